@@ -1,0 +1,79 @@
+"""What can go wrong for a user, as one tree of `ValueError`s.
+
+    MeshwrightError            exit code
+    ├── InputError             2   what the user wrote is wrong: a file, a field, a flag, a name
+    │   └── UnknownNameError   2   a name that is in no catalogue, with the nearest ones
+    ├── InfeasibleError        1   the question is fine, the answer is no: nothing fits
+    ├── HostError              2   this machine cannot do it: too few devices, missing backend
+    └── RunError               1   a run failed: out of memory, a diverging loss, a lost rank
+
+Every error carries all its problems at once and at most one hint; the front door draws them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: `where` is `file:line  field.path` (or a flag), `what` a sentence without full stop."""
+
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}" if self.where else self.what
+
+
+class MeshwrightError(ValueError):
+    """Base of every error a user can meet; `str(error)` is the headline in the user's words and numbers."""
+
+    exit_code = 2
+
+    def __init__(self, headline: str, *, problems: Sequence[Problem] = (), hint: str = "") -> None:
+        super().__init__(headline)
+        self.headline = headline
+        self.problems = tuple(problems)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        lines = [self.headline, *(f"  {problem}" for problem in self.problems)]
+        if self.hint:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class InputError(MeshwrightError):
+    """What the user wrote is wrong."""
+
+
+class UnknownNameError(InputError):
+    """A name that is in no catalogue."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
+        super().__init__(f"unknown {kind} `{name}`{did_you_mean(name, known)}", hint=hint)
+
+
+class InfeasibleError(MeshwrightError):
+    """The question is fine; the answer is no."""
+
+    exit_code = 1
+
+
+class HostError(MeshwrightError):
+    """This machine cannot do what was asked."""
+
+
+class RunError(MeshwrightError):
+    """A run failed while it was running."""
+
+    exit_code = 1
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean `x`?` with the closest known name, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean `{close[0]}`?" if close else ""

@@ -1,0 +1,69 @@
+"""The price of one placed layout: step time, MFU and memory, each with the parts it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cost_models.breakdown import Breakdown
+from cost_models.specs.layout import Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """How far a prediction may be believed."""
+
+    tier: str
+    """`datasheet`, `profile` or `measured`."""
+    profile: str
+    """Name of the hardware profile the constants came from."""
+    error: float | None
+    """Median relative error of step time this tier has shown; None where nobody has measured it."""
+    runs: int
+    """On how many runs."""
+
+    def __str__(self) -> str:
+        if self.error is None:
+            return f"{self.profile} ({self.tier}, never compared with a run)"
+        return f"{self.profile} ({self.tier}, median error {self.error:.0%} over {self.runs} runs)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What one placed layout will take. Times in seconds, memory in bytes, per step."""
+
+    layout: Layout
+    microbatches: int
+    step_seconds: float
+    time: Breakdown
+    """Parts of the step on its busiest rank: compute, recompute, tp_comm, pp_comm, dp_comm, optimizer, host, bubble.
+    Communication is what is exposed; they sum to `step_seconds`."""
+    hidden_comm: Breakdown
+    """Communication behind compute, not part of the step: tp_comm, dp_comm."""
+    rank_memory: tuple[Breakdown, ...]
+    """For each pipeline rank: weights, gradients, optimizer, activations, working, buffers, reserved."""
+    memory_limit: float
+    """Bytes of one device that a plan may fill."""
+    mfu: float
+    """Model FLOPs of the step / (step time × peak × GPUs); recompute does not count."""
+    hfu: float
+    """The same with what is recomputed counted."""
+    tokens_per_second: float
+    """Over all GPUs."""
+    bound_by: str
+    """The largest part that is not compute, or `compute`."""
+    trust: Trust
+
+    @property
+    def peak_bytes(self) -> float:
+        """Peak of the fullest rank."""
+        return max(rank.total for rank in self.rank_memory)
+
+    @property
+    def fullest_rank(self) -> int:
+        """Pipeline rank with the highest peak."""
+        return max(range(len(self.rank_memory)), key=lambda rank: self.rank_memory[rank].total)
+
+    @property
+    def fits(self) -> bool:
+        """Every rank stays within the limit."""
+        return self.peak_bytes <= self.memory_limit

@@ -1,0 +1,88 @@
+"""GPUs, links and clusters: what the hardware is, from its datasheet."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from cost_models.specs.base import Fraction, Name, PositiveInt, Spec
+from cost_models.units import Bandwidth, Bytes, FlopRate, Seconds
+
+Precision = Literal["bf16", "fp16", "fp32", "fp8"]
+
+
+class GpuSpec(Spec):
+    """One accelerator (or one CPU process of the `local` cluster), dense rates without sparsity."""
+
+    name: Name
+    memory: Bytes
+    """Usable device memory, bytes (what the runtime reports, not the label)."""
+    memory_bandwidth: Bandwidth
+    """Peak device-memory bandwidth, bytes/s."""
+    peak: dict[Precision, FlopRate]
+    """Peak dense matrix rate by precision, FLOP/s. fp32 is what fp32 training uses (TF32 where the GPU has it off: plain)."""
+    vector_rate: FlopRate | None = None
+    """Peak rate of element-wise fp32 arithmetic, FLOP/s."""
+    sm_count: PositiveInt = 1
+    """Streaming multiprocessors: matrix products come in waves of this many tiles. 1 for a CPU."""
+    l2_cache: Bytes | None = None
+    """Last-level cache, bytes."""
+    host_bandwidth: Bandwidth | None = None
+    """Link to host memory (PCIe, C2C), bytes/s, one direction."""
+    tdp_watts: PositiveInt | None = None
+    """Board power limit, W."""
+    kind: Literal["cuda", "rocm", "cpu"] = "cuda"
+    source: str = ""
+    """Datasheet and date."""
+
+
+class LinkSpec(Spec):
+    """One class of links."""
+
+    kind: Literal["nvlink", "nvswitch", "pcie", "infiniband", "roce", "ethernet", "xgmi", "shared-memory"]
+    bandwidth: Bandwidth
+    """Bytes/s per GPU, one direction."""
+    latency: Seconds
+    """Seconds for the first byte, one hop."""
+
+
+class Links(Spec):
+    """How GPUs reach one another."""
+
+    intra_node: LinkSpec
+    """Between GPUs of one node."""
+    inter_node: LinkSpec | None = None
+    """Between nodes, per GPU. Needed for more than one node."""
+
+
+class ClusterSpec(Spec):
+    """A homogeneous cluster: `nodes` × `gpus_per_node` of one GPU."""
+
+    kind: Literal["cluster"] = "cluster"
+    name: Name = "custom"
+    gpu: GpuSpec
+    """A catalogue name or an inline GPU."""
+    gpus_per_node: PositiveInt
+    nodes: PositiveInt = 1
+    links: Links
+    rails: PositiveInt | None = None
+    """Network adapters per node; a node's inter-node bandwidth is shared by its GPUs evenly. Default: one per GPU."""
+    oversubscription: float = Field(default=1.0, ge=1.0, allow_inf_nan=False)
+    """Leaf-to-spine oversubscription: 2.0 means half the bandwidth once a group leaves its leaf switch."""
+    nodes_per_leaf: PositiveInt | None = None
+    """Nodes under one leaf switch; a group within it never meets the oversubscribed spine."""
+    host_memory: Bytes | None = None
+    """Memory of one host."""
+    host_cores: PositiveInt | None = None
+    """CPU cores of one host."""
+    memory_reserve: Fraction | None = None
+    """Share of device memory never handed to the model (context, fragmentation); default from the stack."""
+    profile: str | None = None
+    """Path or name of a measured hardware profile; without it the catalogue's best match is used."""
+    source: str = ""
+
+    @property
+    def num_gpus(self) -> int:
+        """All GPUs of the cluster."""
+        return self.nodes * self.gpus_per_node

@@ -1,0 +1,71 @@
+"""Many layouts at once: one numpy column per field of `Layout`, so that costs are written once for one and a million."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.specs.layout import SCHEDULES, Layout
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutColumns:
+    """N layouts before placement; recompute is not a column because it is chosen stage by stage."""
+
+    tp: Ints
+    pp: Ints
+    vpp: Ints
+    dp: Ints
+    mbs: Ints
+    zero: Ints
+    sp: Ints
+    """0 or 1."""
+    schedule: Ints
+    """Index into `SCHEDULES`."""
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    @classmethod
+    def of(cls, layouts: Sequence[Layout]) -> LayoutColumns:
+        """Columns of some layouts, in order."""
+
+        def column(values: Sequence[int]) -> Ints:
+            return np.array(values, dtype=np.int64)
+
+        return cls(
+            tp=column([x.tp for x in layouts]),
+            pp=column([x.pp for x in layouts]),
+            vpp=column([x.vpp for x in layouts]),
+            dp=column([x.dp for x in layouts]),
+            mbs=column([x.mbs for x in layouts]),
+            zero=column([x.zero for x in layouts]),
+            sp=column([int(x.sp) for x in layouts]),
+            schedule=column([SCHEDULES.index(x.schedule) for x in layouts]),
+        )
+
+    def layout(self, row: int) -> Layout:
+        """Row → `Layout` (not placed)."""
+        return Layout(
+            tp=int(self.tp[row]),
+            pp=int(self.pp[row]),
+            vpp=int(self.vpp[row]),
+            dp=int(self.dp[row]),
+            mbs=int(self.mbs[row]),
+            zero=int(self.zero[row]),
+            sp=bool(self.sp[row]),
+            schedule=SCHEDULES[int(self.schedule[row])],
+        )
+
+    def rows(self, index: Ints | slice) -> LayoutColumns:
+        """The same columns for some of the layouts."""
+        return LayoutColumns(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+
+    def microbatches(self, global_batch: int) -> Ints:
+        """(N,) microbatches per pipeline and step, m = B / (b·d)."""
+        return global_batch // (self.mbs * self.dp)

@@ -1,0 +1,72 @@
+"""A hardware profile: the few physically named constants of one device under one software stack, with provenance."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from cost_models.specs.base import Name, Spec
+
+Efficiency = Field(gt=0, le=1.5, allow_inf_nan=False)
+
+
+class CurvePoint(Spec):
+    """One measured point: `size` (FLOPs or bytes) done in `seconds`."""
+
+    size: float = Field(gt=0, allow_inf_nan=False)
+    seconds: float = Field(gt=0, allow_inf_nan=False)
+
+
+class CollectiveCurve(Spec):
+    """Measured collective of one kind over a group: message bytes → seconds, interpolated in log-log."""
+
+    operation: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"]
+    group_size: int = Field(ge=2)
+    points: tuple[CurvePoint, ...] = Field(min_length=2)
+    """`size` is the full (unsharded) tensor in bytes."""
+
+
+class HardwareProfile(Spec):
+    """Constants the datasheet does not give. Datasheet-tier profiles hold documented defaults."""
+
+    kind: Literal["profile"] = "profile"
+    name: Name
+    tier: Literal["datasheet", "profile", "measured"]
+    gpu: Name
+    stack: Name
+    gemm_efficiency: float = Efficiency
+    """Share of peak that a large, well-shaped matrix product reaches under training clocks and power."""
+    gemm_k_half: float = Field(ge=0, default=0.0)
+    """Inner dimension at which half of the pipeline-fill loss remains."""
+    attention_forward_efficiency: float = Efficiency
+    """Share of peak of the attention core's products, forward."""
+    attention_backward_efficiency: float = Efficiency
+    """The same, backward."""
+    memory_efficiency: float = Efficiency
+    """Share of memory bandwidth that element-wise kernels reach."""
+    kernel_seconds: float = Field(ge=0)
+    """Least time of any kernel, launch included."""
+    host_layer_seconds: float = Field(ge=0, default=0.0)
+    """Host time to launch one block's forward; steps cannot run faster than their launches."""
+    tensor_parallel_host_seconds: float = Field(ge=0, default=0.0)
+    """Extra host time per block and pass when tensor parallelism goes through DTensor."""
+    link_efficiency: float = Efficiency
+    """Share of the intra-node bandwidth that large collectives reach."""
+    network_efficiency: float = Efficiency
+    """Share of the inter-node bandwidth that large collectives reach."""
+    collective_seconds: float = Field(ge=0, default=0.0)
+    """Start-up of one collective beyond link latency."""
+    optimizer_efficiency: float = Efficiency
+    """Share of memory bandwidth the optimizer step reaches."""
+    step_seconds: float = Field(ge=0, default=0.0)
+    """Fixed host time of a step: data, logging, loss."""
+    jitter_per_doubling: float = Field(ge=0, default=0.0)
+    """Relative slowdown for each doubling of the number of nodes: stragglers, network noise."""
+    collectives: tuple[CollectiveCurve, ...] = ()
+    """Measured collectives; where one matches the group it replaces the formula."""
+    median_error: float | None = None
+    """Median relative error of step time shown on `validated_runs` runs."""
+    validated_runs: int = 0
+    source: str = ""
+    """How the constants came to be: measured here, or fitted with how many rows."""

@@ -1,0 +1,173 @@
+"""One layout: degrees and switches, written `tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective` everywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, ValidationError, model_validator
+
+from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.specs.base import PositiveInt, Spec
+
+Recompute = Literal["none", "selective", "full"]
+RECOMPUTE_POLICIES: tuple[Recompute, ...] = get_args(Recompute)
+"""Activations dropped in the forward pass and recomputed in the backward pass: nothing, the attention core, whole blocks."""
+
+Schedule = Literal["gpipe", "1f1b", "interleaved"]
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+
+
+class Layout(Spec):
+    """How one model is split over tp × pp × dp ranks.
+
+    Without `layers` the blocks are still to be placed on stages (evenly where they divide, else by the planner);
+    with it the layout says everything a step's cost depends on.
+    """
+
+    tp: PositiveInt = 1
+    """Tensor-parallel degree t."""
+    pp: PositiveInt = 1
+    """Pipeline-parallel degree p (ranks)."""
+    vpp: PositiveInt = 1
+    """Model chunks per pipeline rank v (virtual stages per rank)."""
+    dp: PositiveInt = 1
+    """Data-parallel degree d."""
+    mbs: PositiveInt = 1
+    """Sequences in one microbatch, b."""
+    zero: Annotated[int, Field(ge=0, le=3)] = 0
+    """ZeRO stage: 0 replicas, 1 shards optimizer states, 2 and gradients, 3 and parameters, over dp."""
+    sp: bool = False
+    """Megatron sequence parallelism: the regions outside tensor parallelism are split along the sequence."""
+    schedule: Schedule = "1f1b"
+    """Pipeline schedule; `interleaved` exactly when vpp > 1."""
+    recompute: tuple[Recompute, ...] = ("none",)
+    """One policy for all virtual stages, or one for each in model order."""
+    layers: tuple[int, ...] = ()
+    """Blocks of each virtual stage in model order (pp × vpp entries), or empty: not placed yet."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_schedule(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "schedule" not in data:
+            return {**data, "schedule": "interleaved" if data.get("vpp", 1) != 1 else "1f1b"}
+        return data
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Layout:
+        stages = self.num_stages
+        if len(self.recompute) not in (1, stages):
+            raise ValueError(f"recompute names {len(self.recompute)} stages; the layout has {stages}")
+        if self.layers and len(self.layers) != stages:
+            raise ValueError(f"layers names {len(self.layers)} stages; the layout has {stages}")
+        if any(count < 0 for count in self.layers):
+            raise ValueError("layers must not be negative")
+        if (self.schedule == "interleaved") != (self.vpp > 1):
+            raise ValueError(f"schedule {self.schedule} does not go with vpp{self.vpp}")
+        if len(self.recompute) > 1 and len(set(self.recompute)) == 1:
+            object.__setattr__(self, "recompute", self.recompute[:1])
+        return self
+
+    @property
+    def num_gpus(self) -> int:
+        """Ranks the layout occupies."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def num_stages(self) -> int:
+        """Virtual stages: pp × vpp. Virtual stage k runs on pipeline rank k mod pp as its chunk k div pp."""
+        return self.pp * self.vpp
+
+    @property
+    def stage_recompute(self) -> tuple[Recompute, ...]:
+        """The policy of each virtual stage."""
+        return self.recompute * self.num_stages if len(self.recompute) == 1 else self.recompute
+
+    def microbatches(self, global_batch: int) -> int:
+        """Microbatches per pipeline and step, m = B / (b·d)."""
+        return global_batch // (self.mbs * self.dp)
+
+    def __str__(self) -> str:
+        words = [f"tp{self.tp}", f"pp{self.pp}"]
+        if self.vpp > 1:
+            words.append(f"vpp{self.vpp}")
+        words += [f"dp{self.dp}", f"mbs{self.mbs}", f"zero{self.zero}"]
+        if self.sp:
+            words.append("sp")
+        if self.schedule == "gpipe":
+            words.append("schedule=gpipe")
+        if self.recompute != ("none",):
+            words.append("recompute=" + _run_lengths(self.recompute))
+        if self.layers:
+            words.append("layers=" + _run_lengths(self.layers))
+        return " ".join(words)
+
+
+def _run_lengths(values: Iterable[object]) -> str:
+    """(12, 12, 11) → "12*2,11"."""
+    runs = [(value, len(list(group))) for value, group in groupby(values)]
+    return ",".join(f"{value}*{count}" if count > 1 else str(value) for value, count in runs)
+
+
+def _expand(text: str) -> list[str]:
+    """"12*2,11" → ["12", "12", "11"]; raises ValueError on anything else."""
+    values: list[str] = []
+    for run in text.split(","):
+        value, star, count = run.partition("*")
+        repeats = int(count) if star else 1
+        if not 1 <= repeats <= 100_000:
+            raise ValueError(f"`{run}` repeats {repeats} times")
+        values += [value] * repeats
+    return values
+
+
+_DEGREE = re.compile(r"(tp|pp|vpp|dp|mbs|zero)=?(\d{1,12})$")
+_WORDS = ("tp", "pp", "vpp", "dp", "mbs", "zero", "sp", "schedule=", "recompute=", "layers=")
+
+
+def parse_layout(text: str) -> Layout:
+    """Read the notation; every word that is wrong is reported at once.
+
+    Raises:
+        InputError: unknown or repeated words, or words that contradict one another.
+    """
+    fields: dict[str, Any] = {}
+    problems: list[Problem] = []
+
+    def put(key: str, value: Any, word: str) -> None:
+        if key in fields:
+            problems.append(Problem(f"`{word}`", f"`{key}` is given twice"))
+        fields[key] = value
+
+    for word in text.split():
+        if match := _DEGREE.match(word):
+            put(match[1], int(match[2]), word)
+        elif word == "sp":
+            put("sp", True, word)
+        elif word.startswith("schedule="):
+            put("schedule", word.removeprefix("schedule="), word)
+        elif word.startswith(("recompute=", "layers=")):
+            key, _, value = word.partition("=")
+            try:
+                values = _expand(value)
+                put(key, tuple(int(v) for v in values) if key == "layers" else tuple(values), word)
+            except ValueError:
+                problems.append(Problem(f"`{word}`", f"`{value}` is not a list like `12*7,11`"))
+        else:
+            problems.append(Problem(f"`{word}`", f"not part of a layout{did_you_mean(word, _WORDS)}"))
+    layout: Layout | None = None
+    try:
+        layout = Layout(**fields)
+    except ValidationError as error:
+        for item in error.errors():
+            field = str(item["loc"][0]) if item["loc"] else ""
+            problems.append(Problem(f"`{field}`" if field else "", item["msg"].removeprefix("Value error, ")))
+    if problems or layout is None:
+        raise InputError(
+            f"`{text}` is not a layout",
+            problems=problems,
+            hint="write it like `tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective`",
+        )
+    return layout

@@ -1,0 +1,53 @@
+"""A software stack as data: what it fuses, what it overlaps, what it keeps in memory."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from cost_models.specs.base import Name, Spec
+from cost_models.specs.training import StateDtype
+
+
+class StackSpec(Spec):
+    """How one training stack executes a layout; the constants that depend on the GPU are in `HardwareProfile`."""
+
+    kind: Literal["stack"] = "stack"
+    name: Name
+    attention: Literal["unfused", "fused-softmax", "flash"] = "flash"
+    """`flash` never stores the s × s scores; `fused-softmax` reads and writes them once; `unfused` several times."""
+    fused_elementwise: bool = True
+    """Bias, activation, dropout and residual additions run as one kernel each (or are compiled together)."""
+    gradient_dtype: StateDtype = "fp32"
+    """Type gradients are accumulated and reduced in, unless the training spec says."""
+    gradients_in_weight_dtype: bool = False
+    """Gradients are first produced in the weight's type beside the accumulation buffer."""
+    master_weights: bool = True
+    """An fp32 copy of 16-bit weights belongs to the optimizer state; False: the weights themselves are fp32."""
+    overlap_gradient_reduce: bool = False
+    """Gradients of a layer are reduced while earlier layers still run backward."""
+    overlap_parameter_gather: bool = False
+    """ZeRO-1/2: updated weights are gathered behind the next forward pass."""
+    overlap_tensor_parallel: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of tensor-parallel communication hidden inside matrix products."""
+    overlap_pipeline_sends: bool = True
+    """Stage boundaries are sent without blocking the sender."""
+    scatter_gather_pipeline_sends: bool = True
+    """A boundary tensor crosses nodes once, split over the tensor-parallel ranks."""
+    zero3_gathers_every_microbatch: bool = True
+    """ZeRO-3 gathers weights again for each microbatch (reshard after forward)."""
+    unsharded_gradients_until_sync: bool = False
+    """ZeRO-2/3 with accumulation keeps full gradients until the last microbatch."""
+    fp32_logits: bool = True
+    """The loss works on an fp32 copy of the logits."""
+    loss_parallel: bool = True
+    """The vocabulary stays split over tp in the loss."""
+    saves_gathered_activations: bool = False
+    """Sequence parallelism keeps the gathered input of each column-parallel matrix (DTensor) instead of gathering again."""
+    selective_drops: Literal["core", "block-attention"] = "core"
+    """What `recompute=selective` drops: the attention core, or the attention submodule with its projections."""
+    memory_reserve: float = Field(default=0.06, ge=0.0, lt=0.9)
+    """Share of device memory held back: context, communication buffers, fragmentation."""
+    source: str = ""
+    """Code or paper the facts were read from."""

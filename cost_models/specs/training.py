@@ -1,0 +1,41 @@
+"""What is trained and how, apart from the layout: batch, sequence, precision, optimizer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from cost_models.specs.base import PositiveInt, Spec
+from cost_models.specs.cluster import Precision
+from cost_models.specs.layout import RECOMPUTE_POLICIES, Recompute
+
+StateDtype = Literal["fp32", "bf16"]
+
+
+class TrainingSpec(Spec):
+    """One training job's arithmetic."""
+
+    kind: Literal["training"] = "training"
+    global_batch: PositiveInt
+    """Sequences per optimizer step, B."""
+    sequence_length: PositiveInt
+    """Tokens per sequence, s."""
+    precision: Precision = "bf16"
+    """Type of weights and activations in matrix products."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    gradient_dtype: StateDtype | None = None
+    """Type gradients are accumulated and reduced in; None: as the software stack does it."""
+    state_dtype: StateDtype = "fp32"
+    """Type of each optimizer moment and of the master weights."""
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0, allow_inf_nan=False)
+    """Probability of dropping a hidden activation; above 0 its masks are kept for the backward pass."""
+    recompute: tuple[Recompute, ...] = RECOMPUTE_POLICIES
+    """Recompute policies the search may use."""
+    tokens: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Tokens to train on, for days to finish."""
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens in one optimizer step."""
+        return self.global_batch * self.sequence_length

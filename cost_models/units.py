@@ -1,0 +1,120 @@
+"""Base units inside (bytes, seconds, FLOPs, bytes/s, FLOP/s); friendly units at the edge.
+
+`parse_*` reads what people write ("80 GiB", "400 Gb/s", "5 us", "312 TFLOP/s"); `format_*` writes what people read;
+`Bytes`, `Bandwidth`, `Seconds` and `FlopRate` are the pydantic field types that do both, losslessly.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, PlainSerializer
+
+KIB, MIB, GIB, TIB = 2.0**10, 2.0**20, 2.0**30, 2.0**40
+KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
+
+_BYTES = {"B": 1.0, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB, "KB": KB, "MB": MB, "GB": GB, "TB": TB}
+_BITS_PER_SECOND = {"b/s": 0.125, "Kb/s": 0.125e3, "Mb/s": 0.125e6, "Gb/s": 0.125e9, "Tb/s": 0.125e12}
+_BANDWIDTH = {f"{unit}/s": factor for unit, factor in _BYTES.items()} | _BITS_PER_SECOND
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_FLOP_RATE = {"FLOP/s": 1.0, "MFLOP/s": 1e6, "GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15}
+
+_QUANTITY = re.compile(r"^\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]+)\s*$")
+
+
+def _parse(text: object, units: dict[str, float], noun: str, example: str) -> float:
+    hint = f"write it like {example}"
+    if not isinstance(text, str):
+        raise ValueError(f"`{text}` is not {noun}; {hint}")
+    match = _QUANTITY.match(text)
+    if match is None or match[2] not in units:
+        raise ValueError(f"`{text}` is not {noun}; {hint}")
+    value = float(match[1]) * units[match[2]]
+    if not math.isfinite(value) or value <= 0:
+        raise ValueError(f"`{text}` must be above zero")
+    return value
+
+
+def parse_bytes(text: object) -> float:
+    """"80 GiB" (binary) or "80 GB" (decimal) → bytes."""
+    return _parse(text, _BYTES, "a size", "`80 GiB` or `80 GB`")
+
+
+def parse_bandwidth(text: object) -> float:
+    """"400 Gb/s" (bits) or "50 GB/s" (bytes) → bytes/s, one direction."""
+    return _parse(text, _BANDWIDTH, "a bandwidth", "`400 Gb/s` (bits) or `50 GB/s` (bytes)")
+
+
+def parse_seconds(text: object) -> float:
+    """"5 us" → seconds."""
+    return _parse(text, _SECONDS, "a duration", "`5 us`")
+
+
+def parse_flop_rate(text: object) -> float:
+    """"312 TFLOP/s" → FLOP/s."""
+    return _parse(text, _FLOP_RATE, "a compute rate", "`312 TFLOP/s`")
+
+
+def _exact(value: float, units: dict[str, float], preferred: tuple[str, ...], base: str) -> str:
+    """The shortest friendly text that reads back as exactly `value`, so that files replay to the bit."""
+    for unit in preferred:
+        scaled = value / units[unit]
+        text = f"{scaled:.6g}"
+        if 0.5 <= scaled < 1024 and "e" not in text and float(text) * units[unit] == value:
+            return f"{text} {unit}"
+    return f"{value!r} {base}"
+
+
+def _writer(units: dict[str, float], preferred: tuple[str, ...], base: str) -> PlainSerializer:
+    return PlainSerializer(lambda value: _exact(value, units, preferred, base), return_type=str)
+
+
+Bytes = Annotated[
+    float,
+    BeforeValidator(parse_bytes),
+    _writer(_BYTES, ("TiB", "GiB", "MiB", "KiB", "TB", "GB", "MB", "B"), "B"),
+]
+"""A size in bytes; written "80 GiB"."""
+Bandwidth = Annotated[float, BeforeValidator(parse_bandwidth), _writer(_BANDWIDTH, ("TB/s", "GB/s", "MB/s"), "B/s")]
+"""A bandwidth in bytes/s, one direction; written "50 GB/s" or "400 Gb/s"."""
+Seconds = Annotated[float, BeforeValidator(parse_seconds), _writer(_SECONDS, ("s", "ms", "us", "ns"), "s")]
+"""A duration in seconds; written "5 us"."""
+FlopRate = Annotated[
+    float, BeforeValidator(parse_flop_rate), _writer(_FLOP_RATE, ("PFLOP/s", "TFLOP/s", "GFLOP/s"), "FLOP/s")
+]
+"""A compute rate in FLOP/s; written "312 TFLOP/s"."""
+
+
+def format_bytes(value: float) -> str:
+    """Bytes → "61.3 GiB" (binary, as memory is sold and reported)."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if abs(value) >= _BYTES[unit]:
+            return f"{value / _BYTES[unit]:.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def format_seconds(value: float) -> str:
+    """Seconds → "132.1 s", "12.3 ms", "45 us"."""
+    if abs(value) >= 1:
+        return f"{value:.2f} s" if abs(value) < 100 else f"{value:.1f} s"
+    if abs(value) >= 1e-3:
+        return f"{value * 1e3:.1f} ms"
+    return f"{value * 1e6:.0f} us"
+
+
+def format_bandwidth(value: float) -> str:
+    """Bytes/s → "300 GB/s" (decimal, as links are sold)."""
+    for unit in ("TB", "GB", "MB"):
+        if value >= _BYTES[unit]:
+            return f"{value / _BYTES[unit]:.4g} {unit}/s"
+    return f"{value:.0f} B/s"
+
+
+def format_count(value: float) -> str:
+    """A large count → "174.6 B", "8.4 M", "512"."""
+    for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
+        if abs(value) >= factor:
+            return f"{value / factor:.4g} {unit}"
+    return f"{value:,.0f}"
