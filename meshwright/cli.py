@@ -1,0 +1,110 @@
+"""The command line's frame: `meshwright VERB`, and every failure drawn for the person who meets it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cost_models.errors import InputError, MeshwrightError, Problem
+from meshwright import commands
+from meshwright.output import print_error
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+app = typer.Typer(
+    name="meshwright",
+    help="Plan the parallel training of large models with a proof, run the plan, and compare.",
+    rich_markup_mode=None,  # rich help costs 50 ms of start-up
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _verb in (
+    commands.plan,
+    commands.estimate,
+    commands.compare,
+    commands.explain,
+    commands.plot,
+    commands.run,
+    commands.calibrate,
+    commands.catalog,
+):
+    app.command()(_verb)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"meshwright {version('meshwright')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _frame(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Both flags act before a verb runs: `--version` in its callback, `--debug` in `main`."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console command.
+
+    Raises:
+        SystemExit: 0 done; 1 the answer is no; 2 bad input; 130 interrupted.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words  # wherever it stands
+    try:
+        app([word for word in words if word != "--debug"], prog_name="meshwright")
+    except BrokenPipeError:
+        _leave_closed_pipe()
+    except (ValueError, OSError) as error:
+        worded = _worded(error)
+        if debug or worded is None:
+            raise
+        print_error(worded)
+        sys.exit(worded.exit_code)
+
+
+def _worded(error: Exception) -> MeshwrightError | None:
+    """The error as a person should read it; None for a defect of ours, whose traceback is wanted."""
+    if isinstance(error, MeshwrightError):
+        return error
+    if isinstance(error, OSError):
+        return _word_os_error(error)
+    if "pydantic" in sys.modules:
+        from pydantic import ValidationError
+
+        if isinstance(error, ValidationError):
+            return _word_validation_error(error)
+    return None
+
+
+def _word_validation_error(error: ValidationError) -> MeshwrightError:
+    """A spec refused what it was given outside any file; files are worded, with their lines, where they are read."""
+    problems = [
+        Problem(".".join(map(str, item["loc"])), item["msg"].removeprefix("Value error, ")) for item in error.errors()
+    ]
+    return InputError(f"{len(problems)} problem{'s' * (len(problems) > 1)} in {error.title}", problems=problems)
+
+
+def _word_os_error(error: OSError) -> MeshwrightError:
+    """`[Errno 2] No such file or directory: 'x'` → "`x`: no such file or directory"."""
+    reason = (error.strerror or str(error)).lower()
+    return InputError(f"`{error.filename}`: {reason}" if error.filename else reason)
+
+
+def _leave_closed_pipe() -> None:
+    """The reader of stdout has gone (`| head`): end quietly, with nothing left to flush into it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)

@@ -1,0 +1,225 @@
+"""The surface of the command line: each verb with its flags; the work is imported when the verb is called."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshwright import options as o
+from meshwright.output import Output
+
+
+class PlotKind(StrEnum):
+    """What can be drawn."""
+
+    FRONTIER = "frontier"
+    SCALING = "scaling"
+    TIME = "time"
+    MEMORY = "memory"
+    TIMELINE = "timeline"
+    ACCURACY = "accuracy"
+
+
+class CatalogKind(StrEnum):
+    """What the catalogue holds."""
+
+    MODELS = "models"
+    GPUS = "gpus"
+    CLUSTERS = "clusters"
+    STACKS = "stacks"
+    PROFILES = "profiles"
+    SCHEMA = "schema"
+
+
+def plan(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Catalogue name, config.json or YAML.")] = "",
+    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Catalogue name or YAML file.")] = "",
+    gpus: o.Gpus = None,
+    global_batch: o.GlobalBatch = None,
+    sequence: o.Sequence = None,
+    precision: o.Precision = None,
+    training: o.Training = None,
+    stack: o.Stack = None,
+    profile: o.Profile = None,
+    fix: o.Fix = None,
+    forbid: o.Forbid = None,
+    max_memory: o.MaxMemory = None,
+    top: Annotated[int, typer.Option("--top", metavar="N", min=1, max=1000, help="Plans to rank.")] = 5,
+    time_limit: o.TimeLimit = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option("--replay", metavar="PLAN", help="Ask a plan file's question.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the best plan.", show_default=False)
+    ] = None,
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Find the best layout and prove it."""
+    from meshwright.verbs.asking import Asked
+    from meshwright.verbs.planning import plan
+
+    asked = Asked(
+        model=model,
+        cluster=cluster,
+        gpus=gpus,
+        global_batch=global_batch,
+        sequence=sequence,
+        precision=precision,
+        training=training,
+        stack=stack,
+        profile=profile,
+        replay=replay,
+    )
+    limits = (tuple(fix or ()), tuple(forbid or ()), max_memory)
+    plan(asked, limits, top=top, time_limit=time_limit, out=out, output=Output(json=json, csv=csv, quiet=quiet))
+
+
+def estimate(
+    model: o.Model,
+    cluster: o.Cluster,
+    layout: Annotated[
+        str, typer.Option("--layout", help='E.g. "tp8 pp8 dp16 mbs1 vpp2 zero1".', show_default=False)
+    ],
+    gpus: o.Gpus = None,
+    global_batch: o.GlobalBatch = None,
+    sequence: o.Sequence = None,
+    precision: o.Precision = None,
+    training: o.Training = None,
+    stack: o.Stack = None,
+    profile: o.Profile = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write it as a plan.", show_default=False)
+    ] = None,
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Price one layout, part by part."""
+    from meshwright.verbs.asking import Asked
+    from meshwright.verbs.estimating import estimate
+
+    asked = Asked(
+        model=model,
+        cluster=cluster,
+        gpus=gpus,
+        global_batch=global_batch,
+        sequence=sequence,
+        precision=precision,
+        training=training,
+        stack=stack,
+        profile=profile,
+    )
+    estimate(asked, layout, out=out, output=Output(json=json, csv=csv, quiet=quiet))
+
+
+def compare(
+    choices: Annotated[
+        list[str],
+        typer.Argument(metavar="PLAN...", help="Plan files; after the first, layouts too.", show_default=False),
+    ],
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Set plans side by side, part by part."""
+    from meshwright.verbs.comparing import compare
+
+    compare(choices, output=Output(json=json, csv=csv, quiet=quiet))
+
+
+def explain(
+    plan: o.PlanFile,
+    why_not: Annotated[
+        str | None,
+        typer.Option("--why-not", metavar="LAYOUT", help="Why this layout lost.", show_default=False),
+    ] = None,
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Say what binds a plan, why it wins, and what would change it."""
+    from meshwright.verbs.explaining import explain
+
+    explain(plan, why_not, output=Output(json=json, csv=csv, quiet=quiet))
+
+
+def plot(
+    kind: Annotated[PlotKind, typer.Argument(help="What to draw.", show_default=False)],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="A plan; for time several; for accuracy run reports.", show_default=False
+        ),
+    ],
+    gpus: Annotated[
+        str | None,
+        typer.Option("--gpus", metavar="N,N,...", help="GPU counts of the scaling curves.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="Default KIND.png; .svg, .pdf.", show_default=False),
+    ] = None,
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Draw a curve or a breakdown."""
+    from meshwright.verbs.plotting import plot
+
+    plot(kind.value, files, gpu_counts=gpus, out=out, output=Output(json=json, csv=csv, quiet=quiet))
+
+
+def run(
+    plan: o.PlanFile,
+    steps: Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Optimizer steps to train.")] = 20,
+    backend: Annotated[
+        str | None,
+        typer.Option("--backend", help="nccl or gloo; default: as the cluster.", show_default=False),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of run-report.json.")] = Path("run"),
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Train with a plan here and set measured beside predicted."""
+    from meshwright.verbs.running import run
+
+    run(plan, steps=steps, backend=backend, out_dir=out, output=Output(json=json, csv=csv, quiet=quiet))
+
+
+def calibrate(
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="Profile to write.")] = Path("profile.yaml"),
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", metavar="N", min=1, help="Default: one per device.", show_default=False),
+    ] = None,
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Measure this machine and write its hardware profile."""
+    from meshwright.verbs.calibrating import calibrate
+
+    calibrate(processes, out=out, output=Output(json=json, csv=csv, quiet=quiet))
+
+
+def catalog(
+    kind: Annotated[CatalogKind, typer.Argument(help="What to list.", show_default=False)],
+    name: Annotated[
+        str | None,
+        typer.Argument(help="One entry in full; for schema: model, cluster, training, ...", show_default=False),
+    ] = None,
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """List what is known, or print a YAML schema."""
+    from meshwright.verbs.cataloguing import catalog
+
+    catalog(kind.value, name, output=Output(json=json, csv=csv, quiet=quiet))

@@ -1,0 +1,96 @@
+"""Where words go: the answer to stdout as text or one JSON document, notes and hints to stderr, rows to a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cost_models.errors import MeshwrightError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What the user asked to see."""
+
+    json: bool = False
+    csv: Path | None = None
+    quiet: bool = False
+
+    def answer(self, document: Mapping[str, Any], rows: Sequence[Row], *text: RenderableType) -> None:
+        """Print the answer once, as text or as one JSON document, and write `rows` where CSV was asked for."""
+        if self.json:
+            print(as_json(document))
+        else:
+            console = text_console()
+            for part in text:
+                console.print(part)
+        if self.csv is not None:
+            write_text(self.csv, as_csv(rows))
+            self.note(f"Wrote {self.csv}")
+
+    def note(self, text: str) -> None:
+        """One line for a person, on stderr."""
+        if not self.quiet:
+            print(text, file=sys.stderr)
+
+
+def text_console() -> Console:
+    """A console on stdout that neither guesses at numbers nor reads markup in names."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def as_json(document: Mapping[str, Any]) -> str:
+    """Strict JSON, insertion order kept; what is not a finite number becomes null."""
+    return json.dumps(_plain(document), indent=2, allow_nan=False, ensure_ascii=False)
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """Rows → CSV text; columns in order of first appearance, missing cells empty."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file the user named; an unwritable path raises the `OSError` that the front door words."""
+    path.write_text(text, encoding="utf-8")
+
+
+def print_error(error: MeshwrightError) -> None:
+    """Draw an error on stderr: headline, indented problems, an empty line, the hint."""
+    lines = [f"error: {error.headline}", *(f"  {problem}" for problem in error.problems)]
+    if error.hint:
+        lines += ["", f"hint: {error.hint}"]
+    print("\n".join(lines), file=sys.stderr)
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN, infinity, tuples or numpy scalars."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (bool, int, str)) or value is None:
+        return value
+    if hasattr(value, "item"):
+        return _plain(value.item())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return str(value)

@@ -1,0 +1,100 @@
+"""Answers as plain data: the objects of `--json` (schema 1) and the flat rows of `--csv` and data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cost_models.breakdown import Breakdown
+from cost_models.estimate import Estimate
+from cost_models.question import Question
+from cost_models.specs.layout import Layout
+from planner.plan import Certificate
+
+JSON_SCHEMA = 1
+"""Version of every JSON document; raised when a field changes its meaning or goes."""
+
+
+def estimate_record(estimate: Estimate) -> dict[str, Any]:
+    """One estimate; seconds, bytes and shares, `memory` by pipeline rank."""
+    trust = estimate.trust
+    return {
+        "layout": str(estimate.layout),
+        "step_seconds": estimate.step_seconds,
+        "mfu": estimate.mfu,
+        "hfu": estimate.hfu,
+        "tokens_per_second": estimate.tokens_per_second,
+        "tokens_per_second_per_gpu": estimate.tokens_per_second / estimate.layout.num_gpus,
+        "microbatches": estimate.microbatches,
+        "peak_bytes": estimate.peak_bytes,
+        "memory_limit": estimate.memory_limit,
+        "fits": estimate.fits,
+        "bound_by": estimate.bound_by,
+        "parts": estimate.time.as_dict(),
+        "hidden_comm": estimate.hidden_comm.as_dict(),
+        "fullest_rank": estimate.fullest_rank,
+        "memory": [rank.as_dict() for rank in estimate.rank_memory],
+        "trust": {"tier": trust.tier, "profile": trust.profile, "error": trust.error, "runs": trust.runs},
+    }
+
+
+def estimate_row(estimate: Estimate) -> dict[str, Any]:
+    """One estimate as a flat row; memory parts are those of the fullest rank."""
+    return {
+        "layout": str(estimate.layout),
+        **layout_cells(estimate.layout),
+        "step_seconds": estimate.step_seconds,
+        "mfu": estimate.mfu,
+        "hfu": estimate.hfu,
+        "tokens_per_second": estimate.tokens_per_second,
+        "microbatches": estimate.microbatches,
+        "peak_bytes": estimate.peak_bytes,
+        "memory_limit": estimate.memory_limit,
+        "fits": estimate.fits,
+        "bound_by": estimate.bound_by,
+        **{f"{part}_seconds": seconds for part, seconds in estimate.time},
+        **{f"{part}_bytes": size for part, size in estimate.rank_memory[estimate.fullest_rank]},
+    }
+
+
+def layout_cells(layout: Layout) -> dict[str, int]:
+    """The numeric axes of a layout, for sorting and grouping."""
+    return {
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "vpp": layout.vpp,
+        "dp": layout.dp,
+        "mbs": layout.mbs,
+        "zero": layout.zero,
+    }
+
+
+def plans_record(question: Question, estimates: Sequence[Estimate], certificate: Certificate) -> dict[str, Any]:
+    """The JSON document of `plan`: plans best first, and why none is better."""
+    return {
+        "schema": JSON_SCHEMA,
+        "question": question_record(question),
+        "plans": [estimate_record(estimate) for estimate in estimates],
+        "certificate": certificate.model_dump(mode="json"),
+    }
+
+
+def question_record(question: Question) -> dict[str, Any]:
+    """What was asked, by name."""
+    return {
+        "model": question.model.name,
+        "cluster": question.cluster.name,
+        "gpu": question.cluster.gpu.name,
+        "gpus": question.cluster.num_gpus,
+        "global_batch": question.training.global_batch,
+        "sequence_length": question.training.sequence_length,
+        "precision": question.training.precision,
+        "stack": question.stack.name,
+        "profile": question.hardware.name,
+    }
+
+
+def breakdown_rows(title: str, breakdown: Breakdown) -> list[dict[str, Any]]:
+    """A breakdown as rows of (what, part, value), its total last."""
+    rows: list[dict[str, Any]] = [{"what": title, "part": part, "value": value} for part, value in breakdown]
+    return [*rows, {"what": title, "part": "total", "value": breakdown.total}]

@@ -1,0 +1,1 @@
+"""Answers as text: tables that fit 80 columns, and sentences."""

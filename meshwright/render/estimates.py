@@ -1,0 +1,44 @@
+"""One priced layout as text: the step, its parts, and the memory of its fullest rank."""
+
+from __future__ import annotations
+
+from cost_models.estimate import Estimate
+from cost_models.units import format_count, format_seconds
+from meshwright.render.words import in_unit, parts_sentence, percent, size_unit, time_unit, wrapped
+
+
+def estimate_text(estimate: Estimate) -> str:
+    """Four sentences: layout, speed, time by part, memory by part."""
+    layout = estimate.layout
+    per_gpu = estimate.tokens_per_second / layout.num_gpus
+    speed = (
+        f"step {format_seconds(estimate.step_seconds)}, MFU {percent(estimate.mfu)}, HFU {percent(estimate.hfu)}, "
+        f"{format_count(estimate.tokens_per_second)} tokens/s ({format_count(round(per_gpu))} per GPU), "
+        f"{estimate.microbatches} microbatches"
+    )
+    return "\n".join(
+        [wrapped(f"layout {layout}"), wrapped(speed), time_sentence(estimate), memory_sentence(estimate)]
+    )
+
+
+def time_sentence(estimate: Estimate) -> str:
+    """ "step 132.1 s = compute 112.6 + tp comm 14.4 (of 31.0) + ...": the parts of the busiest rank."""
+    unit = time_unit(estimate.step_seconds)
+    parts = parts_sentence(estimate.time, unit, hidden=estimate.hidden_comm)
+    rest = "" if estimate.hidden_comm.total <= 0 else "; the rest of each `of` is hidden behind compute"
+    return wrapped(f"step {in_unit(estimate.step_seconds, unit)} {unit[0]} = {parts}{rest}")
+
+
+def memory_sentence(estimate: Estimate) -> str:
+    """ "memory 61.3 of 74.0 GiB on rank 0 = weights 8.2 + ...": the fullest pipeline rank."""
+    rank = estimate.fullest_rank
+    memory = estimate.rank_memory[rank]
+    unit = size_unit(max(memory.total, estimate.memory_limit))
+    where = f" on pipeline rank {rank}" if len(estimate.rank_memory) > 1 else ""
+    text = (
+        f"memory {in_unit(memory.total, unit)} of {in_unit(estimate.memory_limit, unit)} {unit[0]}{where} = "
+        f"{parts_sentence(memory, unit)}"
+    )
+    if not estimate.fits:
+        text += f"; does not fit: {in_unit(memory.total - estimate.memory_limit, unit)} {unit[0]} too many"
+    return wrapped(text)

@@ -1,0 +1,57 @@
+"""Ranked plans as text: what was asked, the table, and the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from cost_models.estimate import Estimate, Trust
+from cost_models.question import Question
+from cost_models.units import format_bytes, format_count, format_seconds
+from meshwright.render.tables import table
+from meshwright.render.words import count, part_label, percent, spaced, wrapped
+from planner.plan import Certificate
+
+
+def question_header(question: Question, trust: Trust, memory_limit: float) -> str:
+    """Two sentences: what was asked, and how far the prices may be believed."""
+    cluster, training = question.cluster, question.training
+    nodes = f" ({count(cluster.nodes, 'node')})" if cluster.nodes > 1 else ""
+    asked = (
+        f"{question.model.name} on {cluster.num_gpus} x {cluster.gpu.name}{nodes}, "
+        f"{format_count(training.tokens_per_step)} tokens/step ({training.global_batch} x "
+        f"{training.sequence_length}, {training.precision}), limit {format_bytes(memory_limit)}/GPU"
+    )
+    return "\n".join([wrapped(asked), wrapped(f"stack {question.stack.name}; hardware profile {trust}")])
+
+
+def plans_table(estimates: Sequence[Estimate]) -> Table:
+    """Plans best first; `peak mem` is that of the fullest rank."""
+    headers = ("#", "layout", "step", "MFU", "tok/s/GPU", "peak mem", "bound by")
+    rows = [
+        (
+            str(rank),
+            str(estimate.layout),
+            format_seconds(estimate.step_seconds),
+            percent(estimate.mfu),
+            f"{estimate.tokens_per_second / estimate.layout.num_gpus:,.0f}".replace(",", " "),
+            format_bytes(estimate.peak_bytes),
+            part_label(estimate.bound_by),
+        )
+        for rank, estimate in enumerate(estimates, start=1)
+    ]
+    return table(headers, rows, words=("layout", "bound by"))
+
+
+def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:
+    """The proof, or how far it got; "proved" is said only at gap 0."""
+    done = (
+        f"{count(certificate.layouts, 'layout')}, {spaced(certificate.infeasible)} do not fit, "
+        f"{spaced(certificate.pruned)} skipped by bound, {spaced(certificate.solved)} placed exactly"
+    )
+    seconds = format_seconds(certificate.seconds)
+    if certificate.gap <= 0:
+        return wrapped(f"Proved optimal: {done}, gap 0 %, {seconds}")
+    best = f"best {format_seconds(best_seconds)}, proven within {percent(certificate.gap)} of optimal"
+    return wrapped(f"Stopped after {seconds}: {best} ({done})")

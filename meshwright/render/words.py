@@ -1,0 +1,88 @@
+"""Small pieces of text: parts, shares, signed changes, wrapped sentences."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from cost_models.breakdown import Breakdown
+
+LINE_WIDTH = 80
+"""Columns every text answer fits."""
+NEGLIGIBLE_SHARE = 0.0005
+"""A part below this share of its total is left out of sentences."""
+_TIME_SCALES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
+_SIZE_SCALES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
+
+
+def part_label(part: str) -> str:
+    """`tp_comm` → "tp comm"."""
+    return part.replace("_", " ")
+
+
+def percent(share: float) -> str:
+    """0.489 → "48.9 %"."""
+    return f"{share:.1%}".replace("%", " %")
+
+
+def change(before: float, after: float) -> str:
+    """Relative change, signed: "-3.6 %"; "same" when it rounds to nothing."""
+    relative = after / before - 1
+    return "same" if abs(relative) < NEGLIGIBLE_SHARE else f"{relative:+.1%}".replace("%", " %")
+
+
+def count(number: int, noun: str) -> str:
+    """1 → "1 layout", 3911 → "3 911 layouts"."""
+    return f"{spaced(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def spaced(number: int) -> str:
+    """3911 → "3 911"."""
+    return f"{number:,}".replace(",", " ")
+
+
+def time_unit(seconds: float) -> tuple[str, float]:
+    """The unit in which a time, and everything set beside it, is written: its name and its length in seconds."""
+    return next((scale for scale in _TIME_SCALES if abs(seconds) >= scale[1]), _TIME_SCALES[-1])
+
+
+def size_unit(size_bytes: float) -> tuple[str, float]:
+    """The unit in which a size, and everything set beside it, is written: its name and its bytes."""
+    return next((scale for scale in _SIZE_SCALES if abs(size_bytes) >= scale[1]), _SIZE_SCALES[-1])
+
+
+def in_unit(value: float, unit: tuple[str, float]) -> str:
+    """A bare number in that unit: three significant digits, at most two decimals."""
+    scaled = value / unit[1]
+    if abs(scaled) >= 1000:
+        return spaced(round(scaled))
+    decimals = 2 if abs(scaled) < 10 else 1
+    return f"{scaled:.{decimals}f}"
+
+
+def parts_sentence(breakdown: Breakdown, unit: tuple[str, float], *, hidden: Breakdown | None = None) -> str:
+    """ "compute 112.6 + tp comm 14.4 (of 31.0) + bubble 0.5": what is not negligible, in order.
+
+    `hidden` is what runs behind other work; a part that has some is followed by its whole.
+    """
+    behind = hidden.as_dict() if hidden is not None else {}
+    words = []
+    for part, value in breakdown:
+        extra = behind.get(part, 0.0)
+        if abs(value) + extra <= NEGLIGIBLE_SHARE * abs(breakdown.total):
+            continue
+        whole = f" (of {in_unit(value + extra, unit)})" if extra > NEGLIGIBLE_SHARE * breakdown.total else ""
+        words.append(f"{part_label(part)} {in_unit(value, unit)}{whole}")
+    return " + ".join(words)
+
+
+def wrapped(text: str, *, indent: str = "  ") -> str:
+    """A sentence on lines of at most 80 columns, those after the first indented; units stay with their numbers."""
+    return textwrap.fill(
+        text, LINE_WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def sentence_list(words: Sequence[str]) -> str:
+    """["a", "b", "c"] → "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""

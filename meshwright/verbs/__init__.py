@@ -1,0 +1,1 @@
+"""What each verb does: ask, call, show. One module per verb, imported when it is called."""

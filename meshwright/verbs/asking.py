@@ -1,0 +1,68 @@
+"""From flags to a question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cost_models.errors import InputError, Problem
+from cost_models.question import Question, ask
+from cost_models.specs.loading import resolve_cluster, resolve_model, resolve_training
+from planner.plan import Plan, load_plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the command line said; None where it said nothing."""
+
+    model: str
+    cluster: str
+    gpus: int | None = None
+    global_batch: int | None = None
+    sequence: int | None = None
+    precision: str | None = None
+    training: Path | None = None
+    stack: str | None = None
+    profile: str | None = None
+    replay: Path | None = None
+
+
+def question_of(asked: Asked) -> tuple[Question, tuple[str, ...]]:
+    """The question, and what had to be assumed to build it.
+
+    Raises:
+        InputError: an argument is missing, or a file or a name is wrong.
+    """
+    if asked.replay is not None:
+        if asked.model or asked.cluster:
+            raise InputError("--replay takes its question from the plan", hint="leave out MODEL and CLUSTER")
+        return question_of_plan(load_plan(asked.replay)), ()
+    missing = [noun for noun, value in (("MODEL", asked.model), ("CLUSTER", asked.cluster)) if not value]
+    if missing:
+        raise InputError(
+            "nothing to plan for",
+            problems=[Problem(noun, "missing") for noun in missing],
+            hint="meshwright plan gpt3-175b dgx-a100-80gb --gpus 1024 --global-batch 1536 --sequence 2048",
+        )
+    model = resolve_model(asked.model)
+    cluster = resolve_cluster(asked.cluster, gpus=asked.gpus)
+    overrides = {
+        "global_batch": asked.global_batch,
+        "sequence_length": asked.sequence,
+        "precision": asked.precision,
+    }
+    given = {field: value for field, value in overrides.items() if value is not None}
+    training = resolve_training(asked.training, **given)
+    question = ask(model.spec, cluster, training, stack=asked.stack, profile=asked.profile)
+    return question, model.assumptions
+
+
+def question_of_plan(plan: Plan) -> Question:
+    """The question a plan answers, from the plan alone."""
+    return Question(
+        model=plan.model,
+        cluster=plan.cluster,
+        training=plan.training,
+        stack=plan.stack,
+        hardware=plan.hardware,
+    )
