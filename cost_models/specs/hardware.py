@@ -27,6 +27,15 @@ class CollectiveCurve(Spec):
     """`size` is the full (unsharded) tensor in bytes."""
 
 
+class GemmTile(Spec):
+    """One output tile a matrix kernel may use."""
+
+    rows: int = Field(gt=0)
+    columns: int = Field(gt=0)
+    efficiency: float = Efficiency
+    """Rate relative to the best tile when all slots are full."""
+
+
 class HardwareProfile(Spec):
     """Constants the datasheet does not give. Datasheet-tier profiles hold documented defaults."""
 
@@ -39,6 +48,8 @@ class HardwareProfile(Spec):
     """Share of peak that a large, well-shaped matrix product reaches under training clocks and power."""
     gemm_k_half: float = Field(ge=0, default=0.0)
     """Inner dimension at which half of the pipeline-fill loss remains."""
+    gemm_tiles: tuple[GemmTile, ...] = ()
+    """Tile shapes the library chooses from; needed where the GPU has more than one multiprocessor."""
     attention_forward_efficiency: float = Efficiency
     """Share of peak of the attention core's products, forward."""
     attention_backward_efficiency: float = Efficiency
@@ -51,6 +62,8 @@ class HardwareProfile(Spec):
     """Host time to launch one block's forward; steps cannot run faster than their launches."""
     tensor_parallel_host_seconds: float = Field(ge=0, default=0.0)
     """Extra host time per block and pass when tensor parallelism goes through DTensor."""
+    action_host_seconds: float = Field(ge=0, default=0.0)
+    """Host time of one action of a pipeline schedule beyond its blocks."""
     link_efficiency: float = Efficiency
     """Share of the intra-node bandwidth that large collectives reach."""
     network_efficiency: float = Efficiency

@@ -23,6 +23,8 @@ class StackSpec(Spec):
     """Type gradients are accumulated and reduced in, unless the training spec says."""
     gradients_in_weight_dtype: bool = False
     """Gradients are first produced in the weight's type beside the accumulation buffer."""
+    fused_gradient_accumulation: bool = False
+    """Weight-gradient products add into the accumulation buffer themselves."""
     master_weights: bool = True
     """An fp32 copy of 16-bit weights belongs to the optimizer state; False: the weights themselves are fp32."""
     overlap_gradient_reduce: bool = False
@@ -39,6 +41,8 @@ class StackSpec(Spec):
     """ZeRO-3 gathers weights again for each microbatch (reshard after forward)."""
     unsharded_gradients_until_sync: bool = False
     """ZeRO-2/3 with accumulation keeps full gradients until the last microbatch."""
+    optimizer_temporary_bytes: float = Field(default=0.0, ge=0.0)
+    """Bytes per parameter (of the optimizer's shard) that the update holds for a moment; 0 for a fused one."""
     fp32_logits: bool = True
     """The loss works on an fp32 copy of the logits."""
     loss_parallel: bool = True

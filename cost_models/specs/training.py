@@ -11,6 +11,8 @@ from cost_models.specs.cluster import Precision
 from cost_models.specs.layout import RECOMPUTE_POLICIES, Recompute
 
 StateDtype = Literal["fp32", "bf16"]
+STATE_BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0}
+_ELEMENT_BYTES: dict[Precision, float] = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 2.0}
 
 
 class TrainingSpec(Spec):
@@ -39,3 +41,8 @@ class TrainingSpec(Spec):
     def tokens_per_step(self) -> int:
         """Tokens in one optimizer step."""
         return self.global_batch * self.sequence_length
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of one weight or activation in products; fp8 training stores them in 16 bits."""
+        return _ELEMENT_BYTES[self.precision]

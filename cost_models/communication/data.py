@@ -1,0 +1,66 @@
+"""Data-parallel communication: gradients reduced, weights gathered, and how much of it is left in sight.
+
+Per step and rank, in elements × (d−1)/d (Rajbhandari et al. 2020): replicas 2Ψ, ZeRO-1/2 2Ψ (scatter + gather),
+ZeRO-3 Ψ per gather and per scatter. A stack that overlaps shows only what outlasts the compute it hides behind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.communication.collectives import all_gather_seconds, all_reduce_seconds, reduce_scatter_seconds
+from cost_models.communication.topology import Groups
+from cost_models.question import Question
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.training import STATE_BYTES
+from cost_models.workload.traffic import gradient_dtype
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSeconds:
+    """Seconds for one module (a block, the embedding, the head), each (N,); nothing is hidden yet."""
+
+    forward_gather: Array
+    """ZeRO-3, per microbatch, before the forward pass."""
+    backward_gather: Array
+    """ZeRO-3, per microbatch, before the backward pass."""
+    backward_reduce: Array
+    """Gradients reduced after every microbatch (ZeRO-2/3 without delayed synchronisation)."""
+    step_reduce: Array
+    """Gradients reduced once a step."""
+    step_gather: Array
+    """Updated weights gathered once a step (ZeRO-1/2)."""
+
+
+def data_seconds(
+    question: Question, columns: LayoutColumns, group: Groups, module_parameters: Array
+) -> DataSeconds:
+    """Costs over the data-parallel groups for a module of `module_parameters` (N,) parameters per rank."""
+    stack, profile = question.stack, question.hardware
+    weights = module_parameters * question.training.element_bytes
+    gradients = module_parameters * STATE_BYTES[gradient_dtype(question)]
+    zero = columns.zero
+    reduce = np.where(
+        zero == 0, all_reduce_seconds(gradients, group, profile), reduce_scatter_seconds(gradients, group, profile)
+    )
+    gather = all_gather_seconds(weights, group, profile)
+    each_microbatch = (zero >= 2) & (not stack.unsharded_gradients_until_sync)
+    regathers = (zero == 3) & stack.zero3_gathers_every_microbatch
+    none = np.zeros(len(columns))
+    return DataSeconds(
+        forward_gather=np.where(regathers, gather, none),
+        backward_gather=np.where(regathers, gather, none),
+        backward_reduce=np.where(each_microbatch, reduce, none),
+        step_reduce=np.where(each_microbatch, none, reduce),
+        step_gather=np.where((zero >= 1) & ~regathers, gather, none),
+    )
+
+
+def exposed(communication: Array, window: Array, *, overlapped: bool) -> Array:
+    """What is left of `communication` when it runs behind `window` seconds of compute."""
+    return np.maximum(0.0, communication - window) if overlapped else communication

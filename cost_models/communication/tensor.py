@@ -1,0 +1,57 @@
+"""Tensor-parallel communication of a block and of the two ends, per microbatch, before anything hides it.
+
+Narayanan et al. 2021: two all-reduces of b·s·h forward and two backward per block. With sequence parallelism each becomes
+an all-gather and a reduce-scatter of the same bytes (Korthikanti et al. 2022); the backward pass gathers the inputs of
+the two column-parallel products once more, behind the products that do not need them, unless the stack kept them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.communication.collectives import all_gather_seconds, all_reduce_seconds, reduce_scatter_seconds
+from cost_models.communication.topology import Groups
+from cost_models.question import Question
+from cost_models.specs.columns import LayoutColumns
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSeconds:
+    """Seconds per microbatch, each (N,)."""
+
+    block_forward: Array
+    block_backward: Array
+    block_regather: Array
+    """Backward gathers of inputs that run behind weight-gradient products."""
+    embedding_forward: Array
+    embedding_backward: Array
+    head_forward: Array
+    head_backward: Array
+
+
+def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) -> TensorSeconds:
+    """Costs over the tensor-parallel groups; zero where tp is 1."""
+    tokens = columns.mbs * question.training.sequence_length
+    message = tokens * question.model.hidden_size * question.training.element_bytes
+    profile = question.hardware
+    reduce = all_reduce_seconds(message, group, profile)
+    gather = all_gather_seconds(message, group, profile)
+    scatter = reduce_scatter_seconds(message, group, profile)
+    sp = columns.sp == 1
+    once = np.where(sp, gather + scatter, reduce)
+    keeps_gathered = question.stack.saves_gathered_activations
+    none = np.zeros(len(columns))
+    return TensorSeconds(
+        block_forward=2 * once,
+        block_backward=2 * once,
+        block_regather=none if keeps_gathered else np.where(sp, 2 * gather, none),
+        embedding_forward=np.where(sp, scatter, reduce),
+        embedding_backward=np.where(sp, gather, none),
+        head_forward=np.where(sp, gather, none),
+        head_backward=np.where(sp, scatter, reduce),
+    )

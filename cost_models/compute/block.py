@@ -1,0 +1,103 @@
+"""Device seconds of one transformer block for one microbatch on one tensor-parallel rank, forward and backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.compute.device import Device
+from cost_models.compute.gemm import gemm_seconds
+from cost_models.question import Question
+from cost_models.specs.columns import LayoutColumns
+from cost_models.workload.parameters import parameters
+from cost_models.workload.traffic import Traffic, attention_traffic, block_traffic, gradient_accumulation_bytes
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSeconds:
+    """Seconds, each (N,)."""
+
+    forward: Array
+    backward: Array
+    """Without any recomputation."""
+    attention_forward: Array
+    """The part of `forward` that selective recomputation repeats."""
+    matrices_backward: Array
+    """Backward matrix products: what tensor-parallel communication can hide behind."""
+
+
+def block_seconds(question: Question, columns: LayoutColumns, device: Device) -> BlockSeconds:
+    """Roofline of every operator of the block.
+
+    Backward runs each product twice (towards the input and towards the weight); attention backward is 2 products'
+    worth, 2.5 where the scores are recomputed inside the kernel (Dao 2023, FlashAttention-2).
+    """
+    model, stack = question.model, question.stack
+    tokens = (columns.mbs * question.training.sequence_length).astype(np.float64)
+    tp = columns.tp.astype(np.float64)
+    matrix_forward, matrix_backward = _matrix_seconds(question, tokens, tp, device)
+    attention_forward, attention_backward = _attention_seconds(question, columns, device)
+    traffic = block_traffic(question, columns)
+    accumulation = gradient_accumulation_bytes(question, columns) * parameters(model, columns.tp).block
+    forward = matrix_forward + attention_forward + _traffic_seconds(traffic, device, backward=False)
+    backward = matrix_backward + attention_backward + _traffic_seconds(traffic, device, backward=True)
+    selective = attention_forward
+    if stack.selective_drops == "block-attention":
+        selective = selective + _projection_seconds(question, tokens, tp, device)
+    return BlockSeconds(
+        forward=forward,
+        backward=backward + accumulation / device.memory_rate,
+        attention_forward=selective,
+        matrices_backward=matrix_backward,
+    )
+
+
+def _matrix_seconds(question: Question, tokens: Array, tp: Array, device: Device) -> tuple[Array, Array]:
+    """The four (gated: five, run as one wide product where the stack fuses) products of a block."""
+    model = question.model
+    h, f = float(model.hidden_size), model.ffn_hidden_size / tp
+    qkv = (model.query_size + 2 * model.kv_size) / tp
+    up = (2 if model.gated_mlp else 1) * f
+    forward, backward = np.zeros(tp.shape), np.zeros(tp.shape)
+    for n, k in ((qkv, h), (h, model.query_size / tp), (up, h), (h, f)):
+        columns_out, inner = np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64)
+        forward = forward + gemm_seconds(tokens, columns_out, inner, device)
+        backward = backward + gemm_seconds(tokens, inner, columns_out, device)
+        backward = backward + gemm_seconds(inner, columns_out, tokens, device)
+    return forward, backward
+
+
+def _projection_seconds(question: Question, tokens: Array, tp: Array, device: Device) -> Array:
+    """Forward seconds of the attention submodule's two projections."""
+    model = question.model
+    h, q, kv = np.asarray(float(model.hidden_size)), model.query_size / tp, model.kv_size / tp
+    return gemm_seconds(tokens, q + 2 * kv, h, device) + gemm_seconds(tokens, h, q, device)
+
+
+def _attention_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
+    """Scores and weighted values; flash kernels skip the masked half, the others also move the s × s scores."""
+    sequence = question.training.sequence_length
+    flops = 4.0 * columns.mbs * sequence**2 * question.model.query_size / columns.tp
+    profile = device.profile
+    flash = question.stack.attention == "flash"
+    executed = flops / 2 if flash else flops
+    backward_products = 2.5 if flash else 2.0
+    traffic = attention_traffic(question, columns)
+    kernels = profile.kernel_seconds
+    forward = executed / (device.peak * profile.attention_forward_efficiency)
+    backward = backward_products * executed / (device.peak * profile.attention_backward_efficiency)
+    return (
+        np.maximum(forward, kernels) + _traffic_seconds(traffic, device, backward=False),
+        np.maximum(backward, kernels) + _traffic_seconds(traffic, device, backward=True),
+    )
+
+
+def _traffic_seconds(traffic: Traffic, device: Device, *, backward: bool) -> Array:
+    """Memory-bound kernels: a start-up each and their bytes."""
+    kernels = traffic.backward_kernels if backward else traffic.forward_kernels
+    moved = traffic.backward_bytes if backward else traffic.forward_bytes
+    return kernels * device.profile.kernel_seconds + moved / device.memory_rate

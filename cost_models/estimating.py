@@ -1,0 +1,262 @@
+"""Price one placed layout: run its schedule's timeline, and say which part of the step and of the memory is what.
+
+The step follows the docstring of `stage_costs`. Its parts are those of the busiest rank; what is left is split into the
+transfers between stages that nothing hides (`pp_comm`: the timeline with and without its delay) and waiting (`bubble`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models import memory_terms as memory
+from cost_models import time_terms as time
+from cost_models.breakdown import Breakdown
+from cost_models.costs import add_up
+from cost_models.errors import InputError
+from cost_models.estimate import Estimate, Trust
+from cost_models.memory_terms import MEMORY_PARTS, MemoryTerms, memory_terms
+from cost_models.question import Question
+from cost_models.schedules import ActionTable, build, compile_timeline, live_profiles
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.layout import RECOMPUTE_POLICIES, Layout
+from cost_models.stage_costs import StageCosts
+from cost_models.time_terms import HIDDEN_PARTS, TIME_PARTS, TimeTerms, time_terms
+from cost_models.workload.flops import model_flops, recomputed_flops, utilisation
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A placed layout with its coefficients: what the step and the memory of its ranks are computed from."""
+
+    layout: Layout
+    table: ActionTable
+    layers_S: npt.NDArray[np.int64]
+    policy_S: npt.NDArray[np.int64]
+    """Index into `RECOMPUTE_POLICIES`."""
+
+    @property
+    def rank_of_S(self) -> npt.NDArray[np.int64]:
+        """(S,) pipeline rank of each virtual stage."""
+        return np.arange(self.layout.num_stages) % self.layout.pp
+
+    def per_stage(
+        self, block: float | Floats, first: float = 0.0, last: float = 0.0, stage: float = 0.0
+    ) -> Floats:
+        """(S,) an affine coefficient evaluated on every virtual stage; `block` is one value or one a policy."""
+        each = np.asarray(block)[self.policy_S] if np.ndim(block) else np.full(len(self.layers_S), float(block))
+        values: Floats = stage + self.layers_S * each
+        values[0] += first
+        values[-1] += last
+        return values
+
+    def per_rank(self, values_S: Floats) -> Floats:
+        """(R,) sums over each rank's virtual stages."""
+        return np.bincount(self.rank_of_S, weights=values_S, minlength=self.layout.pp)
+
+
+def place(layout: Layout, question: Question) -> Placed:
+    """A layout with its action table; blocks are spread evenly where the layout does not place them.
+
+    Raises:
+        InputError: the layout has no placement and the blocks do not divide, or the placement has another sum.
+    """
+    blocks, stages = question.model.num_layers, layout.num_stages
+    if not layout.layers:
+        if blocks % stages:
+            raise InputError(
+                f"{blocks} blocks do not divide into {stages} stages of `{layout}`",
+                hint="give `layers=`, or let `plan` place them",
+            )
+        layout = layout.model_copy(update={"layers": (blocks // stages,) * stages})
+    if sum(layout.layers) != blocks:
+        raise InputError(
+            f"`{layout}` places {sum(layout.layers)} blocks; `{question.model.name}` has {blocks}"
+        )
+    microbatches = layout.microbatches(question.training.global_batch)
+    return Placed(
+        layout=layout,
+        table=build(layout.schedule, layout.pp, layout.vpp, microbatches),
+        layers_S=np.array(layout.layers),
+        policy_S=np.array([RECOMPUTE_POLICIES.index(policy) for policy in layout.stage_recompute]),
+    )
+
+
+def estimate(question: Question, layout: Layout) -> Estimate:
+    """Step time, MFU and memory of one layout under one question.
+
+    Raises:
+        InputError: the layout cannot be placed or scheduled.
+    """
+    placed = place(layout, question)
+    columns = LayoutColumns.of([placed.layout])
+    times, memories = time_terms(question, columns), memory_terms(question, columns)
+    costs = add_up(question, times, memories)
+    step_seconds, parts = _step(placed, times, costs)
+    model, training = question.model, question.training
+    ran = placed.layout
+    useful = model_flops(model, training, ran.tp)
+    peak = question.cluster.gpu.peak[training.precision]
+    spent = useful + recomputed_flops(model, training, ran)
+    return Estimate(
+        layout=ran,
+        microbatches=placed.table.microbatches,
+        step_seconds=step_seconds,
+        time=parts,
+        hidden_comm=_hidden(placed, times),
+        rank_memory=_rank_memory(placed, memories, costs),
+        memory_limit=float(costs.memory_limit[0]),
+        mfu=utilisation(useful, step_seconds, ran.num_gpus, peak),
+        hfu=utilisation(spent, step_seconds, ran.num_gpus, peak),
+        tokens_per_second=training.tokens_per_step / step_seconds,
+        bound_by=_bound_by(parts),
+        trust=trust_of(question),
+    )
+
+
+def trust_of(question: Question) -> Trust:
+    """What the hardware profile says of itself."""
+    hardware = question.hardware
+    return Trust(
+        tier=hardware.tier, profile=hardware.name, error=hardware.median_error, runs=hardware.validated_runs
+    )
+
+
+def _stage_seconds(placed: Placed, terms: StageCosts) -> tuple[Floats, Floats]:
+    """(S,) forward and (S,) backward seconds of one microbatch on every virtual stage."""
+    t = terms
+    forward = placed.per_stage(
+        t.layer_forward[0], t.embedding_forward[0], t.head_forward[0], t.stage_forward[0]
+    )
+    backward = placed.per_stage(
+        t.layer_backward[0], t.embedding_backward[0], t.head_backward[0], t.stage_backward[0]
+    )
+    return forward, backward
+
+
+def _step(placed: Placed, times: TimeTerms, costs: StageCosts) -> tuple[float, Breakdown]:
+    """Seconds of a step and their parts."""
+    forward, backward = _stage_seconds(placed, costs)
+    timeline = compile_timeline(placed.table)
+    per_rank = _per_rank(placed, costs)
+    sync, optimizer, overhead = per_rank("sync"), per_rank("optimizer"), float(costs.step_overhead[0])
+
+    def step_with(p2p: float) -> float:
+        ends = timeline.rank_ends(forward, backward, p2p)
+        return float(np.max(ends + sync) + np.max(optimizer) + overhead)
+
+    step_seconds, without_transfers = step_with(float(costs.p2p[0])), step_with(0.0)
+    m = placed.table.microbatches
+    busy = m * placed.per_rank(forward + backward) + sync + optimizer
+    rank = int(np.argmax(busy))
+    parts = {part: _part_seconds(placed, times, part, rank) for part in TIME_PARTS}
+    parts["pp_comm"] += step_seconds - without_transfers
+    parts["bubble"] = step_seconds - sum(parts.values())
+    return step_seconds, Breakdown.from_dict(parts)
+
+
+def _per_rank(placed: Placed, costs: StageCosts):  # type: ignore[no-untyped-def]
+    """A function from "sync" or "optimizer" to (R,) seconds."""
+
+    def seconds(kind: str) -> Floats:
+        layer, first, last, rank = (
+            float(getattr(costs, f"{place}_{kind}")[0]) for place in ("layer", "embedding", "head", "rank")
+        )
+        return placed.per_rank(placed.per_stage(layer, first, last)) + rank
+
+    return seconds
+
+
+def _part_of(term: dict[str, Floats], part: str) -> Floats | float:
+    """One part of a term for the single layout: a number, or one a policy."""
+    if part not in term:
+        return 0.0
+    value = term[part][0]
+    return value if np.ndim(value) else float(value)
+
+
+def _part_seconds(placed: Placed, times: TimeTerms, part: str, rank: int) -> float:
+    """Seconds a rank spends on one part in a step."""
+
+    def at(name: str) -> Floats | float:
+        return _part_of(getattr(times, name), part)
+
+    def scalar(name: str) -> float:
+        return float(at(name))
+
+    compute = sum(
+        placed.per_rank(
+            placed.per_stage(
+                at(f"layer_{way}"), scalar(f"embedding_{way}"), scalar(f"head_{way}"), scalar(f"stage_{way}")
+            )
+        )[rank]
+        for way in ("forward", "backward")
+    )
+    once = sum(
+        placed.per_rank(
+            placed.per_stage(at(f"layer_{kind}"), scalar(f"embedding_{kind}"), scalar(f"head_{kind}"))
+        )[rank]
+        + scalar(f"rank_{kind}")
+        for kind in ("sync", "optimizer")
+    )
+    return float(placed.table.microbatches * compute + once + scalar("step_overhead"))
+
+
+def _hidden(placed: Placed, times: TimeTerms) -> Breakdown:
+    """Communication of the busiest rank that runs behind its compute."""
+    ranks = range(placed.layout.pp)
+    names = {part: part.replace("hidden", "comm") for part in HIDDEN_PARTS}
+    return Breakdown.from_dict(
+        {
+            name: max(_part_seconds(placed, times, part, rank) for rank in ranks)
+            for part, name in names.items()
+        }
+    )
+
+
+def _rank_memory(placed: Placed, memories: MemoryTerms, costs: StageCosts) -> tuple[Breakdown, ...]:
+    """Parts of each rank's peak, taken at the moment of the step when it is highest."""
+    return tuple(
+        max(_moments(placed, memories, rank, live), key=lambda moment: moment.total)
+        for rank, live in enumerate(live_profiles(placed.table))
+    )
+
+
+def _moments(placed: Placed, memories: MemoryTerms, rank: int, live: npt.NDArray[np.int64]) -> list[Breakdown]:
+    """The rank's memory at each maximal set of live microbatches, and in the optimizer step."""
+    stages = np.flatnonzero(placed.rank_of_S == rank)
+    layers, policies = placed.layers_S[stages], placed.policy_S[stages]
+    first, last = rank == 0, rank == placed.layout.pp - 1
+
+    def sum_of(part: str, training_V: npt.NDArray[np.int64] | None) -> float:
+        def value(name: str) -> float:
+            return float(_part_of(getattr(memories, name), part))
+
+        held = value("static") + layers.sum() * value("layer_static")
+        held += first * value("embedding_static") + last * value("head_static")
+        if training_V is None:
+            update = layers.sum() * value("layer_update")
+            return float(held + update + first * value("embedding_update") + last * value("head_update"))
+        activation = np.asarray(_part_of(memories.layer_activation, part)) * np.ones(len(RECOMPUTE_POLICIES))
+        working = np.asarray(_part_of(memories.working, part)) * np.ones(len(RECOMPUTE_POLICIES))
+        held += float((layers * training_V * activation[policies]).sum()) + working[policies].max()
+        held += first * training_V[0] * value("embedding_activation")
+        return float(held + last * (training_V[-1] * value("head_activation") + value("head_working")))
+
+    return [
+        Breakdown.from_dict({part: sum_of(part, moment) for part in MEMORY_PARTS}) for moment in (*live, None)
+    ]
+
+
+def _bound_by(parts: Breakdown) -> str:
+    """The largest part that is not compute, where it is worth naming: a twentieth of the step or more."""
+    others = [(seconds, name) for name, seconds in parts if name != "compute"]
+    seconds, name = max(others)
+    return name if seconds >= 0.05 * parts.total else "compute"
+
+
+assert {field.name for field in fields(TimeTerms)} < {field.name for field in fields(StageCosts)}

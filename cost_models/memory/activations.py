@@ -1,0 +1,92 @@
+"""Bytes kept for the backward pass, tensor by tensor.
+
+For GPT in 16 bits with dropout these are Korthikanti et al. 2022, table 2, per block and microbatch:
+
+    no parallelism               s·b·h·(34 + 5·a·s/h)
+    tensor parallel              s·b·h·(10 + 24/t + 5·a·s/(h·t))
+    tensor + sequence parallel   s·b·h/t·(34 + 5·a·s/h)
+    selective recompute          the same without the 5·a·s/h
+    full recompute               2·s·b·h
+
+A flash kernel never stores the scores, so its "none" already equals the paper's "selective" but for the log-sum-exp row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.question import Question
+from cost_models.specs.columns import LayoutColumns
+from cost_models.workload.parameters import padded_vocabulary
+
+Array = npt.NDArray[np.float64]
+
+_MASK_BYTES = 1.0  # dropout keeps one byte per element
+_FP32 = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationBytes:
+    """Bytes per live microbatch on one rank; (N,) each but `block`."""
+
+    block: Array
+    """(N, P) by recompute policy."""
+    embedding: Array
+    head: Array
+    """Kept by the final norm and the output product."""
+    logits: Array
+    """The largest set of logits-shaped tensors alive at once in the loss."""
+
+
+def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBytes:
+    """What one microbatch leaves behind in a block under each policy, in the embedding and in the head."""
+    model, training, stack = question.model, question.training, question.stack
+    element = training.element_bytes
+    tokens = (columns.mbs * training.sequence_length).astype(np.float64)
+    outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
+    dropout = training.dropout > 0
+    mask = _MASK_BYTES * outside if dropout else np.zeros(tokens.shape)
+    attention, mlp = _kept_inside(question, columns, tokens, outside, element)
+    core = _kept_by_core(question, columns, tokens)
+    norms = 2 * element * outside
+    none = norms + attention + mlp + core + 2 * mask
+    if stack.selective_drops == "block-attention":
+        selective = none - attention - core + element * outside
+    else:
+        selective = none - core
+    vocabulary = padded_vocabulary(model, columns.tp) / (columns.tp if stack.loss_parallel else 1)
+    logits = tokens * vocabulary
+    copies = (element + _FP32) if stack.fp32_logits and element < _FP32 else 2 * element
+    return ActivationBytes(
+        block=np.stack([none, selective, element * outside], axis=-1),
+        embedding=mask,
+        head=2 * element * outside,
+        logits=logits * copies,
+    )
+
+
+def _kept_inside(
+    question: Question, columns: LayoutColumns, tokens: Array, outside: Array, element: float
+) -> tuple[Array, Array]:
+    """(attention, MLP) bytes inside the tensor-parallel region and at its entrance, without the core."""
+    model, stack = question.model, question.stack
+    entrance = tokens * model.hidden_size if stack.saves_gathered_activations else outside
+    heads = tokens * (2 * model.query_size + 2 * model.kv_size) / columns.tp  # q, k, v and the core's output
+    ffn = tokens * model.ffn_hidden_size / columns.tp
+    up = 2 if model.gated_mlp else 1
+    kept = up + 1 if stack.fused_elementwise else 2 * up
+    return element * (entrance + heads), element * (entrance + kept * ffn)
+
+
+def _kept_by_core(question: Question, columns: LayoutColumns, tokens: Array) -> Array:
+    """Softmax output, dropout mask and dropout output (s × s per head), or a flash kernel's log-sum-exp row."""
+    model, training = question.model, question.training
+    heads = model.num_heads / columns.tp
+    if question.stack.attention == "flash":
+        return _FP32 * tokens * heads
+    element = training.element_bytes
+    scores = tokens * training.sequence_length * heads
+    return scores * (2 * element + _MASK_BYTES if training.dropout > 0 else element)

@@ -1,0 +1,61 @@
+"""Bytes of weights, gradients and optimizer states per parameter, under ZeRO 0–3.
+
+Rajbhandari et al. 2020, table 1, with the types as variables: 16-bit training with Adam holds 2 (weight) + g (gradient)
++ 4 (master) + 8 (moments) bytes; stage 1 divides the last two by d, stage 2 the gradients too, stage 3 everything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.question import Question
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.training import STATE_BYTES
+from cost_models.workload.traffic import gradient_dtype
+
+Array = npt.NDArray[np.float64]
+
+_MOMENTS = {"adamw": 2, "sgd": 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBytes:
+    """Bytes per parameter of the rank's share of the model, each (N,)."""
+
+    weights: Array
+    gradients: Array
+    optimizer: Array
+    gathered: Array
+    """Unsharded weights of a block while it computes (ZeRO-3), bytes per parameter."""
+    update: Array
+    """Temporaries of the optimizer step, bytes per parameter."""
+
+    @property
+    def total(self) -> Array:
+        """What stays between steps, and the gradients."""
+        return self.weights + self.gradients + self.optimizer
+
+
+def state_bytes(question: Question, columns: LayoutColumns) -> StateBytes:
+    """Bytes per parameter under each layout's ZeRO stage."""
+    stack, training = question.stack, question.training
+    compute = training.element_bytes
+    mixed = training.precision != "fp32"
+    weight = compute if stack.master_weights or not mixed else 4.0
+    master = STATE_BYTES[training.state_dtype] if stack.master_weights and mixed else 0.0
+    gradient = STATE_BYTES[gradient_dtype(question)] if mixed else 4.0
+    extra_gradient = compute if stack.gradients_in_weight_dtype and mixed else 0.0
+    moments = _MOMENTS[training.optimizer] * STATE_BYTES[training.state_dtype]
+    dp = columns.dp.astype(np.float64)
+    shard = {stage: np.where(columns.zero >= stage, dp, 1.0) for stage in (1, 2, 3)}
+    gradient_shard = np.ones(dp.shape) if stack.unsharded_gradients_until_sync else shard[2]
+    return StateBytes(
+        weights=weight / shard[3],
+        gradients=(gradient + extra_gradient) / gradient_shard,
+        optimizer=(master + moments) / shard[1],
+        gathered=np.where((columns.zero == 3) & (dp > 1), compute, 0.0),
+        update=stack.optimizer_temporary_bytes / shard[1],
+    )

@@ -1,0 +1,248 @@
+"""Every time coefficient of `StageCosts`, split into the parts a user sees.
+
+A term is `{part: seconds}`. Parts in `HIDDEN_PARTS` run behind others: they are shown, never added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.communication.collectives import point_to_point_seconds
+from cost_models.communication.data import DataSeconds, data_seconds, exposed
+from cost_models.communication.pipeline import boundary_seconds
+from cost_models.communication.tensor import TensorSeconds, tensor_seconds
+from cost_models.communication.topology import AxisGroups, axis_groups
+from cost_models.compute.block import BlockSeconds, block_seconds
+from cost_models.compute.device import Device, device_of
+from cost_models.compute.ends import EndSeconds, end_seconds
+from cost_models.memory.states import state_bytes
+from cost_models.question import Question
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.training import STATE_BYTES
+from cost_models.workload.parameters import Parameters, parameters
+from cost_models.workload.traffic import gradient_dtype
+
+Array = npt.NDArray[np.float64]
+Term = dict[str, Array]
+
+TIME_PARTS = ("compute", "recompute", "tp_comm", "pp_comm", "dp_comm", "optimizer", "host", "jitter")
+HIDDEN_PARTS = ("tp_hidden", "dp_hidden")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeTerms:
+    """Coefficients named as in `StageCosts`; arrays are (N,), in `layer_backward` (N, P)."""
+
+    layer_forward: Term
+    layer_backward: Term
+    embedding_forward: Term
+    embedding_backward: Term
+    head_forward: Term
+    head_backward: Term
+    stage_forward: Term
+    stage_backward: Term
+    p2p: Term
+    layer_sync: Term
+    embedding_sync: Term
+    head_sync: Term
+    rank_sync: Term
+    layer_optimizer: Term
+    embedding_optimizer: Term
+    head_optimizer: Term
+    rank_optimizer: Term
+    step_overhead: Term
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pieces:
+    """What the coefficients are put together from."""
+
+    question: Question
+    columns: LayoutColumns
+    device: Device
+    groups: AxisGroups
+    block: BlockSeconds
+    ends: EndSeconds
+    tensor: TensorSeconds
+    counts: Parameters
+
+    def data(self, module_parameters: Array) -> DataSeconds:
+        """Data-parallel seconds of one module."""
+        return data_seconds(self.question, self.columns, self.groups.dp, module_parameters)
+
+    @property
+    def none(self) -> Array:
+        """(N,) zeros."""
+        return np.zeros(len(self.columns))
+
+
+def time_terms(question: Question, columns: LayoutColumns) -> TimeTerms:
+    """All time coefficients for N layouts at once."""
+    device = device_of(question)
+    groups = axis_groups(question.cluster, columns)
+    pieces = _Pieces(
+        question=question,
+        columns=columns,
+        device=device,
+        groups=groups,
+        block=block_seconds(question, columns, device),
+        ends=end_seconds(question, columns, device),
+        tensor=tensor_seconds(question, columns, groups.tp),
+        counts=parameters(question.model, columns.tp),
+    )
+    ends, tensor = pieces.ends, pieces.tensor
+    hands_on = boundary_seconds(question, columns, groups)
+    blocking = not question.stack.overlap_pipeline_sends
+    action_host = np.where(columns.pp > 1, question.hardware.action_host_seconds, 0.0)
+    stage = {"pp_comm": hands_on if blocking else pieces.none, "host": action_host}
+    terms = {
+        "layer_forward": _layer_forward(pieces),
+        "layer_backward": _layer_backward(pieces),
+        "embedding_forward": {"compute": ends.embedding_forward, "tp_comm": tensor.embedding_forward},
+        "embedding_backward": {"compute": ends.embedding_backward, "tp_comm": tensor.embedding_backward},
+        "head_forward": {"compute": ends.head_forward, "tp_comm": tensor.head_forward},
+        "head_backward": {"compute": ends.head_backward, "tp_comm": tensor.head_backward},
+        "stage_forward": stage,
+        "stage_backward": stage,
+        "p2p": {"pp_comm": pieces.none if blocking else hands_on},
+        **_sync(pieces),
+        **_optimizer(pieces),
+        "step_overhead": {"host": np.full(len(columns), question.hardware.step_seconds)},
+    }
+    slowdown = question.hardware.jitter_per_doubling * _node_doublings(question, columns)
+    return TimeTerms(**{name: _with_jitter(term, slowdown) for name, term in terms.items()})
+
+
+def total(term: Term) -> Array:
+    """Sum of the parts that take time of their own."""
+    return sum((term[part] for part in TIME_PARTS if part in term), start=np.zeros(1))
+
+
+def _layer_forward(pieces: _Pieces) -> Term:
+    """One block forward: compute, exposed tensor-parallel and gather time, and launches that outlast the device."""
+    block, tensor = pieces.block, pieces.tensor
+    data = pieces.data(pieces.counts.block)
+    gather = exposed(data.forward_gather, block.forward, overlapped=True)
+    shown = 1.0 - pieces.question.stack.overlap_tensor_parallel
+    device_seconds = block.forward + shown * tensor.block_forward + gather
+    return {
+        "compute": block.forward,
+        "tp_comm": shown * tensor.block_forward,
+        "dp_comm": gather,
+        "host": _host(pieces, device_seconds, passes=1.0),
+        "tp_hidden": (1 - shown) * tensor.block_forward,
+        "dp_hidden": data.forward_gather - gather,
+    }
+
+
+def _layer_backward(pieces: _Pieces) -> Term:
+    """One block backward under each policy; what is recomputed repeats its communication too."""
+    question, block, tensor = pieces.question, pieces.block, pieces.tensor
+    none, n = pieces.none, len(pieces.columns)
+    data = pieces.data(pieces.counts.block)
+    recompute = np.stack([none, block.attention_forward, block.forward], axis=-1)
+    repeated = np.stack([none, none, tensor.block_forward], axis=-1)
+    shown = 1.0 - question.stack.overlap_tensor_parallel
+    regather = exposed(tensor.block_regather, block.matrices_backward / 2, overlapped=True)
+    communicated = data.backward_gather + data.backward_reduce
+    data_exposed = exposed(communicated, block.backward, overlapped=True)
+    tensor_exposed = shown * (tensor.block_backward[:, None] + repeated) + regather[:, None]
+    device_seconds = (block.backward + data_exposed)[:, None] + recompute + tensor_exposed
+    hidden = tensor.block_backward[:, None] + repeated + tensor.block_regather[:, None] - tensor_exposed
+    passes = np.array([1.0, 1.0, 2.0])  # backward launches about as much as forward; full recompute adds a forward
+    every = np.ones((n, recompute.shape[-1]))
+    return {
+        "compute": block.backward[:, None] * every,
+        "recompute": recompute,
+        "tp_comm": tensor_exposed,
+        "dp_comm": data_exposed[:, None] * every,
+        "host": _host(pieces, device_seconds, passes=passes),
+        "tp_hidden": hidden,
+        "dp_hidden": (communicated - data_exposed)[:, None] * every,
+    }
+
+
+def _host(pieces: _Pieces, device_seconds: Array, *, passes: float | Array) -> Array:
+    """Time the host needs to launch a block: in full on a CPU, what outlasts the device's work on a GPU."""
+    profile = pieces.question.hardware
+    split = np.where(pieces.columns.tp > 1, profile.tensor_parallel_host_seconds, 0.0)
+    per_pass = profile.host_layer_seconds + split
+    launches = per_pass * passes if np.isscalar(passes) else per_pass[:, None] * passes
+    return np.maximum(0.0, launches - device_seconds) if pieces.device.launches_ahead else np.asarray(launches)
+
+
+def _sync(pieces: _Pieces) -> dict[str, Term]:
+    """Gradients still to be reduced after the last backward of a rank."""
+    overlapped = pieces.question.stack.overlap_gradient_reduce
+    counts, columns = pieces.counts, pieces.columns
+    layer = pieces.data(counts.block).step_reduce
+    layer_shown = exposed(layer, pieces.block.backward, overlapped=overlapped)
+    embedding = pieces.data(counts.embedding).step_reduce
+    head = pieces.data(_head_parameters(pieces)).step_reduce
+    head_shown = exposed(head, pieces.ends.head_backward + pieces.block.backward, overlapped=overlapped)
+    tied = _tied_reduce(pieces)
+    return {
+        "layer_sync": {"dp_comm": layer_shown, "dp_hidden": layer - layer_shown},
+        "embedding_sync": {"dp_comm": embedding, "pp_comm": tied},
+        "head_sync": {"dp_comm": head_shown, "dp_hidden": head - head_shown, "pp_comm": tied},
+        "rank_sync": {"dp_comm": np.where(columns.dp > 1, pieces.question.hardware.collective_seconds, 0.0)},
+    }
+
+
+def _optimizer(pieces: _Pieces) -> dict[str, Term]:
+    """Memory-bound update of the rank's share of the states, then the gather of updated weights (ZeRO-1/2).
+
+    Per parameter it reads gradient, moments and (master) weight and writes all but the gradient; the gradient norm
+    reads the gradients once more.
+    """
+    question, columns, device = pieces.question, pieces.columns, pieces.device
+    states = state_bytes(question, columns)
+    sharded = np.where(columns.zero >= 1, columns.dp, 1)
+    gradient = STATE_BYTES[gradient_dtype(question)]
+    touched = 2 * gradient / sharded + 2 * states.optimizer + 2 * question.training.element_bytes / sharded
+
+    def term(module: Array, window: Array) -> Term:
+        gather = pieces.data(module).step_gather
+        shown = exposed(gather, window, overlapped=question.stack.overlap_parameter_gather)
+        return {
+            "optimizer": module * touched / device.optimizer_rate,
+            "dp_comm": shown,
+            "dp_hidden": gather - shown,
+        }
+
+    counts = pieces.counts
+    return {
+        "layer_optimizer": term(counts.block, pieces.block.forward),
+        "embedding_optimizer": term(counts.embedding, pieces.none),
+        "head_optimizer": term(_head_parameters(pieces), pieces.block.forward),
+        "rank_optimizer": {"optimizer": np.full(len(columns), device.profile.kernel_seconds)},
+    }
+
+
+def _head_parameters(pieces: _Pieces) -> Array:
+    """Final norm and output matrix of the last stage; a tied matrix on the embedding's own rank is not held twice."""
+    shared = pieces.question.model.tied_embeddings & (pieces.columns.pp == 1)
+    return pieces.counts.final_norm + np.where(shared, 0.0, pieces.counts.head_matrix)
+
+
+def _tied_reduce(pieces: _Pieces) -> Array:
+    """First and last stage add the gradients of a tied matrix: one transfer each way over the stage boundary's links."""
+    question = pieces.question
+    message = pieces.counts.head_matrix * STATE_BYTES[gradient_dtype(question)]
+    seconds = point_to_point_seconds(message, pieces.groups.pp, question.hardware)
+    return np.where(question.model.tied_embeddings & (pieces.columns.pp > 1), seconds, 0.0)
+
+
+def _node_doublings(question: Question, columns: LayoutColumns) -> Array:
+    """log2 of the number of nodes the layout occupies, at least 0."""
+    gpus = columns.tp * columns.pp * columns.dp
+    return np.log2(np.maximum(1.0, gpus / question.cluster.gpus_per_node))
+
+
+def _with_jitter(term: Term, slowdown: Array) -> Term:
+    """Adds what stragglers and noise cost, in proportion to the term."""
+    seconds = total(term)
+    return {**term, "jitter": (seconds.T * slowdown).T}

@@ -1,0 +1,72 @@
+"""Model FLOPs, hardware FLOPs, and the only definitions of MFU and HFU.
+
+A multiplication and an addition are two FLOPs. Attention is counted without the causal mask's saving, as the field does
+(Narayanan et al. 2021, eq. 3; Korthikanti et al. 2022, eqs. 7-8), so figures compare with published ones:
+
+    forward, one block     2·T·(matrix parameters) + 4·T·s·a·d_head
+    forward, output layer  2·T·h·V
+    backward               twice the forward
+
+- **MFU** = model FLOPs of a step / (step time × GPUs × peak). Recomputed work does not count.
+- **HFU** = hardware FLOPs of a step / (step time × GPUs × peak). Recomputed work counts. The "52 % of peak" of
+  Megatron-LM's 1T run is an HFU; its MFU is 39 %.
+
+For GPT (f = 4h) the sums are 72·B·s·l·h²·(1 + s/6h + V/12lh) and, with full recompute, 96·B·s·l·h²·(1 + s/6h + V/16lh).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cost_models.specs.layout import Layout, Recompute
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.workload.parameters import padded_vocabulary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardFlops:
+    """Forward FLOPs of one sequence over the whole (unsplit) width."""
+
+    block_matrices: float
+    """Projections and MLP of one block."""
+    block_attention: float
+    """Scores and weighted values of one block."""
+    head: float
+    """Output layer."""
+
+    @property
+    def block(self) -> float:
+        """One block."""
+        return self.block_matrices + self.block_attention
+
+
+def forward_flops(model: TransformerSpec, sequence_length: int, tp: int = 1) -> ForwardFlops:
+    """FLOPs of one sequence of `sequence_length` tokens; `tp` only sets the padding of the vocabulary."""
+    h, q, kv = model.hidden_size, model.query_size, model.kv_size
+    up = 2 if model.gated_mlp else 1
+    matrices = h * (q + 2 * kv) + q * h + (up + 1) * h * model.ffn_hidden_size
+    return ForwardFlops(
+        block_matrices=2.0 * sequence_length * matrices,
+        block_attention=4.0 * sequence_length**2 * q,
+        head=2.0 * sequence_length * h * float(padded_vocabulary(model, tp)),
+    )
+
+
+def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
+    """Forward and backward FLOPs of one optimizer step; the numerator of MFU."""
+    one = forward_flops(model, training.sequence_length, tp)
+    return 3.0 * training.global_batch * (model.num_layers * one.block + one.head)
+
+
+def recomputed_flops(model: TransformerSpec, training: TrainingSpec, layout: Layout) -> float:
+    """FLOPs that a placed layout spends again in the backward pass of one step."""
+    one = forward_flops(model, training.sequence_length, layout.tp)
+    per_policy: dict[Recompute, float] = {"none": 0.0, "selective": one.block_attention, "full": one.block}
+    placed = zip(layout.layers, layout.stage_recompute, strict=True)
+    return training.global_batch * sum(layers * per_policy[policy] for layers, policy in placed)
+
+
+def utilisation(flops: float, step_seconds: float, num_gpus: int, peak: float) -> float:
+    """FLOPs of a step as a share of what the GPUs could do in that time."""
+    return flops / (step_seconds * num_gpus * peak)
