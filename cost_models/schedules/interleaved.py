@@ -1,0 +1,49 @@
+"""Interleaved 1F1B: v chunks per rank, a bubble v times shorter (Narayanan et al. 2021, section 2.2)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.schedules.actions import ActionTable, table_of_units
+
+
+def interleaved_objection(pp: int, vpp: int, microbatches: int) -> str | None:
+    """What forbids interleaved 1F1B here, as a sentence, or None.
+
+    Microbatches pass through the chunks in equal rounds of about pp. This is the rule of
+    `torch.distributed.pipelining` 2.13; Megatron-LM is stricter and wants a multiple of pp.
+    """
+    if vpp < 2:
+        return "interleaved needs at least two chunks per pipeline rank: vpp2 or more"
+    rounds = _rounds(pp, microbatches)
+    if microbatches % rounds:
+        return f"{microbatches} microbatches do not make {rounds} equal rounds of interleaved on pp{pp}"
+    return None
+
+
+def interleaved(pp: int, vpp: int, microbatches: int) -> ActionTable:
+    """The table `torch.distributed.pipelining.ScheduleInterleaved1F1B` executes.
+
+    A round of g microbatches passes chunk after chunk; rank r runs (vpp − 1) · g + 2 (pp − 1 − r) forwards,
+    at most all of them, before its first forward-backward pair.
+    """
+    round_size = microbatches // _rounds(pp, microbatches)
+    unit_U = np.arange(microbatches * vpp)
+    chunk_U = (unit_U // round_size) % vpp
+    microbatch_U = unit_U // (round_size * vpp) * round_size + unit_U % round_size
+    warm_up_R = (vpp - 1) * round_size + 2 * (pp - 1 - np.arange(pp))
+    return table_of_units(
+        "interleaved",
+        pp=pp,
+        vpp=vpp,
+        microbatches=microbatches,
+        warm_up_R=np.minimum(warm_up_R, microbatches * vpp),
+        forward_chunk_U=chunk_U,
+        forward_microbatch_U=microbatch_U,
+        backward_chunk_U=vpp - 1 - chunk_U,
+        backward_microbatch_U=microbatch_U,
+    )
+
+
+def _rounds(pp: int, microbatches: int) -> int:
+    return max(1, microbatches // pp)

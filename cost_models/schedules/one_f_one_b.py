@@ -1,0 +1,36 @@
+"""1F1B: after a short warm-up each rank alternates one forward and one backward (Narayanan et al. 2021)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.schedules.actions import ActionTable, table_of_units
+
+
+def one_f_one_b_objection(pp: int, vpp: int, microbatches: int) -> str | None:
+    """What forbids 1F1B here, as a sentence, or None."""
+    if vpp != 1:
+        return f"1f1b runs one chunk per pipeline rank, not vpp{vpp}"
+    if microbatches < pp:
+        return f"1f1b needs at least as many microbatches as pipeline ranks: {microbatches} < pp{pp}"
+    return None
+
+
+def one_f_one_b(pp: int, vpp: int, microbatches: int) -> ActionTable:
+    """The table `torch.distributed.pipelining.Schedule1F1B` executes.
+
+    Rank r runs pp − 1 − r forwards before its first forward-backward pair: at most pp − r microbatches are
+    live.
+    """
+    order_U = np.arange(microbatches)
+    return table_of_units(
+        "1f1b",
+        pp=pp,
+        vpp=vpp,
+        microbatches=microbatches,
+        warm_up_R=pp - 1 - np.arange(pp),
+        forward_chunk_U=np.zeros_like(order_U),
+        forward_microbatch_U=order_U,
+        backward_chunk_U=np.zeros_like(order_U),
+        backward_microbatch_U=order_U,
+    )

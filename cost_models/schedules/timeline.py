@@ -1,0 +1,199 @@
+"""An action table and durations → when every action starts and ends, and which path of them is the longest.
+
+A rank runs its actions in order. A forward waits for the same microbatch's forward on the stage before, a
+backward for its backward on the stage after, plus the transfer delay where the two stages are on different
+ranks (on one rank the order already says it, as it does for a backward after its own forward).
+
+Shape legend: `...` any batch of placements, B the same flattened, S virtual stages, R ranks, A actions of a
+rank, E all actions in the order they are evaluated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.schedules.actions import CACHED_TABLES, ActionTable, Ints
+
+Floats = npt.NDArray[np.float64]
+
+_STEP_START = 0
+"""Row of the evaluation that ends at time zero: what the first action of a rank follows."""
+_NEVER = 1
+"""Row that ends at minus infinity: what an action without a sender waits for."""
+_BEFORE = 2
+"""Rows before the first action."""
+_BATCH_ROWS = 4_000_000
+"""Actions × placements evaluated at once: bounds memory (32 MB) and stays near the caches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticalPath:
+    """A chain of actions and transfers, each waiting for the one before, that ends with a rank's last action.
+
+    Its length, forward_counts · forward + backward_counts · backward + p2p_count · p2p, is a lower bound of
+    that rank's end for any durations, and equal to it for those it was found with.
+    """
+
+    forward_counts: Ints
+    """(S,)"""
+    backward_counts: Ints
+    """(S,)"""
+    p2p_count: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Timeline:
+    """A table compiled for evaluation: its actions in levels, each dependent on earlier levels only."""
+
+    table: ActionTable
+    levels: tuple[tuple[slice, Ints, Ints], ...]
+    """Rows of a level, the row each follows on its own rank, the row it receives from."""
+    duration_of: Ints
+    """(E,): which duration each takes, counted through the forward, then the backward durations."""
+    row_of: Ints
+    """(R, A): row of the evaluation for each action of the table."""
+
+    def rank_ends(
+        self, forward_S: npt.ArrayLike, backward_S: npt.ArrayLike, p2p: npt.ArrayLike = 0.0
+    ) -> Floats:
+        """(..., R): when each rank ends, from durations (..., S) and transfer delay (...), all in seconds."""
+        duration_BS, delay_B, batch = self._flat(forward_S, backward_S, p2p)
+        ends_BR = np.empty((len(delay_B), self.table.pp))
+        step = max(1, _BATCH_ROWS // len(self.duration_of))
+        for start in range(0, len(delay_B), step):
+            some = slice(start, start + step)
+            ends_BR[some] = (
+                self._ends(duration_BS[some], delay_B[some])[self.row_of[:, -1]].reshape(self.table.pp, -1).T
+            )
+        return ends_BR.reshape((*batch, self.table.pp))
+
+    def spans(
+        self, forward_S: npt.ArrayLike, backward_S: npt.ArrayLike, p2p: npt.ArrayLike = 0.0
+    ) -> tuple[Floats, Floats]:
+        """(..., R, A) start and (..., R, A) end of every action of the table, in seconds."""
+        duration_BS, delay_B, batch = self._flat(forward_S, backward_S, p2p)
+        shape = (*batch, *self.row_of.shape)
+        end_RAB = self._ends(duration_BS, delay_B)[self.row_of].reshape((*self.row_of.shape, -1))
+        end = np.moveaxis(end_RAB, -1, 0).reshape(shape)
+        return end - duration_BS[:, self.duration_of[self.row_of - _BEFORE]].reshape(shape), end
+
+    def critical_path(
+        self,
+        forward_S: npt.ArrayLike,
+        backward_S: npt.ArrayLike,
+        p2p: float = 0.0,
+        tail_R: npt.ArrayLike = 0.0,
+    ) -> CriticalPath:
+        """One longest path to the last action of the rank with the greatest end + tail."""
+        duration_BS, delay_B, _ = self._flat(forward_S, backward_S, p2p)
+        end_E = self._ends(duration_BS, delay_B)
+        rank = int(np.argmax(end_E[self.row_of[:, -1]] + np.asarray(tail_R)))
+        follows_E = np.concatenate([follows for _, follows, _ in self.levels])
+        receives_E = np.concatenate([receives for _, _, receives in self.levels])
+        late_E = end_E[receives_E] + p2p > end_E[follows_E]
+        before = np.where(late_E, receives_E, follows_E).tolist()
+        path = [int(self.row_of[rank, -1]) - _BEFORE]
+        while (row := before[path[-1]]) != _STEP_START:
+            path.append(row - _BEFORE)
+        stages = self.table.num_stages
+        counts = np.bincount(self.duration_of[path], minlength=2 * stages)
+        return CriticalPath(
+            forward_counts=counts[:stages],
+            backward_counts=counts[stages:],
+            p2p_count=int(late_E[path].sum()),
+            rank=rank,
+        )
+
+    def _flat(
+        self, forward_S: npt.ArrayLike, backward_S: npt.ArrayLike, p2p: npt.ArrayLike
+    ) -> tuple[Floats, Floats, tuple[int, ...]]:
+        """One batch dimension: durations (batch, 2S), delay (batch,), and the shape the batch had."""
+        forward, backward, delay = (
+            np.asarray(value, dtype=np.float64) for value in (forward_S, backward_S, p2p)
+        )
+        stages = self.table.num_stages
+        assert forward.shape[-1] == stages, f"{forward.shape[-1]} forward durations for {stages} stages"
+        assert backward.shape[-1] == stages, f"{backward.shape[-1]} backward durations for {stages} stages"
+        batch = np.broadcast_shapes(forward.shape[:-1], backward.shape[:-1], delay.shape)
+        durations = [np.broadcast_to(value, (*batch, stages)) for value in (forward, backward)]
+        flat = np.concatenate(durations, axis=-1).reshape(-1, 2 * stages)
+        return flat, np.broadcast_to(delay, batch).reshape(-1), batch
+
+    def _ends(self, duration_BS: Floats, delay_B: Floats) -> Floats:
+        """(2 + E, batch), or (2 + E,) for a batch of one, which is faster: when each row ends."""
+        single = len(delay_B) == 1
+        duration = duration_BS[0] if single else duration_BS.T
+        delay = delay_B[0] if single else delay_B
+        end = np.empty((_BEFORE + len(self.duration_of), *duration.shape[1:]))
+        end[_STEP_START], end[_NEVER] = 0.0, -np.inf
+        np.take(duration, self.duration_of, axis=0, out=end[_BEFORE:])
+        for rows, follows, receives in self.levels:
+            ready = end.take(follows, axis=0)
+            arrived = end.take(receives, axis=0)
+            arrived += delay
+            np.maximum(ready, arrived, out=ready)
+            end[rows] += ready
+        return end
+
+
+@lru_cache(maxsize=CACHED_TABLES)
+def compile_timeline(table: ActionTable) -> Timeline:
+    """Sort a table's actions into levels; one compilation serves every set of durations."""
+    sender_RA = _senders(table)
+    level_RA = _levels(sender_RA)
+    order_E = np.argsort(level_RA, axis=None, kind="stable")
+    place = np.concatenate([np.empty_like(order_E), [_NEVER]])  # the sender -1 (none) finds the last entry
+    place[order_E] = _BEFORE + np.arange(len(order_E))
+    row_RA = place[:-1].reshape(level_RA.shape)
+    follows_RA = np.full_like(row_RA, _STEP_START)
+    follows_RA[:, 1:] = row_RA[:, :-1]
+    follows_E = follows_RA.ravel()[order_E]
+    receives_E = place[sender_RA.ravel()[order_E]]
+    bounds = np.flatnonzero(np.diff(level_RA.ravel()[order_E], prepend=-1, append=-1)).tolist()
+    return Timeline(
+        table=table,
+        levels=tuple(
+            (slice(_BEFORE + start, _BEFORE + stop), follows_E[start:stop], receives_E[start:stop])
+            for start, stop in pairwise(bounds)
+        ),
+        duration_of=(table.stage + table.num_stages * table.is_backward).ravel()[order_E],
+        row_of=row_RA,
+    )
+
+
+def _senders(table: ActionTable) -> Ints:
+    """(R, A): the action, numbered along the flattened table, on another rank that each waits for, or -1."""
+    stages = table.num_stages
+    backward = table.is_backward.astype(np.int64)
+    number_of = np.full((2, stages, table.microbatches), -1)
+    number_of[backward, table.stage, table.microbatch] = np.arange(table.stage.size).reshape(
+        table.stage.shape
+    )
+    source = table.stage + np.where(table.is_backward, 1, -1)
+    crosses = (source >= 0) & (source < stages) & (source % table.pp != table.stage % table.pp)
+    return np.where(crosses, number_of[backward, source.clip(0, stages - 1), table.microbatch], -1)
+
+
+def _levels(sender_RA: Ints) -> Ints:
+    """(R, A): the earliest round each action can run in when every action takes one round."""
+    ranks, actions = sender_RA.shape
+    level = np.full(ranks * actions + 1, actions * ranks)
+    level[-1] = -1  # the sender -1 (none) has always run
+    next_R = np.arange(ranks) * actions
+    stop_R = next_R + actions
+    sender = sender_RA.ravel()
+    waiting, current = next_R, 0
+    while len(waiting):
+        can_run = level[sender[waiting]] < current
+        assert can_run.any(), "the ranks of this schedule wait for one another for ever"
+        level[waiting[can_run]] = current
+        next_R[next_R < stop_R] += can_run
+        waiting = next_R[next_R < stop_R]
+        current += 1
+    return level[:-1].reshape(ranks, actions)
