@@ -1,0 +1,118 @@
+"""What is known by name: models, GPUs, clusters, software stacks and hardware profiles, from the package's YAML data.
+
+A data file holds either one spec, whose name is the file's, or many `entries:` by name that take the file's `source`
+and `shared:` fields. Files are read when first asked for.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from cost_models.errors import UnknownNameError
+from cost_models.specs.base import Spec
+from cost_models.specs.cluster import ClusterSpec, GpuSpec
+from cost_models.specs.documents import Document, parse_yaml
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.local import LOCAL, this_machine
+from cost_models.specs.parsing import load_spec, validate
+from cost_models.specs.stack import StackSpec
+from cost_models.specs.transformer import TransformerSpec
+
+Kind = Literal["models", "gpus", "clusters", "stacks", "profiles"]
+S = TypeVar("S", bound=Spec)
+
+
+def names(kind: Kind) -> tuple[str, ...]:
+    """Every name of one kind, in the order of the data files."""
+    return tuple(_index(kind))
+
+
+@cache
+def load_model(name: str) -> TransformerSpec:
+    """A model by name. Raises UnknownNameError."""
+    return _load("models", "model", name, TransformerSpec)
+
+
+@cache
+def load_gpu(name: str) -> GpuSpec:
+    """A GPU by name. Raises UnknownNameError."""
+    return _load("gpus", "GPU", name, GpuSpec)
+
+
+@cache
+def load_cluster(name: str) -> ClusterSpec:
+    """A cluster by name: one node of it, with its GPU written out. Raises UnknownNameError."""
+    if name == LOCAL:
+        return this_machine(_load("clusters", "cluster", name, ClusterSpec))
+    return _load("clusters", "cluster", name, ClusterSpec)
+
+
+@cache
+def load_stack(name: str) -> StackSpec:
+    """A software stack by name, or from the YAML file of that path. Raises InputError."""
+    return _load("stacks", "stack", name, StackSpec)
+
+
+@cache
+def load_profile(name: str) -> HardwareProfile:
+    """A hardware profile by name, or from the YAML file of that path. Raises InputError."""
+    return _load("profiles", "profile", name, HardwareProfile)
+
+
+def gpu_fields(value: Any) -> Any:
+    """The `gpu:` of a cluster file: a name becomes the fields of that GPU, an inline GPU stays as it is."""
+    return load_gpu(value).model_dump(mode="json") if isinstance(value, str) else value
+
+
+def _load(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
+    index = _index(kind)
+    if name not in index:
+        if kind in ("stacks", "profiles") and Path(name).is_file():
+            return load_spec(name, spec_type)
+        raise UnknownNameError(noun, name, index, hint=f"known names: meshwright catalog {kind}")
+    document = _document(kind, index[name])
+    if "entries" in document.value:
+        document = _entry(document, name)
+    return validate(document, spec_type, replace={"gpu": gpu_fields} if spec_type is ClusterSpec else None)
+
+
+@cache
+def _index(kind: Kind) -> dict[str, str]:
+    """Name → data file. A file of one spec is not parsed for its name."""
+    index: dict[str, str] = {}
+    for file in sorted(_folder(kind).iterdir(), key=lambda file: file.name):
+        stem, dot, suffix = file.name.rpartition(".")
+        if dot + suffix != ".yaml":
+            continue
+        if "\nentries:" in _text(kind, file.name):
+            index |= dict.fromkeys(_document(kind, file.name).value["entries"], file.name)
+        else:
+            index[stem] = file.name
+    return index
+
+
+def _folder(kind: Kind) -> Traversable:
+    return files("cost_models") / "data" / kind
+
+
+@cache
+def _text(kind: Kind, file: str) -> str:
+    return (_folder(kind) / file).read_text(encoding="utf-8")
+
+
+@cache
+def _document(kind: Kind, file: str) -> Document:
+    return parse_yaml(_text(kind, file), source=f"{kind}/{file}")
+
+
+def _entry(document: Document, name: str) -> Document:
+    """One entry of a file as a document of its own."""
+    shared = {key: document.value[key] for key in ("source",) if key in document.value}
+    fields = {**shared, **document.value.get("shared", {}), **document.value["entries"][name], "name": name}
+    prefix = ("entries", name)
+    lines = {key[2:]: line for key, line in document.lines.items() if key[:2] == prefix and len(key) > 2}
+    return Document(source=document.source, value=fields, lines=lines)
