@@ -1,7 +1,7 @@
-"""What is known by name: models, GPUs, clusters, software stacks and hardware profiles, from the package's YAML data.
+"""What is known by name: models, GPUs, clusters, stacks and profiles, from the package's YAML data.
 
-A data file holds either one spec, whose name is the file's, or many `entries:` by name that take the file's `source`
-and `shared:` fields. Files are read when first asked for.
+A data file holds either one spec, whose name is the file's, or many `entries:` by name that take the file's
+`source` and `shared:` fields. Files are read when first asked for.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any, Literal, TypeVar
 from cost_models.errors import UnknownNameError
 from cost_models.specs.base import Spec
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
-from cost_models.specs.documents import Document, parse_yaml
+from cost_models.specs.documents import Document
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.local import LOCAL, this_machine
 from cost_models.specs.parsing import load_spec, validate
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.yaml_text import parse_yaml
 
 Kind = Literal["models", "gpus", "clusters", "stacks", "profiles"]
 S = TypeVar("S", bound=Spec)
@@ -46,9 +47,12 @@ def load_gpu(name: str) -> GpuSpec:
 @cache
 def load_cluster(name: str) -> ClusterSpec:
     """A cluster by name: one node of it, with its GPU written out. Raises UnknownNameError."""
-    if name == LOCAL:
-        return this_machine(_load("clusters", "cluster", name, ClusterSpec))
-    return _load("clusters", "cluster", name, ClusterSpec)
+    return local_cluster() if name == LOCAL else _load("clusters", "cluster", name, ClusterSpec)
+
+
+def local_cluster(processes: int | None = None) -> ClusterSpec:
+    """This machine's CPU shared by `processes` (default: its physical cores)."""
+    return this_machine(_load("clusters", "cluster", LOCAL, ClusterSpec), processes)
 
 
 @cache

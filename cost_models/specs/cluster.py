@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cost_models.specs.base import Fraction, Name, PositiveInt, Spec
 from cost_models.units import Bandwidth, Bytes, FlopRate, Seconds
@@ -81,6 +81,12 @@ class ClusterSpec(Spec):
     profile: str | None = None
     """Path or name of a measured hardware profile; without it the catalogue's best match is used."""
     source: str = ""
+
+    @model_validator(mode="after")
+    def _nodes_reach_one_another(self) -> ClusterSpec:
+        if self.nodes > 1 and self.links.inter_node is None:
+            raise ValueError(f"{self.nodes} nodes need `links.inter_node`")
+        return self
 
     @property
     def num_gpus(self) -> int:

@@ -13,10 +13,10 @@ LOCAL = "local"
 
 
 def this_machine(one_core: ClusterSpec, processes: int | None = None) -> ClusterSpec:
-    """The catalogue's entry for one core, scaled to this machine and shared by `processes` (default: physical cores).
+    """The catalogue's entry for one core, scaled to this machine and shared by `processes`.
 
-    Rates of the entry are placeholders for one core, not measurements: calibrate before believing a time. Memory is
-    what the machine has in all, divided evenly.
+    Default: one process on each physical core. Rates of the entry are placeholders for one core, not
+    measurements: calibrate before believing a time. Memory is all the machine has, divided evenly.
     """
     cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     processes = processes or cores

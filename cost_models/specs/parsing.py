@@ -1,4 +1,4 @@
-"""Plain values → specs: strict validation whose every complaint names file, line and field in the user's words."""
+"""Plain values → specs: strict validation whose complaints name file, line and field in the user's words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from pydantic_core import ErrorDetails
 
 from cost_models.errors import InputError, MeshwrightError, Problem, did_you_mean
 from cost_models.specs.base import Spec
-from cost_models.specs.documents import Document, Key, parse_yaml, printable, read_document, show_key
+from cost_models.specs.documents import Document, Key, printable, show_key
+from cost_models.specs.reading import read_document
+from cost_models.specs.yaml_text import parse_yaml
 
 S = TypeVar("S", bound=Spec)
 

@@ -11,6 +11,8 @@ from cost_models.specs.base import Name, PositiveInt, Spec
 Activation = Literal["gelu", "silu", "relu", "squared-relu"]
 Norm = Literal["layernorm", "rmsnorm"]
 Positions = Literal["learned", "rotary", "alibi", "none"]
+DERIVED_FIELDS = ("num_kv_heads", "head_dim", "ffn_hidden_size")
+"""Fields a file may leave out, because they follow from `num_heads` and `hidden_size`."""
 
 
 class TransformerSpec(Spec):
@@ -75,6 +77,9 @@ class TransformerSpec(Spec):
             if "head_dim" not in filled and hidden % heads == 0:
                 filled["head_dim"] = hidden // heads
             filled.setdefault("ffn_hidden_size", 4 * hidden)
+        else:  # refused anyway for those two: stand-ins, so that what follows from them is not reported as well
+            for name in DERIVED_FIELDS:
+                filled.setdefault(name, 1)
         if "attention_bias" in filled:
             filled.setdefault("attention_output_bias", filled["attention_bias"])
         return filled

@@ -1,0 +1,159 @@
+"""Hugging Face `config.json` → the fields of a `TransformerSpec`, and what had to be assumed, in words.
+
+A config says sizes but leaves to code what the architecture is; each fact that comes from `FAMILIES` instead of
+the config is reported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.specs.documents import Document, Key, printable
+from cost_models.specs.families import FAMILIES, Config, Family
+
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu",
+    "gelu_fast": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "silu": "silu",
+    "swish": "silu",
+    "relu": "relu",
+    "relu2": "squared-relu",
+}
+_EXPERT_KEYS = (
+    "num_local_experts",
+    "num_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+    "num_experts_per_tok",
+)
+_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._ +/-]")
+
+
+def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
+    """The config as a document of our fields, and what was assumed, one phrase each.
+
+    Raises:
+        InputError: a `model_type` that cannot be represented, or a config that lacks what cannot be assumed;
+            every missing key at once.
+    """
+    config: Config = document.value
+    name = document.source
+    model_type = config.get("model_type")
+    family = _family(name, model_type, config)
+    missing = [key for key in family.sizes.values() if config.get(key) is None]
+    if missing:
+        listed = " or ".join(
+            ", ".join(f"`{key}`" for key in part) for part in (missing[:-1], missing[-1:]) if part
+        )
+        raise InputError(
+            f"{name} (model_type `{model_type}`) does not say {listed}",
+            hint="add them, or use a catalogue model: meshwright catalog models",
+        )
+    if reason := family.refuse(config):
+        raise InputError(f"{name} (model_type `{model_type}`) cannot be represented: {reason}")
+    fields: dict[str, Any] = {field: config[key] for field, key in family.sizes.items()}
+    keys = dict(family.sizes)
+    assumed = [f"{_say(facts)} (model_type {model_type})"] if (facts := dict(family.facts)) else []
+    fields |= facts
+    for spec_field, (key, default) in family.optional.items():
+        keys[spec_field] = key
+        if config.get(key) is not None:
+            fields[spec_field] = config[key]
+        elif default is not None:
+            fields[spec_field] = default
+            assumed.append(f"{_phrase(spec_field, default)} (no {key})")
+        elif phrase := _DERIVED.get(spec_field):
+            assumed.append(f"{phrase} (no {key})")
+    fields["activation"] = _activation(name, family, config, assumed)
+    if note := family.simplify(config):
+        assumed.append(note)
+    fields |= {"name": _model_name(document), "source": f"Hugging Face config, model_type {model_type}"}
+    places: dict[Key, str] = {(spec_field,): f"{name}  {key}" for spec_field, key in keys.items()}
+    return Document(source=name, value=fields, flags=places), tuple(assumed)
+
+
+_DERIVED = {
+    "num_kv_heads": "as many key/value heads as heads",
+    "head_dim": "head_dim = hidden size / heads",
+    "ffn_hidden_size": "MLP four times as wide as the model",
+}
+_PHRASES: dict[tuple[str, Any], str] = {
+    ("gated_mlp", True): "gated MLP",
+    ("gated_mlp", False): "plain MLP",
+    ("tied_embeddings", True): "tied embeddings",
+    ("tied_embeddings", False): "untied embeddings",
+    ("attention_bias", True): "attention biases",
+    ("attention_bias", False): "no attention biases",
+    ("attention_output_bias", True): "bias on the attention's output",
+    ("attention_output_bias", False): "no bias on the attention's output",
+    ("mlp_bias", True): "MLP biases",
+    ("mlp_bias", False): "no MLP biases",
+    ("qk_norm", True): "norms over queries and keys",
+}
+
+
+def _phrase(name: str, value: Any) -> str:
+    """A field and its value in words."""
+    if (name, value) in _PHRASES:
+        return _PHRASES[name, value]
+    return (
+        f"{value} positions"
+        if name == "positions"
+        else f"{name} {value}"
+        if isinstance(value, int)
+        else str(value)
+    )
+
+
+def _say(facts: Mapping[str, Any]) -> str:
+    return ", ".join(_phrase(name, value) for name, value in facts.items())
+
+
+def _family(name: str, model_type: Any, config: Config) -> Family:
+    """The family of a config; raises InputError for what is no dense decoder-only transformer we know."""
+    if not isinstance(model_type, str):
+        raise InputError(
+            f"{name} does not say its `model_type`",
+            hint="it is neither a Hugging Face config nor, with `kind: transformer`, one of ours",
+        )
+    experts = [config.get(key) for key in _EXPERT_KEYS]
+    if any(isinstance(count, int) and count > 1 for count in experts) or "moe" in model_type.lower():
+        raise InputError(
+            f"{name} (model_type `{printable(model_type)}`) is a mixture of experts",
+            hint="only dense models can be planned yet",
+        )
+    if model_type not in FAMILIES:
+        raise InputError(
+            f"{name} has model_type `{printable(model_type)}`, which cannot be represented"
+            + did_you_mean(model_type, FAMILIES),
+            hint=f"known: {', '.join(FAMILIES)}; or describe the shape in YAML with `kind: transformer`",
+        )
+    return FAMILIES[model_type]
+
+
+def _activation(name: str, family: Family, config: Config, assumed: list[str]) -> str:
+    key, default = family.activation
+    written = config.get(key)
+    if written is None and key == "hidden_act":
+        written = config.get("hidden_activation")
+    if written is None:
+        assumed.append(f"activation {_ACTIVATIONS[default]} (no {key})")
+        written = default
+    if not isinstance(written, str) or written not in _ACTIVATIONS:
+        what = f"`{printable(str(written), limit=60)}` is not one of {', '.join(_ACTIVATIONS)}"
+        raise InputError(f"1 problem in {name}", problems=[Problem(f"{name}  {key}", what)])
+    return _ACTIVATIONS[written]
+
+
+def _model_name(document: Document) -> str:
+    """`_name_or_path` without its owner, else the folder's name."""
+    written = document.value.get("_name_or_path")
+    path = Path(document.source)
+    name = Path(written).name if isinstance(written, str) and written else path.absolute().parent.name
+    return _NAME_CHARACTERS.sub("-", name)[:100].lstrip("._ +/-") or "custom"
