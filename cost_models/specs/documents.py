@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cost_models.errors import Problem
+
 Key = tuple[str | int, ...]
 """Where a value sits: field names and list positions from the root."""
 
@@ -20,18 +22,22 @@ class Document:
     lines: Mapping[Key, int] = field(default_factory=dict)
     """1-based line of each key and list item; empty where lines are unknown (JSON)."""
     flags: Mapping[Key, str] = field(default_factory=dict)
-    """Values that came from a command-line flag instead of the file."""
+    """Where a value was written, if not in the file under its own name: a command-line flag, another key."""
+    problems: Mapping[Key, Problem] = field(default_factory=dict)
+    """What was wrong with single values; the validation reports it together with its own problems."""
 
     def where(self, key: Key) -> str:
         """`file:line  field.path`, with the line of the nearest parent that was written down."""
         if key in self.flags:
             return self.flags[key]
-        place = self.source
-        for length in range(len(key), 0, -1):
-            if line := self.lines.get(key[:length]):
-                place += f":{line}"
-                break
-        return f"{place}  {show_key(key)}" if key else place
+        line = self.line(key)
+        place = f"{self.source}:{line}" if line else self.source
+        return f"{place}  {printable(show_key(key))}" if key else place
+
+    def line(self, key: Key) -> int:
+        """Line of a value or of the nearest parent that was written down; 0 where none was."""
+        parents = (self.lines.get(key[:length], 0) for length in range(len(key), 0, -1))
+        return next(filter(None, parents), 0)
 
 
 def show_key(key: Key) -> str:

@@ -1,7 +1,7 @@
 """Hugging Face `config.json` → the fields of a `TransformerSpec`, and what had to be assumed, in words.
 
-A config says sizes but leaves to code what the architecture is; each fact that comes from `FAMILIES` instead of
-the config is reported.
+A config says sizes but leaves to code what the architecture is; each fact that comes from `FAMILIES` instead
+of the config is reported.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ def resolve_model(text: str) -> LoadedModel:
 def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec:
     """A catalogue name or a YAML file, cut or grown to `gpus` GPUs in all.
 
-    Catalogue clusters have any number of nodes (one unless `gpus` says more), `local` any number of processes;
-    a file has the nodes it states and no more. `gpus` is whole nodes, or part of one.
+    Catalogue clusters have any number of nodes (one unless `gpus` says more), `local` any number of
+    processes; a file has the nodes it states and no more. `gpus` is whole nodes, or part of one.
 
     Raises:
         UnknownNameError: neither a known name nor a file.
@@ -104,7 +104,7 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec:
 
 
 def resolve_training(path: str | None, **overrides: Any) -> TrainingSpec:
-    """A training job from a YAML file (`kind: training`), flags, or both; a flag wins, None is no flag.
+    """A training job from a YAML file (`kind: training`), flags or both; None is no flag.
 
     Raises:
         InputError: all problems of file and flags at once.

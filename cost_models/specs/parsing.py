@@ -44,7 +44,7 @@ def validate(document: Document, spec_type: type[S], *, replace: Replacements | 
     """
     check_kind(document, spec_type)
     fields = dict(document.value)
-    problems: dict[Key, Problem] = {}
+    problems = dict(document.problems)
     for name in (replace or {}).keys() & fields.keys():
         try:
             fields[name] = (replace or {})[name](fields[name])
@@ -58,7 +58,7 @@ def validate(document: Document, spec_type: type[S], *, replace: Replacements | 
             if key[:1] not in problems:
                 problems.setdefault(key, Problem(document.where(key), printable(what)))
     if problems:
-        raise input_error(document.source, list(problems.values()))
+        raise input_error(document.source, [problems[key] for key in sorted(problems, key=document.line)])
     return spec
 
 

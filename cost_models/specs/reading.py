@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from cost_models.errors import InputError, Problem
 from cost_models.specs.documents import Document, printable
@@ -13,6 +15,7 @@ from cost_models.units import MB
 
 MAX_BYTES = int(4 * MB)
 """Largest file read; real inputs are a few kilobytes, plans some hundreds."""
+_INTEGER = re.compile(r"-?\d+")
 
 
 def read_document(path: str | Path) -> Document:
@@ -43,10 +46,13 @@ def read_document(path: str | Path) -> Document:
 
 
 def parse_json(text: str, *, source: str) -> Document:
-    """JSON text → `Document` without lines. Raises InputError: NaN, repeated keys, anything that is not JSON."""
+    """JSON text → `Document` without lines. Raises InputError on NaN, repeated keys and what is no JSON."""
 
-    def refuse_constant(constant: str) -> NoReturn:
-        raise InputError(f"`{source}` holds {constant}; only finite numbers are accepted")
+    def number(written: str) -> float:
+        value = float(written)
+        if not math.isfinite(value):
+            raise InputError(f"`{source}` holds the number {printable(written, limit=20)}; it must be finite")
+        return value if not _INTEGER.fullmatch(written) else int(written)
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -57,7 +63,9 @@ def parse_json(text: str, *, source: str) -> Document:
         return result
 
     try:
-        value = json.loads(text, parse_constant=refuse_constant, object_pairs_hook=unique)
+        value = json.loads(
+            text, parse_int=number, parse_float=number, parse_constant=number, object_pairs_hook=unique
+        )
     except json.JSONDecodeError as error:
         what = f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:]}"
         raise InputError(

@@ -74,10 +74,10 @@ class TransformerSpec(Spec):
         filled = dict(data)
         if isinstance(heads, int) and isinstance(hidden, int) and heads > 0 and hidden > 0:
             filled.setdefault("num_kv_heads", heads)
-            if "head_dim" not in filled and hidden % heads == 0:
-                filled["head_dim"] = hidden // heads
+            # a fraction is left for the field check, which says `head_dim: `12.8` is not a whole number`
+            filled.setdefault("head_dim", hidden / heads if hidden % heads else hidden // heads)
             filled.setdefault("ffn_hidden_size", 4 * hidden)
-        else:  # refused anyway for those two: stand-ins, so that what follows from them is not reported as well
+        else:  # those two are refused anyway: stand-ins, so that what follows from them is not reported too
             for name in DERIVED_FIELDS:
                 filled.setdefault(name, 1)
         if "attention_bias" in filled:

@@ -29,7 +29,7 @@ _WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": Fa
 
 
 def parse_yaml(text: str, *, source: str) -> Document:
-    """YAML text → `Document`. Raises InputError with every problem that does not stop the reading."""
+    """YAML text → `Document`. Raises InputError for what is not YAML, or is hostile."""
     if not text.strip():
         raise InputError(f"`{source}` is empty")
     builder = _Builder(source)
@@ -42,10 +42,7 @@ def parse_yaml(text: str, *, source: str) -> Document:
         raise InputError(f"cannot read `{source}`", problems=[problem]) from None
     except yaml.YAMLError:
         raise InputError(f"`{source}` holds characters that YAML does not allow") from None
-    if builder.problems:
-        count = len(builder.problems)
-        raise InputError(f"{count} problem{'s' * (count > 1)} in {source}", problems=builder.problems)
-    return Document(source=source, value=builder.root, lines=builder.lines)
+    return Document(source=source, value=builder.root, lines=builder.lines, problems=builder.problems)
 
 
 @dataclass(slots=True)
@@ -66,7 +63,7 @@ class _Builder:
         self.source = source
         self.root: Any = None
         self.lines: dict[Key, int] = {}
-        self.problems: list[Problem] = []
+        self.problems: dict[Key, Problem] = {}
         self._stack: list[_Open] = []
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._values = 0
@@ -161,7 +158,7 @@ class _Builder:
         self._stop(line, f"the tag `{printable(tag)}` is not allowed; a file holds plain values only")
 
     def _problem(self, line: int, key: Key, what: str) -> None:
-        self.problems.append(Problem(f"{self.source}:{line}  {printable(show_key(key))}", what))
+        self.problems[key] = Problem(f"{self.source}:{line}  {printable(show_key(key))}", what)
 
     def _stop(self, line: int, what: str) -> NoReturn:
         raise InputError(f"cannot read `{self.source}`", problems=[Problem(f"{self.source}:{line}", what)])
