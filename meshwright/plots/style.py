@@ -1,0 +1,132 @@
+"""How every plot looks: palette, type, a title that states the finding, and saving by suffix."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from cost_models.errors import InputError
+from meshwright.render.words import sentence_list
+
+# Okabe & Ito (2008), distinguishable under the common colour-vision deficiencies.
+BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
+VERMILION, PURPLE, YELLOW, INK = "#D55E00", "#CC79A7", "#F0E442", "#222222"
+GREY, PALE, FAINT = "#8A8A8A", "#C9C9C9", "#E8E8E8"
+
+TIME_COLOURS = {
+    "compute": BLUE,
+    "recompute": SKY,
+    "tp_comm": VERMILION,
+    "pp_comm": ORANGE,
+    "dp_comm": PURPLE,
+    "optimizer": GREEN,
+    "host": GREY,
+    "bubble": FAINT,
+}
+MEMORY_COLOURS = {
+    "weights": BLUE,
+    "gradients": SKY,
+    "optimizer": GREEN,
+    "activations": ORANGE,
+    "working": VERMILION,
+    "buffers": PURPLE,
+    "reserved": FAINT,
+}
+DARK = frozenset({BLUE, GREEN, VERMILION, GREY, INK})
+"""Colours on which text is white."""
+
+FORMATS = ("png", "svg", "pdf")
+_DOTS_PER_INCH = 160
+_TITLE_POINTS, _SUBTITLE_POINTS, _TEXT_POINTS = 12.0, 9.0, 9.0
+_POINTS_PER_INCH = 72.0
+_CHARACTER_POINTS = 0.66
+"""Mean width of a bold character of the title, in font sizes."""
+_STYLE: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.size": _TEXT_POINTS,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GREY,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.8,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+}
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """The style, for as long as a figure is being made."""
+    with mpl.rc_context(_STYLE):
+        yield
+
+
+def new_figure(width_inches: float, height_inches: float) -> Figure:
+    """An empty figure that lays itself out; no pyplot, so nothing is global and nothing leaks."""
+    return Figure(figsize=(width_inches, height_inches), layout="constrained")
+
+
+def put_title(figure: Figure, finding: str, subject: str) -> None:
+    """The finding in bold, the subject below it in grey, both from the left edge."""
+    width_points = figure.get_figwidth() * _POINTS_PER_INCH
+    lines = textwrap.wrap(finding, int(width_points / (_CHARACTER_POINTS * _TITLE_POINTS)))
+    below = textwrap.wrap(subject, int(width_points / (_CHARACTER_POINTS * _SUBTITLE_POINTS)))
+    height_points = figure.get_figheight() * _POINTS_PER_INCH
+    title_points = 1.3 * _TITLE_POINTS * len(lines)
+    subtitle_points = 1.5 * _SUBTITLE_POINTS * len(below)
+    left, top = _TEXT_POINTS / width_points, 1 - 0.7 * _TEXT_POINTS / height_points
+    figure.suptitle("\n".join(lines), x=left, y=top, ha="left", va="top", size=_TITLE_POINTS, weight="bold")
+    figure.text(
+        left, top - title_points / height_points, "\n".join(below), ha="left", va="top", size=_SUBTITLE_POINTS, color=GREY
+    )
+    used = (title_points + subtitle_points + 1.4 * _TEXT_POINTS) / height_points
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.set(rect=(0, 0, 1, 1 - used))  # type: ignore[call-arg]  # constrained layout's own option
+
+
+def text_colour(background: str) -> str:
+    """White on dark colours, ink on light ones."""
+    return "white" if background in DARK else INK
+
+
+def quiet_axis(axes: Axes, *, grid: str) -> None:
+    """Keep the grid lines of one axis only ("x", "y" or "both")."""
+    axes.grid(False)
+    axes.grid(True, axis=grid)  # type: ignore[arg-type]
+
+
+def short_layout(layout: str, width: int = 26) -> str:
+    """A layout as a label: without the placement of layers, on short lines."""
+    words = [word for word in layout.split() if not word.startswith("layers=")]
+    return "\n".join(textwrap.wrap(" ".join(words), width, break_long_words=True))
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write PNG, SVG or PDF, by suffix.
+
+    Raises:
+        InputError: another suffix.
+        OSError: the file cannot be written.
+    """
+    suffix = path.suffix.removeprefix(".").lower()
+    if suffix not in FORMATS:
+        wanted = sentence_list([f"`.{name}`" for name in FORMATS])
+        raise InputError(f"`{path}`: cannot draw `{path.suffix or 'no suffix'}`", hint=f"{wanted} work")
+    figure.savefig(path, format=suffix, dpi=_DOTS_PER_INCH, facecolor="white")
