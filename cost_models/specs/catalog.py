@@ -6,25 +6,28 @@ A data file holds either one spec, whose name is the file's, or many `entries:` 
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from cost_models.errors import UnknownNameError
 from cost_models.specs.base import Spec
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
-from cost_models.specs.documents import Document
+from cost_models.specs.documents import Document, printable
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.local import LOCAL, this_machine
 from cost_models.specs.parsing import load_spec, validate
+from cost_models.specs.reading import is_file
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.specs.yaml_text import parse_yaml
 
 Kind = Literal["models", "gpus", "clusters", "stacks", "profiles"]
 S = TypeVar("S", bound=Spec)
+
+_ENTRIES = re.compile(r"^entries:", re.MULTILINE)
 
 
 def names(kind: Kind) -> tuple[str, ...]:
@@ -44,7 +47,6 @@ def load_gpu(name: str) -> GpuSpec:
     return _load("gpus", "GPU", name, GpuSpec)
 
 
-@cache
 def load_cluster(name: str) -> ClusterSpec:
     """A cluster by name: one node of it, with its GPU written out. Raises UnknownNameError."""
     return local_cluster() if name == LOCAL else _load("clusters", "cluster", name, ClusterSpec)
@@ -55,15 +57,17 @@ def local_cluster(processes: int | None = None) -> ClusterSpec:
     return this_machine(_load("clusters", "cluster", LOCAL, ClusterSpec), processes)
 
 
-@cache
 def load_stack(name: str) -> StackSpec:
     """A software stack by name, or from the YAML file of that path. Raises InputError."""
+    if name not in _index("stacks") and is_file(name):
+        return load_spec(name, StackSpec)
     return _load("stacks", "stack", name, StackSpec)
 
 
-@cache
 def load_profile(name: str) -> HardwareProfile:
     """A hardware profile by name, or from the YAML file of that path. Raises InputError."""
+    if name not in _index("profiles") and is_file(name):
+        return load_spec(name, HardwareProfile)
     return _load("profiles", "profile", name, HardwareProfile)
 
 
@@ -75,9 +79,7 @@ def gpu_fields(value: Any) -> Any:
 def _load(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
     index = _index(kind)
     if name not in index:
-        if kind in ("stacks", "profiles") and Path(name).is_file():
-            return load_spec(name, spec_type)
-        raise UnknownNameError(noun, name, index, hint=f"known names: meshwright catalog {kind}")
+        raise UnknownNameError(noun, printable(name), index, hint=f"known names: meshwright catalog {kind}")
     document = _document(kind, index[name])
     if "entries" in document.value:
         document = _entry(document, name)
@@ -92,10 +94,10 @@ def _index(kind: Kind) -> dict[str, str]:
         stem, dot, suffix = file.name.rpartition(".")
         if dot + suffix != ".yaml":
             continue
-        if "\nentries:" in _text(kind, file.name):
-            index |= dict.fromkeys(_document(kind, file.name).value["entries"], file.name)
-        else:
-            index[stem] = file.name
+        many = _ENTRIES.search(_text(kind, file.name))
+        found = _document(kind, file.name).value["entries"] if many else [stem]
+        assert not index.keys() & set(found), f"{kind}/{file.name} repeats names of another file"
+        index |= dict.fromkeys(found, file.name)
     return index
 
 
@@ -110,13 +112,16 @@ def _text(kind: Kind, file: str) -> str:
 
 @cache
 def _document(kind: Kind, file: str) -> Document:
-    return parse_yaml(_text(kind, file), source=f"{kind}/{file}")
+    document = parse_yaml(_text(kind, file), source=f"{kind}/{file}")
+    assert not document.problems, document.problems
+    return document
 
 
 def _entry(document: Document, name: str) -> Document:
     """One entry of a file as a document of its own."""
-    shared = {key: document.value[key] for key in ("source",) if key in document.value}
-    fields = {**shared, **document.value.get("shared", {}), **document.value["entries"][name], "name": name}
+    family = document.value
+    source = {"source": family["source"]} if "source" in family else {}
+    fields = source | family.get("shared", {}) | family["entries"][name] | {"name": name}
     prefix = ("entries", name)
     lines = {key[2:]: line for key, line in document.lines.items() if key[:2] == prefix and len(key) > 2}
     return Document(source=document.source, value=fields, lines=lines)

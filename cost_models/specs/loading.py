@@ -13,7 +13,7 @@ from cost_models.specs.documents import Document, Key, printable
 from cost_models.specs.huggingface import read_config
 from cost_models.specs.local import LOCAL
 from cost_models.specs.parsing import check_kind, load_spec, parse_spec, validate
-from cost_models.specs.reading import read_document
+from cost_models.specs.reading import is_file, read_document
 from cost_models.specs.schema import json_schema
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
@@ -53,10 +53,8 @@ def resolve_model(text: str) -> LoadedModel:
     if text in catalog.names("models"):
         return LoadedModel(spec=catalog.load_model(text))
     path = Path(text)
-    if _is_folder(path):
+    if is_file(path / HUGGING_FACE_FILE):
         path = path / HUGGING_FACE_FILE
-        if not path.is_file():
-            raise InputError(f"folder `{printable(text)}` holds no {HUGGING_FACE_FILE}")
     elif not _names_a_file(text):
         raise UnknownNameError(
             "model", printable(text), catalog.names("models"), hint="known names: meshwright catalog models"
@@ -97,7 +95,7 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec:
         cluster = cluster.model_copy(update={"profile": str(beside)})
     if gpus is not None and gpus > cluster.num_gpus:
         raise InputError(
-            f"{gpus} GPUs are more than cluster `{cluster.name}` has: {cluster.nodes} × {cluster.gpus_per_node}",
+            f"{gpus} GPUs are more than cluster `{cluster.name}` has, {cluster.num_gpus}",
             hint=f"--gpus {cluster.num_gpus} is all of it; `nodes:` in {text} says how many there are",
         )
     return _sized(cluster, gpus or cluster.num_gpus)
@@ -148,15 +146,4 @@ def _sized(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
 
 def _names_a_file(text: str) -> bool:
     """Whether the user means a file: it exists, or it is written like one."""
-    return _exists(Path(text)) or "/" in text or "\\" in text or text.endswith(_FILE_SUFFIXES)
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # too long, or a null character: certainly no file
-        return False
-
-
-def _is_folder(path: Path) -> bool:
-    return _exists(path) and path.is_dir()
+    return is_file(text) or "/" in text or "\\" in text or text.endswith(_FILE_SUFFIXES)

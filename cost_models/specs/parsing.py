@@ -64,7 +64,8 @@ def validate(document: Document, spec_type: type[S], *, replace: Replacements | 
 
 def check_kind(document: Document, spec_type: type[Spec]) -> None:
     """Refuse a document that is no mapping, or that says it is something else; raises InputError."""
-    wanted = spec_type.model_fields["kind"].default if "kind" in spec_type.model_fields else None
+    kinds = get_args(spec_type.model_fields["kind"].annotation) if "kind" in spec_type.model_fields else ()
+    wanted = kinds[0] if len(kinds) == 1 else None  # a GPU's kind is one of several, no file kind
     if not isinstance(document.value, dict):
         raise InputError(f"`{document.source}` holds no `field: value` pairs")
     given = document.value.get("kind", wanted)

@@ -74,3 +74,11 @@ def parse_json(text: str, *, source: str) -> Document:
     except RecursionError:
         raise InputError(f"`{source}` is nested too deeply") from None
     return Document(source=source, value=value)
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether a file is there; False for text that cannot be a path at all."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # too long, or a null character
+        return False

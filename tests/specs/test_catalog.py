@@ -1,0 +1,162 @@
+"""Every catalogue entry meets its contract, and the shapes are the published ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cost_models.errors import InputError, UnknownNameError
+from cost_models.specs import catalog
+from cost_models.specs.transformer import TransformerSpec
+
+
+@pytest.mark.parametrize("name", catalog.names("models"))
+def test_every_model_loads_and_says_where_its_shape_was_read(name: str) -> None:
+    model = catalog.load_model(name)
+    assert model.name == name
+    assert model.source
+    assert model.norm == ("rmsnorm" if model.gated_mlp else "layernorm")
+
+
+@pytest.mark.parametrize("name", catalog.names("gpus"))
+def test_every_gpu_is_a_datasheet_in_full(name: str) -> None:
+    gpu = catalog.load_gpu(name)
+    assert gpu.name == name
+    assert gpu.source
+    assert gpu.sm_count > 1
+    assert gpu.l2_cache
+    assert gpu.tdp_watts
+    assert gpu.host_bandwidth
+    assert gpu.host_bandwidth < gpu.memory_bandwidth
+    assert gpu.vector_rate == gpu.peak["fp32"]
+    assert gpu.peak["fp16"] > 4 * gpu.peak["fp32"]
+    if "fp8" in gpu.peak:  # dense for dense, fp8 is twice bf16 on every GPU that has it
+        assert gpu.peak["fp8"] == pytest.approx(2 * gpu.peak["bf16"], rel=1e-3)
+
+
+@pytest.mark.parametrize("name", catalog.names("clusters"))
+def test_every_cluster_loads_as_one_node_with_its_gpu_written_out(name: str) -> None:
+    cluster = catalog.load_cluster(name)
+    assert cluster.name == name
+    assert cluster.nodes == 1
+    assert cluster.source
+    assert cluster.links.intra_node.bandwidth > 0
+    if network := cluster.links.inter_node:
+        assert network.bandwidth < cluster.links.intra_node.bandwidth
+        assert network.latency > cluster.links.intra_node.latency
+    restored = type(cluster).model_validate_json(cluster.model_dump_json())
+    assert restored == cluster
+
+
+@pytest.mark.parametrize("name", catalog.names("stacks"))
+def test_every_stack_loads_under_its_file_name(name: str) -> None:
+    assert catalog.load_stack(name).name == name
+
+
+@pytest.mark.parametrize("name", catalog.names("profiles"))
+def test_every_profile_loads_under_its_file_name(name: str) -> None:
+    assert catalog.load_profile(name).name == name
+
+
+def parameters(model: TransformerSpec) -> int:
+    """Weights by hand: attention h(q + 2kv) + qh, MLP 2 or 3 h·f, norms, biases; embeddings V·h, once if tied."""
+    h, q, kv, f = model.hidden_size, model.query_size, model.kv_size, model.ffn_hidden_size
+    norm = 2 * h if model.norm == "layernorm" else h
+    attention = h * (q + 2 * kv) + q * h
+    attention += (q + 2 * kv) * model.attention_bias + h * model.attention_output_bias
+    attention += 2 * model.head_dim * model.qk_norm
+    mlp = (3 if model.gated_mlp else 2) * h * f + (f + h) * model.mlp_bias
+    embeddings = model.vocab_size * h * (1 if model.tied_embeddings else 2)
+    embeddings += model.max_positions * h if model.positions == "learned" else 0
+    return model.num_layers * (attention + mlp + 2 * norm) + embeddings + norm
+
+
+EXACT = {
+    # parameter counts of the released checkpoints, as their safetensors headers state them
+    "gpt2-small": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "llama2-7b": 6_738_415_616,
+    "llama2-13b": 13_015_864_320,
+    "llama2-70b": 68_976_648_192,
+    "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496,
+    "llama3.1-405b": 405_853_388_800,
+    "llama3.2-1b": 1_235_814_400,
+    "llama3.2-3b": 3_212_749_824,
+    "mistral-7b": 7_241_732_096,
+    "gpt-neox-20b": 20_554_567_680,
+    "bloom-176b": 176_247_271_424 - 2 * 14336,  # less the norm behind the embedding
+    "qwen2-0.5b": 494_032_768,
+    "qwen2-1.5b": 1_543_714_304,
+    "qwen2-7b": 7_615_616_512,
+    "qwen2-72b": 72_706_203_648,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-32b": 32_762_123_264,
+}
+
+
+@pytest.mark.parametrize(("name", "published"), EXACT.items())
+def test_parameters_match_the_released_checkpoint(name: str, published: int) -> None:
+    assert parameters(catalog.load_model(name)) == published
+
+
+ROUNDED = {
+    # billions, as the papers print them: LLaMA Table 2, SC21 Table 1, Nemotron-4 reports
+    "llama-7b": (6.7, 0.05),
+    "llama-13b": (13.0, 0.05),
+    "llama-30b": (32.5, 0.05),
+    "llama-65b": (65.2, 0.1),
+    "megatron-1.7b": (1.7, 0.05),
+    "megatron-3.6b": (3.6, 0.05),
+    "megatron-7.5b": (7.5, 0.05),
+    "megatron-18b": (18.4, 0.05),
+    "megatron-39b": (39.1, 0.05),
+    "megatron-76b": (76.1, 0.05),
+    "megatron-145b": (145.6, 0.05),
+    "megatron-310b": (310.1, 0.05),
+    "megatron-530b": (529.6, 0.05),
+    "megatron-1t": (1008.0, 0.05),
+    "gpt3-175b": (174.6, 0.05),
+    "nemotron4-15b": (15.6, 0.05),
+    "nemotron4-340b": (341.0, 0.1),
+    "mpt-30b": (29.9752, 1e-4),
+    "mpt-70b": (64.8624, 1e-4),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_parameters_match_the_paper(name: str) -> None:
+    billions, tolerance = ROUNDED[name]
+    assert parameters(catalog.load_model(name)) / 1e9 == pytest.approx(billions, abs=tolerance)
+
+
+def test_datasheet_numbers_by_hand() -> None:
+    """312 TFLOP/s dense; 12 NVLink3 links of 25 GB/s; one HDR adapter of 200 Gb/s = 25 GB/s per GPU."""
+    dgx = catalog.load_cluster("dgx-a100-80gb")
+    assert dgx.gpu.peak["bf16"] == 312e12
+    assert dgx.links.intra_node.bandwidth == 12 * 25e9
+    assert dgx.links.inter_node is not None
+    assert dgx.links.inter_node.bandwidth == 25e9
+    assert catalog.load_cluster("dgx-h100").gpu.peak["bf16"] == pytest.approx(989e12, rel=1e-3)
+
+
+def test_unknown_names_say_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="unknown model `lama3-70b`; did you mean `llama3-70b`"):
+        catalog.load_model("lama3-70b")
+    with pytest.raises(UnknownNameError) as caught:
+        catalog.load_gpu("h100-smx")
+    assert "did you mean `h100-sxm`?" in caught.value.headline
+    assert "meshwright catalog gpus" in caught.value.hint
+
+
+def test_stacks_and_profiles_may_be_files(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("kind: stack\nname: mine\nattention: flash\n")
+    assert catalog.load_stack(str(file)).name == "mine"
+    file.write_text("kind: stack\nname: other\nattention: fast\n")
+    with pytest.raises(InputError, match="is a `stack`; a `profile` is needed"):
+        catalog.load_profile(str(file))
