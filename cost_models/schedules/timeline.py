@@ -68,9 +68,8 @@ class Timeline:
         step = max(1, _BATCH_ROWS // len(self.duration_of))
         for start in range(0, len(delay_B), step):
             some = slice(start, start + step)
-            ends_BR[some] = (
-                self._ends(duration_BS[some], delay_B[some])[self.row_of[:, -1]].reshape(self.table.pp, -1).T
-            )
+            end_RB = self._ends(duration_BS[some], delay_B[some])[self.row_of[:, -1]]
+            ends_BR[some] = end_RB.reshape(self.table.pp, -1).T
         return ends_BR.reshape((*batch, self.table.pp))
 
     def spans(
@@ -172,18 +171,17 @@ def _senders(table: ActionTable) -> Ints:
     stages = table.num_stages
     backward = table.is_backward.astype(np.int64)
     number_of = np.full((2, stages, table.microbatches), -1)
-    number_of[backward, table.stage, table.microbatch] = np.arange(table.stage.size).reshape(
-        table.stage.shape
-    )
+    number_RA = np.arange(table.stage.size).reshape(table.stage.shape)
+    number_of[backward, table.stage, table.microbatch] = number_RA
     source = table.stage + np.where(table.is_backward, 1, -1)
     crosses = (source >= 0) & (source < stages) & (source % table.pp != table.stage % table.pp)
     return np.where(crosses, number_of[backward, source.clip(0, stages - 1), table.microbatch], -1)
 
 
 def _levels(sender_RA: Ints) -> Ints:
-    """(R, A): the earliest round each action can run in when every action takes one round."""
+    """(R, A): the earliest round each action can run in, when every action takes one."""
     ranks, actions = sender_RA.shape
-    level = np.full(ranks * actions + 1, actions * ranks)
+    level = np.full(ranks * actions + 1, ranks * actions)  # not run yet: later than any round
     level[-1] = -1  # the sender -1 (none) has always run
     next_R = np.arange(ranks) * actions
     stop_R = next_R + actions

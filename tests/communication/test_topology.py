@@ -17,7 +17,7 @@ POWERS = [degrees for degrees in EVERY_SMALL_LAYOUT if not any(degree % 3 == 0 f
 
 
 def spread(axis: str, degrees: tuple[int, int, int], gpus_per_node: int) -> tuple[int, int, bool]:
-    """Over all groups, every rank listed: fewest members in a node, most nodes, whether any node holds two."""
+    """All ranks of all groups listed: fewest members in a node, most nodes, whether any node holds two."""
     tp, dp, pp = degrees
     ranks = np.arange(tp * dp * pp).reshape(pp, dp, tp)
     at = {"pp": 0, "dp": 1, "tp": 2}[axis]
