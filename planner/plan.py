@@ -57,7 +57,9 @@ class Certificate(Spec):
     pruned: int
     """Discarded because their lower bound cannot beat the k-th best."""
     solved: int
-    """Placed exactly by the ILP."""
+    """Decided exactly: by the ILP, or by a placement that meets its lower bound."""
+    undecided: int = 0
+    """Left open when the search was stopped; 0 is proof."""
     bound: float
     """Proven lower bound on the step time of any covered layout, seconds."""
     gap: float

@@ -1,0 +1,93 @@
+"""When nothing fits: the layout that comes closest, what fills its memory, and what would make it fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from cost_models.errors import InfeasibleError, Problem
+from cost_models.estimate import Estimate
+from cost_models.estimating import estimate
+from cost_models.question import Question
+from cost_models.specs.columns import Ints, LayoutColumns
+from cost_models.specs.layout import RECOMPUTE_POLICIES, Layout, Recompute
+from cost_models.stage_costs import StageCosts
+from cost_models.units import GIB, format_bytes
+from planner.placement import Floats
+
+COMPARED = 16
+"""Layouts, roughly the closest ones, that are priced in full."""
+
+
+def explain_infeasible(
+    question: Question, columns: LayoutColumns, costs: StageCosts, policies: Sequence[Recompute]
+) -> InfeasibleError:
+    """The error to raise when no placement of any layout fits."""
+    closest = _closest(question, columns, costs, policies)
+    limit = float(costs.memory_limit[0])
+    states = _model_states(columns, costs, question.model.num_layers)
+    gpus = question.cluster.num_gpus
+    needed = math.ceil(states / limit)
+    if needed > gpus:
+        hint = f"model states alone need {needed:,} GPUs of this size"
+    else:
+        hint = f"{format_bytes(closest.peak_bytes)} a GPU would do; or use more GPUs, or shorter sequences"
+    return InfeasibleError(
+        f"no layout of {question.model.name} fits {format_bytes(limit)} x {gpus:,} GPUs",
+        problems=[Problem("closest", _in_words(closest))],
+        hint=hint,
+    )
+
+
+def _in_words(closest: Estimate) -> str:
+    """`tp8 pp2 … needs 428.0 GiB on stage 0 (weights 47, gradients 95, optimizer 284, activations 2)`, in GiB."""
+    rank = closest.fullest_rank
+    layout = closest.layout.model_copy(update={"layers": ()})
+    parts = [f"{name} {value / GIB:.1f}" for name, value in closest.rank_memory[rank] if value]
+    return f"{layout} needs {format_bytes(closest.peak_bytes)} on stage {rank} ({', '.join(parts)} GiB)"
+
+
+def _closest(
+    question: Question, columns: LayoutColumns, costs: StageCosts, policies: Sequence[Recompute]
+) -> Estimate:
+    """The layout whose fullest rank is least full, evenly placed under the policy that keeps least."""
+    index = [RECOMPUTE_POLICIES.index(policy) for policy in policies]
+    rough_NP = _rough_peak(columns, costs, question.model.num_layers)[:, index]
+    rows = np.argsort(rough_NP.min(axis=1), kind="stable")[:COMPARED]
+    priced = [
+        estimate(question, _even(columns.layout(int(row)), policy, question.model.num_layers))
+        for row in rows
+        for policy in policies
+    ]
+    return min(priced, key=lambda found: (found.peak_bytes, str(found.layout)))
+
+
+def _rough_peak(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> Floats:
+    """(N, P): bytes of a rank with an even share of blocks and one live microbatch for each, without the ends."""
+    blocks: Ints = -(-num_layers // columns.pp)
+    held = costs.static + blocks * costs.layer_static
+    live = columns.pp
+    kept: Floats = blocks[:, None] * live[:, None] * costs.layer_activation
+    return held[:, None] + np.maximum(kept + costs.working, (blocks * costs.layer_update)[:, None])
+
+
+def _even(layout: Layout, policy: Recompute, num_layers: int) -> Layout:
+    """Blocks as even as they go, the larger shares on the stages in the middle."""
+    low, larger = divmod(num_layers, layout.num_stages)
+    middle_first = sorted(
+        range(layout.num_stages), key=lambda stage: (-min(stage, layout.num_stages - 1 - stage), stage)
+    )
+    layers = [low] * layout.num_stages
+    for stage in middle_first[:larger]:
+        layers[stage] += 1
+    return layout.model_copy(update={"layers": tuple(layers), "recompute": (policy,)})
+
+
+def _model_states(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> float:
+    """Least bytes of weights, gradients and optimizer states over all GPUs together, of any layout."""
+    ends = costs.embedding_static + costs.head_static
+    one_pipeline = columns.pp * costs.static + num_layers * costs.layer_static + ends
+    total: Floats = columns.tp * columns.dp * one_pipeline
+    return float(total.min())

@@ -1,0 +1,270 @@
+"""Which layouts may run at all: a list of named rules, shared by the search, the errors and the explanations.
+
+Every rule says it twice, once for many layouts (`broken`, a column) and once in the user's words (`sentence`); both
+read the same quantities. A legal layout may still not fit in memory: that is for the cost model to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models import schedules
+from cost_models.errors import InputError, Problem
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.layout import SCHEDULES, Layout
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What legality depends on besides the layout."""
+
+    model: TransformerSpec
+    cluster: ClusterSpec
+    training: TrainingSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a broken rule tells the user: the sentence, and one hint (may be empty)."""
+
+    what: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One named condition; `broken` takes N layouts and returns (N,) booleans."""
+
+    name: str
+    broken: Callable[[Context, LayoutColumns], Bools]
+    sentence: Callable[[Context, Layout], Words]
+
+
+def _uses_every_gpu(context: Context, layout: Layout) -> Words:
+    have, cluster = context.cluster.num_gpus, context.cluster
+    what = f"layout `{layout}` uses {layout.num_gpus:,} GPUs; cluster `{cluster.name}` has {have:,}"
+    fits, rest = divmod(have, layout.tp * layout.pp)
+    if fits and not rest:
+        return Words(what, f"dp{fits} fits")
+    more_nodes, partial = divmod(layout.num_gpus - have, cluster.gpus_per_node)
+    return Words(what, f"add {more_nodes:,} nodes" if more_nodes > 0 and not partial else "")
+
+
+def _tensor_group_in_node(context: Context, layout: Layout) -> Words:
+    size = context.cluster.gpus_per_node
+    return Words(f"`tp{layout.tp}` does not divide a node of {size} GPUs", _degrees("tp", size, size))
+
+
+def _splits(count: Callable[[TransformerSpec], int], noun: str) -> Callable[[Context, Layout], Words]:
+    def sentence(context: Context, layout: Layout) -> Words:
+        total = count(context.model)
+        hint = _degrees("tp", total, context.cluster.gpus_per_node)
+        return Words(f"`tp{layout.tp}` splits {total:,} {noun}", hint)
+
+    return sentence
+
+
+def _every_stage_has_a_block(context: Context, layout: Layout) -> Words:
+    stages, blocks = layout.num_stages, context.model.num_layers
+    written = f"pp{layout.pp} vpp{layout.vpp}" if layout.vpp > 1 else f"pp{layout.pp}"
+    return Words(f"`{written}` makes {stages:,} stages; the model has {blocks} blocks")
+
+
+def _batch_divides(context: Context, layout: Layout) -> Words:
+    batch, together = context.training.global_batch, layout.dp * layout.mbs
+    below = batch // together * together
+    neighbours = f"{below} and {below + together} are" if below else f"{together} is"
+    return Words(
+        f"global batch {batch} is not a multiple of dp{layout.dp} x mbs{layout.mbs}",
+        neighbours,
+    )
+
+
+def _zero_needs_replicas(context: Context, layout: Layout) -> Words:
+    return Words(f"`zero{layout.zero}` shards over dp, which is 1 here", "write zero0")
+
+
+def _sequence_parallel_needs_tensor(context: Context, layout: Layout) -> Words:
+    return Words(
+        f"`sp` splits the sequence over tp, and tp{layout.tp} has one rank",
+        "leave out `sp`, or use tp2 or more",
+    )
+
+
+def _sequence_divides(context: Context, layout: Layout) -> Words:
+    return Words(f"`sp` splits a sequence of {context.training.sequence_length} tokens over tp{layout.tp}")
+
+
+def _chunks_need_a_pipeline(context: Context, layout: Layout) -> Words:
+    return Words(f"`vpp{layout.vpp}` interleaves chunks over pp, which is 1 here", "leave out `vpp`")
+
+
+def _schedule_needs_a_pipeline(context: Context, layout: Layout) -> Words:
+    return Words(f"`schedule={layout.schedule}` needs pp2 or more", "leave out `schedule`")
+
+
+def _schedule_runs(context: Context, layout: Layout) -> Words:
+    microbatches = layout.microbatches(context.training.global_batch)
+    return Words(schedules.legal(layout.schedule, layout.pp, layout.vpp, microbatches) or "")
+
+
+def _schedule_refuses(context: Context, x: LayoutColumns) -> Bools:
+    """The scalar rule of each schedule, asked once for every distinct (schedule, pp, vpp, microbatches)."""
+    shapes = np.stack([x.schedule, x.pp, x.vpp, x.microbatches(context.training.global_batch)], axis=1)
+    distinct, index = np.unique(shapes, axis=0, return_inverse=True)
+    refused = [
+        schedules.legal(SCHEDULES[schedule], pp, vpp, microbatches) is not None
+        for schedule, pp, vpp, microbatches in distinct.tolist()
+    ]
+    return np.array(refused, dtype=np.bool_)[index.reshape(-1)]
+
+
+def _product(*columns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """In floating point, where absurd degrees grow large instead of wrapping round."""
+    return np.prod(np.stack(columns).astype(np.float64), axis=0)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="uses every GPU",
+        broken=lambda c, x: _product(x.tp, x.pp, x.dp) != c.cluster.num_gpus,
+        sentence=_uses_every_gpu,
+    ),
+    Rule(
+        name="tensor group lies in one node",
+        broken=lambda c, x: c.cluster.gpus_per_node % x.tp != 0,
+        sentence=_tensor_group_in_node,
+    ),
+    Rule(
+        name="tp divides the heads",
+        broken=lambda c, x: c.model.num_heads % x.tp != 0,
+        sentence=_splits(lambda model: model.num_heads, "attention heads"),
+    ),
+    Rule(
+        name="tp divides the key/value heads",
+        broken=lambda c, x: c.model.num_kv_heads % x.tp != 0,
+        sentence=_splits(lambda model: model.num_kv_heads, "key/value heads"),
+    ),
+    Rule(
+        name="tp divides the MLP",
+        broken=lambda c, x: c.model.ffn_hidden_size % x.tp != 0,
+        sentence=_splits(lambda model: model.ffn_hidden_size, "columns of the MLP"),
+    ),
+    Rule(
+        name="every stage has a block",
+        broken=lambda c, x: _product(x.pp, x.vpp) > c.model.num_layers,
+        sentence=_every_stage_has_a_block,
+    ),
+    Rule(
+        name="batch divides into microbatches",
+        broken=lambda c, x: np.fmod(float(c.training.global_batch), _product(x.dp, x.mbs)) != 0,
+        sentence=_batch_divides,
+    ),
+    Rule(
+        name="ZeRO needs replicas",
+        broken=lambda c, x: (x.zero > 0) & (x.dp == 1),
+        sentence=_zero_needs_replicas,
+    ),
+    Rule(
+        name="sequence parallelism needs tensor parallelism",
+        broken=lambda c, x: (x.sp == 1) & (x.tp == 1),
+        sentence=_sequence_parallel_needs_tensor,
+    ),
+    Rule(
+        name="tp divides the sequence",
+        broken=lambda c, x: (x.sp == 1) & (c.training.sequence_length % x.tp != 0),
+        sentence=_sequence_divides,
+    ),
+    Rule(
+        name="chunks need a pipeline",
+        broken=lambda c, x: (x.vpp > 1) & (x.pp == 1),
+        sentence=_chunks_need_a_pipeline,
+    ),
+    Rule(
+        name="GPipe needs a pipeline",
+        broken=lambda c, x: (x.schedule == SCHEDULES.index("gpipe")) & (x.pp == 1),
+        sentence=_schedule_needs_a_pipeline,
+    ),
+)
+
+SCHEDULE_RULE = Rule(name="the schedule can run", broken=_schedule_refuses, sentence=_schedule_runs)
+"""Asked last, and only of layouts whose batch divides: it speaks of microbatches."""
+
+
+def legal_rows(context: Context, columns: LayoutColumns) -> Bools:
+    """(N,): which layouts break no rule."""
+    legal = np.ones(len(columns), dtype=np.bool_)
+    for rule in RULES:
+        legal &= ~rule.broken(context, columns)
+    candidates = np.flatnonzero(legal)
+    legal[candidates] = ~SCHEDULE_RULE.broken(context, columns.rows(candidates))
+    return legal
+
+
+def objections(context: Context, layout: Layout) -> list[tuple[Rule, Words]]:
+    """Every rule the layout breaks, with its words; empty for a legal layout."""
+    columns = LayoutColumns.of([layout])
+    broken = [rule for rule in RULES if rule.broken(context, columns)[0]]
+    if not broken and SCHEDULE_RULE.broken(context, columns)[0]:
+        broken = [SCHEDULE_RULE]
+    return [(rule, rule.sentence(context, layout)) for rule in broken]
+
+
+def check(
+    model: TransformerSpec, cluster: ClusterSpec, training: TrainingSpec, layout: Layout
+) -> list[Problem]:
+    """What is wrong with a layout, all problems at once; where it is placed, with its placement too."""
+    return [problem for problem, _ in _problems(model, cluster, training, layout)]
+
+
+def require_legal(
+    model: TransformerSpec, cluster: ClusterSpec, training: TrainingSpec, layout: Layout
+) -> None:
+    """Nothing for a legal layout.
+
+    Raises:
+        InputError: with every broken rule and the hint of the first.
+    """
+    problems = _problems(model, cluster, training, layout)
+    if len(problems) == 1:
+        raise InputError(problems[0][0].what, hint=problems[0][1])
+    if problems:
+        raise InputError(
+            f"layout `{layout}` cannot run: {len(problems)} problems",
+            problems=[problem for problem, _ in problems],
+            hint=problems[0][1],
+        )
+
+
+def _problems(
+    model: TransformerSpec, cluster: ClusterSpec, training: TrainingSpec, layout: Layout
+) -> list[tuple[Problem, str]]:
+    context = Context(model=model, cluster=cluster, training=training)
+    found = [(Problem("", words.what), words.hint) for _, words in objections(context, layout)]
+    if layout.layers and sum(layout.layers) != model.num_layers:
+        placed = f"`layers` places {sum(layout.layers)} blocks; the model has {model.num_layers}"
+        found.append((Problem("", placed), "leave out `layers` to have them placed"))
+    if layout.layers and min(layout.layers) == 0:
+        found.append(
+            (Problem("", "`layers` leaves a stage empty; every stage needs one block"), "use fewer stages")
+        )
+    return found
+
+
+def _degrees(axis: str, total: int, limit: int) -> str:
+    """ "tp1, tp2 or tp4 divide them": the degrees up to `limit` that divide `total`."""
+    fitting = [
+        f"{axis}{degree}" for degree in range(1, limit + 1) if total % degree == 0 and limit % degree == 0
+    ]
+    if len(fitting) == 1:
+        return f"{fitting[0]} divides them"
+    return f"{', '.join(fitting[:-1])} or {fitting[-1]} divide them"

@@ -1,0 +1,328 @@
+"""The exact search: price every legal layout from below, place the promising ones, stop when nothing else can win.
+
+Layouts are visited best bound first. First each gets a good placement, which lowers the k-th best time and so discards
+most of the others; then those whose bound still beats it are placed exactly. When no bound is left below the k-th best,
+the k best are proven: over all layouts, and over all placements of each.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from cost_models.costs import stage_costs
+from cost_models.errors import InfeasibleError, RunError
+from cost_models.estimate import Estimate
+from cost_models.estimating import estimate
+from cost_models.question import Question
+from cost_models.specs.columns import Ints, LayoutColumns
+from cost_models.specs.layout import RECOMPUTE_POLICIES, SCHEDULES, Layout, Recompute
+from cost_models.stage_costs import StageCosts
+from planner.bounds import Group, capacity_bounds, quick_bounds
+from planner.heuristics import good_placement
+from planner.ilp.stages import solve_stages
+from planner.infeasible import explain_infeasible
+from planner.legality import Bools
+from planner.placement import TOLERANCE, Floats, Leaf, Placement
+from planner.plan import Certificate
+from planner.search_space import Restrictions, enumerate_layouts
+
+REFINED_TOGETHER = 512
+"""Layouts whose capacity bound is computed in one go: enough for numpy, few enough not to be wasted."""
+
+Progress = Callable[[int, int, float, float], None]
+"""(layouts decided, layouts in all, best seconds, proven bound in seconds)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """The k best layouts, best first, each with its best placement, and why nothing else is better."""
+
+    estimates: tuple[Estimate, ...]
+    certificate: Certificate
+
+    @property
+    def best(self) -> Estimate:
+        """The fastest."""
+        return self.estimates[0]
+
+
+def search(
+    question: Question,
+    *,
+    top: int = 5,
+    restrictions: Restrictions | None = None,
+    time_limit: float | None = None,
+    on_progress: Progress | None = None,
+) -> SearchResult:
+    """The `top` fastest layouts of a question.
+
+    `time_limit` is in seconds. When it runs out, or on Ctrl-C, the best so far comes back with its proven gap.
+
+    Raises:
+        InfeasibleError: nothing fits, with the layout that comes closest.
+        InputError: the restrictions leave no recompute policy.
+        RunError: time ran out before anything was placed.
+    """
+    limits = restrictions or Restrictions()
+    start = time.monotonic()
+    space = _price(question, limits)
+    state = _State(space, top, start, time_limit, on_progress)
+    try:
+        state.run()
+    except KeyboardInterrupt:
+        if not state.best:
+            raise
+    if not state.best:
+        if state.open_rows.any():
+            raise RunError("time ran out before any layout was placed", hint="allow more with --time-limit")
+        raise explain_infeasible(question, space.columns, space.costs, space.policies)
+    estimates = [_estimate(question, space, row, placement) for row, (placement, _) in state.best.items()]
+    ranked = sorted(estimates, key=lambda e: (e.step_seconds, e.peak_bytes, str(e.layout)))[:top]
+    return SearchResult(estimates=tuple(ranked), certificate=state.certificate(question))
+
+
+def place(question: Question, layout: Layout) -> Layout:
+    """A layout with its blocks placed as well as possible under the recompute policies it names.
+
+    A layout that is already placed comes back as it is; one that fits nowhere is placed as if memory had no limit, so
+    that its price can still be told.
+    """
+    if layout.layers:
+        return layout
+    costs = stage_costs(question, LayoutColumns.of([layout]))
+    policies = np.array([RECOMPUTE_POLICIES.index(policy) for policy in layout.stage_recompute])
+    for row in (costs, replace(costs, memory_limit=np.full(1, math.inf))):
+        leaf = Leaf(
+            costs=row,
+            pp=layout.pp,
+            vpp=layout.vpp,
+            schedule=layout.schedule,
+            microbatches=layout.microbatches(question.training.global_batch),
+            num_layers=question.model.num_layers,
+            allowed=policies[:, None] == np.arange(len(RECOMPUTE_POLICIES)),
+        )
+        solution = solve_stages(leaf, incumbent=good_placement(leaf))
+        if solution.placement is not None:
+            return layout.model_copy(update={"layers": solution.placement.layers})
+    raise AssertionError("a legal layout always has a placement when memory has no limit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Space:
+    """All legal layouts, priced."""
+
+    columns: LayoutColumns
+    costs: StageCosts
+    microbatches: Ints
+    num_layers: int
+    policies: tuple[Recompute, ...]
+    groups: list[Ints]
+    """Rows that share pp, vpp and schedule."""
+
+    @property
+    def allowed(self) -> Bools:
+        """(P,): policies the search may use."""
+        return np.array([policy in self.policies for policy in RECOMPUTE_POLICIES])
+
+    def group(self, rows: Ints) -> Group:
+        """Rows of one group, for the bounds."""
+        first = rows[0]
+        return Group(
+            costs=self.costs.rows(rows),
+            pp=int(self.columns.pp[first]),
+            vpp=int(self.columns.vpp[first]),
+            schedule=SCHEDULES[self.columns.schedule[first]],
+            microbatches=self.microbatches[rows],
+            num_layers=self.num_layers,
+            allowed=self.allowed,
+        )
+
+    def leaf(self, row: int) -> Leaf:
+        """One layout, to be placed."""
+        return Leaf.uniform(
+            self.costs.rows(slice(row, row + 1)),
+            pp=int(self.columns.pp[row]),
+            vpp=int(self.columns.vpp[row]),
+            schedule=int(self.columns.schedule[row]),
+            microbatches=int(self.microbatches[row]),
+            num_layers=self.num_layers,
+            allowed_P=self.allowed,
+        )
+
+
+def _price(question: Question, limits: Restrictions) -> _Space:
+    """Enumerate and price; raises InfeasibleError where no layout is legal."""
+    policies = limits.recompute(question.training)
+    columns = enumerate_layouts(question.model, question.cluster, question.training, limits)
+    if not len(columns):
+        restricted = limits != Restrictions()
+        raise InfeasibleError(
+            f"no layout of {question.model.name} on {question.cluster.num_gpus} GPUs is legal"
+            f" with global batch {question.training.global_batch}",
+            hint="loosen --fix and --forbid" if restricted else "try a global batch that more GPUs divide",
+        )
+    costs = stage_costs(question, columns)
+    if limits.max_memory is not None:
+        costs = replace(costs, memory_limit=np.minimum(costs.memory_limit, limits.max_memory))
+    keys = np.stack([columns.schedule, columns.pp, columns.vpp], axis=1)
+    _, index = np.unique(keys, axis=0, return_inverse=True)
+    order = np.argsort(index.reshape(-1), kind="stable")
+    starts = np.flatnonzero(np.diff(index.reshape(-1)[order], prepend=-1))
+    return _Space(
+        columns=columns,
+        costs=costs,
+        microbatches=columns.microbatches(question.training.global_batch),
+        num_layers=question.model.num_layers,
+        policies=policies,
+        groups=np.split(order, starts[1:]),
+    )
+
+
+@dataclass
+class _State:
+    """What is known so far."""
+
+    space: _Space
+    top: int
+    start: float
+    time_limit: float | None
+    on_progress: Progress | None
+    best: dict[int, tuple[Placement, float]] = field(default_factory=dict)
+    """Row → the best placement known and its step time."""
+
+    def __post_init__(self) -> None:
+        rows = len(self.space.columns)
+        self.bound: Floats = np.empty(rows)
+        """Proven lower bound of each row; infinite where it fits nowhere; the best time where it is decided."""
+        self.refined = np.zeros(rows, dtype=np.bool_)
+        self.placed = np.zeros(rows, dtype=np.bool_)
+        """Rows that were given a good placement, or were found to have none quickly."""
+        self.decided = np.zeros(rows, dtype=np.bool_)
+        for group in self.space.groups:
+            self.bound[group] = quick_bounds(self.space.group(group))
+
+    @property
+    def kth_seconds(self) -> float:
+        """The time to beat."""
+        times = sorted(seconds for _, seconds in self.best.values())
+        return times[self.top - 1] if len(times) >= self.top else math.inf
+
+    @property
+    def open_rows(self) -> Bools:
+        """(N,): rows that may still belong to the k best and are not decided."""
+        threshold = self.kth_seconds * (1 - TOLERANCE)
+        rows: Bools = ~self.decided & np.isfinite(self.bound) & (self.bound < threshold)
+        return rows
+
+    def run(self) -> None:
+        """Good placements for all rows whose bound asks for one, then exact ones."""
+        while (row := self._next(~self.placed)) is not None:
+            self.placed[row] = True
+            found = good_placement(self.space.leaf(row))
+            if found:
+                self.best[row] = found
+                if found[1] <= self.bound[row] * (1 + TOLERANCE):
+                    self._decide(row, found[1])
+            self._report()
+        while (row := self._next(np.ones_like(self.decided))) is not None:
+            self._solve(row)
+            self._report()
+
+    def _next(self, wanted: Bools) -> int | None:
+        """The wanted open row with the least bound, once that bound is refined; None when there is none or no time."""
+        while self._seconds_left() > 0:
+            rows = np.flatnonzero(wanted & self.open_rows)
+            if not len(rows):
+                return None
+            rows = rows[np.argsort(self.bound[rows], kind="stable")]
+            if self.refined[rows[0]]:
+                return int(rows[0])
+            self._refine(rows[~self.refined[rows]][:REFINED_TOGETHER])
+        return None
+
+    def _refine(self, rows: Ints) -> None:
+        for group in self.space.groups:
+            some = np.intersect1d(group, rows, assume_unique=True)
+            if len(some):
+                self.bound[some] = np.maximum(self.bound[some], capacity_bounds(self.space.group(some)))
+        self.refined[rows] = True
+
+    def _solve(self, row: int) -> None:
+        """Place one layout exactly, as far as it can still be among the k best."""
+        left = self._seconds_left()
+        solution = solve_stages(
+            self.space.leaf(row),
+            incumbent=self.best.get(row),
+            cut_off=self.kth_seconds,
+            time_limit=None if math.isinf(left) else left,
+        )
+        if solution.placement is not None:
+            self.best[row] = (solution.placement, solution.objective)
+        if solution.status == "stopped":
+            self.bound[row] = max(self.bound[row], solution.bound)
+        elif solution.status == "infeasible":
+            self._decide(row, math.inf)
+        else:
+            self._decide(row, solution.bound)
+
+    def _decide(self, row: int, seconds: float) -> None:
+        self.bound[row], self.decided[row] = max(self.bound[row], seconds), True
+
+    def _seconds_left(self) -> float:
+        return math.inf if self.time_limit is None else self.time_limit - (time.monotonic() - self.start)
+
+    def _report(self) -> None:
+        if self.on_progress is not None:
+            total = len(self.bound)
+            done = total - int(self.open_rows.sum())
+            self.on_progress(done, total, self._best_seconds(), self._proven_bound())
+
+    def _best_seconds(self) -> float:
+        return min((seconds for _, seconds in self.best.values()), default=math.inf)
+
+    def _proven_bound(self) -> float:
+        """No covered layout takes less."""
+        return min(float(self.bound[self.open_rows].min(initial=math.inf)), self._best_seconds())
+
+    def certificate(self, question: Question) -> Certificate:
+        """What was covered, and what became of it."""
+        infeasible, open_rows = np.isinf(self.bound), self.open_rows
+        best, bound = self._best_seconds(), self._proven_bound()
+        solved = self.decided & ~infeasible
+        return Certificate(
+            space=_describe(question, self.space),
+            layouts=len(self.bound),
+            infeasible=int(infeasible.sum()),
+            pruned=int((~infeasible & ~solved & ~open_rows).sum()),
+            solved=int(solved.sum()),
+            undecided=int(open_rows.sum()),
+            bound=bound,
+            gap=(best - bound) / best,
+            seconds=time.monotonic() - self.start,
+        )
+
+
+def _describe(question: Question, space: _Space) -> str:
+    """The covered space, in words."""
+    return (
+        "all legal tp x pp x vpp x dp x mbs x ZeRO x sequence parallelism x schedule"
+        f" on {question.cluster.num_gpus} GPUs, every number of blocks on every stage (as even as possible where"
+        f" interleaved), recompute {' / '.join(space.policies)} chosen stage by stage"
+    )
+
+
+def _estimate(question: Question, space: _Space, row: int, placement: Placement) -> Estimate:
+    """The full price of a row's placement."""
+    layout = space.columns.layout(row).model_copy(
+        update={
+            "layers": placement.layers,
+            "recompute": tuple(RECOMPUTE_POLICIES[policy] for policy in placement.policies),
+        }
+    )
+    priced = estimate(question, Layout(**layout.model_dump()))
+    return replace(priced, memory_limit=float(space.costs.memory_limit[row]))
