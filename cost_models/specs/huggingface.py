@@ -82,6 +82,7 @@ _DERIVED = {
     "num_kv_heads": "as many key/value heads as heads",
     "head_dim": "head_dim = hidden size / heads",
     "ffn_hidden_size": "MLP four times as wide as the model",
+    "max_positions": "sequences of up to 2048 tokens",
 }
 _PHRASES: dict[tuple[str, Any], str] = {
     ("gated_mlp", True): "gated MLP",

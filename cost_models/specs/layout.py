@@ -11,10 +11,12 @@ from pydantic import Field, ValidationError, model_validator
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.specs.base import PositiveInt, Spec
+from cost_models.specs.complaints import complaint
+from cost_models.specs.documents import show_key
 
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE_POLICIES: tuple[Recompute, ...] = get_args(Recompute)
-"""Activations dropped in the forward pass and recomputed in the backward pass: nothing, the attention core, whole blocks."""
+"""What is dropped in the forward pass and recomputed in backward: nothing, the attention core, whole blocks."""
 
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
@@ -112,7 +114,7 @@ def _run_lengths(values: Iterable[object]) -> str:
 
 
 def _expand(text: str) -> list[str]:
-    """"12*2,11" → ["12", "12", "11"]; raises ValueError on anything else."""
+    """`12*2,11` → ["12", "12", "11"]; raises ValueError on anything else."""
     values: list[str] = []
     for run in text.split(","):
         value, star, count = run.partition("*")
@@ -161,9 +163,9 @@ def parse_layout(text: str) -> Layout:
     try:
         layout = Layout(**fields)
     except ValidationError as error:
-        for item in error.errors():
-            field = str(item["loc"][0]) if item["loc"] else ""
-            problems.append(Problem(f"`{field}`" if field else "", item["msg"].removeprefix("Value error, ")))
+        for details in error.errors():
+            place, what = complaint(Layout, details)
+            problems.append(Problem(f"`{show_key(place)}`" if place else "", what))
     if problems or layout is None:
         raise InputError(
             f"`{text}` is not a layout",

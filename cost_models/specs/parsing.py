@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
-from cost_models.errors import InputError, MeshwrightError, Problem, did_you_mean
+from cost_models.errors import InputError, MeshwrightError, Problem
 from cost_models.specs.base import Spec
-from cost_models.specs.documents import Document, Key, printable, show_key
+from cost_models.specs.complaints import complaint
+from cost_models.specs.documents import Document, printable
 from cost_models.specs.reading import read_document
 from cost_models.specs.yaml_text import parse_yaml
 
@@ -54,7 +54,7 @@ def validate(document: Document, spec_type: type[S], *, replace: Replacements | 
         spec = spec_type.model_validate_json(json.dumps(fields))
     except ValidationError as error:
         for details in error.errors(include_url=False):
-            key, what = _complaint(spec_type, details)
+            key, what = complaint(spec_type, details)
             if key[:1] not in problems:
                 problems.setdefault(key, Problem(document.where(key), printable(what)))
     if problems:
@@ -77,86 +77,3 @@ def input_error(source: str, problems: list[Problem]) -> InputError:
     """`4 problems in cluster.yaml`, with the problems."""
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     return InputError(f"{count} in {source}", problems=problems)
-
-
-def _complaint(spec_type: type[Spec], details: ErrorDetails) -> tuple[Key, str]:
-    """Pydantic's error → where it is and a sentence about it."""
-    key: Key = tuple(part for part in details["loc"] if part != "[key]")
-    name, given = show_key(key[-1:]), details["input"]
-    context = details.get("ctx", {})
-    match details["type"]:
-        case "missing":
-            return key, f"required field `{name}` is missing"
-        case "extra_forbidden":
-            return key, f"unknown field `{name}`{did_you_mean(name, _field_names(spec_type, key[:-1]))}"
-        case "greater_than" if not context["gt"]:
-            return key, f"must be above zero, not {_show(given)}"
-        case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal" as kind:
-            limit = next(iter(context.values()))
-            return key, f"must be {_COMPARISONS[kind]} {limit:g}, not {_show(given)}"
-        case "literal_error":
-            words = [word.strip(" '") for word in context["expected"].replace(" or ", ", ").split(",")]
-            listed = ", ".join(f"`{word}`" for word in words)
-            return key, f"{_show(given)} is not one of {listed}{did_you_mean(str(given), words)}"
-        case "string_pattern_mismatch":
-            return key, f"{_show(given)} is not a name: letters, digits, spaces and `._+/-`, 100 at most"
-        case "value_error":
-            cause = context.get("error")
-            if isinstance(cause, MeshwrightError):
-                return key, "; ".join([cause.headline, *map(str, cause.problems)])
-            return key, str(cause)
-        case kind if kind in _NOUNS:
-            return key, f"{_show(given)} is not {_NOUNS[kind]}"
-        case _:
-            return key, f"{details['msg'][:1].lower()}{details['msg'][1:]}"
-
-
-_COMPARISONS = {
-    "greater_than": "above",
-    "greater_than_equal": "at least",
-    "less_than": "below",
-    "less_than_equal": "at most",
-}
-_NOUNS = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "int_parsing_size": "a whole number of sensible size",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "bool_type": "`true` or `false`",
-    "string_type": "text",
-    "tuple_type": "a list",
-    "dict_type": "a group of `field: value` pairs",
-    "model_type": "a group of `field: value` pairs",
-    "model_attributes_type": "a group of `field: value` pairs",
-}
-
-
-def _show(value: Any) -> str:
-    """What the user wrote, between backticks and not too long."""
-    if isinstance(value, dict | list):
-        return "this group" if isinstance(value, dict) else "this list"
-    words = {None: "nothing", True: "`true`", False: "`false`"}
-    if value is None or isinstance(value, bool):
-        return words[value]
-    return f"`{printable(str(value), limit=60)}`"
-
-
-def _field_names(spec_type: type[BaseModel], key: Key) -> list[str]:
-    """Names of the fields that may stand at `key`; empty where the place is not a spec."""
-    if not key:
-        return list(spec_type.model_fields)
-    part, rest = key[0], key[1:]
-    if part not in spec_type.model_fields:
-        return []
-    inner = _inner_spec(spec_type.model_fields[str(part)].annotation)
-    while rest and isinstance(rest[0], int):
-        rest = rest[1:]
-    return _field_names(inner, rest) if inner else []
-
-
-def _inner_spec(annotation: Any) -> type[BaseModel] | None:
-    """The spec inside `X`, `X | None`, `tuple[X, ...]`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next(filter(None, map(_inner_spec, get_args(annotation))), None)

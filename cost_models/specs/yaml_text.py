@@ -150,7 +150,7 @@ class _Builder:
         key = (*top.key, name)
         if name in top.value:
             self._problem(line, key, f"`{printable(name)}` is given twice, first on line {self.lines[key]}")
-        self.lines.setdefault(key, line)
+        self.lines[key] = line
         top.pending = name
         return key
 

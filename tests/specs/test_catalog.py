@@ -60,7 +60,7 @@ def test_every_profile_loads_under_its_file_name(name: str) -> None:
 
 
 def parameters(model: TransformerSpec) -> int:
-    """Weights by hand: attention h(q + 2kv) + qh, MLP 2 or 3 h·f, norms, biases; embeddings V·h, once if tied."""
+    """By hand: attention h(q + 2kv) + qh, MLP 2 or 3 h·f, norms, biases; embeddings V·h (once: tied)."""
     h, q, kv, f = model.hidden_size, model.query_size, model.kv_size, model.ffn_hidden_size
     norm = 2 * h if model.norm == "layernorm" else h
     attention = h * (q + 2 * kv) + q * h

@@ -1,0 +1,246 @@
+"""Hugging Face configs as they are published → our shapes, with every assumption in words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cost_models.errors import InputError
+from cost_models.specs import catalog
+from cost_models.specs.loading import LoadedModel, resolve_model
+
+LLAMA3_8B: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 128000,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 8192,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 128256,
+}
+MISTRAL_7B = LLAMA3_8B | {
+    "model_type": "mistral",
+    "vocab_size": 32000,
+    "max_position_embeddings": 32768,
+    "sliding_window": 4096,
+}
+QWEN2_7B = {
+    "model_type": "qwen2",
+    "hidden_act": "silu",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "max_position_embeddings": 131072,
+    "num_attention_heads": 28,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "sliding_window": 131072,
+    "use_sliding_window": False,
+    "tie_word_embeddings": False,
+    "vocab_size": 152064,
+}
+QWEN3_32B = {
+    "model_type": "qwen3",
+    "attention_bias": False,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 5120,
+    "intermediate_size": 25600,
+    "max_position_embeddings": 40960,
+    "num_attention_heads": 64,
+    "num_hidden_layers": 64,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": False,
+    "vocab_size": 151936,
+}
+GPT2 = {
+    "model_type": "gpt2",
+    "activation_function": "gelu_new",
+    "n_ctx": 1024,
+    "n_embd": 768,
+    "n_head": 12,
+    "n_layer": 12,
+    "n_positions": 1024,
+    "vocab_size": 50257,
+}
+NEOX_20B = {
+    "model_type": "gpt_neox",
+    "hidden_act": "gelu_fast",
+    "hidden_size": 6144,
+    "intermediate_size": 24576,
+    "max_position_embeddings": 2048,
+    "num_attention_heads": 64,
+    "num_hidden_layers": 44,
+    "rotary_pct": 0.25,
+    "tie_word_embeddings": False,
+    "vocab_size": 50432,
+}
+BLOOM = {
+    "model_type": "bloom",
+    "hidden_size": 14336,
+    "n_head": 112,
+    "n_layer": 70,
+    "seq_length": 2048,
+    "vocab_size": 250880,
+}
+OPT_125M = {
+    "model_type": "opt",
+    "activation_function": "relu",
+    "do_layer_norm_before": True,
+    "ffn_dim": 3072,
+    "hidden_size": 768,
+    "max_position_embeddings": 2048,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "vocab_size": 50272,
+    "word_embed_proj_dim": 768,
+}
+GEMMA_7B = {
+    "model_type": "gemma",
+    "head_dim": 256,
+    "hidden_act": "gelu",
+    "hidden_size": 3072,
+    "intermediate_size": 24576,
+    "max_position_embeddings": 8192,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 16,
+    "vocab_size": 256000,
+}
+
+
+def load(folder: Path, config: dict[str, Any]) -> LoadedModel:
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    return resolve_model(str(folder))
+
+
+def refusal(folder: Path, config: dict[str, Any]) -> str:
+    with pytest.raises(InputError) as caught:
+        load(folder, config)
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (LLAMA3_8B, "llama3-8b"),
+        (MISTRAL_7B, "mistral-7b"),
+        (QWEN2_7B, "qwen2-7b"),
+        (QWEN3_32B, "qwen3-32b"),
+        (GPT2, "gpt2-small"),
+        (NEOX_20B, "gpt-neox-20b"),
+        (BLOOM, "bloom-176b"),
+    ],
+)
+def test_a_published_config_is_the_catalogue_entry(tmp_path: Path, config: dict[str, Any], name: str) -> None:
+    loaded = load(tmp_path, config)
+    known = catalog.load_model(name)
+    assert loaded.spec.model_copy(update={"name": name, "source": known.source}) == known
+    assert loaded.assumptions
+
+
+def test_catalogue_and_own_yaml_assume_nothing(tmp_path: Path) -> None:
+    assert resolve_model("gpt2-small").assumptions == ()
+    file = tmp_path / "model.yaml"
+    file.write_text("num_layers: 2\nhidden_size: 64\nnum_heads: 4\nvocab_size: 256\n")
+    assert resolve_model(str(file)).assumptions == ()
+
+
+def test_folder_and_file_are_the_same_model(tmp_path: Path) -> None:
+    by_folder = load(tmp_path, LLAMA3_8B | {"_name_or_path": "meta-llama/Meta-Llama-3-8B"})
+    assert by_folder == resolve_model(str(tmp_path / "config.json"))
+    assert by_folder.spec.name == "Meta-Llama-3-8B"
+
+
+def test_every_assumption_is_said(tmp_path: Path) -> None:
+    silent = {key: value for key, value in LLAMA3_8B.items() if key in {
+        "model_type", "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size"
+    }}  # fmt: skip
+    loaded = load(tmp_path, silent)
+    assert loaded.assumptions == (
+        "gated MLP, rmsnorm, rotary positions (model_type llama)",
+        "as many key/value heads as heads (no num_key_value_heads)",
+        "head_dim = hidden size / heads (no head_dim)",
+        "sequences of up to 2048 tokens (no max_position_embeddings)",
+        "untied embeddings (no tie_word_embeddings)",
+        "no attention biases (no attention_bias)",
+        "no MLP biases (no mlp_bias)",
+        "activation silu (no hidden_act)",
+    )
+    assert loaded.spec.num_kv_heads == loaded.spec.num_heads
+    assert not loaded.spec.attention_output_bias
+
+
+def test_what_is_costed_differently_is_said(tmp_path: Path) -> None:
+    assert "sliding_window 4096" in " ".join(load(tmp_path, MISTRAL_7B).assumptions)
+    assert "sliding_window" not in " ".join(load(tmp_path, QWEN2_7B).assumptions)
+    assert "use_parallel_residual" in " ".join(load(tmp_path, NEOX_20B).assumptions)
+
+
+def test_gemma_is_gated_gelu_with_tied_embeddings_and_wide_heads(tmp_path: Path) -> None:
+    spec = load(tmp_path, GEMMA_7B).spec
+    assert (spec.gated_mlp, spec.activation, spec.tied_embeddings) == (True, "gelu", True)
+    assert spec.query_size == 16 * 256
+
+
+def test_opt_by_hand(tmp_path: Path) -> None:
+    spec = load(tmp_path, OPT_125M).spec
+    assert (spec.activation, spec.positions, spec.tied_embeddings, spec.mlp_bias) == (
+        "relu",
+        "learned",
+        True,
+        True,
+    )
+    for change in ({"word_embed_proj_dim": 512}, {"do_layer_norm_before": False}):
+        assert "cannot be represented" in refusal(tmp_path, OPT_125M | change)
+
+
+def test_missing_sizes_are_listed_together(tmp_path: Path) -> None:
+    text = refusal(tmp_path, {"model_type": "llama", "hidden_size": 64, "vocab_size": None})
+    assert text == (
+        "config.json (model_type `llama`) does not say `num_hidden_layers`, `num_attention_heads`, "
+        "`intermediate_size` or `vocab_size`\n"
+        "hint: add them, or use a catalogue model: meshwright catalog models"
+    )
+
+
+def test_wrong_sizes_are_listed_under_the_keys_of_the_config(tmp_path: Path) -> None:
+    text = refusal(tmp_path, GPT2 | {"n_layer": -1, "n_embd": "768", "tie_word_embeddings": "yes"})
+    assert "config.json  n_layer: must be above zero, not `-1`" in text
+    assert "config.json  n_embd: `768` is not a whole number" in text
+    assert "config.json  tie_word_embeddings: `yes` is not `true` or `false`" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "mixtral", "num_local_experts": 8}, "is a mixture of experts"),
+        ({"model_type": "qwen3_moe"}, "is a mixture of experts"),
+        ({"model_type": "deepseek_v3", "n_routed_experts": 256}, "is a mixture of experts"),
+        ({"model_type": "gemma2"}, "cannot be represented; did you mean `gemma`?"),
+        ({"model_type": "t5"}, "model_type `t5`, which cannot be represented"),
+        ({"model_type": None}, "does not say its `model_type`"),
+        ({"model_type": ["llama"]}, "does not say its `model_type`"),
+        ({"hidden_act": "mish"}, "hidden_act: `mish` is not one of"),
+        ({"hidden_act": 3}, "hidden_act: `3` is not one of"),
+        ({"num_key_value_heads": 5}, "num_heads 32 is not a multiple of num_kv_heads 5"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_clearly(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    assert message in refusal(tmp_path, LLAMA3_8B | change)
