@@ -6,13 +6,12 @@ transfers between stages that nothing hides (`pp_comm`: the timeline with and wi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from cost_models import memory_terms as memory
-from cost_models import time_terms as time
 from cost_models.breakdown import Breakdown
 from cost_models.costs import add_up
 from cost_models.errors import InputError
@@ -28,6 +27,9 @@ from cost_models.workload.flops import model_flops, recomputed_flops, utilisatio
 
 Floats = npt.NDArray[np.float64]
 
+_WORTH_NAMING = 0.05
+"""Share of the step from which a part other than compute is said to bind it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
@@ -35,12 +37,12 @@ class Placed:
 
     layout: Layout
     table: ActionTable
-    layers_S: npt.NDArray[np.int64]
-    policy_S: npt.NDArray[np.int64]
+    layers: npt.NDArray[np.int64]
+    policies: npt.NDArray[np.int64]
     """Index into `RECOMPUTE_POLICIES`."""
 
     @property
-    def rank_of_S(self) -> npt.NDArray[np.int64]:
+    def stage_ranks(self) -> npt.NDArray[np.int64]:
         """(S,) pipeline rank of each virtual stage."""
         return np.arange(self.layout.num_stages) % self.layout.pp
 
@@ -48,15 +50,15 @@ class Placed:
         self, block: float | Floats, first: float = 0.0, last: float = 0.0, stage: float = 0.0
     ) -> Floats:
         """(S,) an affine coefficient evaluated on every virtual stage; `block` is one value or one a policy."""
-        each = np.asarray(block)[self.policy_S] if np.ndim(block) else np.full(len(self.layers_S), float(block))
-        values: Floats = stage + self.layers_S * each
+        each = np.asarray(block)[self.policies] if np.ndim(block) else np.full(len(self.layers), float(block))
+        values: Floats = stage + self.layers * each
         values[0] += first
         values[-1] += last
         return values
 
     def per_rank(self, values_S: Floats) -> Floats:
         """(R,) sums over each rank's virtual stages."""
-        return np.bincount(self.rank_of_S, weights=values_S, minlength=self.layout.pp)
+        return np.bincount(self.stage_ranks, weights=values_S, minlength=self.layout.pp).astype(np.float64)
 
 
 def place(layout: Layout, question: Question) -> Placed:
@@ -81,8 +83,8 @@ def place(layout: Layout, question: Question) -> Placed:
     return Placed(
         layout=layout,
         table=build(layout.schedule, layout.pp, layout.vpp, microbatches),
-        layers_S=np.array(layout.layers),
-        policy_S=np.array([RECOMPUTE_POLICIES.index(policy) for policy in layout.stage_recompute]),
+        layers=np.array(layout.layers),
+        policies=np.array([RECOMPUTE_POLICIES.index(policy) for policy in layout.stage_recompute]),
     )
 
 
@@ -142,8 +144,8 @@ def _step(placed: Placed, times: TimeTerms, costs: StageCosts) -> tuple[float, B
     """Seconds of a step and their parts."""
     forward, backward = _stage_seconds(placed, costs)
     timeline = compile_timeline(placed.table)
-    per_rank = _per_rank(placed, costs)
-    sync, optimizer, overhead = per_rank("sync"), per_rank("optimizer"), float(costs.step_overhead[0])
+    sync, optimizer = _once_a_step(placed, costs, "sync"), _once_a_step(placed, costs, "optimizer")
+    overhead = float(costs.step_overhead[0])
 
     def step_with(p2p: float) -> float:
         ends = timeline.rank_ends(forward, backward, p2p)
@@ -159,16 +161,12 @@ def _step(placed: Placed, times: TimeTerms, costs: StageCosts) -> tuple[float, B
     return step_seconds, Breakdown.from_dict(parts)
 
 
-def _per_rank(placed: Placed, costs: StageCosts):  # type: ignore[no-untyped-def]
-    """A function from "sync" or "optimizer" to (R,) seconds."""
-
-    def seconds(kind: str) -> Floats:
-        layer, first, last, rank = (
-            float(getattr(costs, f"{place}_{kind}")[0]) for place in ("layer", "embedding", "head", "rank")
-        )
-        return placed.per_rank(placed.per_stage(layer, first, last)) + rank
-
-    return seconds
+def _once_a_step(placed: Placed, costs: StageCosts, kind: Literal["sync", "optimizer"]) -> Floats:
+    """(R,) seconds of what every rank does once a step."""
+    layer, first, last, rank = (
+        float(getattr(costs, f"{place}_{kind}")[0]) for place in ("layer", "embedding", "head", "rank")
+    )
+    return placed.per_rank(placed.per_stage(layer, first, last)) + rank
 
 
 def _part_of(term: dict[str, Floats], part: str) -> Floats | float:
@@ -226,10 +224,12 @@ def _rank_memory(placed: Placed, memories: MemoryTerms, costs: StageCosts) -> tu
     )
 
 
-def _moments(placed: Placed, memories: MemoryTerms, rank: int, live: npt.NDArray[np.int64]) -> list[Breakdown]:
+def _moments(
+    placed: Placed, memories: MemoryTerms, rank: int, live: npt.NDArray[np.int64]
+) -> list[Breakdown]:
     """The rank's memory at each maximal set of live microbatches, and in the optimizer step."""
-    stages = np.flatnonzero(placed.rank_of_S == rank)
-    layers, policies = placed.layers_S[stages], placed.policy_S[stages]
+    stages = np.flatnonzero(placed.stage_ranks == rank)
+    layers, policies = placed.layers[stages], placed.policies[stages]
     first, last = rank == 0, rank == placed.layout.pp - 1
 
     def sum_of(part: str, training_V: npt.NDArray[np.int64] | None) -> float:
@@ -253,10 +253,7 @@ def _moments(placed: Placed, memories: MemoryTerms, rank: int, live: npt.NDArray
 
 
 def _bound_by(parts: Breakdown) -> str:
-    """The largest part that is not compute, where it is worth naming: a twentieth of the step or more."""
+    """The largest part that is not compute, where it is worth naming."""
     others = [(seconds, name) for name, seconds in parts if name != "compute"]
     seconds, name = max(others)
-    return name if seconds >= 0.05 * parts.total else "compute"
-
-
-assert {field.name for field in fields(TimeTerms)} < {field.name for field in fields(StageCosts)}
+    return name if seconds >= _WORTH_NAMING * parts.total else "compute"

@@ -75,7 +75,7 @@ def _held(states: StateBytes, module_parameters: Array) -> Term:
 
 
 def _working(
-    question: Question, columns: LayoutColumns, states: StateBytes, block_parameters: Array, kept_PQ: Array
+    question: Question, columns: LayoutColumns, states: StateBytes, block_parameters: Array, kept: Array
 ) -> Array:
     """(N, P) largest temporary set of one block: what is recomputed, gradients on their way, gathered weights.
 
@@ -87,8 +87,9 @@ def _working(
     widest = np.maximum(up * model.ffn_hidden_size, model.query_size + 2 * model.kv_size) / columns.tp
     in_flight = training.element_bytes * tokens * (widest + model.hidden_size)
     gathered = 3 * states.gathered * block_parameters
-    recomputed = kept_PQ[:, :1] - kept_PQ
-    return recomputed + (in_flight + gathered)[:, None]
+    recomputed: Array = kept[:, :1] - kept
+    total_working: Array = recomputed + (in_flight + gathered)[:, None]
+    return total_working
 
 
 def _boundary_buffers(question: Question, columns: LayoutColumns) -> Array:

@@ -43,8 +43,8 @@ class PublishedRun:
 def published_runs(profile: HardwareProfile | None = None) -> tuple[PublishedRun, ...]:
     """Every shipped run, in file order; `profile` replaces the catalogue's choice of constants."""
     table = files("cost_models") / "data" / "published" / "runs.csv"
-    with table.open(encoding="utf-8", newline="") as lines:
-        return tuple(_read(row, profile) for row in csv.DictReader(lines))
+    rows = csv.DictReader(table.read_text(encoding="utf-8").splitlines())
+    return tuple(_read(row, profile) for row in rows)
 
 
 def _read(row: dict[str, str], profile: HardwareProfile | None) -> PublishedRun:

@@ -18,7 +18,7 @@ After its last backward a rank with N_r blocks in all still needs, before and fo
 
     step = max over ranks (end of its last action + sync) + max over ranks (optimizer) + step_overhead
 
-Memory of a rank, for each number of live (forwarded, not yet backwarded) microbatches w_c of its chunk c that is maximal
+Memory of a rank, for each set of live (forwarded, not yet backwarded) microbatches w_c of its chunks c that is maximal
 in the schedule, must stay below `memory_limit`:
 
     training  = static + Σ_c n_c (layer_static + w_c · layer_activation[q_c])
@@ -77,7 +77,7 @@ class StageCosts:
     head_activation: Array
     head_update: Array
     working: Array
-    """(N, P): the largest temporary set of one block (recomputed activations, gathered weights, gradients in flight)."""
+    """(N, P): the largest temporary set of one block (recomputed activations, gathered weights, gradients)."""
     head_working: Array
     memory_limit: Array
 

@@ -152,7 +152,9 @@ def _layer_backward(pieces: _Pieces) -> Term:
     tensor_exposed = shown * (tensor.block_backward[:, None] + repeated) + regather[:, None]
     device_seconds = (block.backward + data_exposed)[:, None] + recompute + tensor_exposed
     hidden = tensor.block_backward[:, None] + repeated + tensor.block_regather[:, None] - tensor_exposed
-    passes = np.array([1.0, 1.0, 2.0])  # backward launches about as much as forward; full recompute adds a forward
+    passes = np.array(
+        [1.0, 1.0, 2.0]
+    )  # backward launches about as much as forward; full recompute adds a forward
     every = np.ones((n, recompute.shape[-1]))
     return {
         "compute": block.backward[:, None] * every,
@@ -170,8 +172,8 @@ def _host(pieces: _Pieces, device_seconds: Array, *, passes: float | Array) -> A
     profile = pieces.question.hardware
     split = np.where(pieces.columns.tp > 1, profile.tensor_parallel_host_seconds, 0.0)
     per_pass = profile.host_layer_seconds + split
-    launches = per_pass * passes if np.isscalar(passes) else per_pass[:, None] * passes
-    return np.maximum(0.0, launches - device_seconds) if pieces.device.launches_ahead else np.asarray(launches)
+    launches: Array = per_pass * passes if isinstance(passes, float) else per_pass[:, None] * passes
+    return np.maximum(0.0, launches - device_seconds) if pieces.device.launches_ahead else launches
 
 
 def _sync(pieces: _Pieces) -> dict[str, Term]:
@@ -229,7 +231,7 @@ def _head_parameters(pieces: _Pieces) -> Array:
 
 
 def _tied_reduce(pieces: _Pieces) -> Array:
-    """First and last stage add the gradients of a tied matrix: one transfer each way over the stage boundary's links."""
+    """First and last stage add the gradients of a tied matrix: one transfer over the stage boundary's links."""
     question = pieces.question
     message = pieces.counts.head_matrix * STATE_BYTES[gradient_dtype(question)]
     seconds = point_to_point_seconds(message, pieces.groups.pp, question.hardware)

@@ -38,22 +38,22 @@ def _parse(text: object, units: dict[str, float], noun: str, example: str) -> fl
 
 
 def parse_bytes(text: object) -> float:
-    """"80 GiB" (binary) or "80 GB" (decimal) → bytes."""
+    """ "80 GiB" (binary) or "80 GB" (decimal) → bytes."""
     return _parse(text, _BYTES, "a size", "`80 GiB` or `80 GB`")
 
 
 def parse_bandwidth(text: object) -> float:
-    """"400 Gb/s" (bits) or "50 GB/s" (bytes) → bytes/s, one direction."""
+    """ "400 Gb/s" (bits) or "50 GB/s" (bytes) → bytes/s, one direction."""
     return _parse(text, _BANDWIDTH, "a bandwidth", "`400 Gb/s` (bits) or `50 GB/s` (bytes)")
 
 
 def parse_seconds(text: object) -> float:
-    """"5 us" → seconds."""
+    """ "5 us" → seconds."""
     return _parse(text, _SECONDS, "a duration", "`5 us`")
 
 
 def parse_flop_rate(text: object) -> float:
-    """"312 TFLOP/s" → FLOP/s."""
+    """ "312 TFLOP/s" → FLOP/s."""
     return _parse(text, _FLOP_RATE, "a compute rate", "`312 TFLOP/s`")
 
 
@@ -77,7 +77,9 @@ Bytes = Annotated[
     _writer(_BYTES, ("TiB", "GiB", "MiB", "KiB", "TB", "GB", "MB", "B"), "B"),
 ]
 """A size in bytes; written "80 GiB"."""
-Bandwidth = Annotated[float, BeforeValidator(parse_bandwidth), _writer(_BANDWIDTH, ("TB/s", "GB/s", "MB/s"), "B/s")]
+Bandwidth = Annotated[
+    float, BeforeValidator(parse_bandwidth), _writer(_BANDWIDTH, ("TB/s", "GB/s", "MB/s"), "B/s")
+]
 """A bandwidth in bytes/s, one direction; written "50 GB/s" or "400 Gb/s"."""
 Seconds = Annotated[float, BeforeValidator(parse_seconds), _writer(_SECONDS, ("s", "ms", "us", "ns"), "s")]
 """A duration in seconds; written "5 us"."""

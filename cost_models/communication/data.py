@@ -11,7 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.communication.collectives import all_gather_seconds, all_reduce_seconds, reduce_scatter_seconds
+from cost_models.communication.collectives import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    reduce_scatter_seconds,
+)
 from cost_models.communication.topology import Groups
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
@@ -46,7 +50,9 @@ def data_seconds(
     gradients = module_parameters * STATE_BYTES[gradient_dtype(question)]
     zero = columns.zero
     reduce = np.where(
-        zero == 0, all_reduce_seconds(gradients, group, profile), reduce_scatter_seconds(gradients, group, profile)
+        zero == 0,
+        all_reduce_seconds(gradients, group, profile),
+        reduce_scatter_seconds(gradients, group, profile),
     )
     gather = all_gather_seconds(weights, group, profile)
     each_microbatch = (zero >= 2) & (not stack.unsharded_gradients_until_sync)

@@ -1,7 +1,7 @@
 """Stage boundaries: the delay of one microbatch's activations (or gradients) on their way to the next stage.
 
 The tensor is b·s·h; with sequence parallelism each tensor-parallel rank holds and sends its share, with Megatron's
-scatter/gather optimisation likewise, followed by an all-gather over the tensor-parallel group (Narayanan et al. 2021, §4.1).
+scatter/gather optimisation likewise, followed by an all-gather over the tensor-parallel group (Narayanan et al. 2021).
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def boundary_seconds(question: Question, columns: LayoutColumns, groups: AxisGro
     message = tokens * question.model.hidden_size * question.training.element_bytes
     sp = columns.sp == 1
     split = sp | question.stack.scatter_gather_pipeline_sends
-    sent = point_to_point_seconds(np.where(split, message / columns.tp, message), groups.pp, question.hardware)
+    sent = point_to_point_seconds(
+        np.where(split, message / columns.tp, message), groups.pp, question.hardware
+    )
     gathered = all_gather_seconds(message, groups.tp, question.hardware)
     delay = sent + np.where(split & ~sp, gathered, 0.0)
     return np.where(columns.pp > 1, delay, 0.0)

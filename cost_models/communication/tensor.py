@@ -1,6 +1,6 @@
 """Tensor-parallel communication of a block and of the two ends, per microbatch, before anything hides it.
 
-Narayanan et al. 2021: two all-reduces of b·s·h forward and two backward per block. With sequence parallelism each becomes
+Narayanan et al. 2021: two all-reduces of b·s·h forward and two backward per block. With sequence parallelism each is
 an all-gather and a reduce-scatter of the same bytes (Korthikanti et al. 2022); the backward pass gathers the inputs of
 the two column-parallel products once more, behind the products that do not need them, unless the stack kept them.
 """
@@ -12,7 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.communication.collectives import all_gather_seconds, all_reduce_seconds, reduce_scatter_seconds
+from cost_models.communication.collectives import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    reduce_scatter_seconds,
+)
 from cost_models.communication.topology import Groups
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns

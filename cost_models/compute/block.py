@@ -12,7 +12,12 @@ from cost_models.compute.gemm import gemm_seconds
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.workload.parameters import parameters
-from cost_models.workload.traffic import Traffic, attention_traffic, block_traffic, gradient_accumulation_bytes
+from cost_models.workload.traffic import (
+    Traffic,
+    attention_traffic,
+    block_traffic,
+    gradient_accumulation_bytes,
+)
 
 Array = npt.NDArray[np.float64]
 

@@ -7,7 +7,7 @@ short inner dimension never fills the pipeline, and a narrow product is bound by
     fill  = k / (k + gemm_k_half)
     waves = best over tile shapes of  tile_efficiency · (m·n) / (tile area · sm_count · ceil(tiles / sm_count))
 
-Sources: NVIDIA, Matrix Multiplication Background User's Guide (tile and wave quantisation); Williams et al. 2009 (roofline).
+Sources: NVIDIA, Matrix Multiplication Background guide (tile and wave quantisation); Williams et al. 2009 (roofline).
 Leaves out split-k, L2 locality and clock changes inside one product; the profile's efficiency averages over them.
 """
 

@@ -8,7 +8,7 @@ For GPT in 16 bits with dropout these are Korthikanti et al. 2022, table 2, per 
     selective recompute          the same without the 5·a·s/h
     full recompute               2·s·b·h
 
-A flash kernel never stores the scores, so its "none" already equals the paper's "selective" but for the log-sum-exp row.
+A flash kernel never stores the scores, so its "none" equals the paper's "selective" but for the log-sum-exp row.
 """
 
 from __future__ import annotations

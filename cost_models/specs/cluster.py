@@ -21,7 +21,7 @@ class GpuSpec(Spec):
     memory_bandwidth: Bandwidth
     """Peak device-memory bandwidth, bytes/s."""
     peak: dict[Precision, FlopRate]
-    """Peak dense matrix rate by precision, FLOP/s. fp32 is what fp32 training uses (TF32 where the GPU has it off: plain)."""
+    """Peak dense matrix rate by precision, FLOP/s; fp32 is the plain rate, without TF32."""
     vector_rate: FlopRate | None = None
     """Peak rate of element-wise fp32 arithmetic, FLOP/s."""
     sm_count: PositiveInt = 1

@@ -1,4 +1,4 @@
-"""Many layouts at once: one numpy column per field of `Layout`, so that costs are written once for one and a million."""
+"""Many layouts at once: one numpy column per field of `Layout`, so that costs are written once for all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hardware profile: the few physically named constants of one device under one software stack, with provenance."""
+"""A hardware profile: the named constants of one device under one software stack, with their provenance."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from cost_models.specs.base import Name, Spec
+from cost_models.units import Bandwidth, FlopRate
 
 Efficiency = Field(gt=0, le=1.5, allow_inf_nan=False)
 
@@ -23,6 +24,8 @@ class CollectiveCurve(Spec):
 
     operation: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"]
     group_size: int = Field(ge=2)
+    nodes: int = Field(ge=1, default=1)
+    """Nodes the group spanned; `p2p` between nodes spans 2."""
     points: tuple[CurvePoint, ...] = Field(min_length=2)
     """`size` is the full (unsharded) tensor in bytes."""
 
@@ -34,6 +37,45 @@ class GemmTile(Spec):
     columns: int = Field(gt=0)
     efficiency: float = Efficiency
     """Rate relative to the best tile when all slots are full."""
+
+
+ElementwiseOperator = Literal[
+    "layernorm",
+    "rmsnorm",
+    "gelu",
+    "silu",
+    "relu",
+    "squared-relu",
+    "multiply",
+    "add",
+    "dropout",
+    "rotary",
+    "copy",
+    "bias-gradient",
+    "embedding",
+    "cross-entropy",
+]
+"""Operators that are not matrix products, under the names the model spec uses where it has one."""
+
+
+class OperatorCurve(Spec):
+    """A measured element-wise operator: elements of its input (`size`) → seconds, interpolated in log-log.
+
+    Where arithmetic rather than bytes sets the time (tanh or random numbers on a CPU) no bandwidth fits.
+    """
+
+    operator: ElementwiseOperator
+    forward: tuple[CurvePoint, ...] = Field(min_length=2)
+    backward: tuple[CurvePoint, ...] = ()
+    """Empty where the backward pass launches nothing of its own."""
+
+
+class AttentionCurve(Spec):
+    """The measured causal attention core: sequence length (`size`) → seconds of one head of one sequence."""
+
+    head_dim: int = Field(ge=1)
+    forward: tuple[CurvePoint, ...] = Field(min_length=2)
+    backward: tuple[CurvePoint, ...] = Field(min_length=2)
 
 
 class HardwareProfile(Spec):
@@ -78,6 +120,14 @@ class HardwareProfile(Spec):
     """Relative slowdown for each doubling of the number of nodes: stragglers, network noise."""
     collectives: tuple[CollectiveCurve, ...] = ()
     """Measured collectives; where one matches the group it replaces the formula."""
+    operators: tuple[OperatorCurve, ...] = ()
+    """Measured element-wise operators; where one is measured it replaces bytes / bandwidth."""
+    attention: tuple[AttentionCurve, ...] = ()
+    """Measured attention cores; where there are any they replace the two efficiencies."""
+    measured_peak: FlopRate | None = None
+    """Best matrix rate seen on one device: stands in for a datasheet peak where there is none (a CPU)."""
+    measured_bandwidth: Bandwidth | None = None
+    """Copy rate from and to memory seen on one device, read + write, all devices at once."""
     median_error: float | None = None
     """Median relative error of step time shown on `validated_runs` runs."""
     validated_runs: int = 0

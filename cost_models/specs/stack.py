@@ -48,7 +48,7 @@ class StackSpec(Spec):
     loss_parallel: bool = True
     """The vocabulary stays split over tp in the loss."""
     saves_gathered_activations: bool = False
-    """Sequence parallelism keeps the gathered input of each column-parallel matrix (DTensor) instead of gathering again."""
+    """Sequence parallelism keeps gathered inputs of column-parallel matrices (DTensor) instead of gathering again."""
     selective_drops: Literal["core", "block-attention"] = "core"
     """What `recompute=selective` drops: the attention core, or the attention submodule with its projections."""
     memory_reserve: float = Field(default=0.06, ge=0.0, lt=0.9)

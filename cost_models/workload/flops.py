@@ -11,6 +11,9 @@ A multiplication and an addition are two FLOPs. Attention is counted without the
 - **HFU** = hardware FLOPs of a step / (step time × GPUs × peak). Recomputed work counts. The "52 % of peak" of
   Megatron-LM's 1T run is an HFU; its MFU is 39 %.
 
+Selective recomputation runs the attention core forward once more; Korthikanti's equation 8 counts three, so its
+printed HFU is up to 1.6 points above ours.
+
 For GPT (f = 4h) the sums are 72·B·s·l·h²·(1 + s/6h + V/12lh) and, with full recompute, 96·B·s·l·h²·(1 + s/6h + V/16lh).
 """
 

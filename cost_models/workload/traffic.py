@@ -59,8 +59,12 @@ def block_traffic(question: Question, columns: LayoutColumns) -> Traffic:
 
 def attention_traffic(question: Question, columns: LayoutColumns) -> Traffic:
     """The s × s scores where the attention kernel does not keep them on chip."""
-    passes = {"flash": (0.0, 0.0), "fused-softmax": (2.0, 3.0), "unfused": (8.0, 8.0)}[question.stack.attention]
-    dropout = (2.5, 2.5) if question.training.dropout > 0 and question.stack.attention != "flash" else (0.0, 0.0)
+    passes = {"flash": (0.0, 0.0), "fused-softmax": (2.0, 3.0), "unfused": (8.0, 8.0)}[
+        question.stack.attention
+    ]
+    dropout = (
+        (2.5, 2.5) if question.training.dropout > 0 and question.stack.attention != "flash" else (0.0, 0.0)
+    )
     element = question.training.element_bytes
     sequence = question.training.sequence_length
     scores = element * columns.mbs * sequence**2 * (question.model.num_heads / columns.tp)

@@ -21,7 +21,7 @@ A100_PEAK = 312e12
 def gpt(layers: int, hidden: int, heads: int) -> TransformerSpec:
     return TransformerSpec(
         num_layers=layers, hidden_size=hidden, num_heads=heads, vocab_size=51200, max_positions=2048
-    )  # type: ignore[call-arg]  # the defaults that follow from other fields are filled in on construction
+    )
 
 
 def question(model: TransformerSpec, *, attention: str = "fused-softmax", batch: int = 8) -> Question:
@@ -64,13 +64,15 @@ def test_model_and_hardware_flops_are_equation_3() -> None:
     assert model_flops(model, training) == pytest.approx(useful, rel=1e-12)
     full = Layout(pp=8, dp=16, recompute=("full",), layers=(12,) * 8)
     spent = 96 * batch * s * layers * h**2 * (1 + s / (6 * h) + vocabulary / (16 * layers * h))
-    assert model_flops(model, training) + recomputed_flops(model, training, full) == pytest.approx(spent, rel=1e-12)
+    assert model_flops(model, training) + recomputed_flops(model, training, full) == pytest.approx(
+        spent, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(
     ("layers", "hidden", "heads", "gpus", "batch", "seconds", "mfu", "hfu"),
     [
-        (48, 6144, 64, 8, 4, 1.10, 41.7, 44.0),
+        (48, 6144, 64, 8, 4, 1.10, 41.5, 43.7),
         (96, 12288, 96, 64, 64, 13.75, 51.4, 52.8),
         (105, 20480, 128, 280, 280, 37.83, 56.0, 57.0),
         (128, 25600, 160, 512, 512, 71.49, 56.3, 57.0),
@@ -80,27 +82,31 @@ def test_model_and_hardware_flops_are_equation_3() -> None:
 def test_mfu_and_hfu_of_selective_recompute(
     layers: int, hidden: int, heads: int, gpus: int, batch: int, seconds: float, mfu: float, hfu: float
 ) -> None:
-    """Korthikanti et al. 2022, table 5; the paper prints 41.5 and 43.7 for 22B (rounded step time)."""
+    """Korthikanti et al. 2022, table 5, whose step times are rounded to 0.01 s.
+
+    The paper's equation 8 counts the attention core three more times under selective recompute (s/3h instead of s/6h).
+    The core runs forward once more, so what we call hardware FLOPs adds a third of that.
+    """
     model = gpt(layers, hidden, heads)
     training = TrainingSpec(global_batch=batch, sequence_length=2048)
     selective = Layout(recompute=("selective",), layers=(layers,))
     useful = model_flops(model, training)
-    spent = useful + recomputed_flops(model, training, selective)
-    assert 100 * utilisation(useful, seconds, gpus, A100_PEAK) == pytest.approx(mfu, abs=0.06)
-    assert 100 * utilisation(spent, seconds, gpus, A100_PEAK) == pytest.approx(hfu, abs=0.1)
+    again = recomputed_flops(model, training, selective)
+    assert 100 * utilisation(useful, seconds, gpus, A100_PEAK) == pytest.approx(mfu, abs=0.2)
+    assert 100 * utilisation(useful + 3 * again, seconds, gpus, A100_PEAK) == pytest.approx(hfu, abs=0.2)
 
 
 def test_sc21_prints_hardware_flops_utilisation() -> None:
-    """Narayanan et al. 2021, table 1: 1T on 3072 GPUs at 163 TFLOP/s, "52 %": an HFU; its MFU is 39.3 %."""
+    """Narayanan et al. 2021, table 1: 1T on 3072 GPUs at 163 TFLOP/s, "52 %": an HFU; its MFU is 39.2 %."""
     model = gpt(128, 25600, 160)
     training = TrainingSpec(global_batch=3072, sequence_length=2048)
     full = Layout(tp=8, pp=64, dp=6, recompute=("full",), layers=(2,) * 64)
     useful = model_flops(model, training)
     spent = useful + recomputed_flops(model, training, full)
     seconds = spent / (3072 * 163e12)
-    assert seconds == pytest.approx(102.4, rel=2e-3)
+    assert seconds == pytest.approx(102.6, rel=1e-3)
     assert utilisation(spent, seconds, 3072, A100_PEAK) == pytest.approx(0.52, abs=0.005)
-    assert utilisation(useful, seconds, 3072, A100_PEAK) == pytest.approx(0.393, abs=0.001)
+    assert utilisation(useful, seconds, 3072, A100_PEAK) == pytest.approx(0.392, abs=0.001)
 
 
 @pytest.mark.parametrize("tp", [1, 2, 8])

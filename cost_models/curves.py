@@ -1,0 +1,56 @@
+"""A measured curve between, below and above its points: size → seconds, straight in log-log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.specs.hardware import AttentionCurve, CurvePoint
+
+Array = npt.NDArray[np.float64]
+
+
+def curve_seconds(points: Sequence[CurvePoint], size: Array) -> Array:
+    """Seconds at each `size` (any shape); zero where there are no points or the size is zero.
+
+    Between points the curve is straight in log-log. Below the smallest size it keeps that point's seconds
+    (start-up); above the largest it keeps that point's rate (seconds grow with size).
+    """
+    sizes = np.asarray(size, dtype=np.float64)
+    if not points:
+        return np.zeros(sizes.shape)
+    ordered = sorted(points, key=lambda point: point.size)
+    known_sizes = np.array([point.size for point in ordered])
+    known_seconds = np.array([point.seconds for point in ordered])
+    positive = np.maximum(sizes, np.finfo(np.float64).tiny)
+    seconds = np.exp(np.interp(np.log(positive), np.log(known_sizes), np.log(known_seconds)))
+    beyond = np.maximum(positive / known_sizes[-1], 1.0)
+    return np.where(sizes > 0, seconds * beyond, 0.0)
+
+
+def attention_head_seconds(
+    curves: Sequence[AttentionCurve], sequence: Array, head_dim: int
+) -> tuple[Array, Array]:
+    """(forward, backward) seconds of one head of one sequence at each sequence length.
+
+    Sequence lengths outside the measured ones scale with their square. Between measured head widths seconds
+    are interpolated linearly; outside them they scale with the width.
+    """
+    ordered = sorted(curves, key=lambda curve: curve.head_dim)
+    lengths = np.asarray(sequence, dtype=np.float64)
+    forward = np.stack([_quadratic_ends(curve.forward, lengths) for curve in ordered])
+    backward = np.stack([_quadratic_ends(curve.backward, lengths) for curve in ordered])
+    widths = np.array([curve.head_dim for curve in ordered], dtype=np.float64)
+    inside = float(np.clip(head_dim, widths[0], widths[-1]))
+    weights = np.array([np.interp(inside, widths, row) for row in np.eye(len(widths))])
+    scale = head_dim / inside
+    return scale * np.tensordot(weights, forward, axes=1), scale * np.tensordot(weights, backward, axes=1)
+
+
+def _quadratic_ends(points: Sequence[CurvePoint], lengths: Array) -> Array:
+    """The curve inside its points; outside them seconds are proportional to the length squared."""
+    sizes = [point.size for point in points]
+    inside = np.clip(lengths, min(sizes), max(sizes))
+    return curve_seconds(points, inside) * (lengths / inside) ** 2
