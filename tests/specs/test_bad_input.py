@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.specs.cluster import ClusterSpec
@@ -110,6 +112,16 @@ def test_all_problems_come_at_once_in_the_order_of_the_lines() -> None:
 def test_hostile_or_broken_yaml_is_refused(text: str) -> None:
     with pytest.raises(InputError):
         parse_spec(text, TransformerSpec, source="model.yaml")
+
+
+@given(st.integers(0, len(MODEL)), st.integers(0, len(MODEL)), st.text(max_size=12))
+def test_any_text_is_a_model_or_an_input_error(start: int, end: int, text: str) -> None:
+    mangled = MODEL[:start] + text + MODEL[end:]
+    try:
+        spec = parse_spec(mangled, TransformerSpec, source="model.yaml")
+    except InputError:
+        return
+    assert spec.num_layers > 0
 
 
 def test_hostile_size_is_refused_at_once() -> None:
