@@ -79,6 +79,13 @@ def _every_stage_has_a_block(context: Context, layout: Layout) -> Words:
     return Words(f"`{written}` makes {stages:,} stages; the model has {blocks} blocks")
 
 
+def _chunks_are_equal(context: Context, layout: Layout) -> Words:
+    blocks, written = context.model.num_layers, f"pp{layout.pp} vpp{layout.vpp}"
+    fitting = [f"vpp{vpp}" for vpp in range(2, blocks // layout.pp + 1) if blocks % (layout.pp * vpp) == 0]
+    what = f"interleaved stages are equal, and {blocks} blocks do not divide into `{written}`"
+    return Words(what, f"{_either(fitting)} divides them, or give `layers=`" if fitting else "give `layers=`")
+
+
 def _batch_divides(context: Context, layout: Layout) -> Words:
     batch, together = context.training.global_batch, layout.dp * layout.mbs
     below = batch // together * together
@@ -133,6 +140,9 @@ def _product(*columns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     return np.prod(np.stack(columns).astype(np.float64), axis=0)
 
 
+EQUAL_CHUNKS = "interleaved stages are equal"
+"""Not asked of a layout that says itself how its blocks are placed."""
+
 RULES: tuple[Rule, ...] = (
     Rule(
         name="uses every GPU",
@@ -163,6 +173,11 @@ RULES: tuple[Rule, ...] = (
         name="every stage has a block",
         broken=lambda c, x: _product(x.pp, x.vpp) > c.model.num_layers,
         sentence=_every_stage_has_a_block,
+    ),
+    Rule(
+        name=EQUAL_CHUNKS,
+        broken=lambda c, x: (x.vpp > 1) & (np.fmod(float(c.model.num_layers), _product(x.pp, x.vpp)) != 0),
+        sentence=_chunks_are_equal,
     ),
     Rule(
         name="batch divides into microbatches",
@@ -213,7 +228,8 @@ def legal_rows(context: Context, columns: LayoutColumns) -> Bools:
 def objections(context: Context, layout: Layout) -> list[tuple[Rule, Words]]:
     """Every rule the layout breaks, with its words; empty for a legal layout."""
     columns = LayoutColumns.of([layout])
-    broken = [rule for rule in RULES if rule.broken(context, columns)[0]]
+    asked = [rule for rule in RULES if not (layout.layers and rule.name == EQUAL_CHUNKS)]
+    broken = [rule for rule in asked if rule.broken(context, columns)[0]]
     if not broken and SCHEDULE_RULE.broken(context, columns)[0]:
         broken = [SCHEDULE_RULE]
     return [(rule, rule.sentence(context, layout)) for rule in broken]
@@ -265,6 +281,9 @@ def _degrees(axis: str, total: int, limit: int) -> str:
     fitting = [
         f"{axis}{degree}" for degree in range(1, limit + 1) if total % degree == 0 and limit % degree == 0
     ]
-    if len(fitting) == 1:
-        return f"{fitting[0]} divides them"
-    return f"{', '.join(fitting[:-1])} or {fitting[-1]} divide them"
+    return f"{_either(fitting)} divide{'s' if len(fitting) == 1 else ''} them"
+
+
+def _either(words: list[str]) -> str:
+    """ "a", "a or b", "a, b or c"."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

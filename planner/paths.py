@@ -1,4 +1,4 @@
-"""Paths through a pipeline that can be written down without running its timeline: where the integer program starts.
+"""Paths through a pipeline with one stage a rank that can be written down without running its timeline: where the integer program starts.
 
 Each is a chain of actions every schedule of its kind contains, so its length is a lower bound for any durations. The
 bounds of `planner.bounds` are the same paths, relaxed.
@@ -27,7 +27,7 @@ def known_paths(leaf: Leaf) -> list[CriticalPath]:
 
 
 def _up_to(leaf: Leaf, rank: int) -> Ints:
-    """(S,): 1 on the first chunks of the ranks before this one."""
+    """(S,): 1 on the ranks before this one."""
     return (np.arange(leaf.num_stages) < rank).astype(np.int64)
 
 
@@ -37,7 +37,7 @@ def _path(leaf: Leaf, forward: Ints, backward: Ints, transfers: int, rank: int =
 
 def _busy_rank(leaf: Leaf, rank: int, *, returns: bool) -> CriticalPath:
     """Down to a rank, all its work, and (if it returns) up to rank 0 again."""
-    own_S = leaf.microbatches * (np.arange(leaf.num_stages) % leaf.pp == rank)
+    own_S = leaf.microbatches * (np.arange(leaf.num_stages) == rank)
     down_S = _up_to(leaf, rank)
     if returns:
         return _path(leaf, down_S + own_S, down_S + own_S, 2 * rank)

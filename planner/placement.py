@@ -30,13 +30,12 @@ TOLERANCE = 1e-9
 def stage_sizes(num_layers: int, pp: int, vpp: int) -> tuple[int, int]:
     """The fewest and the most blocks of one virtual stage that the search covers.
 
-    One chunk per rank: anything that leaves every other stage a block. Several chunks: as even as the number of blocks
-    allows, as trainers with interleaved schedules ask for (Narayanan et al. 2021, section 2.2).
+    One chunk per rank: anything that leaves every other stage a block. Several chunks: all equal, as trainers with
+    interleaved schedules ask for (Narayanan et al. 2021, section 2.2).
     """
-    stages = pp * vpp
-    if vpp == 1:
-        return (num_layers, num_layers) if pp == 1 else (1, num_layers - stages + 1)
-    return num_layers // stages, -(-num_layers // stages)
+    if vpp > 1 or pp == 1:
+        return num_layers // (pp * vpp), num_layers // (pp * vpp)
+    return 1, num_layers - pp + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +161,16 @@ class Leaf:
         )
         last: Floats = (ends_R + self.per_rank("sync", layers_S)).max(axis=-1)
         return last + self.per_rank("optimizer", layers_S).max(axis=-1) + self.cost("step_overhead")
+
+    def busy_seconds(self, layers_S: Ints, policies_S: Ints) -> Floats:
+        """(...,): a lower bound: some rank does all its work between its first and its last microbatch's way."""
+        stage_S = self.forward(layers_S) + self.backward(layers_S, policies_S)
+        first_R = stage_S[..., : self.pp] + 2 * self.cost("p2p")
+        way_R = np.cumsum(first_R, axis=-1) - first_R
+        busy = (way_R + self.microbatches * self.sum_by_rank(stage_S)).max(axis=-1)
+        tail = self.per_rank("sync", layers_S)[..., 0] + self.per_rank("optimizer", layers_S).max(axis=-1)
+        total: Floats = busy + tail + self.cost("step_overhead")
+        return total
 
     def critical_path(self, layers_S: Ints, policies_S: Ints) -> schedules.CriticalPath:
         """The path, with the tail of its rank, that decides the step time of one placement."""

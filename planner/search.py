@@ -22,11 +22,14 @@ from cost_models.question import Question
 from cost_models.specs.columns import Ints, LayoutColumns
 from cost_models.specs.layout import RECOMPUTE_POLICIES, SCHEDULES, Layout, Recompute
 from cost_models.stage_costs import StageCosts
-from planner.bounds import Group, capacity_bounds, quick_bounds
+from planner.bounds import capacity_bounds, quick_bounds
+from planner.chunks import best_pattern
+from planner.group import Group
 from planner.heuristics import good_placement
+from planner.ilp.solution import Solution
 from planner.ilp.stages import solve_stages
 from planner.infeasible import explain_infeasible
-from planner.legality import Bools
+from planner.legality import Bools, require_legal
 from planner.placement import TOLERANCE, Floats, Leaf, Placement
 from planner.plan import Certificate
 from planner.search_space import Restrictions, enumerate_layouts
@@ -91,11 +94,19 @@ def place(question: Question, layout: Layout) -> Layout:
 
     A layout that is already placed comes back as it is; one that fits nowhere is placed as if memory had no limit, so
     that its price can still be told.
+
+    Raises:
+        InputError: the layout breaks a rule of `planner.legality`.
     """
+    require_legal(question.model, question.cluster, question.training, layout)
     if layout.layers:
         return layout
+    if layout.vpp > 1:
+        each = question.model.num_layers // layout.num_stages
+        return layout.model_copy(update={"layers": (each,) * layout.num_stages})
     costs = stage_costs(question, LayoutColumns.of([layout]))
     policies = np.array([RECOMPUTE_POLICIES.index(policy) for policy in layout.stage_recompute])
+    solution: Solution | None = None
     for row in (costs, replace(costs, memory_limit=np.full(1, math.inf))):
         leaf = Leaf(
             costs=row,
@@ -108,8 +119,10 @@ def place(question: Question, layout: Layout) -> Layout:
         )
         solution = solve_stages(leaf, incumbent=good_placement(leaf))
         if solution.placement is not None:
-            return layout.model_copy(update={"layers": solution.placement.layers})
-    raise AssertionError("a legal layout always has a placement when memory has no limit")
+            break
+    assert solution is not None
+    assert solution.placement is not None, "without a memory limit every legal layout has a placement"
+    return layout.model_copy(update={"layers": solution.placement.layers})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,11 +236,7 @@ class _State:
         """Good placements for all rows whose bound asks for one, then exact ones."""
         while (row := self._next(~self.placed)) is not None:
             self.placed[row] = True
-            found = good_placement(self.space.leaf(row))
-            if found:
-                self.best[row] = found
-                if found[1] <= self.bound[row] * (1 + TOLERANCE):
-                    self._decide(row, found[1])
+            self._place(row)
             self._report()
         while (row := self._next(np.ones_like(self.decided))) is not None:
             self._solve(row)
@@ -251,6 +260,16 @@ class _State:
             if len(some):
                 self.bound[some] = np.maximum(self.bound[some], capacity_bounds(self.space.group(some)))
         self.refined[rows] = True
+
+    def _place(self, row: int) -> None:
+        """Give a row a good placement; for an interleaved row it is the best one, and the row is decided."""
+        leaf = self.space.leaf(row)
+        found = best_pattern(leaf) if leaf.vpp > 1 else good_placement(leaf)
+        if found:
+            self.best[row] = found
+        seconds = found[1] if found else math.inf
+        if leaf.vpp > 1 or seconds <= self.bound[row] * (1 + TOLERANCE):
+            self._decide(row, seconds)
 
     def _solve(self, row: int) -> None:
         """Place one layout exactly, as far as it can still be among the k best."""
@@ -311,8 +330,8 @@ def _describe(question: Question, space: _Space) -> str:
     """The covered space, in words."""
     return (
         "all legal tp x pp x vpp x dp x mbs x ZeRO x sequence parallelism x schedule"
-        f" on {question.cluster.num_gpus} GPUs, every number of blocks on every stage (as even as possible where"
-        f" interleaved), recompute {' / '.join(space.policies)} chosen stage by stage"
+        f" on {question.cluster.num_gpus} GPUs; recompute {' / '.join(space.policies)}; every number of blocks and every"
+        " policy on each stage, or, where interleaved, equal stages and policies chunk by chunk"
     )
 
 

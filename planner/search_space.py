@@ -144,8 +144,8 @@ def _candidates(model: TransformerSpec, training: TrainingSpec, tp: int, pp: int
     if training.global_batch % dp:
         return np.empty((0, len(AXES)), dtype=np.int64)
     one_chunk = [(1, SCHEDULES.index("1f1b"))] + ([(1, SCHEDULES.index("gpipe"))] if pp > 1 else [])
-    chunks = range(2, model.num_layers // pp + 1) if pp > 1 else range(0)
-    interleaved = [(vpp, SCHEDULES.index("interleaved")) for vpp in chunks]
+    chunks = [vpp for vpp in range(2, model.num_layers // pp + 1) if model.num_layers % (pp * vpp) == 0]
+    interleaved = [(vpp, SCHEDULES.index("interleaved")) for vpp in chunks if pp > 1]
     shapes = np.array(one_chunk + interleaved, dtype=np.int64)
     mbs = np.array(_divisors(training.global_batch // dp), dtype=np.int64)
     switches = np.array(

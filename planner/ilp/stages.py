@@ -1,13 +1,14 @@
 """Blocks to stages with recompute, exactly: an integer program over known paths, with new paths added as cuts.
 
-    x[k, n, q]   1 if virtual stage k holds n blocks under recompute policy q
-    M            end of the last action plus synchronisation, over all ranks       (scaled by the cut-off)
-    O            longest optimizer step of any rank                                (scaled by the cut-off)
-    W[r]         working set of rank r                                             (scaled by the memory limit)
+    x[k, n]   1 if stage k holds n blocks, under the fastest recompute policy with which they fit in its memory
+    M         end of the last action plus synchronisation, over all ranks    (in units of the time to beat)
+    O         longest optimizer step of any rank                             (in units of the time to beat)
 
     minimise M + O
-    subject to   each stage has one size, all layers are placed, every rank fits in memory,
-                 the step is no shorter than each known path, nor than the optimizer step of any rank
+    subject to   each stage has one size, all layers are placed,
+                 the step is no shorter than each known path, the optimizer step no shorter than any rank's
+
+With one stage a rank, memory is each stage's own affair: it decides which x exist and under which policy.
 
 The step time of a placement is the longest path through its timeline. The program knows some paths, so its optimum is a
 lower bound; the timeline prices the solution exactly and, where it takes longer, its critical path is one path more
@@ -27,13 +28,14 @@ import pulp
 from cost_models.schedules import CriticalPath
 from planner.ilp.solution import Solution, Status
 from planner.ilp.solvers import SolverName, available_solver, is_infeasible, is_proven, make_solver
+from planner.heuristics import rank_seconds
 from planner.paths import known_paths
 from planner.placement import TOLERANCE, Floats, Leaf, Placement
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One choice for one virtual stage."""
+    """One choice for one stage: x[stage, layers]."""
 
     stage: int
     layers: int
@@ -86,15 +88,13 @@ def solve_stages(
             break
         placement = chosen(program)
         bound = max(bound, modelled_seconds(program, placement))
-        if not np.all(fit := _ranks_that_fit(leaf, placement)):
-            _forbid(program, placement, ~fit)
-            continue
         seconds = leaf.price(placement)
         if seconds < best_seconds:
             best, best_seconds = placement, seconds
         if min(best_seconds, cut_off) <= bound * (1 + TOLERANCE):
             break
-        step_is_no_shorter_than_path(program, _critical_path(leaf, placement))
+        path = leaf.critical_path(np.array(placement.layers), np.array(placement.policies))
+        step_is_no_shorter_than_path(program, path)
     if status is None:
         status, bound = _proven(best, best_seconds, cut_off)
     return Solution(
@@ -115,79 +115,33 @@ def _proven(best: Placement | None, seconds: float, cut_off: float) -> tuple[Sta
 
 
 def useful_columns(leaf: Leaf, target: float) -> list[Column] | None:
-    """Every (stage, size, policy) that a placement of at most `target` seconds can use; None where a stage has none.
+    """Every choice that a placement of at most `target` seconds can hold; None where some stage has none.
 
-    Left out: what alone overflows its rank, what keeps its rank busy beyond the target, and policies that another one
-    matches in time and in every kind of memory (with one chunk a rank any faster policy that fits does).
+    Left out is what overflows its rank, and what alone keeps its rank busy beyond the target.
     """
-    columns: list[Column] = []
-    least_S = _least_seconds(leaf)
-    tail = float(leaf.per_rank("sync", np.full(leaf.num_stages, leaf.sizes.start))[0]) + leaf.cost("step_overhead")
-    for stage in range(leaf.num_stages):
-        rank = stage % leaf.pp
-        others = float(sum(least_S[other] for other in range(rank, leaf.num_stages, leaf.pp) if other != stage))
-        way = float(least_S[:rank].sum()) + 2 * rank * leaf.cost("p2p") + tail
-        allowed = [int(q) for q in np.flatnonzero(leaf.allowed[stage])]
-        found = [
-            Column(stage, size, policy)
-            for size in leaf.sizes
-            for policy in _efficient(leaf, stage, size, allowed)
-            if leaf.microbatches * (_seconds(leaf, stage, size, policy) + others) + way <= target * (1 + TOLERANCE)
-        ]
-        if not found:
-            return None
-        columns += found
-    return columns
-
-
-def _seconds(leaf: Leaf, stage: int, size: int, policy: int) -> float:
-    """Forward plus backward of one microbatch."""
-    fixed = leaf.fixed_forward[stage] + leaf.fixed_backward[stage]
-    return float(fixed + size * (leaf.cost("layer_forward") + leaf.policy_cost("layer_backward")[policy]))
-
-
-def _least_seconds(leaf: Leaf) -> Floats:
-    """(S,): no stage takes less for one microbatch."""
-    size = leaf.sizes.start
-    return np.array(
-        [
-            min(_seconds(leaf, stage, size, int(policy)) for policy in np.flatnonzero(leaf.allowed[stage]))
-            for stage in range(leaf.num_stages)
-        ]
-    )
-
-
-def _efficient(leaf: Leaf, stage: int, size: int, allowed: list[int]) -> list[int]:
-    """The policies worth considering for so many blocks on this stage, fastest first."""
-    layer = leaf.policy_cost("layer_backward")
-    fastest_first = sorted(allowed, key=lambda policy: (layer[policy], policy))
-    fitting = [policy for policy in fastest_first if _fits_alone(leaf, stage, size, policy)]
-    if leaf.vpp == 1:
-        return fitting[:1]
-    memory = np.stack([leaf.policy_cost("layer_activation"), leaf.policy_cost("working")])
+    seconds_BR, policy_BR = rank_seconds(leaf)
+    least_R = seconds_BR.min(axis=0)
+    if not np.isfinite(least_R).all():
+        return None
+    way_R = np.cumsum(least_R) - least_R + 2 * np.arange(leaf.pp) * leaf.cost("p2p")
+    fewest_S = np.full(leaf.pp, leaf.sizes.start)
+    way_R += leaf.per_rank("sync", fewest_S)[0] + leaf.cost("step_overhead")
+    useful_BR = leaf.microbatches * seconds_BR + way_R <= target * (1 + TOLERANCE)
+    useful_BR &= np.isfinite(seconds_BR)
+    if not useful_BR.any(axis=0).all():
+        return None
     return [
-        policy
-        for i, policy in enumerate(fitting)
-        if not any((memory[:, faster] <= memory[:, policy]).all() for faster in fitting[:i])
+        Column(rank, leaf.sizes.start + size, int(policy_BR[size, rank]))
+        for rank in range(leaf.pp)
+        for size in np.flatnonzero(useful_BR[:, rank]).tolist()
     ]
-
-
-def _fits_alone(leaf: Leaf, stage: int, size: int, policy: int) -> bool:
-    """Whether the rank fits with this choice on the stage and no block at all on its other chunks."""
-    layers_S = np.zeros(leaf.num_stages, dtype=np.int64)
-    layers_S[stage] = size
-    light = int(np.argmin(leaf.policy_cost("working")))
-    policies_S = np.full(leaf.num_stages, light)
-    policies_S[stage] = policy
-    return bool(leaf.rank_bytes(layers_S, policies_S)[stage % leaf.pp] <= leaf.memory_limit)
 
 
 def build_program(leaf: Leaf, columns: list[Column], target: float) -> StageProgram:
     """The program with the paths that can be written down without a timeline."""
-    paths = known_paths(leaf)
-    scale = target if math.isfinite(target) else _some_seconds(leaf)
+    scale = target if math.isfinite(target) else leaf.microbatches * float(leaf.fixed_forward.sum() + 1.0)
     problem = pulp.LpProblem("stages", pulp.LpMinimize)
-    x = [problem.add_variable(f"x_{c.stage}_{c.layers}_{c.policy}", cat=pulp.LpBinary) for c in columns]
+    x = [problem.add_variable(f"x_{c.stage}_{c.layers}", cat=pulp.LpBinary) for c in columns]
     M, O = problem.add_variable("M", lowBound=0), problem.add_variable("O", lowBound=0)  # noqa: E741
     program = StageProgram(leaf, columns, scale, problem, x, M, O)
     problem += M + O, "step_seconds"
@@ -196,18 +150,10 @@ def build_program(leaf: Leaf, columns: list[Column], target: float) -> StageProg
         problem += M + O <= (target * (1 + TOLERANCE) - overhead) / scale, "better_than_known"
     each_stage_has_one_size(program)
     all_layers_are_placed(program)
-    if leaf.vpp > 1:
-        for rank in range(leaf.pp):
-            rank_fits_in_memory(program, rank)
     optimizer_step_is_no_shorter_than_any(program)
-    for path in paths:
+    for path in known_paths(leaf):
         step_is_no_shorter_than_path(program, path)
     return program
-
-
-def _some_seconds(leaf: Leaf) -> float:
-    """The order of magnitude of a step."""
-    return float(_least_seconds(leaf).sum()) * leaf.microbatches
 
 
 def _sum(program: StageProgram, coefficients: Iterable[tuple[int, float]]) -> pulp.LpAffineExpression:
@@ -216,47 +162,16 @@ def _sum(program: StageProgram, coefficients: Iterable[tuple[int, float]]) -> pu
 
 
 def each_stage_has_one_size(program: StageProgram) -> None:
-    """Σ_{n,q} x[k, n, q] = 1 for every stage k."""
+    """Σ_n x[k, n] = 1 for every stage k."""
     for stage in range(program.leaf.num_stages):
-        own = [(i, 1.0) for i, column in enumerate(program.columns) if column.stage == stage]
+        own = [(i, 1.0) for i, _ in _columns_of(program, stage)]
         program.problem += _sum(program, own) == 1, f"one_size_{stage}"
 
 
 def all_layers_are_placed(program: StageProgram) -> None:
-    """Σ n x[k, n, q] = L."""
+    """Σ n x[k, n] = L."""
     sizes = [(i, float(column.layers)) for i, column in enumerate(program.columns)]
     program.problem += _sum(program, sizes) == program.leaf.num_layers, "all_layers"
-
-
-def rank_fits_in_memory(program: StageProgram, rank: int) -> None:
-    """One row for each maximal set of live microbatches, one for the optimizer step, in shares of the limit.
-
-    With one chunk a rank every column fits by itself and no row is needed.
-    """
-    leaf, own = program.leaf, _columns_of_rank(program, rank)
-    limit, working_q = leaf.memory_limit, leaf.policy_cost("working")
-    W = program.problem.add_variable(f"W_{rank}", lowBound=0)
-    for chunk in range(leaf.vpp):
-        stage = chunk * leaf.pp + rank
-        working = [(i, working_q[c.policy] / limit) for i, c in own if c.stage == stage]
-        program.problem += W - _sum(program, working) >= 0, f"working_{stage}"
-    head_working = leaf.cost("head_working") if rank == leaf.pp - 1 else 0.0
-    free = limit - float(leaf.rank_static[rank])
-    ends_S = leaf.at_ends("embedding_activation", "head_activation")
-    activation_q, static = leaf.policy_cost("layer_activation"), leaf.cost("layer_static")
-    for row, live_C in enumerate(leaf.live[rank]):
-        ends = float(sum(live_C[chunk] * ends_S[chunk * leaf.pp + rank] for chunk in range(leaf.vpp)))
-        kept = [
-            (i, c.layers * (static + live_C[c.stage // leaf.pp] * activation_q[c.policy]) / limit)
-            for i, c in own
-        ]
-        program.problem += (
-            _sum(program, kept) + W <= (free - ends - head_working) / limit,
-            f"memory_{rank}_{row}",
-        )
-    update = float(leaf.sum_by_rank(leaf.at_ends("embedding_update", "head_update"))[rank])
-    updated = [(i, c.layers * (static + leaf.cost("layer_update")) / limit) for i, c in own]
-    program.problem += _sum(program, updated) <= (free - update) / limit, f"memory_{rank}_optimizer"
 
 
 def optimizer_step_is_no_shorter_than_any(program: StageProgram) -> None:
@@ -265,7 +180,7 @@ def optimizer_step_is_no_shorter_than_any(program: StageProgram) -> None:
     fixed_R = leaf.per_rank("optimizer", np.zeros(leaf.num_stages, dtype=np.int64)) / program.scale_seconds
     each = leaf.cost("layer_optimizer") / program.scale_seconds
     for rank in range(leaf.pp):
-        blocks = [(i, each * column.layers) for i, column in _columns_of_rank(program, rank)]
+        blocks = [(i, each * column.layers) for i, column in _columns_of(program, rank)]
         program.problem += program.O - _sum(program, blocks) >= float(fixed_R[rank]), f"optimizer_{rank}"
 
 
@@ -292,15 +207,13 @@ def _path_seconds(program: StageProgram, path: CriticalPath) -> tuple[float, Flo
     policy = np.array([c.policy for c in program.columns])
     each = path.forward_counts[stage] * leaf.cost("layer_forward")
     each = each + path.backward_counts[stage] * leaf.policy_cost("layer_backward")[policy]
-    each = each + (stage % leaf.pp == path.rank) * leaf.cost("layer_sync")
+    each = each + (stage == path.rank) * leaf.cost("layer_sync")
     return float(fixed), size * each
 
 
 def chosen(program: StageProgram) -> Placement:
     """The placement the solver chose."""
-    picked = {
-        c.stage: c for c, x in zip(program.columns, program.x, strict=True) if (x.value() or 0.0) > 0.5
-    }
+    picked = {c.stage: c for c, x in zip(program.columns, program.x, strict=True) if (x.value() or 0.0) > 0.5}
     stages = [picked[stage] for stage in range(program.leaf.num_stages)]
     return Placement(tuple(c.layers for c in stages), tuple(c.policy for c in stages))
 
@@ -320,27 +233,5 @@ def modelled_seconds(program: StageProgram, placement: Placement) -> float:
     return float(max(lengths) + leaf.per_rank("optimizer", layers_S).max() + leaf.cost("step_overhead"))
 
 
-def _critical_path(leaf: Leaf, placement: Placement) -> CriticalPath:
-    return leaf.critical_path(np.array(placement.layers), np.array(placement.policies))
-
-
-def _ranks_that_fit(leaf: Leaf, placement: Placement) -> Floats:
-    bytes_R = leaf.rank_bytes(np.array(placement.layers), np.array(placement.policies))
-    within: Floats = bytes_R <= leaf.memory_limit
-    return within
-
-
-def _forbid(program: StageProgram, placement: Placement, ranks_R: Floats) -> None:
-    """Rounding let a rank overflow by less than the solver sees: forbid just this combination of its chunks."""
-    for rank in np.flatnonzero(ranks_R).tolist():
-        same = [
-            (i, 1.0)
-            for i, c in _columns_of_rank(program, rank)
-            if (c.layers, c.policy) == (placement.layers[c.stage], placement.policies[c.stage])
-        ]
-        name = f"overflow_{program.problem.numConstraints()}"
-        program.problem += _sum(program, same) <= program.leaf.vpp - 1, name
-
-
-def _columns_of_rank(program: StageProgram, rank: int) -> list[tuple[int, Column]]:
-    return [(i, c) for i, c in enumerate(program.columns) if c.stage % program.leaf.pp == rank]
+def _columns_of(program: StageProgram, stage: int) -> list[tuple[int, Column]]:
+    return [(i, column) for i, column in enumerate(program.columns) if column.stage == stage]

@@ -24,7 +24,9 @@ def random_costs(rng: np.random.Generator, rows: int = 1, *, tightness: float = 
 
     forward = blocks(0.5, 1.5)
     plain = forward * blocks(1.5, 2.5)
-    backward = np.stack([plain, plain + forward * blocks(0.05, 0.4), plain + forward * blocks(0.7, 1.1)], axis=1)
+    backward = np.stack(
+        [plain, plain + forward * blocks(0.05, 0.4), plain + forward * blocks(0.7, 1.1)], axis=1
+    )
     full = blocks(0.05, 0.2)
     activation = np.stack([full + blocks(0.5, 1.5), full + blocks(0.2, 0.5), full], axis=1)
     working = np.stack([draw(0, 0.2), draw(0, 0.5), draw(0, 1.0)], axis=1)
@@ -72,11 +74,11 @@ SHAPES = [
     ("1f1b", 4, 1, 6, 6),
     ("gpipe", 2, 1, 1, 5),
     ("gpipe", 3, 1, 4, 6),
-    ("interleaved", 2, 2, 4, 5),
-    ("interleaved", 2, 2, 2, 4),
-    ("interleaved", 2, 2, 3, 6),
-    ("interleaved", 3, 2, 6, 7),
-    ("interleaved", 2, 3, 4, 7),
+    ("interleaved", 2, 2, 4, 4),
+    ("interleaved", 2, 2, 2, 8),
+    ("interleaved", 2, 4, 3, 8),
+    ("interleaved", 3, 2, 6, 6),
+    ("interleaved", 2, 3, 4, 12),
 ]
 """(schedule, pp, vpp, microbatches, blocks)."""
 
@@ -100,10 +102,13 @@ def random_leaf(seed: int) -> Leaf:
 
 def every_placement(leaf: Leaf) -> list[Placement]:
     """All sizes and policies the search covers, whether or not they fit."""
-    stages = leaf.num_stages
-    policies = [np.flatnonzero(leaf.allowed[stage]).tolist() for stage in range(stages)]
-    sizes = [s for s in product(leaf.sizes, repeat=stages) if sum(s) == leaf.num_layers]
-    return [Placement(tuple(s), tuple(p)) for s in sizes for p in product(*policies)]
+    policies = [np.flatnonzero(leaf.allowed[stage]).tolist() for stage in range(leaf.num_stages)]
+    if leaf.vpp == 1:
+        sizes = [s for s in product(leaf.sizes, repeat=leaf.pp) if sum(s) == leaf.num_layers]
+        return [Placement(tuple(s), tuple(p)) for s in sizes for p in product(*policies)]
+    equal = (leaf.num_layers // leaf.num_stages,) * leaf.num_stages
+    patterns = [p for p in product(policies[0], repeat=leaf.vpp) if list(p) == sorted(p, reverse=True)]
+    return [Placement(equal, tuple(np.repeat(p, leaf.pp).tolist())) for p in patterns]
 
 
 def exhaustive_best(leaf: Leaf) -> float:
