@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.specs.columns import Ints
 from planner.chunks import chunk_patterns
 from planner.group import Bools, Floats, Group
 from planner.placement import TOLERANCE
@@ -29,42 +30,47 @@ def chunk_bounds(group: Group) -> Floats:
 
 def _chunk_bounds(group: Group) -> Floats:
     x, size = group.costs, int(group.sizes[0])
-    pattern_TC = chunk_patterns(group.allowed, group.vpp)
-    block_NTC = group.block_seconds[:, pattern_TC]
+    patterns = chunk_patterns(group.allowed, group.vpp)
     fixed = x.stage_forward + x.stage_backward
-    first_NT = fixed[:, None] + size * block_NTC[..., 0] + 2 * x.p2p[:, None]
-    work_NT = group.vpp * fixed[:, None] + size * block_NTC.sum(axis=-1)
-    ends = [  # rank 0 waits for none; the last rank waits for all and has the head; one between may be busiest
-        (0, x.embedding_forward + x.embedding_backward),
-        (group.pp - 2, 0 * fixed),
-        (group.pp - 1, x.head_forward + x.head_backward),
-    ]
-    m_N1 = group.microbatches[:, None]
-    embedding_N1 = (x.embedding_forward + x.embedding_backward)[:, None]
+    first_NT = fixed[:, None] + size * group.block_seconds[:, patterns[:, 0]] + 2 * x.p2p[:, None]
+    work_NT = group.vpp * fixed[:, None] + size * _sum_over_chunks(
+        group, patterns, group.block_seconds, np.ones((len(x), group.vpp))
+    )
+    embedding, head = x.embedding_forward + x.embedding_backward, x.head_forward + x.head_backward
+    # Rank 0 waits for none; the last rank waits for all and has the head; of those between, the last waits longest.
+    ends = [(0, embedding), (group.pp - 2, 0 * fixed), (group.pp - 1, head)]
     pipeline_NT = np.max(
         [
-            way * first_NT + (way > 0) * embedding_N1 + m_N1 * (work_NT + extra[:, None])
-            for way, extra in ends
-            if way >= 0
+            way * first_NT
+            + (way > 0) * embedding[:, None]
+            + group.microbatches[:, None] * (work_NT + own[:, None])
+            for way, own in ends
         ],
         axis=0,
     )
-    pipeline_NT = np.where(_fits(group), pipeline_NT, np.inf)
-    return pipeline_NT.min(axis=1) + group.least_tail
+    return np.where(_fits(group, patterns), pipeline_NT, np.inf).min(axis=1) + group.least_tail
 
 
-def _fits(group: Group) -> Bools:
+def _fits(group: Group, patterns: Ints) -> Bools:
     """(N, T): which patterns fit on the first rank, which keeps most microbatches, and on the last, at one moment."""
     x, size = group.costs, int(group.sizes[0])
-    pattern_TC = chunk_patterns(group.allowed, group.vpp)
-    activation_NTC = x.layer_activation[:, pattern_TC]
-    working_NT = x.working[:, pattern_TC].max(axis=-1)
-    slack_N1 = TOLERANCE * x.memory_limit[:, None]
+    blocks = group.vpp * size
+    working_NT = x.working[:, patterns[:, 0]]
+    for policy in np.flatnonzero(group.allowed).tolist():
+        used_T = (patterns == policy).any(axis=1)
+        working_NT = np.maximum(working_NT, np.where(used_T, x.working[:, policy, None], 0.0))
     fits = np.ones(working_NT.shape, dtype=np.bool_)
     for rank in (0, group.pp - 1):
-        kept_NT = size * np.einsum("nc,ntc->nt", group.live[:, rank], activation_NTC)
-        blocks = group.vpp * size
-        free_N1 = (group.free_bytes[:, rank] - blocks * x.layer_static)[:, None]
-        fits &= kept_NT + working_NT <= free_N1 + slack_N1
+        kept_NT = size * _sum_over_chunks(group, patterns, x.layer_activation, group.live[:, rank])
+        free_N = group.free_bytes[:, rank] - blocks * x.layer_static + TOLERANCE * x.memory_limit
+        fits &= kept_NT + working_NT <= free_N[:, None]
         fits &= (blocks <= group.updatable[:, rank])[:, None]
     return fits
+
+
+def _sum_over_chunks(group: Group, patterns: Ints, value_NP: Floats, weight_NC: Floats) -> Floats:
+    """(N, T): Σ_c weight[c] · value[policy of chunk c], one matrix product a policy."""
+    total_NT = np.zeros((len(weight_NC), len(patterns)))
+    for policy in np.flatnonzero(group.allowed).tolist():
+        total_NT += value_NP[:, policy, None] * (weight_NC @ (patterns == policy).T.astype(np.float64))
+    return total_NT

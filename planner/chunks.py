@@ -7,6 +7,7 @@ share the pattern because the slowest of them sets the pace. These are few enoug
 
 from __future__ import annotations
 
+import math
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -21,11 +22,12 @@ def chunk_patterns(allowed_P: Bools, vpp: int) -> Ints:
     return np.array(list(combinations_with_replacement(most_first, vpp)), dtype=np.int64)
 
 
-def best_pattern(leaf: Leaf) -> tuple[Placement, float] | None:
-    """The best of all covered placements of an interleaved leaf, with its step time; None where none fits.
+def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, float] | None:
+    """The best of all covered placements of an interleaved leaf, with its step time.
 
-    Patterns are tried in the order of their work. A rank is never idle less than the way to and from it, so once work
-    and way alone take longer than the best, so do all patterns that follow.
+    None where none fits, or none takes less than `cut_off` seconds. Patterns are tried in the order of their work. A
+    rank is never idle less than the way to and from it, so once work and way alone take longer than the best, so do all
+    patterns that follow.
     """
     pattern_TS = np.repeat(chunk_patterns(leaf.allowed[0], leaf.vpp), leaf.pp, axis=1)
     layers_S = np.full(leaf.num_stages, leaf.sizes.start)
@@ -34,7 +36,7 @@ def best_pattern(leaf: Leaf) -> tuple[Placement, float] | None:
     order_T = np.argsort(busy_T, kind="stable")
     best: tuple[Placement, float] | None = None
     for policies_S, busy in zip(pattern_TS[order_T], busy_T[order_T].tolist(), strict=True):
-        if best is not None and busy >= best[1] * (1 - TOLERANCE):
+        if busy >= min(cut_off, best[1] if best else math.inf) * (1 - TOLERANCE):
             break
         seconds = float(leaf.step_seconds(layers_S, policies_S))
         if best is None or seconds < best[1]:

@@ -84,7 +84,9 @@ def search(
         if state.open_rows.any():
             raise RunError("time ran out before any layout was placed", hint="allow more with --time-limit")
         raise explain_infeasible(question, space.columns, space.costs, space.policies)
-    estimates = [_estimate(question, space, row, placement) for row, (placement, _) in state.best.items()]
+    worst = state.kth_seconds * (1 + TOLERANCE)
+    leaders = [(row, placement) for row, (placement, seconds) in state.best.items() if seconds <= worst]
+    estimates = [_estimate(question, space, row, placement) for row, placement in leaders]
     ranked = sorted(estimates, key=lambda e: (e.step_seconds, e.peak_bytes, str(e.layout)))[:top]
     return SearchResult(estimates=tuple(ranked), certificate=state.certificate(question))
 
@@ -218,6 +220,7 @@ class _State:
         self.decided = np.zeros(rows, dtype=np.bool_)
         for group in self.space.groups:
             self.bound[group] = quick_bounds(self.space.group(group))
+            self.refined[group] = self.space.columns.vpp[group] > 1  # their bound has no finer one
 
     @property
     def kth_seconds(self) -> float:
@@ -262,12 +265,12 @@ class _State:
         self.refined[rows] = True
 
     def _place(self, row: int) -> None:
-        """Give a row a good placement; for an interleaved row it is the best one, and the row is decided."""
-        leaf = self.space.leaf(row)
-        found = best_pattern(leaf) if leaf.vpp > 1 else good_placement(leaf)
+        """Give a row a good placement; an interleaved row gets its best one, if that can matter, and is decided."""
+        leaf, cut_off = self.space.leaf(row), self.kth_seconds
+        found = best_pattern(leaf, cut_off) if leaf.vpp > 1 else good_placement(leaf)
         if found:
             self.best[row] = found
-        seconds = found[1] if found else math.inf
+        seconds = found[1] if found else cut_off
         if leaf.vpp > 1 or seconds <= self.bound[row] * (1 + TOLERANCE):
             self._decide(row, seconds)
 
