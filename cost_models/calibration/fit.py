@@ -1,0 +1,183 @@
+"""Measurements → hardware profile: few constants by robust least squares, and curves where no constant does.
+
+    matrix product   start-up + flops / (peak · efficiency) · (1 + k_half / k), in tile waves on a GPU
+    attention        flops / (peak · efficiency), and a curve over sequence length for each head width
+    element-wise     bytes / (bandwidth · efficiency), and a curve over elements for each operator
+    optimizer        tensors · start-up + bytes / (bandwidth · efficiency)
+    host             a tiny block's seconds beyond those of its operators
+    collectives      a curve over message bytes for each group size
+
+Rows of processes that measured side by side are averaged. What is not measured (network, jitter) stays as in
+the base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.breakdown import Breakdown
+from cost_models.calibration.curve_fits import (
+    attention_curves,
+    collective_curves,
+    operator_curves,
+    rounded,
+)
+from cost_models.calibration.host_fit import host_layer_seconds, tensor_parallel_host_seconds
+from cost_models.calibration.measured_cluster import measured_gpu
+from cost_models.calibration.measurements import Measurement, merge, select
+from cost_models.calibration.robust import relative_errors, relative_least_squares
+from cost_models.compute.device import Device
+from cost_models.compute.gemm import gemm_seconds
+from cost_models.errors import InputError
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, Precision
+from cost_models.specs.hardware import HardwareProfile
+
+Array = npt.NDArray[np.float64]
+
+OPTIMIZER_BYTES = 32.0
+"""AdamW in fp32, per parameter: gradient, both moments and weight, each counted read and written."""
+_EFFICIENCY_RANGE = (1e-6, 1.5)
+_TENSORS_MOVED = {"add": 3.0, "multiply": 3.0, "copy": 2.0, "relu": 2.0}
+"""Plain operators → tensors read and written: what memory efficiency is judged by."""
+_FAMILIES = ("matrix", "attention", "operator", "optimizer", "host")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A profile and how well it reproduces what it was fitted to."""
+
+    profile: HardwareProfile
+    residuals: Breakdown
+    """Median absolute relative error of the fitted constants, by kind of measurement."""
+    noise: float
+    """Median relative distance of the median repetition from the quiet one: the machine's own noise."""
+
+
+def fit_profile(
+    measurements: Sequence[Measurement],
+    cluster: ClusterSpec,
+    base: HardwareProfile,
+    *,
+    name: str,
+    precision: Precision,
+    source: str,
+) -> Fit:
+    """The profile of one device of `cluster`, measured in `precision`; `base` gives what is not measured.
+
+    Peak and bandwidth of a CPU are what was measured, those of a GPU its datasheet's. `source` opens the
+    provenance; the number of points, the residuals and the noise are added to it.
+
+    Raises:
+        InputError: a family of measurements is missing.
+    """
+    rows = merge(measurements)
+    if missing := [kind for kind in _FAMILIES if not any(row.kind == kind for row in rows)]:
+        raise InputError(f"nothing was measured of {', '.join(missing)}")
+    gpu = measured_gpu(rows, cluster.gpu)
+    peak = gpu.peak[precision]
+    efficiency, k_half, matrix_error = _matrices(rows, gpu, base, precision)
+    optimizer_rate, optimizer_error = _optimizer(rows)
+    residuals = Breakdown.of(matrix=matrix_error, optimizer=optimizer_error)
+    noise = float(np.median([row.noise for row in measurements]))
+    constants = {
+        "name": name,
+        "tier": "measured",
+        "gpu": gpu.name,
+        "gemm_efficiency": efficiency,
+        "gemm_k_half": k_half,
+        "attention_forward_efficiency": _attention_efficiency(rows, "forward", peak),
+        "attention_backward_efficiency": _attention_efficiency(rows, "backward", peak),
+        "memory_efficiency": _memory_efficiency(rows, gpu, precision),
+        "kernel_seconds": rounded(min(row.seconds for row in select(rows, "operator"))),
+        "optimizer_efficiency": _efficiency(optimizer_rate / gpu.memory_bandwidth),
+        "measured_peak": rounded(peak) if gpu.kind == "cpu" else None,
+        "measured_bandwidth": rounded(gpu.memory_bandwidth) if gpu.kind == "cpu" else None,
+        "operators": operator_curves(rows),
+        "attention": attention_curves(rows),
+        "collectives": collective_curves(rows),
+        "median_error": None,
+        "validated_runs": 0,
+        "source": _provenance(source, measurements, residuals, noise),
+    }
+    profile = base.model_copy(update=constants)
+    profile = profile.model_copy(
+        update={
+            "host_layer_seconds": rounded(host_layer_seconds(rows, profile, peak)),
+            "tensor_parallel_host_seconds": rounded(
+                tensor_parallel_host_seconds(rows, otherwise=base.tensor_parallel_host_seconds)
+            ),
+        }
+    )
+    return Fit(profile=profile, residuals=residuals, noise=noise)
+
+
+def _matrices(
+    rows: Sequence[Measurement], gpu: GpuSpec, base: HardwareProfile, precision: Precision
+) -> tuple[float, float, float]:
+    """(efficiency, k_half, median error): seconds = start-up + ideal · (1 + k_half / k) / efficiency.
+
+    `ideal` is the cost model's own formula at efficiency 1, so tile waves and the memory roof are taken out
+    alike.
+    """
+    chosen = [row for row in select(rows, "matrix") if row.name.endswith(f".{precision}")]
+    perfect = base.model_copy(update={"gemm_efficiency": 1.0, "gemm_k_half": 0.0, "kernel_seconds": 0.0})
+    device = Device(
+        profile=perfect,
+        peak=gpu.peak[precision],
+        memory_rate=np.inf,
+        optimizer_rate=np.inf,
+        sm_count=gpu.sm_count,
+        element_bytes=1.0,
+        launches_ahead=gpu.kind != "cpu",
+    )
+    shapes = np.array([row.shape for row in chosen], dtype=np.float64)
+    seconds = np.array([row.seconds for row in chosen])
+    ideal = gemm_seconds(shapes[:, 0], shapes[:, 1], shapes[:, 2], device)
+    terms = np.stack([ideal, ideal / shapes[:, 2], np.ones(len(chosen))], axis=1)
+    slope, fill, startup = relative_least_squares(terms, seconds)
+    slope = max(slope, np.finfo(np.float64).tiny)
+    errors = relative_errors(terms, np.array([slope, fill, startup]), seconds)
+    return _efficiency(1.0 / slope), rounded(fill / slope), float(np.median(np.abs(errors)))
+
+
+def _optimizer(rows: Sequence[Measurement]) -> tuple[float, float]:
+    """(bytes/s, median error) of the update without each tensor's start-up."""
+    chosen = select(rows, "optimizer")
+    seconds = np.array([row.seconds for row in chosen])
+    moved = np.array([OPTIMIZER_BYTES * row.size for row in chosen])
+    terms = np.stack([moved, np.array([float(row.shape[0]) for row in chosen])], axis=1)
+    coefficients = relative_least_squares(terms, seconds)
+    errors = relative_errors(terms, coefficients, seconds)
+    return 1.0 / max(coefficients[0], np.finfo(np.float64).tiny), float(np.median(np.abs(errors)))
+
+
+def _attention_efficiency(rows: Sequence[Measurement], direction: str, peak: float) -> float:
+    """Median share of peak over the measured sequences and head widths."""
+    return _efficiency(
+        float(np.median([row.size / row.seconds / peak for row in select(rows, "attention", direction)]))
+    )
+
+
+def _memory_efficiency(rows: Sequence[Measurement], gpu: GpuSpec, precision: Precision) -> float:
+    """Median share of bandwidth of plain operators at their largest size."""
+    element_bytes = 4.0 if precision == "fp32" else 2.0
+    largest = {
+        name: max(found, key=lambda row: row.size)
+        for name in _TENSORS_MOVED
+        if (found := select(rows, "operator", name))
+    }
+    rates = [_TENSORS_MOVED[name] * element_bytes * row.size / row.seconds for name, row in largest.items()]
+    return _efficiency(float(np.median(rates)) / gpu.memory_bandwidth)
+
+
+def _efficiency(value: float) -> float:
+    return rounded(float(np.clip(value, *_EFFICIENCY_RANGE)))
+
+
+def _provenance(source: str, measurements: Sequence[Measurement], residuals: Breakdown, noise: float) -> str:
+    fitted = ", ".join(f"{kind} {error:.1%}" for kind, error in residuals)
+    return f"{source}; {len(measurements)} points; median residual: {fitted}; machine noise {noise:.1%}"

@@ -1,0 +1,68 @@
+"""What a microbenchmark hands to the fit: one row per thing timed, free of torch, written as CSV or JSON."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean
+from typing import Any, Literal
+
+Kind = Literal["matrix", "attention", "operator", "memory", "optimizer", "host", "collective"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One timed thing on one process.
+
+    `shape` and `size` by kind:
+    matrix (m, n, k) and FLOPs · attention (sequence, head_dim) and FLOPs of one causal head · operator () and
+    elements · memory () and bytes read + written · optimizer (tensors,) and parameters · host () and 1 ·
+    collective (group size,) and bytes of the full tensor.
+    """
+
+    kind: Kind
+    name: str
+    """`forward` and `backward` passes are told apart here: `gelu` and `gelu.backward`."""
+    shape: tuple[int, ...] = ()
+    size: float
+    seconds: float
+    """Of the quiet machine: the fastest repetition."""
+    median_seconds: float
+    """Median repetition; its distance to `seconds` is the noise."""
+    rank: int = 0
+
+    @property
+    def noise(self) -> float:
+        """Relative distance of the median from the quiet value."""
+        return self.median_seconds / self.seconds - 1.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> Measurement:
+        """The inverse of `as_dict`, also after JSON turned the tuple into a list."""
+        return cls(**{**row, "shape": tuple(row["shape"])})
+
+
+def select(measurements: Iterable[Measurement], kind: Kind, name: str | None = None) -> list[Measurement]:
+    """Those of one kind, and of one name if given."""
+    return [row for row in measurements if row.kind == kind and name in (None, row.name)]
+
+
+def merge(measurements: Iterable[Measurement]) -> list[Measurement]:
+    """One row for each thing that several processes timed side by side: the mean of their seconds."""
+    together: dict[tuple[str, str, tuple[int, ...], float], list[Measurement]] = defaultdict(list)
+    for row in measurements:
+        together[row.kind, row.name, row.shape, row.size].append(row)
+    return [
+        replace(
+            rows[0],
+            rank=0,
+            seconds=fmean(row.seconds for row in rows),
+            median_seconds=fmean(row.median_seconds for row in rows),
+        )
+        for rows in together.values()
+    ]

@@ -1,0 +1,32 @@
+"""The environment every worker process starts with: one thread each, and an allocator that keeps its pages.
+
+By default glibc hands large freed blocks back to the kernel, so activations are faulted in page by page again
+on every step: on a virtual machine a fresh 4 MiB tensor takes twenty times as long to fill as a kept one.
+Keeping freed memory and asking for huge pages makes CPU runs faster and repeatable. Ignored where the C
+library is not glibc, and harmless with CUDA.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+_KEEP_PAGES = {
+    "glibc.malloc.mmap_max": "0",
+    "glibc.malloc.trim_threshold": str(1 << 40),
+    "glibc.malloc.hugetlb": "1",
+}
+
+
+def worker_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """`base` (default: this process's environment) with what it does not decide itself, for a new process.
+
+    It must be set before the process starts: the C library reads it once, at start-up.
+    """
+    environment = dict(os.environ if base is None else base)
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    chosen = environment.get("GLIBC_TUNABLES", "")
+    named = {setting.partition("=")[0] for setting in chosen.split(":")}
+    added = [f"{name}={value}" for name, value in _KEEP_PAGES.items() if name not in named]
+    environment["GLIBC_TUNABLES"] = ":".join(filter(None, [chosen, *added]))
+    return environment

@@ -1,0 +1,11 @@
+"""How a calibrating process tells its parent what it begins, on a line of its own among warnings."""
+
+from __future__ import annotations
+
+FAMILY_MARK = "measuring: "
+"""Start of the line; the family's name follows."""
+
+
+def announce(family: str) -> None:
+    """Write the line at once."""
+    print(f"{FAMILY_MARK}{family}", flush=True)

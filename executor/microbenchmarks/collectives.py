@@ -1,0 +1,71 @@
+"""Collectives between processes over message and group sizes; `size` is the full tensor's bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+
+from cost_models.calibration.measurements import Measurement
+from executor.microbenchmarks.scale import Scale
+from executor.microbenchmarks.stopwatch import Stopwatch
+
+_REPEATS_SMALL, _REPEATS_LARGE = 20, 5
+_LARGE_BYTES = 2**21
+_PING, _PONG = 0, 1
+
+
+def collectives(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """All operations over groups of 2, 4, … ranks up to everybody; only the members of a group report."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for size in _group_sizes(world):
+        members = list(range(size))
+        group = dist.new_group(members)
+        if rank in members:
+            assert group is not None
+            for message in scale.messages:
+                yield from _one_size(watch, message, size, group)
+        dist.barrier()
+
+
+def _group_sizes(world: int) -> list[int]:
+    """2, 4, 8, … and the world itself."""
+    sizes = {2**power for power in range(1, world.bit_length()) if 2**power <= world}
+    return sorted(sizes | ({world} if world > 1 else set()))
+
+
+def _one_size(watch: Stopwatch, message: int, size: int, group: dist.ProcessGroup) -> Iterator[Measurement]:
+    elements = max(size, message // 4 // size * size)
+    full = torch.ones(elements, device=watch.device)
+    shard = torch.ones(elements // size, device=watch.device)
+    other = torch.empty_like(full)
+    calls: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: dist.all_reduce(full, group=group),
+        "all_gather": lambda: dist.all_gather_into_tensor(other, shard, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(shard, full, group=group),
+        "all_to_all": lambda: dist.all_to_all_single(other, full, group=group),
+    }
+    if size == 2:
+        calls["p2p"] = lambda: _ping_pong(full, group)
+    for name, call in calls.items():
+        timing = watch.elapsed(call, _REPEATS_LARGE if message >= _LARGE_BYTES else _REPEATS_SMALL)
+        trips = 2.0 if name == "p2p" else 1.0
+        yield Measurement(
+            kind="collective",
+            name=name,
+            shape=(size,),
+            size=4.0 * elements,
+            seconds=timing.quiet / trips,
+            median_seconds=timing.median / trips,
+        )
+
+
+def _ping_pong(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
+    """There and back between ranks 0 and 1."""
+    if dist.get_rank() == _PING:
+        dist.send(tensor, _PONG, group=group)
+        dist.recv(tensor, _PONG, group=group)
+    else:
+        dist.recv(tensor, _PING, group=group)
+        dist.send(tensor, _PING, group=group)

@@ -1,0 +1,145 @@
+"""Element-wise operators, memory copies and the optimizer: what memory or plain arithmetic bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from cost_models.calibration.measurements import Measurement
+from cost_models.specs.hardware import ElementwiseOperator
+from executor.microbenchmarks.rotation import copies, in_turn
+from executor.microbenchmarks.scale import Scale
+from executor.microbenchmarks.stopwatch import Stopwatch, Timing
+
+Tensors = tuple[torch.Tensor, ...]
+_HEAD_DIM = 64
+_VOCABULARY = 4096
+_DROPOUT = 0.1
+_LEAST_SHARE = 0.1
+_TENSORS_TOUCHED = 2.0
+_TOUCHED_PER_PARAMETER = 7.0
+"""AdamW in one precision reads gradient, weight and both moments and writes the last three."""
+
+
+def element_wise(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """Every operator forward, and backward where autograd launches something."""
+    engine_seconds = _autograd_call(watch)
+    for elements in scale.elements:
+        rows = max(1, elements // scale.width)
+        count = copies(scale, _TENSORS_TOUCHED * scale.element_bytes * elements)
+        tables = [_operators(watch.device, scale, rows) for _ in range(count)]
+        for name in tables[0]:
+            variants = [table[name] for table in tables]
+            forward = in_turn([partial(_without_gradient, call, leaves) for call, leaves in variants])
+            yield _row(name, elements, watch.compute(forward))
+            backward = [_backward(call, leaves) for call, leaves in variants]
+            if all(backward):
+                timing = watch.compute(in_turn([call for call in backward if call]))
+                yield _row(f"{name}.backward", elements, _without(engine_seconds, timing))
+
+
+def _backward(call: Callable[..., torch.Tensor], leaves: Tensors) -> Callable[[], object] | None:
+    """The backward pass of one call, to be repeated; None where no input needs a gradient."""
+    needing = tuple(leaf for leaf in leaves if leaf.requires_grad)
+    if not needing:
+        return None
+    out = call(*leaves)
+    return partial(torch.autograd.grad, out, needing, torch.ones_like(out), retain_graph=True)
+
+
+def _operators(
+    device: torch.device, scale: Scale, rows: int
+) -> dict[ElementwiseOperator, tuple[Callable[..., torch.Tensor], Tensors]]:
+    """Operator → (call, inputs) over `rows` × width elements; inputs that require gradients get them."""
+    width = (scale.width,)
+    x, y = (scale.tensor(device, rows, scale.width).requires_grad_() for _ in range(2))
+    plain = scale.tensor(device, rows, scale.width)
+    weight, bias = (scale.tensor(device, scale.width).requires_grad_() for _ in range(2))
+    heads = scale.tensor(device, 1, rows, scale.width // _HEAD_DIM, _HEAD_DIM).requires_grad_()
+    angles = torch.randn(rows, 1, _HEAD_DIM // 2, device=device)
+    table = scale.tensor(device, _VOCABULARY, scale.width).requires_grad_()
+    token_ids = torch.randint(_VOCABULARY, (rows,), device=device)
+    lines = max(1, rows * scale.width // _VOCABULARY)
+    logits = torch.randn(lines, _VOCABULARY, device=device).requires_grad_()
+    targets = torch.randint(_VOCABULARY, (lines,), device=device)
+    return {
+        "layernorm": (lambda x, w, b: F.layer_norm(x, width, w, b), (x, weight, bias)),
+        "rmsnorm": (lambda x, w: F.rms_norm(x, width, w), (x, weight)),
+        "gelu": (F.gelu, (x,)),
+        "silu": (F.silu, (x,)),
+        "relu": (F.relu, (x,)),
+        "squared-relu": (lambda x: F.relu(x).square(), (x,)),
+        "multiply": (torch.mul, (x, y)),
+        "add": (torch.add, (plain, plain.clone())),
+        "dropout": (lambda x: F.dropout(x, _DROPOUT, training=True), (x,)),
+        "rotary": (partial(_rotate, cosine=angles.cos(), sine=angles.sin()), (heads,)),
+        "copy": (lambda x: x.transpose(1, 2).contiguous(), (heads.detach(),)),
+        "bias-gradient": (lambda x: x.sum(0), (plain,)),
+        "embedding": (partial(F.embedding, token_ids), (table,)),
+        "cross-entropy": (lambda logits: F.cross_entropy(logits, targets), (logits,)),
+    }
+
+
+def _rotate(x_BSHD: torch.Tensor, *, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """Rotary positions, halves convention, computed in fp32."""
+    left, right = x_BSHD.float().chunk(2, dim=-1)
+    turned = torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1)
+    return turned.type_as(x_BSHD)
+
+
+def memory(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """Copies between two arrays far larger than the caches; bytes read plus bytes written."""
+    source = torch.ones(scale.memory_bytes // 4, device=watch.device)
+    target = torch.zeros_like(source)
+    timing = watch.compute(lambda: target.copy_(source))
+    moved = 2.0 * scale.memory_bytes
+    yield Measurement(
+        kind="memory", name="copy", size=moved, seconds=timing.quiet, median_seconds=timing.median
+    )
+
+
+def optimizer(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """AdamW steps as the executor takes them; `size` is parameters."""
+    for tensors, parameters in scale.optimizer_shapes:
+        leaves = [torch.zeros(parameters, device=watch.device, requires_grad=True) for _ in range(tensors)]
+        for leaf in leaves:
+            leaf.grad = torch.ones_like(leaf)
+        adamw = torch.optim.AdamW(leaves, foreach=False)
+        timing = watch.compute(adamw.step)
+        yield Measurement(
+            kind="optimizer",
+            name="adamw",
+            shape=(tensors,),
+            size=float(tensors * parameters),
+            seconds=timing.quiet,
+            median_seconds=timing.median,
+        )
+
+
+def _autograd_call(watch: Stopwatch) -> float:
+    """Seconds to call the autograd engine, for a view that launches nothing: a model calls it once."""
+    leaf = torch.zeros(1, device=watch.device, requires_grad=True)
+    out, gradient = leaf.view(1), torch.ones(1, device=watch.device)
+    return watch.compute(partial(torch.autograd.grad, out, (leaf,), gradient, retain_graph=True)).quiet
+
+
+def _without(engine_seconds: float, timing: Timing) -> Timing:
+    """Never less than a tenth of what was timed: the engine's own call is noisy."""
+    return Timing(
+        quiet=max(timing.quiet - engine_seconds, _LEAST_SHARE * timing.quiet),
+        median=max(timing.median - engine_seconds, _LEAST_SHARE * timing.median),
+    )
+
+
+def _without_gradient(call: Callable[..., torch.Tensor], leaves: Tensors) -> torch.Tensor:
+    with torch.no_grad():
+        return call(*leaves)
+
+
+def _row(name: str, elements: int, timing: Timing) -> Measurement:
+    return Measurement(
+        kind="operator", name=name, size=float(elements), seconds=timing.quiet, median_seconds=timing.median
+    )

@@ -1,0 +1,111 @@
+"""Which sizes to measure: what a small model meets on a CPU, what a large one meets on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from cost_models.specs.cluster import Precision
+
+_DTYPES: dict[Precision, torch.dtype] = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp8": torch.bfloat16,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Sizes of every microbenchmark."""
+
+    precision: Precision
+    products: tuple[tuple[int, int, int], ...]
+    """(tokens, columns out, inner) of linear layers."""
+    head_dims: tuple[int, ...]
+    sequences: tuple[int, ...]
+    attention_tokens: int
+    """Heads × sequence of one attention call: enough to fill the device."""
+    elements: tuple[int, ...]
+    """Sizes of element-wise operators."""
+    width: int
+    """Width of the rows that element-wise operators work on."""
+    cold_bytes: int
+    """Operands of repeated calls are spread over this much, beyond the cache next to a core."""
+    memory_bytes: int
+    """Size of the arrays that measure memory bandwidth: far beyond every cache."""
+    optimizer_shapes: tuple[tuple[int, int], ...]
+    """(tensors, parameters of each)."""
+    messages: tuple[int, ...]
+    """Bytes of the full tensor of collectives."""
+
+    def tensor(self, device: torch.device, *shape: int) -> torch.Tensor:
+        """Random values in the training precision."""
+        return torch.randn(shape, device=device).to(_DTYPES[self.precision])
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one value in the training precision."""
+        return _DTYPES[self.precision].itemsize
+
+    def heads(self, sequence: int) -> int:
+        """Heads of one attention call."""
+        return max(1, self.attention_tokens // sequence)
+
+
+def _linears(tokens: tuple[int, ...], widths: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
+    """The linear layers of blocks of these widths: queries, keys and values; projection; up; down."""
+    return tuple(
+        (m, n, k) for m in tokens for h in widths for n, k in ((3 * h, h), (h, h), (4 * h, h), (h, 4 * h))
+    )
+
+
+def cpu_scale(*, quick: bool) -> Scale:
+    """Hidden 64 to 512, up to a thousand tokens, fp32: 16-bit products are emulated on most CPUs."""
+    return Scale(
+        precision="fp32",
+        products=(
+            *_linears((128, 512) if quick else (64, 256, 1024), (64, 256) if quick else (64, 128, 256, 512)),
+            (256, 8192, 128),
+        ),
+        head_dims=(16, 32, 64) if quick else (16, 32, 64, 128),
+        sequences=(64, 128, 256, 512) if quick else (32, 64, 128, 256, 512, 1024),
+        attention_tokens=1024,
+        elements=(2**12, 2**15, 2**17, 2**20) if quick else (2**12, 2**15, 2**17, 2**19, 2**21, 2**23),
+        width=256,
+        cold_bytes=2**23,
+        memory_bytes=2**27,
+        optimizer_shapes=((32, 2**10), (4, 2**18), (4, 2**20)),
+        messages=_octaves(2**10, 2**22 if quick else 2**25, 4 if quick else 2),
+    )
+
+
+def cuda_scale(precision: Precision, *, quick: bool) -> Scale:
+    """Hidden 1024 to 8192, thousands of tokens, 16-bit."""
+    return Scale(
+        precision=precision,
+        products=(
+            *_linears((2048, 8192) if quick else (1024, 2048, 4096, 8192), (2048, 4096)),
+            (4096, 14336, 4096),
+            (4096, 8192, 8192),
+            (4096, 32000, 4096),
+        ),
+        head_dims=(64, 128),
+        sequences=(1024, 2048, 4096, 8192) if quick else (512, 1024, 2048, 4096, 8192, 16384),
+        attention_tokens=2**17,
+        elements=(2**16, 2**20, 2**23, 2**26) if quick else (2**14, 2**17, 2**20, 2**22, 2**24, 2**26, 2**28),
+        width=4096,
+        cold_bytes=2**27,
+        memory_bytes=2**31,
+        optimizer_shapes=((32, 2**10), (8, 2**22), (8, 2**25)),
+        messages=_octaves(2**12, 2**28, 4 if quick else 2),
+    )
+
+
+def _octaves(low: int, high: int, factor: int) -> tuple[int, ...]:
+    """low, low · factor, … up to high."""
+    sizes = [low]
+    while sizes[-1] * factor <= high:
+        sizes.append(sizes[-1] * factor)
+    return tuple(sizes)

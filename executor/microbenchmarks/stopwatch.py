@@ -1,0 +1,103 @@
+"""Time a callable on a CPU or a CUDA device: warm up, repeat within a budget, keep quiet and median."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+_LEAST_REPEATS = 3
+_MOST_REPEATS = 100
+_BATCHES = 8
+"""CUDA: timed batches of launches; one launch alone would measure the launch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds of one call."""
+
+    quiet: float
+    median: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopwatch:
+    """How to time on one device.
+
+    On a CPU the clock is the thread's own time, so that neighbours on a shared machine do not count; work
+    that waits for other processes needs `elapsed`. On CUDA events on the stream are the clock.
+    """
+
+    device: torch.device
+    budget_seconds: float
+    """Time to spend on repetitions of one measurement."""
+
+    def compute(self, call: Callable[[], object]) -> Timing:
+        """Device time of `call`."""
+        if self.device.type == "cuda":
+            return self._events(call)
+        return self._clock(call, time.thread_time)
+
+    def host(self, call: Callable[[], object]) -> Timing:
+        """Host time until `call` returns, without waiting for the device."""
+        timing = self._clock(call, time.thread_time)
+        self.settle()
+        return timing
+
+    def elapsed(self, call: Callable[[], object], repeats: int) -> Timing:
+        """Wall time of `call` run the same number of times on every process (collectives must match up).
+
+        The quiet value is the lower quartile: waking the other side is part of the cost, a neighbour's slice
+        is not.
+        """
+        call()
+        times = []
+        for _ in range(repeats):
+            self.settle()
+            start = time.perf_counter()
+            call()
+            self.settle()
+            times.append(time.perf_counter() - start)
+        return Timing(quiet=statistics.quantiles(times, n=4)[0], median=statistics.median(times))
+
+    def settle(self) -> None:
+        """Wait for the device."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _clock(self, call: Callable[[], object], clock: Callable[[], float]) -> Timing:
+        call()
+        start = time.perf_counter()
+        call()
+        repeats = self._repeats(time.perf_counter() - start)
+        times = []
+        for _ in range(repeats):
+            begin = clock()
+            call()
+            times.append(clock() - begin)
+        return Timing(quiet=min(times), median=statistics.median(times))
+
+    def _events(self, call: Callable[[], object]) -> Timing:
+        call()
+        self.settle()
+        start = time.perf_counter()
+        call()
+        self.settle()
+        launches = max(1, self._repeats(time.perf_counter() - start) // _BATCHES)
+        times = []
+        for _ in range(_BATCHES):
+            begin, end = (torch.Event("cuda", enable_timing=True) for _ in range(2))
+            begin.record()
+            for _ in range(launches):
+                call()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) / 1e3 / launches)
+        return Timing(quiet=min(times), median=statistics.median(times))
+
+    def _repeats(self, once: float) -> int:
+        wanted = int(self.budget_seconds / max(once, 1e-9))
+        return max(_LEAST_REPEATS, min(_MOST_REPEATS, wanted))

@@ -1,0 +1,97 @@
+"""One calibrating process: measures everything while its neighbours do the same, and writes JSON.
+
+Training loads all processes at once, so rates are taken at once too: a barrier before each family of
+measurements keeps the processes side by side, contending for cores, caches and memory as they will.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from cost_models.calibration.measurements import Measurement
+from executor.microbenchmarks.announce import announce
+from executor.microbenchmarks.collectives import collectives
+from executor.microbenchmarks.host import host_overhead
+from executor.microbenchmarks.operators import element_wise, memory, optimizer
+from executor.microbenchmarks.products import attention_cores, matrix_products
+from executor.microbenchmarks.scale import Scale, cpu_scale, cuda_scale
+from executor.microbenchmarks.stopwatch import Stopwatch
+
+_QUICK_BUDGET_SECONDS, _BUDGET_SECONDS = 0.02, 0.08
+_TOUCHED_BYTES = 2**29
+
+Family = Callable[[], Iterator[Measurement]]
+
+
+def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None]) -> list[Measurement]:
+    """All families in turn; collectives only where there is a process group."""
+    _touch_memory(watch)
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    families: dict[str, Family] = {
+        "matrix products": lambda: matrix_products(watch, scale),
+        "attention": lambda: attention_cores(watch, scale),
+        "element-wise operators": lambda: element_wise(watch, scale),
+        "memory": lambda: memory(watch, scale),
+        "optimizer": lambda: optimizer(watch, scale),
+        "host": lambda: host_overhead(watch, world),
+    }
+    if world > 1:
+        families["collectives"] = lambda: collectives(watch, scale)
+    rows: list[Measurement] = []
+    for name, family in families.items():
+        on_progress(name)
+        if world > 1:
+            dist.barrier()
+        rows.extend(replace(row, rank=rank) for row in family())
+    return rows
+
+
+def _touch_memory(watch: Stopwatch) -> None:
+    """Fault the pages in that the measurements will use: training does it in its first step."""
+    torch.ones(_TOUCHED_BYTES, dtype=torch.uint8, device=watch.device)
+
+
+def main() -> None:
+    """`python -m executor.microbenchmarks.worker --rank 0 --world 2 --folder DIR [--quick]`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--world", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="bf16")
+    parser.add_argument("--quick", action="store_true")
+    arguments = parser.parse_args()
+    torch.manual_seed(arguments.rank)
+    torch.set_num_threads(1)
+    device = torch.device(f"cuda:{arguments.rank}" if arguments.device == "cuda" else "cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        scale = cuda_scale(arguments.precision, quick=arguments.quick)
+    else:
+        scale = cpu_scale(quick=arguments.quick)
+    if arguments.world > 1:
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            init_method=(arguments.folder / "rendezvous").as_uri(),
+            rank=arguments.rank,
+            world_size=arguments.world,
+        )
+    budget = _QUICK_BUDGET_SECONDS if arguments.quick else _BUDGET_SECONDS
+    watch = Stopwatch(device=device, budget_seconds=budget)
+    rows = measure(watch, scale, on_progress=announce)
+    text = json.dumps([row.as_dict() for row in rows])
+    (arguments.folder / f"rank-{arguments.rank}.json").write_text(text, encoding="utf-8")
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
