@@ -29,9 +29,9 @@ def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, floa
     rank is never idle less than the way to and from it, so once work and way alone take longer than the best, so do all
     patterns that follow.
     """
-    pattern_TS = np.repeat(chunk_patterns(leaf.allowed[0], leaf.vpp), leaf.pp, axis=1)
     layers_S = np.full(leaf.num_stages, leaf.sizes.start)
-    pattern_TS = pattern_TS[leaf.fits(np.broadcast_to(layers_S, pattern_TS.shape), pattern_TS)]
+    pattern_TC = _fastest(leaf, _fitting(leaf, chunk_patterns(leaf.allowed[0], leaf.vpp)))
+    pattern_TS = np.repeat(pattern_TC, leaf.pp, axis=1)
     busy_T = leaf.busy_seconds(np.broadcast_to(layers_S, pattern_TS.shape), pattern_TS)
     order_T = np.argsort(busy_T, kind="stable")
     best: tuple[Placement, float] | None = None
@@ -42,3 +42,22 @@ def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, floa
         if best is None or seconds < best[1]:
             best = Placement(tuple(layers_S.tolist()), tuple(policies_S.tolist())), seconds
     return best
+
+
+def _fitting(leaf: Leaf, pattern_TC: Ints) -> Ints:
+    """The patterns with which every rank stays within its memory."""
+    pattern_TS = np.repeat(pattern_TC, leaf.pp, axis=1)
+    layers_TS = np.full(pattern_TS.shape, leaf.sizes.start)
+    fitting_TC: Ints = pattern_TC[leaf.fits(layers_TS, pattern_TS)]
+    return fitting_TC
+
+
+def _fastest(leaf: Leaf, pattern_TC: Ints) -> Ints:
+    """Those that no other one equals or beats on every chunk: a timeline is never shorter for longer actions."""
+    backward_TC = leaf.policy_cost("layer_backward")[pattern_TC]
+    kept: list[int] = []
+    for row in np.argsort(backward_TC.sum(axis=1), kind="stable").tolist():
+        if not (backward_TC[kept] <= backward_TC[row]).all(axis=1).any():
+            kept.append(row)
+    fastest_TC: Ints = pattern_TC[kept]
+    return fastest_TC
