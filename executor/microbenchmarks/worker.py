@@ -25,14 +25,13 @@ from executor.microbenchmarks.scale import Scale, cpu_scale, cuda_scale
 from executor.microbenchmarks.stopwatch import Stopwatch
 
 _QUICK_BUDGET_SECONDS, _BUDGET_SECONDS = 0.02, 0.08
-_TOUCHED_BYTES = 2**29
+_TOUCHED_BYTES = 2**28
 
 Family = Callable[[], Iterator[Measurement]]
 
 
 def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None]) -> list[Measurement]:
     """All families in turn; collectives only where there is a process group."""
-    _touch_memory(watch)
     world = dist.get_world_size() if dist.is_initialized() else 1
     rank = dist.get_rank() if dist.is_initialized() else 0
     families: dict[str, Family] = {
@@ -54,9 +53,9 @@ def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None
     return rows
 
 
-def _touch_memory(watch: Stopwatch) -> None:
+def _touch_memory(device: torch.device) -> None:
     """Fault the pages in that the measurements will use: training does it in its first step."""
-    torch.ones(_TOUCHED_BYTES, dtype=torch.uint8, device=watch.device)
+    torch.ones(_TOUCHED_BYTES, dtype=torch.uint8, device=device)
 
 
 def main() -> None:
@@ -86,6 +85,7 @@ def main() -> None:
         )
     budget = _QUICK_BUDGET_SECONDS if arguments.quick else _BUDGET_SECONDS
     watch = Stopwatch(device=device, budget_seconds=budget)
+    _touch_memory(device)
     rows = measure(watch, scale, on_progress=announce)
     text = json.dumps([row.as_dict() for row in rows])
     (arguments.folder / f"rank-{arguments.rank}.json").write_text(text, encoding="utf-8")

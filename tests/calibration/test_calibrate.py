@@ -1,0 +1,81 @@
+"""Measuring for real, tiny: the rows fit, the file replays, the failures are errors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from cost_models.calibration.measurements import Measurement
+from cost_models.errors import HostError
+from cost_models.specs import catalog
+from executor.calibrate import fit_measurements, measure, save_profile
+from executor.environment import worker_environment
+from executor.microbenchmarks import worker
+from executor.microbenchmarks.scale import cpu_scale
+from executor.microbenchmarks.stopwatch import Stopwatch
+
+TINY = replace(
+    cpu_scale(quick=True),
+    products=((64, 64, 64), (128, 64, 128), (128, 128, 64)),
+    head_dims=(16,),
+    sequences=(32, 64),
+    attention_tokens=64,
+    elements=(2**10, 2**12),
+    cold_bytes=2**16,
+    memory_bytes=2**20,
+    optimizer_shapes=((4, 2**8), (4, 2**12)),
+)
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Measurement]:
+    watch = Stopwatch(device=torch.device("cpu"), budget_seconds=1e-3)
+    return worker.measure(watch, TINY, on_progress=lambda family: None)
+
+
+def test_one_process_measures_every_family_and_they_fit(rows: list[Measurement]) -> None:
+    assert all(row.seconds > 0 and row.median_seconds > 0 for row in rows)
+    profile = fit_measurements(rows, catalog.local_cluster(1), "fp32").profile
+    assert profile.tier == "measured"
+    assert profile.measured_peak
+    assert {curve.operator for curve in profile.operators} >= {
+        "layernorm",
+        "rmsnorm",
+        "gelu",
+        "cross-entropy",
+    }
+    assert profile.attention[0].head_dim == 16
+    assert not profile.collectives
+
+
+def test_a_profile_reads_back_as_it_was_written(rows: list[Measurement], tmp_path: Path) -> None:
+    profile = fit_measurements(rows, catalog.local_cluster(1), "fp32").profile
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    save_profile(profile, first)
+    save_profile(profile, first)
+    assert catalog.load_profile(str(first)) == profile
+    save_profile(catalog.load_profile(str(first)), second)
+    assert first.read_bytes() == second.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first.yaml", "second.yaml"]
+
+
+def test_measurements_survive_json(rows: list[Measurement]) -> None:
+    assert [Measurement.from_dict(row.as_dict()) for row in rows] == rows
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this host has CUDA devices")
+def test_cuda_without_devices_is_an_error_about_the_host() -> None:
+    with pytest.raises(HostError, match="CUDA devices"):
+        measure(2, device="cuda")
+
+
+def test_workers_keep_what_the_user_decided() -> None:
+    environment = worker_environment({"OMP_NUM_THREADS": "4", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"})
+    assert environment["OMP_NUM_THREADS"] == "4"
+    settings = environment["GLIBC_TUNABLES"].split(":")
+    assert "glibc.malloc.hugetlb=0" in settings
+    assert "glibc.malloc.mmap_max=0" in settings
+    assert len([setting for setting in settings if "hugetlb" in setting]) == 1

@@ -1,0 +1,183 @@
+"""The fit recovers the constants a synthetic machine was built from, through noise and outliers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from cost_models.calibration.fit import OPTIMIZER_BYTES, Fit, fit_profile
+from cost_models.calibration.measured_cluster import measured_cluster
+from cost_models.calibration.measurements import Measurement, merge
+from cost_models.calibration.robust import relative_least_squares
+from cost_models.curves import attention_head_seconds, curve_seconds
+from cost_models.errors import InputError
+from cost_models.specs import catalog
+
+PEAK, START_UP = 1e11, 4e-6
+EFFICIENCY, K_HALF, BANDWIDTH, OPTIMIZER_EFFICIENCY = 0.85, 12.0, 2e10, 0.6
+HOST, SPLIT = 2e-4, 3e-3
+
+Disturb = Callable[[float], float]
+
+
+def quiet(seconds: float) -> float:
+    return seconds
+
+
+def noisy(seed: int, outliers: float) -> Disturb:
+    """2 % of noise, and a share of repetitions that a neighbour made three times as slow."""
+    generator = np.random.default_rng(seed)
+
+    def disturb(seconds: float) -> float:
+        slow = 3.0 if generator.random() < outliers else 1.0
+        return seconds * slow * float(np.exp(0.02 * generator.standard_normal()))
+
+    return disturb
+
+
+def machine(disturb: Disturb) -> list[Measurement]:
+    """What microbenchmarks would read on a CPU with the constants above."""
+    rows = []
+
+    def add(kind: str, name: str, size: float, seconds: float, shape: tuple[int, ...] = ()) -> None:
+        timed = disturb(seconds)
+        rows.append(
+            Measurement(
+                kind=kind, name=name, shape=shape, size=size, seconds=timed, median_seconds=1.1 * timed
+            )  # type: ignore[arg-type]
+        )
+
+    # One product at exactly the peak, so that the measured peak is known.
+    rows.append(
+        Measurement(
+            kind="matrix",
+            name="forward.fp32",
+            shape=(4096, 4096, 4096),
+            size=PEAK,
+            seconds=1,
+            median_seconds=1,
+        )
+    )
+    for m in (64, 128, 256, 512, 1024):
+        for n, k in ((64, 16), (192, 64), (64, 256), (256, 1024), (1024, 256), (512, 512)):
+            flops = 2.0 * m * n * k
+            ideal = flops / PEAK / EFFICIENCY * (1 + K_HALF / k)
+            add("matrix", "forward.fp32", flops, START_UP + ideal, (m, n, k))
+    for head_dim in (32, 64):
+        for sequence in (64, 128, 256):
+            flops = 2.0 * sequence**2 * head_dim
+            add("attention", "forward", flops, flops / (0.3 * PEAK), (sequence, head_dim))
+            add("attention", "backward", 2.5 * flops, 2.5 * flops / (0.4 * PEAK), (sequence, head_dim))
+    for elements in (2**12, 2**16, 2**20):
+        for operator, tensors in (("add", 3), ("multiply", 3), ("copy", 2), ("layernorm", 2), ("gelu", 2)):
+            seconds = START_UP + 4.0 * tensors * elements / (0.9 * BANDWIDTH)
+            add("operator", operator, elements, seconds)
+            if operator in ("layernorm", "gelu"):
+                add("operator", f"{operator}.backward", elements, 2 * seconds)
+    add("memory", "copy", 2**28, 2**28 / BANDWIDTH)
+    for tensors, parameters in ((32, 2**15), (4, 2**20), (4, 2**22), (8, 2**21)):
+        moved = OPTIMIZER_BYTES * parameters / (OPTIMIZER_EFFICIENCY * BANDWIDTH)
+        add("optimizer", "adamw", parameters, tensors * 2e-5 + moved, (tensors,))
+    for direction in ("forward", "backward"):
+        add("host", f"block.{direction}", 1, HOST + 5e-5, (16, 32, 2))
+        add("host", f"block.tensor-parallel.{direction}", 1, HOST + 5e-5 + SPLIT, (16, 32, 2))
+    for size in (2**10, 2**16, 2**22):
+        add("collective", "p2p", size, 1e-4 + size / 2e9, (2,))
+        add("collective", "all_reduce", size, 3e-4 + size / 1e9, (2,))
+    return rows
+
+
+def fitted(rows: list[Measurement]) -> Fit:
+    return fit_profile(
+        rows,
+        catalog.local_cluster(2),
+        catalog.load_profile("datasheet-cpu"),
+        name="planted",
+        precision="fp32",
+        source="planted",
+    )
+
+
+def test_recovers_planted_constants_exactly_without_noise() -> None:
+    profile = fitted(machine(quiet)).profile
+    assert profile.gemm_efficiency == pytest.approx(EFFICIENCY, rel=0.01)
+    assert profile.gemm_k_half == pytest.approx(K_HALF, rel=0.05)
+    assert profile.optimizer_efficiency == pytest.approx(OPTIMIZER_EFFICIENCY, rel=1e-3)
+    assert profile.attention_forward_efficiency == pytest.approx(0.3, rel=1e-3)
+    assert profile.attention_backward_efficiency == pytest.approx(0.4, rel=1e-3)
+    assert profile.memory_efficiency == pytest.approx(0.9, rel=0.05)
+    assert profile.tensor_parallel_host_seconds == pytest.approx(SPLIT, rel=1e-3)
+    assert profile.tier == "measured"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_outliers_do_not_move_the_constants(seed: int) -> None:
+    profile = fitted(machine(noisy(seed, outliers=0.08))).profile
+    assert profile.gemm_efficiency * (1 + K_HALF / 256) / (1 + profile.gemm_k_half / 256) == pytest.approx(
+        EFFICIENCY, rel=0.05
+    )
+
+
+def test_host_time_is_the_tiny_block_beyond_its_operators() -> None:
+    """Operators account for something but not for everything."""
+    profile = fitted(machine(quiet)).profile
+    assert 0 < profile.host_layer_seconds < HOST + 5e-5
+
+
+def test_negative_coefficients_are_fixed_at_zero() -> None:
+    size = np.array([1.0, 2.0, 3.0, 4.0])
+    terms = np.stack([size, np.ones(4)], axis=1)
+    assert relative_least_squares(terms, 2 * size - 0.5) == pytest.approx([1.8, 0.0], rel=0.1)
+
+
+def test_processes_are_averaged() -> None:
+    row = Measurement(kind="memory", name="copy", size=1, seconds=1, median_seconds=2)
+    other = Measurement(kind="memory", name="copy", size=1, seconds=3, median_seconds=4, rank=1)
+    assert merge([row, other]) == [
+        Measurement(kind="memory", name="copy", size=1, seconds=2, median_seconds=3)
+    ]
+
+
+def test_a_missing_family_is_named() -> None:
+    rows = [row for row in machine(quiet) if row.kind not in ("attention", "host")]
+    with pytest.raises(InputError, match="attention, host"):
+        fitted(rows)
+
+
+def test_measured_cluster_takes_peak_bandwidth_and_links_from_the_profile() -> None:
+    cluster = measured_cluster(fitted(machine(quiet)).profile, catalog.local_cluster(2))
+    assert cluster.gpu.peak["fp32"] == pytest.approx(PEAK)
+    assert cluster.gpu.memory_bandwidth == pytest.approx(BANDWIDTH)
+    assert cluster.links.intra_node.bandwidth == pytest.approx(2**22 / (1e-4 + 2**22 / 2e9), rel=1e-3)
+    assert "best matrix rate seen" in cluster.gpu.source
+
+
+def test_an_uncalibrated_profile_changes_no_cluster() -> None:
+    cluster = catalog.local_cluster(2)
+    assert measured_cluster(catalog.load_profile("datasheet-cpu"), cluster) == cluster
+
+
+def test_curves_pass_through_their_points_and_scale_beyond_them() -> None:
+    profile = fitted(machine(quiet)).profile
+    add = next(curve for curve in profile.operators if curve.operator == "add")
+    sizes = np.array([point.size for point in add.forward])
+    assert curve_seconds(add.forward, sizes) == pytest.approx([point.seconds for point in add.forward])
+    assert curve_seconds(add.forward, 4 * sizes[-1:]) == pytest.approx(4 * add.forward[-1].seconds)
+    assert curve_seconds(add.forward, np.array([0.0, 1.0])) == pytest.approx([0.0, add.forward[0].seconds])
+
+
+def test_attention_between_widths_is_linear_and_beyond_lengths_quadratic() -> None:
+    curves = fitted(machine(quiet)).profile.attention
+    forward, backward = attention_head_seconds(curves, np.array([128.0, 512.0]), 48)
+    flops = 2.0 * np.array([128.0, 512.0]) ** 2 * 48
+    assert forward == pytest.approx(flops / (0.3 * PEAK), rel=1e-3)
+    assert backward == pytest.approx(2.5 * flops / (0.4 * PEAK), rel=1e-3)
+
+
+def test_a_larger_message_is_never_quicker() -> None:
+    rows = machine(noisy(1, outliers=0.3))
+    for curve in fitted(rows).profile.collectives:
+        seconds = [point.seconds for point in curve.points]
+        assert seconds == sorted(seconds)
