@@ -93,9 +93,12 @@ def _worded(error: Exception) -> MeshwrightError | None:
 def _word_validation_error(error: ValidationError) -> MeshwrightError:
     """A spec refused what it was given outside any file; files are worded, with their lines, where they are read."""
     problems = [
-        Problem(".".join(map(str, item["loc"])), item["msg"].removeprefix("Value error, ")) for item in error.errors()
+        Problem(".".join(map(str, item["loc"])), item["msg"].removeprefix("Value error, "))
+        for item in error.errors()
     ]
-    return InputError(f"{len(problems)} problem{'s' * (len(problems) > 1)} in {error.title}", problems=problems)
+    return InputError(
+        f"{len(problems)} problem{'s' * (len(problems) > 1)} in {error.title}", problems=problems
+    )
 
 
 def _word_os_error(error: OSError) -> MeshwrightError:

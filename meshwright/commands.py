@@ -54,7 +54,8 @@ def plan(
         typer.Option("--replay", metavar="PLAN", help="Ask a plan file's question.", show_default=False),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write the best plan.", show_default=False)
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="Write the best plan.", show_default=False),
     ] = None,
     json: o.Json = False,
     csv: o.Csv = None,
@@ -77,7 +78,9 @@ def plan(
         replay=replay,
     )
     limits = (tuple(fix or ()), tuple(forbid or ()), max_memory)
-    plan(asked, limits, top=top, time_limit=time_limit, out=out, output=Output(json=json, csv=csv, quiet=quiet))
+    plan(
+        asked, limits, top=top, time_limit=time_limit, out=out, output=Output(json=json, csv=csv, quiet=quiet)
+    )
 
 
 def estimate(
@@ -94,7 +97,8 @@ def estimate(
     stack: o.Stack = None,
     profile: o.Profile = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write it as a plan.", show_default=False)
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="Write it as a plan.", show_default=False),
     ] = None,
     json: o.Json = False,
     csv: o.Csv = None,
@@ -121,7 +125,9 @@ def estimate(
 def compare(
     choices: Annotated[
         list[str],
-        typer.Argument(metavar="PLAN...", help="Plan files; after the first, layouts too.", show_default=False),
+        typer.Argument(
+            metavar="PLAN...", help="Plan files; after the first, layouts too.", show_default=False
+        ),
     ],
     json: o.Json = False,
     csv: o.Csv = None,
@@ -159,7 +165,9 @@ def plot(
     ],
     gpus: Annotated[
         str | None,
-        typer.Option("--gpus", metavar="N,N,...", help="GPU counts of the scaling curves.", show_default=False),
+        typer.Option(
+            "--gpus", metavar="N,N,...", help="GPU counts of the scaling curves.", show_default=False
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -182,7 +190,9 @@ def run(
         str | None,
         typer.Option("--backend", help="nccl or gloo; default: as the cluster.", show_default=False),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of run-report.json.")] = Path("run"),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of run-report.json.")
+    ] = Path("run"),
     json: o.Json = False,
     csv: o.Csv = None,
     quiet: o.Quiet = False,
@@ -194,7 +204,9 @@ def run(
 
 
 def calibrate(
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="Profile to write.")] = Path("profile.yaml"),
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="Profile to write.")] = Path(
+        "profile.yaml"
+    ),
     processes: Annotated[
         int | None,
         typer.Option("--processes", metavar="N", min=1, help="Default: one per device.", show_default=False),
@@ -213,7 +225,9 @@ def catalog(
     kind: Annotated[CatalogKind, typer.Argument(help="What to list.", show_default=False)],
     name: Annotated[
         str | None,
-        typer.Argument(help="One entry in full; for schema: model, cluster, training, ...", show_default=False),
+        typer.Argument(
+            help="One entry in full; for schema: model, cluster, training, ...", show_default=False
+        ),
     ] = None,
     json: o.Json = False,
     csv: o.Csv = None,

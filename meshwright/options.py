@@ -14,14 +14,17 @@ Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="Catalogue name 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file written by `meshwright plan -o`.")]
 
 Gpus = Annotated[
-    int | None, typer.Option("--gpus", metavar="N", min=1, help="GPUs to use; the cluster is sized to them.", show_default=False)
+    int | None,
+    typer.Option(
+        "--gpus", metavar="N", help="GPUs to use; the cluster is sized to them.", show_default=False
+    ),
 ]
 GlobalBatch = Annotated[
     int | None,
-    typer.Option("--global-batch", metavar="N", min=1, help="Sequences per optimizer step.", show_default=False),
+    typer.Option("--global-batch", metavar="N", help="Sequences per optimizer step.", show_default=False),
 ]
 Sequence = Annotated[
-    int | None, typer.Option("--sequence", metavar="N", min=1, help="Tokens per sequence.", show_default=False)
+    int | None, typer.Option("--sequence", metavar="N", help="Tokens per sequence.", show_default=False)
 ]
 Precision = Annotated[
     str | None, typer.Option("--precision", metavar="TYPE", help="bf16, fp16 or fp32.", show_default=False)
@@ -32,11 +35,15 @@ Training = Annotated[
 ]
 Stack = Annotated[
     str | None,
-    typer.Option("--stack", metavar="NAME", help="Software stack: catalogue name or file.", show_default=False),
+    typer.Option(
+        "--stack", metavar="NAME", help="Software stack: catalogue name or file.", show_default=False
+    ),
 ]
 Profile = Annotated[
     str | None,
-    typer.Option("--profile", metavar="NAME", help="Hardware profile: catalogue name or file.", show_default=False),
+    typer.Option(
+        "--profile", metavar="NAME", help="Hardware profile: catalogue name or file.", show_default=False
+    ),
 ]
 
 Fix = Annotated[
@@ -46,12 +53,17 @@ Fix = Annotated[
 Forbid = Annotated[
     list[str] | None,
     typer.Option(
-        "--forbid", metavar="CHOICE", help="Exclude a choice, e.g. zero3 or recompute=full.", show_default=False
+        "--forbid",
+        metavar="CHOICE",
+        help="Exclude a choice, e.g. zero3 or recompute=full.",
+        show_default=False,
     ),
 ]
 MaxMemory = Annotated[
     str | None,
-    typer.Option("--max-memory", metavar="SIZE", help="Device memory to fill, e.g. 70GiB.", show_default=False),
+    typer.Option(
+        "--max-memory", metavar="SIZE", help="Device memory to fill, e.g. 70GiB.", show_default=False
+    ),
 ]
 TimeLimit = Annotated[
     float | None,
@@ -60,6 +72,7 @@ TimeLimit = Annotated[
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Csv = Annotated[
-    Path | None, typer.Option("--csv", metavar="FILE", help="Also write the table as CSV.", show_default=False)
+    Path | None,
+    typer.Option("--csv", metavar="FILE", help="Also write the table as CSV.", show_default=False),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, notes or hints.")]

@@ -69,7 +69,9 @@ def layout_cells(layout: Layout) -> dict[str, int]:
     }
 
 
-def plans_record(question: Question, estimates: Sequence[Estimate], certificate: Certificate) -> dict[str, Any]:
+def plans_record(
+    question: Question, estimates: Sequence[Estimate], certificate: Certificate
+) -> dict[str, Any]:
     """The JSON document of `plan`: plans best first, and why none is better."""
     return {
         "schema": JSON_SCHEMA,

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from meshwright.plots import style
+from meshwright.plots.style import Frame
 from meshwright.render.words import count, part_label, percent
 
 _BAND = 0.10
@@ -17,7 +18,7 @@ _MAX_LABELS = 12
 _TICK_STEPS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
 
 
-def accuracy(frame: pd.DataFrame, subject: str) -> Figure:
+def accuracy(frame: Frame, subject: str) -> Figure:
     """Step times on a diagonal with a ±10 % band; beside it the relative error of every quantity.
 
     Args:
@@ -38,7 +39,7 @@ def accuracy(frame: pd.DataFrame, subject: str) -> Figure:
     return figure
 
 
-def _diagonal(axes: Axes, steps: pd.DataFrame) -> None:
+def _diagonal(axes: Axes, steps: Frame) -> None:
     values = pd.concat([steps["predicted"], steps["measured"]])
     low, high = 0.7 * float(values.min()), 1.45 * float(values.max())
     ends = [low, high]
@@ -81,7 +82,7 @@ def _diagonal(axes: Axes, steps: pd.DataFrame) -> None:
     style.quiet_axis(axes, grid="both")
 
 
-def _errors(axes: Axes, frame: pd.DataFrame) -> None:
+def _errors(axes: Axes, frame: Frame) -> None:
     """A dot per run and a bar at the median for each quantity."""
     error = 100 * (frame["predicted"] / frame["measured"] - 1)
     quantities = list(dict.fromkeys(frame["quantity"]))[:_MAX_QUANTITIES]
@@ -108,7 +109,7 @@ def _errors(axes: Axes, frame: pd.DataFrame) -> None:
     style.quiet_axis(axes, grid="x")
 
 
-def _finding(steps: pd.DataFrame) -> str:
+def _finding(steps: Frame) -> str:
     if steps.empty:
         return "No step time was compared"
     error = (steps["predicted"] / steps["measured"] - 1).abs()

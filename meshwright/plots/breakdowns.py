@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pandas as pd
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from cost_models.units import format_seconds
 from meshwright.plots import style
+from meshwright.plots.style import Frame
 from meshwright.render.words import part_label, percent, size_unit, time_unit
 
 _MIN_LABEL_SHARE = 0.045
@@ -16,7 +19,7 @@ _MIN_LABEL_SHARE = 0.045
 _MAX_TICKS = 24
 
 
-def time_breakdown(frame: pd.DataFrame, subject: str) -> Figure:
+def time_breakdown(frame: Frame, subject: str) -> Figure:
     """One horizontal bar per layout, its parts in seconds per step.
 
     Args:
@@ -43,7 +46,7 @@ def time_breakdown(frame: pd.DataFrame, subject: str) -> Figure:
     return figure
 
 
-def memory_by_rank(frame: pd.DataFrame, limit_bytes: float, subject: str) -> Figure:
+def memory_by_rank(frame: Frame, limit_bytes: float, subject: str) -> Figure:
     """One bar per pipeline rank, its parts in bytes, under the limit.
 
     Args:
@@ -72,7 +75,9 @@ def memory_by_rank(frame: pd.DataFrame, limit_bytes: float, subject: str) -> Fig
         step = -(-ranks // _MAX_TICKS)
         axes.set_xticks(range(0, ranks, step))
         for rank in range(0, ranks, step):
-            axes.text(rank, totals.iloc[rank] / scale + 0.008 * top, f"{totals.iloc[rank] / scale:.1f}", ha="center")
+            axes.text(
+                rank, totals.iloc[rank] / scale + 0.008 * top, f"{totals.iloc[rank] / scale:.1f}", ha="center"
+            )
         axes.set_ylim(0, top)
         axes.set_xlim(-0.6, max(ranks - 0.4, 3.4))
         axes.set_xlabel("pipeline rank")
@@ -83,14 +88,14 @@ def memory_by_rank(frame: pd.DataFrame, limit_bytes: float, subject: str) -> Fig
     return figure
 
 
-def _stack(axes: Axes, values: pd.DataFrame, colours: dict[str, str], *, horizontal: bool) -> None:
+def _stack(axes: Axes, values: Frame, colours: dict[str, str], *, horizontal: bool) -> None:
     """Bars of all parts on one another, with the number in each piece that has room for it."""
     positions = list(range(len(values)))
     start = pd.Series(0.0, index=values.index)
     reach = values.sum(axis=1).max()
     for part in values:
         colour = colours[str(part)]
-        look = {"color": colour, "edgecolor": "white", "linewidth": 0.8}
+        look: dict[str, Any] = {"color": colour, "edgecolor": "white", "linewidth": 0.8}
         if horizontal:
             axes.barh(positions, values[part], left=start, height=0.62, **look)
         else:
@@ -100,16 +105,20 @@ def _stack(axes: Axes, values: pd.DataFrame, colours: dict[str, str], *, horizon
             if value >= _MIN_LABEL_SHARE * reach and not crowded:
                 middle = offset + value / 2
                 x, y = (middle, place) if horizontal else (place, middle)
-                axes.text(x, y, f"{value:.1f}", ha="center", va="center", color=style.text_colour(colour), size=8)
+                axes.text(
+                    x, y, f"{value:.1f}", ha="center", va="center", color=style.text_colour(colour), size=8
+                )
         start = start + values[part]
 
 
 def _legend(figure: Figure, parts: list[str], colours: dict[str, str]) -> None:
     handles = [Patch(facecolor=colours[part], label=part_label(part)) for part in parts]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(parts), handlelength=1.0, columnspacing=1.4)
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=len(parts), handlelength=1.0, columnspacing=1.4
+    )
 
 
-def _time_finding(frame: pd.DataFrame, parts: list[str], totals: pd.Series[float]) -> str:
+def _time_finding(frame: Frame, parts: list[str], totals: Frame) -> str:
     losses = [part for part in parts if part != "compute"]
     best = totals.idxmin()
     name = style.short_layout(str(frame.loc[best, "layout"]), 200)
@@ -117,10 +126,12 @@ def _time_finding(frame: pd.DataFrame, parts: list[str], totals: pd.Series[float
         return f"{name}: all of the step is compute"
     worst = max(losses, key=lambda part: float(frame.loc[best, part]))
     share = float(frame.loc[best, worst]) / totals[best]
-    return f"{name} takes {format_seconds(totals[best])}; it loses most to {part_label(worst)}, {percent(share)} of the step"
+    return f"{name} takes {format_seconds(totals[best])} and loses most to {part_label(worst)}: {percent(share)}"
 
 
-def _memory_finding(frame: pd.DataFrame, parts: list[str], totals: pd.Series[float], limit_bytes: float) -> str:
+def _memory_finding(
+    frame: Frame, parts: list[str], totals: Frame, limit_bytes: float
+) -> str:
     rank = int(totals.to_numpy().argmax())
     largest = max(parts, key=lambda part: float(frame[part].iloc[rank]))
     unit, scale = size_unit(limit_bytes)

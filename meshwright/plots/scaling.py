@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cost_models.units import format_count
 from meshwright.plots import style
+from meshwright.plots.style import Frame
 from meshwright.render.words import percent, spaced
 
 _COLOURS = {"strong": style.BLUE, "weak": style.VERMILION}
@@ -16,7 +16,7 @@ _LEGEND_HEIGHT = {"strong": 0.11, "weak": 0.05}
 """Where each kind is named, as a share of the axis: the foot of the chart, which MFU curves leave free."""
 
 
-def scaling(frame: pd.DataFrame, subject: str) -> Figure:
+def scaling(frame: Frame, subject: str) -> Figure:
     """Throughput and MFU of the best layout at each number of GPUs.
 
     Args:
@@ -30,7 +30,12 @@ def scaling(frame: pd.DataFrame, subject: str) -> Figure:
         _ideal(speed, frame)
         for kind, points in frame.groupby("kind", sort=True):
             line = points.sort_values("gpus")
-            look = {"color": _COLOURS[str(kind)], "marker": _MARKS[str(kind)], "linewidth": 1.8, "markersize": 5}
+            look = {
+                "color": _COLOURS[str(kind)],
+                "marker": _MARKS[str(kind)],
+                "linewidth": 1.8,
+                "markersize": 5,
+            }
             speed.plot(line["gpus"], line["tokens_per_second"], **look)
             use.plot(line["gpus"], 100 * line["mfu"], **look)
             use.text(
@@ -60,7 +65,7 @@ def scaling(frame: pd.DataFrame, subject: str) -> Figure:
     return figure
 
 
-def _ideal(axes: Axes, frame: pd.DataFrame) -> None:
+def _ideal(axes: Axes, frame: Frame) -> None:
     """Throughput proportional to GPUs, from the first strong point."""
     strong = frame[frame["kind"] == "strong"] if (frame["kind"] == "strong").any() else frame
     first = strong.sort_values("gpus").iloc[0]
@@ -68,11 +73,16 @@ def _ideal(axes: Axes, frame: pd.DataFrame) -> None:
     speeds = [first["tokens_per_second"] * gpus / first["gpus"] for gpus in ends]
     axes.plot(ends, speeds, color=style.GREY, linewidth=1.2, linestyle=(0, (2, 2)))
     axes.annotate(
-        "ideal", (ends[1], speeds[1]), xytext=(4, 2), textcoords="offset points", color=style.GREY, weight="bold"
+        "ideal",
+        (ends[1], speeds[1]),
+        xytext=(4, 2),
+        textcoords="offset points",
+        color=style.GREY,
+        weight="bold",
     )
 
 
-def _label_layouts(axes: Axes, frame: pd.DataFrame) -> None:
+def _label_layouts(axes: Axes, frame: Frame) -> None:
     """The best layout at each point: strong below its line, weak above where it differs."""
     strong = {row["gpus"]: row["layout"] for _, row in frame[frame["kind"] == "strong"].iterrows()}
     for _, row in frame.iterrows():
@@ -96,14 +106,14 @@ def _degrees(layout: str) -> str:
     return " ".join(word for word in layout.split() if word.startswith(("tp", "pp", "vpp", "dp", "mbs")))
 
 
-def _batch_words(kind: str, line: pd.DataFrame) -> str:
+def _batch_words(kind: str, line: Frame) -> str:
     batches = line["global_batch"]
     if kind == "strong":
         return f"strong: batch {spaced(int(batches.iloc[-1]))}"
     return f"weak: batch {spaced(int(batches.iloc[0]))} … {spaced(int(batches.iloc[-1]))}"
 
 
-def _finding(frame: pd.DataFrame) -> str:
+def _finding(frame: Frame) -> str:
     line = frame[frame["kind"] == "strong"].sort_values("gpus")
     if len(line) < 2:
         return "One point is no curve"

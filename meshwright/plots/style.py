@@ -15,6 +15,9 @@ from matplotlib.figure import Figure
 from cost_models.errors import InputError
 from meshwright.render.words import sentence_list
 
+Frame = Any
+"""A pandas DataFrame or Series. Their stubs cannot follow indexing by name, so the columns are named in docstrings."""
+
 # Okabe & Ito (2008), distinguishable under the common colour-vision deficiencies.
 BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
 VERMILION, PURPLE, YELLOW, INK = "#D55E00", "#CC79A7", "#F0E442", "#222222"
@@ -73,7 +76,7 @@ _STYLE: dict[str, Any] = {
 @contextmanager
 def drawing() -> Iterator[None]:
     """The style, for as long as a figure is being made."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(_STYLE):  # type: ignore[arg-type]  # the names of its settings are strings
         yield
 
 
@@ -93,7 +96,13 @@ def put_title(figure: Figure, finding: str, subject: str) -> None:
     left, top = _TEXT_POINTS / width_points, 1 - 0.7 * _TEXT_POINTS / height_points
     figure.suptitle("\n".join(lines), x=left, y=top, ha="left", va="top", size=_TITLE_POINTS, weight="bold")
     figure.text(
-        left, top - title_points / height_points, "\n".join(below), ha="left", va="top", size=_SUBTITLE_POINTS, color=GREY
+        left,
+        top - title_points / height_points,
+        "\n".join(below),
+        ha="left",
+        va="top",
+        size=_SUBTITLE_POINTS,
+        color=GREY,
     )
     used = (title_points + subtitle_points + 1.4 * _TEXT_POINTS) / height_points
     engine = figure.get_layout_engine()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
@@ -10,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from meshwright.plots import style
+from meshwright.plots.style import Frame
 from meshwright.render.words import percent, time_unit
 
 _ZOOM_ACTIONS = 26
@@ -22,7 +22,7 @@ _NUMBER_POINTS = 7.0
 _MAX_NUMBERED_RANKS = 20
 
 
-def timeline(frame: pd.DataFrame, ranks: int, subject: str) -> Figure:
+def timeline(frame: Frame, ranks: int, subject: str) -> Figure:
     """Forwards and backwards on every pipeline rank; chunks of one rank are lighter shades.
 
     Args:
@@ -35,7 +35,11 @@ def timeline(frame: pd.DataFrame, ranks: int, subject: str) -> Figure:
     zoomed, numbers = window < 0.9 * step_seconds, ranks <= _MAX_NUMBERED_RANKS
     row_inches = max(0.12, min(0.42, 5.0 / ranks))
     with style.drawing():
-        heights = [0.3 + 0.5 * ranks * row_inches, 0.4 + ranks * row_inches] if zoomed else [0.4 + ranks * row_inches]
+        heights = (
+            [0.3 + 0.5 * ranks * row_inches, 0.4 + ranks * row_inches]
+            if zoomed
+            else [0.4 + ranks * row_inches]
+        )
         figure = style.new_figure(11.0, 2.1 + sum(heights) + 0.4 * len(heights))
         charts = list(figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
         if zoomed:
@@ -57,7 +61,7 @@ def _length(seconds: float) -> str:
     return f"{seconds / scale:.3g} {unit}"
 
 
-def _window(frame: pd.DataFrame) -> float:
+def _window(frame: Frame) -> float:
     """Where the detail ends: the first rank's first actions, and every rank has begun its backward passes."""
     first = frame[frame["rank"] == 0].sort_values("start_seconds")
     enough = float(first["end_seconds"].iloc[min(_ZOOM_ACTIONS, len(first)) - 1])
@@ -65,7 +69,7 @@ def _window(frame: pd.DataFrame) -> float:
     return max(enough, float(backward.max()))
 
 
-def _draw(axes: Axes, frame: pd.DataFrame, ranks: int, limits: tuple[float, float], *, numbers: bool) -> None:
+def _draw(axes: Axes, frame: Frame, ranks: int, limits: tuple[float, float], *, numbers: bool) -> None:
     """Bars, numbers where they have room, and axes; all in the unit of the limit."""
     unit, scale = time_unit(limits[1])
     chunks = int(frame["chunk"].max()) + 1
@@ -88,7 +92,7 @@ def _draw(axes: Axes, frame: pd.DataFrame, ranks: int, limits: tuple[float, floa
         _number(axes, frame, limits[1], chunks, scale)
 
 
-def _number(axes: Axes, frame: pd.DataFrame, end: float, chunks: int, scale: float) -> None:
+def _number(axes: Axes, frame: Frame, end: float, chunks: int, scale: float) -> None:
     """Write the microbatch into each bar wide enough for its digits."""
     points = 72 * 9.6  # points across the chart: its width less the labels at its left
     for action in frame.itertuples():
@@ -99,7 +103,9 @@ def _number(axes: Axes, frame: pd.DataFrame, end: float, chunks: int, scale: flo
         middle = (action.start_seconds + action.end_seconds) / 2 / scale
         light = chunks > 1 and action.chunk > (chunks - 1) / 2
         colour = style.INK if light else "white"
-        axes.text(middle, action.rank, text, ha="center", va="center_baseline", size=_NUMBER_POINTS, color=colour)
+        axes.text(
+            middle, action.rank, text, ha="center", va="center_baseline", size=_NUMBER_POINTS, color=colour
+        )
 
 
 def _shade(kind: str, chunk: int, chunks: int) -> tuple[float, float, float]:
@@ -115,13 +121,15 @@ def _legend(figure: Figure, chunks: int) -> None:
 
     some = range(chunks) if chunks <= 4 else (0, chunks - 1)
     handles = [
-        Patch(facecolor=_shade(kind, chunk, chunks), label=name(kind, chunk)) for kind in "FB" for chunk in some
+        Patch(facecolor=_shade(kind, chunk, chunks), label=name(kind, chunk))
+        for kind in "FB"
+        for chunk in some
     ]
     handles.append(Patch(facecolor="white", edgecolor=style.PALE, label="idle"))
     figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 7), handlelength=1.0)
 
 
-def _finding(frame: pd.DataFrame, ranks: int, step_seconds: float) -> str:
+def _finding(frame: Frame, ranks: int, step_seconds: float) -> str:
     busy = float((frame["end_seconds"] - frame["start_seconds"]).sum())
     idle = 1 - busy / (ranks * step_seconds)
     return f"Pipeline ranks are idle {percent(idle)} of the time between first forward and last backward"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cost_models.units import format_bytes, format_count
 from meshwright.plots import style
+from meshwright.plots.style import Frame
 from meshwright.render.words import percent, size_unit, spaced
 
 _REACH = 2.0
@@ -17,7 +17,7 @@ _LABEL_GAP = 0.075
 """Least vertical distance of two labels, as a share of the axis."""
 
 
-def frontier(frame: pd.DataFrame, limit_bytes: float, subject: str) -> Figure:
+def frontier(frame: Frame, limit_bytes: float, subject: str) -> Figure:
     """Peak memory against throughput: all layouts grey, the Pareto line, the chosen plan, the limit.
 
     Args:
@@ -33,7 +33,9 @@ def frontier(frame: pd.DataFrame, limit_bytes: float, subject: str) -> Figure:
         axes = figure.add_subplot()
         for fits, colour in ((False, style.FAINT), (True, style.PALE)):
             some = shown[shown["fits"] == fits]
-            axes.scatter(some["peak_bytes"] / scale, some["tokens_per_second"], s=9, color=colour, linewidths=0)
+            axes.scatter(
+                some["peak_bytes"] / scale, some["tokens_per_second"], s=9, color=colour, linewidths=0
+            )
         axes.plot(
             best_line["peak_bytes"] / scale,
             best_line["tokens_per_second"],
@@ -64,10 +66,15 @@ def frontier(frame: pd.DataFrame, limit_bytes: float, subject: str) -> Figure:
     return figure
 
 
-def _mark_chosen(axes: Axes, shown: pd.DataFrame, scale: float) -> None:
+def _mark_chosen(axes: Axes, shown: Frame, scale: float) -> None:
     for _, row in shown[shown["chosen"]].iterrows():
         axes.scatter(
-            row["peak_bytes"] / scale, row["tokens_per_second"], s=150, marker="*", color=style.VERMILION, zorder=5
+            row["peak_bytes"] / scale,
+            row["tokens_per_second"],
+            s=150,
+            marker="*",
+            color=style.VERMILION,
+            zorder=5,
         )
         axes.annotate(
             f"chosen\n{style.short_layout(row['layout'], 34)}",
@@ -81,7 +88,7 @@ def _mark_chosen(axes: Axes, shown: pd.DataFrame, scale: float) -> None:
         )
 
 
-def _label_line(axes: Axes, line: pd.DataFrame, scale: float, top: float, right: float) -> None:
+def _label_line(axes: Axes, line: Frame, scale: float, top: float, right: float) -> None:
     """Name a few points of the line, from the fastest down, none close to another or to the chosen one."""
     taken = list(line.loc[line["chosen"], "tokens_per_second"])
     for _, row in line[~line["chosen"]].iloc[::-1].iterrows():
@@ -103,7 +110,7 @@ def _label_line(axes: Axes, line: pd.DataFrame, scale: float, top: float, right:
         )
 
 
-def _finding(frame: pd.DataFrame, limit_bytes: float) -> str:
+def _finding(frame: Frame, limit_bytes: float) -> str:
     fitting = frame[frame["fits"]]
     if fitting.empty:
         least = format_bytes(float(frame["peak_bytes"].min()))
@@ -119,7 +126,7 @@ def _finding(frame: pd.DataFrame, limit_bytes: float) -> str:
     )
 
 
-def _subject(subject: str, frame: pd.DataFrame, shown: pd.DataFrame) -> str:
+def _subject(subject: str, frame: Frame, shown: Frame) -> str:
     beyond = len(frame) - len(shown)
     more = f", {spaced(beyond)} of them beyond the right edge" if beyond else ""
     return f"{subject}; {spaced(len(frame))} legal layouts, {spaced(int(frame['fits'].sum()))} fit{more}"

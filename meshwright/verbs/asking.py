@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from cost_models.asking import ask
 from cost_models.errors import InputError, Problem
-from cost_models.question import Question, ask
+from cost_models.question import Question
 from cost_models.specs.loading import resolve_cluster, resolve_model, resolve_training
 from planner.plan import Plan, load_plan
 
@@ -46,13 +47,12 @@ def question_of(asked: Asked) -> tuple[Question, tuple[str, ...]]:
         )
     model = resolve_model(asked.model)
     cluster = resolve_cluster(asked.cluster, gpus=asked.gpus)
-    overrides = {
-        "global_batch": asked.global_batch,
-        "sequence_length": asked.sequence,
-        "precision": asked.precision,
-    }
-    given = {field: value for field, value in overrides.items() if value is not None}
-    training = resolve_training(asked.training, **given)
+    training = resolve_training(
+        None if asked.training is None else str(asked.training),
+        global_batch=asked.global_batch,
+        sequence_length=asked.sequence,
+        precision=asked.precision,
+    )
     question = ask(model.spec, cluster, training, stack=asked.stack, profile=asked.profile)
     return question, model.assumptions
 

@@ -1,0 +1,51 @@
+"""`estimate`: the price of one layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cost_models.estimate import Estimate
+from cost_models.estimating import estimate as price
+from cost_models.question import Question
+from cost_models.specs.layout import parse_layout
+from meshwright.output import Output
+from meshwright.records import JSON_SCHEMA, estimate_record, estimate_row, question_record
+from meshwright.render.estimates import estimate_text
+from meshwright.render.plans import question_header
+from meshwright.verbs.asking import Asked, question_of
+from planner.legality import require_legal
+from planner.plan import make_plan, save_plan
+from planner.search import place
+
+
+def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> None:
+    """Price a layout as it is written; blocks it leaves open are placed as well as possible.
+
+    Raises:
+        InputError: what was asked is wrong, or the layout cannot run.
+    """
+    question, assumptions = question_of(asked)
+    for assumption in assumptions:
+        output.note(f"assumed: {assumption}")
+    priced = priced_layout(question, layout)
+    output.answer(
+        {"schema": JSON_SCHEMA, "question": question_record(question), "estimate": estimate_record(priced)},
+        [estimate_row(priced)],
+        question_header(question, priced.trust, priced.memory_limit),
+        "",
+        estimate_text(priced),
+    )
+    if out is not None:
+        save_plan(make_plan(question, priced, None), out)
+        output.note(f"Wrote {out}. Next: meshwright explain {out}")
+
+
+def priced_layout(question: Question, text: str) -> Estimate:
+    """The estimate of a layout written in its notation.
+
+    Raises:
+        InputError: not a layout, or one that cannot run.
+    """
+    layout = parse_layout(text)
+    require_legal(question.model, question.cluster, question.training, layout)
+    return price(question, place(question, layout))

@@ -1,0 +1,113 @@
+"""`explain`: what binds a plan, what it wins by, and what would change it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cost_models.costs import memory_limit
+from cost_models.estimate import Estimate
+from cost_models.estimating import estimate as price
+from cost_models.question import Question
+from meshwright.output import Output
+from meshwright.progress import progress
+from meshwright.records import JSON_SCHEMA, breakdown_rows, estimate_record, question_record
+from meshwright.render.explanation import explanation_text, why_not_text
+from meshwright.render.plans import question_header
+from meshwright.verbs.asking import question_of_plan
+from planner.explain import Explanation, WhyNot, binding, rivalry
+from planner.explain import why_not as ask_why_not
+from planner.plan import Plan, load_plan
+from planner.search import search
+from planner.search_space import Restrictions
+from planner.whatif import sensitivities
+
+RIVALS_SECONDS = 20.0
+"""Time limit of the search for the plan's rivals."""
+RIVALS = 4
+"""Plans searched for: the plan itself, perhaps its twins with another placement, and the next best."""
+
+
+def explain(path: Path, why_not: str | None, *, output: Output) -> None:
+    """Explain a plan file, or why another layout is not the plan.
+
+    Raises:
+        InputError: a broken plan, or not a layout.
+    """
+    plan = load_plan(path)
+    question = question_of_plan(plan)
+    estimate = price(question, plan.layout)
+    if why_not is not None:
+        answer = ask_why_not(question, estimate, why_not)
+        output.answer(_why_not_record(answer), _why_not_rows(answer), why_not_text(answer, estimate))
+        return
+    with progress(output) as reporter:
+        reporter.say("searching for rivals")
+        explanation = explained(question, estimate, restrictions_of_plan(plan, question))
+    output.answer(
+        _explanation_record(question, explanation),
+        [*breakdown_rows("step", estimate.time), *breakdown_rows("memory", estimate.rank_memory[estimate.fullest_rank])],
+        question_header(question, estimate.trust, estimate.memory_limit),
+        "",
+        explanation_text(explanation),
+    )
+
+
+def explained(question: Question, estimate: Estimate, restrictions: Restrictions) -> Explanation:
+    """All that there is to say about a plan."""
+    rivals = search(question, top=RIVALS, restrictions=restrictions, time_limit=RIVALS_SECONDS).estimates
+    return Explanation(
+        estimate=estimate,
+        binding=binding(question, estimate),
+        rivalry=rivalry(estimate, rivals),
+        sensitivities=sensitivities(question, estimate, restrictions),
+    )
+
+
+def restrictions_of_plan(plan: Plan, question: Question) -> Restrictions:
+    """The memory limit under which the plan was made, where that was less than the devices allow."""
+    limit = plan.prediction.memory_limit
+    return Restrictions(max_memory=limit if limit < memory_limit(question) else None)
+
+
+def _explanation_record(question: Question, explanation: Explanation) -> dict[str, Any]:
+    bound, rivals = explanation.binding, explanation.rivalry
+    return {
+        "schema": JSON_SCHEMA,
+        "question": question_record(question),
+        "plan": estimate_record(explanation.estimate),
+        "binds": {
+            "resource": bound.resource,
+            "change": bound.change,
+            "faster": estimate_record(bound.faster) if bound.faster else None,
+        },
+        "runner_up": None
+        if rivals is None
+        else {"plan": estimate_record(rivals.rival), "difference": rivals.difference.as_dict()},
+        "if_only": [
+            {
+                "change": one.change,
+                "layout": str(one.estimate.layout) if one.estimate else None,
+                "step_seconds": one.estimate.step_seconds if one.estimate else None,
+                "same_layout": one.same_layout,
+            }
+            for one in explanation.sensitivities
+        ],
+    }
+
+
+def _why_not_record(answer: WhyNot) -> dict[str, Any]:
+    return {
+        "schema": JSON_SCHEMA,
+        "layout": answer.layout,
+        "reason": answer.reason,
+        "problems": [str(problem) for problem in answer.problems],
+        "estimate": estimate_record(answer.estimate) if answer.estimate else None,
+        "difference": answer.difference.as_dict() if answer.difference else None,
+    }
+
+
+def _why_not_rows(answer: WhyNot) -> list[dict[str, Any]]:
+    if answer.difference is None:
+        return [{"what": answer.reason, "part": str(problem), "value": ""} for problem in answer.problems]
+    return breakdown_rows(answer.reason, answer.difference)

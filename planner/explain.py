@@ -1,0 +1,181 @@
+"""Why a plan is what it is: what binds it, what it wins over another by, and why a layout lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cost_models.breakdown import Breakdown
+from cost_models.errors import InfeasibleError, Problem
+from cost_models.estimate import Estimate
+from cost_models.estimating import estimate as price
+from cost_models.question import Question
+from cost_models.specs.layout import RECOMPUTE_POLICIES, SCHEDULES, Layout, parse_layout
+from planner.balanced import even_layers
+from planner.compare import difference
+from planner.legality import check
+from planner.search import place, search
+from planner.search_space import AXES, Restrictions
+from planner.whatif import Sensitivity, same_degrees, with_memory
+
+UNLIMITED = 1e6
+"""Times the memory of a device: a question in which nothing fails to fit."""
+NEXT_TO_NOTHING = 1e-4
+"""Relative gain of step time that is not worth a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """What keeps the step from being faster."""
+
+    resource: str
+    """`memory`, or the part of the step that is largest (`compute`, `bubble`, `tp_comm`, ...)."""
+    faster: Estimate | None = None
+    """Where memory binds: the fastest neighbour, which does not fit."""
+    change: str = ""
+    """In what the neighbour differs: "mbs2"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rivalry:
+    """Two plans against one another."""
+
+    rival: Estimate
+    difference: Breakdown
+    """rival − plan, seconds by part, largest first: positive is what the plan saves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyNot:
+    """Why a layout is not the plan."""
+
+    layout: str
+    reason: Literal["illegal", "memory", "slower", "same", "faster"]
+    problems: tuple[Problem, ...] = ()
+    """Broken rules of an illegal layout."""
+    estimate: Estimate | None = None
+    """Its best placement; where it does not fit, the one that recomputes most."""
+    difference: Breakdown | None = None
+    """layout − plan, seconds by part, largest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """All that there is to say about a plan."""
+
+    estimate: Estimate
+    binding: Binding
+    rivalry: Rivalry | None
+    sensitivities: tuple[Sensitivity, ...]
+
+
+def binding(question: Question, estimate: Estimate) -> Binding:
+    """What binds a plan.
+
+    Memory does when some neighbour (itself with less recomputed, another microbatch size, one degree moved to data
+    parallelism, a lower ZeRO stage) would be faster and does not fit; otherwise the largest part of the step that is
+    worth naming.
+    """
+    roomy = with_memory(question, UNLIMITED)
+    tempting = []
+    for layout in _neighbours(estimate.layout):
+        if check(question.model, question.cluster, question.training, layout):
+            continue
+        priced = price(question, place(roomy, layout))
+        if priced.peak_bytes > estimate.memory_limit and _gain(estimate, priced) > NEXT_TO_NOTHING:
+            tempting.append(priced)
+    if not tempting:
+        return Binding(resource=estimate.bound_by)
+    fastest = min(tempting, key=lambda priced: priced.step_seconds)
+    return Binding(resource="memory", faster=fastest, change=_changed_words(estimate.layout, fastest.layout))
+
+
+def rivalry(estimate: Estimate, rivals: Sequence[Estimate]) -> Rivalry | None:
+    """The plan against the best of the others; None where there is no other."""
+    others = [rival for rival in rivals if not same_degrees(rival.layout, estimate.layout)]
+    if not others:
+        return None
+    rival = min(others, key=lambda other: other.step_seconds)
+    return Rivalry(rival=rival, difference=difference(estimate.time, rival.time))
+
+
+def why_not(question: Question, estimate: Estimate, text: str) -> WhyNot:
+    """Why the layout written in `text` is not the plan; it is priced at its best.
+
+    Recompute is as `text` says, and chosen stage by stage where it does not.
+
+    Raises:
+        InputError: `text` is not a layout.
+    """
+    layout = parse_layout(text)
+    problems = check(question.model, question.cluster, question.training, layout)
+    if problems:
+        return WhyNot(layout=text, reason="illegal", problems=tuple(problems))
+    priced = _best_placed(question, layout, recompute_given="recompute=" in text)
+    change = difference(estimate.time, priced.time)
+    return WhyNot(layout=text, reason=_reason(estimate, priced), estimate=priced, difference=change)
+
+
+def _reason(estimate: Estimate, priced: Estimate) -> Literal["memory", "slower", "same", "faster"]:
+    if priced.peak_bytes > estimate.memory_limit:
+        return "memory"
+    gain = _gain(estimate, priced)
+    if abs(gain) <= NEXT_TO_NOTHING:
+        return "same"
+    return "faster" if gain > 0 else "slower"
+
+
+def _best_placed(question: Question, layout: Layout, *, recompute_given: bool) -> Estimate:
+    """The layout at its best: what its text leaves open (blocks, recompute) is searched.
+
+    Where nothing fits: evenly placed with all the recompute there is, nearly the least memory it can do with.
+    """
+    if layout.layers or recompute_given:
+        return price(question, place(question, layout))
+    only = {axis: frozenset({getattr(layout, axis)}) for axis in AXES if axis != "schedule"}
+    only["schedule"] = frozenset({SCHEDULES.index(layout.schedule)})
+    try:
+        return search(question, top=1, restrictions=Restrictions(only=only)).best
+    except InfeasibleError:
+        strongest = max(question.training.recompute, key=RECOMPUTE_POLICIES.index)
+        layers = even_layers(question.model.num_layers, layout.num_stages)
+        return price(question, layout.model_copy(update={"recompute": (strongest,), "layers": layers}))
+
+
+def _gain(estimate: Estimate, other: Estimate) -> float:
+    """Relative: how much faster the other is."""
+    return 1 - other.step_seconds / estimate.step_seconds
+
+
+def _neighbours(layout: Layout) -> list[Layout]:
+    """Itself with its placement open, and one degree or switch away towards speed at the price of memory."""
+    open_layout = layout.model_copy(update={"layers": (), "recompute": ("none",)})
+    moves: list[dict[str, int]] = [{}, {"mbs": 2 * layout.mbs}]
+    if layout.tp % 2 == 0:
+        moves.append({"tp": layout.tp // 2, "dp": 2 * layout.dp})
+    if layout.pp % 2 == 0:
+        moves.append({"pp": layout.pp // 2, "dp": 2 * layout.dp})
+    if layout.zero > 0:
+        moves.append({"zero": layout.zero - 1})
+    return [_moved(open_layout, move) for move in moves]
+
+
+def _moved(layout: Layout, move: dict[str, int]) -> Layout:
+    """The layout with some axes changed; what only a pipeline or a tensor group can have goes with it."""
+    moved = layout.model_copy(update=move)
+    alone: dict[str, object] = {}
+    if moved.pp == 1:
+        alone |= {"vpp": 1, "schedule": "1f1b"}
+    if moved.tp == 1:
+        alone["sp"] = False
+    return moved.model_copy(update=alone)
+
+
+def _changed_words(before: Layout, after: Layout) -> str:
+    """The words of `after` that `before` does not have, placement aside."""
+    known = set(str(before).split())
+    words = [word for word in str(after).split() if word not in known and not word.startswith("layers=")]
+    if "recompute=" in str(before) and "recompute=" not in str(after):
+        words.append("recompute=none")
+    return " ".join(words)

@@ -1,0 +1,132 @@
+"""If only: the same question with one thing changed, answered again by search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from cost_models.errors import InfeasibleError
+from cost_models.estimate import Estimate
+from cost_models.question import Question
+from cost_models.specs.cluster import LinkSpec
+from cost_models.specs.hardware import AttentionCurve, CurvePoint
+from cost_models.specs.layout import Layout
+from planner.search import search
+from planner.search_space import Restrictions
+
+SEARCH_SECONDS = 10.0
+"""Time limit of one changed question; its answer is then the best found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """What one change would do."""
+
+    change: str
+    """In words: "half inter-node bandwidth"."""
+    estimate: Estimate | None
+    """The best plan of the changed question; None: nothing fits."""
+    same_layout: bool
+    """The best layout stays; its placement may move."""
+
+
+def sensitivities(
+    question: Question, estimate: Estimate, restrictions: Restrictions
+) -> tuple[Sensitivity, ...]:
+    """Every change of `CHANGES` that means something here, each searched again."""
+    answers = []
+    for words, change in CHANGES.items():
+        changed = change(question)
+        if changed is not None:
+            best = _best(changed, _scaled(restrictions, question, changed))
+            same = best is not None and same_degrees(best.layout, estimate.layout)
+            answers.append(Sensitivity(change=words, estimate=best, same_layout=same))
+    return tuple(answers)
+
+
+def same_degrees(one: Layout, other: Layout) -> bool:
+    """Equal but for the placement of blocks and their recompute."""
+    unplaced = {"layers": (), "recompute": ("none",)}
+    return one.model_copy(update=unplaced) == other.model_copy(update=unplaced)
+
+
+def with_memory(question: Question, factor: float) -> Question:
+    """The same question on devices with `factor` times the memory."""
+    cluster = question.cluster
+    gpu = cluster.gpu.model_copy(update={"memory": cluster.gpu.memory * factor})
+    return replace(question, cluster=cluster.model_copy(update={"gpu": gpu}))
+
+
+def _best(question: Question, restrictions: Restrictions) -> Estimate | None:
+    try:
+        return search(question, top=1, restrictions=restrictions, time_limit=SEARCH_SECONDS).estimates[0]
+    except InfeasibleError:
+        return None
+
+
+def _scaled(restrictions: Restrictions, before: Question, after: Question) -> Restrictions:
+    """A memory limit grows with the memory."""
+    if restrictions.max_memory is None:
+        return restrictions
+    factor = after.cluster.gpu.memory / before.cluster.gpu.memory
+    return replace(restrictions, max_memory=restrictions.max_memory * factor)
+
+
+def _intra_node(factor: float) -> Callable[[Question], Question | None]:
+    def change(question: Question) -> Question | None:
+        cluster = question.cluster
+        if cluster.gpus_per_node == 1 or question.hardware.collectives:  # measured curves replace the formula
+            return None
+        links = cluster.links.model_copy(update={"intra_node": _faster(cluster.links.intra_node, factor)})
+        return replace(question, cluster=cluster.model_copy(update={"links": links}))
+
+    return change
+
+
+def _inter_node(factor: float) -> Callable[[Question], Question | None]:
+    def change(question: Question) -> Question | None:
+        cluster = question.cluster
+        if cluster.nodes == 1 or cluster.links.inter_node is None:
+            return None
+        links = cluster.links.model_copy(update={"inter_node": _faster(cluster.links.inter_node, factor)})
+        return replace(question, cluster=cluster.model_copy(update={"links": links}))
+
+    return change
+
+
+def _compute(factor: float) -> Callable[[Question], Question | None]:
+    """Matrix products and attention, whether by efficiency or by measured curve."""
+
+    def change(question: Question) -> Question:
+        hardware = question.hardware
+        names = ("gemm_efficiency", "attention_forward_efficiency", "attention_backward_efficiency")
+        update: dict[str, object] = {name: getattr(hardware, name) * factor for name in names}
+        update["attention"] = tuple(_faster_attention(curve, factor) for curve in hardware.attention)
+        return replace(question, hardware=hardware.model_copy(update=update))
+
+    return change
+
+
+def _memory(factor: float) -> Callable[[Question], Question | None]:
+    return lambda question: with_memory(question, factor)
+
+
+def _faster(link: LinkSpec, factor: float) -> LinkSpec:
+    return link.model_copy(update={"bandwidth": link.bandwidth * factor})
+
+
+def _faster_attention(curve: AttentionCurve, factor: float) -> AttentionCurve:
+    def faster(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
+        return tuple(point.model_copy(update={"seconds": point.seconds / factor}) for point in points)
+
+    return curve.model_copy(update={"forward": faster(curve.forward), "backward": faster(curve.backward)})
+
+
+CHANGES: dict[str, Callable[[Question], Question | None]] = {
+    "+10 % intra-node bandwidth": _intra_node(1.1),
+    "half inter-node bandwidth": _inter_node(0.5),
+    "double inter-node bandwidth": _inter_node(2.0),
+    "+25 % device memory": _memory(1.25),
+    "+10 % compute efficiency": _compute(1.1),
+}
+"""What users ask first: links, memory, kernels."""
