@@ -26,7 +26,7 @@ from cost_models.calibration.curve_fits import (
     operator_curves,
     rounded,
 )
-from cost_models.calibration.host_fit import host_layer_seconds, tensor_parallel_host_seconds
+from cost_models.calibration.host_fit import host_layer_seconds, split_host_seconds
 from cost_models.calibration.measured_cluster import measured_gpu
 from cost_models.calibration.measurements import Measurement, merge, select
 from cost_models.calibration.robust import relative_errors, relative_least_squares
@@ -108,7 +108,17 @@ def fit_profile(
         update={
             "host_layer_seconds": rounded(host_layer_seconds(rows, profile, peak)),
             "tensor_parallel_host_seconds": rounded(
-                tensor_parallel_host_seconds(rows, otherwise=base.tensor_parallel_host_seconds)
+                split_host_seconds(
+                    rows, "block.tensor-parallel", "block", otherwise=base.tensor_parallel_host_seconds
+                )
+            ),
+            "sequence_parallel_host_seconds": rounded(
+                split_host_seconds(
+                    rows,
+                    "block.sequence-parallel",
+                    "block.tensor-parallel",
+                    otherwise=base.sequence_parallel_host_seconds,
+                )
             ),
         }
     )

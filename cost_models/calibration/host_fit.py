@@ -13,7 +13,7 @@ from cost_models.specs.hardware import ElementwiseOperator, HardwareProfile
 _BLOCK_OPERATORS: tuple[tuple[ElementwiseOperator, float, float], ...] = (
     ("layernorm", 1.0, 2.0),
     ("gelu", 4.0, 1.0),
-    ("add", 1.0, 2.0),
+    ("add", 1.0, 3.0),
 )
 """Of the measured block: operator, its width in hidden sizes, how often."""
 _BLOCK_PRODUCTS = 12.0
@@ -40,11 +40,15 @@ def host_layer_seconds(rows: Sequence[Measurement], profile: HardwareProfile, pe
     return max(0.0, (forward.seconds + backward.seconds - explained) / 2)
 
 
-def tensor_parallel_host_seconds(rows: Sequence[Measurement], *, otherwise: float) -> float:
-    """What splitting the block over DTensors adds to one pass, mean of forward and backward."""
-    if not select(rows, "host", "block.tensor-parallel.forward"):
+def split_host_seconds(rows: Sequence[Measurement], name: str, than: str, *, otherwise: float) -> float:
+    """What block `name` takes longer than block `than` in one pass, mean of forward and backward.
+
+    `block.tensor-parallel` than `block`, and `block.sequence-parallel` than that; `otherwise` where neither was
+    measured, with one process.
+    """
+    if not select(rows, "host", f"{name}.forward"):
         return otherwise
-    plain, split = _passes(rows, "block"), _passes(rows, "block.tensor-parallel")
+    plain, split = _passes(rows, than), _passes(rows, name)
     return max(0.0, sum(row.seconds for row in split) - sum(row.seconds for row in plain)) / 2
 
 

@@ -104,6 +104,8 @@ class HardwareProfile(Spec):
     """Host time to launch one block's forward; steps cannot run faster than their launches."""
     tensor_parallel_host_seconds: float = Field(ge=0, default=0.0)
     """Extra host time per block and pass when tensor parallelism goes through DTensor."""
+    sequence_parallel_host_seconds: float = Field(ge=0, default=0.0)
+    """Host time per block and pass that sequence parallelism adds to that."""
     action_host_seconds: float = Field(ge=0, default=0.0)
     """Host time of one action of a pipeline schedule beyond its blocks."""
     link_efficiency: float = Efficiency

@@ -1,72 +1,68 @@
-"""Host time of a transformer block so small that nothing else counts: modules, dispatch, autograd, DTensor.
-
-Shape legend: B batch, S sequence, D model, H heads, K head width.
-"""
+"""Host time of a transformer block so small that nothing else counts: modules, dispatch, autograd, DTensor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from cost_models.calibration.measurements import Measurement
+from cost_models.specs.transformer import TransformerSpec
+from executor.apply.tensor import split_tensors
 from executor.microbenchmarks.stopwatch import Stopwatch, Timing
+from executor.models.transformer import Transformer
 
 _BLOCKS, _SEQUENCE, _HIDDEN, _HEADS = 4, 16, 32, 2
-
-
-class _Block(nn.Module):
-    """A plain pre-norm block: the operators of GPT-2 without its sizes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention_norm, self.mlp_norm = nn.LayerNorm(_HIDDEN), nn.LayerNorm(_HIDDEN)
-        self.query, self.key, self.value = (nn.Linear(_HIDDEN, _HIDDEN) for _ in range(3))
-        self.projection = nn.Linear(_HIDDEN, _HIDDEN)
-        self.up, self.down = nn.Linear(_HIDDEN, 4 * _HIDDEN), nn.Linear(4 * _HIDDEN, _HIDDEN)
-
-    def forward(self, x_BSD: torch.Tensor) -> torch.Tensor:
-        normed = self.attention_norm(x_BSD)
-        q, k, v = (
-            layer(normed).unflatten(-1, (-1, _HIDDEN // _HEADS)).transpose(1, 2)
-            for layer in (self.query, self.key, self.value)
-        )
-        mixed_BHSK = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x_BSD = x_BSD + self.projection(mixed_BHSK.transpose(1, 2).flatten(-2))
-        mlp: torch.Tensor = self.down(F.gelu(self.up(self.mlp_norm(x_BSD))))
-        return x_BSD + mlp
+_REPEATS = 12
+"""Fixed, because split blocks communicate and must run equally often on every process."""
 
 
 def host_overhead(watch: Stopwatch, world: int) -> Iterator[Measurement]:
-    """A block's passes on plain tensors and, with two processes or more, on DTensors split in two."""
-    yield from _block_passes(watch, "block", nn.Sequential(*(_Block() for _ in range(_BLOCKS))))
+    """The executor's own blocks on plain tensors and, with two processes or more, split in two by DTensor."""
+    yield from _block_passes(watch, "block", _blocks(watch.device))
     if world >= _HEADS:
-        yield from _block_passes(watch, "block.tensor-parallel", _split(watch.device, world))
+        mesh = _pairs(watch.device, world)
+        for name, sequence_parallel in (("tensor-parallel", False), ("sequence-parallel", True)):
+            blocks = _blocks(watch.device)
+            split_tensors(blocks, mesh, sequence_parallel=sequence_parallel)
+            share = _HEADS if sequence_parallel else 1
+            yield from _block_passes(watch, f"block.{name}", blocks, _SEQUENCE // share)
 
 
-def _split(device: torch.device, world: int) -> nn.Module:
-    """The same blocks, split Megatron's way over pairs of ranks."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+def _blocks(device: torch.device) -> Transformer:
+    """A slice of a tiny GPT without its ends."""
+    spec = TransformerSpec(
+        num_layers=_BLOCKS,
+        hidden_size=_HIDDEN,
+        num_heads=_HEADS,
+        num_kv_heads=_HEADS,
+        head_dim=_HIDDEN // _HEADS,
+        ffn_hidden_size=4 * _HIDDEN,
+        vocab_size=_HIDDEN,
+    )
+    return Transformer(spec, vocabulary=_HIDDEN, has_embedding=False, has_head=False).to(device)
 
-    mesh = init_device_mesh(device.type, (world // _HEADS, _HEADS), mesh_dim_names=("dp", "tp"))["tp"]
-    column, row = ColwiseParallel(), RowwiseParallel()
-    plan = {"query": column, "key": column, "value": column, "projection": row, "up": column, "down": row}
-    return nn.Sequential(*(parallelize_module(_Block(), mesh, plan) for _ in range(_BLOCKS)))
+
+def _pairs(device: torch.device, world: int) -> DeviceMesh:
+    """Pairs of neighbouring ranks; every rank of an even world is in one."""
+    mesh = init_device_mesh(device.type, (world // _HEADS, _HEADS), mesh_dim_names=("dp", "tp"))
+    return mesh["tp"]
 
 
-def _block_passes(watch: Stopwatch, name: str, blocks: nn.Module) -> Iterator[Measurement]:
+def _block_passes(
+    watch: Stopwatch, name: str, blocks: nn.Module, sequence: int = _SEQUENCE
+) -> Iterator[Measurement]:
     """Forward alone, then forward and backward; backward is their difference."""
-    blocks.to(watch.device)
-    x_BSD = torch.randn(1, _SEQUENCE, _HIDDEN, device=watch.device)
+    x_BSD = torch.randn(1, sequence, _HIDDEN, device=watch.device, requires_grad=True)
+    gradient = torch.ones_like(x_BSD)
 
     def forward_backward() -> None:
-        blocks(x_BSD).sum().backward()
+        blocks(x_BSD).backward(gradient)
 
     forward_backward()
-    forward, both = watch.host(lambda: blocks(x_BSD)), watch.host(forward_backward)
+    forward, both = watch.host(lambda: blocks(x_BSD), _REPEATS), watch.host(forward_backward, _REPEATS)
     backward = Timing(quiet=both.quiet - forward.quiet, median=both.median - forward.median)
     for direction, timing in (("forward", forward), ("backward", backward)):
         yield Measurement(

@@ -41,9 +41,12 @@ class Stopwatch:
             return self._events(call)
         return self._clock(call, time.thread_time)
 
-    def host(self, call: Callable[[], object]) -> Timing:
-        """Host time until `call` returns, without waiting for the device."""
-        timing = self._clock(call, time.thread_time)
+    def host(self, call: Callable[[], object], repeats: int | None = None) -> Timing:
+        """Host time until `call` returns, without waiting for the device.
+
+        A call that communicates needs `repeats`, the same on every process.
+        """
+        timing = self._clock(call, time.thread_time, repeats)
         self.settle()
         return timing
 
@@ -68,13 +71,15 @@ class Stopwatch:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _clock(self, call: Callable[[], object], clock: Callable[[], float]) -> Timing:
+    def _clock(
+        self, call: Callable[[], object], clock: Callable[[], float], repeats: int | None = None
+    ) -> Timing:
         call()
         start = time.perf_counter()
         call()
-        repeats = self._repeats(time.perf_counter() - start)
+        once = time.perf_counter() - start
         times = []
-        for _ in range(repeats):
+        for _ in range(repeats or self._repeats(once)):
             begin = clock()
             call()
             times.append(clock() - begin)

@@ -9,7 +9,7 @@ import pytest
 
 from cost_models.calibration.fit import OPTIMIZER_BYTES, Fit, fit_profile
 from cost_models.calibration.measured_cluster import measured_cluster
-from cost_models.calibration.measurements import Measurement, merge
+from cost_models.calibration.measurements import Kind, Measurement, merge
 from cost_models.calibration.robust import relative_least_squares
 from cost_models.curves import attention_head_seconds, curve_seconds
 from cost_models.errors import InputError
@@ -41,12 +41,12 @@ def machine(disturb: Disturb) -> list[Measurement]:
     """What microbenchmarks would read on a CPU with the constants above."""
     rows = []
 
-    def add(kind: str, name: str, size: float, seconds: float, shape: tuple[int, ...] = ()) -> None:
+    def add(kind: Kind, name: str, size: float, seconds: float, shape: tuple[int, ...] = ()) -> None:
         timed = disturb(seconds)
         rows.append(
             Measurement(
                 kind=kind, name=name, shape=shape, size=size, seconds=timed, median_seconds=1.1 * timed
-            )  # type: ignore[arg-type]
+            )
         )
 
     # One product at exactly the peak, so that the measured peak is known.
@@ -83,6 +83,7 @@ def machine(disturb: Disturb) -> list[Measurement]:
     for direction in ("forward", "backward"):
         add("host", f"block.{direction}", 1, HOST + 5e-5, (16, 32, 2))
         add("host", f"block.tensor-parallel.{direction}", 1, HOST + 5e-5 + SPLIT, (16, 32, 2))
+        add("host", f"block.sequence-parallel.{direction}", 1, HOST + 5e-5 + 2 * SPLIT, (16, 32, 2))
     for size in (2**10, 2**16, 2**22):
         add("collective", "p2p", size, 1e-4 + size / 2e9, (2,))
         add("collective", "all_reduce", size, 3e-4 + size / 1e9, (2,))
@@ -109,6 +110,7 @@ def test_recovers_planted_constants_exactly_without_noise() -> None:
     assert profile.attention_backward_efficiency == pytest.approx(0.4, rel=1e-3)
     assert profile.memory_efficiency == pytest.approx(0.9, rel=0.05)
     assert profile.tensor_parallel_host_seconds == pytest.approx(SPLIT, rel=1e-3)
+    assert profile.sequence_parallel_host_seconds == pytest.approx(SPLIT, rel=1e-3)
     assert profile.tier == "measured"
 
 
