@@ -15,11 +15,11 @@ from planner.placement import Floats, Leaf, Placement
 
 ROUNDS = 4
 """Rounds of moving one block from a rank to another."""
-TIMELINE_BUDGET = 500_000
-"""Actions × placements that one round of moves may evaluate: a few milliseconds."""
+QUICK, THOROUGH = 500_000, 8_000_000
+"""Actions × placements that one round of moves may evaluate: milliseconds, or what a round of the solver takes."""
 
 
-def good_placement(leaf: Leaf) -> tuple[Placement, float] | None:
+def good_placement(leaf: Leaf, budget: int = QUICK) -> tuple[Placement, float] | None:
     """The best of a few balanced placements, improved by single moves, with its step time; None: none of them fits."""
     seconds_BR, policy_BR = rank_seconds(leaf)
     candidates_KR = _balanced(leaf, seconds_BR)
@@ -29,7 +29,7 @@ def good_placement(leaf: Leaf) -> tuple[Placement, float] | None:
         if better is None or (best is not None and better[1] >= best[1]):
             break
         best = better
-        candidates_KR = _moves(leaf, np.array(best[0].layers))
+        candidates_KR = _moves(leaf, np.array(best[0].layers), budget)
     return best
 
 
@@ -97,17 +97,16 @@ def _reduced(most_R: Ints, total: int, low: int, order: list[int]) -> Ints:
     return layers_R
 
 
-def _moves(leaf: Leaf, layers_S: Ints) -> Ints:
-    """(K, S): one block from any rank to any other, as many as the budget for timelines allows."""
-    stages = np.arange(leaf.num_stages)
-    giver, taker = (index.ravel() for index in np.meshgrid(stages, stages, indexing="ij"))
-    useful = (giver != taker) & (layers_S[giver] > leaf.sizes.start)
-    giver, taker = giver[useful], taker[useful]
-    most = TIMELINE_BUDGET // (2 * leaf.microbatches * leaf.num_stages)
-    if len(giver) > most:
-        giver, taker = giver[:0], taker[:0]
-    row = np.arange(len(giver))
-    moved_KS = np.repeat(layers_S[None], len(giver), axis=0)
-    moved_KS[row, giver] -= 1
-    moved_KS[row, taker] += 1
-    return moved_KS
+def _moves(leaf: Leaf, layers_R: Ints, budget: int) -> Ints:
+    """(K, R): one block from any rank to any other; none where that is too much to evaluate."""
+    ranks = np.arange(leaf.pp)
+    giver_K, taker_K = (index.ravel() for index in np.meshgrid(ranks, ranks, indexing="ij"))
+    useful_K = (giver_K != taker_K) & (layers_R[giver_K] > leaf.sizes.start)
+    giver_K, taker_K = giver_K[useful_K], taker_K[useful_K]
+    if len(giver_K) * 2 * leaf.microbatches * leaf.pp > budget:
+        return np.empty((0, leaf.pp), dtype=np.int64)
+    row = np.arange(len(giver_K))
+    moved_KR = np.repeat(layers_R[None], len(giver_K), axis=0)
+    moved_KR[row, giver_K] -= 1
+    moved_KR[row, taker_K] += 1
+    return moved_KR

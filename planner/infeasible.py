@@ -17,7 +17,7 @@ from cost_models.stage_costs import StageCosts
 from cost_models.units import GIB, format_bytes
 from planner.placement import Floats
 
-COMPARED = 16
+COMPARED = 4
 """Layouts, roughly the closest ones, that are priced in full."""
 
 
@@ -53,13 +53,13 @@ def _closest(
     question: Question, columns: LayoutColumns, costs: StageCosts, policies: Sequence[Recompute]
 ) -> Estimate:
     """The layout whose fullest rank is least full, evenly placed under the policy that keeps least."""
-    index = [RECOMPUTE_POLICIES.index(policy) for policy in policies]
-    rough_NP = _rough_peak(columns, costs, question.model.num_layers)[:, index]
-    rows = np.argsort(rough_NP.min(axis=1), kind="stable")[:COMPARED]
+    rough_NP = _rough_peak(columns, costs, question.model.num_layers)
+    rough_NP = np.where([policy in policies for policy in RECOMPUTE_POLICIES], rough_NP, np.inf)
+    rows = np.argsort(rough_NP.min(axis=1), kind="stable")[:COMPARED].tolist()
+    lightest = [RECOMPUTE_POLICIES[int(policy)] for policy in rough_NP[rows].argmin(axis=1)]
     priced = [
-        estimate(question, _even(columns.layout(int(row)), policy, question.model.num_layers))
-        for row in rows
-        for policy in policies
+        estimate(question, _even(columns.layout(row), policy, question.model.num_layers))
+        for row, policy in zip(rows, lightest, strict=True)
     ]
     return min(priced, key=lambda found: (found.peak_bytes, str(found.layout)))
 

@@ -1,7 +1,8 @@
-"""Paths through a pipeline with one stage a rank that can be written down without running its timeline: where the integer program starts.
+"""Paths through a pipeline with one stage a rank that can be written down without running its timeline.
 
 Each is a chain of actions every schedule of its kind contains, so its length is a lower bound for any durations. The
-bounds of `planner.bounds` are the same paths, relaxed.
+integer program starts from them, and looks among them first for what its solution violates; the bounds of
+`planner.bounds` are the same paths, relaxed.
 """
 
 from __future__ import annotations
@@ -19,16 +20,23 @@ def known_paths(leaf: Leaf) -> list[CriticalPath]:
     paths = [_busy_rank(leaf, rank, returns=True) for rank in ranks]
     paths += [_busy_rank(leaf, rank, returns=False) for rank in ranks if rank]
     if leaf.schedule == "gpipe":
-        paths += [_waits_for_rank(leaf, rank) for rank in ranks]
-    if leaf.schedule == "1f1b":
-        paths += [_down_again(leaf, rank) for rank in ranks if leaf.microbatches > leaf.pp - rank]
-        paths += [_loops(leaf, rank) for rank in ranks if leaf.microbatches > leaf.pp]
+        paths += [_queue(leaf, rank) for rank in ranks]
+    elif leaf.microbatches > leaf.pp:
+        paths += [_round_window(leaf, rank, rank) for rank in ranks]
+        paths.append(_round_window(leaf, 0, leaf.pp - 1))
     return paths
 
 
-def _up_to(leaf: Leaf, rank: int) -> Ints:
-    """(S,): 1 on the ranks before this one."""
-    return (np.arange(leaf.num_stages) < rank).astype(np.int64)
+def window_paths(leaf: Leaf) -> list[CriticalPath]:
+    """For 1F1B: one path for every window of neighbouring ranks that the microbatches go round in."""
+    if leaf.schedule != "1f1b":
+        return []
+    return [
+        _round_window(leaf, first, last)
+        for first in range(leaf.pp)
+        for last in range(first, leaf.pp)
+        if leaf.microbatches > leaf.pp - first
+    ]
 
 
 def _path(leaf: Leaf, forward: Ints, backward: Ints, transfers: int, rank: int = 0) -> CriticalPath:
@@ -37,34 +45,31 @@ def _path(leaf: Leaf, forward: Ints, backward: Ints, transfers: int, rank: int =
 
 def _busy_rank(leaf: Leaf, rank: int, *, returns: bool) -> CriticalPath:
     """Down to a rank, all its work, and (if it returns) up to rank 0 again."""
-    own_S = leaf.microbatches * (np.arange(leaf.num_stages) == rank)
-    down_S = _up_to(leaf, rank)
+    own_R = leaf.microbatches * (np.arange(leaf.pp) == rank)
+    down_R = (np.arange(leaf.pp) < rank).astype(np.int64)
     if returns:
-        return _path(leaf, down_S + own_S, down_S + own_S, 2 * rank)
-    return _path(leaf, down_S + own_S, own_S, rank, rank)
+        return _path(leaf, down_R + own_R, down_R + own_R, 2 * rank)
+    return _path(leaf, down_R + own_R, own_R, rank, rank)
 
 
-def _round_trips(leaf: Leaf, trips: int, rank: int, more: int) -> CriticalPath:
-    """So many microbatches down and up, and so many more forwards and backwards of one rank."""
-    counts_S = np.full(leaf.num_stages, trips)
-    counts_S[rank] += more
-    return _path(leaf, counts_S, counts_S, trips * 2 * (leaf.pp - 1))
+def _queue(leaf: Leaf, rank: int) -> CriticalPath:
+    """GPipe: the first microbatch down and the last one up, all others queueing at one rank both ways."""
+    counts_R = np.ones(leaf.pp, dtype=np.int64)
+    counts_R[rank] = leaf.microbatches
+    return _path(leaf, counts_R, counts_R, 2 * (leaf.pp - 1))
 
 
-def _waits_for_rank(leaf: Leaf, rank: int) -> CriticalPath:
-    """GPipe: all forwards queue at one rank, then all backwards do."""
-    return _round_trips(leaf, 1, rank, leaf.microbatches - 1)
+def _round_window(leaf: Leaf, first: int, last: int) -> CriticalPath:
+    """1F1B: the first microbatch down and up to a window of ranks, rounds in it, the last microbatch down and up.
 
-
-def _down_again(leaf: Leaf, rank: int) -> CriticalPath:
-    """1F1B: the first microbatch down and up to the rank, its pairs, and the last one down and up."""
-    window = leaf.pp - rank
-    counts_S = 1 + (np.arange(leaf.num_stages) >= rank)
-    counts_S[rank] += leaf.microbatches - window - 1
-    return _path(leaf, counts_S, counts_S, 2 * (leaf.pp - 1) + 2 * (window - 1))
-
-
-def _loops(leaf: Leaf, rank: int) -> CriticalPath:
-    """1F1B: a round trip for every pp microbatches, the rest of them as pairs on one rank."""
-    loops, rest = divmod(leaf.microbatches - 1, leaf.pp)
-    return _round_trips(leaf, loops + 1, rank, rest)
+    Rank r runs backward j just before forward j + p − r. So a forward that goes down from `first` to `last`, turns into
+    the backward there that follows it, and comes up, is followed at `first` by the forward `last − first + 1` later: a
+    round of the window for so many microbatches. Those that make no full round pass `first` as pairs.
+    """
+    length = last - first + 1
+    rounds, rest = divmod(leaf.microbatches - 1 - (leaf.pp - first), length)
+    rank_R = np.arange(leaf.pp)
+    counts_R = 1 + (rank_R >= first) + rounds * ((rank_R >= first) & (rank_R <= last))
+    counts_R[first] += rest
+    transfers = 2 * (leaf.pp - 1) + 2 * (leaf.pp - 1 - first) + rounds * 2 * (length - 1)
+    return _path(leaf, counts_R, counts_R, transfers)

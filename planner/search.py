@@ -25,7 +25,7 @@ from cost_models.stage_costs import StageCosts
 from planner.bounds import capacity_bounds, quick_bounds
 from planner.chunks import best_pattern
 from planner.group import Group
-from planner.heuristics import good_placement
+from planner.heuristics import THOROUGH, good_placement
 from planner.ilp.solution import Solution
 from planner.ilp.stages import solve_stages
 from planner.infeasible import explain_infeasible
@@ -276,10 +276,11 @@ class _State:
 
     def _solve(self, row: int) -> None:
         """Place one layout exactly, as far as it can still be among the k best."""
-        left = self._seconds_left()
+        leaf, left = self.space.leaf(row), self._seconds_left()
+        known = [found for found in (self.best.get(row), good_placement(leaf, THOROUGH)) if found]
         solution = solve_stages(
-            self.space.leaf(row),
-            incumbent=self.best.get(row),
+            leaf,
+            incumbent=min(known, key=lambda found: found[1], default=None),
             cut_off=self.kth_seconds,
             time_limit=None if math.isinf(left) else left,
         )

@@ -29,8 +29,12 @@ from cost_models.schedules import CriticalPath
 from planner.ilp.solution import Solution, Status
 from planner.ilp.solvers import SolverName, available_solver, is_infeasible, is_proven, make_solver
 from planner.heuristics import rank_seconds
-from planner.paths import known_paths
+from planner.paths import known_paths, window_paths
 from planner.placement import TOLERANCE, Floats, Leaf, Placement
+
+
+CUTS_PER_ROUND = 12
+"""Written-down paths added at once: enough to save rounds, few enough to keep the program small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,10 @@ class StageProgram:
     x: list[pulp.LpVariable]
     M: pulp.LpVariable
     O: pulp.LpVariable  # noqa: E741
+    pool: list[CriticalPath]
+    """Paths that can be written down but are not rows yet."""
     paths: list[CriticalPath] = field(default_factory=list)
+    """Those that are rows."""
 
 
 def solve_stages(
@@ -93,8 +100,8 @@ def solve_stages(
             best, best_seconds = placement, seconds
         if min(best_seconds, cut_off) <= bound * (1 + TOLERANCE):
             break
-        path = leaf.critical_path(np.array(placement.layers), np.array(placement.policies))
-        step_is_no_shorter_than_path(program, path)
+        for path in violated_paths(program, placement):
+            step_is_no_shorter_than_path(program, path)
     if status is None:
         status, bound = _proven(best, best_seconds, cut_off)
     return Solution(
@@ -143,7 +150,7 @@ def build_program(leaf: Leaf, columns: list[Column], target: float) -> StageProg
     problem = pulp.LpProblem("stages", pulp.LpMinimize)
     x = [problem.add_variable(f"x_{c.stage}_{c.layers}", cat=pulp.LpBinary) for c in columns]
     M, O = problem.add_variable("M", lowBound=0), problem.add_variable("O", lowBound=0)  # noqa: E741
-    program = StageProgram(leaf, columns, scale, problem, x, M, O)
+    program = StageProgram(leaf, columns, scale, problem, x, M, O, window_paths(leaf))
     problem += M + O, "step_seconds"
     if math.isfinite(target):
         overhead = leaf.cost("step_overhead")
@@ -220,17 +227,33 @@ def chosen(program: StageProgram) -> Placement:
 
 def modelled_seconds(program: StageProgram, placement: Placement) -> float:
     """The step time the program's paths give this placement, in full precision."""
-    leaf, layers_S, policies_S = program.leaf, np.array(placement.layers), np.array(placement.policies)
-    forward_S, backward_S = leaf.forward(layers_S), leaf.backward(layers_S, policies_S)
-    sync_R, p2p = leaf.per_rank("sync", layers_S), leaf.cost("p2p")
-    lengths = [
-        path.forward_counts @ forward_S
-        + path.backward_counts @ backward_S
-        + path.p2p_count * p2p
-        + sync_R[path.rank]
-        for path in program.paths
-    ]
-    return float(max(lengths) + leaf.per_rank("optimizer", layers_S).max() + leaf.cost("step_overhead"))
+    leaf, layers_S = program.leaf, np.array(placement.layers)
+    longest = _lengths(leaf, program.paths, placement).max()
+    return float(longest + leaf.per_rank("optimizer", layers_S).max() + leaf.cost("step_overhead"))
+
+
+def violated_paths(program: StageProgram, placement: Placement) -> list[CriticalPath]:
+    """The critical path of a placement, and the longest of the written-down paths the program should have known."""
+    leaf = program.leaf
+    found = [leaf.critical_path(np.array(placement.layers), np.array(placement.policies))]
+    if program.pool:
+        length = _lengths(leaf, program.pool, placement)
+        known = _lengths(leaf, program.paths, placement).max()
+        longest_first = np.argsort(-length, kind="stable")[:CUTS_PER_ROUND].tolist()
+        new = [i for i in longest_first if length[i] > known * (1 + TOLERANCE)]
+        found += [program.pool[i] for i in new]
+        program.pool = [path for i, path in enumerate(program.pool) if i not in new]
+    return found
+
+
+def _lengths(leaf: Leaf, paths: list[CriticalPath], placement: Placement) -> Floats:
+    """Seconds of some paths, each with the synchronisation of the rank it ends on."""
+    layers_S, policies_S = np.array(placement.layers), np.array(placement.policies)
+    forward = np.stack([path.forward_counts for path in paths]) @ leaf.forward(layers_S)
+    backward = np.stack([path.backward_counts for path in paths]) @ leaf.backward(layers_S, policies_S)
+    transfers = np.array([path.p2p_count for path in paths]) * leaf.cost("p2p")
+    tails: Floats = leaf.per_rank("sync", layers_S)[[path.rank for path in paths]]
+    return forward + backward + transfers + tails
 
 
 def _columns_of(program: StageProgram, stage: int) -> list[tuple[int, Column]]:
