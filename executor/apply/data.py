@@ -1,0 +1,40 @@
+"""Data parallelism by ZeRO stage: replicas, a sharded optimizer, sharded gradients, sharded parameters.
+
+0  `replicate`             gradients all-reduced bucket by bucket behind the backward pass
+1  `ShardedOptimizer`      see `executor.apply.sharded_optimizer`; the model itself is left alone
+2  `fully_shard`, weights kept gathered between forward and backward
+3  `fully_shard`, weights gathered again for the backward pass
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from executor.models.transformer import Transformer
+
+
+def share_data(model: Transformer, mesh: DeviceMesh, zero: int, compute_dtype: torch.dtype) -> None:
+    """Wrap every block and the slice itself, in place, for the data-parallel axis `mesh`.
+
+    With a 16-bit `compute_dtype` the parameters stay fp32 and are cast where they are gathered; gradients are reduced
+    in fp32. ZeRO-1 synchronises in its optimizer and wraps nothing.
+    """
+    if zero == 1:
+        return
+    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+    for module in (*model.blocks.values(), model):
+        if zero == 0:
+            replicate(module, mesh=mesh, mp_policy=policy)
+        else:
+            fully_shard(module, mesh=mesh, reshard_after_forward=zero == 3, mp_policy=policy)
+
+
+def synchronise_only_when(model: nn.Module, last_microbatch: bool) -> None:
+    """Gradient accumulation: gradients stay local until the step's last microbatch."""
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(last_microbatch)
+        model.set_is_last_backward(last_microbatch)

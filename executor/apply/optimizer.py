@@ -1,0 +1,128 @@
+"""One optimizer step over all parts of a rank: synchronise, measure the global gradient norm, clip, update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from executor.apply.local import local
+from executor.apply.sharded_optimizer import ShardedOptimizer
+from executor.models.transformer import Transformer
+from planner.plan import Plan
+
+if TYPE_CHECKING:
+    from executor.engine import Options
+
+_BETAS = (0.9, 0.95)
+_WEIGHT_DECAY = 0.1
+
+
+class Optimizer:
+    """The plan's optimizer for this rank's parameters."""
+
+    def __init__(self, plan: Plan, parts: Sequence[Transformer], mesh: DeviceMesh, options: Options) -> None:
+        self.mesh, self.options, self.plan = mesh, options, plan
+        self.parameters = _unique(parts)
+        self.sharded: ShardedOptimizer | None = None
+        self.plain: list[torch.optim.Optimizer] = []
+        if plan.layout.zero == 1 and plan.layout.dp > 1:
+            self.sharded = ShardedOptimizer(self.parameters, mesh["dp"].get_group(), self._make)
+        else:
+            self.plain = [self._make(group) for group in _by_kind(self.parameters) if group]
+        self.counted_elsewhere = {
+            id(part.head.weight)
+            for part in parts
+            if part.head is not None and plan.model.tied_embeddings and plan.layout.pp > 1
+        }
+
+    def step(self) -> float:
+        """Update every parameter; returns the norm of the whole model's gradient before clipping."""
+        if self.sharded is not None:
+            self.sharded.reduce_gradients()
+        norm = self._norm()
+        if self.options.clip is not None and norm > self.options.clip:
+            self._scale(self.options.clip / norm)
+        if self.sharded is not None:
+            self.sharded.step()
+            self.sharded.zero_grad()
+        for optimizer in self.plain:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def state_bytes(self) -> int:
+        """Bytes of optimizer states on this rank (with a sharded optimizer also its master weights)."""
+        inner = [self.sharded.inner] if self.sharded is not None else self.plain
+        states = [
+            value for optimizer in inner for state in optimizer.state.values() for value in state.values()
+        ]
+        held = sum(local(value).nbytes for value in states if isinstance(value, Tensor))
+        return held + (self.sharded.shard.nbytes if self.sharded is not None else 0)
+
+    def _make(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        rate = self.options.learning_rate
+        if self.options.sgd or self.plan.training.optimizer == "sgd":
+            return torch.optim.SGD(parameters, lr=rate, foreach=False)
+        return torch.optim.AdamW(parameters, lr=rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY, fused=True)
+
+    def _norm(self) -> float:
+        """Each element once: sums of squares by the axes they are split over, added up over those axes."""
+        sums = torch.zeros(2, 2, device=self.mesh.device_type)  # [split over tp][split over dp]
+        for parameter, gradient, over_dp in self._gradients():
+            if id(parameter) in self.counted_elsewhere:
+                continue
+            over_tp = _split_over(parameter, self.mesh["tp"])
+            sums[int(over_tp), int(over_dp)] += gradient.float().square().sum()
+        if self.plan.layout.tp > 1:
+            dist.all_reduce(part := sums[1].clone(), group=self.mesh["tp"].get_group())
+            sums[1] = part
+        if self.plan.layout.dp > 1:
+            dist.all_reduce(part := sums[:, 1].clone(), group=self.mesh["dp"].get_group())
+            sums[:, 1] = part
+        total = sums.sum()
+        if self.plan.layout.pp > 1:
+            dist.all_reduce(total, group=self.mesh["pp"].get_group())
+        return float(total.sqrt())
+
+    def _gradients(self) -> list[tuple[nn.Parameter, Tensor, bool]]:
+        """(parameter, this rank's gradient, split over dp)."""
+        if self.sharded is not None:
+            return [(parameter, gradient, True) for parameter, gradient in self.sharded.shard_gradients()]
+        return [
+            (parameter, local(parameter.grad), _split_over(parameter, self.mesh["dp"]))
+            for parameter in self.parameters
+            if parameter.grad is not None
+        ]
+
+    def _scale(self, factor: float) -> None:
+        for _, gradient, _ in self._gradients():
+            gradient.mul_(factor)
+
+
+def _unique(parts: Sequence[Transformer]) -> list[nn.Parameter]:
+    return list({id(parameter): parameter for part in parts for parameter in part.parameters()}.values())
+
+
+def _by_kind(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Plain tensors, and DTensors by their mesh: one fused update takes one kind."""
+    kinds: dict[int, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        key = hash(parameter.device_mesh) if isinstance(parameter, DTensor) else 0
+        kinds.setdefault(key, []).append(parameter)
+    return list(kinds.values())
+
+
+def _split_over(parameter: Tensor, mesh: DeviceMesh) -> bool:
+    """The parameter is sharded over this axis (replicas are not)."""
+    if not isinstance(parameter, DTensor):
+        return False
+    names = parameter.device_mesh.mesh_dim_names or ()
+    axis = (mesh.mesh_dim_names or ("",))[0]
+    placed = dict(zip(names, parameter.placements, strict=True))
+    return axis in placed and placed[axis].is_shard()

@@ -1,0 +1,80 @@
+"""Tensor parallelism with DTensor, with or without sequence parallelism, and a loss over the split vocabulary."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from executor.models.transformer import Block, Transformer
+
+
+def split_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
+    """Split every matrix of the slice over the tensor axis, in place.
+
+    Between the parallel regions activations are whole, or with sequence parallelism split along the sequence.
+    """
+    between = Shard(1) if sequence_parallel else Replicate()
+    if model.embedding is not None:
+        parallelize_module(model.embedding, mesh, _embedding_plan(model, between, sequence_parallel))
+    for block in model.blocks.values():
+        assert isinstance(block, Block)
+        block.attention.first_head = mesh.get_local_rank() * block.attention.spec.num_heads // mesh.size()
+        parallelize_module(block, mesh, _block_plan(block, between, sequence_parallel))
+    if model.head is not None:
+        ends: dict[str, ParallelStyle] = {
+            "head": ColwiseParallel(input_layouts=between, output_layouts=Shard(-1), use_local_output=False)
+        }
+        if sequence_parallel:
+            ends["norm"] = SequenceParallel()
+        parallelize_module(model, mesh, ends)
+
+
+def _embedding_plan(
+    model: Transformer, between: Replicate | Shard, sequence_parallel: bool
+) -> dict[str, ParallelStyle]:
+    plan: dict[str, ParallelStyle] = {
+        "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
+    }
+    if sequence_parallel and model.embedding is not None and model.embedding.positions is not None:
+        plan["positions"] = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(1))
+    return plan
+
+
+def _block_plan(
+    block: Block, between: Replicate | Shard, sequence_parallel: bool
+) -> dict[str, ParallelStyle]:
+    column, row = ColwiseParallel, RowwiseParallel
+    plan: dict[str, ParallelStyle] = {
+        "attention.query": column(),
+        "attention.key": column(),
+        "attention.value": column(),
+        "attention.out": row(output_layouts=between),
+        "mlp.up": column(),
+        "mlp.down": row(output_layouts=between),
+    }
+    if block.mlp.gate is not None:
+        plan["mlp.gate"] = column()
+    if sequence_parallel:
+        gather = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
+        plan |= {
+            "attention_norm": SequenceParallel(),
+            "attention": gather,
+            "mlp_norm": SequenceParallel(),
+            "mlp": gather,
+        }
+    return plan
+
+
+def splits_vocabulary(model: nn.Module, tp: int) -> bool:
+    """The slice ends in logits that are split over the tensor axis."""
+    return tp > 1 and isinstance(model, Transformer) and model.head is not None

@@ -1,0 +1,39 @@
+"""Tied embeddings across pipeline stages: the first and the last stage add up the gradients of their copies."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from cost_models.specs.layout import Layout
+from executor.apply.local import local
+from executor.models.transformer import Transformer
+
+
+class TiedGradients:
+    """Sums the gradients of the two copies of the tied matrix; every rank of the job must construct it."""
+
+    def __init__(self, layout: Layout, mesh: DeviceMesh, parts: list[Transformer], *, tied: bool) -> None:
+        self.group: dist.ProcessGroup | None = None
+        self.copies: list[nn.Parameter] = []
+        if not tied or layout.pp == 1:
+            return
+        per_stage = layout.dp * layout.tp
+        rank = dist.get_rank()
+        for place in range(per_stage):  # creating a group is collective, so all ranks create all of them
+            members = [place, (layout.pp - 1) * per_stage + place]
+            group = dist.new_group(members)
+            if rank in members:
+                self.group = group
+        for part in parts:
+            if part.embedding is not None:
+                self.copies.append(part.embedding.tokens.weight)
+            if part.head is not None:
+                self.copies.append(part.head.weight)
+
+    def add_up(self) -> None:
+        """Call after the backward pass, before the optimizer."""
+        for copy in self.copies:
+            if self.group is not None and copy.grad is not None:
+                dist.all_reduce(local(copy.grad), group=self.group)

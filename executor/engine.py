@@ -1,0 +1,144 @@
+"""A plan made real on this rank: its slices of the model, wrapped as the layout says, and one optimizer step of them."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+from torch.distributed.tensor.parallel import loss_parallel
+
+from cost_models.workload.parameters import padded_vocabulary
+from executor.apply.data import share_data, synchronise_only_when
+from executor.apply.local import local
+from executor.apply.optimizer import Optimizer
+from executor.apply.pipeline import PipelineStep, make_pipeline
+from executor.apply.recompute import recompute_activations
+from executor.apply.tensor import split_tensors
+from executor.apply.tied import TiedGradients
+from executor.mesh import make_mesh
+from executor.models.initial import initialise
+from executor.models.transformer import Transformer
+from planner.plan import Plan
+
+_COMPUTE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to train, apart from the plan."""
+
+    seed: int = 0
+    learning_rate: float = 3e-4
+    clip: float | None = None
+    """Largest global gradient norm, or None."""
+    compile: bool = False
+    """Compile each block with `torch.compile`."""
+    sgd: bool = False
+    """Plain gradient descent instead of the plan's optimizer: gradients of the wrong scale cannot hide."""
+
+
+class Engine:
+    """Everything one rank trains with."""
+
+    def __init__(self, plan: Plan, device: torch.device, options: Options) -> None:
+        self.plan, self.device, self.options = plan, device, options
+        layout, training, model = plan.layout, plan.training, plan.model
+        self.layout = layout
+        self.mesh = make_mesh(layout, device.type)
+        self.dtype = _COMPUTE_DTYPES[training.precision]
+        torch.manual_seed(self._dropout_seed())
+        self.parts = [self._part(stage) for stage in self._my_stages()]
+        for part in self.parts:
+            initialise(part, options.seed, tied=model.tied_embeddings, device=device)
+        self.tied = TiedGradients(layout, self.mesh, self.parts, tied=model.tied_embeddings)
+        self.optimizer = Optimizer(plan, self.parts, self.mesh, options)
+        self.pipeline: PipelineStep | None = None
+        if layout.pp > 1:
+            microbatches = layout.microbatches(training.global_batch)
+            self.pipeline = make_pipeline(
+                plan, self.parts, self._my_stages(), self.mesh, device, microbatches, loss
+            )
+
+    def step(self, inputs_BS: Tensor, targets_BS: Tensor) -> tuple[float, float]:
+        """One optimizer step on this rank's share of the global batch: (mean loss here, global gradient norm).
+
+        The loss is 0 on ranks that hold no output layer.
+        """
+        with self._loss_context():
+            value = self._forward_backward(inputs_BS.to(self.device), targets_BS.to(self.device))
+        self.tied.add_up()
+        norm = self.optimizer.step()
+        return value, norm
+
+    @property
+    def holds_loss(self) -> bool:
+        """This rank computes the loss."""
+        return any(part.head is not None for part in self.parts)
+
+    def _forward_backward(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
+        if self.pipeline is not None:
+            return self.pipeline.step(inputs_BS, targets_BS)
+        (model,) = self.parts
+        microbatches = self.layout.microbatches(self.plan.training.global_batch)
+        total = torch.zeros((), device=self.device)
+        pairs = list(zip(inputs_BS.chunk(microbatches), targets_BS.chunk(microbatches), strict=True))
+        for index, (inputs, targets) in enumerate(pairs):
+            synchronise_only_when(model, index == microbatches - 1)
+            value = loss(model(inputs), targets) / microbatches
+            value.backward()
+            total += local(value.detach())
+        return float(total)
+
+    def _my_stages(self) -> list[int]:
+        """Virtual stages of this pipeline rank, in model order."""
+        return list(range(self.mesh["pp"].get_local_rank(), self.layout.num_stages, self.layout.pp))
+
+    def _part(self, stage: int) -> Transformer:
+        """One virtual stage: built, split over tensor ranks, recomputing, shared over data ranks; in that order."""
+        layout, model = self.layout, self.plan.model
+        with torch.device(self.device):
+            part = Transformer(
+                model,
+                vocabulary=int(padded_vocabulary(model, layout.tp)),
+                dropout=self.plan.training.dropout,
+                first=sum(layout.layers[:stage]),
+                count=layout.layers[stage],
+                has_embedding=stage == 0,
+                has_head=stage == layout.num_stages - 1,
+            )
+        if layout.zero == 1:
+            part.to(self.dtype)
+        if layout.tp > 1:
+            split_tensors(part, self.mesh["tp"], sequence_parallel=layout.sp)
+        recompute_activations(part, layout.stage_recompute[stage])
+        if self.options.compile:
+            for block in part.blocks.values():
+                block.compile()
+        if layout.dp > 1 or self.dtype != torch.float32:
+            share_data(part, self.mesh["dp"], layout.zero, self.dtype)
+        return part
+
+    def _dropout_seed(self) -> int:
+        """Ranks that hold the same activations must drop the same ones: tensor ranks without sequence parallelism."""
+        pp, dp, tp = self.mesh.get_coordinate() or (0, 0, 0)
+        return hash((self.options.seed, pp, dp, tp if self.layout.sp else 0)) % 2**31
+
+    def _loss_context(self) -> AbstractContextManager[None]:
+        return loss_parallel() if self.layout.tp > 1 else nullcontext()
+
+
+def loss(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
+    """Mean cross-entropy of the next token, in fp32."""
+    return F.cross_entropy(logits_BSV.flatten(0, 1).float(), targets_BS.flatten())
+
+
+def mean_over_data(value: float, engine: Engine) -> float:
+    """The loss of the global batch, known on every rank."""
+    share = value / (engine.layout.dp * engine.layout.tp) if engine.holds_loss else 0.0
+    total = torch.tensor(share, device=engine.device)
+    dist.all_reduce(total)
+    return float(total)

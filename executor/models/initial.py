@@ -1,0 +1,44 @@
+"""Initial weights that depend on a parameter's name and place only, so that every layout starts from the same model."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+_STANDARD_DEVIATION = 0.02
+_TIED = {"head.weight": "embedding.tokens.weight"}
+
+
+def initialise(module: nn.Module, seed: int, *, tied: bool, device: torch.device) -> None:
+    """Fill every parameter of a (possibly sharded, possibly meta-born) model slice in place."""
+    with torch.no_grad():
+        for name, parameter in _plain_names(module):
+            values = _values(name, parameter.shape, seed, tied=tied).to(device=device, dtype=parameter.dtype)
+            if isinstance(parameter, DTensor):
+                values = distribute_tensor(
+                    values, parameter.device_mesh, parameter.placements, src_data_rank=None
+                )
+            parameter.copy_(values)
+
+
+def _plain_names(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Names as if nothing had been wrapped."""
+    for name, parameter in module.named_parameters():
+        yield name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", ""), parameter
+
+
+def _values(name: str, shape: torch.Size, seed: int, *, tied: bool) -> Tensor:
+    """Norm gains 1, biases 0, matrices normal with a generator seeded by the name."""
+    owner = name.rsplit(".", 2)[-2] if "." in name else name
+    if name.endswith("bias"):
+        return torch.zeros(shape)
+    if owner.endswith("norm"):
+        return torch.ones(shape)
+    named = _TIED.get(name, name) if tied else name
+    digest = hashlib.sha256(f"{seed}/{named}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+    return torch.randn(shape, generator=generator) * _STANDARD_DEVIATION

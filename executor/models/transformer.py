@@ -1,0 +1,137 @@
+"""The transformer of a `TransformerSpec`, or the slice of it that one pipeline stage holds.
+
+Shape legend: B batch, S sequence, D model, H query heads, G key/value heads, K head width, F feed-forward, V vocabulary.
+Under tensor parallelism H, G, F and V are this rank's share; the module reads them off its tensors.
+Blocks are named by their place in the whole model, so a parameter has one name in every layout.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from cost_models.specs.transformer import TransformerSpec
+from executor.models.attention import Attention
+
+_ACTIVATIONS = {
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "relu": F.relu,
+    "squared-relu": lambda x: F.relu(x).square(),
+}
+NORM_EPSILON = 1e-5
+
+
+def make_norm(spec: TransformerSpec, width: int) -> nn.Module:
+    """The spec's normalisation."""
+    kind = nn.LayerNorm if spec.norm == "layernorm" else nn.RMSNorm
+    return kind(width, eps=NORM_EPSILON)
+
+
+class FeedForward(nn.Module):
+    """Two matrices with a non-linearity between, or three with a gate."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__()
+        width, inner = spec.hidden_size, spec.ffn_hidden_size
+        self.gate = nn.Linear(width, inner, bias=spec.mlp_bias) if spec.gated_mlp else None
+        self.up = nn.Linear(width, inner, bias=spec.mlp_bias)
+        self.down = nn.Linear(inner, width, bias=spec.mlp_bias)
+        self.activation = _ACTIVATIONS[spec.activation]
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """(B, S, D) → (B, S, D)."""
+        up_BSF = self.up(x_BSD)
+        if self.gate is None:
+            inner_BSF: Tensor = self.activation(up_BSF)
+        else:
+            inner_BSF = self.activation(self.gate(x_BSD)) * up_BSF
+        out: Tensor = self.down(inner_BSF)
+        return out
+
+
+class Block(nn.Module):
+    """Pre-norm block: attention and feed-forward, each added to the residual stream."""
+
+    def __init__(self, spec: TransformerSpec, dropout: float) -> None:
+        super().__init__()
+        self.attention_norm = make_norm(spec, spec.hidden_size)
+        self.attention = Attention(spec)
+        self.mlp_norm = make_norm(spec, spec.hidden_size)
+        self.mlp = FeedForward(spec)
+        self.dropout = dropout
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """(B, S, D) → (B, S, D)."""
+        x_BSD = x_BSD + F.dropout(self.attention(self.attention_norm(x_BSD)), self.dropout, self.training)
+        return x_BSD + F.dropout(self.mlp(self.mlp_norm(x_BSD)), self.dropout, self.training)
+
+
+class Positions(nn.Module):
+    """A learned table of positions."""
+
+    def __init__(self, spec: TransformerSpec) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(spec.max_positions, spec.hidden_size))
+
+    def forward(self, like_BSD: Tensor, sequence: int) -> Tensor:
+        """(1, S, D)."""
+        return self.weight[:sequence].unsqueeze(0)
+
+
+class Embedding(nn.Module):
+    """Tokens, and learned positions where the spec has them."""
+
+    def __init__(self, spec: TransformerSpec, vocabulary: int, dropout: float) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, spec.hidden_size)
+        self.positions = Positions(spec) if spec.positions == "learned" else None
+        self.dropout = dropout
+
+    def forward(self, tokens_BS: Tensor) -> Tensor:
+        """(B, S) token numbers → (B, S, D)."""
+        x_BSD: Tensor = self.tokens(tokens_BS)
+        if self.positions is not None:
+            x_BSD = x_BSD + self.positions(x_BSD, tokens_BS.shape[1])
+        return F.dropout(x_BSD, self.dropout, self.training)
+
+
+class Transformer(nn.Module):
+    """Blocks `first` to `first + count − 1`; the embedding with the first block, norm and head with the last.
+
+    `share_head` ties the head to the embedding where both are here; a pipeline stage that holds only one of them keeps
+    its own copy, which `executor.apply.tied` keeps equal.
+    """
+
+    def __init__(
+        self,
+        spec: TransformerSpec,
+        *,
+        vocabulary: int,
+        dropout: float = 0.0,
+        first: int = 0,
+        count: int | None = None,
+        has_embedding: bool = True,
+        has_head: bool = True,
+    ) -> None:
+        super().__init__()
+        count = spec.num_layers if count is None else count
+        self.embedding = Embedding(spec, vocabulary, dropout) if has_embedding else None
+        self.blocks = nn.ModuleDict(
+            {str(layer): Block(spec, dropout) for layer in range(first, first + count)}
+        )
+        self.norm = make_norm(spec, spec.hidden_size) if has_head else None
+        self.head = nn.Linear(spec.hidden_size, vocabulary, bias=False) if has_head else None
+        if spec.tied_embeddings and self.embedding is not None and self.head is not None:
+            self.head.weight = self.embedding.tokens.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, S) tokens on the first stage, else (B, S, D); returns (B, S, D), on the last stage (B, S, V)."""
+        if self.embedding is not None:
+            x = self.embedding(x)
+        for block in self.blocks.values():
+            x = block(x)
+        if self.norm is not None and self.head is not None:
+            x = self.head(self.norm(x))
+        return x
