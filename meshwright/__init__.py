@@ -1,0 +1,84 @@
+"""Meshwright: this model, this cluster: how should it be trained in parallel, how fast, and will it fit?
+
+    import meshwright as mw
+
+    answer = mw.plan("gpt3-175b", "dgx-a100-80gb", mw.TrainingSpec(global_batch=1536, sequence_length=2048), gpus=1024)
+    answer.to_frame(), answer.explain(), answer.save("plan.yaml")
+
+Names are imported when they are first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cost_models.errors import HostError, InfeasibleError, InputError, MeshwrightError, RunError
+    from cost_models.estimate import Estimate
+    from cost_models.specs.cluster import ClusterSpec
+    from cost_models.specs.hardware import HardwareProfile
+    from cost_models.specs.layout import Layout, parse_layout
+    from cost_models.specs.training import TrainingSpec
+    from cost_models.specs.transformer import TransformerSpec
+    from meshwright.answers import Estimated, Planned
+    from meshwright.api import estimate, plan
+    from planner.plan import Plan, load_plan, save_plan
+
+_HOMES = {
+    "plan": "meshwright.api",
+    "estimate": "meshwright.api",
+    "Planned": "meshwright.answers",
+    "Estimated": "meshwright.answers",
+    "Plan": "planner.plan",
+    "load_plan": "planner.plan",
+    "save_plan": "planner.plan",
+    "Estimate": "cost_models.estimate",
+    "Layout": "cost_models.specs.layout",
+    "parse_layout": "cost_models.specs.layout",
+    "TransformerSpec": "cost_models.specs.transformer",
+    "ClusterSpec": "cost_models.specs.cluster",
+    "TrainingSpec": "cost_models.specs.training",
+    "HardwareProfile": "cost_models.specs.hardware",
+    "MeshwrightError": "cost_models.errors",
+    "InputError": "cost_models.errors",
+    "InfeasibleError": "cost_models.errors",
+    "HostError": "cost_models.errors",
+    "RunError": "cost_models.errors",
+}
+
+__all__ = [
+    "ClusterSpec",
+    "Estimate",
+    "Estimated",
+    "HardwareProfile",
+    "HostError",
+    "InfeasibleError",
+    "InputError",
+    "Layout",
+    "MeshwrightError",
+    "Plan",
+    "Planned",
+    "RunError",
+    "TrainingSpec",
+    "TransformerSpec",
+    "estimate",
+    "load_plan",
+    "parse_layout",
+    "plan",
+    "save_plan",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module `meshwright` has no attribute `{name}`")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -211,6 +211,7 @@ def calibrate(
         int | None,
         typer.Option("--processes", metavar="N", min=1, help="Default: one per device.", show_default=False),
     ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer repeats, about half the time.")] = False,
     json: o.Json = False,
     csv: o.Csv = None,
     quiet: o.Quiet = False,
@@ -218,7 +219,7 @@ def calibrate(
     """Measure this machine and write its hardware profile."""
     from meshwright.verbs.calibrating import calibrate
 
-    calibrate(processes, out=out, output=Output(json=json, csv=csv, quiet=quiet))
+    calibrate(processes, quick=quick, out=out, output=Output(json=json, csv=csv, quiet=quiet))
 
 
 def catalog(

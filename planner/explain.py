@@ -66,7 +66,10 @@ class Explanation:
 
     estimate: Estimate
     binding: Binding
+    ties: tuple[Estimate, ...]
+    """Other layouts that are as fast."""
     rivalry: Rivalry | None
+    """Against the fastest layout that is not as fast, or that the plan's restrictions kept out."""
     sensitivities: tuple[Sensitivity, ...]
 
 
@@ -91,13 +94,24 @@ def binding(question: Question, estimate: Estimate) -> Binding:
     return Binding(resource="memory", faster=fastest, change=_changed_words(estimate.layout, fastest.layout))
 
 
+def ties(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[Estimate, ...]:
+    """The others that take as long."""
+    return tuple(
+        rival for rival in _others(estimate, rivals) if abs(_gain(estimate, rival)) <= NEXT_TO_NOTHING
+    )
+
+
 def rivalry(estimate: Estimate, rivals: Sequence[Estimate]) -> Rivalry | None:
-    """The plan against the best of the others; None where there is no other."""
-    others = [rival for rival in rivals if not same_degrees(rival.layout, estimate.layout)]
+    """The plan against the best of the others that differs in time; None where there is no other."""
+    others = [rival for rival in _others(estimate, rivals) if abs(_gain(estimate, rival)) > NEXT_TO_NOTHING]
     if not others:
         return None
     rival = min(others, key=lambda other: other.step_seconds)
     return Rivalry(rival=rival, difference=difference(estimate.time, rival.time))
+
+
+def _others(estimate: Estimate, rivals: Sequence[Estimate]) -> list[Estimate]:
+    return [rival for rival in rivals if not same_degrees(rival.layout, estimate.layout)]
 
 
 def why_not(question: Question, estimate: Estimate, text: str) -> WhyNot:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pandas as pd
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -126,12 +126,12 @@ def _time_finding(frame: Frame, parts: list[str], totals: Frame) -> str:
         return f"{name}: all of the step is compute"
     worst = max(losses, key=lambda part: float(frame.loc[best, part]))
     share = float(frame.loc[best, worst]) / totals[best]
-    return f"{name} takes {format_seconds(totals[best])} and loses most to {part_label(worst)}: {percent(share)}"
+    return (
+        f"{name} takes {format_seconds(totals[best])} and loses most to {part_label(worst)}: {percent(share)}"
+    )
 
 
-def _memory_finding(
-    frame: Frame, parts: list[str], totals: Frame, limit_bytes: float
-) -> str:
+def _memory_finding(frame: Frame, parts: list[str], totals: Frame, limit_bytes: float) -> str:
     rank = int(totals.to_numpy().argmax())
     largest = max(parts, key=lambda part: float(frame[part].iloc[rank]))
     unit, scale = size_unit(limit_bytes)

@@ -31,6 +31,7 @@ TIME_COLOURS = {
     "dp_comm": PURPLE,
     "optimizer": GREEN,
     "host": GREY,
+    "jitter": YELLOW,
     "bubble": FAINT,
 }
 MEMORY_COLOURS = {
@@ -127,6 +128,19 @@ def short_layout(layout: str, width: int = 26) -> str:
     return "\n".join(textwrap.wrap(" ".join(words), width, break_long_words=True))
 
 
+def check_suffix(path: Path) -> str:
+    """The format a file's suffix asks for.
+
+    Raises:
+        InputError: one that cannot be drawn.
+    """
+    suffix = path.suffix.removeprefix(".").lower()
+    if suffix not in FORMATS:
+        wanted = sentence_list([f"`.{name}`" for name in FORMATS])
+        raise InputError(f"`{path}` has no suffix of a picture", hint=f"{wanted} can be drawn")
+    return suffix
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write PNG, SVG or PDF, by suffix.
 
@@ -134,8 +148,4 @@ def save(figure: Figure, path: Path) -> None:
         InputError: another suffix.
         OSError: the file cannot be written.
     """
-    suffix = path.suffix.removeprefix(".").lower()
-    if suffix not in FORMATS:
-        wanted = sentence_list([f"`.{name}`" for name in FORMATS])
-        raise InputError(f"`{path}`: cannot draw `{path.suffix or 'no suffix'}`", hint=f"{wanted} work")
-    figure.savefig(path, format=suffix, dpi=_DOTS_PER_INCH, facecolor="white")
+    figure.savefig(path, format=check_suffix(path), dpi=_DOTS_PER_INCH, facecolor="white")

@@ -24,8 +24,15 @@ def comparison_table(lines: Sequence[Line]) -> Table:
     """Parts are indented under their totals; `change` sets the last plan against the first."""
     plans = len(lines[0].values)
     headers = ["", *[str(number) for number in range(1, plans + 1)], "change"]
-    rows = [[_name(line), *[_FORMATS[line.unit](value) for value in line.values], _change(line)] for line in _ordered(lines)]
+    rows = [
+        [_name(line), *[_cell(line, value) for value in line.values], _change(line)]
+        for line in _ordered(lines)
+    ]
     return table(headers, rows, words=("",))
+
+
+def _cell(line: Line, value: float) -> str:
+    return _FORMATS[line.unit](value) if value else "-"
 
 
 def _ordered(lines: Sequence[Line]) -> list[Line]:

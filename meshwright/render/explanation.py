@@ -34,11 +34,16 @@ def explanation_text(explanation: Explanation) -> str:
         memory_sentence(estimate),
         wrapped(binding_sentence(estimate, explanation.binding)),
     ]
+    if explanation.ties:
+        names = sentence_list([unplaced(tie.layout) for tie in explanation.ties])
+        sentences.append(wrapped(f"As fast: {names}"))
     if explanation.rivalry:
         sentences.append(wrapped(rivalry_sentence(estimate, explanation.rivalry)))
     if explanation.sensitivities:
         sentences.append("If only:")
-        sentences += [wrapped("  " + _if_only(estimate, one), indent="    ") for one in explanation.sensitivities]
+        sentences += [
+            wrapped("  " + _if_only(estimate, one), indent="    ") for one in explanation.sensitivities
+        ]
     return "\n".join(sentences)
 
 
@@ -53,7 +58,7 @@ def binding_sentence(estimate: Estimate, bound: Binding) -> str:
     what = bound.change or "the same with less recomputed"
     return (
         f"Binds: memory. {what} would take {format_seconds(faster.step_seconds)} but needs "
-        f"{format_bytes(faster.peak_bytes)} on rank {faster.fullest_rank}."
+        f"{format_bytes(faster.peak_bytes)} on pipeline rank {faster.fullest_rank}."
     )
 
 
@@ -61,10 +66,6 @@ def rivalry_sentence(estimate: Estimate, rivalry: Rivalry) -> str:
     """ "Wins over tp8 pp4 … by 4.1 %: saves 7.0 s of tp comm, pays 1.6 s of dp comm." """
     lead = rivalry.rival.step_seconds / estimate.step_seconds - 1
     rival = unplaced(rivalry.rival.layout)
-    if abs(lead) < NEGLIGIBLE_SHARE:
-        less = rivalry.rival.peak_bytes - estimate.peak_bytes
-        memory = f", {format_bytes(abs(less))} {'less' if less > 0 else 'more'} memory" if less else ""
-        return f"As fast as {rival}{memory}."
     parts = _saves_and_pays(rivalry.difference, estimate.step_seconds)
     if lead < 0:
         return f"Loses to {rival} by {percent(-lead)}, which the plan's restrictions kept out: {parts}."
@@ -85,7 +86,7 @@ def why_not_text(answer: WhyNot, plan: Estimate) -> str:
         parts = sorted(other.rank_memory[other.fullest_rank], key=lambda part: -part[1])[:_MAX_PARTS]
         largest = sentence_list([f"{part_label(part)} {in_unit(size, unit)}" for part, size in parts])
         return wrapped(
-            f"{name} does not fit: {unplaced(other.layout)} needs {format_bytes(other.peak_bytes)} on rank "
+            f"{name} does not fit: {unplaced(other.layout)} needs {format_bytes(other.peak_bytes)} on pipeline rank "
             f"{other.fullest_rank}, {format_bytes(excess)} over the limit of {format_bytes(plan.memory_limit)} "
             f"({largest} {unit[0]} are its largest parts)."
         )
@@ -95,7 +96,9 @@ def why_not_text(answer: WhyNot, plan: Estimate) -> str:
     parts_text = _saves_and_pays(answer.difference, plan.step_seconds)
     times = f"{format_seconds(other.step_seconds)} against {format_seconds(plan.step_seconds)}"
     if answer.reason == "faster":
-        return wrapped(f"{name} is faster by {percent(-gap)} ({times}), placed as {other.layout}: {parts_text}.")
+        return wrapped(
+            f"{name} is faster by {percent(-gap)} ({times}), placed as {other.layout}: {parts_text}."
+        )
     return wrapped(
         f"{name} is slower by {percent(gap)} ({times}) at its best, {other.layout}. The plan {parts_text}."
     )

@@ -52,11 +52,11 @@ def size_unit(size_bytes: float) -> tuple[str, float]:
 
 
 def in_unit(value: float, unit: tuple[str, float]) -> str:
-    """A bare number in that unit: three significant digits, at most two decimals."""
+    """A bare number in that unit, with enough decimals that parts visibly add up."""
     scaled = value / unit[1]
     if abs(scaled) >= 1000:
         return spaced(round(scaled))
-    decimals = 2 if abs(scaled) < 10 else 1
+    decimals = 2 if abs(scaled) < 100 else 1
     return f"{scaled:.{decimals}f}"
 
 

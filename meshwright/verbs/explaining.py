@@ -15,7 +15,7 @@ from meshwright.records import JSON_SCHEMA, breakdown_rows, estimate_record, que
 from meshwright.render.explanation import explanation_text, why_not_text
 from meshwright.render.plans import question_header
 from meshwright.verbs.asking import question_of_plan
-from planner.explain import Explanation, WhyNot, binding, rivalry
+from planner.explain import Explanation, WhyNot, binding, rivalry, ties
 from planner.explain import why_not as ask_why_not
 from planner.plan import Plan, load_plan
 from planner.search import search
@@ -24,8 +24,8 @@ from planner.whatif import sensitivities
 
 RIVALS_SECONDS = 20.0
 """Time limit of the search for the plan's rivals."""
-RIVALS = 4
-"""Plans searched for: the plan itself, perhaps its twins with another placement, and the next best."""
+RIVALS = 6
+"""Plans searched for: the plan itself, those as fast, and the next best."""
 
 
 def explain(path: Path, why_not: str | None, *, output: Output) -> None:
@@ -46,7 +46,10 @@ def explain(path: Path, why_not: str | None, *, output: Output) -> None:
         explanation = explained(question, estimate, restrictions_of_plan(plan, question))
     output.answer(
         _explanation_record(question, explanation),
-        [*breakdown_rows("step", estimate.time), *breakdown_rows("memory", estimate.rank_memory[estimate.fullest_rank])],
+        [
+            *breakdown_rows("step", estimate.time),
+            *breakdown_rows("memory", estimate.rank_memory[estimate.fullest_rank]),
+        ],
         question_header(question, estimate.trust, estimate.memory_limit),
         "",
         explanation_text(explanation),
@@ -59,6 +62,7 @@ def explained(question: Question, estimate: Estimate, restrictions: Restrictions
     return Explanation(
         estimate=estimate,
         binding=binding(question, estimate),
+        ties=ties(estimate, rivals),
         rivalry=rivalry(estimate, rivals),
         sensitivities=sensitivities(question, estimate, restrictions),
     )
@@ -81,6 +85,7 @@ def _explanation_record(question: Question, explanation: Explanation) -> dict[st
             "change": bound.change,
             "faster": estimate_record(bound.faster) if bound.faster else None,
         },
+        "ties": [str(tie.layout) for tie in explanation.ties],
         "runner_up": None
         if rivals is None
         else {"plan": estimate_record(rivals.rival), "difference": rivals.difference.as_dict()},

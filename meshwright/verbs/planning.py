@@ -35,7 +35,11 @@ def plan(
         output.note(f"assumed: {assumption}")
     with progress(output) as reporter:
         result = search(
-            question, top=top, restrictions=restrictions, time_limit=time_limit, on_progress=reporter.searching
+            question,
+            top=top,
+            restrictions=restrictions,
+            time_limit=time_limit,
+            on_progress=reporter.searching,
         )
     best, certificate = result.estimates[0], result.certificate
     output.answer(

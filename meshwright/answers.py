@@ -1,0 +1,117 @@
+"""Answers of the Python API: what was asked with what was found; each prints as text, as HTML in notebooks, as a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cost_models.estimate import Estimate
+from cost_models.question import Question
+from meshwright.records import estimate_row
+from meshwright.render.estimates import estimate_text
+from meshwright.render.explanation import explanation_text, why_not_text
+from meshwright.render.plans import certificate_sentence, question_header
+from meshwright.verbs.explaining import explained
+from planner.explain import why_not
+from planner.plan import Certificate, Plan, make_plan, save_plan
+from planner.search import SearchResult
+from planner.search_space import Restrictions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SHOWN = ("layout", "step_seconds", "mfu", "tokens_per_second", "peak_bytes", "bound_by")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A question, its best plans and the proof."""
+
+    question: Question
+    result: SearchResult
+    restrictions: Restrictions
+    assumptions: tuple[str, ...] = ()
+    """What had to be assumed to read the model."""
+
+    @property
+    def best(self) -> Estimate:
+        """The fastest layout."""
+        return self.result.best
+
+    @property
+    def estimates(self) -> tuple[Estimate, ...]:
+        """All ranked layouts, best first."""
+        return self.result.estimates
+
+    @property
+    def certificate(self) -> Certificate:
+        """Why none is better."""
+        return self.result.certificate
+
+    @property
+    def plan(self) -> Plan:
+        """The best layout as a plan."""
+        return make_plan(self.question, self.best, self.certificate)
+
+    def save(self, path: str | Path) -> None:
+        """Write the best plan."""
+        save_plan(self.plan, Path(path))
+
+    def explain(self) -> str:
+        """What binds the plan, what it wins by, what would change it."""
+        return explanation_text(explained(self.question, self.best, self.restrictions))
+
+    def why_not(self, layout: str) -> str:
+        """Why a layout is not the plan."""
+        return why_not_text(why_not(self.question, self.best, layout), self.best)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row per layout; seconds, bytes, shares."""
+        return _frame(self.estimates)
+
+    def _repr_html_(self) -> str:
+        header = question_header(self.question, self.best.trust, self.best.memory_limit)
+        proof = certificate_sentence(self.certificate, self.best.step_seconds)
+        return f"<p>{_html(header)}</p>{_table(self.estimates)}<p>{_html(proof)}</p>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimated:
+    """A question and the price of one layout."""
+
+    question: Question
+    estimate: Estimate
+    assumptions: tuple[str, ...] = ()
+
+    def save(self, path: str | Path) -> None:
+        """Write it as a plan that was asked for, not searched."""
+        save_plan(make_plan(self.question, self.estimate, None), Path(path))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row; seconds, bytes, shares."""
+        return _frame([self.estimate])
+
+    def __str__(self) -> str:
+        return estimate_text(self.estimate)
+
+    def _repr_html_(self) -> str:
+        return f"<p>{_html(str(self))}</p>"
+
+
+def _frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame([estimate_row(estimate) for estimate in estimates])
+
+
+def _table(estimates: Sequence[Estimate]) -> str:
+    html: str = _frame(estimates)[list(_SHOWN)].to_html(index=False, float_format="{:.4g}".format, border=0)
+    return html
+
+
+def _html(text: str) -> str:
+    from html import escape
+
+    return escape(text).replace("\n", "<br>")

@@ -1,0 +1,130 @@
+"""Estimates and run reports as the data frames that plots read."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cost_models.costs import stage_costs
+from cost_models.errors import InputError
+from cost_models.estimate import Estimate
+from cost_models.question import Question
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.layout import RECOMPUTE_POLICIES, Layout
+from planner.placement import Leaf
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ACCURACY_COLUMNS = ("label", "quantity", "predicted", "measured")
+
+
+def time_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
+    """A row per layout: `layout`, then seconds by part."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        [{"layout": str(estimate.layout), **estimate.time.as_dict()} for estimate in estimates]
+    )
+
+
+def memory_frame(estimate: Estimate) -> pd.DataFrame:
+    """A row per pipeline rank: bytes by part."""
+    import pandas as pd
+
+    return pd.DataFrame([rank.as_dict() for rank in estimate.rank_memory])
+
+
+def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:
+    """A row per action of a placed layout: `rank`, `kind`, `chunk`, `microbatch`, `start_seconds`, `end_seconds`."""
+    import pandas as pd
+
+    policies = np.array([RECOMPUTE_POLICIES.index(policy) for policy in layout.stage_recompute])
+    layers = np.array(layout.layers)
+    leaf = Leaf(
+        costs=stage_costs(question, LayoutColumns.of([layout])),
+        pp=layout.pp,
+        vpp=layout.vpp,
+        schedule=layout.schedule,
+        microbatches=layout.microbatches(question.training.global_batch),
+        num_layers=question.model.num_layers,
+        allowed=policies[:, None] == np.arange(len(RECOMPUTE_POLICIES)),
+    )
+    table = leaf.timeline.table
+    start, end = leaf.timeline.spans(leaf.forward(layers), leaf.backward(layers, policies), leaf.cost("p2p"))
+    return pd.DataFrame(
+        {
+            "rank": np.repeat(np.arange(layout.pp), table.stage.shape[1]),
+            "kind": np.where(table.is_backward, "B", "F").ravel(),
+            "chunk": table.chunk.ravel(),
+            "microbatch": table.microbatch.ravel(),
+            "start_seconds": start.ravel(),
+            "end_seconds": end.ravel(),
+        }
+    )
+
+
+def accuracy_frame(paths: Sequence[Path]) -> pd.DataFrame:
+    """Run reports (JSON) and CSV files with the columns `label,quantity,predicted,measured` as one frame.
+
+    Raises:
+        InputError: a file that is neither.
+    """
+    import pandas as pd
+
+    rows = [
+        row for path in paths for row in (_csv_rows(path) if path.suffix == ".csv" else _report_rows(path))
+    ]
+    return pd.DataFrame(rows, columns=list(ACCURACY_COLUMNS))
+
+
+def _csv_rows(path: Path) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        missing = [name for name in ACCURACY_COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise InputError(f"{path}: no column {', '.join(f'`{name}`' for name in missing)}")
+        try:
+            return [
+                {
+                    "label": row["label"],
+                    "quantity": row["quantity"],
+                    "predicted": float(row["predicted"]),
+                    "measured": float(row["measured"]),
+                }
+                for row in reader
+            ]
+        except (TypeError, ValueError):
+            raise InputError(
+                f"{path}:{reader.line_num}: `predicted` and `measured` must be numbers"
+            ) from None
+
+
+def _report_rows(path: Path) -> list[dict[str, Any]]:
+    """The comparison of a run report."""
+    wanted = InputError(f"{path} is no run report", hint="meshwright run writes run-report.json")
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise wanted from None
+    compared = report.get("comparison") if isinstance(report, dict) else None
+    if not isinstance(compared, list):
+        raise wanted
+    try:
+        return [
+            {
+                "label": str(report["layout"]),
+                "quantity": str(line["quantity"]),
+                "predicted": float(line["predicted"]),
+                "measured": float(line["measured"]),
+            }
+            for line in compared
+            if line["predicted"] is not None and line["measured"] is not None
+        ]
+    except (KeyError, TypeError, ValueError):
+        raise wanted from None
