@@ -1,0 +1,118 @@
+"""Count the bytes of every storage alive on this rank, by part, and keep the set that was largest.
+
+An allocator only knows a total, and on a CPU there is no allocator to ask. This mode sees every operator's outputs,
+forgets a storage when it dies or is resized, and so knows at each moment what is held. It slows a step down, so memory
+is measured in a step of its own.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+REST = "rest"
+"""Activations, temporaries and buffers: whatever nobody has named."""
+
+_Storage = torch.UntypedStorage
+
+
+@dataclass(slots=True)
+class _Held:
+    """One storage: what it is for, how large it is now, and how its death is noticed."""
+
+    part: str
+    size: int
+    alive: weakref.ref[_Storage]
+
+
+class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Use as a context; `peak` then maps part → bytes at the moment when the total was largest.
+
+    Storages made before count from when they are named with `name`. Inside, `DTensor`s are looked through.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now: dict[str, int] = {REST: 0}
+        self.peak: dict[str, int] = {REST: 0}
+        self._total = 0
+        self._largest = 0
+        self._held: dict[int, _Held] = {}
+        self._resize: Callable[[_Storage, int], _Storage] | None = None
+
+    def name(self, part: str, tensors: Iterable[Tensor]) -> None:
+        """From now on these tensors' storages count as `part`, however they came to be."""
+        self.now.setdefault(part, 0)
+        for tensor in tensors:
+            storage = _plain(tensor).untyped_storage()
+            held = self._see(storage)
+            self.now[held.part] -= held.size
+            self.now[part] += held.size
+            held.part = part
+
+    def __enter__(self) -> StorageTracker:
+        original = _Storage.resize_
+        tracker = self
+
+        def resize(storage: _Storage, size: int) -> _Storage:
+            original(storage, size)
+            tracker._see(storage)
+            return storage
+
+        self._resize = original
+        _Storage.resize_ = resize  # type: ignore[method-assign, assignment]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        assert self._resize is not None
+        _Storage.resize_ = self._resize  # type: ignore[method-assign, assignment]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # the operators it calls on its shards come back here
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor) and leaf.device.type != "meta":
+                self._see(_plain(leaf).untyped_storage())
+        return result
+
+    def _see(self, storage: _Storage) -> _Held:
+        key, size = storage._cdata, storage.nbytes()
+        held = self._held.get(key)
+        if held is None or held.alive() is None:
+            held = _Held(REST, 0, weakref.ref(storage, lambda dead: self._forget(key, dead)))
+            self._held[key] = held
+        if held.size != size:
+            self._grow(held.part, size - held.size)
+            held.size = size
+        return held
+
+    def _forget(self, key: int, dead: weakref.ref[_Storage]) -> None:
+        held = self._held.get(key)
+        if held is not None and held.alive is dead:
+            del self._held[key]
+        if held is not None:
+            self._grow(held.part, -held.size)
+
+    def _grow(self, part: str, size: int) -> None:
+        self.now[part] += size
+        self._total += size
+        if self._total > self._largest:
+            self._largest = self._total
+            self.peak = dict(self.now)
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
