@@ -171,6 +171,7 @@ def _host(pieces: _Pieces, device_seconds: Array, *, passes: float | Array) -> A
     """Time the host needs to launch a block: in full on a CPU, what outlasts the device's work on a GPU."""
     profile = pieces.question.hardware
     split = np.where(pieces.columns.tp > 1, profile.tensor_parallel_host_seconds, 0.0)
+    split = split + np.where(pieces.columns.sp == 1, profile.sequence_parallel_host_seconds, 0.0)
     per_pass = profile.host_layer_seconds + split
     launches: Array = per_pass * passes if isinstance(passes, float) else per_pass[:, None] * passes
     return np.maximum(0.0, launches - device_seconds) if pieces.device.launches_ahead else launches

@@ -9,6 +9,12 @@ import numpy.typing as npt
 
 from cost_models.compute.device import Device
 from cost_models.compute.gemm import gemm_seconds
+from cost_models.compute.measured_operators import (
+    accumulation_seconds,
+    attention_core,
+    block_operators,
+    has_measured_operators,
+)
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.workload.parameters import parameters
@@ -41,21 +47,18 @@ def block_seconds(question: Question, columns: LayoutColumns, device: Device) ->
     Backward runs each product twice (towards the input and towards the weight); attention backward is 2 products'
     worth, 2.5 where the scores are recomputed inside the kernel (Dao 2023, FlashAttention-2).
     """
-    model, stack = question.model, question.stack
+    stack = question.stack
     tokens = (columns.mbs * question.training.sequence_length).astype(np.float64)
     tp = columns.tp.astype(np.float64)
     matrix_forward, matrix_backward = _matrix_seconds(question, tokens, tp, device)
     attention_forward, attention_backward = _attention_seconds(question, columns, device)
-    traffic = block_traffic(question, columns)
-    accumulation = gradient_accumulation_bytes(question, columns) * parameters(model, columns.tp).block
-    forward = matrix_forward + attention_forward + _traffic_seconds(traffic, device, backward=False)
-    backward = matrix_backward + attention_backward + _traffic_seconds(traffic, device, backward=True)
+    others_forward, others_backward = _other_operators(question, columns, device)
     selective = attention_forward
     if stack.selective_drops == "block-attention":
         selective = selective + _projection_seconds(question, tokens, tp, device)
     return BlockSeconds(
-        forward=forward,
-        backward=backward + accumulation / device.memory_rate,
+        forward=matrix_forward + attention_forward + others_forward,
+        backward=matrix_backward + attention_backward + others_backward,
         attention_forward=selective,
         matrices_backward=matrix_backward,
     )
@@ -85,6 +88,9 @@ def _projection_seconds(question: Question, tokens: Array, tp: Array, device: De
 
 def _attention_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
     """Scores and weighted values; flash kernels skip the masked half, the others also move the s × s scores."""
+    if question.hardware.attention and question.stack.attention == "flash":
+        core = attention_core(question, columns)
+        return core.forward, core.backward
     sequence = question.training.sequence_length
     flops = 4.0 * columns.mbs * sequence**2 * question.model.query_size / columns.tp
     profile = device.profile
@@ -98,6 +104,20 @@ def _attention_seconds(question: Question, columns: LayoutColumns, device: Devic
     return (
         np.maximum(forward, kernels) + _traffic_seconds(traffic, device, backward=False),
         np.maximum(backward, kernels) + _traffic_seconds(traffic, device, backward=True),
+    )
+
+
+def _other_operators(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
+    """Everything but products and the attention core, gradient accumulation included: measured curves, or bytes."""
+    weights = parameters(question.model, columns.tp).block
+    if has_measured_operators(question):
+        measured = block_operators(question, columns)
+        return measured.forward, measured.backward + accumulation_seconds(question, columns, weights)
+    traffic = block_traffic(question, columns)
+    accumulation = gradient_accumulation_bytes(question, columns) * weights
+    return (
+        _traffic_seconds(traffic, device, backward=False),
+        _traffic_seconds(traffic, device, backward=True) + accumulation / device.memory_rate,
     )
 
 

@@ -9,6 +9,11 @@ import numpy.typing as npt
 
 from cost_models.compute.device import Device
 from cost_models.compute.gemm import gemm_seconds
+from cost_models.compute.measured_operators import (
+    embedding_operators,
+    has_measured_operators,
+    head_operators,
+)
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.workload.parameters import padded_vocabulary
@@ -27,29 +32,47 @@ class EndSeconds:
 
 
 def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
-    """Embedding is a gather and a scatter; the head is a product with the vocabulary and a memory-bound loss.
+    """Embedding is a gather and a scatter; the head is a product with the vocabulary and a memory-bound loss."""
+    tokens = (columns.mbs * question.training.sequence_length).astype(np.float64)
+    vocabulary = padded_vocabulary(question.model, columns.tp) / columns.tp
+    width = np.asarray(float(question.model.hidden_size))
+    others = _measured(question, columns) or _by_bytes(question, tokens, tokens * vocabulary, device)
+    return EndSeconds(
+        embedding_forward=others.embedding_forward,
+        embedding_backward=others.embedding_backward,
+        head_forward=others.head_forward + gemm_seconds(tokens, vocabulary, width, device),
+        head_backward=others.head_backward
+        + gemm_seconds(tokens, width, vocabulary, device)
+        + gemm_seconds(width, vocabulary, tokens, device),
+    )
+
+
+def _measured(question: Question, columns: LayoutColumns) -> EndSeconds | None:
+    """Everything but the products from the profile's curves, where it has them."""
+    if not has_measured_operators(question):
+        return None
+    embedding, head = embedding_operators(question, columns), head_operators(question, columns)
+    return EndSeconds(
+        embedding_forward=embedding.forward,
+        embedding_backward=embedding.backward,
+        head_forward=head.forward,
+        head_backward=head.backward,
+    )
+
+
+def _by_bytes(question: Question, tokens: Array, logits: Array, device: Device) -> EndSeconds:
+    """Everything but the products at memory rate.
 
     The loss passes over the logits: cast to fp32, maximum, exponentials with their sum, gradient in place, cast back.
     """
-    model, training = question.model, question.training
-    tokens = (columns.mbs * training.sequence_length).astype(np.float64)
-    hidden_bytes = tokens * model.hidden_size * device.element_bytes
-    vocabulary = padded_vocabulary(model, columns.tp) / columns.tp
-    width = np.asarray(float(model.hidden_size))
-    logits = tokens * vocabulary
+    hidden_bytes = tokens * question.model.hidden_size * device.element_bytes
     fp32 = 4 if question.stack.fp32_logits else device.element_bytes
     loss_forward = logits * (device.element_bytes + 4 * fp32)
     loss_backward = logits * (2 * fp32 + 2 * device.element_bytes)
-    norm_forward, norm_backward = 2 * hidden_bytes, 3 * hidden_bytes
     kernel = device.profile.kernel_seconds
     return EndSeconds(
         embedding_forward=3 * kernel + 3 * hidden_bytes / device.memory_rate,
         embedding_backward=3 * kernel + 4 * hidden_bytes / device.memory_rate,
-        head_forward=gemm_seconds(tokens, vocabulary, width, device)
-        + 5 * kernel
-        + (loss_forward + norm_forward) / device.memory_rate,
-        head_backward=gemm_seconds(tokens, width, vocabulary, device)
-        + gemm_seconds(width, vocabulary, tokens, device)
-        + 5 * kernel
-        + (loss_backward + norm_backward) / device.memory_rate,
+        head_forward=5 * kernel + (loss_forward + 2 * hidden_bytes) / device.memory_rate,
+        head_backward=5 * kernel + (loss_backward + 3 * hidden_bytes) / device.memory_rate,
     )

@@ -66,13 +66,13 @@ def cpu_scale(*, quick: bool) -> Scale:
     return Scale(
         precision="fp32",
         products=(
-            *_linears((128, 512) if quick else (64, 256, 1024), (64, 256) if quick else (64, 128, 256, 512)),
+            *_linears((128, 512) if quick else (64, 256, 1024), (64, 256) if quick else (64, 256, 512)),
             (256, 8192, 128),
         ),
         head_dims=(16, 32, 64) if quick else (16, 32, 64, 128),
         sequences=(64, 128, 256, 512) if quick else (32, 64, 128, 256, 512, 1024),
         attention_tokens=1024,
-        elements=(2**12, 2**15, 2**17, 2**20) if quick else (2**12, 2**15, 2**17, 2**19, 2**21, 2**23),
+        elements=(2**12, 2**15, 2**17, 2**20) if quick else (2**12, 2**15, 2**17, 2**19, 2**21),
         width=256,
         cold_bytes=2**23,
         memory_bytes=2**27,

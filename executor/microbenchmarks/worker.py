@@ -24,7 +24,7 @@ from executor.microbenchmarks.products import attention_cores, matrix_products
 from executor.microbenchmarks.scale import Scale, cpu_scale, cuda_scale
 from executor.microbenchmarks.stopwatch import Stopwatch
 
-_QUICK_BUDGET_SECONDS, _BUDGET_SECONDS = 0.02, 0.08
+_QUICK_BUDGET_SECONDS, _BUDGET_SECONDS = 0.02, 0.04
 _TOUCHED_BYTES = 2**28
 
 Family = Callable[[], Iterator[Measurement]]
