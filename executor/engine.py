@@ -13,7 +13,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from cost_models.workload.parameters import padded_vocabulary
 from executor.apply.data import share_data, synchronise_only_when
-from executor.apply.local import local
+from executor.apply.local import local, settle_gradient
 from executor.apply.optimizer import Optimizer
 from executor.apply.pipeline import PipelineStep, make_pipeline
 from executor.apply.recompute import recompute_activations
@@ -52,8 +52,6 @@ class Engine:
         self.dtype = _COMPUTE_DTYPES[training.precision]
         torch.manual_seed(self._dropout_seed())
         self.parts = [self._part(stage) for stage in self._my_stages()]
-        for part in self.parts:
-            initialise(part, options.seed, tied=model.tied_embeddings, device=device)
         self.tied = TiedGradients(layout, self.mesh, self.parts, tied=model.tied_embeddings)
         self.optimizer = Optimizer(plan, self.parts, self.mesh, options)
         self.pipeline: PipelineStep | None = None
@@ -70,6 +68,9 @@ class Engine:
         """
         with self._loss_context():
             value = self._forward_backward(inputs_BS.to(self.device), targets_BS.to(self.device))
+        for part in self.parts:
+            for parameter in part.parameters():
+                settle_gradient(parameter)
         self.tied.add_up()
         norm = self.optimizer.step()
         return value, norm
@@ -98,7 +99,7 @@ class Engine:
         return list(range(self.mesh["pp"].get_local_rank(), self.layout.num_stages, self.layout.pp))
 
     def _part(self, stage: int) -> Transformer:
-        """One virtual stage: built, split over tensor ranks, recomputing, shared over data ranks; in that order."""
+        """One virtual stage: built, initialised, split over tensor ranks, recomputing, shared over data ranks; in that order."""
         layout, model = self.layout, self.plan.model
         with torch.device(self.device):
             part = Transformer(
@@ -110,6 +111,7 @@ class Engine:
                 has_embedding=stage == 0,
                 has_head=stage == layout.num_stages - 1,
             )
+        initialise(part, self.options.seed, tied=model.tied_embeddings)
         if layout.zero == 1:
             part.to(self.dtype)
         if layout.tp > 1:

@@ -125,4 +125,4 @@ def _split_over(parameter: Tensor, mesh: DeviceMesh) -> bool:
     names = parameter.device_mesh.mesh_dim_names or ()
     axis = (mesh.mesh_dim_names or ("",))[0]
     placed = dict(zip(names, parameter.placements, strict=True))
-    return axis in placed and placed[axis].is_shard()
+    return axis in placed and not placed[axis].is_replicate()

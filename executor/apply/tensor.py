@@ -24,6 +24,8 @@ def split_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bo
     Between the parallel regions activations are whole, or with sequence parallelism split along the sequence.
     """
     between = Shard(1) if sequence_parallel else Replicate()
+    ends_tied = model.embedding is not None and model.head is not None
+    ends_tied = ends_tied and model.head.weight is model.embedding.tokens.weight
     if model.embedding is not None:
         parallelize_module(model.embedding, mesh, _embedding_plan(model, between, sequence_parallel))
     for block in model.blocks.values():
@@ -37,6 +39,10 @@ def split_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bo
         if sequence_parallel:
             ends["norm"] = SequenceParallel()
         parallelize_module(model, mesh, ends)
+        if (
+            ends_tied and model.embedding is not None
+        ):  # splitting made two parameters of one; both are split by vocabulary
+            model.head.weight = model.embedding.tokens.weight
 
 
 def _embedding_plan(

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 _STANDARD_DEVIATION = 0.02
 _TIED = {"head.weight": "embedding.tokens.weight"}
 
 
-def initialise(module: nn.Module, seed: int, *, tied: bool, device: torch.device) -> None:
-    """Fill every parameter of a (possibly sharded, possibly meta-born) model slice in place."""
+def initialise(module: nn.Module, seed: int, *, tied: bool) -> None:
+    """Fill every parameter of a model slice in place, before anything is split or wrapped."""
     with torch.no_grad():
-        for name, parameter in _plain_names(module):
-            values = _values(name, parameter.shape, seed, tied=tied).to(device=device, dtype=parameter.dtype)
-            if isinstance(parameter, DTensor):
-                values = distribute_tensor(
-                    values, parameter.device_mesh, parameter.placements, src_data_rank=None
-                )
-            parameter.copy_(values)
-
-
-def _plain_names(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Names as if nothing had been wrapped."""
-    for name, parameter in module.named_parameters():
-        yield name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", ""), parameter
+        for name, parameter in module.named_parameters():
+            parameter.copy_(_values(name, parameter.shape, seed, tied=tied))
 
 
 def _values(name: str, shape: torch.Size, seed: int, *, tied: bool) -> Tensor:
