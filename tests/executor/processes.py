@@ -1,0 +1,91 @@
+"""A few worker processes for the whole test session: they import torch once and stay warm between tests."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import tempfile
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+Job = Callable[..., Any]
+
+_PRELOAD = ["torch", "torch.distributed.tensor.parallel", "torch.distributed.pipelining", "executor.engine"]
+_LONGEST_SECONDS = 120.0
+
+
+class Processes:
+    """Runs a module-level function on n ranks of a gloo process group at once."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(_PRELOAD)
+        self._workers: list[tuple[BaseProcess, Connection]] = []
+
+    def run(self, ranks: int, job: Job, *arguments: Any) -> list[Any]:
+        """What `job(*arguments)` returned on every rank; a failure on any of them fails here with its traceback."""
+        while len(self._workers) < ranks:
+            self._start()
+        with tempfile.TemporaryDirectory() as folder:
+            pipes = [pipe for _, pipe in self._workers[:ranks]]
+            for rank, pipe in enumerate(pipes):
+                pipe.send((rank, ranks, Path(folder, "rendezvous").as_uri(), job, arguments))
+            waiting = dict(enumerate(pipes))
+            results: list[Any] = [None] * ranks
+            while waiting:
+                ready = multiprocessing.connection.wait(list(waiting.values()), timeout=_LONGEST_SECONDS)
+                if not ready:
+                    self._fail(f"ranks {sorted(waiting)} did not end within {_LONGEST_SECONDS:.0f} s")
+                for rank in [rank for rank, pipe in waiting.items() if pipe in ready]:
+                    results[rank], failure = waiting.pop(rank).recv()
+                    if failure:
+                        self._fail(f"rank {rank} failed:\n{failure}")
+        return results
+
+    def stop(self) -> None:
+        """End every worker."""
+        for process, pipe in self._workers:
+            with suppress(BrokenPipeError, OSError):
+                pipe.send(None)
+            process.join(timeout=2)
+            if process.is_alive():
+                process.kill()
+                process.join()
+            pipe.close()
+        self._workers.clear()
+
+    def _start(self) -> None:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()
+        self._workers.append((process, ours))
+
+    def _fail(self, message: str) -> None:
+        for process, _ in self._workers:
+            process.kill()  # the others may wait for ever inside a collective
+        self.stop()
+        raise AssertionError(message)
+
+
+def _serve(pipe: Connection) -> None:
+    """The loop of one worker: join a process group, run, leave, answer."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    while (task := pipe.recv()) is not None:
+        rank, ranks, rendezvous, job, arguments = task
+        try:
+            dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=ranks)
+            answer = (job(*arguments), "")
+        except BaseException:
+            answer = (None, traceback.format_exc())
+        with suppress(Exception):
+            dist.destroy_process_group()
+        pipe.send(answer)

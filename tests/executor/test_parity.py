@@ -1,0 +1,93 @@
+"""The loss curve of every layout is that of one process: same seed, same text, fp32.
+
+Plain gradient descent with a large rate, because Adam hides gradients of the wrong scale; and the norm of the global
+gradient beside the loss, because a loss notices a wrong gradient one step late.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from processes import Processes
+from training import GPT, LLAMA, plan_for, train
+
+STEPS = 4
+TOLERANCE = 1e-5
+
+UNTIED = GPT | {"tied_embeddings": False}
+DEEP = GPT | {"num_layers": 5}
+MODELS: dict[str, dict[str, Any]] = {"gpt": GPT, "llama": LLAMA, "untied": UNTIED, "five": DEEP}
+
+CASES = [
+    ("gpt", "mbs2"),
+    ("gpt", "mbs2 recompute=full"),
+    ("gpt", "mbs2 recompute=selective"),
+    ("gpt", "tp2 mbs4"),
+    ("gpt", "tp2 sp mbs4"),
+    ("llama", "tp2 mbs4"),
+    ("llama", "tp2 sp mbs4 recompute=selective"),
+    ("gpt", "pp2 mbs2 schedule=gpipe"),
+    ("gpt", "pp2 mbs2"),
+    ("llama", "pp2 mbs1"),
+    ("gpt", "pp2 vpp2 mbs2"),
+    ("five", "pp2 mbs2 layers=3,2"),
+    ("five", "pp2 mbs2 layers=1,4 recompute=full,none"),
+    ("gpt", "dp2 mbs2 zero0"),
+    ("gpt", "dp2 mbs2 zero1"),
+    ("gpt", "dp2 mbs2 zero2"),
+    ("gpt", "dp2 mbs2 zero3"),
+    ("llama", "dp2 mbs1 zero3 recompute=full"),
+    ("gpt", "tp2 pp2 mbs2"),
+    ("gpt", "tp2 pp2 sp mbs2 recompute=full"),
+    ("untied", "tp2 dp2 mbs2 zero0"),
+    ("gpt", "tp2 dp2 mbs2 zero1"),
+    ("gpt", "tp2 dp2 sp mbs2 zero2"),
+    ("gpt", "tp2 dp2 mbs2 zero3"),
+    ("gpt", "pp2 dp2 mbs1 zero0 schedule=gpipe"),
+    ("gpt", "pp2 dp2 mbs1 zero0"),
+    ("gpt", "pp2 dp2 mbs1 zero1"),
+    ("gpt", "pp2 dp2 mbs1 zero2"),
+    ("gpt", "pp2 dp2 mbs1 zero3"),
+    ("gpt", "pp2 vpp2 dp2 mbs1 zero1"),
+    ("gpt", "pp4 mbs2"),
+    ("gpt", "tp2 pp2 dp2 mbs1 zero0 sp schedule=gpipe"),
+    ("gpt", "tp2 pp2 dp2 mbs1 zero1"),
+    ("llama", "tp2 pp2 vpp2 dp2 mbs1 zero3 sp recompute=selective"),
+]
+
+
+@pytest.fixture(scope="session")
+def references(processes: Processes) -> dict[str, list[tuple[float, float]]]:
+    """Each model's curve in one process, the whole batch in one microbatch."""
+    return {
+        name: processes.run(1, train, plan_for("mbs8", model), STEPS, True)[0]
+        for name, model in MODELS.items()
+    }
+
+
+@pytest.mark.parametrize(("name", "layout"), CASES, ids=[f"{name} {layout}" for name, layout in CASES])
+def test_same_curve_as_one_process(
+    name: str, layout: str, processes: Processes, references: dict[str, list[tuple[float, float]]]
+) -> None:
+    """Loss and gradient norm of every step, on every rank."""
+    plan = plan_for(layout, MODELS[name])
+    for curve in processes.run(plan.layout.num_gpus, train, plan, STEPS, True):
+        for got, expected in zip(curve, references[name], strict=True):
+            assert got == pytest.approx(expected, rel=TOLERANCE)
+
+
+def test_the_reference_learns(references: dict[str, list[tuple[float, float]]]) -> None:
+    """A curve that stands still would agree with anything."""
+    for curve in references.values():
+        assert curve[-1][0] < curve[0][0] - 0.05
+        assert min(norm for _, norm in curve) > 0
+
+
+def test_adamw_trains_the_same_under_sharding(processes: Processes) -> None:
+    """The plan's own optimizer, sharded over two ranks."""
+    expected = processes.run(1, train, plan_for("mbs8"), STEPS, False)[0]
+    for layout in ("dp2 mbs2 zero1", "dp2 mbs2 zero3", "tp2 mbs8"):
+        plan = plan_for(layout)
+        got = processes.run(2, train, plan, STEPS, False)[0]
+        assert got == [pytest.approx(pair, rel=1e-4) for pair in expected]

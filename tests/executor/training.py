@@ -1,0 +1,58 @@
+"""Jobs that the worker processes run, and the small plans they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from cost_models.asking import ask
+from cost_models.estimating import estimate
+from cost_models.specs.layout import parse_layout
+from cost_models.specs.loading import resolve_cluster
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from planner.plan import Plan, make_plan
+
+GPT: dict[str, Any] = {
+    "num_layers": 4,
+    "hidden_size": 32,
+    "num_heads": 4,
+    "vocab_size": 256,
+    "max_positions": 64,
+}
+LLAMA: dict[str, Any] = GPT | {
+    "num_kv_heads": 2,
+    "ffn_hidden_size": 96,
+    "gated_mlp": True,
+    "activation": "silu",
+    "norm": "rmsnorm",
+    "positions": "rotary",
+    "tied_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
+
+
+def plan_for(layout: str, model: dict[str, Any] = GPT, **training: Any) -> Plan:
+    """A plan for this layout on the local machine, eight sequences of sixteen tokens a step."""
+    job = TrainingSpec(**({"global_batch": 8, "sequence_length": 16, "precision": "fp32"} | training))
+    parsed = parse_layout(layout)
+    question = ask(TransformerSpec.model_validate(model), resolve_cluster("local", parsed.num_gpus), job)
+    return make_plan(question, estimate(question, parsed))
+
+
+def train(plan: Plan, steps: int, sgd: bool) -> list[tuple[float, float]]:
+    """(loss of the global batch, norm of its gradient) of each step, on this rank."""
+    from executor.batches import Batches
+    from executor.engine import Engine, Options, mean_over_data
+
+    options = Options(sgd=sgd, learning_rate=0.1 if sgd else 1e-3)
+    engine = Engine(plan, torch.device("cpu"), options)
+    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
+    curve = []
+    for step in range(steps):
+        inputs, targets = batches.slice(step, engine.mesh["dp"].get_local_rank(), plan.layout.dp)
+        value, norm = engine.step(inputs, targets)
+        curve.append((mean_over_data(value, engine), norm))
+    return curve
