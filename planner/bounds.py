@@ -116,7 +116,7 @@ def _capacity_bounds(group: Group) -> Floats:
 
 
 def _rank_seconds(group: Group) -> Floats:
-    """(N, R, B): least seconds of one microbatch on a rank that holds so many blocks; infinite where they do not fit."""
+    """(N, R, B): least seconds of one microbatch on a rank with so many blocks; infinite where they do not fit."""
     fit_NRP = _blocks_that_fit(group)
     best = np.full((len(group.costs), group.pp, len(group.sizes)), np.inf)
     for policy in np.flatnonzero(group.allowed).tolist():
@@ -170,6 +170,9 @@ def _rank_limits(group: Group, seconds_NRB: Floats, pipeline: Floats, work: Floa
             again = W - rank_R * M / m + 2 * (window_R - 1) * c
             limits.append(np.where(m > window_R + 1, (M - cycle - again) / (m - window_R - 1), np.inf))
             loops, rest = np.divmod(m - 1, pp)
-            round_trips = (M - (loops + 1) * cycle) / rest
-            limits.append(np.where((loops >= 1) & (rest > 0), round_trips, np.inf))
-    return np.min([np.where(np.isnan(limit) | (m == 1), limits[0], limit) for limit in limits], axis=0)
+            left = M - (loops + 1) * cycle
+            limits.append(np.where((loops >= 1) & (rest > 0), left / rest, np.inf))
+            limits.append(np.where((loops >= 1) & (left < 0), -1.0, np.inf))
+    known = [np.where(np.isnan(limit) | (m == 1), limits[0], limit) for limit in limits]
+    least: Floats = np.min(known, axis=0)
+    return least

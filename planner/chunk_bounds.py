@@ -48,7 +48,8 @@ def _chunk_bounds(group: Group) -> Floats:
         ],
         axis=0,
     )
-    return np.where(_fits(group, patterns), pipeline_NT, np.inf).min(axis=1) + group.least_tail
+    least_N: Floats = np.where(_fits(group, patterns), pipeline_NT, np.inf).min(axis=1)
+    return least_N + group.least_tail
 
 
 def _fits(group: Group, patterns: Ints) -> Bools:

@@ -113,7 +113,8 @@ class Group:
         units_NR = np.minimum(warm_up_NR + 1, m_N1 * self.vpp)
         rounds_NR, rest_NR = np.divmod(units_NR, round_N1 * self.vpp)
         started_NRC = rest_NR[..., None] - np.arange(self.vpp) * round_N1[..., None]
-        live_NRC = rounds_NR[..., None] * round_N1[..., None] + np.clip(started_NRC, 0, round_N1[..., None])
+        live_NRC: Ints = rounds_NR[..., None] * round_N1[..., None]
+        live_NRC = live_NRC + np.clip(started_NRC, 0, round_N1[..., None])
         return live_NRC.astype(np.float64)
 
     @cached_property

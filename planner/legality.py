@@ -137,7 +137,8 @@ def _schedule_refuses(context: Context, x: LayoutColumns) -> Bools:
 
 def _product(*columns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """In floating point, where absurd degrees grow large instead of wrapping round."""
-    return np.prod(np.stack(columns).astype(np.float64), axis=0)
+    product: npt.NDArray[np.float64] = np.prod(np.stack(columns).astype(np.float64), axis=0)
+    return product
 
 
 EQUAL_CHUNKS = "interleaved stages are equal"

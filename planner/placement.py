@@ -159,8 +159,9 @@ class Leaf:
         ends_R = self.timeline.rank_ends(
             self.forward(layers_S), self.backward(layers_S, policies_S), self.cost("p2p")
         )
-        last: Floats = (ends_R + self.per_rank("sync", layers_S)).max(axis=-1)
-        return last + self.per_rank("optimizer", layers_S).max(axis=-1) + self.cost("step_overhead")
+        last = (ends_R + self.per_rank("sync", layers_S)).max(axis=-1)
+        step: Floats = last + self.per_rank("optimizer", layers_S).max(axis=-1) + self.cost("step_overhead")
+        return step
 
     def busy_seconds(self, layers_S: Ints, policies_S: Ints) -> Floats:
         """(...,): a lower bound: some rank does all its work between its first and its last microbatch's way."""
@@ -222,7 +223,8 @@ class Leaf:
 
     def fits(self, layers_S: Ints, policies_S: Ints) -> Bools:
         """(...,): every rank stays within the limit."""
-        within: Bools = (self.rank_bytes(layers_S, policies_S) <= self.memory_limit).all(axis=-1)
+        within_R: Bools = self.rank_bytes(layers_S, policies_S) <= self.memory_limit
+        within: Bools = np.asarray(within_R.all(axis=-1))
         return within
 
     def price(self, placement: Placement) -> float:

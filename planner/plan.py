@@ -1,21 +1,33 @@
 """A plan: everything needed to run a layout, to check its prediction and to ask the same question again.
 
-Plans are YAML files of one schema version; reading one runs no code (safe YAML, then strict validation).
+Plans are YAML files of one schema version; reading one runs no code (safe YAML, then strict validation). The same query
+gives the same bytes, so a plan file holds no date and no duration of the search.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import BeforeValidator, Field, PlainSerializer
 
+from cost_models.errors import InputError, Problem
+from cost_models.estimate import Estimate
+from cost_models.question import Question
 from cost_models.specs.base import Spec
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.layout import Layout, parse_layout
+from cost_models.specs.parsing import check_kind, validate
+from cost_models.specs.reading import read_document
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+from planner.legality import check
 
 PLAN_SCHEMA = 1
 
@@ -64,7 +76,7 @@ class Certificate(Spec):
     """Proven lower bound on the step time of any covered layout, seconds."""
     gap: float
     """(best − bound) / best; 0 is proof."""
-    seconds: float
+    seconds: float = 0.0
     """Search time. Not part of a plan file, so that the same query gives the same bytes."""
 
 
@@ -84,3 +96,97 @@ class Plan(Spec):
     prediction: Prediction
     certificate: Certificate | None = None
     """None for a layout that was asked for, not searched."""
+
+
+_HEADER = """\
+# A Meshwright plan: inputs, layout, prediction and proof.
+#   meshwright explain PLAN    why this layout
+#   meshwright run PLAN        train it, and compare
+"""
+_END = "..."
+"""YAML's own end of a document: what is missing from a file that was cut short."""
+
+
+def make_plan(question: Question, estimate: Estimate, certificate: Certificate | None = None) -> Plan:
+    """The plan that runs an estimated layout; without a certificate it was asked for, not searched."""
+    return Plan(
+        meshwright_version=version("meshwright"),
+        model=question.model,
+        cluster=question.cluster,
+        training=question.training,
+        stack=question.stack,
+        hardware=question.hardware,
+        layout=estimate.layout,
+        prediction=Prediction(
+            step_seconds=estimate.step_seconds,
+            mfu=estimate.mfu,
+            hfu=estimate.hfu,
+            tokens_per_second=estimate.tokens_per_second,
+            peak_bytes=estimate.peak_bytes,
+            memory_limit=estimate.memory_limit,
+            time=estimate.time.as_dict(),
+            rank_memory=tuple(rank.as_dict() for rank in estimate.rank_memory),
+            trust=str(estimate.trust),
+        ),
+        certificate=certificate,
+    )
+
+
+def plan_text(plan: Plan) -> str:
+    """The YAML of a plan file."""
+    fields = plan.model_dump(mode="json", exclude={"certificate": {"seconds"}})
+    return _HEADER + yaml.safe_dump(fields, sort_keys=False, explicit_end=True, allow_unicode=True, width=120)
+
+
+def save_plan(plan: Plan, path: str | Path) -> None:
+    """Write a plan file whole or not at all.
+
+    Raises:
+        InputError: the place cannot be written to.
+    """
+    target, temporary = Path(path), ""
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(plan_text(plan))
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes files for the owner only
+        os.replace(temporary, target)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"cannot write `{path}`: {reason}") from None
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read a plan file; its layout is checked against its own model, cluster and training.
+
+    Raises:
+        InputError: missing, no plan, of another schema version, cut short, or inconsistent; all problems at once.
+    """
+    document = read_document(path)
+    check_kind(document, Plan)
+    written = document.value.get("schema_version")
+    if written != PLAN_SCHEMA:
+        what = "does not say its schema_version" if written is None else f"has schema_version {written!r:.20}"
+        raise InputError(
+            f"`{path}` {what}; this Meshwright ({version('meshwright')}) reads {PLAN_SCHEMA}",
+            hint="plan again with this version, or use the one that wrote the file",
+        )
+    if not str(path).endswith(".json") and not Path(path).read_text("utf-8").rstrip().endswith(_END):
+        raise InputError(f"`{path}` is cut short: it does not end with `{_END}`", hint="plan again")
+    plan = validate(document, Plan)
+    problems = check(plan.model, plan.cluster, plan.training, plan.layout)
+    if not plan.layout.layers:
+        problems.append(Problem("", "the layout does not place its blocks (`layers=`)"))
+    if problems:
+        where = document.where(("layout",))
+        raise InputError(
+            f"the layout of `{path}` cannot run",
+            problems=[Problem(where, problem.what) for problem in problems],
+        )
+    return plan

@@ -334,8 +334,8 @@ def _describe(question: Question, space: _Space) -> str:
     """The covered space, in words."""
     return (
         "all legal tp x pp x vpp x dp x mbs x ZeRO x sequence parallelism x schedule"
-        f" on {question.cluster.num_gpus} GPUs; recompute {' / '.join(space.policies)}; every number of blocks and every"
-        " policy on each stage, or, where interleaved, equal stages and policies chunk by chunk"
+        f" on {question.cluster.num_gpus} GPUs; recompute {' / '.join(space.policies)}; every number of blocks and"
+        " every policy on each stage, or, where interleaved, equal stages and policies chunk by chunk"
     )
 
 

@@ -26,12 +26,11 @@ import numpy as np
 import pulp
 
 from cost_models.schedules import CriticalPath
+from planner.heuristics import rank_seconds
 from planner.ilp.solution import Solution, Status
 from planner.ilp.solvers import SolverName, available_solver, is_infeasible, is_proven, make_solver
-from planner.heuristics import rank_seconds
 from planner.paths import known_paths, window_paths
 from planner.placement import TOLERANCE, Floats, Leaf, Placement
-
 
 CUTS_PER_ROUND = 12
 """Written-down paths added at once: enough to save rounds, few enough to keep the program small."""
@@ -79,7 +78,8 @@ def solve_stages(
     best, best_seconds = incumbent if incumbent else (None, math.inf)
     target = min(best_seconds, cut_off)
     columns = useful_columns(leaf, target)
-    bound, rounds, status = 0.0, 0, None
+    bound, rounds = 0.0, 0
+    status: Status | None = None
     program = build_program(leaf, columns, target) if columns is not None else None
     while program is not None and status is None:
         left = None if time_limit is None else time_limit - (time.monotonic() - start)
@@ -154,7 +154,8 @@ def build_program(leaf: Leaf, columns: list[Column], target: float) -> StageProg
     problem += M + O, "step_seconds"
     if math.isfinite(target):
         overhead = leaf.cost("step_overhead")
-        problem += M + O <= (target * (1 + TOLERANCE) - overhead) / scale, "better_than_known"
+        limit = (target * (1 + TOLERANCE) - overhead) / scale
+        problem += (M + O <= limit), "better_than_known"  # noqa: SIM300
     each_stage_has_one_size(program)
     all_layers_are_placed(program)
     optimizer_step_is_no_shorter_than_any(program)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
-from planner.placement import Leaf, Placement
 
 from cost_models.specs.layout import RECOMPUTE_POLICIES
 from cost_models.stage_costs import StageCosts
+from planner.placement import Leaf, Placement
 
 POLICIES = len(RECOMPUTE_POLICIES)
 

@@ -1,0 +1,109 @@
+"""Lower bounds are lower: no placement the search covers is faster, and what they call impossible is."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic import exhaustive_best, random_leaf
+
+from cost_models import schedules
+from planner.bounds import capacity_bounds, quick_bounds
+from planner.group import Group
+from planner.paths import known_paths, window_paths
+from planner.placement import TOLERANCE, Leaf
+
+SEEDS = st.integers(min_value=0, max_value=10**6)
+
+
+def group_of(leaf: Leaf) -> Group:
+    return Group(
+        costs=leaf.costs,
+        pp=leaf.pp,
+        vpp=leaf.vpp,
+        schedule=leaf.schedule,
+        microbatches=np.array([leaf.microbatches]),
+        num_layers=leaf.num_layers,
+        allowed=leaf.allowed[0],
+    )
+
+
+@given(SEEDS)
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_no_placement_is_faster_than_the_bounds(seed: int) -> None:
+    leaf = random_leaf(seed)
+    exact = exhaustive_best(leaf)
+    quick, capacity = quick_bounds(group_of(leaf))[0], capacity_bounds(group_of(leaf))[0]
+    assert quick <= capacity * (1 + TOLERANCE)
+    assert capacity <= exact * (1 + TOLERANCE)
+
+
+def test_the_bounds_are_worth_having() -> None:
+    leaves = [random_leaf(seed) for seed in range(60)]
+    exact = np.array([exhaustive_best(leaf) for leaf in leaves])
+    bound = np.array([capacity_bounds(group_of(leaf))[0] for leaf in leaves])
+    feasible = np.isfinite(exact)
+    assert np.mean(1 - bound[feasible] / exact[feasible]) < 0.04
+    assert np.isinf(bound[~feasible]).mean() > 0.5
+
+
+@given(SEEDS)
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_written_down_paths_are_never_longer_than_the_timeline(seed: int) -> None:
+    leaf, rng = random_leaf(seed), np.random.default_rng(seed)
+    if leaf.vpp > 1:
+        return
+    forward, backward, p2p = rng.random(leaf.pp), rng.random(leaf.pp), float(rng.random())
+    ends = leaf.timeline.rank_ends(forward, backward, p2p)
+    for path in known_paths(leaf) + window_paths(leaf):
+        length = path.forward_counts @ forward + path.backward_counts @ backward + path.p2p_count * p2p
+        assert length <= ends[path.rank] * (1 + TOLERANCE)
+
+
+@given(
+    st.sampled_from(["gpipe", "1f1b", "interleaved"]),
+    st.integers(2, 5),
+    st.integers(2, 4),
+    st.integers(1, 12),
+)
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_the_memory_bound_looks_at_a_moment_the_schedule_has(
+    schedule: str, pp: int, chunks: int, m: int
+) -> None:
+    vpp = chunks if schedule == "interleaved" else 1
+    if schedules.legal(schedule, pp, vpp, m):
+        return
+    leaf = random_leaf(0)
+    group = Group(
+        costs=leaf.costs,
+        pp=pp,
+        vpp=vpp,
+        schedule=schedule,
+        microbatches=np.array([m]),
+        num_layers=pp * vpp,
+        allowed=leaf.allowed[0],
+    )
+    for rank, live in enumerate(schedules.live_profiles(schedules.build(schedule, pp, vpp, m))):
+        assert (live >= group.live[0, rank]).all(axis=1).any()
+
+
+def test_a_layout_without_memory_has_no_finite_bound() -> None:
+    leaf = random_leaf(3)
+    costs = leaf.costs.rows(slice(0, 1))
+    starved = Leaf.uniform(
+        type(costs)(
+            **{
+                name: (np.array([1e-3]) if name == "memory_limit" else getattr(costs, name))
+                for name in costs.__slots__
+            }
+        ),
+        pp=leaf.pp,
+        vpp=leaf.vpp,
+        schedule=leaf.schedule,
+        microbatches=leaf.microbatches,
+        num_layers=leaf.num_layers,
+        allowed_P=leaf.allowed[0],
+    )
+    assert math.isinf(capacity_bounds(group_of(starved))[0])

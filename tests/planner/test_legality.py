@@ -1,0 +1,114 @@
+"""The rules say what users read, and the enumerated space is exactly what they allow."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from pydantic import ValidationError
+from small import MODEL, small_cluster
+
+from cost_models.errors import InputError
+from cost_models.specs.layout import SCHEDULES, Layout, parse_layout
+from cost_models.specs.training import TrainingSpec
+from planner.legality import check, require_legal
+from planner.search_space import Restrictions, enumerate_layouts, parse_restrictions
+
+TRAINING = TrainingSpec(global_batch=8, sequence_length=256)
+
+
+def every_candidate(gpus: int) -> list[Layout]:
+    """All layouts of small degrees that can be written at all."""
+    degrees, found = range(1, gpus + 2), []
+    for tp, pp, vpp, dp, mbs, zero, sp, schedule in product(
+        degrees, degrees, range(1, 4), degrees, (1, 2, 3, 4, 8), range(4), (False, True), SCHEDULES
+    ):
+        try:
+            found.append(Layout(tp=tp, pp=pp, vpp=vpp, dp=dp, mbs=mbs, zero=zero, sp=sp, schedule=schedule))
+        except ValidationError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_the_enumerated_space_is_exactly_what_the_rules_allow(gpus: int) -> None:
+    cluster = small_cluster(gpus)
+    columns = enumerate_layouts(MODEL, cluster, TRAINING, Restrictions())
+    enumerated = [str(columns.layout(row)) for row in range(len(columns))]
+    legal = {str(layout) for layout in every_candidate(gpus) if not check(MODEL, cluster, TRAINING, layout)}
+    assert len(enumerated) == len(set(enumerated))
+    assert set(enumerated) == legal
+    assert legal
+
+
+@pytest.mark.parametrize(
+    ("text", "headline", "hint"),
+    [
+        ("tp4 dp4", "layout `tp4 pp1 dp4 mbs1 zero0` uses 16 GPUs; cluster `small` has 8", "dp2 fits"),
+        ("tp8", "`tp8` splits 4 key/value heads", "tp1, tp2 or tp4 divide them"),
+        ("dp8 mbs3", "global batch 8 is not a multiple of dp8 x mbs3", "24 is"),
+        ("tp2 dp4 mbs3", "global batch 8 is not a multiple of dp4 x mbs3", "12 is"),
+        ("pp8", "`pp8` makes 8 stages; the model has 4 blocks", ""),
+        (
+            "dp8 sp",
+            "`sp` splits the sequence over tp, and tp1 has one rank",
+            "leave out `sp`, or use tp2 or more",
+        ),
+        ("pp4 dp2 mbs2", "1f1b needs at least as many microbatches as pipeline ranks: 2 < pp4", ""),
+        (
+            "pp4 dp2 layers=1,1,1,2",
+            "`layers` places 5 blocks; the model has 4",
+            "leave out `layers` to have them placed",
+        ),
+    ],
+)
+def test_a_broken_rule_speaks_in_the_users_numbers(text: str, headline: str, hint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        require_legal(MODEL, small_cluster(8), TRAINING, parse_layout(text))
+    assert (caught.value.headline, caught.value.hint) == (headline, hint)
+
+
+def test_all_broken_rules_are_reported_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        require_legal(MODEL, small_cluster(8), TRAINING, parse_layout("tp3 dp1 zero2 sp"))
+    told = [problem.what for problem in caught.value.problems]
+    assert len(told) == 7
+    assert "`zero2` shards over dp, which is 1 here" in told
+    assert "`sp` splits a sequence of 256 tokens over tp3" in told
+
+
+def test_absurd_degrees_are_refused_rather_than_wrapped() -> None:
+    assert check(MODEL, small_cluster(8), TRAINING, Layout(tp=10**12, pp=10**12, dp=10**12))
+
+
+def test_uneven_interleaved_stages_are_legal_when_the_user_places_them() -> None:
+    cluster = small_cluster(2)
+    assert check(MODEL, cluster, TRAINING, parse_layout("pp2 vpp2 layers=1*4")) == []
+    model = MODEL.model_copy(update={"num_layers": 5})
+    assert check(model, cluster, TRAINING, parse_layout("pp2 vpp2")) != []
+    assert check(model, cluster, TRAINING, parse_layout("pp2 vpp2 layers=1*3,2")) == []
+
+
+def test_restrictions_narrow_the_space() -> None:
+    limits = parse_restrictions(["tp=2", "tp1", "schedule=1f1b"], ["zero3", "sp", "recompute=full"])
+    columns = enumerate_layouts(MODEL, small_cluster(4), TRAINING, limits)
+    assert set(columns.tp.tolist()) == {1, 2}
+    assert set(columns.vpp.tolist()) == {1}
+    assert 3 not in columns.zero
+    assert 1 not in columns.sp
+    assert limits.recompute(TRAINING) == ("none", "selective")
+
+
+def test_restrictions_report_every_word_they_cannot_read() -> None:
+    with pytest.raises(InputError) as caught:
+        parse_restrictions(["tpp=2", "schedule=1f2b"], ["recompute=ful"])
+    told = "\n".join(str(problem) for problem in caught.value.problems)
+    assert "did you mean `tp`" in told
+    assert "did you mean `1f1b`" in told
+    assert "did you mean `full`" in told
+
+
+def test_forbidding_every_policy_is_an_input_error() -> None:
+    limits = parse_restrictions(forbid=["recompute=none", "recompute=selective", "recompute=full"])
+    with pytest.raises(InputError, match="every recompute policy"):
+        limits.recompute(TRAINING)

@@ -1,0 +1,131 @@
+"""Plan files: the same bytes for the same query, whole or not at all, and no code when read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from small import small_question
+
+from cost_models.errors import InputError
+from planner.plan import Plan, load_plan, make_plan, plan_text, save_plan
+from planner.search import search
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    question = small_question(memory="220 MiB")
+    result = search(question)
+    return make_plan(question, result.best, result.certificate)
+
+
+@pytest.fixture
+def file(plan: Plan, tmp_path: Path) -> Path:
+    path = tmp_path / "plan.yaml"
+    save_plan(plan, path)
+    return path
+
+
+def test_a_plan_reads_back_as_it_was(plan: Plan, file: Path) -> None:
+    assert plan.certificate is not None
+    timeless = plan.certificate.model_copy(update={"seconds": 0.0})
+    assert load_plan(file) == plan.model_copy(update={"certificate": timeless})
+
+
+def test_the_same_query_gives_the_same_bytes(plan: Plan, file: Path) -> None:
+    question = small_question(memory="220 MiB")
+    again = search(question)
+    assert plan_text(make_plan(question, again.best, again.certificate)) == file.read_text("utf-8")
+    assert plan_text(load_plan(file)) == file.read_text("utf-8")
+
+
+def test_nothing_but_the_plan_is_left_behind(plan: Plan, file: Path) -> None:
+    save_plan(plan, file)
+    assert [path.name for path in file.parent.iterdir()] == ["plan.yaml"]
+
+
+def test_the_prediction_has_the_parts_of_the_estimate(plan: Plan) -> None:
+    assert sum(plan.prediction.time.values()) == pytest.approx(plan.prediction.step_seconds)
+    peak = max(sum(rank.values()) for rank in plan.prediction.rank_memory)
+    assert peak == pytest.approx(plan.prediction.peak_bytes)
+
+
+def test_a_place_that_cannot_be_written_to(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot write"):
+        save_plan(plan, tmp_path / "missing" / "plan.yaml")
+
+
+def test_a_plan_cut_short_anywhere_is_refused(file: Path, tmp_path: Path) -> None:
+    text = file.read_text("utf-8")
+    cut = tmp_path / "cut.yaml"
+    for end in range(0, len(text) - len("...\n"), max(1, len(text) // 40)):
+        cut.write_text(text[:end], "utf-8")
+        with pytest.raises(InputError):
+            load_plan(cut)
+
+
+def test_another_schema_version(file: Path) -> None:
+    file.write_text(file.read_text("utf-8").replace("schema_version: 1", "schema_version: 2"), "utf-8")
+    with pytest.raises(InputError, match=r"has schema_version 2; this Meshwright \(.*\) reads 1") as caught:
+        load_plan(file)
+    assert "plan again" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "is empty"),
+        ("just words\n", "holds no `field: value` pairs"),
+        ("kind: cluster\n", "a `plan` is needed here"),
+        ("kind: plan\n", "does not say its schema_version"),
+        ("- 1\n- 2\n", "holds no `field: value` pairs"),
+    ],
+)
+def test_what_is_not_a_plan(text: str, complaint: str, tmp_path: Path) -> None:
+    path = tmp_path / "other.yaml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(InputError, match=re.escape(complaint)):
+        load_plan(path)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        load_plan(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize(
+    "tag", ["!!python/object/apply:os.system ['touch hacked']", "!!python/name:os.system"]
+)
+def test_a_hostile_plan_runs_no_code(
+    tag: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file.write_text(
+        re.sub(r"meshwright_version: .*", f"meshwright_version: {tag}", file.read_text("utf-8")), "utf-8"
+    )
+    with pytest.raises(InputError):
+        load_plan(file)
+    assert not (tmp_path / "hacked").exists()
+
+
+def test_wrong_fields_are_told_with_their_lines(file: Path) -> None:
+    text = file.read_text("utf-8").replace("global_batch: 8", "global_batch: -8").replace("mfu:", "mfoo:")
+    file.write_text(text, "utf-8")
+    with pytest.raises(InputError) as caught:
+        load_plan(file)
+    told = str(caught.value)
+    line = 1 + text[: text.index("global_batch")].count("\n")
+    assert f"plan.yaml:{line}" in told
+    assert "mfoo" in told
+
+
+def test_a_layout_that_does_not_go_with_its_model(file: Path) -> None:
+    document = yaml.safe_load(file.read_text("utf-8"))
+    document["layout"] = "tp3 pp2 zero1"
+    file.write_text(yaml.safe_dump(document, explicit_end=True), "utf-8")
+    with pytest.raises(InputError) as caught:
+        load_plan(file)
+    assert any("`tp3`" in problem.what for problem in caught.value.problems)
+    assert any("does not place its blocks" in problem.what for problem in caught.value.problems)

@@ -1,0 +1,192 @@
+"""The search equals brute force over all layouts and placements, and its certificate adds up."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from small import small_question
+from synthetic import exhaustive_best
+
+from cost_models.costs import stage_costs
+from cost_models.errors import InfeasibleError, InputError, RunError
+from cost_models.estimating import estimate
+from cost_models.question import Question
+from cost_models.specs.layout import parse_layout
+from planner import search as search_module
+from planner.placement import TOLERANCE, Leaf
+from planner.search import SearchResult, place, search
+from planner.search_space import Restrictions, enumerate_layouts, parse_restrictions
+
+QUESTIONS = [
+    {"gpus": 4, "memory": "1 GiB"},
+    {"gpus": 4, "memory": "220 MiB"},
+    {"gpus": 8, "memory": "150 MiB", "global_batch": 16},
+    {"gpus": 2, "memory": "400 MiB", "sequence_length": 512},
+    {"gpus": 1, "memory": "8 GiB"},
+]
+
+
+def brute_force(question: Question) -> list[float]:
+    """The least step time of every layout that fits, best first."""
+    columns = enumerate_layouts(question.model, question.cluster, question.training, Restrictions())
+    costs = stage_costs(question, columns)
+    best = [
+        exhaustive_best(
+            Leaf.uniform(
+                costs.rows(slice(row, row + 1)),
+                pp=int(columns.pp[row]),
+                vpp=int(columns.vpp[row]),
+                schedule=int(columns.schedule[row]),
+                microbatches=columns.layout(row).microbatches(question.training.global_batch),
+                num_layers=question.model.num_layers,
+                allowed_P=costs.layer_backward[0] > 0,
+            )
+        )
+        for row in range(len(columns))
+    ]
+    return sorted(seconds for seconds in best if math.isfinite(seconds))
+
+
+def seconds_of(result: SearchResult) -> list[float]:
+    return [found.step_seconds for found in result.estimates]
+
+
+@pytest.mark.parametrize("settings", QUESTIONS)
+def test_search_is_brute_force(settings: dict[str, Any]) -> None:
+    question = small_question(**settings)
+    exact = brute_force(question)
+    result = search(question, top=5)
+    assert seconds_of(result) == pytest.approx(exact[:5], rel=10 * TOLERANCE)
+    assert all(found.fits for found in result.estimates)
+    proof = result.certificate
+    assert (proof.gap, proof.undecided) == (0, 0)
+    assert proof.bound == pytest.approx(exact[0])
+    assert proof.layouts == proof.infeasible + proof.pruned + proof.solved
+    assert proof.layouts - proof.infeasible >= len(exact) - proof.pruned
+
+
+def test_every_layout_is_returned_where_all_are_asked_for() -> None:
+    question = small_question(memory="220 MiB")
+    result = search(question, top=10**6)
+    assert seconds_of(result) == pytest.approx(brute_force(question), rel=10 * TOLERANCE)
+    assert len({str(found.layout.model_copy(update={"layers": ()})) for found in result.estimates}) == len(
+        result.estimates
+    )
+
+
+def test_an_estimate_is_what_its_layout_costs() -> None:
+    question = small_question(memory="220 MiB")
+    for found in search(question).estimates:
+        assert estimate(question, parse_layout(str(found.layout))).step_seconds == found.step_seconds
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    first, second = (search(small_question(memory="220 MiB")) for _ in range(2))
+    assert first.estimates == second.estimates
+    assert first.certificate.model_copy(update={"seconds": 0.0}) == second.certificate.model_copy(
+        update={"seconds": 0.0}
+    )
+
+
+def test_restrictions_hold() -> None:
+    question = small_question()
+    result = search(question, restrictions=parse_restrictions(["pp=2"], ["recompute=none"]))
+    assert {found.layout.pp for found in result.estimates} == {2}
+    assert all("none" not in found.layout.recompute for found in result.estimates)
+    limit = 0.6 * result.best.peak_bytes
+    smaller = search(question, restrictions=parse_restrictions(["pp=2"], max_memory=limit))
+    assert all(found.peak_bytes <= limit == found.memory_limit for found in smaller.estimates)
+
+
+def test_progress_tells_how_far_the_proof_is() -> None:
+    seen: list[tuple[int, int, float, float]] = []
+    search(small_question(memory="220 MiB"), on_progress=lambda *state: seen.append(state))
+    assert seen
+    assert all(0 <= done <= total and bound <= best for done, total, best, bound in seen)
+    assert seen[-1][0] == seen[-1][1]
+    assert [best for _, _, best, _ in seen] == sorted((best for _, _, best, _ in seen), reverse=True)
+
+
+def test_interrupted_it_returns_the_best_so_far_with_its_gap() -> None:
+    question = small_question(memory="220 MiB")
+    exact = brute_force(question)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    result = search(question, top=3, on_progress=interrupt)
+    proof = result.certificate
+    assert proof.undecided > 0
+    assert proof.bound <= exact[0] * (1 + TOLERANCE) <= result.best.step_seconds * (1 + 2 * TOLERANCE)
+    assert proof.gap == pytest.approx(1 - proof.bound / result.best.step_seconds)
+    assert proof.layouts == proof.infeasible + proof.pruned + proof.solved + proof.undecided
+
+
+def test_without_any_time_there_is_no_answer() -> None:
+    with pytest.raises(RunError, match="time ran out"):
+        search(small_question(), time_limit=0.0)
+
+
+def test_when_nothing_fits_the_closest_layout_is_told() -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        search(small_question(memory="20 MiB"))
+    told = str(caught.value)
+    assert "no layout of small fits" in told
+    assert "x 4 GPUs" in told
+    assert "closest" in told
+    assert "on stage" in told
+    assert "weights" in told
+    assert "model states alone need" in caught.value.hint
+    assert caught.value.exit_code == 1
+
+
+def test_when_activations_do_not_fit_the_needed_memory_is_told() -> None:
+    question = small_question(memory="190 MiB", sequence_length=2**18, global_batch=4)
+    with pytest.raises(InfeasibleError) as caught:
+        search(question)
+    assert "a GPU would do" in caught.value.hint
+
+
+def test_a_batch_no_layout_divides() -> None:
+    with pytest.raises(InfeasibleError, match="is legal with global batch 8"):
+        search(small_question(gpus=7))
+
+
+def test_place_finds_what_search_finds() -> None:
+    question = small_question(memory="220 MiB")
+    for found in search(question).estimates:
+        open_layout = found.layout.model_copy(update={"layers": ()})
+        placed = place(question, open_layout)
+        assert estimate(question, placed).step_seconds == pytest.approx(
+            found.step_seconds, rel=10 * TOLERANCE
+        )
+
+
+def test_place_keeps_what_is_placed_and_refuses_what_is_illegal() -> None:
+    question = small_question()
+    placed = parse_layout("pp2 dp2 zero1 recompute=full layers=3,1")
+    assert place(question, placed) == placed
+    with pytest.raises(InputError, match="uses 8 GPUs"):
+        place(question, parse_layout("tp2 dp4"))
+
+
+def test_place_answers_even_when_nothing_fits() -> None:
+    question = small_question(memory="20 MiB")
+    placed = place(question, parse_layout("pp4 recompute=full"))
+    assert sum(placed.layers) == 4
+    assert not estimate(question, placed).fits
+
+
+def test_the_solver_is_called_only_where_bounds_leave_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    solve = search_module.solve_stages
+
+    def counted(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        return solve(*args, **options)
+
+    monkeypatch.setattr(search_module, "solve_stages", counted)
+    result = search(small_question(memory="220 MiB"), top=1)
+    assert len(calls) <= result.certificate.solved < result.certificate.layouts / 2
