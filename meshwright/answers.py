@@ -1,4 +1,4 @@
-"""Answers of the Python API: what was asked with what was found; each prints as text, as HTML in notebooks, as a frame."""
+"""Answers of the Python API: what was asked with what was found, as text, as a frame, and as HTML in notebooks."""
 
 from __future__ import annotations
 

@@ -29,13 +29,15 @@ class Output:
     quiet: bool = False
 
     def answer(self, document: Mapping[str, Any], rows: Sequence[Row], *text: RenderableType) -> None:
-        """Print the answer once, as text or as one JSON document, and write `rows` where CSV was asked for."""
+        """Print the answer once, as text and tables or as one JSON document; write `rows` as CSV if asked."""
         if self.json:
             print(as_json(document))
         else:
-            console = text_console()
             for part in text:
-                console.print(part)
+                if isinstance(part, str):
+                    print(part)
+                else:
+                    text_console().print(part)
         if self.csv is not None:
             write_text(self.csv, as_csv(rows))
             self.note(f"Wrote {self.csv}")

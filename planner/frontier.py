@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,9 @@ def frontier_frame(question: Question, chosen: Estimate | None = None) -> pd.Dat
     cheap = pd.DataFrame(_cheap_rows(question, columns, prices))
     line = pareto_rows(prices.peak_bytes.ravel(), prices.step_seconds.ravel(), limit)
     exact = [price(question, _even(question, columns, flat)) for flat in _thinned(line, MAX_EXACT)]
-    known = [_exact_row(one) for one in [*exact, *([chosen] if chosen else [])]]
+    if chosen:
+        exact = [one for one in exact if one.layout != chosen.layout] + [chosen]
+    known = [_exact_row(one) for one in exact]
     frame = pd.concat([cheap, pd.DataFrame(known)], ignore_index=True)
     frame["fits"] = frame["peak_bytes"] <= limit
     frame["chosen"] = False
@@ -164,7 +166,7 @@ def _even(question: Question, columns: LayoutColumns, flat: int) -> Layout:
     return layout.model_copy(update={"layers": layers, "recompute": (RECOMPUTE_POLICIES[policy],)})
 
 
-def _thinned(rows: Ints, most: int) -> Iterable[int]:
+def _thinned(rows: Ints, most: int) -> list[int]:
     """At most so many of them, both ends kept."""
     picked = (
         np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(int))

@@ -75,9 +75,9 @@ def memory_by_rank(frame: Frame, limit_bytes: float, subject: str) -> Figure:
         step = -(-ranks // _MAX_TICKS)
         axes.set_xticks(range(0, ranks, step))
         for rank in range(0, ranks, step):
-            axes.text(
-                rank, totals.iloc[rank] / scale + 0.008 * top, f"{totals.iloc[rank] / scale:.1f}", ha="center"
-            )
+            height = totals.iloc[rank] / scale
+            above = axes.text(rank, height + 0.01 * top, f"{height:.1f}", ha="center")
+            above.set_bbox({"facecolor": "white", "linewidth": 0, "pad": 1.0})
         axes.set_ylim(0, top)
         axes.set_xlim(-0.6, max(ranks - 0.4, 3.4))
         axes.set_xlabel("pipeline rank")

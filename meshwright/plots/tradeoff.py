@@ -57,7 +57,8 @@ def frontier(frame: Frame, limit_bytes: float, subject: str) -> Figure:
             weight="bold",
         )
         _mark_chosen(axes, shown, scale)
-        _label_line(axes, best_line, scale, top, right)
+        chosen = shown.loc[shown["chosen"], "tokens_per_second"]
+        _label_line(axes, best_line, list(chosen), (right * scale, top), scale)
         axes.set_xlabel(f"peak memory of the fullest device ({unit})")
         axes.set_ylabel("throughput (tokens/s, all GPUs)")
         axes.yaxis.set_major_formatter(lambda value, _position: format_count(value))
@@ -88,15 +89,17 @@ def _mark_chosen(axes: Axes, shown: Frame, scale: float) -> None:
         )
 
 
-def _label_line(axes: Axes, line: Frame, scale: float, top: float, right: float) -> None:
-    """Name a few points of the line, from the fastest down, none close to another or to the chosen one."""
-    taken = list(line.loc[line["chosen"], "tokens_per_second"])
+def _label_line(
+    axes: Axes, line: Frame, taken: list[float], reach: tuple[float, float], scale: float
+) -> None:
+    """Name a few points of the line, from the fastest down, none close to another or to the chosen one (`taken`)."""
+    right, top = reach
     for _, row in line[~line["chosen"]].iloc[::-1].iterrows():
         y = row["tokens_per_second"]
         if len(taken) > _MAX_LABELS or any(abs(y - other) < _LABEL_GAP * top for other in taken):
             continue
         taken.append(y)
-        left = row["peak_bytes"] / scale > 0.6 * right
+        left = row["peak_bytes"] > 0.6 * right
         axes.annotate(
             style.short_layout(row["layout"], 44),
             (row["peak_bytes"] / scale, y),
@@ -129,4 +132,4 @@ def _finding(frame: Frame, limit_bytes: float) -> str:
 def _subject(subject: str, frame: Frame, shown: Frame) -> str:
     beyond = len(frame) - len(shown)
     more = f", {spaced(beyond)} of them beyond the right edge" if beyond else ""
-    return f"{subject}; {spaced(len(frame))} legal layouts, {spaced(int(frame['fits'].sum()))} fit{more}"
+    return f"{subject}; {spaced(len(frame))} layouts with recompute, {spaced(int(frame['fits'].sum()))} fit{more}"

@@ -51,9 +51,9 @@ def binding_sentence(estimate: Estimate, bound: Binding) -> str:
     """ "Binds: memory. mbs2 would take 120.1 s but needs 82.5 GiB on rank 0." """
     if bound.faster is None:
         if bound.resource == "compute":
-            return "Binds: compute. No other part is worth a twentieth of the step, and no neighbour is kept out by memory."
+            return "Binds: compute; every other part is below a twentieth of the step."
         share = percent(estimate.time[bound.resource] / estimate.step_seconds)
-        return f"Binds: {part_label(bound.resource)}, {share} of the step. No faster neighbour is kept out by memory."
+        return f"Binds: {part_label(bound.resource)}, {share} of the step."
     faster = bound.faster
     what = bound.change or "the same with less recomputed"
     return (

@@ -9,6 +9,7 @@ import yaml
 from cost_models.errors import InputError
 from cost_models.specs import catalog as known
 from cost_models.specs.base import Spec
+from cost_models.specs.cluster import Precision
 from cost_models.specs.schema import KINDS, json_schema
 from cost_models.units import format_bandwidth, format_bytes, format_count
 from cost_models.workload.parameters import total_parameters
@@ -17,6 +18,8 @@ from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import table
 
 Row = dict[str, str]
+_TRAINED_IN: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
+"""The precision a GPU's rate is quoted in: the first it has."""
 
 
 def catalog(kind: str, name: str | None, *, output: Output) -> None:
@@ -30,7 +33,7 @@ def catalog(kind: str, name: str | None, *, output: Output) -> None:
     elif name is None:
         rows = [_ROWS[kind](entry) for entry in known.names(_LOADERS[kind][0])]
         headers = list(rows[0])
-        drawn = table(headers, [list(row.values()) for row in rows], words=(headers[0], headers[-1]))
+        drawn = table(headers, [list(row.values()) for row in rows], names=headers[:1], words=headers[-1:])
         output.answer({"schema": JSON_SCHEMA, kind: rows}, rows, drawn)
     else:
         entry = _LOADERS[kind][1](name).model_dump(mode="json", exclude_none=True)
@@ -56,14 +59,14 @@ def _model_row(name: str) -> Row:
         "layers": str(model.num_layers),
         "hidden": str(model.hidden_size),
         "heads": f"{model.num_heads}/{model.num_kv_heads}",
-        "vocabulary": str(model.vocab_size),
+        "vocab": str(model.vocab_size),
         "MLP": f"{model.ffn_hidden_size}{' gated' if model.gated_mlp else ''}",
     }
 
 
 def _gpu_row(name: str) -> Row:
     gpu = known.load_gpu(name)
-    precision = "bf16" if "bf16" in gpu.peak else "fp16" if "fp16" in gpu.peak else "fp32"
+    precision = next(name for name in _TRAINED_IN if name in gpu.peak)
     return {
         "gpu": name,
         "memory": format_bytes(gpu.memory),

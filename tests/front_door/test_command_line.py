@@ -1,0 +1,293 @@
+"""The command line as its users meet it: help, answers, errors, exit codes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from meshwright.cli import main
+
+VERBS = ("plan", "estimate", "compare", "explain", "plot", "run", "calibrate", "catalog")
+ASKED = ("gpt2-small", "dgx-a100-80gb", "--gpus", "8", "--global-batch", "64", "--sequence", "1024")
+BIG = ("gpt3-175b", "dgx-a100-80gb", "--gpus", "1024", "--global-batch", "1536", "--sequence", "2048")
+QUICK = ("--time-limit", "20")
+
+
+class Answer:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def meshwright(capsys: pytest.CaptureFixture[str]):
+    def call(*words: str) -> Answer:
+        try:
+            main(words)
+            code = 0
+        except SystemExit as left:
+            code = left.code if isinstance(left.code, int) else 0
+        captured = capsys.readouterr()
+        return Answer(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plans") / "plan.yaml"
+    with pytest.raises(SystemExit, match="0"):
+        main(["plan", *ASKED, *QUICK, "--quiet", "-o", str(path)])
+    return path
+
+
+def test_help_lists_every_verb_with_a_sentence(meshwright) -> None:
+    answer = meshwright("--help")
+    commands = answer.out.split("Commands:")[1].splitlines()
+    assert tuple(line.split()[0] for line in commands if line.strip()) == VERBS
+    assert all(line.endswith(".") for line in commands if line.strip())
+
+
+@pytest.mark.parametrize(
+    ("verb", "flags"),
+    [
+        (
+            "plan",
+            "--gpus --global-batch --sequence --precision --training --stack --profile --fix --forbid --max-memory"
+            " --top --time-limit --replay --out",
+        ),
+        (
+            "estimate",
+            "--layout --gpus --global-batch --sequence --precision --training --stack --profile --out",
+        ),
+        ("compare", ""),
+        ("explain", "--why-not"),
+        ("plot", "--gpus --out"),
+        ("run", "--steps --backend --out"),
+        ("calibrate", "--processes --quick --out"),
+        ("catalog", ""),
+    ],
+)
+def test_flags_of_a_verb(meshwright, verb: str, flags: str) -> None:
+    answer = meshwright(verb, "--help")
+    assert answer.code == 0
+    found = set(re.findall(r"(?<![\w-])--[a-z-]+", answer.out.split("Options:")[1]))
+    assert found >= {*flags.split(), "--json", "--csv", "--quiet", "--help"}
+    assert max(map(len, answer.out.splitlines())) <= 80
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from meshwright.cli import main\n"
+        "try: main(['plan', '--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'pandas', 'matplotlib', 'pulp', 'networkx', 'rich'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_plan_in_words(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "best.yaml"
+    answer = meshwright("plan", *BIG, *QUICK, "-o", str(path))
+    assert answer.code == 0
+    assert answer.out.startswith("gpt3-175b on 1024 x a100-sxm-80gb (128 nodes)")
+    assert "Proved optimal: " in answer.out
+    assert "gap 0 %" in answer.out
+    assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
+    assert answer.err == f"Wrote {path}. Next: meshwright explain {path}, meshwright run {path}\n"
+    assert path.exists()
+
+
+def test_plan_as_json_is_one_document(meshwright) -> None:
+    answer = meshwright("plan", *ASKED, *QUICK, "--json", "--top", "3")
+    document = json.loads(answer.out)
+    assert document["schema"] == 1
+    assert [plan["step_seconds"] for plan in document["plans"]] == sorted(
+        plan["step_seconds"] for plan in document["plans"]
+    )
+    best = document["plans"][0]
+    assert sum(best["parts"].values()) == pytest.approx(best["step_seconds"])
+    assert max(sum(rank.values()) for rank in best["memory"]) == pytest.approx(best["peak_bytes"])
+    assert {"layout", "mfu", "hfu", "peak_bytes", "fits", "trust"} <= set(best)
+    certificate = document["certificate"]
+    assert certificate["gap"] == 0
+    counts = ("infeasible", "pruned", "solved", "undecided")
+    assert certificate["layouts"] == sum(certificate[name] for name in counts)
+
+
+def test_plan_as_csv(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "plans.csv"
+    assert meshwright("plan", *ASKED, *QUICK, "--top", "2", "--csv", str(path)).code == 0
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert len(rows) == 2
+    assert float(rows[0]["step_seconds"]) <= float(rows[1]["step_seconds"])
+
+
+def test_a_plan_replays_to_the_same_bytes(meshwright, plan_file: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.yaml"
+    assert meshwright("plan", "--replay", str(plan_file), *QUICK, "-o", str(again)).code == 0
+    assert again.read_bytes() == plan_file.read_bytes()
+
+
+def test_fixed_axes_are_kept(meshwright) -> None:
+    answer = meshwright("plan", *ASKED, *QUICK, "--fix", "tp=2", "--forbid", "zero1", "--json")
+    for plan in json.loads(answer.out)["plans"]:
+        assert "tp2 " in plan["layout"]
+        assert "zero1" not in plan["layout"]
+
+
+def test_estimate(meshwright) -> None:
+    answer = meshwright("estimate", *ASKED, "--layout", "tp2 dp4 mbs2 zero1")
+    assert answer.code == 0
+    assert "layout tp2 pp1 dp4 mbs2 zero1 layers=12" in answer.out
+    document = json.loads(meshwright("estimate", *ASKED, "--layout", "tp2 dp4 mbs2", "--json").out)
+    assert document["estimate"]["layout"].startswith("tp2 pp1 dp4")
+
+
+def test_compare_takes_plans_and_layouts(meshwright, plan_file: Path) -> None:
+    answer = meshwright("compare", str(plan_file), "tp4 dp2 mbs8 sp", "tp2 dp4 mbs8")
+    assert answer.code == 0
+    assert re.search(r"^step +.* m?s +", answer.out, re.MULTILINE)
+    assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
+
+
+def test_explain(meshwright, plan_file: Path) -> None:
+    answer = meshwright("explain", str(plan_file))
+    assert answer.code == 0
+    for beginning in ("layout ", "step ", "memory ", "Binds: ", "If only:"):
+        assert re.search(f"^{beginning}", answer.out, re.MULTILINE), beginning
+    assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
+    document = json.loads(meshwright("explain", str(plan_file), "--json").out)
+    assert set(document) == {"schema", "question", "plan", "binds", "ties", "runner_up", "if_only"}
+
+
+def test_explain_why_not(meshwright, plan_file: Path) -> None:
+    illegal = meshwright("explain", str(plan_file), "--why-not", "tp16 dp1").out
+    assert illegal.startswith("`tp16 dp1` cannot run:")
+    slower = json.loads(meshwright("explain", str(plan_file), "--why-not", "tp4 dp2 mbs1", "--json").out)
+    assert slower["reason"] == "slower"
+    assert sum(slower["difference"].values()) > 0
+
+
+@pytest.mark.parametrize("kind", ["time", "memory", "timeline", "frontier", "scaling"])
+def test_plot(meshwright, plan_file: Path, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"{kind}.svg"
+    more = ("--gpus", "4,8") if kind == "scaling" else ()
+    answer = meshwright("plot", kind, str(plan_file), "-o", str(path), *more)
+    assert answer.code == 0, answer.err
+    assert path.read_text().startswith("<?xml")
+    assert answer.out.endswith(f"Wrote {path}\n")
+
+
+def test_plot_accuracy_from_csv(meshwright, tmp_path: Path) -> None:
+    rows = tmp_path / "runs.csv"
+    rows.write_text("label,quantity,predicted,measured\na,step_seconds,1.0,1.1\nb,step_seconds,2.0,1.9\n")
+    path = tmp_path / "accuracy.png"
+    answer = meshwright("plot", "accuracy", str(rows), "-o", str(path), "--json")
+    document = json.loads(answer.out)
+    assert document["title"] == "Step time is predicted with a median error of 7.2 %; 2 of 2 runs within 10%"
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("kind", ["models", "gpus", "clusters", "stacks", "profiles"])
+def test_catalog(meshwright, kind: str) -> None:
+    answer = meshwright("catalog", kind)
+    assert answer.code == 0
+    assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
+    entries = json.loads(meshwright("catalog", kind, "--json").out)[kind]
+    first = next(iter(entries[0].values()))
+    assert json.loads(meshwright("catalog", kind, first, "--json").out)["entry"]["name"]
+
+
+def test_catalog_schema(meshwright) -> None:
+    assert json.loads(meshwright("catalog", "schema", "cluster").out)["title"] == "ClusterSpec"
+
+
+ERRORS = {
+    "unknown model": (
+        ("plan", "gpt3-175c", *BIG[1:]),
+        "error: unknown model `gpt3-175c`; did you mean `gpt3-175b`?\n\nhint: known names: meshwright catalog models\n",
+    ),
+    "nothing asked": (
+        ("plan",),
+        "error: nothing to plan for\n  MODEL: missing\n  CLUSTER: missing\n\nhint: meshwright plan gpt3-175b"
+        " dgx-a100-80gb --gpus 1024 --global-batch 1536 --sequence 2048\n",
+    ),
+    "no GPUs": (
+        ("plan", "gpt3-175b", "dgx-a100-80gb", "--gpus", "0", "--global-batch", "8", "--sequence", "8"),
+        "error: a cluster of 0 GPUs cannot train anything\n\nhint: --gpus must be above zero\n",
+    ),
+    "memory unit": (
+        ("plan", *ASKED, "--max-memory", "70Gb"),
+        "error: --max-memory: `70Gb` is not a size; write it like `80 GiB` or `80 GB`\n",
+    ),
+    "missing plan": (
+        ("explain", "nowhere.yaml"),
+        "error: cannot read `nowhere.yaml`: no such file or directory\n",
+    ),
+    "unwritable csv": (
+        ("catalog", "gpus", "--csv", "nowhere/x.csv", "--json"),
+        "error: `nowhere/x.csv`: no such file or directory\n",
+    ),
+    "lone plan": (
+        ("compare", "plan.yaml"),
+        "error: compare takes two to 6 plans, not 1\n\nhint: after the first, a layout will do:"
+        ' meshwright compare plan.yaml "tp8 pp4 dp2"\n',
+    ),
+    "picture": (
+        ("plot", "memory", "plan.yaml", "-o", "x.gif"),
+        "error: `x.gif` has no suffix of a picture\n\nhint: `.png`, `.svg` and `.pdf` can be drawn\n",
+    ),
+    "counts": (
+        ("plot", "memory", "plan.yaml", "--gpus", "8"),
+        "error: --gpus says where scaling curves are drawn, and means nothing to `memory`\n",
+    ),
+    "replay and model": (
+        ("plan", "gpt2-small", "--replay", "plan.yaml"),
+        "error: --replay takes its question from the plan\n\nhint: leave out MODEL and CLUSTER\n",
+    ),
+    "schema of what": (
+        ("catalog", "schema"),
+        "error: which schema?\n\nhint: meshwright catalog schema transformer|cluster|training|stack|profile\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(meshwright, name: str) -> None:
+    words, expected = ERRORS[name]
+    answer = meshwright(*words)
+    assert answer.err == expected
+    assert answer.code == 2
+
+
+def test_nothing_fits_is_an_answer_not_a_mistake(meshwright) -> None:
+    answer = meshwright("plan", *BIG[:2], "--gpus", "16", "--global-batch", "16", "--sequence", "2048")
+    assert answer.code == 1
+    assert answer.out == ""
+    assert answer.err.startswith("error: no layout of gpt3-175b fits ")
+    assert "\nhint: " in answer.err
+
+
+def test_misspelt_verb(meshwright) -> None:
+    answer = meshwright("paln")
+    assert answer.code == 2
+    assert "No such command 'paln'. Did you mean 'plan'?" in answer.err
+
+
+def test_debug_shows_the_traceback() -> None:
+    with pytest.raises(ValueError, match="unknown model"):
+        main(["plan", "gpt3-175c", *BIG[1:], "--debug"])
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m meshwright catalog models | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert done.stderr == ""

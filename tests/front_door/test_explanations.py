@@ -1,0 +1,172 @@
+"""Explanations, comparisons and curves on a real question, small enough to be searched at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cost_models.asking import ask
+from cost_models.breakdown import Breakdown
+from cost_models.errors import InputError
+from cost_models.estimate import Estimate
+from cost_models.estimating import estimate as price
+from cost_models.question import Question
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.layout import RECOMPUTE_POLICIES, parse_layout
+from cost_models.specs.loading import resolve_cluster, resolve_model, resolve_training
+from planner.balanced import balanced_prices, even_layers
+from planner.compare import compare, difference
+from planner.explain import binding, rivalry, ties, why_not
+from planner.frontier import doublings, frontier_frame, pareto_rows, scaling_frame
+from planner.search import place, search
+from planner.search_space import Restrictions
+from planner.whatif import CHANGES, sensitivities
+
+SECONDS = 20.0
+
+
+@pytest.fixture(scope="module")
+def asked() -> Question:
+    return ask(
+        resolve_model("megatron-18b").spec,
+        resolve_cluster("dgx-a100-80gb", 16),
+        resolve_training(None, global_batch=64, sequence_length=2048),
+    )
+
+
+@pytest.fixture(scope="module")
+def ranked(asked: Question) -> tuple[Estimate, ...]:
+    return search(asked, top=4, time_limit=SECONDS).estimates
+
+
+def test_difference_sums_to_the_change_of_the_totals() -> None:
+    before, after = Breakdown.of(compute=5.0, bubble=1.0), Breakdown.of(compute=4.0, tp_comm=3.0)
+    change = difference(before, after)
+    assert change.total == pytest.approx(after.total - before.total)
+    assert [part for part, _ in change] == ["tp_comm", "compute", "bubble"]
+
+
+def test_compared_parts_sum_to_their_totals(ranked: tuple[Estimate, ...]) -> None:
+    lines = compare(ranked)
+    by_name = {line.name: line.values for line in lines}
+    for column in range(len(ranked)):
+        seconds = sum(line.values[column] for line in lines if line.group == "time")
+        assert seconds == pytest.approx(by_name["step"][column])
+        parts = [line for line in lines if line.group == "memory" and line.name != "peak memory"]
+        assert sum(line.values[column] for line in parts) == pytest.approx(by_name["peak memory"][column])
+
+
+def test_rivals_are_ties_or_slower(ranked: tuple[Estimate, ...]) -> None:
+    best = ranked[0]
+    rival = rivalry(best, ranked)
+    equal = ties(best, ranked)
+    assert all(tie.step_seconds == pytest.approx(best.step_seconds, rel=1e-3) for tie in equal)
+    assert rival is not None
+    assert rival.difference.total == pytest.approx(rival.rival.step_seconds - best.step_seconds)
+    assert rival.rival not in equal
+
+
+def test_what_binds_is_faster_and_too_large(asked: Question, ranked: tuple[Estimate, ...]) -> None:
+    bound = binding(asked, ranked[0])
+    assert bound.resource == "memory"
+    assert bound.faster is not None
+    assert bound.faster.step_seconds < ranked[0].step_seconds
+    assert bound.faster.peak_bytes > ranked[0].memory_limit
+    assert bound.change
+
+
+def test_why_not_an_illegal_layout(asked: Question, ranked: tuple[Estimate, ...]) -> None:
+    answer = why_not(asked, ranked[0], "tp16 mbs3")
+    assert answer.reason == "illegal"
+    assert len(answer.problems) == 2
+
+
+def test_why_not_a_layout_that_does_not_fit(asked: Question, ranked: tuple[Estimate, ...]) -> None:
+    answer = why_not(asked, ranked[0], "dp16 mbs1")
+    assert answer.reason == "memory"
+    assert answer.estimate is not None
+    assert answer.estimate.peak_bytes > ranked[0].memory_limit
+
+
+def test_why_not_the_second(asked: Question, ranked: tuple[Estimate, ...]) -> None:
+    rival = rivalry(ranked[0], ranked)
+    assert rival is not None
+    answer = why_not(asked, ranked[0], str(rival.rival.layout))
+    assert answer.reason == "slower"
+    assert answer.estimate is not None
+    assert answer.estimate.step_seconds == pytest.approx(rival.rival.step_seconds)
+
+
+def test_why_not_nonsense(asked: Question, ranked: tuple[Estimate, ...]) -> None:
+    with pytest.raises(InputError, match="is not a layout"):
+        why_not(asked, ranked[0], "tp8 qq4")
+
+
+def test_sensitivities_go_the_right_way(asked: Question, ranked: tuple[Estimate, ...]) -> None:
+    answers = {one.change: one for one in sensitivities(asked, ranked[0], Restrictions())}
+    assert set(answers) == set(CHANGES)
+    for words, answer in answers.items():
+        assert answer.estimate is not None
+        slack = 1e-9 * ranked[0].step_seconds
+        if words.startswith("half"):
+            assert answer.estimate.step_seconds >= ranked[0].step_seconds - slack
+        else:
+            assert answer.estimate.step_seconds <= ranked[0].step_seconds + slack
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tp8 pp2 dp1 mbs1",
+        "tp8 pp1 dp2 mbs2 zero1 sp",
+        "tp4 pp4 vpp2 dp1 mbs1 sp",
+        "tp2 pp8 dp1 mbs1 schedule=gpipe",
+        "tp1 pp4 dp4 mbs1 zero1",
+    ],
+)
+def test_balanced_prices_are_close_to_exact_ones(asked: Question, text: str) -> None:
+    layout = parse_layout(text)
+    prices = balanced_prices(asked, LayoutColumns.of([layout]))
+    for index, policy in enumerate(RECOMPUTE_POLICIES):
+        layers = even_layers(asked.model.num_layers, layout.num_stages)
+        exact = price(asked, layout.model_copy(update={"layers": layers, "recompute": (policy,)}))
+        assert prices.step_seconds[0, index] == pytest.approx(exact.step_seconds, rel=0.03)
+        assert prices.peak_bytes[0, index] == pytest.approx(exact.peak_bytes, rel=0.03)
+
+
+def test_even_layers_keep_every_block() -> None:
+    assert even_layers(10, 4) == (2, 3, 3, 2)
+    assert even_layers(96, 8) == (12,) * 8
+
+
+def test_pareto_rows_by_hand() -> None:
+    size, seconds = np.array([1.0, 2.0, 2.0, 3.0, 9.0]), np.array([5.0, 4.0, 6.0, 4.5, 1.0])
+    assert pareto_rows(size, seconds, limit=5.0).tolist() == [0, 1]
+
+
+def test_frontier_holds_the_plan(asked: Question, ranked: tuple[Estimate, ...]) -> None:
+    frame = frontier_frame(asked, ranked[0])
+    assert frame["chosen"].sum() == 1
+    line = frame[frame["pareto"]].sort_values("peak_bytes")
+    assert line["tokens_per_second"].is_monotonic_increasing
+    assert line["fits"].all()
+    best = frame.loc[frame["chosen"].idxmax()]
+    assert best["tokens_per_second"] == pytest.approx(ranked[0].tokens_per_second)
+    assert line["tokens_per_second"].max() == pytest.approx(best["tokens_per_second"])
+
+
+def test_scaling_keeps_or_grows_the_batch(asked: Question) -> None:
+    frame = scaling_frame(asked, [8, 16])
+    strong, weak = (frame[frame["kind"] == kind] for kind in ("strong", "weak"))
+    assert set(strong["global_batch"]) == {64}
+    assert weak["global_batch"].tolist() == [32, 64]
+    assert strong["tokens_per_second"].is_monotonic_increasing
+
+
+def test_doublings_are_whole_nodes(asked: Question) -> None:
+    assert doublings(asked) == [2, 4, 8, 16, 32, 64]
+
+
+def test_place_keeps_what_is_placed(asked: Question) -> None:
+    layout = parse_layout("tp8 pp2 mbs1 layers=21,19")
+    assert place(asked, layout) == layout

@@ -1,0 +1,148 @@
+"""Every plot: something is drawn, the title states a finding, the axes name their units, all formats are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from cost_models.errors import InputError
+from cost_models.estimate import Estimate
+from cost_models.memory_terms import MEMORY_PARTS
+from cost_models.schedules import build, compile_timeline
+from cost_models.time_terms import TIME_PARTS
+from meshwright.frames import memory_frame, time_frame
+from meshwright.plots import style
+from meshwright.plots.accuracy import accuracy
+from meshwright.plots.breakdowns import memory_by_rank, time_breakdown
+from meshwright.plots.scaling import scaling
+from meshwright.plots.timeline import timeline
+from meshwright.plots.tradeoff import frontier
+
+GIB = 2.0**30
+
+
+def frontier_points() -> pd.DataFrame:
+    frame = pd.DataFrame(
+        {
+            "layout": ["tp8 pp8 dp2", "tp8 pp4 dp4", "tp4 pp4 dp8", "tp4 pp2 dp16", "tp2 pp2 dp32"],
+            "peak_bytes": np.array([10.0, 30.0, 70.0, 90.0, 400.0]) * GIB,
+            "tokens_per_second": [80e3, 100e3, 130e3, 140e3, 150e3],
+            "mfu": [0.3, 0.4, 0.5, 0.52, 0.55],
+        }
+    )
+    frame["fits"] = frame["peak_bytes"] <= 74 * GIB
+    frame["pareto"] = frame["fits"]
+    frame["chosen"] = frame["layout"] == "tp4 pp4 dp8"
+    return frame
+
+
+def scaling_points() -> pd.DataFrame:
+    rows = [
+        {
+            "kind": kind,
+            "gpus": gpus,
+            "global_batch": 64 if kind == "strong" else 8 * gpus,
+            "layout": f"tp8 pp1 dp{gpus // 8} mbs1",
+            "tokens_per_second": 100.0 * gpus**0.9,
+            "mfu": 0.5,
+        }
+        for kind in ("strong", "weak")
+        for gpus in (8, 16, 32)
+    ]
+    return pd.DataFrame(rows)
+
+
+def timeline_points(schedule: str, pp: int, vpp: int, microbatches: int) -> pd.DataFrame:
+    table = build(schedule, pp, vpp, microbatches)
+    start, end = compile_timeline(table).spans(np.full(pp * vpp, 1.0), np.full(pp * vpp, 2.0))
+    return pd.DataFrame(
+        {
+            "rank": np.repeat(np.arange(pp), table.stage.shape[1]),
+            "kind": np.where(table.is_backward, "B", "F").ravel(),
+            "chunk": table.chunk.ravel(),
+            "microbatch": table.microbatch.ravel(),
+            "start_seconds": start.ravel(),
+            "end_seconds": end.ravel(),
+        }
+    )
+
+
+def accuracy_points() -> pd.DataFrame:
+    rows = [
+        {"label": name, "quantity": quantity, "predicted": 1.05 * value, "measured": value}
+        for name, value in (("tp2", 1.0), ("pp2", 3.0))
+        for quantity in ("step_seconds", "peak_bytes")
+    ]
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture
+def figures(make_estimate: Callable[..., Estimate]) -> dict[str, Figure]:
+    estimates = [make_estimate(), make_estimate(scale=1.2)]
+    return {
+        "frontier": frontier(frontier_points(), 74 * GIB, "subject"),
+        "scaling": scaling(scaling_points(), "subject"),
+        "time": time_breakdown(time_frame(estimates), "subject"),
+        "memory": memory_by_rank(memory_frame(estimates[0]), 74 * GIB, "subject"),
+        "timeline": timeline(timeline_points("interleaved", 4, 2, 16), 4, "subject"),
+        "accuracy": accuracy(accuracy_points(), "subject"),
+    }
+
+
+TITLES = {
+    "frontier": "50.0 % MFU needs 70.0 GiB; less memory costs more than 5 %",
+    "scaling": "8 to 32 GPUs, same batch: 3.5 x the speed, 87.1 % of ideal",
+    "time": "tp8 pp8 vpp2 dp16 mbs1 zero1 sp recompute=selective takes 25.20 s and loses most to tp comm: 12.3 %",
+    "memory": "Rank 0 is the fullest and leaves 28.9 GiB free; activations are its largest part",
+    "timeline": "Pipeline ranks are idle 8.6 % of the time between first forward and last backward",
+    "accuracy": "Step time is predicted with a median error of 5.0 %; 2 of 2 runs within 10%",
+}
+
+
+def test_titles_state_the_finding(figures: dict[str, Figure]) -> None:
+    assert {name: " ".join(figure.get_suptitle().split()) for name, figure in figures.items()} == TITLES
+
+
+def test_axes_are_labelled_and_hold_something(figures: dict[str, Figure]) -> None:
+    for name, figure in figures.items():
+        assert figure.axes
+        for axes in figure.axes:
+            assert axes.get_xlabel(), name
+            assert axes.has_data(), name
+
+
+@pytest.mark.parametrize("suffix", style.FORMATS)
+def test_every_format_is_written(figures: dict[str, Figure], tmp_path: Path, suffix: str) -> None:
+    for name, figure in figures.items():
+        path = tmp_path / f"{name}.{suffix}"
+        style.save(figure, path)
+        assert path.stat().st_size > 1000
+
+
+def test_other_suffixes_are_refused() -> None:
+    with pytest.raises(InputError, match="no suffix of a picture"):
+        style.check_suffix(Path("x.gif"))
+
+
+def test_every_part_has_a_colour_of_its_own() -> None:
+    assert set(style.TIME_COLOURS) == {*TIME_PARTS, "bubble"}
+    assert set(style.MEMORY_COLOURS) >= set(MEMORY_PARTS)
+    for colours in (style.TIME_COLOURS, style.MEMORY_COLOURS):
+        assert len(set(colours.values())) == len(colours)
+
+
+def test_frontier_says_when_nothing_fits() -> None:
+    points = frontier_points().assign(fits=False, pareto=False, chosen=False)
+    title = frontier(points, 5 * GIB, "subject").get_suptitle()
+    assert title == "Nothing fits in 5.0 GiB; the smallest layout needs 10.0 GiB"
+
+
+@pytest.mark.parametrize(("pp", "microbatches", "charts"), [(1, 4, 1), (8, 96, 2), (32, 64, 2)])
+def test_long_timelines_are_shown_whole_and_in_part(pp: int, microbatches: int, charts: int) -> None:
+    figure = timeline(timeline_points("1f1b", pp, 1, microbatches), pp, "subject")
+    assert len(figure.axes) == charts

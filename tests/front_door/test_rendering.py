@@ -1,0 +1,101 @@
+"""Sentences and tables from estimates made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from cost_models.breakdown import Breakdown
+from cost_models.estimate import Estimate
+from cost_models.question import Question
+from meshwright.output import as_csv, as_json
+from meshwright.render.comparison import comparison_table
+from meshwright.render.estimates import memory_sentence, time_sentence
+from meshwright.render.plans import certificate_sentence, plans_table, question_header
+from meshwright.render.words import change, count, parts_sentence, percent, sentence_list, time_unit
+from planner.compare import compare
+from planner.plan import Certificate
+
+GIB = 2.0**30
+LONG = "tp8 pp16 vpp3 dp8 mbs2 zero1 sp recompute=selective,none*46,full layers=2*48"
+
+
+def drawn(renderable: object) -> str:
+    console = Console(width=80, file=None, highlight=False, markup=False)
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get()
+
+
+def test_tables_fit_eighty_columns_and_keep_their_numbers(make_estimate: Callable[..., Estimate]) -> None:
+    text = drawn(plans_table([make_estimate(), make_estimate(LONG, scale=1.1)]))
+    lines = text.splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    assert lines[0].split() == ["#", "layout", "step", "MFU", "tok/s/GPU", "peak", "mem", "bound", "by"]
+    assert "25.20 s" in lines[1]
+    assert "".join(text.split()).count("none*46") == 1
+
+
+def test_time_sentence_names_hidden_communication(make_estimate: Callable[..., Estimate]) -> None:
+    assert time_sentence(make_estimate()) == (
+        "step 25.20 s = compute 20.20 + recompute 0.40 + tp comm 3.10 (of 5.10) + pp comm\n"
+        "  0.20 + dp comm 0.30 (of 1.40) + optimizer 0.10 + bubble 0.90; the rest of each\n"
+        "  `of` is hidden behind compute"
+    )
+
+
+def test_memory_sentence_says_when_it_does_not_fit(make_estimate: Callable[..., Estimate]) -> None:
+    assert "does not fit" not in memory_sentence(make_estimate())
+    too_large = memory_sentence(make_estimate(activations=70 * GIB))
+    assert "does not fit: 19.90 GiB too many" in " ".join(too_large.split())
+
+
+def test_header_names_question_and_trust(question: Question, make_estimate: Callable[..., Estimate]) -> None:
+    header = question_header(question, make_estimate().trust, 74 * GIB)
+    assert header.startswith("gpt3-175b on 1024 x a100-80gb-sxm (128 nodes), 3.146 M tokens/step")
+    assert "a100-megatron (profile, median error 4%" in " ".join(header.split())
+
+
+def test_optimal_is_said_only_when_proved(certificate: Certificate) -> None:
+    assert certificate_sentence(certificate, 25.2).startswith("Proved optimal: 3 911 layouts")
+    open_gap = certificate.model_copy(update={"gap": 0.018})
+    sentence = certificate_sentence(open_gap, 25.2)
+    assert "optimal:" not in sentence
+    assert "proven within 1.8 % of optimal" in " ".join(sentence.split())
+
+
+def test_comparison_shows_every_part(make_estimate: Callable[..., Estimate]) -> None:
+    text = drawn(comparison_table(compare([make_estimate(), make_estimate(scale=1.1)])))
+    assert "  tp comm" in text
+    assert "+10.0 %" in text
+    assert "host" not in text  # zero in both
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (percent(0.4894), "48.9 %"),
+        (change(100.0, 96.4), "-3.6 %"),
+        (change(100.0, 100.01), "same"),
+        (count(1, "layout"), "1 layout"),
+        (count(3911, "layout"), "3 911 layouts"),
+        (sentence_list(["a", "b", "c"]), "a, b and c"),
+        (sentence_list([]), ""),
+        (parts_sentence(Breakdown.of(compute=0.9, host=1e-9), time_unit(0.9)), "compute 900.0"),
+    ],
+)
+def test_words(said: str, expected: str) -> None:
+    assert said == expected
+
+
+def test_json_has_no_nan() -> None:
+    assert (
+        as_json({"gap": float("inf"), "values": (1, 2)})
+        == '{\n  "gap": null,\n  "values": [\n    1,\n    2\n  ]\n}'
+    )
+
+
+def test_csv_keeps_every_column() -> None:
+    assert as_csv([{"a": 1}, {"a": 2, "b": 3}]) == "a,b\n1,\n2,3\n"
