@@ -15,16 +15,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cost_models.costs import stage_costs
-from cost_models.errors import InfeasibleError, RunError
+from cost_models.errors import RunError
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate
 from cost_models.question import Question
+from cost_models.schedules import CriticalPath
 from cost_models.specs.columns import Ints, LayoutColumns
-from cost_models.specs.layout import RECOMPUTE_POLICIES, SCHEDULES, Layout, Recompute
-from cost_models.stage_costs import StageCosts
+from cost_models.specs.layout import RECOMPUTE_POLICIES, Layout
 from planner.bounds import capacity_bounds, quick_bounds
 from planner.chunks import best_pattern
-from planner.group import Group
 from planner.heuristics import THOROUGH, good_placement
 from planner.ilp.solution import Solution
 from planner.ilp.stages import solve_stages
@@ -32,7 +31,8 @@ from planner.infeasible import explain_infeasible
 from planner.legality import Bools, require_legal
 from planner.placement import TOLERANCE, Floats, Leaf, Placement
 from planner.plan import Certificate
-from planner.search_space import Restrictions, enumerate_layouts
+from planner.priced_space import PricedSpace, price_space
+from planner.search_space import Restrictions
 
 REFINED_TOGETHER = 512
 """Layouts whose capacity bound is computed in one go: enough for numpy, few enough not to be wasted."""
@@ -73,7 +73,7 @@ def search(
     """
     limits = restrictions or Restrictions()
     start = time.monotonic()
-    space = _price(question, limits)
+    space = price_space(question, limits)
     state = _State(space, top, start, time_limit, on_progress)
     try:
         state.run()
@@ -127,88 +127,19 @@ def place(question: Question, layout: Layout) -> Layout:
     return layout.model_copy(update={"layers": solution.placement.layers})
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Space:
-    """All legal layouts, priced."""
-
-    columns: LayoutColumns
-    costs: StageCosts
-    microbatches: Ints
-    num_layers: int
-    policies: tuple[Recompute, ...]
-    groups: list[Ints]
-    """Rows that share pp, vpp and schedule."""
-
-    @property
-    def allowed(self) -> Bools:
-        """(P,): policies the search may use."""
-        return np.array([policy in self.policies for policy in RECOMPUTE_POLICIES])
-
-    def group(self, rows: Ints) -> Group:
-        """Rows of one group, for the bounds."""
-        first = rows[0]
-        return Group(
-            costs=self.costs.rows(rows),
-            pp=int(self.columns.pp[first]),
-            vpp=int(self.columns.vpp[first]),
-            schedule=SCHEDULES[self.columns.schedule[first]],
-            microbatches=self.microbatches[rows],
-            num_layers=self.num_layers,
-            allowed=self.allowed,
-        )
-
-    def leaf(self, row: int) -> Leaf:
-        """One layout, to be placed."""
-        return Leaf.uniform(
-            self.costs.rows(slice(row, row + 1)),
-            pp=int(self.columns.pp[row]),
-            vpp=int(self.columns.vpp[row]),
-            schedule=int(self.columns.schedule[row]),
-            microbatches=int(self.microbatches[row]),
-            num_layers=self.num_layers,
-            allowed_P=self.allowed,
-        )
-
-
-def _price(question: Question, limits: Restrictions) -> _Space:
-    """Enumerate and price; raises InfeasibleError where no layout is legal."""
-    policies = limits.recompute(question.training)
-    columns = enumerate_layouts(question.model, question.cluster, question.training, limits)
-    if not len(columns):
-        restricted = limits != Restrictions()
-        raise InfeasibleError(
-            f"no layout of {question.model.name} on {question.cluster.num_gpus} GPUs is legal"
-            f" with global batch {question.training.global_batch}",
-            hint="loosen --fix and --forbid" if restricted else "try a global batch that more GPUs divide",
-        )
-    costs = stage_costs(question, columns)
-    if limits.max_memory is not None:
-        costs = replace(costs, memory_limit=np.minimum(costs.memory_limit, limits.max_memory))
-    keys = np.stack([columns.schedule, columns.pp, columns.vpp], axis=1)
-    _, index = np.unique(keys, axis=0, return_inverse=True)
-    order = np.argsort(index.reshape(-1), kind="stable")
-    starts = np.flatnonzero(np.diff(index.reshape(-1)[order], prepend=-1))
-    return _Space(
-        columns=columns,
-        costs=costs,
-        microbatches=columns.microbatches(question.training.global_batch),
-        num_layers=question.model.num_layers,
-        policies=policies,
-        groups=np.split(order, starts[1:]),
-    )
-
-
 @dataclass
 class _State:
     """What is known so far."""
 
-    space: _Space
+    space: PricedSpace
     top: int
     start: float
     time_limit: float | None
     on_progress: Progress | None
     best: dict[int, tuple[Placement, float]] = field(default_factory=dict)
     """Row → the best placement known and its step time."""
+    paths: dict[tuple[int, int, int], list[CriticalPath]] = field(default_factory=dict)
+    """(schedule, pp, microbatches) → critical paths met so far: they hold for any costs of the same pipeline."""
 
     def __post_init__(self) -> None:
         rows = len(self.space.columns)
@@ -278,12 +209,17 @@ class _State:
         """Place one layout exactly, as far as it can still be among the k best."""
         leaf, left = self.space.leaf(row), self._seconds_left()
         known = [found for found in (self.best.get(row), good_placement(leaf, THOROUGH)) if found]
+        columns = self.space.columns
+        pipeline = (int(columns.schedule[row]), leaf.pp, leaf.microbatches)
+        met = self.paths.setdefault(pipeline, [])
         solution = solve_stages(
             leaf,
             incumbent=min(known, key=lambda found: found[1], default=None),
+            met_paths=met,
             cut_off=self.kth_seconds,
             time_limit=None if math.isinf(left) else left,
         )
+        met += solution.paths
         if solution.placement is not None:
             self.best[row] = (solution.placement, solution.objective)
         if solution.status == "stopped":
@@ -318,7 +254,7 @@ class _State:
         best, bound = self._best_seconds(), self._proven_bound()
         solved = self.decided & ~infeasible
         return Certificate(
-            space=_describe(question, self.space),
+            space=self.space.in_words(question),
             layouts=len(self.bound),
             infeasible=int(infeasible.sum()),
             pruned=int((~infeasible & ~solved & ~open_rows).sum()),
@@ -330,16 +266,7 @@ class _State:
         )
 
 
-def _describe(question: Question, space: _Space) -> str:
-    """The covered space, in words."""
-    return (
-        "all legal tp x pp x vpp x dp x mbs x ZeRO x sequence parallelism x schedule"
-        f" on {question.cluster.num_gpus} GPUs; recompute {' / '.join(space.policies)}; every number of blocks and"
-        " every policy on each stage, or, where interleaved, equal stages and policies chunk by chunk"
-    )
-
-
-def _estimate(question: Question, space: _Space, row: int, placement: Placement) -> Estimate:
+def _estimate(question: Question, space: PricedSpace, row: int, placement: Placement) -> Estimate:
     """The full price of a row's placement."""
     layout = space.columns.layout(row).model_copy(
         update={

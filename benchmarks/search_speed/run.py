@@ -2,8 +2,8 @@
 
     python benchmarks/search_speed/run.py            prints a table and writes results.csv beside this file
 
-"Priced" is enumerating all legal layouts and computing the time and memory coefficients of each; "proven" is everything
-from the question to the best layouts with their proof, solver included. The first of the five runs of a size has to build
+"Priced" is enumerating all legal layouts and computing the time and memory coefficients of each; "proven" is all from
+the question to the best layouts with their proof, solver included. The first of the five runs of a size has to build
 its schedules; the others find them in memory, so the first is in the table too.
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from cost_models.schedules import CriticalPath
 from planner.placement import Placement
 
 Status = Literal["optimal", "cut off", "infeasible", "stopped"]
@@ -28,6 +29,8 @@ class Solution:
     rounds: int
     """Times the solver was called."""
     seconds: float
+    paths: tuple[CriticalPath, ...] = ()
+    """Critical paths met on the way: lower bounds for any layout with the same schedule, ranks and microbatches."""
 
     @property
     def gap(self) -> float:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,12 +67,14 @@ def solve_stages(
     *,
     incumbent: tuple[Placement, float] | None = None,
     cut_off: float = math.inf,
+    met_paths: Sequence[CriticalPath] = (),
     time_limit: float | None = None,
     solver: SolverName | None = None,
 ) -> Solution:
     """The best placement of a layout, if it takes less than `cut_off` seconds; `incumbent` is a placement and its time.
 
-    `time_limit` is in seconds; without it the answer is always proven.
+    `met_paths` are critical paths of other layouts with the same pipeline. `time_limit` is in seconds; without it the
+    answer is always proven.
     """
     start, name = time.monotonic(), solver or available_solver()
     best, best_seconds = incumbent if incumbent else (None, math.inf)
@@ -80,7 +82,8 @@ def solve_stages(
     columns = useful_columns(leaf, target)
     bound, rounds = 0.0, 0
     status: Status | None = None
-    program = build_program(leaf, columns, target) if columns is not None else None
+    program = build_program(leaf, columns, target, met_paths) if columns is not None else None
+    critical: list[CriticalPath] = []
     while program is not None and status is None:
         left = None if time_limit is None else time_limit - (time.monotonic() - start)
         if left is not None and left <= 0:
@@ -100,7 +103,8 @@ def solve_stages(
             best, best_seconds = placement, seconds
         if min(best_seconds, cut_off) <= bound * (1 + TOLERANCE):
             break
-        for path in violated_paths(program, placement):
+        critical.append(leaf.critical_path(np.array(placement.layers), np.array(placement.policies)))
+        for path in [critical[-1], *violated_paths(program, placement)]:
             step_is_no_shorter_than_path(program, path)
     if status is None:
         status, bound = _proven(best, best_seconds, cut_off)
@@ -111,6 +115,7 @@ def solve_stages(
         bound=min(bound, best_seconds),
         rounds=rounds,
         seconds=time.monotonic() - start,
+        paths=tuple(critical),
     )
 
 
@@ -144,13 +149,15 @@ def useful_columns(leaf: Leaf, target: float) -> list[Column] | None:
     ]
 
 
-def build_program(leaf: Leaf, columns: list[Column], target: float) -> StageProgram:
+def build_program(
+    leaf: Leaf, columns: list[Column], target: float, met_paths: Sequence[CriticalPath] = ()
+) -> StageProgram:
     """The program with the paths that can be written down without a timeline."""
     scale = target if math.isfinite(target) else leaf.microbatches * float(leaf.fixed_forward.sum() + 1.0)
     problem = pulp.LpProblem("stages", pulp.LpMinimize)
     x = [problem.add_variable(f"x_{c.stage}_{c.layers}", cat=pulp.LpBinary) for c in columns]
     M, O = problem.add_variable("M", lowBound=0), problem.add_variable("O", lowBound=0)  # noqa: E741
-    program = StageProgram(leaf, columns, scale, problem, x, M, O, window_paths(leaf))
+    program = StageProgram(leaf, columns, scale, problem, x, M, O, [*met_paths, *window_paths(leaf)])
     problem += M + O, "step_seconds"
     if math.isfinite(target):
         overhead = leaf.cost("step_overhead")
@@ -234,16 +241,15 @@ def modelled_seconds(program: StageProgram, placement: Placement) -> float:
 
 
 def violated_paths(program: StageProgram, placement: Placement) -> list[CriticalPath]:
-    """The critical path of a placement, and the longest of the written-down paths the program should have known."""
-    leaf = program.leaf
-    found = [leaf.critical_path(np.array(placement.layers), np.array(placement.policies))]
-    if program.pool:
-        length = _lengths(leaf, program.pool, placement)
-        known = _lengths(leaf, program.paths, placement).max()
-        longest_first = np.argsort(-length, kind="stable")[:CUTS_PER_ROUND].tolist()
-        new = [i for i in longest_first if length[i] > known * (1 + TOLERANCE)]
-        found += [program.pool[i] for i in new]
-        program.pool = [path for i, path in enumerate(program.pool) if i not in new]
+    """The longest paths of the pool that the program should have known; they leave the pool."""
+    if not program.pool:
+        return []
+    length = _lengths(program.leaf, program.pool, placement)
+    known = _lengths(program.leaf, program.paths, placement).max()
+    longest_first = np.argsort(-length, kind="stable")[:CUTS_PER_ROUND].tolist()
+    new = [i for i in longest_first if length[i] > known * (1 + TOLERANCE)]
+    found = [program.pool[i] for i in new]
+    program.pool = [path for i, path in enumerate(program.pool) if i not in new]
     return found
 
 
