@@ -1,6 +1,7 @@
 """Measurements → hardware profile: few constants by robust least squares, and curves where no constant does.
 
-    matrix product   start-up + flops / (peak · efficiency) · (1 + k_half / k), in tile waves on a GPU
+    matrix product   GPU: start-up + flops / (peak · efficiency) · (1 + k_half / k), in tile waves
+                     CPU: start-up + flops / (peak · efficiency) + operand bytes / operand bandwidth
     attention        flops / (peak · efficiency), and a curve over sequence length for each head width
     element-wise     bytes / (bandwidth · efficiency), and a curve over elements for each operator
     optimizer        tensors · start-up + bytes / (bandwidth · efficiency)
@@ -43,6 +44,15 @@ OPTIMIZER_BYTES = 32.0
 _EFFICIENCY_RANGE = (1e-6, 1.5)
 _TENSORS_MOVED = {"add": 3.0, "multiply": 3.0, "copy": 2.0, "relu": 2.0}
 """Plain operators → tensors read and written: what memory efficiency is judged by."""
+_PERFECT_PRODUCTS = {
+    "gemm_efficiency": 1.0,
+    "gemm_k_half": 0.0,
+    "gemm_operand_bandwidth": None,
+    "kernel_seconds": 0.0,
+}
+_ELEMENT_BYTES: dict[Precision, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 2.0}
+_NO_TRAFFIC = 1e15
+"""Bytes/s: the traffic of operands took no time that could be seen."""
 _FAMILIES = ("matrix", "attention", "operator", "optimizer", "host")
 
 
@@ -79,7 +89,7 @@ def fit_profile(
         raise InputError(f"nothing was measured of {', '.join(missing)}")
     gpu = measured_gpu(rows, cluster.gpu)
     peak = gpu.peak[precision]
-    efficiency, k_half, matrix_error = _matrices(rows, gpu, base, precision)
+    matrices, matrix_error = _matrices(rows, gpu, base, precision)
     optimizer_rate, optimizer_error = _optimizer(rows)
     residuals = Breakdown.of(matrix=matrix_error, optimizer=optimizer_error)
     noise = float(np.median([row.noise for row in measurements]))
@@ -87,8 +97,7 @@ def fit_profile(
         "name": name,
         "tier": "measured",
         "gpu": gpu.name,
-        "gemm_efficiency": efficiency,
-        "gemm_k_half": k_half,
+        **matrices,
         "attention_forward_efficiency": _attention_efficiency(rows, "forward", peak),
         "attention_backward_efficiency": _attention_efficiency(rows, "backward", peak),
         "memory_efficiency": _memory_efficiency(rows, gpu, precision),
@@ -127,14 +136,14 @@ def fit_profile(
 
 def _matrices(
     rows: Sequence[Measurement], gpu: GpuSpec, base: HardwareProfile, precision: Precision
-) -> tuple[float, float, float]:
-    """(efficiency, k_half, median error): seconds = start-up + ideal · (1 + k_half / k) / efficiency.
+) -> tuple[dict[str, float], float]:
+    """Constants of products, and the median error of their fit.
 
     `ideal` is the cost model's own formula at efficiency 1, so tile waves and the memory roof are taken out
     alike.
     """
     chosen = [row for row in select(rows, "matrix") if row.name.endswith(f".{precision}")]
-    perfect = base.model_copy(update={"gemm_efficiency": 1.0, "gemm_k_half": 0.0, "kernel_seconds": 0.0})
+    perfect = base.model_copy(update=_PERFECT_PRODUCTS)
     device = Device(
         profile=perfect,
         peak=gpu.peak[precision],
@@ -147,11 +156,17 @@ def _matrices(
     shapes = np.array([row.shape for row in chosen], dtype=np.float64)
     seconds = np.array([row.seconds for row in chosen])
     ideal = gemm_seconds(shapes[:, 0], shapes[:, 1], shapes[:, 2], device)
-    terms = np.stack([ideal, ideal / shapes[:, 2], np.ones(len(chosen))], axis=1)
-    slope, fill, startup = relative_least_squares(terms, seconds)
-    slope = max(slope, np.finfo(np.float64).tiny)
-    errors = relative_errors(terms, np.array([slope, fill, startup]), seconds)
-    return _efficiency(1.0 / slope), rounded(fill / slope), float(np.median(np.abs(errors)))
+    m, n, k = shapes.T
+    element_bytes = _ELEMENT_BYTES[precision]
+    second = ideal / k if gpu.kind != "cpu" else element_bytes * (m * k + k * n + m * n)
+    terms = np.stack([ideal, second, np.ones(len(chosen))], axis=1)
+    coefficients = relative_least_squares(terms, seconds)
+    error = float(np.median(np.abs(relative_errors(terms, coefficients, seconds))))
+    slope, other = np.maximum(coefficients[:2], np.finfo(np.float64).tiny)
+    constants = {"gemm_efficiency": _efficiency(1.0 / slope)}
+    if gpu.kind != "cpu":
+        return constants | {"gemm_k_half": rounded(other / slope)}, error
+    return constants | {"gemm_operand_bandwidth": rounded(min(1.0 / other, _NO_TRAFFIC))}, error
 
 
 def _optimizer(rows: Sequence[Measurement]) -> tuple[float, float]:
@@ -174,7 +189,7 @@ def _attention_efficiency(rows: Sequence[Measurement], direction: str, peak: flo
 
 def _memory_efficiency(rows: Sequence[Measurement], gpu: GpuSpec, precision: Precision) -> float:
     """Median share of bandwidth of plain operators at their largest size."""
-    element_bytes = 4.0 if precision == "fp32" else 2.0
+    element_bytes = _ELEMENT_BYTES[precision]
     largest = {
         name: max(found, key=lambda row: row.size)
         for name in _TENSORS_MOVED

@@ -7,6 +7,8 @@ short inner dimension never fills the pipeline, and a narrow product is bound by
     fill  = k / (k + gemm_k_half)
     waves = best over tile shapes of  tile_efficiency · (m·n) / (tile area · sm_count · ceil(tiles / sm_count))
 
+A CPU core fetches operands and multiplies in turn: there the two times add up, at `gemm_operand_bandwidth`.
+
 Sources: NVIDIA, Matrix Multiplication Background guide (tile and wave quantisation); Williams et al. 2009 (roofline).
 Leaves out split-k, L2 locality and clock changes inside one product; the profile's efficiency averages over them.
 """
@@ -27,6 +29,8 @@ def gemm_seconds(m: Array, n: Array, k: Array, device: Device) -> Array:
     fill = k / (k + device.profile.gemm_k_half)
     rate = device.peak * device.profile.gemm_efficiency * fill * _tile_utilisation(m, n, device)
     traffic = (m * k + k * n + m * n) * device.element_bytes
+    if operand_bandwidth := device.profile.gemm_operand_bandwidth:
+        return np.maximum(device.profile.kernel_seconds, flops / rate + traffic / operand_bandwidth)
     return np.maximum(device.profile.kernel_seconds, np.maximum(flops / rate, traffic / device.memory_rate))
 
 

@@ -90,6 +90,8 @@ class HardwareProfile(Spec):
     """Share of peak that a large, well-shaped matrix product reaches under training clocks and power."""
     gemm_k_half: float = Field(ge=0, default=0.0)
     """Inner dimension at which half of the pipeline-fill loss remains."""
+    gemm_operand_bandwidth: Bandwidth | None = None
+    """Rate at which operands and result of a product come and go in addition to its arithmetic; None: behind it."""
     gemm_tiles: tuple[GemmTile, ...] = ()
     """Tile shapes the library chooses from; needed where the GPU has more than one multiprocessor."""
     attention_forward_efficiency: float = Efficiency

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from executor.microbenchmarks.scale import Scale
 
-_MOST_COPIES = 16
+_MOST_COPIES = 64
 
 Call = Callable[[], object]
 
