@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,46 +14,59 @@ from meshwright.output import Output
 from meshwright.render.words import percent, spaced
 
 if TYPE_CHECKING:
-    from rich.status import Status
+    from rich.progress import Progress
 
 PATIENCE_SECONDS = 1.0
 """Whatever is done sooner shows no progress."""
 
 
 class Reporter:
-    """One line that is replaced as work goes on."""
+    """One line that is replaced as work goes on; it appears when patience has run out."""
 
     def __init__(self, visible: bool) -> None:
-        self._visible = visible
-        self._start = time.monotonic()
-        self._status: Status | None = None
+        self._text = ""
+        self._line: Progress | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(PATIENCE_SECONDS, self._appear)
+        self._timer.daemon = True
+        if visible:
+            self._timer.start()
 
     def say(self, text: str) -> None:
         """Replace the line."""
-        if not self._visible or time.monotonic() - self._start < PATIENCE_SECONDS:
-            return
-        if self._status is None:
-            from rich.console import Console
-
-            self._status = Console(stderr=True).status(text)
-            self._status.start()
-        self._status.update(f"{text}  {self._elapsed()}")
+        with self._lock:
+            self._text = text
+            if self._line is not None:
+                self._line.update(self._line.task_ids[0], description=text)
 
     def searching(self, done: int, total: int, best_seconds: float, bound_seconds: float) -> None:
         """The line of a search: layouts decided, the best step so far and how far it can be from the optimum."""
-        known = best_seconds < float("inf")
-        gap = percent((best_seconds - bound_seconds) / best_seconds) if known else "?"
+        known = math.isfinite(best_seconds)
+        gap = percent(1 - bound_seconds / best_seconds) if known else "?"
         best = format_seconds(best_seconds) if known else "none yet"
         self.say(f"searching  {spaced(done)}/{spaced(total)} layouts  best {best}  gap {gap}")
 
     def close(self) -> None:
         """Remove the line."""
-        if self._status is not None:
-            self._status.stop()
+        self._timer.cancel()
+        with self._lock:
+            self._closed = True
+            if self._line is not None:
+                self._line.stop()
+                self._line = None
 
-    def _elapsed(self) -> str:
-        minutes, seconds = divmod(int(time.monotonic() - self._start), 60)
-        return f"{minutes}:{seconds:02d}"
+    def _appear(self) -> None:
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        with self._lock:
+            if self._closed:
+                return
+            columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+            self._line = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._line.add_task(self._text, total=None)
+            self._line.start()
 
 
 @contextmanager

@@ -76,6 +76,7 @@ def plans_record(
     return {
         "schema": JSON_SCHEMA,
         "question": question_record(question),
+        "assumptions": list(assumptions),
         "plans": [estimate_record(estimate) for estimate in estimates],
         "certificate": certificate.model_dump(mode="json"),
     }

@@ -168,9 +168,5 @@ def _even(question: Question, columns: LayoutColumns, flat: int) -> Layout:
 
 def _thinned(rows: Ints, most: int) -> list[int]:
     """At most so many of them, both ends kept."""
-    picked = (
-        np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(int))
-        if len(rows)
-        else []
-    )
-    return [int(rows[index]) for index in picked]
+    places = np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(np.int64)
+    return [int(rows[place]) for place in np.unique(places).tolist()]

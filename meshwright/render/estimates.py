@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cost_models.estimate import Estimate
-from cost_models.units import format_count, format_seconds
+from cost_models.units import format_bytes, format_count, format_seconds
 from meshwright.render.words import in_unit, parts_sentence, percent, size_unit, time_unit, wrapped
 
 
@@ -33,10 +33,10 @@ def memory_sentence(estimate: Estimate) -> str:
     """ "memory 61.3 of 74.0 GiB on rank 0 = weights 8.2 + ...": the fullest pipeline rank."""
     rank = estimate.fullest_rank
     memory = estimate.rank_memory[rank]
-    unit = size_unit(max(memory.total, estimate.memory_limit))
+    unit = size_unit(memory.total)
     where = f" on pipeline rank {rank}" if len(estimate.rank_memory) > 1 else ""
     text = (
-        f"memory {in_unit(memory.total, unit)} of {in_unit(estimate.memory_limit, unit)} {unit[0]}{where} = "
+        f"memory {in_unit(memory.total, unit)} {unit[0]} of {format_bytes(estimate.memory_limit)}{where} = "
         f"{parts_sentence(memory, unit)}"
     )
     if not estimate.fits:

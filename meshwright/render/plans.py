@@ -21,7 +21,7 @@ def question_header(question: Question, trust: Trust, memory_limit: float) -> st
     asked = (
         f"{question.model.name} on {cluster.num_gpus} x {cluster.gpu.name}{nodes}, "
         f"{format_count(training.tokens_per_step)} tokens/step ({training.global_batch} x "
-        f"{training.sequence_length}, {training.precision}), limit {format_bytes(memory_limit)}/GPU"
+        f"{training.sequence_length}, {training.precision}), limit {format_bytes(memory_limit)} each"
     )
     return "\n".join([wrapped(asked), wrapped(f"stack {question.stack.name}; hardware profile {trust}")])
 

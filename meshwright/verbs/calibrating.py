@@ -12,7 +12,7 @@ from meshwright.output import Output
 from meshwright.progress import progress
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import table
-from meshwright.render.words import percent
+from meshwright.render.words import percent, wrapped
 
 
 def calibrate(processes: int | None, *, quick: bool, out: Path, output: Output) -> None:
@@ -30,7 +30,7 @@ def calibrate(processes: int | None, *, quick: bool, out: Path, output: Output) 
     output.answer(
         {"schema": JSON_SCHEMA, "file": str(out), "profile": profile.model_dump(mode="json")},
         rows,
-        f"profile {profile.name}: {profile.source}",
+        wrapped(f"profile {profile.name}: {profile.source}"),
         "",
         table(("constant", "value"), [(row["constant"], row["text"]) for row in rows], words=("constant",)),
     )

@@ -29,7 +29,12 @@ def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> 
         output.note(f"assumed: {assumption}")
     priced = priced_layout(question, layout)
     output.answer(
-        {"schema": JSON_SCHEMA, "question": question_record(question), "estimate": estimate_record(priced)},
+        {
+            "schema": JSON_SCHEMA,
+            "question": question_record(question),
+            "assumptions": list(assumptions),
+            "estimate": estimate_record(priced),
+        },
         [estimate_row(priced)],
         question_header(question, priced.trust, priced.memory_limit),
         "",

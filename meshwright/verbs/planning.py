@@ -43,7 +43,7 @@ def plan(
         )
     best, certificate = result.estimates[0], result.certificate
     output.answer(
-        plans_record(question, result.estimates, certificate),
+        plans_record(question, result.estimates, certificate, assumptions),
         [estimate_row(estimate) for estimate in result.estimates],
         question_header(question, best.trust, best.memory_limit),
         "",

@@ -291,3 +291,18 @@ def test_a_closed_pipe_is_no_error() -> None:
     command = f"{sys.executable} -m meshwright catalog models | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_assumptions_about_a_hugging_face_config_are_said(meshwright, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(
+        '{"model_type": "llama", "num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4,'
+        ' "intermediate_size": 512, "vocab_size": 1000}'
+    )
+    words = ("plan", str(config), *ASKED[1:], *QUICK, "--json")
+    answer = meshwright(*words)
+    assert answer.code == 0
+    assumed = json.loads(answer.out)["assumptions"]
+    assert assumed
+    assert [f"assumed: {one}" for one in assumed] == answer.err.splitlines()
+    assert meshwright(*words, "--quiet").err == ""
