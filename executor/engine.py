@@ -1,4 +1,4 @@
-"""A plan made real on this rank: its slices of the model, wrapped as the layout says, and one optimizer step of them."""
+"""A plan made real on this rank: its slices of the model, wrapped as the layout says, and one optimizer step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from cost_models.workload.parameters import padded_vocabulary
 from executor.apply.data import share_data, synchronise_only_when
-from executor.apply.local import local, settle_gradient
+from executor.apply.local import local
 from executor.apply.optimizer import Optimizer
 from executor.apply.pipeline import PipelineStep, make_pipeline
 from executor.apply.recompute import recompute_activations
@@ -58,7 +58,7 @@ class Engine:
         if layout.pp > 1:
             microbatches = layout.microbatches(training.global_batch)
             self.pipeline = make_pipeline(
-                plan, self.parts, self._my_stages(), self.mesh, device, microbatches, loss
+                plan, self.parts, self._my_stages(), self.mesh, device, microbatches, self._share_of_loss
             )
 
     def step(self, inputs_BS: Tensor, targets_BS: Tensor) -> tuple[float, float]:
@@ -68,12 +68,15 @@ class Engine:
         """
         with self._loss_context():
             value = self._forward_backward(inputs_BS.to(self.device), targets_BS.to(self.device))
-        for part in self.parts:
-            for parameter in part.parameters():
-                settle_gradient(parameter)
-        self.tied.add_up()
+        self.optimizer.settle()
+        self.tied.add_up(self.optimizer.gradient)
         norm = self.optimizer.step()
         return value, norm
+
+    @property
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Every torch optimizer that updates this rank's parameters (or its shard of them)."""
+        return self.optimizer.optimizers
 
     @property
     def holds_loss(self) -> bool:
@@ -89,17 +92,21 @@ class Engine:
         pairs = list(zip(inputs_BS.chunk(microbatches), targets_BS.chunk(microbatches), strict=True))
         for index, (inputs, targets) in enumerate(pairs):
             synchronise_only_when(model, index == microbatches - 1)
-            value = loss(model(inputs), targets) / microbatches
+            value = self._share_of_loss(model(inputs), targets)
             value.backward()
             total += local(value.detach())
         return float(total)
+
+    def _share_of_loss(self, logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
+        """One microbatch's share of the mean over this rank's sequences, so that gradients simply add up."""
+        return loss(logits_BSV, targets_BS) / self.layout.microbatches(self.plan.training.global_batch)
 
     def _my_stages(self) -> list[int]:
         """Virtual stages of this pipeline rank, in model order."""
         return list(range(self.mesh["pp"].get_local_rank(), self.layout.num_stages, self.layout.pp))
 
     def _part(self, stage: int) -> Transformer:
-        """One virtual stage: built, initialised, split over tensor ranks, recomputing, shared over data ranks; in that order."""
+        """One virtual stage: built, initialised, split over tensor ranks, recomputing, sharded; in that order."""
         layout, model = self.layout, self.plan.model
         with torch.device(self.device):
             part = Transformer(
@@ -112,7 +119,7 @@ class Engine:
                 has_head=stage == layout.num_stages - 1,
             )
         initialise(part, self.options.seed, tied=model.tied_embeddings)
-        if layout.zero == 1:
+        if layout.zero <= 1:
             part.to(self.dtype)
         if layout.tp > 1:
             split_tensors(part, self.mesh["tp"], sequence_parallel=layout.sp)
@@ -120,7 +127,7 @@ class Engine:
         if self.options.compile:
             for block in part.blocks.values():
                 block.compile()
-        if layout.dp > 1 or self.dtype != torch.float32:
+        if layout.zero >= 2:
             share_data(part, self.mesh["dp"], layout.zero, self.dtype)
         return part
 

@@ -54,6 +54,7 @@ def measure_memory(engine: Trains, inputs_BS: Tensor, targets_BS: Tensor) -> dic
     for model in engine.parts:
         tracker.name("weights", model.parameters())
     for optimizer in engine.optimizers:
+        tracker.name("gradients", _gradients(optimizer))
         _name_states(tracker, optimizer)
     with _naming(tracker, engine.parts), tracker:
         engine.step(inputs_BS, targets_BS)
@@ -90,7 +91,7 @@ def _naming(tracker: StorageTracker, models: Iterable[nn.Module]) -> Iterator[No
             tracker.name("gradients", [parameter.grad])
 
     def before_update(optimizer: Optimizer, *_: Any) -> None:
-        tracker.name("gradients", [p.grad for p in _parameters(optimizer) if p.grad is not None])
+        tracker.name("gradients", _gradients(optimizer))
 
     def after_update(optimizer: Optimizer, *_: Any) -> None:
         _name_states(tracker, optimizer)
@@ -114,5 +115,6 @@ def _name_states(tracker: StorageTracker, optimizer: Optimizer) -> None:
     tracker.name("optimizer", [value for value in states if isinstance(value, Tensor)])
 
 
-def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+def _gradients(optimizer: Optimizer) -> list[Tensor]:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]

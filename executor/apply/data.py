@@ -1,16 +1,13 @@
-"""Data parallelism by ZeRO stage: replicas, a sharded optimizer, sharded gradients, sharded parameters.
+"""ZeRO-2 and ZeRO-3 with `fully_shard`; stages 0 and 1 are `executor.apply.flat`.
 
-0  `replicate`             gradients all-reduced bucket by bucket behind the backward pass
-1  `ShardedOptimizer`      see `executor.apply.sharded_optimizer`; the model itself is left alone
-2  `fully_shard`, weights kept gathered between forward and backward
-3  `fully_shard`, weights gathered again for the backward pass
+2  weights stay gathered between forward and backward
+3  weights are gathered again for the backward pass
 """
 
 from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
@@ -21,16 +18,11 @@ def share_data(model: Transformer, mesh: DeviceMesh, zero: int, compute_dtype: t
     """Wrap every block and the slice itself, in place, for the data-parallel axis `mesh`.
 
     With a 16-bit `compute_dtype` the parameters stay fp32 and are cast where they are gathered; gradients are reduced
-    in fp32. ZeRO-1 synchronises in its optimizer and wraps nothing.
+    in fp32.
     """
-    if zero == 1:
-        return
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
     for module in (*model.blocks.values(), model):
-        if zero == 0:
-            replicate(module, mesh=mesh, mp_policy=policy)
-        else:
-            fully_shard(module, mesh=mesh, reshard_after_forward=zero == 3, mp_policy=policy)
+        fully_shard(module, mesh=mesh, reshard_after_forward=zero == 3, mp_policy=policy)
 
 
 def synchronise_only_when(model: nn.Module, last_microbatch: bool) -> None:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from executor.apply.local import local
-from executor.apply.sharded_optimizer import ShardedOptimizer
+from executor.apply.flat import FlatParameters
+from executor.apply.local import local, settle_gradient
 from executor.models.transformer import Transformer
 from planner.plan import Plan
 
@@ -29,41 +29,47 @@ class Optimizer:
     def __init__(self, plan: Plan, parts: Sequence[Transformer], mesh: DeviceMesh, options: Options) -> None:
         self.mesh, self.options, self.plan = mesh, options, plan
         self.parameters = _unique(parts)
-        self.sharded: ShardedOptimizer | None = None
-        self.plain: list[torch.optim.Optimizer] = []
-        if plan.layout.zero == 1 and plan.layout.dp > 1:
-            self.sharded = ShardedOptimizer(self.parameters, mesh["dp"].get_group(), self._make)
+        self.flat: FlatParameters | None = None
+        if plan.layout.zero <= 1:
+            replicas, sharded = mesh["dp"].get_group(), plan.layout.zero == 1
+            self.flat = FlatParameters(self.parameters, replicas, sharded=sharded, make=self._make)
+            self.optimizers = [self.flat.optimizer]
         else:
-            self.plain = [self._make(group) for group in _by_kind(self.parameters) if group]
+            self.optimizers = [self._make(group) for group in _by_kind(self.parameters)]
         self.counted_elsewhere = {
             id(part.head.weight)
             for part in parts
             if part.head is not None and plan.model.tied_embeddings and plan.layout.pp > 1
         }
 
+    def gradient(self, parameter: nn.Parameter) -> Tensor | None:
+        """What this rank has accumulated for a parameter, as a plain tensor."""
+        if self.flat is not None:
+            return self.flat.gradient(parameter)
+        return None if parameter.grad is None else local(parameter.grad)
+
+    def settle(self) -> None:
+        """Complete the gradients within the tensor-parallel group; call after the backward pass."""
+        if self.flat is not None:
+            self.flat.settle()
+        else:
+            for parameter in self.parameters:
+                settle_gradient(parameter)
+
     def step(self) -> float:
         """Update every parameter; returns the norm of the whole model's gradient before clipping."""
-        if self.sharded is not None:
-            self.sharded.reduce_gradients()
+        if self.flat is not None:
+            self.flat.reduce()
         norm = self._norm()
         if self.options.clip is not None and norm > self.options.clip:
             self._scale(self.options.clip / norm)
-        if self.sharded is not None:
-            self.sharded.step()
-            self.sharded.zero_grad()
-        for optimizer in self.plain:
+        if self.flat is not None:
+            self.flat.step()
+            return norm
+        for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return norm
-
-    def state_bytes(self) -> int:
-        """Bytes of optimizer states on this rank (with a sharded optimizer also its master weights)."""
-        inner = [self.sharded.inner] if self.sharded is not None else self.plain
-        states = [
-            value for optimizer in inner for state in optimizer.state.values() for value in state.values()
-        ]
-        held = sum(local(value).nbytes for value in states if isinstance(value, Tensor))
-        return held + (self.sharded.shard.nbytes if self.sharded is not None else 0)
 
     def _make(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         rate = self.options.learning_rate
@@ -92,8 +98,9 @@ class Optimizer:
 
     def _gradients(self) -> list[tuple[nn.Parameter, Tensor, bool]]:
         """(parameter, this rank's gradient, split over dp)."""
-        if self.sharded is not None:
-            return [(parameter, gradient, True) for parameter, gradient in self.sharded.shard_gradients()]
+        if self.flat is not None:
+            over_dp = self.flat.shards > 1
+            return [(parameter, gradient, over_dp) for parameter, gradient in self.flat.reduced()]
         return [
             (parameter, local(parameter.grad), _split_over(parameter, self.mesh["dp"]))
             for parameter in self.parameters

@@ -28,12 +28,12 @@ class PipelineStep:
         self.first, self.last = first, last
 
     def step(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
-        """Forward and backward of every microbatch; the mean loss on the last stage, else 0."""
+        """Forward and backward of every microbatch; their losses added up on the last stage, else 0."""
         losses: list[Tensor] = []
         inputs = (inputs_BS,) if self.first else ()
         if self.last:
             self.schedule.step(*inputs, target=targets_BS, losses=losses, return_outputs=False)
-            return float(torch.stack([local(value.detach()) for value in losses]).mean())
+            return float(torch.stack([local(value.detach()) for value in losses]).sum())
         self.schedule.step(*inputs, return_outputs=False)
         return 0.0
 
@@ -55,7 +55,7 @@ def make_pipeline(
         for part, stage in zip(parts, stages, strict=True)
     ]
     if layout.schedule == "interleaved":
-        schedule = ScheduleInterleaved1F1B(made, microbatches, loss_fn=loss)
+        schedule = ScheduleInterleaved1F1B(made, microbatches, loss_fn=loss, scale_grads=False)
     else:
-        schedule = _SINGLE[layout.schedule](made[0], microbatches, loss_fn=loss)
+        schedule = _SINGLE[layout.schedule](made[0], microbatches, loss_fn=loss, scale_grads=False)
     return PipelineStep(schedule, first=0 in stages, last=layout.num_stages - 1 in stages)

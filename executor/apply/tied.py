@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from cost_models.specs.layout import Layout
-from executor.apply.local import local
 from executor.models.transformer import Transformer
 
 
@@ -32,8 +33,9 @@ class TiedGradients:
             if part.head is not None:
                 self.copies.append(part.head.weight)
 
-    def add_up(self) -> None:
-        """Call after the backward pass, before the optimizer."""
+    def add_up(self, gradient: Callable[[nn.Parameter], Tensor | None]) -> None:
+        """Call after the backward pass, before the optimizer; `gradient` finds what a parameter has accumulated."""
         for copy in self.copies:
-            if self.group is not None and copy.grad is not None:
-                dist.all_reduce(local(copy.grad), group=self.group)
+            mine = gradient(copy)
+            if self.group is not None and mine is not None:
+                dist.all_reduce(mine, group=self.group)

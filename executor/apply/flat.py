@@ -1,0 +1,133 @@
+"""ZeRO-0 and ZeRO-1: a rank's parameters and gradients are two flat buffers, and the optimizer works on slices of them.
+
+    0  gradients all-reduced over the data-parallel ranks; each updates everything
+    1  gradients scattered, each rank updates its share, updates gathered (Rajbhandari et al. 2020)
+
+Parameters are views into one buffer, so an update or a gather writes them in place and nothing is copied. Gradients are
+added into an fp32 buffer as autograd delivers them, microbatch after microbatch, whatever the type of the weights.
+16-bit weights have an fp32 master copy of the rank's share; fp32 weights are their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from executor.apply.local import local
+
+_ALIGNMENT = 16
+"""Parameters start at multiples of this many elements, as vector instructions like it."""
+
+
+class FlatParameters:
+    """Takes over `parameters`: their storage moves into the flat buffer, their `.grad` stays None."""
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        group: dist.ProcessGroup,
+        *,
+        sharded: bool,
+        make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+    ) -> None:
+        self.parameters = list(parameters)
+        self.group, self.replicas = group, dist.get_world_size(group)
+        self.shards = self.replicas if sharded else 1
+        sizes = [_round_up(local(parameter).numel(), _ALIGNMENT) for parameter in self.parameters]
+        size = _round_up(sum(sizes), self.shards)
+        first = local(self.parameters[0])
+        self.weights = torch.zeros(size, dtype=first.dtype, device=first.device)
+        self.gradients = torch.zeros(size, dtype=torch.float32, device=first.device)
+        self._starts = {id(p): sum(sizes[:index]) for index, p in enumerate(self.parameters)}
+        self._pending: dict[int, DeviceMesh] = {}
+        for parameter in self.parameters:
+            self._adopt(parameter)
+        share = size // self.shards
+        self._first = dist.get_rank(group) * share if sharded else 0
+        self._mine = slice(self._first, self._first + share)
+        self.shard = nn.Parameter(
+            self.weights[self._mine].float()
+        )  # a view where the weights are fp32 already
+        self.shard.grad = self.gradients[self._mine]
+        self.optimizer = make([self.shard])
+
+    def gradient(self, parameter: nn.Parameter) -> Tensor:
+        """What has been accumulated for one parameter, a view in its local shape."""
+        mine, start = local(parameter), self._starts[id(parameter)]
+        return self.gradients[start : start + mine.numel()].view_as(mine)
+
+    def settle(self) -> None:
+        """Add up over tensor-parallel ranks what each computed from its part of the sequence; once a step, together."""
+        if not self._pending:
+            return
+        views = [self.gradient(parameter) for parameter in self.parameters if id(parameter) in self._pending]
+        together = torch.cat([view.flatten() for view in views])
+        dist.all_reduce(together, group=next(iter(self._pending.values())).get_group())
+        for view, total in zip(views, torch.split(together, [view.numel() for view in views]), strict=True):
+            view.copy_(total.view_as(view))
+        self._pending.clear()
+
+    def reduce(self) -> None:
+        """Average over the replicas what this rank is going to use."""
+        assert self.shard.grad is not None
+        if self.replicas == 1:
+            return
+        if self.shards > 1:
+            dist.reduce_scatter_tensor(self.shard.grad, self.gradients, group=self.group)
+        else:
+            dist.all_reduce(self.gradients, group=self.group)
+        self.shard.grad.div_(self.replicas)
+
+    def step(self) -> None:
+        """Update the share, gather everyone's, forget the gradients."""
+        self.optimizer.step()
+        mine = self.weights[self._mine]
+        if self.weights.dtype != self.shard.dtype:
+            mine.copy_(self.shard.detach())
+        if self.shards > 1:
+            dist.all_gather_into_tensor(self.weights, mine, group=self.group)
+        self.gradients.zero_()
+
+    def reduced(self) -> list[tuple[nn.Parameter, Tensor]]:
+        """(parameter, flat view of its averaged gradient) for each that reaches into this rank's share."""
+        views: list[tuple[nn.Parameter, Tensor]] = []
+        for parameter in self.parameters:
+            start = self._starts[id(parameter)]
+            begin, end = max(start, self._mine.start), min(start + local(parameter).numel(), self._mine.stop)
+            if begin < end:
+                views.append((parameter, self.gradients[begin:end]))
+        return views
+
+    def _adopt(self, parameter: nn.Parameter) -> None:
+        """Move a parameter's values into the flat buffer, and watch for its gradients."""
+        with torch.no_grad():
+            # `to_local` of a parameter is a new tensor; the one to move is the one it holds
+            values = parameter._local_tensor if isinstance(parameter, DTensor) else parameter
+            start = self._starts[id(parameter)]
+            view = self.weights[start : start + values.numel()].view_as(values)
+            view.copy_(values)
+            values.set_(view)
+        parameter.register_post_accumulate_grad_hook(self._accumulate)  # type: ignore[no-untyped-call]
+
+    @torch.no_grad()
+    def _accumulate(self, parameter: nn.Parameter) -> None:
+        """Move what autograd just left in `.grad` into the buffer."""
+        gradient = parameter.grad
+        assert gradient is not None
+        parameter.grad = None
+        if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
+            if all(placement.is_replicate() for placement in parameter.placements):
+                if any(placement.is_partial() for placement in gradient.placements):
+                    self._pending[id(parameter)] = gradient.device_mesh
+            else:  # a matrix's gradient may come whole, or as a sum that is still to be made
+                gradient = gradient.redistribute(placements=parameter.placements)
+        self.gradient(parameter).add_(local(gradient))
+
+
+def _round_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
