@@ -70,7 +70,10 @@ def layout_cells(layout: Layout) -> dict[str, int]:
 
 
 def plans_record(
-    question: Question, estimates: Sequence[Estimate], certificate: Certificate
+    question: Question,
+    estimates: Sequence[Estimate],
+    certificate: Certificate,
+    assumptions: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The JSON document of `plan`: plans best first, and why none is better."""
     return {
