@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.specs.columns import Ints
 from planner.chunk_bounds import chunk_bounds
 from planner.group import Bools, Floats, Group, how_many
 from planner.placement import TOLERANCE
@@ -105,7 +106,9 @@ def _capacity_bounds(group: Group) -> Floats:
     least_work = _least_work(group)
 
     def enough(step: Floats) -> Bools:
-        return _all_blocks_find_a_place(group, seconds_NRB, step, least_work)
+        _, most_NR = _rank_sizes(group, seconds_NRB, step, least_work)
+        found: Bools = most_NR.all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
+        return found
 
     possible = enough(upper) & np.isfinite(quick)
     for _ in range(BISECTIONS):
@@ -126,11 +129,19 @@ def _rank_seconds(group: Group) -> Floats:
     return best + group.fixed_seconds[..., None]
 
 
-def _all_blocks_find_a_place(group: Group, seconds_NRB: Floats, step: Floats, work: Floats) -> Bools:
-    """(N,): whether ranks within the limits that a step of so many seconds sets can hold the model.
+def rank_sizes(group: Group, step: Floats) -> tuple[Ints, Ints]:
+    """(N, R) fewest and most blocks of each rank in any placement that takes no longer than `step` (N,) seconds.
 
-    The limits use lower bounds on all work and on the tail. Where the ranks have little to spare, each must hold the
-    blocks that the others cannot, which raises both; so the second round is tighter, and each alone is admissible.
+    Where there is no such placement, some rank's most is zero, or the sum of all of them less than the model.
+    """
+    return _rank_sizes(group, _rank_seconds(group), step, _least_work(group))
+
+
+def _rank_sizes(group: Group, seconds_NRB: Floats, step: Floats, work: Floats) -> tuple[Ints, Ints]:
+    """The limits use lower bounds on all work and on the tail.
+
+    Where the ranks have little to spare, each must hold the blocks that the others cannot, which raises both; so the
+    second round is tighter, and each alone is admissible.
     """
     low, high, tail = group.sizes[0], group.sizes[-1], group.least_tail
     for _ in range(2):
@@ -144,8 +155,7 @@ def _all_blocks_find_a_place(group: Group, seconds_NRB: Floats, step: Floats, wo
         rest_N = np.clip(group.num_layers - least_NR.sum(axis=1), 0, None)
         work = np.maximum(work, needed_N + rest_N * group.least_block_seconds)
         tail = group.tail(least_NR[:, 0].astype(np.float64))
-    enough: Bools = (count_NR > 0).all(axis=1) & (spare_N >= 0)
-    return enough
+    return least_NR, most_NR
 
 
 def _rank_limits(group: Group, seconds_NRB: Floats, pipeline: Floats, work: Floats) -> Floats:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cost_models.specs.columns import Ints
 from cost_models.specs.layout import Schedule
 from cost_models.stage_costs import StageCosts
-from planner.placement import TOLERANCE, stage_sizes
+from planner.placement import TOLERANCE, Leaf, stage_sizes
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -134,6 +134,19 @@ class Group:
         free_NR[:, 0] -= x.embedding_static + x.embedding_update
         free_NR[:, -1] -= x.head_static + x.head_update
         return how_many(free_NR, (x.layer_static + x.layer_update)[:, None])
+
+
+def group_of(leaf: Leaf) -> Group:
+    """A leaf as a group of one; any policy that some stage may use counts as allowed."""
+    return Group(
+        costs=leaf.costs,
+        pp=leaf.pp,
+        vpp=leaf.vpp,
+        schedule=leaf.schedule,
+        microbatches=np.array([leaf.microbatches]),
+        num_layers=leaf.num_layers,
+        allowed=np.asarray(leaf.allowed.any(axis=0)),
+    )
 
 
 def how_many(space: Floats, each: Floats) -> Floats:

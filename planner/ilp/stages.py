@@ -26,6 +26,8 @@ import numpy as np
 import pulp
 
 from cost_models.schedules import CriticalPath
+from planner.bounds import rank_sizes
+from planner.group import group_of
 from planner.heuristics import rank_seconds
 from planner.ilp.solution import Solution, Status
 from planner.ilp.solvers import SolverName, available_solver, is_infeasible, is_proven, make_solver
@@ -129,17 +131,14 @@ def _proven(best: Placement | None, seconds: float, cut_off: float) -> tuple[Sta
 def useful_columns(leaf: Leaf, target: float) -> list[Column] | None:
     """Every choice that a placement of at most `target` seconds can hold; None where some stage has none.
 
-    Left out is what overflows its rank, and what alone keeps its rank busy beyond the target.
+    Left out is what overflows its rank, and what the bounds say takes, or leaves to the others, too much.
     """
     seconds_BR, policy_BR = rank_seconds(leaf)
-    least_R = seconds_BR.min(axis=0)
-    if not np.isfinite(least_R).all():
-        return None
-    way_R = np.cumsum(least_R) - least_R + 2 * np.arange(leaf.pp) * leaf.cost("p2p")
-    fewest_S = np.full(leaf.pp, leaf.sizes.start)
-    way_R += leaf.per_rank("sync", fewest_S)[0] + leaf.cost("step_overhead")
-    useful_BR = leaf.microbatches * seconds_BR + way_R <= target * (1 + TOLERANCE)
-    useful_BR &= np.isfinite(seconds_BR)
+    useful_BR = np.isfinite(seconds_BR)
+    if math.isfinite(target):
+        least_NR, most_NR = rank_sizes(group_of(leaf), np.array([target * (1 + TOLERANCE)]))
+        size_B1 = np.array(leaf.sizes)[:, None]
+        useful_BR &= (size_B1 >= least_NR) & (size_B1 <= most_NR)
     if not useful_BR.any(axis=0).all():
         return None
     return [

@@ -10,24 +10,13 @@ from hypothesis import strategies as st
 from synthetic import exhaustive_best, random_leaf
 
 from cost_models import schedules
-from planner.bounds import capacity_bounds, quick_bounds
-from planner.group import Group
+from planner.bounds import capacity_bounds, quick_bounds, rank_sizes
+from planner.group import Group, group_of
+from planner.ilp.stages import solve_stages
 from planner.paths import known_paths, window_paths
 from planner.placement import TOLERANCE, Leaf
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
-
-
-def group_of(leaf: Leaf) -> Group:
-    return Group(
-        costs=leaf.costs,
-        pp=leaf.pp,
-        vpp=leaf.vpp,
-        schedule=leaf.schedule,
-        microbatches=np.array([leaf.microbatches]),
-        num_layers=leaf.num_layers,
-        allowed=leaf.allowed[0],
-    )
 
 
 @given(SEEDS)
@@ -38,6 +27,19 @@ def test_no_placement_is_faster_than_the_bounds(seed: int) -> None:
     quick, capacity = quick_bounds(group_of(leaf))[0], capacity_bounds(group_of(leaf))[0]
     assert quick <= capacity * (1 + TOLERANCE)
     assert capacity <= exact * (1 + TOLERANCE)
+
+
+@given(SEEDS)
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_the_best_placement_keeps_to_the_sizes_its_step_allows(seed: int) -> None:
+    leaf = random_leaf(seed)
+    if leaf.vpp > 1 or math.isinf(exact := exhaustive_best(leaf)):
+        return
+    least, most = rank_sizes(group_of(leaf), np.array([exact]))
+    solution = solve_stages(leaf)
+    assert solution.placement is not None
+    assert (least[0] <= solution.placement.layers).all()
+    assert (most[0] >= solution.placement.layers).all()
 
 
 def test_the_bounds_are_worth_having() -> None:

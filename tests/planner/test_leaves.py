@@ -72,6 +72,15 @@ def test_a_cut_off_below_the_optimum_proves_that_nothing_beats_it() -> None:
     assert same(solve_stages(leaf, cut_off=1.5 * best).objective, best)
 
 
+def test_paths_met_elsewhere_save_rounds_and_change_nothing() -> None:
+    first = solve_stages(uneven_leaf(pp=4, layers=11, microbatches=6, seed=1))
+    again = solve_stages(uneven_leaf(pp=4, layers=11, microbatches=6, seed=1), met_paths=first.paths)
+    assert again.rounds <= first.rounds
+    assert same(again.objective, first.objective)
+    other = uneven_leaf(pp=4, layers=11, microbatches=6, seed=2)
+    assert same(solve_stages(other, met_paths=first.paths).objective, solve_stages(other).objective)
+
+
 def test_out_of_time_the_bound_still_holds() -> None:
     leaf = uneven_leaf(pp=6, layers=17, microbatches=20)
     start = good_placement(leaf)
