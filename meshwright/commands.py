@@ -119,7 +119,8 @@ def estimate(
         stack=stack,
         profile=profile,
     )
-    estimate(asked, layout, out=out, output=Output(json=json, csv=csv, quiet=quiet))
+    if not estimate(asked, layout, out=out, output=Output(json=json, csv=csv, quiet=quiet)):
+        raise typer.Exit(1)
 
 
 def compare(

@@ -18,8 +18,8 @@ from planner.plan import make_plan, save_plan
 from planner.search import place
 
 
-def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> None:
-    """Price a layout as it is written; blocks it leaves open are placed as well as possible.
+def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> bool:
+    """Price a layout as it is written, blocks it leaves open placed as well as possible; says whether it fits.
 
     Raises:
         InputError: what was asked is wrong, or the layout cannot run.
@@ -43,6 +43,7 @@ def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> 
     if out is not None:
         save_plan(make_plan(question, priced, None), out)
         output.note(f"Wrote {out}. Next: meshwright explain {out}")
+    return priced.fits
 
 
 def priced_layout(question: Question, text: str) -> Estimate:

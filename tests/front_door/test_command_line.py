@@ -151,6 +151,21 @@ def test_estimate(meshwright) -> None:
     assert document["estimate"]["layout"].startswith("tp2 pp1 dp4")
 
 
+def test_estimate_of_what_does_not_fit_says_so_and_exits_with_one(meshwright) -> None:
+    answer = meshwright("estimate", *BIG, "--layout", "tp8 dp128 mbs1 zero1")
+    assert answer.code == 1
+    assert "does not fit" in " ".join(answer.out.split())
+
+
+def test_interrupting_before_anything_is_known(meshwright, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("meshwright.verbs.planning.search", interrupted)
+    answer = meshwright("plan", *ASKED)
+    assert (answer.code, answer.out, answer.err) == (130, "", "")
+
+
 def test_compare_takes_plans_and_layouts(meshwright, plan_file: Path) -> None:
     answer = meshwright("compare", str(plan_file), "tp4 dp2 mbs8 sp", "tp2 dp4 mbs8")
     assert answer.code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 from rich.console import Console
@@ -14,6 +15,8 @@ from meshwright.output import as_csv, as_json
 from meshwright.render.comparison import comparison_table
 from meshwright.render.estimates import memory_sentence, time_sentence
 from meshwright.render.plans import certificate_sentence, plans_table, question_header
+from meshwright.render.run import comparison_table as run_table
+from meshwright.render.run import step_line
 from meshwright.render.words import change, count, parts_sentence, percent, sentence_list, time_unit
 from planner.compare import compare
 from planner.plan import Certificate
@@ -99,3 +102,39 @@ def test_json_has_no_nan() -> None:
 
 def test_csv_keeps_every_column() -> None:
     assert as_csv([{"a": 1}, {"a": 2, "b": 3}]) == "a,b\n1,\n2,3\n"
+
+
+@dataclass(frozen=True)
+class Row:
+    quantity: str
+    predicted: float | None
+    measured: float | None
+
+
+@dataclass(frozen=True)
+class Stepped:
+    step: int
+    loss: float
+    seconds: float
+    mfu: float
+
+
+def test_a_run_is_told_step_by_step_and_compared() -> None:
+    line = step_line(Stepped(step=3, loss=5.25, seconds=0.5, mfu=0.41), 0.45, 0.455)
+    assert line == "step    3  loss 5.2500  500.0 ms (predicted 450.0 ms)  MFU 41.0 % (45.5 %)"
+    text = drawn(
+        run_table(
+            [
+                Row("step_seconds", 0.45, 0.5),
+                Row("mfu", 0.455, 0.41),
+                Row("tokens_per_second", 2200.0, 2000.0),
+                Row("peak_bytes rank 0", 2 * GIB, 1.9 * GIB),
+                Row("bubble_seconds", 0.1, None),
+            ]
+        )
+    )
+    cells = [line.split() for line in text.splitlines()[1:]]
+    assert cells[0] == ["step", "450.0", "ms", "500.0", "ms", "-10.0", "%"]
+    assert cells[1] == ["MFU", "45.5", "%", "41.0", "%", "+4.5", "pt"]
+    assert cells[3][-2:] == ["+5.3", "%"]
+    assert cells[4][-2:] == ["-", "-"]
