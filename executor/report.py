@@ -1,0 +1,131 @@
+"""What a run measured, beside what its plan predicted: one JSON document."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+from pathlib import Path
+
+from pydantic import Field
+
+from cost_models.specs.base import Spec
+from cost_models.workload.flops import model_flops, recomputed_flops, utilisation
+from planner.plan import LayoutText, Plan, Prediction
+
+REPORT_SCHEMA = 1
+
+
+class RankReport(Spec):
+    """One rank's clock and memory. A list holds one value for each measured step."""
+
+    rank: int
+    pipeline_rank: int
+    wall_seconds: tuple[float, ...]
+    thread_seconds: tuple[float, ...]
+    """CPU time of the thread that trains: what a busy machine does not disturb. It does not pass while waiting."""
+    process_seconds: tuple[float, ...]
+    """CPU time of all threads: communication and, on several threads, the backward pass too."""
+    memory: dict[str, int]
+    """Bytes by part at this rank's peak: weights, gradients, optimizer, rest."""
+    predicted_memory: dict[str, float]
+    """The same parts as the plan has them."""
+    allocator_peak: int | None = None
+    """Most bytes the CUDA allocator had handed out."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Sum of the parts."""
+        return sum(self.memory.values())
+
+
+class Environment(Spec):
+    """What it ran on."""
+
+    torch: str
+    python: str
+    device: str
+    """`cpu`, or the name of the GPU."""
+    backend: str
+    world_size: int
+    cores: int
+
+
+class RunReport(Spec):
+    """A run of a plan."""
+
+    schema_version: int = REPORT_SCHEMA
+    model: str
+    layout: LayoutText
+    environment: Environment
+    seed: int
+    warm_up_steps: int
+    losses: tuple[float, ...]
+    """Mean loss of the global batch at every step, warm-up included."""
+    gradient_norms: tuple[float, ...]
+    step_seconds: float = Field(gt=0)
+    """Median over the measured steps; a step ends when its slowest rank does."""
+    quickest_step_seconds: float = Field(gt=0)
+    """The least disturbed step."""
+    step_spread: float
+    """(largest − smallest) / median of the measured steps: the noise of this machine."""
+    thread_seconds: float
+    """Median CPU time of the busiest rank's training thread."""
+    tokens_per_second: float
+    mfu: float
+    hfu: float
+    peak_bytes: int
+    """Of the fullest rank."""
+    ranks: tuple[RankReport, ...]
+    predicted: Prediction
+
+
+def make_report(
+    plan: Plan,
+    ranks: list[RankReport],
+    *,
+    losses: list[float],
+    gradient_norms: list[float],
+    warm_up: int,
+    seed: int,
+    environment: Environment,
+) -> RunReport:
+    """Put the ranks' measurements together."""
+    steps = [max(seconds) for seconds in zip(*(rank.wall_seconds for rank in ranks), strict=True)]
+    median = statistics.median(steps)
+    useful = model_flops(plan.model, plan.training, plan.layout.tp)
+    spent = useful + recomputed_flops(plan.model, plan.training, plan.layout)
+    peak = plan.cluster.gpu.peak[plan.training.precision]
+    return RunReport(
+        model=plan.model.name,
+        layout=plan.layout,
+        environment=environment,
+        seed=seed,
+        warm_up_steps=warm_up,
+        losses=tuple(losses),
+        gradient_norms=tuple(gradient_norms),
+        step_seconds=median,
+        quickest_step_seconds=min(steps),
+        step_spread=(max(steps) - min(steps)) / median,
+        thread_seconds=max(statistics.median(rank.thread_seconds) for rank in ranks),
+        tokens_per_second=plan.training.tokens_per_step / median,
+        mfu=utilisation(useful, median, plan.layout.num_gpus, peak),
+        hfu=utilisation(spent, median, plan.layout.num_gpus, peak),
+        peak_bytes=max(rank.peak_bytes for rank in ranks),
+        ranks=tuple(ranks),
+        predicted=plan.prediction,
+    )
+
+
+def save_report(report: RunReport, path: Path) -> None:
+    """Write JSON, whole or not at all."""
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
+    ) as temporary:
+        temporary.write(report.model_dump_json(indent=1) + "\n")
+    os.replace(temporary.name, path)
+
+
+def load_report(path: Path) -> RunReport:
+    """Read what `save_report` wrote."""
+    return RunReport.model_validate_json(path.read_text("utf-8"))
