@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import get_args
-
-import numpy as np
 
 from cost_models.calibration.measurements import Measurement, select
 from cost_models.specs.hardware import (
@@ -50,52 +50,31 @@ def attention_curves(rows: Sequence[Measurement]) -> tuple[AttentionCurve, ...]:
 
 
 def collective_curves(rows: Sequence[Measurement]) -> tuple[CollectiveCurve, ...]:
-    """A curve for each operation and group size.
-
-    A larger message is never quicker: noise that says so is smoothed away (isotonic regression of log
-    seconds).
-    """
-    keys = sorted({(row.name, row.shape[0]) for row in select(rows, "collective")})
+    """A curve for each operation and group size."""
+    groups: dict[tuple[str, int], list[Measurement]] = defaultdict(list)
+    for row in select(rows, "collective"):
+        groups[row.name, row.shape[0]].append(row)
     return tuple(
         CollectiveCurve.model_validate(
-            {
-                "operation": operation,
-                "group_size": group_size,
-                "points": _rising(
-                    _points(
-                        row for row in select(rows, "collective", operation) if row.shape == (group_size,)
-                    )
-                ),
-            }
+            {"operation": operation, "group_size": group_size, "points": _points(members)}
         )
-        for operation, group_size in keys
+        for (operation, group_size), members in sorted(groups.items(), key=lambda group: group[0])
     )
 
 
 def _points(rows: Iterable[Measurement]) -> tuple[CurvePoint, ...]:
-    return tuple(
-        CurvePoint(size=row.size, seconds=rounded(row.seconds))
-        for row in sorted(rows, key=lambda row: row.size)
-    )
+    return _curve((row.size, row.seconds) for row in rows)
 
 
 def _points_over_sequence(rows: Iterable[Measurement], head_dim: int) -> tuple[CurvePoint, ...]:
-    return tuple(
-        CurvePoint(size=float(row.shape[0]), seconds=rounded(row.seconds))
-        for row in sorted(rows, key=lambda row: row.shape)
-        if row.shape[1] == head_dim
-    )
+    return _curve((float(row.shape[0]), row.seconds) for row in rows if row.shape[1] == head_dim)
 
 
-def _rising(points: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
-    """Pool adjacent violators (Ayer et al. 1955) on the logarithm of seconds."""
-    blocks: list[list[float]] = []
-    for point in points:
-        blocks.append([np.log(point.seconds)])
-        while len(blocks) > 1 and np.mean(blocks[-2]) > np.mean(blocks[-1]):
-            blocks[-2:] = [blocks[-2] + blocks[-1]]
-    smooth = [float(np.exp(np.mean(block))) for block in blocks for _ in block]
-    return tuple(
-        CurvePoint(size=point.size, seconds=rounded(seconds))
-        for point, seconds in zip(points, smooth, strict=True)
-    )
+def _curve(measured: Iterable[tuple[float, float]]) -> tuple[CurvePoint, ...]:
+    """Points by size. Noise only adds time, so no size takes longer than a larger one was seen to take."""
+    quickest = math.inf
+    points = []
+    for size, seconds in sorted(measured, reverse=True):
+        quickest = min(quickest, seconds)
+        points.append(CurvePoint(size=size, seconds=rounded(quickest)))
+    return tuple(reversed(points))

@@ -177,8 +177,10 @@ def test_attention_between_widths_is_linear_and_beyond_lengths_quadratic() -> No
     assert backward == pytest.approx(2.5 * flops / (0.4 * PEAK), rel=1e-3)
 
 
-def test_a_larger_message_is_never_quicker() -> None:
-    rows = machine(noisy(1, outliers=0.3))
-    for curve in fitted(rows).profile.collectives:
-        seconds = [point.seconds for point in curve.points]
+def test_no_curve_falls_whatever_the_noise() -> None:
+    profile = fitted(machine(noisy(1, outliers=0.3))).profile
+    for points in [curve.points for curve in profile.collectives] + [
+        points for curve in profile.operators for points in (curve.forward, curve.backward)
+    ]:
+        seconds = [point.seconds for point in points]
         assert seconds == sorted(seconds)
