@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from cost_models.estimate import Estimate
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import RECOMPUTE_POLICIES, Layout
+from meshwright.measured import comparison, read_report
 from planner.placement import Leaf
 
 if TYPE_CHECKING:
@@ -107,24 +108,6 @@ def _csv_rows(path: Path) -> list[dict[str, Any]]:
 
 def _report_rows(path: Path) -> list[dict[str, Any]]:
     """The comparison of a run report."""
-    wanted = InputError(f"{path} is no run report", hint="meshwright run writes run-report.json")
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise wanted from None
-    compared = report.get("comparison") if isinstance(report, dict) else None
-    if not isinstance(compared, list):
-        raise wanted
-    try:
-        return [
-            {
-                "label": str(report["layout"]),
-                "quantity": str(line["quantity"]),
-                "predicted": float(line["predicted"]),
-                "measured": float(line["measured"]),
-            }
-            for line in compared
-            if line["predicted"] is not None and line["measured"] is not None
-        ]
-    except (KeyError, TypeError, ValueError):
-        raise wanted from None
+    report = read_report(path)
+    label = str(report.layout.model_copy(update={"layers": ()}))
+    return [{"label": label, **asdict(line)} for line in comparison(report)]

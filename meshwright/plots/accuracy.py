@@ -15,6 +15,8 @@ _BAND = 0.10
 """Half-width of the drawn band: the error people call good."""
 _MAX_QUANTITIES = 14
 _MAX_LABELS = 12
+_MAX_ERROR = 100.0
+"""Percent; larger errors are drawn at the edge."""
 _TICK_STEPS = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)
 
 
@@ -84,7 +86,7 @@ def _diagonal(axes: Axes, steps: Frame) -> None:
 
 def _errors(axes: Axes, frame: Frame) -> None:
     """A dot per run and a bar at the median for each quantity."""
-    error = 100 * (frame["predicted"] / frame["measured"] - 1)
+    error = (100 * (frame["predicted"] / frame["measured"] - 1)).clip(-_MAX_ERROR, _MAX_ERROR)
     quantities = list(dict.fromkeys(frame["quantity"]))[:_MAX_QUANTITIES]
     axes.axvspan(-100 * _BAND, 100 * _BAND, color=style.SKY, alpha=0.25, linewidth=0)
     axes.axvline(0, color=style.GREY, linewidth=1.2)

@@ -2,34 +2,64 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any, Literal, get_args
 
+from cost_models.errors import UnknownNameError
 from executor.launch import run_plan
-
+from meshwright.measured import comparison
 from meshwright.output import Output
-from meshwright.render.run import Step, comparison_table, step_line
+from meshwright.records import JSON_SCHEMA
+from meshwright.render.run import comparison_table, step_line
+from meshwright.render.words import percent, wrapped
 from planner.plan import load_plan
+
+Backend = Literal["gloo", "nccl"]
 
 
 def run(path: Path, *, steps: int, backend: str | None, out_dir: Path, output: Output) -> None:
     """Train, say every step on stderr, and end with predicted beside measured.
 
+    Under torchrun or SLURM every rank trains and rank 0 speaks.
+
     Raises:
-        InputError: a broken plan.
-        HostError: this machine has too few devices, or not the backend.
+        InputError: a broken plan, or one that cannot be trained.
+        HostError: this machine has too few devices.
         RunError: the run failed.
     """
     prediction = load_plan(path).prediction
 
-    def say(step: Step) -> None:
-        output.note(step_line(step, prediction.step_seconds, prediction.mfu))
+    def say(step: dict[str, Any]) -> None:
+        output.note(
+            step_line(step["step"], step["loss"], step["seconds"], prediction, warm_up=not step["measured"])
+        )
 
-    report = run_plan(path, steps=steps, out_dir=out_dir, backend=backend, on_step=say)
+    report = run_plan(path, steps=steps, out_dir=out_dir, backend=_backend(backend), on_step=say)
+    if os.environ.get("RANK", "0") != "0":
+        return
+    lines = comparison(report)
     rows = [
-        {"quantity": line.quantity, "predicted": line.predicted, "measured": line.measured}
-        for line in report.comparison
+        {"quantity": line.quantity, "predicted": line.predicted, "measured": line.measured} for line in lines
     ]
-    output.answer(report.as_dict(), rows, comparison_table(report.comparison))
-    output.note(
-        f"Wrote {out_dir / 'run-report.json'}. Next: meshwright plot accuracy {out_dir / 'run-report.json'}"
+    output.answer(
+        {"schema": JSON_SCHEMA, "comparison": rows, "report": report.model_dump(mode="json")},
+        rows,
+        wrapped(
+            f"{report.model}, {report.layout}, {steps} steps on {report.environment.device} "
+            f"({report.environment.backend}); steps vary by {percent(report.step_spread)}"
+        ),
+        "",
+        comparison_table(lines),
     )
+    written = out_dir / "run-report.json"
+    output.note(f"Wrote {written}. Next: meshwright plot accuracy {written}")
+
+
+def _backend(name: str | None) -> Backend | None:
+    for known in get_args(Backend):
+        if name == known:
+            return known  # type: ignore[no-any-return]  # get_args forgets that they are literals
+    if name is not None:
+        raise UnknownNameError("backend", name, get_args(Backend))
+    return None

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from executor.report import Environment, RankReport, RunReport, make_report, save_report
 from meshwright.cli import main
+from planner.plan import load_plan
 
 VERBS = ("plan", "estimate", "compare", "explain", "plot", "run", "calibrate", "catalog")
 ASKED = ("gpt2-small", "dgx-a100-80gb", "--gpus", "8", "--global-batch", "64", "--sequence", "1024")
@@ -321,3 +323,93 @@ def test_assumptions_about_a_hugging_face_config_are_said(meshwright, tmp_path: 
     assert assumed
     assert [f"assumed: {one}" for one in assumed] == answer.err.splitlines()
     assert meshwright(*words, "--quiet").err == ""
+
+
+@pytest.fixture
+def run_report(plan_file: Path) -> RunReport:
+    plan = load_plan(plan_file)
+    ranks = [
+        RankReport(
+            rank=rank,
+            pipeline_rank=0,
+            wall_seconds=(1.0, 1.1),
+            thread_seconds=(0.9, 0.9),
+            process_seconds=(1.5, 1.5),
+            memory={"weights": 2**20, "gradients": 2**20, "optimizer": 2**21, "rest": 2**22 + rank},
+            predicted_memory={
+                "weights": 2.0**20,
+                "gradients": 2.0**20,
+                "optimizer": 2.0**21,
+                "rest": 2.0**22,
+            },
+        )
+        for rank in range(2)
+    ]
+    machine = Environment(torch="2", python="3", device="cpu", backend="gloo", world_size=2, cores=2)
+    return make_report(
+        plan, ranks, losses=[5.0, 4.5], gradient_norms=[1.0, 1.0], warm_up=0, seed=0, environment=machine
+    )
+
+
+def test_run_sets_measured_beside_predicted(
+    meshwright, plan_file: Path, run_report: RunReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_plan(path: Path, *, steps: int, out_dir: Path, backend: str | None, on_step) -> RunReport:
+        on_step({"step": 0, "loss": 5.0, "seconds": 1.1, "measured": False})
+        on_step({"step": 1, "loss": 4.5, "seconds": 1.0, "measured": True})
+        return run_report
+
+    monkeypatch.setattr("meshwright.verbs.running.run_plan", run_plan)
+    words = ("run", str(plan_file), "--steps", "2", "--out", str(tmp_path))
+    answer = meshwright(*words)
+    assert answer.code == 0
+    told = answer.err.splitlines()
+    assert told[0].startswith("step    0  loss 5.0000  1.10 s")
+    assert told[0].endswith("warm-up")
+    assert not told[1].endswith("warm-up")
+    assert told[2].startswith(f"Wrote {tmp_path / 'run-report.json'}")
+    assert re.search(r"^peak +8\.0 MiB +8\.0 MiB +-0\.0 %", answer.out, re.MULTILINE)
+    document = json.loads(meshwright(*words, "--json").out)
+    assert [line["quantity"] for line in document["comparison"]] == [
+        "step_seconds",
+        "thread_cpu_seconds",
+        "tokens_per_second",
+        "mfu",
+        "hfu",
+        "peak_bytes",
+        "weights_bytes",
+        "gradients_bytes",
+        "optimizer_bytes",
+        "rest_bytes",
+    ]
+
+
+def test_plot_accuracy_from_a_run_report(meshwright, run_report: RunReport, tmp_path: Path) -> None:
+    report = tmp_path / "run-report.json"
+    save_report(run_report, report)
+    answer = meshwright("plot", "accuracy", str(report), "-o", str(tmp_path / "accuracy.svg"))
+    assert answer.code == 0, answer.err
+    report.write_text("{}")
+    answer = meshwright("plot", "accuracy", str(report), "-o", str(tmp_path / "accuracy.svg"))
+    assert (
+        answer.err == f"error: `{report}` is no run report\n\nhint: meshwright run writes run-report.json\n"
+    )
+
+
+def test_run_on_the_wrong_machine(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "large.yaml"
+    assert meshwright("plan", *BIG, *QUICK, "-o", str(path)).code == 0
+    answer = meshwright("run", str(path), "--out", str(tmp_path))
+    assert answer.code == 2
+    assert answer.err.startswith("error: large.yaml needs 1024 GPUs; this host has ")
+    assert meshwright("run", str(path), "--backend", "mpi").err == "error: unknown backend `mpi`\n"
+
+
+def test_only_run_and_calibrate_need_torch() -> None:
+    code = (
+        "import sys\n"
+        "from meshwright.verbs import asking, cataloguing, comparing, estimating, explaining, planning, plotting\n"
+        "print({'torch', 'matplotlib', 'pandas'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 from rich.console import Console
@@ -11,6 +10,7 @@ from rich.console import Console
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
 from cost_models.question import Question
+from meshwright.measured import Compared
 from meshwright.output import as_csv, as_json
 from meshwright.render.comparison import comparison_table
 from meshwright.render.estimates import memory_sentence, time_sentence
@@ -19,7 +19,7 @@ from meshwright.render.run import comparison_table as run_table
 from meshwright.render.run import step_line
 from meshwright.render.words import change, count, parts_sentence, percent, sentence_list, time_unit
 from planner.compare import compare
-from planner.plan import Certificate
+from planner.plan import Certificate, make_plan
 
 GIB = 2.0**30
 LONG = "tp8 pp16 vpp3 dp8 mbs2 zero1 sp recompute=selective,none*46,full layers=2*48"
@@ -104,37 +104,27 @@ def test_csv_keeps_every_column() -> None:
     assert as_csv([{"a": 1}, {"a": 2, "b": 3}]) == "a,b\n1,\n2,3\n"
 
 
-@dataclass(frozen=True)
-class Row:
-    quantity: str
-    predicted: float | None
-    measured: float | None
-
-
-@dataclass(frozen=True)
-class Stepped:
-    step: int
-    loss: float
-    seconds: float
-    mfu: float
-
-
-def test_a_run_is_told_step_by_step_and_compared() -> None:
-    line = step_line(Stepped(step=3, loss=5.25, seconds=0.5, mfu=0.41), 0.45, 0.455)
-    assert line == "step    3  loss 5.2500  500.0 ms (predicted 450.0 ms)  MFU 41.0 % (45.5 %)"
+def test_a_run_is_told_step_by_step_and_compared(
+    question: Question, make_estimate: Callable[..., Estimate]
+) -> None:
+    prediction = make_plan(question, make_estimate("tp8 pp8 dp16 layers=12*8")).prediction
+    assert step_line(3, 5.25, 50.4, prediction) == (
+        "step    3  loss 5.2500  50.40 s (predicted 25.20 s)  MFU 27.5 % (55.0 %)"
+    )
     text = drawn(
         run_table(
             [
-                Row("step_seconds", 0.45, 0.5),
-                Row("mfu", 0.455, 0.41),
-                Row("tokens_per_second", 2200.0, 2000.0),
-                Row("peak_bytes rank 0", 2 * GIB, 1.9 * GIB),
-                Row("bubble_seconds", 0.1, None),
+                Compared("step_seconds", 0.45, 0.5),
+                Compared("mfu", 0.455, 0.41),
+                Compared("tokens_per_second", 2200.0, 2000.0),
+                Compared("peak_bytes", 2 * GIB, 1.9 * GIB),
+                Compared("rest_bytes", 1.0, 0.0),
             ]
         )
     )
     cells = [line.split() for line in text.splitlines()[1:]]
     assert cells[0] == ["step", "450.0", "ms", "500.0", "ms", "-10.0", "%"]
     assert cells[1] == ["MFU", "45.5", "%", "41.0", "%", "+4.5", "pt"]
+    assert cells[2][0] == "tokens/s"
     assert cells[3][-2:] == ["+5.3", "%"]
-    assert cells[4][-2:] == ["-", "-"]
+    assert cells[4][-1] == "-"
