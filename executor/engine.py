@@ -93,7 +93,7 @@ class Engine:
         for index, (inputs, targets) in enumerate(pairs):
             synchronise_only_when(model, index == microbatches - 1)
             value = self._share_of_loss(model(inputs), targets)
-            value.backward()
+            value.backward()  # type: ignore[no-untyped-call]
             total += local(value.detach())
         return float(total)
 

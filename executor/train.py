@@ -24,6 +24,7 @@ class Progress:
     """One step as it happened."""
 
     step: int
+    """From 1, warm-up included."""
     loss: float
     seconds: float
     measured: bool
@@ -98,7 +99,7 @@ def train(
         norms.append(norm)
         if dist.get_rank() == 0:
             measured = index >= schedule.warm_up
-            on_progress(Progress(step=index, loss=losses[-1], seconds=clocks.wall[-1], measured=measured))
+            on_progress(Progress(step=index + 1, loss=losses[-1], seconds=clocks.wall[-1], measured=measured))
     peak = allocator_peak(device)
     memory: dict[str, int] = {}
     if schedule.measure_memory:

@@ -56,7 +56,7 @@ class FlatParameters:
         self.shard.grad = self.gradients[self._mine]
         self.optimizer = make([self.shard])
 
-    def gradient(self, parameter: nn.Parameter) -> Tensor:
+    def gradient(self, parameter: Tensor) -> Tensor:
         """What has been accumulated for one parameter, a view in its local shape."""
         mine, start = local(parameter), self._starts[id(parameter)]
         return self.gradients[start : start + mine.numel()].view_as(mine)
@@ -111,7 +111,7 @@ class FlatParameters:
             start = self._starts[id(parameter)]
             view = self.weights[start : start + values.numel()].view_as(values)
             view.copy_(values)
-            values.set_(view)
+            values.set_(view)  # type: ignore[call-overload]
         parameter.register_post_accumulate_grad_hook(self._accumulate)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()

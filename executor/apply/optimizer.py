@@ -42,7 +42,7 @@ class Optimizer:
             if part.head is not None and plan.model.tied_embeddings and plan.layout.pp > 1
         }
 
-    def gradient(self, parameter: nn.Parameter) -> Tensor | None:
+    def gradient(self, parameter: Tensor) -> Tensor | None:
         """What this rank has accumulated for a parameter, as a plain tensor."""
         if self.flat is not None:
             return self.flat.gradient(parameter)

@@ -13,17 +13,16 @@ from executor.apply.local import local
 from executor.models.transformer import Transformer
 from planner.plan import Plan
 
+Schedule = ScheduleGPipe | Schedule1F1B | ScheduleInterleaved1F1B
 Loss = Callable[[Tensor, Tensor], Tensor]
 
-_SINGLE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+_SINGLE: dict[str, type[ScheduleGPipe] | type[Schedule1F1B]] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 class PipelineStep:
     """One step of a schedule on this rank; hides which ends of the pipeline the rank holds."""
 
-    def __init__(
-        self, schedule: ScheduleGPipe | Schedule1F1B | ScheduleInterleaved1F1B, *, first: bool, last: bool
-    ) -> None:
+    def __init__(self, schedule: Schedule, *, first: bool, last: bool) -> None:
         self.schedule = schedule
         self.first, self.last = first, last
 
@@ -55,7 +54,7 @@ def make_pipeline(
         for part, stage in zip(parts, stages, strict=True)
     ]
     if layout.schedule == "interleaved":
-        schedule = ScheduleInterleaved1F1B(made, microbatches, loss_fn=loss, scale_grads=False)
+        schedule: Schedule = ScheduleInterleaved1F1B([*made], microbatches, loss_fn=loss, scale_grads=False)
     else:
         schedule = _SINGLE[layout.schedule](made[0], microbatches, loss_fn=loss, scale_grads=False)
     return PipelineStep(schedule, first=0 in stages, last=layout.num_stages - 1 in stages)

@@ -18,4 +18,4 @@ def recompute_activations(model: Transformer, policy: Recompute) -> None:
             model.blocks[name] = checkpoint_wrapper(block)
         elif policy == "selective":
             assert isinstance(block, Block)
-            block.attention = checkpoint_wrapper(block.attention)
+            block.register_module("attention", checkpoint_wrapper(block.attention))

@@ -24,8 +24,11 @@ def split_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bo
     Between the parallel regions activations are whole, or with sequence parallelism split along the sequence.
     """
     between = Shard(1) if sequence_parallel else Replicate()
-    ends_tied = model.embedding is not None and model.head is not None
-    ends_tied = ends_tied and model.head.weight is model.embedding.tokens.weight
+    ends_tied = (
+        model.embedding is not None
+        and model.head is not None
+        and model.head.weight is model.embedding.tokens.weight
+    )
     if model.embedding is not None:
         parallelize_module(model.embedding, mesh, _embedding_plan(model, between, sequence_parallel))
     for block in model.blocks.values():
@@ -39,9 +42,8 @@ def split_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bo
         if sequence_parallel:
             ends["norm"] = SequenceParallel()
         parallelize_module(model, mesh, ends)
-        if (
-            ends_tied and model.embedding is not None
-        ):  # splitting made two parameters of one; both are split by vocabulary
+        if ends_tied and model.embedding is not None:
+            # splitting made two parameters of one; both are split by vocabulary
             model.head.weight = model.embedding.tokens.weight
 
 
@@ -70,14 +72,11 @@ def _block_plan(
     }
     if block.mlp.gate is not None:
         plan["mlp.gate"] = column()
+    # taken in once for all matrices that read it, so that their input gradients are added before they are reduced
+    enter = PrepareModuleInput(input_layouts=(between,), desired_input_layouts=(Replicate(),))
+    plan |= {"attention": enter, "mlp": enter}
     if sequence_parallel:
-        gather = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
-        plan |= {
-            "attention_norm": SequenceParallel(),
-            "attention": gather,
-            "mlp_norm": SequenceParallel(),
-            "mlp": gather,
-        }
+        plan |= {"attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel()}
     return plan
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from cost_models.specs.layout import Layout
@@ -17,7 +17,7 @@ class TiedGradients:
 
     def __init__(self, layout: Layout, mesh: DeviceMesh, parts: list[Transformer], *, tied: bool) -> None:
         self.group: dist.ProcessGroup | None = None
-        self.copies: list[nn.Parameter] = []
+        self.copies: list[Tensor] = []
         if not tied or layout.pp == 1:
             return
         per_stage = layout.dp * layout.tp
@@ -33,7 +33,7 @@ class TiedGradients:
             if part.head is not None:
                 self.copies.append(part.head.weight)
 
-    def add_up(self, gradient: Callable[[nn.Parameter], Tensor | None]) -> None:
+    def add_up(self, gradient: Callable[[Tensor], Tensor | None]) -> None:
         """Call after the backward pass, before the optimizer; `gradient` finds what a parameter has accumulated."""
         for copy in self.copies:
             mine = gradient(copy)

@@ -56,8 +56,10 @@ class Attention(nn.Module):
 
     def _heads(self, x: Tensor, norm: nn.Module | None) -> Tensor:
         """(B, S, heads · K) → (B, heads, S, K)."""
-        split = x.unflatten(-1, (-1, self.spec.head_dim))
-        return (split if norm is None else norm(split)).transpose(1, 2)
+        split: Tensor = torch.unflatten(x, -1, (-1, self.spec.head_dim))
+        if norm is not None:
+            split = norm(split)
+        return split.transpose(1, 2)
 
 
 def _rotate(x_BHSK: Tensor) -> Tensor:

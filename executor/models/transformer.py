@@ -1,20 +1,23 @@
 """The transformer of a `TransformerSpec`, or the slice of it that one pipeline stage holds.
 
-Shape legend: B batch, S sequence, D model, H query heads, G key/value heads, K head width, F feed-forward, V vocabulary.
+Shape legend: B batch, S sequence, D model, H query heads, G key/value heads, K head width, F feed-forward,
+V vocabulary.
 Under tensor parallelism H, G, F and V are this rank's share; the module reads them off its tensors.
 Blocks are named by their place in the whole model, so a parameter has one name in every layout.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.transformer import Activation, TransformerSpec
 from executor.models.attention import Attention
 
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "silu": F.silu,
     "relu": F.relu,
