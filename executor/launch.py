@@ -47,8 +47,8 @@ def run_plan(
 ) -> RunReport:
     """Train `steps` measured steps after `warm_up` and return what was measured.
 
-    Starts one process for each rank with torchrun, on CUDA devices over NCCL where there are any, else on CPU
-    processes over gloo. `out_dir` (default: nowhere) keeps `run-report.json` and `progress.jsonl`. Already inside
+    Starts one process for each rank with torchrun: a plan for GPUs runs on CUDA devices over NCCL where there are
+    any, else it and a plan for the CPU run on CPU processes over gloo. `out_dir` (default: nowhere) keeps `run-report.json` and `progress.jsonl`. Already inside
     torchrun or a SLURM job that sets RANK, this process is that rank and trains itself.
 
     Raises:
@@ -60,7 +60,7 @@ def run_plan(
     name = "plan" if isinstance(plan, Plan) else Path(plan).name
     require_trainable(loaded, byte_text=tokens is None)
     inside = "RANK" in os.environ
-    chosen = backend or _best_backend()
+    chosen = backend or _best_backend(loaded)
     if not inside:
         require_host(loaded, name, chosen)
     with tempfile.TemporaryDirectory(prefix="meshwright-run-") as temporary:
@@ -120,8 +120,9 @@ def _cuda_devices() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def _best_backend() -> Backend:
-    return "nccl" if _cuda_devices() else "gloo"
+def _best_backend(plan: Plan) -> Backend:
+    """A plan for CPU processes runs on them; one for GPUs takes them where there are any."""
+    return "nccl" if plan.cluster.gpu.kind != "cpu" and _cuda_devices() else "gloo"
 
 
 def _as_rank(

@@ -1,0 +1,73 @@
+"""`run_plan` from a file to a report, and what it says when this host cannot or a rank fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training import GPT, plan_for
+
+from cost_models.errors import HostError, InputError, RunError
+from cost_models.specs import catalog
+from executor.launch import run_plan
+from executor.report import load_report
+from planner.plan import save_plan
+
+
+def test_two_processes_train_and_report(tmp_path: Path) -> None:
+    """Every step is told once, the report is on disk, and it holds what was said."""
+    save_plan(plan_for("dp2 mbs2 zero1"), tmp_path / "plan.yaml")
+    told: list[dict[str, Any]] = []
+    report = run_plan(
+        tmp_path / "plan.yaml",
+        steps=3,
+        warm_up=1,
+        out_dir=tmp_path / "run",
+        backend="gloo",
+        on_step=told.append,
+    )
+    assert [step["step"] for step in told] == [1, 2, 3, 4]
+    assert [step["measured"] for step in told] == [False, True, True, True]
+    assert tuple(step["loss"] for step in told) == report.losses
+    assert report.losses[-1] < report.losses[0]
+    assert load_report(tmp_path / "run" / "run-report.json") == report
+    assert [rank.rank for rank in report.ranks] == [0, 1]
+    assert all(len(rank.wall_seconds) == 3 for rank in report.ranks)
+    assert report.quickest_step_seconds <= report.step_seconds
+    assert report.peak_bytes == max(rank.peak_bytes for rank in report.ranks)
+    assert report.environment.world_size == 2
+
+
+def test_a_plan_for_gpus_is_refused_here_with_both_numbers() -> None:
+    local = plan_for("mbs2")
+    cluster = catalog.load_cluster("dgx-a100-80gb").model_copy(update={"nodes": 8})
+    plan = local.model_copy(update={"cluster": cluster, "layout": local.layout.model_copy(update={"dp": 64})})
+    with pytest.raises(HostError, match=r"plan needs 64 GPUs; this host has \d+"):
+        run_plan(plan)
+
+
+def test_more_processes_than_the_cores_bear() -> None:
+    plan = plan_for("mbs2")
+    crowd = plan.model_copy(update={"layout": plan.layout.model_copy(update={"dp": 4096})})
+    with pytest.raises(HostError, match="needs 4096 processes"):
+        run_plan(crowd, backend="gloo")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"precision": "fp16"}, "fp32 or bf16, not in fp16"),
+        ({}, "needs a vocabulary of 256"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(change: dict[str, str], words: str) -> None:
+    plan = plan_for("mbs2", GPT if change else GPT | {"vocab_size": 100})
+    training = plan.training.model_copy(update=change)
+    with pytest.raises(InputError, match=words):
+        run_plan(plan.model_copy(update={"training": training}))
+
+
+def test_a_rank_that_fails_is_named_with_its_reason(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no token file"):
+        run_plan(plan_for("mbs2"), steps=1, backend="gloo", tokens=tmp_path / "missing.bin")

@@ -1,0 +1,99 @@
+"""The storage tracker against torch's own, and against what can be counted by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from processes import Processes
+from torch.distributed._tools.mem_tracker import MemTracker
+from training import GPT, plan_for
+
+from executor.storages import REST, StorageTracker
+from planner.plan import Plan
+
+
+def two_layers() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 8))
+
+
+def test_equals_torch_mem_tracker() -> None:
+    """Same model, same step: the same peak to the byte."""
+    model, x = two_layers(), torch.randn(32, 64)
+    theirs = MemTracker()
+    theirs.track_external(model, x)
+    with theirs:
+        model(x).sum().backward()
+    expected = theirs.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+    model.zero_grad()
+    ours = StorageTracker()
+    ours.name("weights", model.parameters())
+    ours.name(REST, [x])
+    with ours:
+        model(x).sum().backward()
+    assert sum(ours.peak.values()) == expected
+
+
+def test_what_dies_is_forgotten_and_what_shrinks_counts_less() -> None:
+    with StorageTracker() as tracker:
+        kept = torch.zeros(1000)
+        dropped = torch.zeros(500)
+        assert tracker.now[REST] == 6000
+        del dropped
+        assert tracker.now[REST] == 4000
+        kept.untyped_storage().resize_(0)
+        assert tracker.now[REST] == 0
+        kept.untyped_storage().resize_(4000)
+        tracker.name("weights", [kept[10:20]])
+        assert tracker.now == {REST: 0, "weights": 4000}
+    assert tracker.peak == {REST: 6000}
+
+
+def peak(plan: Plan) -> dict[str, int]:
+    """Measured parts of this rank, after a first step."""
+    from executor.batches import Batches
+    from executor.engine import Engine, Options
+    from executor.memory import measure_memory
+
+    engine = Engine(plan, torch.device("cpu"), Options())
+    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
+    place = engine.mesh["dp"].get_local_rank()
+    engine.step(*batches.slice(0, place, plan.layout.dp))
+    return measure_memory(engine, *batches.slice(1, place, plan.layout.dp))
+
+
+MEDIUM: dict[str, Any] = GPT | {"hidden_size": 64, "vocab_size": 512}
+STEP_COUNTER = 4
+"""AdamW keeps its step in a tensor of one element for each parameter, one here."""
+
+
+@pytest.mark.parametrize("layout", ["mbs2", "dp2 mbs2 zero0", "dp2 mbs2 zero1", "tp2 mbs2", "pp2 mbs2"])
+def test_states_are_what_the_plan_says(layout: str, processes: Processes) -> None:
+    """Weights, gradients and moments of ZeRO-0 and 1, to the byte."""
+    plan = plan_for(layout, MEDIUM)
+    ranks = processes.run(plan.layout.num_gpus, peak, plan)
+    per_stage = plan.layout.tp * plan.layout.dp
+    for rank, measured in enumerate(ranks):
+        predicted = plan.prediction.rank_memory[rank // per_stage]
+        assert measured["weights"] == predicted["weights"]
+        assert measured["gradients"] == predicted["gradients"]
+        assert measured["optimizer"] == predicted["optimizer"] + STEP_COUNTER
+
+
+def test_recomputing_keeps_less(processes: Processes) -> None:
+    """none > selective > full in everything that is not a state."""
+    rest = [
+        processes.run(1, peak, plan_for(f"mbs4 recompute={policy}", MEDIUM | {"num_layers": 8}))[0][REST]
+        for policy in ("none", "selective", "full")
+    ]
+    assert rest[0] > rest[1] > rest[2]
+
+
+def test_zero_keeps_less(processes: Processes) -> None:
+    """Each stage shards what the one before still held whole."""
+    totals = [
+        sum(processes.run(2, peak, plan_for(f"dp2 mbs1 zero{zero}", MEDIUM))[0].values())
+        for zero in (0, 1, 3)
+    ]
+    assert totals[0] > totals[1] > totals[2]

@@ -1,0 +1,85 @@
+"""The module has the parameters and runs the FLOPs that the cost model counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from training import GPT, LLAMA
+
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.workload.flops import forward_flops
+from cost_models.workload.parameters import padded_vocabulary, total_parameters
+from executor.engine import loss
+from executor.flops import FlopCounter
+from executor.models.initial import initialise
+from executor.models.transformer import Transformer
+
+SPECS: dict[str, dict[str, Any]] = {
+    "gpt": GPT,
+    "llama": LLAMA,
+    "qwen3": LLAMA | {"qk_norm": True, "head_dim": 16, "tied_embeddings": True},
+    "alibi": GPT | {"positions": "alibi", "attention_bias": False, "vocab_multiple": 96},
+    "squared": GPT | {"positions": "none", "activation": "squared-relu", "mlp_bias": False},
+}
+
+
+def build(fields: dict[str, Any], **slice_of: Any) -> tuple[TransformerSpec, Transformer]:
+    spec = TransformerSpec.model_validate(fields)
+    model = Transformer(spec, vocabulary=int(padded_vocabulary(spec, 1)), **slice_of)
+    initialise(model, 0, tied=spec.tied_embeddings)
+    return spec, model
+
+
+def test_a_gpt_block_has_12hh_plus_13h_parameters() -> None:
+    """h = 32: attention 4h² + 4h, MLP 8h² + 5h, two layer norms 4h."""
+    _, model = build(GPT)
+    assert sum(p.numel() for p in model.blocks["0"].parameters()) == 12 * 32**2 + 13 * 32
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_parameters_are_those_of_the_cost_model(name: str) -> None:
+    spec, model = build(SPECS[name])
+    assert sum(p.numel() for p in model.parameters()) == total_parameters(spec)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_flops_are_those_of_the_cost_model(name: str) -> None:
+    """Forward exactly; backward twice that, and the attention core 2.5 times, as it computes its scores again."""
+    spec, model = build(SPECS[name])
+    tokens = torch.arange(2 * 16).reshape(2, 16)
+    one = forward_flops(spec, 16)
+    with FlopCounter() as forward:
+        value = loss(model(tokens), tokens)
+    assert forward.products == 2 * (spec.num_layers * one.block_matrices + one.head)
+    if spec.positions != "alibi":  # a mask sends the core to plain matrix products
+        assert forward.attention == 2 * spec.num_layers * one.block_attention
+    with FlopCounter() as backward:
+        value.backward()  # type: ignore[no-untyped-call]
+    assert backward.attention == 2.5 * forward.attention
+    if spec.positions != "alibi":
+        assert backward.products == 2 * forward.products
+
+
+def test_a_slice_has_the_weights_of_the_whole() -> None:
+    """Initial values follow from names, so a stage starts with what one process would have."""
+    _, whole = build(GPT)
+    _, stage = build(GPT, first=2, count=2, has_embedding=False)
+    expected = dict(whole.named_parameters())
+    for name, parameter in stage.named_parameters():
+        same = expected["embedding.tokens.weight" if name == "head.weight" else name]
+        assert torch.equal(parameter, same), name
+
+
+def test_rotary_scores_depend_on_distance_only() -> None:
+    """Shifting queries and keys together leaves their products unchanged."""
+    from executor.models.attention import _rotate
+
+    generator = torch.Generator().manual_seed(0)
+    query, key = torch.randn(2, 1, 1, 1, 16, generator=generator).expand(2, 1, 1, 8, 16)
+    rotated_query, rotated_key = _rotate(query), _rotate(key)
+    scores = (rotated_query @ rotated_key.transpose(-1, -2))[0, 0]
+    for distance in range(8):
+        diagonal = scores.diagonal(-distance)
+        assert torch.allclose(diagonal, diagonal[0].expand_as(diagonal), atol=1e-4)
