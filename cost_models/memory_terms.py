@@ -7,11 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.memory.activations import activation_bytes
+from cost_models.memory.activations import ActivationBytes, activation_bytes
+from cost_models.memory.boundaries import boundary_bytes
 from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
-from cost_models.workload.parameters import parameters
+from cost_models.specs.layout import SCHEDULES
+from cost_models.workload.parameters import Parameters, parameters
 
 Array = npt.NDArray[np.float64]
 Term = dict[str, Array]
@@ -42,21 +44,24 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     states = state_bytes(question, columns)
     counts = parameters(question.model, columns.tp)
     kept = activation_bytes(question, columns)
+    boundaries = boundary_bytes(question, columns)
+    working = _working(question, columns, states, counts, kept.block)
+    head_live, head_working = _head(question, columns, kept, working)
     shared_head = question.model.tied_embeddings & (columns.pp == 1)
     head = counts.final_norm + np.where(shared_head, 0.0, counts.head_matrix)
     return MemoryTerms(
-        static={"buffers": _boundary_buffers(question, columns)},
+        static={"buffers": boundaries.every_rank},
         layer_static=_held(states, counts.block),
         layer_activation={"activations": kept.block},
         layer_update={"working": states.update * counts.block},
-        embedding_static=_held(states, counts.embedding),
+        embedding_static=_held(states, counts.embedding) | {"buffers": boundaries.first_rank},
         embedding_activation={"activations": kept.embedding},
         embedding_update={"working": states.update * counts.embedding},
-        head_static=_held(states, head),
-        head_activation={"activations": kept.head},
+        head_static=_held(states, head) | {"buffers": boundaries.last_rank},
+        head_activation={"activations": head_live},
         head_update={"working": states.update * head},
-        working={"working": _working(question, columns, states, counts.block, kept.block)},
-        head_working={"working": kept.logits + states.gathered * head},
+        working={"working": working},
+        head_working={"working": head_working},
     )
 
 
@@ -75,26 +80,36 @@ def _held(states: StateBytes, module_parameters: Array) -> Term:
 
 
 def _working(
-    question: Question, columns: LayoutColumns, states: StateBytes, block_parameters: Array, kept: Array
+    question: Question, columns: LayoutColumns, states: StateBytes, counts: Parameters, kept: Array
 ) -> Array:
     """(N, P) largest temporary set of one block: what is recomputed, gradients on their way, gathered weights.
 
-    ZeRO-3 holds the block at work and the one fetched ahead, and the full gradient of one block before it is scattered.
+    The widest moment of the backward pass holds the gradient of the residual stream, that of the MLP's inner activation
+    and, unless products add into the gradient buffer themselves, that of the matrix between. ZeRO-3 holds the weights of
+    the block at work, and ZeRO-2 and 3 its full gradient once more while it is scattered.
     """
     model, training = question.model, question.training
     tokens = (columns.mbs * training.sequence_length).astype(np.float64)
-    up = 2 if model.gated_mlp else 1
-    widest = np.maximum(up * model.ffn_hidden_size, model.query_size + 2 * model.kv_size) / columns.tp
-    in_flight = training.element_bytes * tokens * (widest + model.hidden_size)
-    gathered = 3 * states.gathered * block_parameters
+    inner = tokens * model.ffn_hidden_size / columns.tp
+    matrix = model.hidden_size * model.ffn_hidden_size / columns.tp
+    new_gradient = np.zeros(len(columns)) if question.stack.fused_gradient_accumulation else matrix
+    widest = np.maximum(inner + new_gradient, 2 * inner if model.gated_mlp else 0.0)
+    in_flight = training.element_bytes * (tokens * model.hidden_size + widest)
+    sharding = (states.gathered + states.scattering) * counts.block
     recomputed: Array = kept[:, :1] - kept
-    total_working: Array = recomputed + (in_flight + gathered)[:, None]
-    return total_working
+    working: Array = recomputed + (in_flight + sharding)[:, None]
+    return working
 
 
-def _boundary_buffers(question: Question, columns: LayoutColumns) -> Array:
-    """Receive and send buffers of a stage: activations and gradients of one microbatch each way."""
-    tokens = columns.mbs * question.training.sequence_length
-    message = tokens * question.model.hidden_size * question.training.element_bytes
-    split = np.where(columns.sp == 1, columns.tp, 1)
-    return np.where(columns.pp > 1, 2 * message / split, 0.0)
+def _head(
+    question: Question, columns: LayoutColumns, kept: ActivationBytes, working: Array
+) -> tuple[Array, Array]:
+    """(kept per live microbatch, most held at once beyond a block's working set) of the last stage, (N,) each.
+
+    While the loss runs backward no block does, so the head's moment counts only where it exceeds a block's. Schedules
+    that run backward at once have one microbatch in the head, which belongs to that moment; GPipe keeps them all.
+    """
+    collects = columns.schedule == SCHEDULES.index("gpipe")
+    live = kept.head + kept.log_probabilities
+    moment = kept.loss_gradients + np.where(collects, 0.0, live)
+    return np.where(collects, live, 0.0), np.maximum(0.0, moment - working[:, 0])

@@ -20,7 +20,7 @@ from cost_models.specs.hardware import HardwareProfile
 
 _HUBER = 0.05
 """Relative error beyond which a run pulls linearly: a mistranscribed row must not move a constant far."""
-_PULL = 0.3
+_PULL = 0.1
 """Log-distance from the default that costs as much as one run being 5 % off."""
 _FIRST_STEP, _LAST_STEP = 0.16, 0.005
 """Relative step of the pattern search, first and last."""

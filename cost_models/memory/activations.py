@@ -37,8 +37,10 @@ class ActivationBytes:
     embedding: Array
     head: Array
     """Kept by the final norm and the output product."""
-    logits: Array
-    """The largest set of logits-shaped tensors alive at once in the loss."""
+    log_probabilities: Array
+    """Kept by the loss, in fp32."""
+    loss_gradients: Array
+    """Logits-shaped temporaries of the loss's backward pass at its widest moment."""
 
 
 def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBytes:
@@ -59,12 +61,17 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
         selective = none - core
     vocabulary = padded_vocabulary(model, columns.tp) / (columns.tp if stack.loss_parallel else 1)
     logits = tokens * vocabulary
-    copies = (element + _FP32) if stack.fp32_logits and element < _FP32 else 2 * element
+    stored = _FP32 if stack.fp32_logits else element
+    piped = np.where(
+        columns.pp > 1, element, 0.0
+    )  # a pipeline stage keeps its output until the step is done with it
+    in_place = stack.fused_elementwise  # a fused loss overwrites what it kept with its gradient
     return ActivationBytes(
         block=np.stack([none, selective, element * outside], axis=-1),
         embedding=mask,
         head=2 * element * outside,
-        logits=logits * copies,
+        log_probabilities=logits * stored,
+        loss_gradients=logits * (element if in_place else 2 * stored + piped),
     )
 
 

@@ -30,6 +30,8 @@ class StateBytes:
     optimizer: Array
     gathered: Array
     """Unsharded weights of a block while it computes (ZeRO-3), bytes per parameter."""
+    scattering: Array
+    """Full gradients on their way into the reduction (ZeRO-2 and 3), bytes per parameter."""
     update: Array
     """Temporaries of the optimizer step, bytes per parameter."""
 
@@ -50,12 +52,21 @@ def state_bytes(question: Question, columns: LayoutColumns) -> StateBytes:
     extra_gradient = compute if stack.gradients_in_weight_dtype and mixed else 0.0
     moments = _MOMENTS[training.optimizer] * STATE_BYTES[training.state_dtype]
     dp = columns.dp.astype(np.float64)
+    sharded = (columns.zero >= 2) & (dp > 1)
     shard = {stage: np.where(columns.zero >= stage, dp, 1.0) for stage in (1, 2, 3)}
     gradient_shard = np.ones(dp.shape) if stack.unsharded_gradients_until_sync else shard[2]
     return StateBytes(
-        weights=weight / shard[3],
+        weights=weight / shard[3] + _sharded_copy(question, columns, weight),
         gradients=(gradient + extra_gradient) / gradient_shard,
         optimizer=(master + moments) / shard[1],
-        gathered=np.where((columns.zero == 3) & (dp > 1), compute, 0.0),
+        gathered=np.where(sharded & (columns.zero == 3), compute, 0.0),
+        scattering=np.where(sharded, gradient, 0.0),
         update=stack.optimizer_temporary_bytes / shard[1],
     )
+
+
+def _sharded_copy(question: Question, columns: LayoutColumns, weight: float) -> Array:
+    """ZeRO-2 by `fully_shard` holds its shard of the weights beside the gathered copy it computes with."""
+    dp = columns.dp.astype(np.float64)
+    twice = (columns.zero == 2) & (dp > 1) & (not question.stack.master_weights)
+    return np.where(twice, weight / dp, 0.0)

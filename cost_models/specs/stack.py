@@ -41,6 +41,8 @@ class StackSpec(Spec):
     """ZeRO-3 gathers weights again for each microbatch (reshard after forward)."""
     unsharded_gradients_until_sync: bool = False
     """ZeRO-2/3 with accumulation keeps full gradients until the last microbatch."""
+    retains_boundary_tensors: bool = False
+    """Gradients received from the next stage (and with several chunks a rank what was sent) live until the step ends."""
     optimizer_temporary_bytes: float = Field(default=0.0, ge=0.0)
     """Bytes per parameter (of the optimizer's shard) that the update holds for a moment; 0 for a fused one."""
     fp32_logits: bool = True

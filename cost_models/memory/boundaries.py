@@ -1,0 +1,48 @@
+"""Tensors of the stage boundaries that a pipeline rank holds beyond the activations of its own blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.question import Question
+from cost_models.specs.columns import LayoutColumns
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundaryBytes:
+    """Bytes, each (N,)."""
+
+    every_rank: Array
+    first_rank: Array
+    """What the rank with the first stage holds more (less, where negative): it sends no gradients back."""
+    last_rank: Array
+    """Likewise: the last stage sends no activations on and receives no gradients."""
+
+
+def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
+    """One buffer each way, or what a stack that retains them accumulates over the step's microbatches.
+
+    `torch.distributed.pipelining` keeps the received gradient of every microbatch until the step ends; with several
+    chunks a rank also what it sent, both ways, so a stage holds three tensors a microbatch (the first two, the last one).
+    """
+    tokens = columns.mbs * question.training.sequence_length
+    tensor = tokens * question.model.hidden_size * question.training.element_bytes
+    tensor = tensor / np.where(columns.sp == 1, columns.tp, 1)
+    piped = columns.pp > 1
+    if not question.stack.retains_boundary_tensors:
+        none = np.zeros(len(columns))
+        return BoundaryBytes(every_rank=np.where(piped, 2 * tensor, 0.0), first_rank=none, last_rank=none)
+    tensor = np.where(piped, tensor, 0.0)
+    held = tensor * columns.microbatches(question.training.global_batch)
+    waiting = 2 * tensor * ((columns.vpp - 1) * columns.pp + 1)  # live microbatches have no gradients yet
+    chunked = columns.vpp > 1
+    return BoundaryBytes(
+        every_rank=np.where(chunked, 3 * columns.vpp * held - waiting, held),
+        first_rank=np.where(chunked, -held, 0.0),
+        last_rank=np.where(chunked, -2 * held, -held),
+    )
