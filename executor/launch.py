@@ -48,8 +48,9 @@ def run_plan(
     """Train `steps` measured steps after `warm_up` and return what was measured.
 
     Starts one process for each rank with torchrun: a plan for GPUs runs on CUDA devices over NCCL where there are
-    any, else it and a plan for the CPU run on CPU processes over gloo. `out_dir` (default: nowhere) keeps `run-report.json` and `progress.jsonl`. Already inside
-    torchrun or a SLURM job that sets RANK, this process is that rank and trains itself.
+    any, else it and a plan for the CPU run on CPU processes over gloo. `out_dir` (default: nowhere) keeps
+    `run-report.json` and `progress.jsonl`. Already inside torchrun or a SLURM job that sets RANK, this process is
+    that rank and trains itself.
 
     Raises:
         InputError: the plan cannot be trained: its precision, its vocabulary, its text.
