@@ -91,3 +91,16 @@ def test_adamw_trains_the_same_under_sharding(processes: Processes) -> None:
         plan = plan_for(layout)
         got = processes.run(2, train, plan, STEPS, False)[0]
         assert got == [pytest.approx(pair, rel=1e-4) for pair in expected]
+
+
+@pytest.mark.parametrize(
+    "layout", ["mbs2", "dp2 mbs2 zero1", "dp2 mbs2 zero3", "tp2 sp mbs2", "pp2 dp2 mbs2 zero1"]
+)
+def test_sixteen_bits_follow_the_curve(
+    layout: str, processes: Processes, references: dict[str, list[tuple[float, float]]]
+) -> None:
+    """Weights in bf16 with an fp32 master stay within rounding of fp32."""
+    plan = plan_for(layout, precision="bf16")
+    curve = processes.run(plan.layout.num_gpus, train, plan, STEPS, True)[0]
+    for (value, _), (expected, _) in zip(curve, references["gpt"], strict=True):
+        assert value == pytest.approx(expected, rel=2e-3)
