@@ -85,7 +85,7 @@ def _working(
     """(N, P) largest temporary set of one block: what is recomputed, gradients on their way, gathered weights.
 
     The widest moment of the backward pass holds the gradient of the residual stream, that of the MLP's inner activation
-    and, unless products add into the gradient buffer themselves, that of the matrix between. ZeRO-3 holds the weights of
+    and, unless products add into the gradient buffer themselves, that of the matrix between. ZeRO-3 holds weights of
     the block at work, and ZeRO-2 and 3 its full gradient once more while it is scattered.
     """
     model, training = question.model, question.training

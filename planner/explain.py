@@ -83,7 +83,7 @@ def binding(question: Question, estimate: Estimate) -> Binding:
     roomy = with_memory(question, UNLIMITED)
     tempting = []
     for layout in _neighbours(estimate.layout):
-        if check(question.model, question.cluster, question.training, layout):
+        if check(question, layout):
             continue
         priced = price(question, place(roomy, layout))
         if priced.peak_bytes > estimate.memory_limit and _gain(estimate, priced) > NEXT_TO_NOTHING:
@@ -123,7 +123,7 @@ def why_not(question: Question, estimate: Estimate, text: str) -> WhyNot:
         InputError: `text` is not a layout.
     """
     layout = parse_layout(text)
-    problems = check(question.model, question.cluster, question.training, layout)
+    problems = check(question, layout)
     if problems:
         return WhyNot(layout=text, reason="illegal", problems=tuple(problems))
     priced = _best_placed(question, layout, recompute_given="recompute=" in text)

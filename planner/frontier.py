@@ -38,7 +38,7 @@ def frontier_frame(question: Question, chosen: Estimate | None = None) -> pd.Dat
     """
     import pandas as pd
 
-    columns = enumerate_layouts(question.model, question.cluster, question.training, Restrictions())
+    columns = enumerate_layouts(question, Restrictions())
     prices = balanced_prices(question, columns)
     limit = memory_limit(question) if chosen is None else chosen.memory_limit
     cheap = pd.DataFrame(_cheap_rows(question, columns, prices))

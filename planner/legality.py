@@ -14,22 +14,12 @@ import numpy.typing as npt
 
 from cost_models import schedules
 from cost_models.errors import InputError, Problem
-from cost_models.specs.cluster import ClusterSpec
+from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import SCHEDULES, Layout
-from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 
 Bools = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """What legality depends on besides the layout."""
-
-    model: TransformerSpec
-    cluster: ClusterSpec
-    training: TrainingSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +35,12 @@ class Rule:
     """One named condition; `broken` takes N layouts and returns (N,) booleans."""
 
     name: str
-    broken: Callable[[Context, LayoutColumns], Bools]
-    sentence: Callable[[Context, Layout], Words]
+    broken: Callable[[Question, LayoutColumns], Bools]
+    sentence: Callable[[Question, Layout], Words]
 
 
-def _uses_every_gpu(context: Context, layout: Layout) -> Words:
-    have, cluster = context.cluster.num_gpus, context.cluster
+def _uses_every_gpu(question: Question, layout: Layout) -> Words:
+    have, cluster = question.cluster.num_gpus, question.cluster
     what = f"layout `{layout}` uses {layout.num_gpus:,} GPUs; cluster `{cluster.name}` has {have:,}"
     fits, rest = divmod(have, layout.tp * layout.pp)
     if fits and not rest:
@@ -59,35 +49,35 @@ def _uses_every_gpu(context: Context, layout: Layout) -> Words:
     return Words(what, f"add {more_nodes:,} nodes" if more_nodes > 0 and not partial else "")
 
 
-def _tensor_group_in_node(context: Context, layout: Layout) -> Words:
-    size = context.cluster.gpus_per_node
+def _tensor_group_in_node(question: Question, layout: Layout) -> Words:
+    size = question.cluster.gpus_per_node
     return Words(f"`tp{layout.tp}` does not divide a node of {size} GPUs", _degrees("tp", size, size))
 
 
-def _splits(count: Callable[[TransformerSpec], int], noun: str) -> Callable[[Context, Layout], Words]:
-    def sentence(context: Context, layout: Layout) -> Words:
-        total = count(context.model)
-        hint = _degrees("tp", total, context.cluster.gpus_per_node)
+def _splits(count: Callable[[TransformerSpec], int], noun: str) -> Callable[[Question, Layout], Words]:
+    def sentence(question: Question, layout: Layout) -> Words:
+        total = count(question.model)
+        hint = _degrees("tp", total, question.cluster.gpus_per_node)
         return Words(f"`tp{layout.tp}` splits {total:,} {noun}", hint)
 
     return sentence
 
 
-def _every_stage_has_a_block(context: Context, layout: Layout) -> Words:
-    stages, blocks = layout.num_stages, context.model.num_layers
+def _every_stage_has_a_block(question: Question, layout: Layout) -> Words:
+    stages, blocks = layout.num_stages, question.model.num_layers
     written = f"pp{layout.pp} vpp{layout.vpp}" if layout.vpp > 1 else f"pp{layout.pp}"
     return Words(f"`{written}` makes {stages:,} stages; the model has {blocks} blocks")
 
 
-def _chunks_are_equal(context: Context, layout: Layout) -> Words:
-    blocks, written = context.model.num_layers, f"pp{layout.pp} vpp{layout.vpp}"
+def _chunks_are_equal(question: Question, layout: Layout) -> Words:
+    blocks, written = question.model.num_layers, f"pp{layout.pp} vpp{layout.vpp}"
     fitting = [f"vpp{vpp}" for vpp in range(2, blocks // layout.pp + 1) if blocks % (layout.pp * vpp) == 0]
     what = f"interleaved stages are equal, and {blocks} blocks do not divide into `{written}`"
     return Words(what, f"{_either(fitting)} divides them, or give `layers=`" if fitting else "give `layers=`")
 
 
-def _batch_divides(context: Context, layout: Layout) -> Words:
-    batch, together = context.training.global_batch, layout.dp * layout.mbs
+def _batch_divides(question: Question, layout: Layout) -> Words:
+    batch, together = question.training.global_batch, layout.dp * layout.mbs
     below = batch // together * together
     neighbours = f"{below} and {below + together} are" if below else f"{together} is"
     return Words(
@@ -96,37 +86,45 @@ def _batch_divides(context: Context, layout: Layout) -> Words:
     )
 
 
-def _zero_needs_replicas(context: Context, layout: Layout) -> Words:
+def _zero_needs_replicas(question: Question, layout: Layout) -> Words:
     return Words(f"`zero{layout.zero}` shards over dp, which is 1 here", "write zero0")
 
 
-def _sequence_parallel_needs_tensor(context: Context, layout: Layout) -> Words:
+def _stack_has_no_zero(question: Question, layout: Layout) -> Words:
+    stages = [f"zero{stage}" for stage in question.stack.zero_stages]
+    return Words(
+        f"software stack `{question.stack.name}` cannot run `zero{layout.zero}`",
+        f"it has {_either(stages)}; `--stack` names another",
+    )
+
+
+def _sequence_parallel_needs_tensor(question: Question, layout: Layout) -> Words:
     return Words(
         f"`sp` splits the sequence over tp, and tp{layout.tp} has one rank",
         "leave out `sp`, or use tp2 or more",
     )
 
 
-def _sequence_divides(context: Context, layout: Layout) -> Words:
-    return Words(f"`sp` splits a sequence of {context.training.sequence_length} tokens over tp{layout.tp}")
+def _sequence_divides(question: Question, layout: Layout) -> Words:
+    return Words(f"`sp` splits a sequence of {question.training.sequence_length} tokens over tp{layout.tp}")
 
 
-def _chunks_need_a_pipeline(context: Context, layout: Layout) -> Words:
+def _chunks_need_a_pipeline(question: Question, layout: Layout) -> Words:
     return Words(f"`vpp{layout.vpp}` interleaves chunks over pp, which is 1 here", "leave out `vpp`")
 
 
-def _schedule_needs_a_pipeline(context: Context, layout: Layout) -> Words:
+def _schedule_needs_a_pipeline(question: Question, layout: Layout) -> Words:
     return Words(f"`schedule={layout.schedule}` needs pp2 or more", "leave out `schedule`")
 
 
-def _schedule_runs(context: Context, layout: Layout) -> Words:
-    microbatches = layout.microbatches(context.training.global_batch)
+def _schedule_runs(question: Question, layout: Layout) -> Words:
+    microbatches = layout.microbatches(question.training.global_batch)
     return Words(schedules.legal(layout.schedule, layout.pp, layout.vpp, microbatches) or "")
 
 
-def _schedule_refuses(context: Context, x: LayoutColumns) -> Bools:
+def _schedule_refuses(question: Question, x: LayoutColumns) -> Bools:
     """The scalar rule of each schedule, asked once for every distinct (schedule, pp, vpp, microbatches)."""
-    shapes = np.stack([x.schedule, x.pp, x.vpp, x.microbatches(context.training.global_batch)], axis=1)
+    shapes = np.stack([x.schedule, x.pp, x.vpp, x.microbatches(question.training.global_batch)], axis=1)
     distinct, index = np.unique(shapes, axis=0, return_inverse=True)
     refused = [
         schedules.legal(SCHEDULES[schedule], pp, vpp, microbatches) is not None
@@ -147,67 +145,72 @@ EQUAL_CHUNKS = "interleaved stages are equal"
 RULES: tuple[Rule, ...] = (
     Rule(
         name="uses every GPU",
-        broken=lambda c, x: _product(x.tp, x.pp, x.dp) != c.cluster.num_gpus,
+        broken=lambda q, x: _product(x.tp, x.pp, x.dp) != q.cluster.num_gpus,
         sentence=_uses_every_gpu,
     ),
     Rule(
         name="tensor group lies in one node",
-        broken=lambda c, x: c.cluster.gpus_per_node % x.tp != 0,
+        broken=lambda q, x: q.cluster.gpus_per_node % x.tp != 0,
         sentence=_tensor_group_in_node,
     ),
     Rule(
         name="tp divides the heads",
-        broken=lambda c, x: c.model.num_heads % x.tp != 0,
+        broken=lambda q, x: q.model.num_heads % x.tp != 0,
         sentence=_splits(lambda model: model.num_heads, "attention heads"),
     ),
     Rule(
         name="tp divides the key/value heads",
-        broken=lambda c, x: c.model.num_kv_heads % x.tp != 0,
+        broken=lambda q, x: q.model.num_kv_heads % x.tp != 0,
         sentence=_splits(lambda model: model.num_kv_heads, "key/value heads"),
     ),
     Rule(
         name="tp divides the MLP",
-        broken=lambda c, x: c.model.ffn_hidden_size % x.tp != 0,
+        broken=lambda q, x: q.model.ffn_hidden_size % x.tp != 0,
         sentence=_splits(lambda model: model.ffn_hidden_size, "columns of the MLP"),
     ),
     Rule(
         name="every stage has a block",
-        broken=lambda c, x: _product(x.pp, x.vpp) > c.model.num_layers,
+        broken=lambda q, x: _product(x.pp, x.vpp) > q.model.num_layers,
         sentence=_every_stage_has_a_block,
     ),
     Rule(
         name=EQUAL_CHUNKS,
-        broken=lambda c, x: (x.vpp > 1) & (np.fmod(float(c.model.num_layers), _product(x.pp, x.vpp)) != 0),
+        broken=lambda q, x: (x.vpp > 1) & (np.fmod(float(q.model.num_layers), _product(x.pp, x.vpp)) != 0),
         sentence=_chunks_are_equal,
     ),
     Rule(
         name="batch divides into microbatches",
-        broken=lambda c, x: np.fmod(float(c.training.global_batch), _product(x.dp, x.mbs)) != 0,
+        broken=lambda q, x: np.fmod(float(q.training.global_batch), _product(x.dp, x.mbs)) != 0,
         sentence=_batch_divides,
     ),
     Rule(
         name="ZeRO needs replicas",
-        broken=lambda c, x: (x.zero > 0) & (x.dp == 1),
+        broken=lambda q, x: (x.zero > 0) & (x.dp == 1),
         sentence=_zero_needs_replicas,
     ),
     Rule(
+        name="the stack has this ZeRO stage",
+        broken=lambda q, x: ~np.isin(x.zero, q.stack.zero_stages),
+        sentence=_stack_has_no_zero,
+    ),
+    Rule(
         name="sequence parallelism needs tensor parallelism",
-        broken=lambda c, x: (x.sp == 1) & (x.tp == 1),
+        broken=lambda q, x: (x.sp == 1) & (x.tp == 1),
         sentence=_sequence_parallel_needs_tensor,
     ),
     Rule(
         name="tp divides the sequence",
-        broken=lambda c, x: (x.sp == 1) & (c.training.sequence_length % x.tp != 0),
+        broken=lambda q, x: (x.sp == 1) & (q.training.sequence_length % x.tp != 0),
         sentence=_sequence_divides,
     ),
     Rule(
         name="chunks need a pipeline",
-        broken=lambda c, x: (x.vpp > 1) & (x.pp == 1),
+        broken=lambda q, x: (x.vpp > 1) & (x.pp == 1),
         sentence=_chunks_need_a_pipeline,
     ),
     Rule(
         name="GPipe needs a pipeline",
-        broken=lambda c, x: (x.schedule == SCHEDULES.index("gpipe")) & (x.pp == 1),
+        broken=lambda q, x: (x.schedule == SCHEDULES.index("gpipe")) & (x.pp == 1),
         sentence=_schedule_needs_a_pipeline,
     ),
 )
@@ -216,42 +219,38 @@ SCHEDULE_RULE = Rule(name="the schedule can run", broken=_schedule_refuses, sent
 """Asked last, and only of layouts whose batch divides: it speaks of microbatches."""
 
 
-def legal_rows(context: Context, columns: LayoutColumns) -> Bools:
+def legal_rows(question: Question, columns: LayoutColumns) -> Bools:
     """(N,): which layouts break no rule."""
     legal = np.ones(len(columns), dtype=np.bool_)
     for rule in RULES:
-        legal &= ~rule.broken(context, columns)
+        legal &= ~rule.broken(question, columns)
     candidates = np.flatnonzero(legal)
-    legal[candidates] = ~SCHEDULE_RULE.broken(context, columns.rows(candidates))
+    legal[candidates] = ~SCHEDULE_RULE.broken(question, columns.rows(candidates))
     return legal
 
 
-def objections(context: Context, layout: Layout) -> list[tuple[Rule, Words]]:
+def objections(question: Question, layout: Layout) -> list[tuple[Rule, Words]]:
     """Every rule the layout breaks, with its words; empty for a legal layout."""
     columns = LayoutColumns.of([layout])
     asked = [rule for rule in RULES if not (layout.layers and rule.name == EQUAL_CHUNKS)]
-    broken = [rule for rule in asked if rule.broken(context, columns)[0]]
-    if not broken and SCHEDULE_RULE.broken(context, columns)[0]:
+    broken = [rule for rule in asked if rule.broken(question, columns)[0]]
+    if not broken and SCHEDULE_RULE.broken(question, columns)[0]:
         broken = [SCHEDULE_RULE]
-    return [(rule, rule.sentence(context, layout)) for rule in broken]
+    return [(rule, rule.sentence(question, layout)) for rule in broken]
 
 
-def check(
-    model: TransformerSpec, cluster: ClusterSpec, training: TrainingSpec, layout: Layout
-) -> list[Problem]:
+def check(question: Question, layout: Layout) -> list[Problem]:
     """What is wrong with a layout, all problems at once; where it is placed, with its placement too."""
-    return [problem for problem, _ in _problems(model, cluster, training, layout)]
+    return [problem for problem, _ in _problems(question, layout)]
 
 
-def require_legal(
-    model: TransformerSpec, cluster: ClusterSpec, training: TrainingSpec, layout: Layout
-) -> None:
+def require_legal(question: Question, layout: Layout) -> None:
     """Nothing for a legal layout.
 
     Raises:
         InputError: with every broken rule and the hint of the first.
     """
-    problems = _problems(model, cluster, training, layout)
+    problems = _problems(question, layout)
     if len(problems) == 1:
         raise InputError(problems[0][0].what, hint=problems[0][1])
     if problems:
@@ -262,13 +261,10 @@ def require_legal(
         )
 
 
-def _problems(
-    model: TransformerSpec, cluster: ClusterSpec, training: TrainingSpec, layout: Layout
-) -> list[tuple[Problem, str]]:
-    context = Context(model=model, cluster=cluster, training=training)
-    found = [(Problem("", words.what), words.hint) for _, words in objections(context, layout)]
-    if layout.layers and sum(layout.layers) != model.num_layers:
-        placed = f"`layers` places {sum(layout.layers)} blocks; the model has {model.num_layers}"
+def _problems(question: Question, layout: Layout) -> list[tuple[Problem, str]]:
+    found = [(Problem("", words.what), words.hint) for _, words in objections(question, layout)]
+    if layout.layers and sum(layout.layers) != question.model.num_layers:
+        placed = f"`layers` places {sum(layout.layers)} blocks; the model has {question.model.num_layers}"
         found.append((Problem("", placed), "leave out `layers` to have them placed"))
     if layout.layers and min(layout.layers) == 0:
         found.append(

@@ -97,6 +97,17 @@ class Plan(Spec):
     certificate: Certificate | None = None
     """None for a layout that was asked for, not searched."""
 
+    @property
+    def question(self) -> Question:
+        """What was asked."""
+        return Question(
+            model=self.model,
+            cluster=self.cluster,
+            training=self.training,
+            stack=self.stack,
+            hardware=self.hardware,
+        )
+
 
 _HEADER = """\
 # A Meshwright plan: inputs, layout, prediction and proof.
@@ -180,7 +191,7 @@ def load_plan(path: str | Path) -> Plan:
     if not str(path).endswith(".json") and not Path(path).read_text("utf-8").rstrip().endswith(_END):
         raise InputError(f"`{path}` is cut short: it does not end with `{_END}`", hint="plan again")
     plan = validate(document, Plan)
-    problems = check(plan.model, plan.cluster, plan.training, plan.layout)
+    problems = check(plan.question, plan.layout)
     if not plan.layout.layers:
         problems.append(Problem("", "the layout does not place its blocks (`layers=`)"))
     if problems:

@@ -72,7 +72,7 @@ class PricedSpace:
 def price_space(question: Question, limits: Restrictions) -> PricedSpace:
     """Enumerate and price; raises InfeasibleError where no layout is legal."""
     policies = limits.recompute(question.training)
-    columns = enumerate_layouts(question.model, question.cluster, question.training, limits)
+    columns = enumerate_layouts(question, limits)
     if not len(columns):
         restricted = limits != Restrictions()
         raise InfeasibleError(

@@ -100,7 +100,7 @@ def place(question: Question, layout: Layout) -> Layout:
     Raises:
         InputError: the layout breaks a rule of `planner.legality`.
     """
-    require_legal(question.model, question.cluster, question.training, layout)
+    require_legal(question, layout)
     if layout.layers:
         return layout
     if layout.vpp > 1:

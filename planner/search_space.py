@@ -10,12 +10,12 @@ from itertools import product
 import numpy as np
 
 from cost_models.errors import InputError, Problem, did_you_mean
-from cost_models.specs.cluster import ClusterSpec
+from cost_models.question import Question
 from cost_models.specs.columns import Ints, LayoutColumns
 from cost_models.specs.layout import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from planner.legality import Bools, Context, legal_rows
+from planner.legality import Bools, legal_rows
 
 AXES = ("tp", "pp", "vpp", "dp", "mbs", "zero", "sp", "schedule")
 """The columns a layout is searched over; recompute is chosen stage by stage inside each layout."""
@@ -119,14 +119,12 @@ def _collect(flag: str, words: Sequence[str], problems: list[Problem]) -> dict[s
     return values
 
 
-def enumerate_layouts(
-    model: TransformerSpec, cluster: ClusterSpec, training: TrainingSpec, restrictions: Restrictions
-) -> LayoutColumns:
+def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutColumns:
     """Every layout that breaks no rule of `planner.legality` and keeps to the restrictions.
 
     The candidates are the divisors of GPUs and batch; the rules do the rest.
     """
-    context = Context(model=model, cluster=cluster, training=training)
+    model, cluster, training = question.model, question.cluster, question.training
     blocks = [
         _candidates(model, training, tp, pp, cluster.num_gpus // (tp * pp))
         for tp in _divisors(cluster.gpus_per_node)
@@ -136,7 +134,7 @@ def enumerate_layouts(
     ]
     columns = _columns(np.concatenate(blocks) if blocks else np.empty((0, len(AXES)), dtype=np.int64))
     columns = columns.rows(np.flatnonzero(restrictions.allows(columns)))
-    return columns.rows(np.flatnonzero(legal_rows(context, columns)))
+    return columns.rows(np.flatnonzero(legal_rows(question, columns)))
 
 
 def _candidates(model: TransformerSpec, training: TrainingSpec, tp: int, pp: int, dp: int) -> Ints:

@@ -28,7 +28,7 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
     """One buffer each way, or what a stack that retains them accumulates over the step's microbatches.
 
     `torch.distributed.pipelining` keeps the received gradient of every microbatch until the step ends; with several
-    chunks a rank also what it sent, both ways, so a stage holds three tensors a microbatch (the first two, the last one).
+    chunks a rank also what it sent, both ways, so a stage holds three tensors a microbatch (the first two).
     """
     tokens = columns.mbs * question.training.sequence_length
     tensor = tokens * question.model.hidden_size * question.training.element_bytes

@@ -15,6 +15,8 @@ class StackSpec(Spec):
 
     kind: Literal["stack"] = "stack"
     name: Name
+    zero_stages: tuple[Literal[0, 1, 2, 3], ...] = (0, 1, 2, 3)
+    """ZeRO stages the stack can run (0 is needed where nothing is replicated)."""
     attention: Literal["unfused", "fused-softmax", "flash"] = "flash"
     """`flash` never stores the s × s scores; `fused-softmax` reads and writes them once; `unfused` several times."""
     fused_elementwise: bool = True
@@ -42,7 +44,7 @@ class StackSpec(Spec):
     unsharded_gradients_until_sync: bool = False
     """ZeRO-2/3 with accumulation keeps full gradients until the last microbatch."""
     retains_boundary_tensors: bool = False
-    """Gradients received from the next stage (and with several chunks a rank what was sent) live until the step ends."""
+    """Gradients received from the next one (with several chunks a rank also what was sent) live until the step ends."""
     optimizer_temporary_bytes: float = Field(default=0.0, ge=0.0)
     """Bytes per parameter (of the optimizer's shard) that the update holds for a moment; 0 for a fused one."""
     fp32_logits: bool = True

@@ -9,7 +9,7 @@ from cost_models.asking import ask
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.specs.loading import resolve_cluster, resolve_model, resolve_training
-from planner.plan import Plan, load_plan
+from planner.plan import load_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ def question_of(asked: Asked) -> tuple[Question, tuple[str, ...]]:
     if asked.replay is not None:
         if asked.model or asked.cluster:
             raise InputError("--replay takes its question from the plan", hint="leave out MODEL and CLUSTER")
-        return question_of_plan(load_plan(asked.replay)), ()
+        return load_plan(asked.replay).question, ()
     missing = [noun for noun, value in (("MODEL", asked.model), ("CLUSTER", asked.cluster)) if not value]
     if missing:
         raise InputError(
@@ -55,14 +55,3 @@ def question_of(asked: Asked) -> tuple[Question, tuple[str, ...]]:
     )
     question = ask(model.spec, cluster, training, stack=asked.stack, profile=asked.profile)
     return question, model.assumptions
-
-
-def question_of_plan(plan: Plan) -> Question:
-    """The question a plan answers, from the plan alone."""
-    return Question(
-        model=plan.model,
-        cluster=plan.cluster,
-        training=plan.training,
-        stack=plan.stack,
-        hardware=plan.hardware,
-    )

@@ -12,7 +12,6 @@ from cost_models.question import Question
 from meshwright.output import Output
 from meshwright.records import JSON_SCHEMA, estimate_record
 from meshwright.render.comparison import comparison_table
-from meshwright.verbs.asking import question_of_plan
 from meshwright.verbs.estimating import priced_layout
 from planner.compare import compare as compare_estimates
 from planner.plan import load_plan
@@ -54,7 +53,7 @@ def estimates_of(choices: Sequence[str]) -> list[Estimate]:
     for choice in choices:
         if _is_file(choice):
             plan = load_plan(Path(choice))
-            asked = question_of_plan(plan)
+            asked = plan.question
             question = question or asked
             estimates.append(price(asked, plan.layout))
         elif question is None:

@@ -53,5 +53,5 @@ def priced_layout(question: Question, text: str) -> Estimate:
         InputError: not a layout, or one that cannot run.
     """
     layout = parse_layout(text)
-    require_legal(question.model, question.cluster, question.training, layout)
+    require_legal(question, layout)
     return price(question, place(question, layout))

@@ -14,7 +14,6 @@ from meshwright.progress import progress
 from meshwright.records import JSON_SCHEMA, breakdown_rows, estimate_record, question_record
 from meshwright.render.explanation import explanation_text, why_not_text
 from meshwright.render.plans import question_header
-from meshwright.verbs.asking import question_of_plan
 from planner.explain import Explanation, WhyNot, binding, rivalry, ties
 from planner.explain import why_not as ask_why_not
 from planner.plan import Plan, load_plan
@@ -35,7 +34,7 @@ def explain(path: Path, why_not: str | None, *, output: Output) -> None:
         InputError: a broken plan, or not a layout.
     """
     plan = load_plan(path)
-    question = question_of_plan(plan)
+    question = plan.question
     estimate = price(question, plan.layout)
     if why_not is not None:
         answer = ask_why_not(question, estimate, why_not)

@@ -15,7 +15,6 @@ from meshwright.output import Output, as_csv, write_text
 from meshwright.progress import Reporter, progress
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.words import sentence_list
-from meshwright.verbs.asking import question_of_plan
 from planner.frontier import doublings, frontier_frame, scaling_frame
 from planner.plan import Plan, load_plan
 from planner.search import search
@@ -77,7 +76,7 @@ def _only_plan(request: Request, kind: str) -> tuple[Plan, Question]:
     if len(request.files) != 1:
         raise InputError(f"`{kind}` draws one plan, not {len(request.files)}")
     plan = load_plan(request.files[0])
-    return plan, question_of_plan(plan)
+    return plan, plan.question
 
 
 def _frontier(request: Request) -> tuple[pd.DataFrame, Figure]:
@@ -107,7 +106,7 @@ def _time(request: Request) -> tuple[pd.DataFrame, Figure]:
     from meshwright.plots.breakdowns import time_breakdown
 
     plans = [load_plan(path) for path in request.files]
-    questions = [question_of_plan(plan) for plan in plans]
+    questions = [plan.question for plan in plans]
     estimates = [price(question, plan.layout) for question, plan in zip(questions, plans, strict=True)]
     if len(plans) == 1:
         request.reporter.say("searching for rivals")

@@ -27,7 +27,9 @@ def small_cluster(gpus: int = 4, memory: str = "1 GiB") -> ClusterSpec:
     return ClusterSpec(name="small", gpu=gpu, gpus_per_node=gpus, links=Links(intra_node=link))
 
 
-def small_question(gpus: int = 4, memory: str = "1 GiB", **training: Any) -> Question:
+def small_question(
+    gpus: int = 4, memory: str = "1 GiB", *, stack: str = "megatron-core", **training: Any
+) -> Question:
     """A question about `MODEL`."""
     spec = TrainingSpec(**{"global_batch": 8, "sequence_length": 256} | training)
-    return ask(MODEL, small_cluster(gpus, memory), spec, stack="megatron-core")
+    return ask(MODEL, small_cluster(gpus, memory), spec, stack=stack)

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 from pydantic import ValidationError
-from small import MODEL, small_cluster
+from small import MODEL, small_question
 
 from cost_models.errors import InputError
+from cost_models.question import Question
+from cost_models.specs.catalog import load_stack
 from cost_models.specs.layout import SCHEDULES, Layout, parse_layout
 from cost_models.specs.training import TrainingSpec
 from planner.legality import check, require_legal
 from planner.search_space import Restrictions, enumerate_layouts, parse_restrictions
 
 TRAINING = TrainingSpec(global_batch=8, sequence_length=256)
+
+
+def question(gpus: int) -> Question:
+    """A small model on a stack that has every ZeRO stage."""
+    return small_question(gpus, stack="meshwright")
 
 
 def every_candidate(gpus: int) -> list[Layout]:
@@ -32,10 +40,9 @@ def every_candidate(gpus: int) -> list[Layout]:
 
 @pytest.mark.parametrize("gpus", [1, 4])
 def test_the_enumerated_space_is_exactly_what_the_rules_allow(gpus: int) -> None:
-    cluster = small_cluster(gpus)
-    columns = enumerate_layouts(MODEL, cluster, TRAINING, Restrictions())
+    columns = enumerate_layouts(question(gpus), Restrictions())
     enumerated = [str(columns.layout(row)) for row in range(len(columns))]
-    legal = {str(layout) for layout in every_candidate(gpus) if not check(MODEL, cluster, TRAINING, layout)}
+    legal = {str(layout) for layout in every_candidate(gpus) if not check(question(gpus), layout)}
     assert len(enumerated) == len(set(enumerated))
     assert set(enumerated) == legal
     assert legal
@@ -64,13 +71,13 @@ def test_the_enumerated_space_is_exactly_what_the_rules_allow(gpus: int) -> None
 )
 def test_a_broken_rule_speaks_in_the_users_numbers(text: str, headline: str, hint: str) -> None:
     with pytest.raises(InputError) as caught:
-        require_legal(MODEL, small_cluster(8), TRAINING, parse_layout(text))
+        require_legal(question(8), parse_layout(text))
     assert (caught.value.headline, caught.value.hint) == (headline, hint)
 
 
 def test_all_broken_rules_are_reported_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        require_legal(MODEL, small_cluster(8), TRAINING, parse_layout("tp3 dp1 zero2 sp"))
+        require_legal(question(8), parse_layout("tp3 dp1 zero2 sp"))
     told = [problem.what for problem in caught.value.problems]
     assert len(told) == 7
     assert "`zero2` shards over dp, which is 1 here" in told
@@ -78,20 +85,27 @@ def test_all_broken_rules_are_reported_at_once() -> None:
 
 
 def test_absurd_degrees_are_refused_rather_than_wrapped() -> None:
-    assert check(MODEL, small_cluster(8), TRAINING, Layout(tp=10**12, pp=10**12, dp=10**12))
+    assert check(question(8), Layout(tp=10**12, pp=10**12, dp=10**12))
 
 
 def test_uneven_interleaved_stages_are_legal_when_the_user_places_them() -> None:
-    cluster = small_cluster(2)
-    assert check(MODEL, cluster, TRAINING, parse_layout("pp2 vpp2 layers=1*4")) == []
-    model = MODEL.model_copy(update={"num_layers": 5})
-    assert check(model, cluster, TRAINING, parse_layout("pp2 vpp2")) != []
-    assert check(model, cluster, TRAINING, parse_layout("pp2 vpp2 layers=1*3,2")) == []
+    asked = question(2)
+    assert check(asked, parse_layout("pp2 vpp2 layers=1*4")) == []
+    odd = replace(asked, model=MODEL.model_copy(update={"num_layers": 5}))
+    assert check(odd, parse_layout("pp2 vpp2")) != []
+    assert check(odd, parse_layout("pp2 vpp2 layers=1*3,2")) == []
+
+
+def test_a_stack_is_offered_only_the_zero_stages_it_has() -> None:
+    asked = replace(question(2), stack=load_stack("megatron-core"))
+    (problem,) = check(asked, parse_layout("dp2 zero3"))
+    assert problem.what == "software stack `megatron-core` cannot run `zero3`"
+    assert set(enumerate_layouts(asked, Restrictions()).zero.tolist()) <= {0, 1}
 
 
 def test_restrictions_narrow_the_space() -> None:
     limits = parse_restrictions(["tp=2", "tp1", "schedule=1f1b"], ["zero3", "sp", "recompute=full"])
-    columns = enumerate_layouts(MODEL, small_cluster(4), TRAINING, limits)
+    columns = enumerate_layouts(question(4), limits)
     assert set(columns.tp.tolist()) == {1, 2}
     assert set(columns.vpp.tolist()) == {1}
     assert 3 not in columns.zero

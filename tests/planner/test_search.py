@@ -30,7 +30,7 @@ QUESTIONS = [
 
 def brute_force(question: Question) -> list[float]:
     """The least step time of every layout that fits, best first."""
-    columns = enumerate_layouts(question.model, question.cluster, question.training, Restrictions())
+    columns = enumerate_layouts(question, Restrictions())
     costs = stage_costs(question, columns)
     best = [
         exhaustive_best(
