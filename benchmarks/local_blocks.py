@@ -136,8 +136,12 @@ def predicted(case: Case, profile: HardwareProfile) -> dict[str, tuple[float, fl
     tokens, h = case.batch * case.sequence, case.hidden
     f = 4 * h if case.style == "gpt" else llama_inner(h)
     weights = (4 * h * h + 2 * h * f) if case.style == "gpt" else (4 * h * h + 3 * h * f)
-    assert profile.measured_peak
-    products = 2.0 * tokens * weights / (profile.measured_peak * profile.gemm_efficiency)
+    shapes = (
+        [(3 * h, h), (h, h), (f, h), (h, f)]
+        if case.style == "gpt"
+        else [(h, h)] * 4 + [(f, h)] * 2 + [(h, f)]
+    )
+    products = sum(product_seconds(profile, tokens, n, k) for n, k in shapes)
     heads = attention_head_seconds(profile.attention, np.array(float(case.sequence)), h // case.heads)
     count = case.batch * case.heads
     n, wide = tokens * h, tokens * f
@@ -172,6 +176,15 @@ def predicted(case: Case, profile: HardwareProfile) -> dict[str, tuple[float, fl
         ),
         "host": (profile.host_layer_seconds, profile.host_layer_seconds),
     }
+
+
+def product_seconds(profile: HardwareProfile, m: int, n: int, k: int) -> float:
+    """One of a linear layer's three products; all three have the same size and the same operands."""
+    assert profile.measured_peak
+    assert profile.gemm_operand_bandwidth
+    operand_bytes = 4 * (m * k + n * k + m * n)
+    arithmetic = 2.0 * m * n * k / (profile.measured_peak * profile.gemm_efficiency)
+    return arithmetic + operand_bytes / profile.gemm_operand_bandwidth
 
 
 def main() -> None:

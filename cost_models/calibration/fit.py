@@ -64,7 +64,7 @@ class Fit:
     residuals: Breakdown
     """Median absolute relative error of the fitted constants, by kind of measurement."""
     noise: float
-    """Median relative distance of the median repetition from the quiet one: the machine's own noise."""
+    """Median relative distance of the typical repetition from the fastest: the machine's own noise."""
 
 
 def fit_profile(

@@ -27,15 +27,15 @@ class Measurement:
     shape: tuple[int, ...] = ()
     size: float
     seconds: float
-    """Of the quiet machine: the fastest repetition."""
-    median_seconds: float
-    """Median repetition; its distance to `seconds` is the noise."""
+    """Of the typical repetition: what adds up over the hundreds of calls of a step."""
+    quiet_seconds: float
+    """Of the fastest repetition; its distance from `seconds` is the noise."""
     rank: int = 0
 
     @property
     def noise(self) -> float:
-        """Relative distance of the median from the quiet value."""
-        return self.median_seconds / self.seconds - 1.0
+        """Relative distance of the typical repetition from the fastest."""
+        return self.seconds / self.quiet_seconds - 1.0
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -62,7 +62,7 @@ def merge(measurements: Iterable[Measurement]) -> list[Measurement]:
             rows[0],
             rank=0,
             seconds=fmean(row.seconds for row in rows),
-            median_seconds=fmean(row.median_seconds for row in rows),
+            quiet_seconds=fmean(row.quiet_seconds for row in rows),
         )
         for rows in together.values()
     ]

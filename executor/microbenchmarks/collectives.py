@@ -56,8 +56,8 @@ def _one_size(watch: Stopwatch, message: int, size: int, group: dist.ProcessGrou
             name=name,
             shape=(size,),
             size=4.0 * elements,
-            seconds=timing.quiet / trips,
-            median_seconds=timing.median / trips,
+            seconds=timing.seconds / trips,
+            quiet_seconds=timing.quiet / trips,
         )
 
 

@@ -97,7 +97,7 @@ def memory(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     timing = watch.compute(lambda: target.copy_(source))
     moved = 2.0 * scale.memory_bytes
     yield Measurement(
-        kind="memory", name="copy", size=moved, seconds=timing.quiet, median_seconds=timing.median
+        kind="memory", name="copy", size=moved, seconds=timing.seconds, quiet_seconds=timing.quiet
     )
 
 
@@ -114,8 +114,8 @@ def optimizer(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
             name="adamw",
             shape=(tensors,),
             size=float(tensors * parameters),
-            seconds=timing.quiet,
-            median_seconds=timing.median,
+            seconds=timing.seconds,
+            quiet_seconds=timing.quiet,
         )
 
 
@@ -129,14 +129,14 @@ def _autograd_call(watch: Stopwatch) -> float:
     """Seconds to call the autograd engine, for a view that launches nothing: a model calls it once."""
     leaf = torch.zeros(1, device=watch.device, requires_grad=True)
     out, gradient = leaf.view(1), torch.ones(1, device=watch.device)
-    return watch.compute(partial(torch.autograd.grad, out, (leaf,), gradient, retain_graph=True)).quiet
+    return watch.compute(partial(torch.autograd.grad, out, (leaf,), gradient, retain_graph=True)).seconds
 
 
 def _without(engine_seconds: float, timing: Timing) -> Timing:
     """Never less than a tenth of what was timed: the engine's own call is noisy."""
     return Timing(
+        seconds=max(timing.seconds - engine_seconds, _LEAST_SHARE * timing.seconds),
         quiet=max(timing.quiet - engine_seconds, _LEAST_SHARE * timing.quiet),
-        median=max(timing.median - engine_seconds, _LEAST_SHARE * timing.median),
     )
 
 
@@ -147,5 +147,5 @@ def _without_gradient(call: Callable[..., torch.Tensor], leaves: Tensors) -> tor
 
 def _row(name: str, elements: int, timing: Timing) -> Measurement:
     return Measurement(
-        kind="operator", name=name, size=float(elements), seconds=timing.quiet, median_seconds=timing.median
+        kind="operator", name=name, size=float(elements), seconds=timing.seconds, quiet_seconds=timing.quiet
     )

@@ -41,8 +41,8 @@ def matrix_products(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
                 name=f"{name}.{scale.precision}",
                 shape=shape,
                 size=2.0 * m * n * k,
-                seconds=timing.quiet,
-                median_seconds=timing.median,
+                seconds=timing.seconds,
+                quiet_seconds=timing.quiet,
             )
 
 
@@ -90,14 +90,14 @@ def _attention_core(watch: Stopwatch, scale: Scale, sequence: int, head_dim: int
     causal_flops = 2.0 * sequence * sequence * head_dim
     for name, call, products in (("forward", forward, 1.0), ("backward", backward, _BACKWARD_PRODUCTS)):
         timing = watch.compute(call)
-        per_head = Timing(quiet=timing.quiet / heads, median=timing.median / heads)
+        per_head = Timing(seconds=timing.seconds / heads, quiet=timing.quiet / heads)
         yield Measurement(
             kind="attention",
             name=name,
             shape=(sequence, head_dim),
             size=products * causal_flops,
-            seconds=per_head.quiet,
-            median_seconds=per_head.median,
+            seconds=per_head.seconds,
+            quiet_seconds=per_head.quiet,
         )
 
 

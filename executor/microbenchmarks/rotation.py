@@ -21,8 +21,11 @@ def copies(scale: Scale, call_bytes: float) -> int:
 
 
 def in_turn(calls: Sequence[Call]) -> Call:
-    """One call that runs the next of `calls` each time; each result lives until its call's next turn."""
-    kept: list[object] = [None] * len(calls)
+    """One call that runs the next of `calls` each time; each result lives until its call's next turn.
+
+    All have run once when it returns.
+    """
+    kept = [call() for call in calls]
     turn = 0
 
     def call() -> None:

@@ -76,7 +76,7 @@ def cpu_scale(*, quick: bool) -> Scale:
         width=256,
         cold_bytes=2**23,
         memory_bytes=2**27,
-        optimizer_shapes=((32, 2**10), (4, 2**18), (4, 2**20)),
+        optimizer_shapes=((32, 2**10), (8, 2**19), (8, 2**20)),
         messages=_octaves(2**10, 2**22 if quick else 2**25, 4 if quick else 2),
     )
 

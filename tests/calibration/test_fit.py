@@ -45,7 +45,7 @@ def machine(disturb: Disturb) -> list[Measurement]:
         timed = disturb(seconds)
         rows.append(
             Measurement(
-                kind=kind, name=name, shape=shape, size=size, seconds=timed, median_seconds=1.1 * timed
+                kind=kind, name=name, shape=shape, size=size, seconds=timed, quiet_seconds=0.9 * timed
             )
         )
 
@@ -57,7 +57,7 @@ def machine(disturb: Disturb) -> list[Measurement]:
             shape=(4096, 4096, 4096),
             size=PEAK,
             seconds=1,
-            median_seconds=1,
+            quiet_seconds=1,
         )
     )
     for m in (64, 128, 256, 512, 1024):
@@ -134,10 +134,10 @@ def test_negative_coefficients_are_fixed_at_zero() -> None:
 
 
 def test_processes_are_averaged() -> None:
-    row = Measurement(kind="memory", name="copy", size=1, seconds=1, median_seconds=2)
-    other = Measurement(kind="memory", name="copy", size=1, seconds=3, median_seconds=4, rank=1)
+    row = Measurement(kind="memory", name="copy", size=1, seconds=1, quiet_seconds=2)
+    other = Measurement(kind="memory", name="copy", size=1, seconds=3, quiet_seconds=4, rank=1)
     assert merge([row, other]) == [
-        Measurement(kind="memory", name="copy", size=1, seconds=2, median_seconds=3)
+        Measurement(kind="memory", name="copy", size=1, seconds=2, quiet_seconds=3)
     ]
 
 
