@@ -30,7 +30,7 @@ def time_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame(
-        [{"layout": str(estimate.layout), **estimate.time.as_dict()} for estimate in estimates]
+        [{"layout": estimate.layout.brief, **estimate.time.as_dict()} for estimate in estimates]
     )
 
 

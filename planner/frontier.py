@@ -97,7 +97,7 @@ def scaling_frame(
                 "kind": kind,
                 "gpus": gpus,
                 "global_batch": global_batch,
-                "layout": str(best.layout),
+                "layout": best.layout.brief,
                 "step_seconds": best.step_seconds,
                 "tokens_per_second": best.tokens_per_second,
                 "mfu": best.mfu,
@@ -150,7 +150,7 @@ def _cheap_rows(question: Question, columns: LayoutColumns, prices: BalancedPric
 
 def _exact_row(estimate: Estimate) -> dict[str, object]:
     return {
-        "layout": str(estimate.layout),
+        "layout": estimate.layout.brief,
         "peak_bytes": estimate.peak_bytes,
         "step_seconds": estimate.step_seconds,
         "tokens_per_second": estimate.tokens_per_second,

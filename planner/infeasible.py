@@ -46,7 +46,7 @@ def _in_words(closest: Estimate) -> str:
     rank = closest.fullest_rank
     layout = closest.layout.model_copy(update={"layers": ()})
     parts = [f"{name} {value / GIB:.1f}" for name, value in closest.rank_memory[rank] if value]
-    return f"{layout} needs {format_bytes(closest.peak_bytes)} on stage {rank} ({', '.join(parts)} GiB)"
+    return f"{layout.brief} needs {format_bytes(closest.peak_bytes)} on stage {rank} ({', '.join(parts)} GiB)"
 
 
 def _closest(

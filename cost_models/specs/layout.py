@@ -91,6 +91,11 @@ class Layout(Spec):
         """Microbatches per pipeline and step, m = B / (b·d)."""
         return global_batch // (self.mbs * self.dp)
 
+    @property
+    def brief(self) -> str:
+        """The notation for people: a placement that is even goes without saying."""
+        return str(self.model_copy(update={"layers": ()}) if len(set(self.layers)) == 1 else self)
+
     def __str__(self) -> str:
         words = [f"tp{self.tp}", f"pp{self.pp}"]
         if self.vpp > 1:

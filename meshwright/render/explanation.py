@@ -29,7 +29,7 @@ def explanation_text(explanation: Explanation) -> str:
     """The plan, its parts, what binds, what it wins by, and what would change it."""
     estimate = explanation.estimate
     sentences = [
-        wrapped(f"layout {estimate.layout}: MFU {percent(estimate.mfu)}, HFU {percent(estimate.hfu)}"),
+        wrapped(f"layout {estimate.layout.brief}: MFU {percent(estimate.mfu)}, HFU {percent(estimate.hfu)}"),
         time_sentence(estimate),
         memory_sentence(estimate),
         wrapped(binding_sentence(estimate, explanation.binding)),
@@ -91,16 +91,16 @@ def why_not_text(answer: WhyNot, plan: Estimate) -> str:
             f"({largest} {unit[0]} are its largest parts)."
         )
     if answer.reason == "same":
-        return wrapped(f"{name} is as fast: {format_seconds(other.step_seconds)}, placed as {other.layout}.")
+        return wrapped(f"{name} is as fast: {format_seconds(other.step_seconds)}, placed as {other.layout.brief}.")
     gap = other.step_seconds / plan.step_seconds - 1
     parts_text = _saves_and_pays(answer.difference, plan.step_seconds)
     times = f"{format_seconds(other.step_seconds)} against {format_seconds(plan.step_seconds)}"
     if answer.reason == "faster":
         return wrapped(
-            f"{name} is faster by {percent(-gap)} ({times}), placed as {other.layout}: {parts_text}."
+            f"{name} is faster by {percent(-gap)} ({times}), placed as {other.layout.brief}: {parts_text}."
         )
     return wrapped(
-        f"{name} is slower by {percent(gap)} ({times}) at its best, {other.layout}. The plan {parts_text}."
+        f"{name} is slower by {percent(gap)} ({times}) at its best, {other.layout.brief}. The plan {parts_text}."
     )
 
 

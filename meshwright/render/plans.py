@@ -32,7 +32,7 @@ def plans_table(estimates: Sequence[Estimate]) -> Table:
     rows = [
         (
             str(rank),
-            str(estimate.layout),
+            estimate.layout.brief,
             format_seconds(estimate.step_seconds),
             percent(estimate.mfu),
             f"{estimate.tokens_per_second / estimate.layout.num_gpus:,.0f}".replace(",", " "),

@@ -40,7 +40,7 @@ def compare(choices: Sequence[str], *, output: Output) -> None:
             | {f"plan_{number}": value for number, value in enumerate(line.values, start=1)}
             for line in lines
         ],
-        *[f"{number}  {estimate.layout}" for number, estimate in enumerate(estimates, start=1)],
+        *[f"{number}  {estimate.layout.brief}" for number, estimate in enumerate(estimates, start=1)],
         "",
         comparison_table(lines),
     )

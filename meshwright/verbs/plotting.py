@@ -121,7 +121,7 @@ def _memory(request: Request) -> tuple[pd.DataFrame, Figure]:
 
     plan, question = _only_plan(request, "memory")
     frame = frames.memory_frame(price(question, plan.layout))
-    subject = f"{subject_of(question)}: {plan.layout}"
+    subject = f"{subject_of(question)}: {plan.layout.brief}"
     return frame, memory_by_rank(frame, plan.prediction.memory_limit, subject)
 
 
@@ -130,7 +130,7 @@ def _timeline(request: Request) -> tuple[pd.DataFrame, Figure]:
 
     plan, question = _only_plan(request, "timeline")
     frame = frames.timeline_frame(question, plan.layout)
-    return frame, timeline(frame, plan.layout.pp, f"{subject_of(question)}: {plan.layout}")
+    return frame, timeline(frame, plan.layout.pp, f"{subject_of(question)}: {plan.layout.brief}")
 
 
 def _accuracy(request: Request) -> tuple[pd.DataFrame, Figure]:
