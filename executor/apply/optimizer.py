@@ -36,6 +36,9 @@ class Optimizer:
             self.optimizers = [self.flat.optimizer]
         else:
             self.optimizers = [self._make(group) for group in _by_kind(self.parameters)]
+        tensor_axis, data_axis = mesh["tp"], mesh["dp"]  # slicing a mesh is slow: once, not every step
+        self._over_tp = {id(parameter): _split_over(parameter, tensor_axis) for parameter in self.parameters}
+        self._over_dp = {id(parameter): _split_over(parameter, data_axis) for parameter in self.parameters}
         self.counted_elsewhere = {
             id(part.head.weight)
             for part in parts
@@ -79,12 +82,13 @@ class Optimizer:
 
     def _norm(self) -> float:
         """Each element once: sums of squares by the axes they are split over, added up over those axes."""
-        sums = torch.zeros(2, 2, device=self.mesh.device_type)  # [split over tp][split over dp]
+        kinds: dict[tuple[int, int], list[Tensor]] = {}  # by (split over tp, split over dp)
         for parameter, gradient, over_dp in self._gradients():
-            if id(parameter) in self.counted_elsewhere:
-                continue
-            over_tp = _split_over(parameter, self.mesh["tp"])
-            sums[int(over_tp), int(over_dp)] += gradient.float().square().sum()
+            if id(parameter) not in self.counted_elsewhere:
+                kinds.setdefault((self._over_tp[id(parameter)], over_dp), []).append(gradient)
+        sums = torch.zeros(2, 2, device=self.mesh.device_type)
+        for kind, gradients in kinds.items():
+            sums[kind] = torch.stack(torch._foreach_norm(gradients, dtype=torch.float32)).square().sum()
         if self.plan.layout.tp > 1:
             dist.all_reduce(part := sums[1].clone(), group=self.mesh["tp"].get_group())
             sums[1] = part
@@ -96,13 +100,13 @@ class Optimizer:
             dist.all_reduce(total, group=self.mesh["pp"].get_group())
         return float(total.sqrt())
 
-    def _gradients(self) -> list[tuple[nn.Parameter, Tensor, bool]]:
+    def _gradients(self) -> list[tuple[nn.Parameter, Tensor, int]]:
         """(parameter, this rank's gradient, split over dp)."""
         if self.flat is not None:
-            over_dp = self.flat.shards > 1
+            over_dp = int(self.flat.shards > 1)
             return [(parameter, gradient, over_dp) for parameter, gradient in self.flat.reduced()]
         return [
-            (parameter, local(parameter.grad), _split_over(parameter, self.mesh["dp"]))
+            (parameter, local(parameter.grad), self._over_dp[id(parameter)])
             for parameter in self.parameters
             if parameter.grad is not None
         ]
@@ -125,11 +129,11 @@ def _by_kind(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
     return list(kinds.values())
 
 
-def _split_over(parameter: Tensor, mesh: DeviceMesh) -> bool:
-    """The parameter is sharded over this axis (replicas are not)."""
+def _split_over(parameter: Tensor, mesh: DeviceMesh) -> int:
+    """1 where the parameter is sharded over this axis (replicas are not), else 0."""
     if not isinstance(parameter, DTensor):
-        return False
+        return 0
     names = parameter.device_mesh.mesh_dim_names or ()
     axis = (mesh.mesh_dim_names or ("",))[0]
     placed = dict(zip(names, parameter.placements, strict=True))
-    return axis in placed and not placed[axis].is_replicate()
+    return int(axis in placed and not placed[axis].is_replicate())
