@@ -157,7 +157,7 @@ def _step(placed: Placed, times: TimeTerms, costs: StageCosts) -> tuple[float, B
     rank = int(np.argmax(busy))
     parts = {part: _part_seconds(placed, times, part, rank) for part in TIME_PARTS}
     parts["pp_comm"] += step_seconds - without_transfers
-    parts["bubble"] = step_seconds - sum(parts.values())
+    parts["bubble"] = max(0.0, step_seconds - sum(parts.values()))  # rounding must not make it negative
     return step_seconds, Breakdown.from_dict(parts)
 
 

@@ -143,7 +143,7 @@ def _layer_backward(pieces: _Pieces) -> Term:
     question, block, tensor = pieces.question, pieces.block, pieces.tensor
     none, n = pieces.none, len(pieces.columns)
     data = pieces.data(pieces.counts.block)
-    recompute = np.stack([none, block.attention_forward, block.forward], axis=-1)
+    recompute = block.recomputed
     repeated = np.stack([none, none, tensor.block_forward], axis=-1)
     shown = 1.0 - question.stack.overlap_tensor_parallel
     regather = exposed(tensor.block_regather, block.matrices_backward / 2, overlapped=True)
@@ -198,14 +198,16 @@ def _sync(pieces: _Pieces) -> dict[str, Term]:
 def _optimizer(pieces: _Pieces) -> dict[str, Term]:
     """Memory-bound update of the rank's share of the states, then the gather of updated weights (ZeRO-1/2).
 
-    Per parameter it reads gradient, moments and (master) weight and writes all but the gradient; the gradient norm
-    reads the gradients once more.
+    Per parameter it reads gradient, moments and (master) weight and writes all but the gradient. The gradient norm reads
+    the gradients once more, averaging over replicas reads and writes them, and a buffer that stays is filled with zeros.
     """
     question, columns, device = pieces.question, pieces.columns, pieces.device
     states = state_bytes(question, columns)
     sharded = np.where(columns.zero >= 1, columns.dp, 1)
     gradient = STATE_BYTES[gradient_dtype(question)]
-    touched = 2 * gradient / sharded + 2 * states.optimizer + 2 * question.training.element_bytes / sharded
+    buffered = question.stack.gradient_buffer & (columns.zero <= 1)
+    passes = 2 + np.where(columns.dp > 1, 2, 0) + np.where(buffered, sharded, 0)
+    touched = passes * gradient / sharded + 2 * states.optimizer + 2 * question.training.element_bytes / sharded
 
     def term(module: Array, window: Array) -> Term:
         gather = pieces.data(module).step_gather

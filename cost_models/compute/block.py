@@ -35,8 +35,8 @@ class BlockSeconds:
     forward: Array
     backward: Array
     """Without any recomputation."""
-    attention_forward: Array
-    """The part of `forward` that selective recomputation repeats."""
+    recomputed: Array
+    """(N, P): the part of `forward` that each recompute policy repeats."""
     matrices_backward: Array
     """Backward matrix products: what tensor-parallel communication can hide behind."""
 
@@ -47,19 +47,16 @@ def block_seconds(question: Question, columns: LayoutColumns, device: Device) ->
     Backward runs each product twice (towards the input and towards the weight); attention backward is 2 products'
     worth, 2.5 where the scores are recomputed inside the kernel (Dao 2023, FlashAttention-2).
     """
-    stack = question.stack
     tokens = (columns.mbs * question.training.sequence_length).astype(np.float64)
     tp = columns.tp.astype(np.float64)
     matrix_forward, matrix_backward = _matrix_seconds(question, tokens, tp, device)
     attention_forward, attention_backward = _attention_seconds(question, columns, device)
     others_forward, others_backward = _other_operators(question, columns, device)
-    selective = attention_forward
-    if stack.selective_drops == "block-attention":
-        selective = selective + _projection_seconds(question, tokens, tp, device)
+    forward = matrix_forward + attention_forward + others_forward
     return BlockSeconds(
-        forward=matrix_forward + attention_forward + others_forward,
+        forward=forward,
         backward=matrix_backward + attention_backward + others_backward,
-        attention_forward=selective,
+        recomputed=_recomputed(question, tokens, tp, device, forward, attention_forward),
         matrices_backward=matrix_backward,
     )
 
@@ -79,11 +76,24 @@ def _matrix_seconds(question: Question, tokens: Array, tp: Array, device: Device
     return forward, backward
 
 
-def _projection_seconds(question: Question, tokens: Array, tp: Array, device: Device) -> Array:
-    """Forward seconds of the attention submodule's two projections."""
-    model = question.model
+def _recomputed(
+    question: Question, tokens: Array, tp: Array, device: Device, forward: Array, core: Array
+) -> Array:
+    """(N, P): nothing, the attention core (or its whole submodule), the block.
+
+    A stack that stops early leaves out the last product of what it recomputes: nothing needs its output again.
+    """
+    model, stack = question.model, question.stack
     h, q, kv = np.asarray(float(model.hidden_size)), model.query_size / tp, model.kv_size / tp
-    return gemm_seconds(tokens, q + 2 * kv, h, device) + gemm_seconds(tokens, h, q, device)
+    out = gemm_seconds(tokens, h, q, device)
+    down = gemm_seconds(tokens, h, model.ffn_hidden_size / tp, device)
+    selective = core
+    if stack.selective_drops == "block-attention":
+        selective = (
+            core + gemm_seconds(tokens, q + 2 * kv, h, device) + (0 if stack.recompute_stops_early else out)
+        )
+    full = forward - (down if stack.recompute_stops_early else 0)
+    return np.stack([np.zeros(tp.shape), selective, full], axis=-1)
 
 
 def _attention_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:

@@ -17,6 +17,7 @@ from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.hardware import ElementwiseOperator, HardwareProfile, OperatorCurve
 from cost_models.workload.parameters import padded_vocabulary
+from cost_models.workload.traffic import added_share
 
 Array = npt.NDArray[np.float64]
 
@@ -92,13 +93,9 @@ def attention_core(question: Question, columns: LayoutColumns) -> Passes:
 
 
 def accumulation_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Array:
-    """Adding gradients of `parameters` (N,) to those of earlier microbatches, mean over the microbatches of a step.
-
-    The first microbatch's gradient becomes the buffer and costs nothing.
-    """
-    microbatches = columns.microbatches(question.training.global_batch)
+    """Adding gradients of `parameters` (N,) to those of earlier microbatches, mean over the microbatches of a step."""
     added = [_Calls(operator="add", elements=parameters)]
-    return _seconds(question.hardware, added, backward=False) * (microbatches - 1) / microbatches
+    return _seconds(question.hardware, added, backward=False) * added_share(question, columns)
 
 
 def embedding_operators(question: Question, columns: LayoutColumns) -> Passes:

@@ -25,6 +25,8 @@ class StackSpec(Spec):
     """Type gradients are accumulated and reduced in, unless the training spec says."""
     gradients_in_weight_dtype: bool = False
     """Gradients are first produced in the weight's type beside the accumulation buffer."""
+    gradient_buffer: bool = False
+    """ZeRO-0 and 1 add every microbatch's gradients into a buffer that lives from step to step."""
     fused_gradient_accumulation: bool = False
     """Weight-gradient products add into the accumulation buffer themselves."""
     master_weights: bool = True
@@ -55,6 +57,8 @@ class StackSpec(Spec):
     """Sequence parallelism keeps gathered inputs of column-parallel matrices (DTensor) instead of gathering again."""
     selective_drops: Literal["core", "block-attention"] = "core"
     """What `recompute=selective` drops: the attention core, or the attention submodule with its projections."""
+    recompute_stops_early: bool = False
+    """Recomputation ends before the last matrix product of what was dropped (torch.utils.checkpoint does)."""
     memory_reserve: float = Field(default=0.06, ge=0.0, lt=0.9)
     """Share of device memory held back: context, communication buffers, fragmentation."""
     source: str = ""

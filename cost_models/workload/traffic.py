@@ -85,10 +85,18 @@ def gradient_accumulation_bytes(question: Question, columns: LayoutColumns) -> A
     if question.stack.fused_gradient_accumulation:
         return np.zeros(len(columns))
     moved = question.training.element_bytes + 2 * STATE_BYTES[gradient_dtype(question)]
-    if question.stack.gradients_in_weight_dtype:
-        return np.full(len(columns), moved)
+    return moved * added_share(question, columns)
+
+
+def added_share(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) share of a step's microbatches whose gradients are added to a buffer by a kernel of their own.
+
+    A stack with a buffer of its own adds every one; otherwise the first microbatch's gradient becomes the buffer.
+    """
+    stack = question.stack
     microbatches = columns.microbatches(question.training.global_batch)
-    return moved * (microbatches - 1) / microbatches
+    buffered = stack.gradients_in_weight_dtype | (stack.gradient_buffer & (columns.zero <= 1))
+    return np.where(buffered, 1.0, (microbatches - 1) / microbatches)
 
 
 def gradient_dtype(question: Question) -> StateDtype:
