@@ -11,6 +11,7 @@ from cost_models.errors import InfeasibleError, Problem
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.question import Question
+from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import RECOMPUTE_POLICIES, SCHEDULES, Layout, parse_layout
 from planner.balanced import even_layers
 from planner.compare import difference
@@ -54,6 +55,8 @@ class WhyNot:
     reason: Literal["illegal", "memory", "slower", "same", "faster"]
     problems: tuple[Problem, ...] = ()
     """Broken rules of an illegal layout."""
+    excluded: bool = False
+    """Whether the restrictions of the search kept it out, however fast it is."""
     estimate: Estimate | None = None
     """Its best placement; where it does not fit, the one that recomputes most."""
     difference: Breakdown | None = None
@@ -114,10 +117,12 @@ def _others(estimate: Estimate, rivals: Sequence[Estimate]) -> list[Estimate]:
     return [rival for rival in rivals if not same_degrees(rival.layout, estimate.layout)]
 
 
-def why_not(question: Question, estimate: Estimate, text: str) -> WhyNot:
-    """Why the layout written in `text` is not the plan; it is priced at its best.
+def why_not(
+    question: Question, estimate: Estimate, text: str, restrictions: Restrictions | None = None
+) -> WhyNot:
+    """Why the layout written in `text` is not the plan, which was searched within `restrictions`.
 
-    Recompute is as `text` says, and chosen stage by stage where it does not.
+    It is priced at its best: recompute is as `text` says, and chosen stage by stage where it does not.
 
     Raises:
         InputError: `text` is not a layout.
@@ -126,9 +131,20 @@ def why_not(question: Question, estimate: Estimate, text: str) -> WhyNot:
     problems = check(question, layout)
     if problems:
         return WhyNot(layout=text, reason="illegal", problems=tuple(problems))
-    priced = _best_placed(question, layout, recompute_given="recompute=" in text)
+    priced = _best_placed(question, layout, estimate.memory_limit, recompute_given="recompute=" in text)
     change = difference(estimate.time, priced.time)
-    return WhyNot(layout=text, reason=_reason(estimate, priced), estimate=priced, difference=change)
+    return WhyNot(
+        layout=text,
+        reason=_reason(estimate, priced),
+        excluded=restrictions is not None and not _within(restrictions, priced.layout),
+        estimate=priced,
+        difference=change,
+    )
+
+
+def _within(restrictions: Restrictions, layout: Layout) -> bool:
+    allowed = restrictions.allows(LayoutColumns.of([layout]))
+    return bool(allowed[0]) and not restrictions.forbidden_recompute.intersection(layout.recompute)
 
 
 def _reason(estimate: Estimate, priced: Estimate) -> Literal["memory", "slower", "same", "faster"]:
@@ -140,7 +156,7 @@ def _reason(estimate: Estimate, priced: Estimate) -> Literal["memory", "slower",
     return "faster" if gain > 0 else "slower"
 
 
-def _best_placed(question: Question, layout: Layout, *, recompute_given: bool) -> Estimate:
+def _best_placed(question: Question, layout: Layout, max_memory: float, *, recompute_given: bool) -> Estimate:
     """The layout at its best: what its text leaves open (blocks, recompute) is searched.
 
     Where nothing fits: evenly placed with all the recompute there is, nearly the least memory it can do with.
@@ -150,7 +166,7 @@ def _best_placed(question: Question, layout: Layout, *, recompute_given: bool) -
     only = {axis: frozenset({getattr(layout, axis)}) for axis in AXES if axis != "schedule"}
     only["schedule"] = frozenset({SCHEDULES.index(layout.schedule)})
     try:
-        return search(question, top=1, restrictions=Restrictions(only=only)).best
+        return search(question, top=1, restrictions=Restrictions(only=only, max_memory=max_memory)).best
     except InfeasibleError:
         strongest = max(question.training.recompute, key=RECOMPUTE_POLICIES.index)
         layers = even_layers(question.model.num_layers, layout.num_stages)

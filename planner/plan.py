@@ -20,6 +20,7 @@ from cost_models.estimate import Estimate
 from cost_models.question import Question
 from cost_models.specs.base import Spec
 from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.documents import Document
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.layout import Layout, parse_layout
 from cost_models.specs.parsing import check_kind, validate
@@ -27,7 +28,9 @@ from cost_models.specs.reading import read_document
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.units import Bytes
 from planner.legality import check
+from planner.search_space import Restrictions, parse_restrictions
 
 PLAN_SCHEMA = 1
 
@@ -60,6 +63,9 @@ class Prediction(Spec):
 class Certificate(Spec):
     """Why no other covered layout is better."""
 
+    top: int = Field(default=1, ge=1)
+    """How many of the best were asked for; k below."""
+
     space: str
     """The covered space, in words."""
     layouts: int
@@ -80,6 +86,34 @@ class Certificate(Spec):
     """Search time. Not part of a plan file, so that the same query gives the same bytes."""
 
 
+class PlanRestrictions(Spec):
+    """What the search was not free to choose, in the words of the command line."""
+
+    fix: tuple[str, ...] = ()
+    """`--fix`: "tp=8"."""
+    forbid: tuple[str, ...] = ()
+    """`--forbid`: "zero=3"."""
+    max_memory: Bytes | None = None
+    """`--max-memory`: what a plan may fill of one device."""
+
+    @classmethod
+    def of(cls, restrictions: Restrictions) -> PlanRestrictions:
+        """As they are written in a plan."""
+        size = restrictions.max_memory
+        return cls.model_validate(
+            {
+                "fix": restrictions.fix_words,
+                "forbid": restrictions.forbid_words,
+                "max_memory": None if size is None else f"{size!r} B",
+            }
+        )
+
+    @property
+    def read(self) -> Restrictions:
+        """As the search takes them; raises InputError where a word cannot be read."""
+        return parse_restrictions(self.fix, self.forbid, max_memory=self.max_memory)
+
+
 class Plan(Spec):
     """One question and its answer."""
 
@@ -91,6 +125,8 @@ class Plan(Spec):
     training: TrainingSpec
     stack: StackSpec
     hardware: HardwareProfile
+    restrictions: PlanRestrictions = PlanRestrictions()
+    """Within which the layout is the best."""
     layout: LayoutText
     """Placed: `layers` and `recompute` of every virtual stage are given."""
     prediction: Prediction
@@ -118,7 +154,12 @@ _END = "..."
 """YAML's own end of a document: what is missing from a file that was cut short."""
 
 
-def make_plan(question: Question, estimate: Estimate, certificate: Certificate | None = None) -> Plan:
+def make_plan(
+    question: Question,
+    estimate: Estimate,
+    certificate: Certificate | None = None,
+    restrictions: Restrictions | None = None,
+) -> Plan:
     """The plan that runs an estimated layout; without a certificate it was asked for, not searched."""
     return Plan(
         meshwright_version=version("meshwright"),
@@ -127,6 +168,7 @@ def make_plan(question: Question, estimate: Estimate, certificate: Certificate |
         training=question.training,
         stack=question.stack,
         hardware=question.hardware,
+        restrictions=PlanRestrictions.of(restrictions or Restrictions()),
         layout=estimate.layout,
         prediction=Prediction(
             step_seconds=estimate.step_seconds,
@@ -191,6 +233,7 @@ def load_plan(path: str | Path) -> Plan:
     if not str(path).endswith(".json") and not Path(path).read_text("utf-8").rstrip().endswith(_END):
         raise InputError(f"`{path}` is cut short: it does not end with `{_END}`", hint="plan again")
     plan = validate(document, Plan)
+    _require_readable(plan.restrictions, document)
     problems = check(plan.question, plan.layout)
     if not plan.layout.layers:
         problems.append(Problem("", "the layout does not place its blocks (`layers=`)"))
@@ -201,3 +244,13 @@ def load_plan(path: str | Path) -> Plan:
             problems=[Problem(where, problem.what) for problem in problems],
         )
     return plan
+
+
+def _require_readable(restrictions: PlanRestrictions, document: Document) -> None:
+    try:
+        _ = restrictions.read
+    except InputError as error:
+        where = document.where(("restrictions",))
+        raise InputError(
+            error.headline, problems=[Problem(where, str(problem)) for problem in error.problems]
+        ) from None

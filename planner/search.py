@@ -254,6 +254,7 @@ class _State:
         best, bound = self._best_seconds(), self._proven_bound()
         solved = self.decided & ~infeasible
         return Certificate(
+            top=self.top,
             space=self.space.in_words(question),
             layouts=len(self.bound),
             infeasible=int(infeasible.sum()),

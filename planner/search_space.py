@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -62,8 +62,29 @@ class Restrictions:
             )
         return kept
 
+    @property
+    def fix_words(self) -> tuple[str, ...]:
+        """`only` as `--fix` reads it, in the order of `AXES`."""
+        return _words(self.only)
 
-_WORD = re.compile(r"(tp|pp|vpp|dp|mbs|zero)=?(\d{1,12})$")
+    @property
+    def forbid_words(self) -> tuple[str, ...]:
+        """`never` and `forbidden_recompute` as `--forbid` reads them."""
+        unwanted = [policy for policy in RECOMPUTE_POLICIES if policy in self.forbidden_recompute]
+        return (*_words(self.never), *(f"recompute={policy}" for policy in unwanted))
+
+
+def _words(values: Mapping[str, frozenset[int]]) -> tuple[str, ...]:
+    """`tp=8`, `schedule=1f1b`: a word for each value of each axis."""
+    return tuple(
+        f"{axis}={_NAMES[axis][value] if axis in _NAMES else value}"
+        for axis in AXES
+        for value in sorted(values.get(axis, ()))
+    )
+
+
+_DEGREES = ("tp", "pp", "vpp", "dp", "mbs", "zero")
+_WORD = re.compile(rf"({'|'.join(_DEGREES)})=?(\d{{1,12}})$", re.ASCII)
 _NAMES: dict[str, tuple[str, ...]] = {"schedule": SCHEDULES, "recompute": RECOMPUTE_POLICIES}
 
 
@@ -102,7 +123,10 @@ def _collect(flag: str, words: Sequence[str], problems: list[Problem]) -> dict[s
     for word in words:
         axis, _, name = word.partition("=")
         if match := _WORD.match(word):
-            values.setdefault(match[1], set()).add(int(match[2]))
+            axis, value = match[1], int(match[2])
+            values.setdefault(axis, set()).add(value)
+            if complaint := _out_of_range(axis, value):
+                problems.append(Problem(f"{flag} {word}", complaint))
         elif axis == "sp" and name in ("", "0", "1"):
             values.setdefault("sp", set()).add(int(name or "1"))
         elif name in _NAMES.get(axis, ()):
@@ -111,12 +135,22 @@ def _collect(flag: str, words: Sequence[str], problems: list[Problem]) -> dict[s
             known = _NAMES[axis]
             what = f"`{name}` is not one of {', '.join(known)}{did_you_mean(name, known)}"
             problems.append(Problem(f"{flag} {word}", what))
+        elif axis in AXES:
+            number = "0 or 1" if axis == "sp" else "a whole number"
+            problems.append(Problem(f"{flag} {word}", f"`{name}` is not {number}"))
         else:
             known = (*AXES, "recompute")
             problems.append(
                 Problem(f"{flag} {word}", f"`{axis}` is not part of a layout{did_you_mean(axis, known)}")
             )
     return values
+
+
+def _out_of_range(axis: str, value: int) -> str:
+    """What is wrong with a value no layout can have, or nothing."""
+    if axis == "zero":
+        return "" if value < ZERO_STAGES else f"ZeRO has stages 0 to {ZERO_STAGES - 1}"
+    return "" if value > 0 else "must be above zero"
 
 
 def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutColumns:

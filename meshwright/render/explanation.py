@@ -91,13 +91,16 @@ def why_not_text(answer: WhyNot, plan: Estimate) -> str:
             f"({largest} {unit[0]} are its largest parts)."
         )
     if answer.reason == "same":
-        return wrapped(f"{name} is as fast: {format_seconds(other.step_seconds)}, placed as {other.layout.brief}.")
+        return wrapped(
+            f"{name} is as fast: {format_seconds(other.step_seconds)}, placed as {other.layout.brief}."
+        )
     gap = other.step_seconds / plan.step_seconds - 1
     parts_text = _saves_and_pays(answer.difference, plan.step_seconds)
     times = f"{format_seconds(other.step_seconds)} against {format_seconds(plan.step_seconds)}"
     if answer.reason == "faster":
+        kept_out = ", which the plan's restrictions kept out" if answer.excluded else ""
         return wrapped(
-            f"{name} is faster by {percent(-gap)} ({times}), placed as {other.layout.brief}: {parts_text}."
+            f"{name} is faster by {percent(-gap)} ({times}), placed as {other.layout.brief}{kept_out}: {parts_text}."
         )
     return wrapped(
         f"{name} is slower by {percent(gap)} ({times}) at its best, {other.layout.brief}. The plan {parts_text}."

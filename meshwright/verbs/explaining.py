@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from meshwright.render.explanation import explanation_text, why_not_text
 from meshwright.render.plans import question_header
 from planner.explain import Explanation, WhyNot, binding, rivalry, ties
 from planner.explain import why_not as ask_why_not
-from planner.plan import Plan, load_plan
+from planner.plan import load_plan
 from planner.search import search
 from planner.search_space import Restrictions
 from planner.whatif import sensitivities
@@ -35,14 +36,15 @@ def explain(path: Path, why_not: str | None, *, output: Output) -> None:
     """
     plan = load_plan(path)
     question = plan.question
-    estimate = price(question, plan.layout)
+    restrictions = plan.restrictions.read
+    estimate = replace(price(question, plan.layout), memory_limit=_limit(question, restrictions))
     if why_not is not None:
-        answer = ask_why_not(question, estimate, why_not)
+        answer = ask_why_not(question, estimate, why_not, restrictions)
         output.answer(_why_not_record(answer), _why_not_rows(answer), why_not_text(answer, estimate))
         return
     with progress(output) as reporter:
         reporter.say("searching for rivals")
-        explanation = explained(question, estimate, restrictions_of_plan(plan, question))
+        explanation = explained(question, estimate, restrictions)
     output.answer(
         _explanation_record(question, explanation),
         [
@@ -67,10 +69,10 @@ def explained(question: Question, estimate: Estimate, restrictions: Restrictions
     )
 
 
-def restrictions_of_plan(plan: Plan, question: Question) -> Restrictions:
-    """The memory limit under which the plan was made, where that was less than the devices allow."""
-    limit = plan.prediction.memory_limit
-    return Restrictions(max_memory=limit if limit < memory_limit(question) else None)
+def _limit(question: Question, restrictions: Restrictions) -> float:
+    """Bytes a plan may fill: what the device allows, or less where the user said so."""
+    limits = (memory_limit(question), restrictions.max_memory)
+    return min(limit for limit in limits if limit is not None)
 
 
 def _explanation_record(question: Question, explanation: Explanation) -> dict[str, Any]:

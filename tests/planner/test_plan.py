@@ -10,8 +10,9 @@ import yaml
 from small import small_question
 
 from cost_models.errors import InputError
-from planner.plan import Plan, load_plan, make_plan, plan_text, save_plan
+from planner.plan import Plan, PlanRestrictions, load_plan, make_plan, plan_text, save_plan
 from planner.search import search
+from planner.search_space import parse_restrictions
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,22 @@ def test_the_same_query_gives_the_same_bytes(plan: Plan, file: Path) -> None:
     again = search(question)
     assert plan_text(make_plan(question, again.best, again.certificate)) == file.read_text("utf-8")
     assert plan_text(load_plan(file)) == file.read_text("utf-8")
+
+
+def test_restrictions_are_written_as_the_command_line_reads_them(plan: Plan, tmp_path: Path) -> None:
+    fix, forbid = ["tp=1", "tp=2", "schedule=1f1b"], ["zero=3", "sp=0", "recompute=full"]
+    restrictions = parse_restrictions(fix, forbid, max_memory=0.1)
+    written = plan.model_copy(update={"restrictions": PlanRestrictions.of(restrictions)})
+    save_plan(written, tmp_path / "plan.yaml")
+    assert load_plan(tmp_path / "plan.yaml").restrictions.read == restrictions
+    assert set(written.restrictions.fix) == set(fix)
+    assert set(written.restrictions.forbid) == set(forbid)
+
+
+def test_restrictions_that_cannot_be_read_are_refused(file: Path) -> None:
+    file.write_text(file.read_text("utf-8").replace("  fix: []", "  fix: [tp=three]"), "utf-8")
+    with pytest.raises(InputError, match=r"a restriction cannot be read\n  .*plan.yaml:\d+  restrictions: "):
+        load_plan(file)
 
 
 def test_nothing_but_the_plan_is_left_behind(plan: Plan, file: Path) -> None:
