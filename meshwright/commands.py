@@ -47,8 +47,13 @@ def plan(
     fix: o.Fix = None,
     forbid: o.Forbid = None,
     max_memory: o.MaxMemory = None,
-    top: Annotated[int, typer.Option("--top", metavar="N", min=1, max=1000, help="Plans to rank.")] = 5,
-    time_limit: o.TimeLimit = None,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            "--top", metavar="N", min=1, max=1000, help="Plans to rank; default 5.", show_default=False
+        ),
+    ] = None,
+    time_limit: o.TimeLimit = o.TIME_LIMIT,
     replay: Annotated[
         Path | None,
         typer.Option("--replay", metavar="PLAN", help="Ask a plan file's question.", show_default=False),
@@ -62,8 +67,8 @@ def plan(
     quiet: o.Quiet = False,
 ) -> None:
     """Find the best layout and prove it."""
+    from meshwright.verbs import planning
     from meshwright.verbs.asking import Asked
-    from meshwright.verbs.planning import plan
 
     asked = Asked(
         model=model,
@@ -75,12 +80,14 @@ def plan(
         training=training,
         stack=stack,
         profile=profile,
-        replay=replay,
     )
     limits = (tuple(fix or ()), tuple(forbid or ()), max_memory)
-    plan(
-        asked, limits, top=top, time_limit=time_limit, out=out, output=Output(json=json, csv=csv, quiet=quiet)
-    )
+    output = Output(json=json, csv=csv, quiet=quiet)
+    if replay is None:
+        planning.plan(asked, limits, top=top or planning.TOP, time_limit=time_limit, out=out, output=output)
+    else:
+        planning.nothing_else_asked(asked, limits)
+        planning.replay(replay, top=top, time_limit=time_limit, out=out, output=output)
 
 
 def estimate(

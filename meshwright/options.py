@@ -65,9 +65,11 @@ MaxMemory = Annotated[
         "--max-memory", metavar="SIZE", help="Device memory to fill, e.g. 70GiB.", show_default=False
     ),
 ]
+TIME_LIMIT = 60.0
+"""Seconds after which a search ends with the gap it has proven, so that no question hangs."""
 TimeLimit = Annotated[
-    float | None,
-    typer.Option("--time-limit", metavar="SECONDS", min=0.001, help="Stop with the gap.", show_default=False),
+    float,
+    typer.Option("--time-limit", metavar="SECONDS", min=0.001, help="Then stop with the gap."),
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

@@ -6,13 +6,14 @@ import csv
 import io
 import json
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cost_models.errors import MeshwrightError
+from cost_models.errors import InputError, MeshwrightError, Problem
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -29,7 +30,9 @@ class Output:
     quiet: bool = False
 
     def answer(self, document: Mapping[str, Any], rows: Sequence[Row], *text: RenderableType) -> None:
-        """Print the answer once, as text and tables or as one JSON document; write `rows` as CSV if asked."""
+        """Write `rows` as CSV if asked, then print the answer once, as text and tables or as one JSON document."""
+        if self.csv is not None:
+            write_text(self.csv, as_csv(rows))
         if self.json:
             print(as_json(document))
         else:
@@ -39,7 +42,6 @@ class Output:
                 else:
                     text_console().print(part)
         if self.csv is not None:
-            write_text(self.csv, as_csv(rows))
             self.note(f"Wrote {self.csv}")
 
     def note(self, text: str) -> None:
@@ -73,6 +75,32 @@ def as_csv(rows: Sequence[Row]) -> str:
 def write_text(path: Path, text: str) -> None:
     """Write a file the user named; an unwritable path raises the `OSError` that the front door words."""
     path.write_text(text, encoding="utf-8")
+
+
+def check_places(*places: tuple[str, Path | None]) -> None:
+    """Say before the work what could not be written after it; `places` are flags and the files they name.
+
+    Raises:
+        InputError: a missing folder, a folder where a file should be, no permission, one file for two things.
+    """
+    named = [(flag, path) for flag, path in places if path is not None]
+    problems = [Problem(f"{flag} {path}", what) for flag, path in named if (what := _obstacle(path))]
+    targets = [path.resolve() for _, path in named]
+    if len(set(targets)) < len(targets):
+        flags = " and ".join(flag for flag, _ in named)
+        problems.append(Problem(flags, f"both name `{named[0][1]}`"))
+    if problems:
+        raise InputError("the answer cannot be written", problems=problems)
+
+
+def _obstacle(path: Path) -> str:
+    """Why a file cannot be written, or nothing."""
+    if path.is_dir():
+        return "is a folder"
+    if not path.parent.is_dir():
+        return f"the folder `{path.parent}` does not exist"
+    writable = os.access(path if path.exists() else path.parent, os.W_OK)
+    return "" if writable else "permission denied"
 
 
 def print_error(error: MeshwrightError) -> None:

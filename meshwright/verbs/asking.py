@@ -9,7 +9,7 @@ from cost_models.asking import ask
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.specs.loading import resolve_cluster, resolve_model, resolve_training
-from planner.plan import load_plan
+from meshwright.together import Together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,19 +25,14 @@ class Asked:
     training: Path | None = None
     stack: str | None = None
     profile: str | None = None
-    replay: Path | None = None
 
 
 def question_of(asked: Asked) -> tuple[Question, tuple[str, ...]]:
     """The question, and what had to be assumed to build it.
 
     Raises:
-        InputError: an argument is missing, or a file or a name is wrong.
+        InputError: an argument is missing, or a file or a name is wrong; everything that is, at once.
     """
-    if asked.replay is not None:
-        if asked.model or asked.cluster:
-            raise InputError("--replay takes its question from the plan", hint="leave out MODEL and CLUSTER")
-        return load_plan(asked.replay).question, ()
     missing = [noun for noun, value in (("MODEL", asked.model), ("CLUSTER", asked.cluster)) if not value]
     if missing:
         raise InputError(
@@ -45,13 +40,20 @@ def question_of(asked: Asked) -> tuple[Question, tuple[str, ...]]:
             problems=[Problem(noun, "missing") for noun in missing],
             hint="meshwright plan gpt3-175b dgx-a100-80gb --gpus 1024 --global-batch 1536 --sequence 2048",
         )
-    model = resolve_model(asked.model)
-    cluster = resolve_cluster(asked.cluster, gpus=asked.gpus)
-    training = resolve_training(
-        None if asked.training is None else str(asked.training),
-        global_batch=asked.global_batch,
-        sequence_length=asked.sequence,
-        precision=asked.precision,
+    together = Together()
+    model = together.read(lambda: resolve_model(asked.model))
+    cluster = together.read(lambda: resolve_cluster(asked.cluster, gpus=asked.gpus))
+    training = together.read(
+        lambda: resolve_training(
+            None if asked.training is None else str(asked.training),
+            global_batch=asked.global_batch,
+            sequence_length=asked.sequence,
+            precision=asked.precision,
+        )
     )
+    together.require()
+    assert model is not None
+    assert cluster is not None
+    assert training is not None
     question = ask(model.spec, cluster, training, stack=asked.stack, profile=asked.profile)
     return question, model.assumptions

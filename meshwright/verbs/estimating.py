@@ -8,10 +8,11 @@ from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.specs.layout import parse_layout
-from meshwright.output import Output
+from meshwright.output import Output, check_places
 from meshwright.records import JSON_SCHEMA, estimate_record, estimate_row, question_record
 from meshwright.render.estimates import estimate_text
 from meshwright.render.plans import question_header
+from meshwright.together import Together
 from meshwright.verbs.asking import Asked, question_of
 from planner.legality import require_legal
 from planner.plan import make_plan, save_plan
@@ -24,10 +25,18 @@ def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> 
     Raises:
         InputError: what was asked is wrong, or the layout cannot run.
     """
-    question, assumptions = question_of(asked)
+    together = Together()
+    found = together.read(lambda: question_of(asked))
+    together.read(lambda: parse_layout(layout))
+    together.read(lambda: check_places(("-o", out), ("--csv", output.csv)))
+    together.require()
+    assert found is not None
+    question, assumptions = found
     for assumption in assumptions:
         output.note(f"assumed: {assumption}")
     priced = priced_layout(question, layout)
+    if out is not None:
+        save_plan(make_plan(question, priced, None), out)
     output.answer(
         {
             "schema": JSON_SCHEMA,
@@ -41,7 +50,6 @@ def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> 
         estimate_text(priced),
     )
     if out is not None:
-        save_plan(make_plan(question, priced, None), out)
         output.note(f"Wrote {out}. Next: meshwright explain {out}")
     return priced.fits
 

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from cost_models.errors import InputError
+from cost_models.question import Question
 from cost_models.units import parse_bytes
-from meshwright.output import Output
+from meshwright.output import Output, check_places
 from meshwright.progress import progress
 from meshwright.records import estimate_row, plans_record
 from meshwright.render.plans import certificate_sentence, plans_table, question_header
+from meshwright.render.words import sentence_list
+from meshwright.together import Together
 from meshwright.verbs.asking import Asked, question_of
-from planner.plan import make_plan, save_plan
+from planner.plan import load_plan, make_plan, save_plan
 from planner.search import search
 from planner.search_space import Restrictions, parse_restrictions
+
+TOP = 5
+"""Plans ranked unless the user says otherwise."""
 
 Limits = tuple[tuple[str, ...], tuple[str, ...], str | None]
 """What `--fix`, `--forbid` and `--max-memory` say."""
 
 
 def plan(
-    asked: Asked, limits: Limits, *, top: int, time_limit: float | None, out: Path | None, output: Output
+    asked: Asked, limits: Limits, *, top: int, time_limit: float, out: Path | None, output: Output
 ) -> None:
     """Answer a question.
 
@@ -29,10 +35,65 @@ def plan(
         InputError: what was asked is wrong.
         InfeasibleError: nothing fits.
     """
-    question, assumptions = question_of(asked)
-    restrictions = restrictions_of(limits)
+    together = Together()
+    found = together.read(lambda: question_of(asked))
+    restrictions = together.read(lambda: restrictions_of(limits))
+    together.read(lambda: check_places(("-o", out), ("--csv", output.csv)))
+    together.require()
+    assert found is not None
+    assert restrictions is not None
+    question, assumptions = found
     for assumption in assumptions:
         output.note(f"assumed: {assumption}")
+    _answer(question, restrictions, assumptions, top=top, time_limit=time_limit, out=out, output=output)
+
+
+def replay(path: Path, *, top: int | None, time_limit: float, out: Path | None, output: Output) -> None:
+    """Ask a plan file's question again, within its restrictions; the same answer is the same bytes.
+
+    Raises:
+        InputError: a broken plan, or a place that cannot be written to.
+        InfeasibleError: nothing fits.
+    """
+    together = Together()
+    written = together.read(lambda: load_plan(path))
+    together.read(lambda: check_places(("-o", out), ("--csv", output.csv)))
+    together.require()
+    assert written is not None
+    if top is None:
+        top = written.certificate.top if written.certificate else TOP
+    restrictions = written.restrictions.read
+    _answer(written.question, restrictions, (), top=top, time_limit=time_limit, out=out, output=output)
+
+
+def nothing_else_asked(asked: Asked, limits: Limits) -> None:
+    """A replay takes its question and its restrictions from the plan file.
+
+    Raises:
+        InputError: something else was asked too.
+    """
+    names = dict(zip(("fix", "forbid", "max_memory"), limits, strict=True))
+    given = [name for name, value in {**asdict(asked), **names}.items() if value not in (None, "", ())]
+    if given:
+        words = [
+            name.upper() if name in ("model", "cluster") else "--" + name.replace("_", "-") for name in given
+        ]
+        raise InputError(
+            "--replay takes its question from the plan", hint=f"leave out {sentence_list(words)}"
+        )
+
+
+def _answer(
+    question: Question,
+    restrictions: Restrictions,
+    assumptions: tuple[str, ...],
+    *,
+    top: int,
+    time_limit: float,
+    out: Path | None,
+    output: Output,
+) -> None:
+    """Search, print, write."""
     with progress(output) as reporter:
         result = search(
             question,
@@ -42,6 +103,8 @@ def plan(
             on_progress=reporter.searching,
         )
     best, certificate = result.estimates[0], result.certificate
+    if out is not None:
+        save_plan(make_plan(question, best, certificate, restrictions), out)
     output.answer(
         plans_record(question, result.estimates, certificate, assumptions),
         [estimate_row(estimate) for estimate in result.estimates],
@@ -54,7 +117,6 @@ def plan(
     if certificate.gap > 0:
         output.note("warning: optimality is not proved; allow more time to close the gap")
     if out is not None:
-        save_plan(make_plan(question, best, certificate), out)
         output.note(f"Wrote {out}. Next: meshwright explain {out}, meshwright run {out}")
 
 
@@ -65,10 +127,18 @@ def restrictions_of(limits: Limits) -> Restrictions:
         InputError: a word that cannot be read.
     """
     fix, forbid, max_memory = limits
-    restrictions = parse_restrictions(fix, forbid)
+    together = Together()
+    restrictions = together.read(lambda: parse_restrictions(fix, forbid))
+    size = together.read(lambda: _size(max_memory))
+    together.require()
+    assert restrictions is not None
+    return replace(restrictions, max_memory=size)
+
+
+def _size(max_memory: str | None) -> float | None:
     if max_memory is None:
-        return restrictions
+        return None
     try:
-        return replace(restrictions, max_memory=parse_bytes(max_memory))
+        return parse_bytes(max_memory)
     except ValueError as error:
         raise InputError(f"--max-memory: {error}") from None

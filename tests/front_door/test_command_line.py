@@ -138,6 +138,17 @@ def test_a_plan_replays_to_the_same_bytes(meshwright, plan_file: Path, tmp_path:
     assert again.read_bytes() == plan_file.read_bytes()
 
 
+def test_a_replay_keeps_the_restrictions_and_the_number_of_plans(meshwright, tmp_path: Path) -> None:
+    first, again = tmp_path / "plan.yaml", tmp_path / "again.yaml"
+    limits = ("--fix", "tp=2", "--forbid", "zero1", "--max-memory", "40GiB", "--top", "2")
+    assert meshwright("plan", *ASKED, *QUICK, *limits, "-o", str(first)).code == 0
+    replayed = meshwright("plan", "--replay", str(first), "-o", str(again), "--json")
+    assert len(json.loads(replayed.out)["plans"]) == 2
+    assert again.read_bytes() == first.read_bytes()
+    answer = meshwright("explain", str(first), "--why-not", "dp8 mbs8")
+    assert "the plan's restrictions kept out" in answer.out
+
+
 def test_fixed_axes_are_kept(meshwright) -> None:
     answer = meshwright("plan", *ASKED, *QUICK, "--fix", "tp=2", "--forbid", "zero1", "--json")
     for plan in json.loads(answer.out)["plans"]:
@@ -253,6 +264,51 @@ ERRORS = {
         ("catalog", "gpus", "--csv", "nowhere/x.csv", "--json"),
         "error: `nowhere/x.csv`: no such file or directory\n",
     ),
+    "everything at once": (
+        (
+            *(
+                "plan",
+                "gpt3-175c",
+                "dgx-a100-80g",
+                "--global-batch",
+                "-1",
+                "--sequence",
+                "0",
+                "--precision",
+                "bf17",
+            ),
+            *(
+                "--fix",
+                "tp=3x",
+                "--fix",
+                "zero=9",
+                "--forbid",
+                "sp=2",
+                "--max-memory",
+                "3",
+                "-o",
+                ".",
+                "--csv",
+                "no/x",
+            ),
+        ),
+        "error: 11 problems in what was asked\n"
+        "  unknown model `gpt3-175c`; did you mean `gpt3-175b`?\n"
+        "  unknown cluster `dgx-a100-80g`; did you mean `dgx-a100-80gb`?\n"
+        "  --global-batch: must be above zero, not `-1`\n"
+        "  --sequence: must be above zero, not `0`\n"
+        "  --precision: `bf17` is not one of `bf16`, `fp16`, `fp32`, `fp8`; did you mean `bf16`?\n"
+        "  --fix tp=3x: `3x` is not a whole number\n"
+        "  --fix zero=9: ZeRO has stages 0 to 3\n"
+        "  --forbid sp=2: `2` is not 0 or 1\n"
+        "  --max-memory: `3` is not a size; write it like `80 GiB` or `80 GB`\n"
+        "  -o .: is a folder\n"
+        "  --csv no/x: the folder `no` does not exist\n",
+    ),
+    "one file for two": (
+        ("plan", *ASKED, "-o", "x.yaml", "--csv", "./x.yaml"),
+        "error: the answer cannot be written\n  -o and --csv: both name `x.yaml`\n",
+    ),
     "lone plan": (
         ("compare", "plan.yaml"),
         "error: compare takes two to 6 plans, not 1\n\nhint: after the first, a layout will do:"
@@ -267,8 +323,8 @@ ERRORS = {
         "error: --gpus says where scaling curves are drawn, and means nothing to `memory`\n",
     ),
     "replay and model": (
-        ("plan", "gpt2-small", "--replay", "plan.yaml"),
-        "error: --replay takes its question from the plan\n\nhint: leave out MODEL and CLUSTER\n",
+        ("plan", "gpt2-small", "--replay", "plan.yaml", "--fix", "tp=2"),
+        "error: --replay takes its question from the plan\n\nhint: leave out MODEL and --fix\n",
     ),
     "schema of what": (
         ("catalog", "schema"),

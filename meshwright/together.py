@@ -1,0 +1,40 @@
+"""All problems at once: several inputs are read, then everything that was wrong with any of them is one error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from cost_models.errors import InputError, Problem
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Together:
+    """Errors met so far."""
+
+    errors: list[InputError] = field(default_factory=list)
+
+    def read(self, reader: Callable[[], T]) -> T | None:
+        """What `reader` returns; None where it raised, which `require` will tell."""
+        try:
+            return reader()
+        except InputError as error:
+            self.errors.append(error)
+            return None
+
+    def require(self) -> None:
+        """Nothing was wrong.
+
+        Raises:
+            InputError: the one that was met, or all of them as one.
+        """
+        if len(self.errors) == 1:
+            raise self.errors[0]
+        if self.errors:
+            problems = [
+                problem for one in self.errors for problem in one.problems or (Problem("", one.headline),)
+            ]
+            raise InputError(f"{len(problems)} problems in what was asked", problems=problems)
