@@ -20,15 +20,22 @@ if TYPE_CHECKING:
     from cost_models.specs.layout import Layout, parse_layout
     from cost_models.specs.training import TrainingSpec
     from cost_models.specs.transformer import TransformerSpec
+    from executor.calibrate import calibrate
     from meshwright.answers import Estimated, Planned
     from meshwright.api import estimate, plan
+    from meshwright.drawing import Drawing
+    from meshwright.ran import Ran, run
     from planner.plan import Plan, load_plan, save_plan
 
 _HOMES = {
     "plan": "meshwright.api",
     "estimate": "meshwright.api",
+    "run": "meshwright.ran",
+    "calibrate": "executor.calibrate",
     "Planned": "meshwright.answers",
     "Estimated": "meshwright.answers",
+    "Ran": "meshwright.ran",
+    "Drawing": "meshwright.drawing",
     "Plan": "planner.plan",
     "load_plan": "planner.plan",
     "save_plan": "planner.plan",
@@ -48,6 +55,7 @@ _HOMES = {
 
 __all__ = [
     "ClusterSpec",
+    "Drawing",
     "Estimate",
     "Estimated",
     "HardwareProfile",
@@ -58,13 +66,16 @@ __all__ = [
     "MeshwrightError",
     "Plan",
     "Planned",
+    "Ran",
     "RunError",
     "TrainingSpec",
     "TransformerSpec",
+    "calibrate",
     "estimate",
     "load_plan",
     "parse_layout",
     "plan",
+    "run",
     "save_plan",
 ]
 

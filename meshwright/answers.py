@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.estimate import Estimate
 from cost_models.question import Question
+from meshwright.drawing import Drawing, draw
 from meshwright.records import estimate_row
 from meshwright.render.estimates import estimate_text
 from meshwright.render.explanation import explanation_text, why_not_text
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SHOWN = ("layout", "step_seconds", "mfu", "tokens_per_second", "peak_bytes", "bound_by")
+_NUMBER = "{:.4g}".format
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Planned:
     """A question, its best plans and the proof."""
 
@@ -53,7 +55,7 @@ class Planned:
     @property
     def plan(self) -> Plan:
         """The best layout as a plan."""
-        return make_plan(self.question, self.best, self.certificate)
+        return make_plan(self.question, self.best, self.certificate, self.restrictions)
 
     def save(self, path: str | Path) -> None:
         """Write the best plan."""
@@ -65,19 +67,32 @@ class Planned:
 
     def why_not(self, layout: str) -> str:
         """Why a layout is not the plan."""
-        return why_not_text(why_not(self.question, self.best, layout), self.best)
+        return why_not_text(why_not(self.question, self.best, layout, self.restrictions), self.best)
 
     def to_frame(self) -> pd.DataFrame:
         """A row per layout; seconds, bytes, shares."""
         return _frame(self.estimates)
 
+    def plot(self, kind: str, *, gpus: Sequence[int] | None = None) -> Drawing:
+        """Draw `frontier`, `scaling` (at these numbers of GPUs), `time`, `memory` or `timeline`."""
+        return draw(kind, self.question, self.estimates, gpus)
+
+    def __repr__(self) -> str:
+        header, proof = self._around_the_table()
+        rows = _frame(self.estimates)[list(_SHOWN)].to_string(index=False, float_format=_NUMBER)
+        return f"{header}\n\n{rows}\n\n{proof}"
+
     def _repr_html_(self) -> str:
-        header = question_header(self.question, self.best.trust, self.best.memory_limit)
-        proof = certificate_sentence(self.certificate, self.best.step_seconds)
+        header, proof = self._around_the_table()
         return f"<p>{_html(header)}</p>{_table(self.estimates)}<p>{_html(proof)}</p>"
 
+    def _around_the_table(self) -> tuple[str, str]:
+        """What was asked, and why nothing is better."""
+        header = question_header(self.question, self.best.trust, self.best.memory_limit)
+        return header, certificate_sentence(self.certificate, self.best.step_seconds)
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Estimated:
     """A question and the price of one layout."""
 
@@ -85,19 +100,28 @@ class Estimated:
     estimate: Estimate
     assumptions: tuple[str, ...] = ()
 
+    @property
+    def plan(self) -> Plan:
+        """It as a plan that was asked for, not searched."""
+        return make_plan(self.question, self.estimate, None)
+
     def save(self, path: str | Path) -> None:
-        """Write it as a plan that was asked for, not searched."""
-        save_plan(make_plan(self.question, self.estimate, None), Path(path))
+        """Write that plan."""
+        save_plan(self.plan, Path(path))
 
     def to_frame(self) -> pd.DataFrame:
         """One row; seconds, bytes, shares."""
         return _frame([self.estimate])
 
-    def __str__(self) -> str:
+    def plot(self, kind: str, *, gpus: Sequence[int] | None = None) -> Drawing:
+        """As for a plan; `scaling` has the best layout at each number of GPUs, not this one."""
+        return draw(kind, self.question, [self.estimate], gpus)
+
+    def __repr__(self) -> str:
         return estimate_text(self.estimate)
 
     def _repr_html_(self) -> str:
-        return f"<p>{_html(str(self))}</p>"
+        return f"<p>{_html(repr(self))}</p>"
 
 
 def _frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
@@ -107,7 +131,7 @@ def _frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
 
 
 def _table(estimates: Sequence[Estimate]) -> str:
-    html: str = _frame(estimates)[list(_SHOWN)].to_html(index=False, float_format="{:.4g}".format, border=0)
+    html: str = _frame(estimates)[list(_SHOWN)].to_html(index=False, float_format=_NUMBER, border=0)
     return html
 
 

@@ -30,8 +30,13 @@ def step_line(
 
 
 def comparison_table(lines: Sequence[Compared]) -> Table:
-    """Predicted beside measured; shares differ in points, everything else relative to what was measured."""
-    rows = [
+    """Predicted beside measured."""
+    return table(("", "predicted", "measured", "error"), comparison_rows(lines), words=("",))
+
+
+def comparison_rows(lines: Sequence[Compared]) -> list[tuple[str, str, str, str]]:
+    """Its cells as text; shares differ in points, everything else relative to what was measured."""
+    return [
         (
             _label(line.quantity),
             _value(line.quantity, line.predicted),
@@ -40,7 +45,6 @@ def comparison_table(lines: Sequence[Compared]) -> Table:
         )
         for line in lines
     ]
-    return table(("", "predicted", "measured", "error"), rows, words=("",))
 
 
 def _label(quantity: str) -> str:
