@@ -13,7 +13,7 @@ from meshwright.drawing import Drawing, draw
 from meshwright.records import estimate_row
 from meshwright.render.estimates import estimate_text
 from meshwright.render.explanation import explanation_text, why_not_text
-from meshwright.render.plans import certificate_sentence, question_header
+from meshwright.render.plans import HEADERS, certificate_sentence, plans_rows, question_header
 from meshwright.verbs.explaining import explained
 from planner.explain import why_not
 from planner.plan import Certificate, Plan, make_plan, save_plan
@@ -22,9 +22,6 @@ from planner.search_space import Restrictions
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_SHOWN = ("layout", "step_seconds", "mfu", "tokens_per_second", "peak_bytes", "bound_by")
-_NUMBER = "{:.4g}".format
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -79,12 +76,18 @@ class Planned:
 
     def __repr__(self) -> str:
         header, proof = self._around_the_table()
-        rows = _frame(self.estimates)[list(_SHOWN)].to_string(index=False, float_format=_NUMBER)
-        return f"{header}\n\n{rows}\n\n{proof}"
+        return f"{header}\n\n{self._in_words().to_string(index=False)}\n\n{proof}"
 
     def _repr_html_(self) -> str:
         header, proof = self._around_the_table()
-        return f"<p>{_html(header)}</p>{_table(self.estimates)}<p>{_html(proof)}</p>"
+        table = self._in_words().to_html(index=False, border=0)
+        return f"<p>{_html(header)}</p>{table}<p>{_html(proof)}</p>"
+
+    def _in_words(self) -> pd.DataFrame:
+        """The table of `meshwright plan`."""
+        import pandas as pd
+
+        return pd.DataFrame(plans_rows(self.estimates), columns=list(HEADERS))
 
     def _around_the_table(self) -> tuple[str, str]:
         """What was asked, and why nothing is better."""
@@ -128,11 +131,6 @@ def _frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame([estimate_row(estimate) for estimate in estimates])
-
-
-def _table(estimates: Sequence[Estimate]) -> str:
-    html: str = _frame(estimates)[list(_SHOWN)].to_html(index=False, float_format=_NUMBER, border=0)
-    return html
 
 
 def _html(text: str) -> str:

@@ -26,10 +26,17 @@ def question_header(question: Question, trust: Trust, memory_limit: float) -> st
     return "\n".join([wrapped(asked), wrapped(f"stack {question.stack.name}; hardware profile {trust}")])
 
 
+HEADERS = ("#", "layout", "step", "MFU", "tok/s/GPU", "peak mem", "bound by")
+
+
 def plans_table(estimates: Sequence[Estimate]) -> Table:
     """Plans best first; `peak mem` is that of the fullest rank."""
-    headers = ("#", "layout", "step", "MFU", "tok/s/GPU", "peak mem", "bound by")
-    rows = [
+    return table(HEADERS, plans_rows(estimates), words=("layout", "bound by"))
+
+
+def plans_rows(estimates: Sequence[Estimate]) -> list[tuple[str, ...]]:
+    """The cells of that table, as text."""
+    return [
         (
             str(rank),
             estimate.layout.brief,
@@ -41,7 +48,6 @@ def plans_table(estimates: Sequence[Estimate]) -> Table:
         )
         for rank, estimate in enumerate(estimates, start=1)
     ]
-    return table(headers, rows, words=("layout", "bound by"))
 
 
 def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:
