@@ -197,9 +197,10 @@ def _failure(plan: Plan, folder: Path, logs: Path) -> RunError:
         rank = found[0]["rank"]
         problems = [Problem("", line) for line in _last_lines(logs.rglob(f"{rank}/stderr.log"))]
         return RunError(f"rank {rank} failed: {found[0]['reason']}", problems=problems)
-    problems = [Problem("", line) for line in _last_lines([logs / "torchrun.log"])]
+    said = _last_lines([*logs.rglob("stderr.log"), logs / "torchrun.log"])
     return RunError(
-        "a rank was ended from outside, perhaps because the host ran out of memory", problems=problems
+        "a rank was ended from outside, perhaps because the host ran out of memory",
+        problems=[Problem("", line) for line in said],
     )
 
 
