@@ -198,8 +198,8 @@ def _sync(pieces: _Pieces) -> dict[str, Term]:
 def _optimizer(pieces: _Pieces) -> dict[str, Term]:
     """Memory-bound update of the rank's share of the states, then the gather of updated weights (ZeRO-1/2).
 
-    Per parameter it reads gradient, moments and (master) weight and writes all but the gradient. The gradient norm reads
-    the gradients once more, averaging over replicas reads and writes them, and a buffer that stays is filled with zeros.
+    Per parameter it reads gradient, moments and (master) weight and writes all but the gradient. The gradient norm
+    reads the gradients once more, averaging over replicas reads and writes them, a buffer that stays is zeroed.
     """
     question, columns, device = pieces.question, pieces.columns, pieces.device
     states = state_bytes(question, columns)

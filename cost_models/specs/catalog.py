@@ -17,7 +17,7 @@ from cost_models.specs.base import Spec
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.documents import Document, printable
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.local import LOCAL, this_machine
+from cost_models.specs.local import LOCAL, gpu_machine, installed_gpus, this_machine
 from cost_models.specs.parsing import load_spec, validate
 from cost_models.specs.reading import is_file
 from cost_models.specs.stack import StackSpec
@@ -53,8 +53,21 @@ def load_cluster(name: str) -> ClusterSpec:
 
 
 def local_cluster(processes: int | None = None) -> ClusterSpec:
-    """This machine's CPU shared by `processes` (default: its physical cores)."""
+    """This machine: its GPUs where the driver reports some of the catalogue's, else its CPU shared by `processes`.
+
+    Default: all GPUs, or a process for each physical core.
+    """
+    reported = installed_gpus()
+    for gpu in map(load_gpu, names("gpus") if reported else ()):
+        if gpu.reported_as and set(reported) <= set(gpu.reported_as):
+            return gpu_machine(gpu, _node_of(gpu), processes or len(reported))
     return this_machine(_load("clusters", "cluster", LOCAL, ClusterSpec), processes)
+
+
+def _node_of(gpu: GpuSpec) -> ClusterSpec | None:
+    """The catalogue's node of this GPU, for its links."""
+    nodes = (load_cluster(name) for name in names("clusters") if name != LOCAL)
+    return next((node for node in nodes if node.gpu.name == gpu.name), None)
 
 
 def load_stack(name: str) -> StackSpec:

@@ -33,6 +33,8 @@ class GpuSpec(Spec):
     tdp_watts: PositiveInt | None = None
     """Board power limit, W."""
     kind: Literal["cuda", "rocm", "cpu"] = "cuda"
+    reported_as: tuple[str, ...] = ()
+    """What the driver calls it."""
     source: str = ""
     """Datasheet and date."""
 

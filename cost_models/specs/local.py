@@ -1,15 +1,22 @@
-"""The `local` cluster: this machine's CPU shared by processes, each standing for one device."""
+"""The `local` cluster: this machine's GPUs, or its CPU shared by processes, each standing for one device."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+from functools import cache
 
 import psutil
 
-from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, Links
 
 LOCAL = "local"
 """Catalogue name of the machine the program runs on."""
+_DRIVER_SECONDS = 10.0
+"""How long the driver may take to answer."""
+_PCIE_LATENCY = "5 us"
+"""Latency of a transfer between two GPUs through the host; a documented placeholder."""
 
 
 def this_machine(one_core: ClusterSpec, processes: int | None = None) -> ClusterSpec:
@@ -33,4 +40,33 @@ def this_machine(one_core: ClusterSpec, processes: int | None = None) -> Cluster
     )
     return one_core.model_copy(
         update={"gpu": cpu, "gpus_per_node": processes, "host_memory": memory, "host_cores": cores}
+    )
+
+
+@cache
+def installed_gpus() -> tuple[str, ...]:
+    """Names of this machine's NVIDIA GPUs as the driver reports them; none where there is no driver to ask."""
+    if shutil.which("nvidia-smi") is None:
+        return ()
+    try:
+        said = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=_DRIVER_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return tuple(line.strip() for line in said.stdout.splitlines() if line.strip())
+
+
+def gpu_machine(gpu: GpuSpec, node: ClusterSpec | None, count: int) -> ClusterSpec:
+    """One node of `count` GPUs, with the links of the catalogue's node of that GPU, else PCIe through the host."""
+    through_host = {"kind": "pcie", "bandwidth": f"{gpu.host_bandwidth or 0!r} B/s", "latency": _PCIE_LATENCY}
+    links = node.links if node else Links.model_validate({"intra_node": through_host})
+    machine = ClusterSpec(name=LOCAL, gpu=gpu, gpus_per_node=count, links=links, host_cores=os.cpu_count())
+    memory = float(psutil.virtual_memory().total)
+    return machine.model_copy(
+        update={"host_memory": memory, "source": "this machine, as its driver reports it"}
     )

@@ -8,9 +8,8 @@ from cost_models.specs.catalog import local_cluster
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import format_bandwidth, format_seconds
 from executor.calibrate import calibrate as measure
-from meshwright.output import Output
+from meshwright.output import JSON_SCHEMA, Output, check_places
 from meshwright.progress import progress
-from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import table
 from meshwright.render.words import percent, wrapped
 
@@ -20,12 +19,12 @@ def calibrate(processes: int | None, *, quick: bool, out: Path, output: Output) 
 
     Raises:
         HostError: too few devices.
-        OSError: the file cannot be written.
+        InputError: the file cannot be written.
     """
+    check_places(("-o", out), ("--csv", output.csv))
     with progress(output) as reporter:
-        profile = measure(
-            processes or local_cluster().num_gpus, quick=quick, out=out, on_progress=reporter.say
-        )
+        cluster = local_cluster(processes)
+        profile = measure(cluster.num_gpus, quick=quick, out=out, on_progress=reporter.say, cluster=cluster)
     rows = _rows(profile)
     output.answer(
         {"schema": JSON_SCHEMA, "file": str(out), "profile": profile.model_dump(mode="json")},
