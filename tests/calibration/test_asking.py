@@ -1,0 +1,28 @@
+"""A measured profile brings its own peak and bandwidth: its efficiencies are shares of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from cost_models.asking import ask
+from cost_models.specs import catalog
+from cost_models.specs.training import TrainingSpec
+
+MODEL = catalog.load_model("gpt2-tiny")
+TRAINING = TrainingSpec(global_batch=8, sequence_length=64, precision="fp32")
+
+
+def test_measured_rates_replace_the_placeholders_of_a_cpu() -> None:
+    rates = {"tier": "measured", "measured_peak": 1.2e11, "measured_bandwidth": 3e10}
+    profile = catalog.load_profile("datasheet-cpu").model_copy(update={**rates, "gpu": "cpu"})
+    asked = ask(MODEL, catalog.local_cluster(2), TRAINING, profile=profile)
+    assert asked.cluster.gpu.peak["fp32"] == pytest.approx(1.2e11)
+    assert asked.cluster.gpu.memory_bandwidth == pytest.approx(3e10)
+    again = ask(MODEL, asked.cluster, TRAINING, profile=profile)
+    assert again == asked
+
+
+def test_datasheets_stay() -> None:
+    cluster = catalog.load_cluster("dgx-a100-80gb")
+    training = TRAINING.model_copy(update={"precision": "bf16"})
+    assert ask(MODEL, cluster, training).cluster == cluster
