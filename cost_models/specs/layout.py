@@ -142,6 +142,8 @@ def parse_layout(text: str) -> Layout:
     """
     fields: dict[str, Any] = {}
     problems: list[Problem] = []
+    if not text.strip():
+        problems.append(Problem("", "it says nothing"))
 
     def put(key: str, value: Any, word: str) -> None:
         if key in fields:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from cost_models.specs.base import Name, PositiveInt, Spec
 
@@ -25,7 +25,7 @@ class TransformerSpec(Spec):
     kind: Literal["transformer"] = "transformer"
     name: Name = "custom"
     """Catalogue name, or a name for reports."""
-    num_layers: PositiveInt
+    num_layers: Annotated[int, Field(gt=0, le=100_000)]
     """Transformer blocks, l."""
     hidden_size: PositiveInt
     """Width of the residual stream, h."""

@@ -61,7 +61,7 @@ def test_by_hand() -> None:
     assert layout.stage_recompute == ("selective",) * 32
     assert layout.microbatches(1536) == 192
     assert str(layout) == "tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective"
-    assert parse_layout("") == Layout()
+    assert parse_layout("tp1") == Layout()
     assert parse_layout("tp=2 pp=2 layers=3,1").layers == (3, 1)
 
 
