@@ -35,7 +35,7 @@ def explain_infeasible(
     else:
         hint = f"{format_bytes(closest.peak_bytes)} a GPU would do; or use more GPUs, or shorter sequences"
     return InfeasibleError(
-        f"no layout of {question.model.name} fits {format_bytes(limit)} x {gpus:,} GPUs",
+        f"no layout of {question.model.name} fits {format_bytes(limit)} x {gpus:,} GPU{'s' * (gpus > 1)}",
         problems=[Problem("closest", _in_words(closest))],
         hint=hint,
     )

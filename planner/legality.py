@@ -39,9 +39,13 @@ class Rule:
     sentence: Callable[[Question, Layout], Words]
 
 
+def _gpus(number: int) -> str:
+    return f"{number:,} GPU{'' if number == 1 else 's'}"
+
+
 def _uses_every_gpu(question: Question, layout: Layout) -> Words:
     have, cluster = question.cluster.num_gpus, question.cluster
-    what = f"layout `{layout}` uses {layout.num_gpus:,} GPUs; cluster `{cluster.name}` has {have:,}"
+    what = f"layout `{layout}` uses {_gpus(layout.num_gpus)}; cluster `{cluster.name}` has {have:,}"
     fits, rest = divmod(have, layout.tp * layout.pp)
     if fits and not rest:
         return Words(what, f"dp{fits} fits")

@@ -74,12 +74,7 @@ def price_space(question: Question, limits: Restrictions) -> PricedSpace:
     policies = limits.recompute(question.training)
     columns = enumerate_layouts(question, limits)
     if not len(columns):
-        restricted = limits != Restrictions()
-        raise InfeasibleError(
-            f"no layout of {question.model.name} on {question.cluster.num_gpus} GPUs is legal"
-            f" with global batch {question.training.global_batch}",
-            hint="loosen --fix and --forbid" if restricted else "try a global batch that more GPUs divide",
-        )
+        raise _nothing_legal(question, limits)
     costs = stage_costs(question, columns)
     if limits.max_memory is not None:
         costs = replace(costs, memory_limit=np.minimum(costs.memory_limit, limits.max_memory))
@@ -94,4 +89,18 @@ def price_space(question: Question, limits: Restrictions) -> PricedSpace:
         num_layers=question.model.num_layers,
         policies=policies,
         groups=np.split(order, starts[1:]),
+    )
+
+
+def _nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
+    """Which of question and restrictions leaves nothing to choose from."""
+    restricted = [f"--fix {word}" for word in limits.fix_words]
+    restricted += [f"--forbid {word}" for word in limits.forbid_words]
+    blamed = restricted and len(enumerate_layouts(question, Restrictions()))
+    gpus = question.cluster.num_gpus
+    where = f"on {gpus:,} GPU{'s' * (gpus > 1)} with global batch {question.training.global_batch:,}"
+    return InfeasibleError(
+        f"no layout of {question.model.name} {where} is legal"
+        + f" under {' '.join(restricted)}" * bool(blamed),
+        hint="loosen --fix and --forbid" if blamed else "try a global batch that more GPUs divide",
     )
