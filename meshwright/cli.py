@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         worded = _worded(error)
         if debug or worded is None:
             raise
-        print_error(worded)
+        print_error(worded, json="--json" in words)
         sys.exit(worded.exit_code)
 
 

@@ -18,6 +18,9 @@ from cost_models.errors import InputError, MeshwrightError, Problem
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+JSON_SCHEMA = 1
+"""Version of every JSON document; raised when a field changes its meaning or goes."""
+
 Row = Mapping[str, Any]
 
 
@@ -103,8 +106,12 @@ def _obstacle(path: Path) -> str:
     return "" if writable else "permission denied"
 
 
-def print_error(error: MeshwrightError) -> None:
-    """Draw an error on stderr: headline, indented problems, an empty line, the hint."""
+def print_error(error: MeshwrightError, *, json: bool = False) -> None:
+    """Draw an error on stderr: headline, indented problems, an empty line, the hint; `--json` has it on stdout too."""
+    if json:
+        problems = [{"where": problem.where, "what": problem.what} for problem in error.problems]
+        told = {"headline": error.headline, "problems": problems, "hint": error.hint or None}
+        print(as_json({"schema": JSON_SCHEMA, "error": told}))
     lines = [f"error: {error.headline}", *(f"  {problem}" for problem in error.problems)]
     if error.hint:
         lines += ["", f"hint: {error.hint}"]

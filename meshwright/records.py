@@ -9,10 +9,8 @@ from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
 from cost_models.question import Question
 from cost_models.specs.layout import Layout
+from meshwright.output import JSON_SCHEMA
 from planner.plan import Certificate
-
-JSON_SCHEMA = 1
-"""Version of every JSON document; raised when a field changes its meaning or goes."""
 
 
 def estimate_record(estimate: Estimate) -> dict[str, Any]:

@@ -65,11 +65,12 @@ def binding_sentence(estimate: Estimate, bound: Binding) -> str:
 def rivalry_sentence(estimate: Estimate, rivalry: Rivalry) -> str:
     """ "Wins over tp8 pp4 … by 4.1 %: saves 7.0 s of tp comm, pays 1.6 s of dp comm." """
     lead = rivalry.rival.step_seconds / estimate.step_seconds - 1
+    margin = _margin(lead)
     rival = unplaced(rivalry.rival.layout)
     parts = _saves_and_pays(rivalry.difference, estimate.step_seconds)
     if lead < 0:
-        return f"Loses to {rival} by {percent(-lead)}, which the plan's restrictions kept out: {parts}."
-    return f"Wins over {rival} by {percent(lead)}: {parts}."
+        return f"Loses to {rival} by {margin}, which the plan's restrictions kept out: {parts}."
+    return f"Wins over {rival} by {margin}: {parts}."
 
 
 def why_not_text(answer: WhyNot, plan: Estimate) -> str:
@@ -94,16 +95,16 @@ def why_not_text(answer: WhyNot, plan: Estimate) -> str:
         return wrapped(
             f"{name} is as fast: {format_seconds(other.step_seconds)}, placed as {other.layout.brief}."
         )
-    gap = other.step_seconds / plan.step_seconds - 1
+    margin = _margin(other.step_seconds / plan.step_seconds - 1)
     parts_text = _saves_and_pays(answer.difference, plan.step_seconds)
     times = f"{format_seconds(other.step_seconds)} against {format_seconds(plan.step_seconds)}"
     if answer.reason == "faster":
         kept_out = ", which the plan's restrictions kept out" if answer.excluded else ""
         return wrapped(
-            f"{name} is faster by {percent(-gap)} ({times}), placed as {other.layout.brief}{kept_out}: {parts_text}."
+            f"{name} is faster by {margin} ({times}), placed as {other.layout.brief}{kept_out}: {parts_text}."
         )
     return wrapped(
-        f"{name} is slower by {percent(gap)} ({times}) at its best, {other.layout.brief}. The plan {parts_text}."
+        f"{name} is slower by {margin} ({times}) at its best, {other.layout.brief}. The plan {parts_text}."
     )
 
 
@@ -115,13 +116,22 @@ def unplaced(layout: Layout) -> str:
 def _saves_and_pays(difference: Breakdown, step_seconds: float) -> str:
     """ "saves 7.0 s of tp comm, pays 1.6 s of dp comm": the largest changes worth naming."""
     unit = time_unit(step_seconds)
-    worth = [(part, s) for part, s in difference if abs(s) > NEGLIGIBLE_SHARE * step_seconds]
+    worth = [
+        (part, s)
+        for part, s in difference
+        if abs(s) > NEGLIGIBLE_SHARE * step_seconds and float(in_unit(s, unit).replace(" ", ""))
+    ]
     saved = [f"{in_unit(s, unit)} {unit[0]} of {part_label(part)}" for part, s in worth if s > 0][:_MAX_PARTS]
     paid = [f"{in_unit(-s, unit)} {unit[0]} of {part_label(part)}" for part, s in worth if s < 0][:_MAX_PARTS]
     words = [f"saves {sentence_list(saved)}"] if saved else []
     if paid:
         words.append(f"pays {sentence_list(paid)}")
     return ", ".join(words)
+
+
+def _margin(share: float) -> str:
+    """ "4.1 %", and what would round to nothing "less than 0.1 %"."""
+    return percent(abs(share)) if abs(share) >= NEGLIGIBLE_SHARE else "less than 0.1 %"
 
 
 def _if_only(estimate: Estimate, sensitivity: Sensitivity) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from cost_models.asking import ask
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
+from cost_models.specs import catalog
 from cost_models.specs.loading import resolve_cluster, resolve_model, resolve_training
 from meshwright.together import Together
 
@@ -51,6 +52,8 @@ def question_of(asked: Asked) -> tuple[Question, tuple[str, ...]]:
             precision=asked.precision,
         )
     )
+    together.read(lambda: catalog.load_stack(asked.stack) if asked.stack else None)
+    together.read(lambda: catalog.load_profile(asked.profile) if asked.profile else None)
     together.require()
     assert model is not None
     assert cluster is not None

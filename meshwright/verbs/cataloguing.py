@@ -13,8 +13,7 @@ from cost_models.specs.cluster import Precision
 from cost_models.specs.schema import KINDS, json_schema
 from cost_models.units import format_bandwidth, format_bytes, format_count
 from cost_models.workload.parameters import total_parameters
-from meshwright.output import Output, as_json
-from meshwright.records import JSON_SCHEMA
+from meshwright.output import JSON_SCHEMA, Output, as_json
 from meshwright.render.tables import table
 
 Row = dict[str, str]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.question import Question
-from meshwright.output import Output
-from meshwright.records import JSON_SCHEMA, estimate_record
+from meshwright.output import JSON_SCHEMA, Output
+from meshwright.records import estimate_record
 from meshwright.render.comparison import comparison_table
+from meshwright.together import Together
 from meshwright.verbs.estimating import priced_layout
 from planner.compare import compare as compare_estimates
 from planner.plan import load_plan
@@ -48,19 +50,20 @@ def compare(choices: Sequence[str], *, output: Output) -> None:
 
 def estimates_of(choices: Sequence[str]) -> list[Estimate]:
     """Plan files, priced again; a layout is priced for the question of the first plan."""
-    question: Question | None = None
-    estimates = []
-    for choice in choices:
-        if _is_file(choice):
-            plan = load_plan(Path(choice))
-            asked = plan.question
-            question = question or asked
-            estimates.append(price(asked, plan.layout))
-        elif question is None:
-            raise InputError(f"`{choice}` is no plan file", hint="the first of what is compared must be one")
-        else:
-            estimates.append(priced_layout(question, choice))
-    return estimates
+    if not _is_file(choices[0]):
+        raise InputError(f"`{choices[0]}` is no plan file", hint="the first of what is compared must be one")
+    first = load_plan(Path(choices[0])).question
+    together = Together()
+    estimates = [together.read(partial(_estimate_of, choice, first)) for choice in choices]
+    together.require()
+    return [estimate for estimate in estimates if estimate is not None]
+
+
+def _estimate_of(choice: str, question: Question) -> Estimate:
+    if not _is_file(choice):
+        return priced_layout(question, choice)
+    plan = load_plan(Path(choice))
+    return price(plan.question, plan.layout)
 
 
 def _is_file(choice: str) -> bool:

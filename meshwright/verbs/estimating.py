@@ -8,8 +8,8 @@ from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.specs.layout import parse_layout
-from meshwright.output import Output, check_places
-from meshwright.records import JSON_SCHEMA, estimate_record, estimate_row, question_record
+from meshwright.output import JSON_SCHEMA, Output, check_places
+from meshwright.records import estimate_record, estimate_row, question_record
 from meshwright.render.estimates import estimate_text
 from meshwright.render.plans import question_header
 from meshwright.together import Together

@@ -10,9 +10,10 @@ from cost_models.costs import memory_limit
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.question import Question
-from meshwright.output import Output
+from cost_models.units import format_seconds
+from meshwright.output import JSON_SCHEMA, Output
 from meshwright.progress import progress
-from meshwright.records import JSON_SCHEMA, breakdown_rows, estimate_record, question_record
+from meshwright.records import breakdown_rows, estimate_record, question_record
 from meshwright.render.explanation import explanation_text, why_not_text
 from meshwright.render.plans import question_header
 from planner.explain import Explanation, WhyNot, binding, rivalry, ties
@@ -28,6 +29,10 @@ RIVALS = 6
 """Plans searched for: the plan itself, those as fast, and the next best."""
 
 
+DRIFT = 1e-6
+"""Relative difference between a plan's prediction and its price today that is not rounding."""
+
+
 def explain(path: Path, why_not: str | None, *, output: Output) -> None:
     """Explain a plan file, or why another layout is not the plan.
 
@@ -38,6 +43,12 @@ def explain(path: Path, why_not: str | None, *, output: Output) -> None:
     question = plan.question
     restrictions = plan.restrictions.read
     estimate = replace(price(question, plan.layout), memory_limit=_limit(question, restrictions))
+    drift = estimate.step_seconds / plan.prediction.step_seconds - 1
+    if abs(drift) > DRIFT:
+        output.note(
+            f"note: {path} was written with a step of {format_seconds(plan.prediction.step_seconds)};"
+            f" this version prices it at {format_seconds(estimate.step_seconds)}"
+        )
     if why_not is not None:
         answer = ask_why_not(question, estimate, why_not, restrictions)
         output.answer(_why_not_record(answer), _why_not_rows(answer), why_not_text(answer, estimate))

@@ -12,7 +12,7 @@ from meshwright.output import Output, check_places
 from meshwright.progress import progress
 from meshwright.records import estimate_row, plans_record
 from meshwright.render.plans import certificate_sentence, plans_table, question_header
-from meshwright.render.words import sentence_list
+from meshwright.render.words import count, sentence_list
 from meshwright.together import Together
 from meshwright.verbs.asking import Asked, question_of
 from planner.plan import load_plan, make_plan, save_plan
@@ -116,6 +116,9 @@ def _answer(
     )
     if certificate.gap > 0:
         output.note("warning: optimality is not proved; allow more time to close the gap")
+    elif certificate.undecided:
+        left = count(certificate.undecided, "layout")
+        output.note(f"warning: only the first is proved; {left} may still belong among the others")
     if out is not None:
         output.note(f"Wrote {out}. Next: meshwright explain {out}, meshwright run {out}")
 

@@ -6,15 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cost_models.errors import InputError
+from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.question import Question
 from meshwright import frames
 from meshwright.drawing import Drawing, draw_frontier, draw_memory, draw_scaling, draw_time, draw_timeline
-from meshwright.output import Output, as_csv, write_text
+from meshwright.output import JSON_SCHEMA, Output, as_csv, check_places, write_text
 from meshwright.progress import Reporter, progress
-from meshwright.records import JSON_SCHEMA
 from meshwright.render.words import sentence_list
 from planner.plan import load_plan
 from planner.search import search
@@ -48,6 +47,7 @@ def plot(
         raise InputError(f"--gpus says where scaling curves are drawn, and means nothing to `{kind}`")
     path = out or Path(f"{kind}.png")
     check_suffix(path)
+    check_places(("-o", path), ("--csv", output.csv))
     with progress(output) as reporter:
         drawing = _KINDS[kind](Request(files=files, gpu_counts=gpu_counts, reporter=reporter))
     drawing.save(path)
@@ -84,7 +84,9 @@ def _frontier(request: Request) -> Drawing:
 
 def _scaling(request: Request) -> Drawing:
     question, _ = _only_plan(request, "scaling")
-    counts = None if request.gpu_counts is None else _counts(request.gpu_counts)
+    counts = (
+        None if request.gpu_counts is None else _counts(request.gpu_counts, question.cluster.gpus_per_node)
+    )
     return draw_scaling(question, counts, request.reporter.say)
 
 
@@ -93,7 +95,8 @@ def _time(request: Request) -> Drawing:
     question, estimates = plans[0][0], [estimate for _, estimate in plans]
     if len(plans) == 1:
         request.reporter.say("searching for rivals")
-        rivals = search(question, top=RIVALS, time_limit=RIVALS_SECONDS).estimates
+        restrictions = load_plan(request.files[0]).restrictions.read
+        rivals = search(question, top=RIVALS, restrictions=restrictions, time_limit=RIVALS_SECONDS).estimates
         estimates += [rival for rival in rivals if rival.layout != estimates[0].layout][: RIVALS - 1]
     return draw_time(question, estimates)
 
@@ -116,13 +119,23 @@ def _accuracy(request: Request) -> Drawing:
     return Drawing(frame=frame, figure=figure)
 
 
-def _counts(text: str) -> list[int]:
+def _counts(text: str, per_node: int) -> list[int]:
     """ "64,128" → [64, 128]."""
     words = text.split(",")
-    wrong = [word for word in words if not word.strip().isdecimal() or int(word) == 0]
-    if wrong:
+    problems = [
+        Problem("--gpus", f"`{word}` is not a number of GPUs")
+        for word in words
+        if not word.strip().isdecimal() or int(word) == 0
+    ]
+    if not problems:
+        problems = [
+            Problem("--gpus", f"{word} GPUs are no whole number of nodes, which have {per_node} each")
+            for word in words
+            if int(word) > per_node and int(word) % per_node
+        ]
+    if problems:
         raise InputError(
-            f"--gpus {text}: `{wrong[0]}` is not a number of GPUs", hint="write it like 64,128,256"
+            "the scaling curves cannot be drawn", problems=problems, hint="write it like --gpus 64,128,256"
         )
     return sorted({int(word) for word in words})
 

@@ -9,8 +9,7 @@ from typing import Any, Literal, get_args
 from cost_models.errors import UnknownNameError
 from executor.launch import run_plan
 from meshwright.measured import comparison
-from meshwright.output import Output
-from meshwright.records import JSON_SCHEMA
+from meshwright.output import JSON_SCHEMA, Output
 from meshwright.render.run import comparison_table, step_line
 from meshwright.render.words import percent, wrapped
 from planner.plan import load_plan
@@ -61,5 +60,5 @@ def _backend(name: str | None) -> Backend | None:
         if name == known:
             return known  # type: ignore[no-any-return]  # get_args forgets that they are literals
     if name is not None:
-        raise UnknownNameError("backend", name, get_args(Backend))
+        raise UnknownNameError("backend", name, get_args(Backend), hint="nccl for GPUs, gloo for CPUs")
     return None

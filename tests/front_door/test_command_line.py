@@ -333,6 +333,74 @@ ERRORS = {
 }
 
 
+BROKEN = {"broken.yaml": "kind: plan\nschema_version: 2\n...\n"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("explain", "PLAN", "--why-not", ""), "error: `` is not a layout\n  it says nothing\n"),
+        (
+            ("plan", *ASKED, "--stack", "foo", "--profile", "bar"),
+            "\n  unknown stack `foo`\n  unknown profile `bar`\n",
+        ),
+        (("compare", "PLAN", "broken.yaml", "tp3x"), "  `broken.yaml` has schema_version 2;"),
+        (("compare", "PLAN", "broken.yaml", "tp3x"), "  `tp3x`: not part of a layout"),
+        (
+            ("plot", "scaling", "PLAN", "--gpus", "0,x"),
+            "  --gpus: `0` is not a number of GPUs\n  --gpus: `x` is not",
+        ),
+        (
+            ("plot", "scaling", "PLAN", "--gpus", "8,12"),
+            "  --gpus: 12 GPUs are no whole number of nodes, which have 8",
+        ),
+        (("plot", "memory", "PLAN", "-o", "no/x.png"), "  -o no/x.png: the folder `no` does not exist\n"),
+        (("calibrate", "-o", "no/x.yaml"), "  -o no/x.yaml: the folder `no` does not exist\n"),
+        (
+            ("run", "PLAN", "--backend", "mpi"),
+            "error: unknown backend `mpi`\n\nhint: nccl for GPUs, gloo for CPUs\n",
+        ),
+    ],
+)
+def test_more_errors(meshwright, plan_file: Path, tmp_path: Path, monkeypatch, words, said: str) -> None:
+    for name, text in BROKEN.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    answer = meshwright(*(str(plan_file) if word == "PLAN" else word for word in words))
+    assert said in answer.err
+    assert (answer.code, answer.out) == (2, "")
+
+
+def test_an_error_is_a_json_document_too(meshwright) -> None:
+    answer = meshwright("plan", "gpt3-175c", *BIG[1:], "--json")
+    assert json.loads(answer.out)["error"] == {
+        "headline": "unknown model `gpt3-175c`; did you mean `gpt3-175b`?",
+        "problems": [],
+        "hint": "known names: meshwright catalog models",
+    }
+    assert answer.err.startswith("error: unknown model")
+
+
+def test_restrictions_that_leave_nothing_are_named(meshwright) -> None:
+    answer = meshwright("plan", *ASKED, "--fix", "tp=3", "--forbid", "zero3")
+    assert answer.err == (
+        "error: no layout of gpt2-small on 8 GPUs with global batch 64 is legal under --fix tp=3 --forbid zero=3\n\n"
+        "hint: loosen --fix and --forbid\n"
+    )
+    assert answer.code == 1
+
+
+def test_a_plan_of_other_costs_says_so(meshwright, plan_file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    text = re.sub(r"(prediction:\n  step_seconds: ).*", r"\g<1>1234.5", plan_file.read_text())
+    other.write_text(text)
+    answer = meshwright("explain", str(other), "--why-not", "dp8")
+    assert answer.err.startswith(
+        f"note: {other} was written with a step of 1234.5 s; this version prices it at "
+    )
+    assert meshwright("explain", str(plan_file), "--why-not", "dp8").err == ""
+
+
 @pytest.mark.parametrize("name", ERRORS)
 def test_errors(meshwright, name: str) -> None:
     words, expected = ERRORS[name]
@@ -458,7 +526,7 @@ def test_run_on_the_wrong_machine(meshwright, tmp_path: Path) -> None:
     answer = meshwright("run", str(path), "--out", str(tmp_path))
     assert answer.code == 2
     assert answer.err.startswith("error: large.yaml needs 1024 GPUs; this host has ")
-    assert meshwright("run", str(path), "--backend", "mpi").err == "error: unknown backend `mpi`\n"
+    assert meshwright("run", str(path), "--backend", "mpi").err.startswith("error: unknown backend `mpi`\n")
 
 
 def test_only_run_and_calibrate_need_torch() -> None:
