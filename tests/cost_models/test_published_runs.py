@@ -1,0 +1,49 @@
+"""Predicted against published step times: the errors that profiles claim are the errors they have, and no run is far off."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from cost_models.published import PublishedRun, published_runs
+from cost_models.specs import catalog
+
+FITTED = [name for name in catalog.names("profiles") if catalog.load_profile(name).tier == "profile"]
+
+
+@cache
+def errors(profile: str) -> dict[str, float]:
+    """Run → predicted / published − 1, for the runs of a profile's GPU and stack."""
+    return {run.run: run.predict().step_seconds / run.step_seconds - 1 for run in runs_of(profile)}
+
+
+def runs_of(profile: str) -> list[PublishedRun]:
+    return [run for run in published_runs() if run.question.hardware.name == profile]
+
+
+@pytest.mark.parametrize("profile", FITTED)
+def test_a_profile_claims_the_median_error_it_has(profile: str) -> None:
+    claimed = catalog.load_profile(profile)
+    assert len(errors(profile)) == claimed.validated_runs
+    assert float(np.median(np.abs(list(errors(profile).values())))) == pytest.approx(
+        claimed.median_error, abs=0.0005
+    )
+
+
+@pytest.mark.parametrize("profile", FITTED)
+def test_nine_runs_in_ten_are_within_twelve_per_cent(profile: str) -> None:
+    assert float(np.quantile(np.abs(list(errors(profile).values())), 0.9)) <= 0.12
+
+
+def test_every_published_run_is_predicted_by_a_fitted_profile() -> None:
+    assert {run.question.hardware.tier for run in published_runs()} == {"profile"}
+    assert len(published_runs()) == sum(len(errors(profile)) for profile in FITTED)
+
+
+def test_the_published_order_of_layouts_is_kept_where_they_differ() -> None:
+    """Selective recompute with sequence parallelism beats full recompute in all four of Korthikanti's models."""
+    seconds = {run.run: run.predict().step_seconds for run in published_runs() if run.run.startswith("korth")}
+    for full, selective in ((1, 2), (3, 4), (5, 6), (7, 8)):
+        assert seconds[f"korthikanti22-{selective:04}"] < seconds[f"korthikanti22-{full:04}"]
