@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cost_models.costs import memory_limit
-from cost_models.errors import InfeasibleError
+from cost_models.errors import InfeasibleError, InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.question import Question
@@ -76,8 +76,13 @@ def scaling_frame(
 
     Columns: `kind`, `gpus`, `global_batch`, `layout`, `step_seconds`, `tokens_per_second`, `mfu`, `gap`. Numbers
     of GPUs on which no layout is legal or fits are left out.
+
+    Raises:
+        InputError: numbers of GPUs that the cluster cannot have.
     """
     import pandas as pd
+
+    _require_possible(question, gpu_counts)
 
     base = question.cluster.num_gpus
     batch = question.training.global_batch
@@ -117,6 +122,19 @@ def doublings(question: Question) -> list[int]:
 
 def _possible(count: int, per_node: int, connected: bool) -> bool:
     return count <= per_node or (connected and count % per_node == 0)
+
+
+def _require_possible(question: Question, counts: Sequence[int]) -> None:
+    cluster = question.cluster
+    per_node, connected = cluster.gpus_per_node, cluster.links.inter_node is not None
+    reason = "no whole number of nodes" if connected else "more than a node, and nodes are not connected"
+    problems = [
+        Problem("", f"{count:,} GPUs are {reason}; a node has {per_node}")
+        for count in counts
+        if not _possible(count, per_node, connected)
+    ]
+    if problems:
+        raise InputError(f"`{cluster.name}` cannot have these numbers of GPUs", problems=problems)
 
 
 def _resized(question: Question, gpus: int, global_batch: int) -> Question:

@@ -84,9 +84,7 @@ def _frontier(request: Request) -> Drawing:
 
 def _scaling(request: Request) -> Drawing:
     question, _ = _only_plan(request, "scaling")
-    counts = (
-        None if request.gpu_counts is None else _counts(request.gpu_counts, question.cluster.gpus_per_node)
-    )
+    counts = None if request.gpu_counts is None else _counts(request.gpu_counts)
     return draw_scaling(question, counts, request.reporter.say)
 
 
@@ -119,7 +117,7 @@ def _accuracy(request: Request) -> Drawing:
     return Drawing(frame=frame, figure=figure)
 
 
-def _counts(text: str, per_node: int) -> list[int]:
+def _counts(text: str) -> list[int]:
     """ "64,128" → [64, 128]."""
     words = text.split(",")
     problems = [
@@ -127,12 +125,6 @@ def _counts(text: str, per_node: int) -> list[int]:
         for word in words
         if not word.strip().isdecimal() or int(word) == 0
     ]
-    if not problems:
-        problems = [
-            Problem("--gpus", f"{word} GPUs are no whole number of nodes, which have {per_node} each")
-            for word in words
-            if int(word) > per_node and int(word) % per_node
-        ]
     if problems:
         raise InputError(
             "the scaling curves cannot be drawn", problems=problems, hint="write it like --gpus 64,128,256"

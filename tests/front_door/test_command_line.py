@@ -352,7 +352,7 @@ BROKEN = {"broken.yaml": "kind: plan\nschema_version: 2\n...\n"}
         ),
         (
             ("plot", "scaling", "PLAN", "--gpus", "8,12"),
-            "  --gpus: 12 GPUs are no whole number of nodes, which have 8",
+            "  12 GPUs are no whole number of nodes; a node has 8\n",
         ),
         (("plot", "memory", "PLAN", "-o", "no/x.png"), "  -o no/x.png: the folder `no` does not exist\n"),
         (("calibrate", "-o", "no/x.yaml"), "  -o no/x.yaml: the folder `no` does not exist\n"),
@@ -399,6 +399,17 @@ def test_a_plan_of_other_costs_says_so(meshwright, plan_file: Path, tmp_path: Pa
         f"note: {other} was written with a step of 1234.5 s; this version prices it at "
     )
     assert meshwright("explain", str(plan_file), "--why-not", "dp8").err == ""
+
+
+def test_unconnected_nodes_do_not_scale(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    small = ("gpt2-tiny", "local", "--gpus", "2", "--global-batch", "8", "--sequence", "128")
+    assert meshwright("plan", *small, *QUICK, "-o", str(path)).code == 0
+    answer = meshwright("plot", "scaling", str(path), "--gpus", "1,4,6", "-o", str(tmp_path / "x.png"))
+    assert answer.code == 2
+    assert (
+        "\n  4 GPUs are more than a node, and nodes are not connected; a node has 2\n  6 GPUs" in answer.err
+    )
 
 
 @pytest.mark.parametrize("name", ERRORS)
