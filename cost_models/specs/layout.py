@@ -130,7 +130,7 @@ def _expand(text: str) -> list[str]:
     return values
 
 
-_DEGREE = re.compile(r"(tp|pp|vpp|dp|mbs|zero)=?(\d{1,12})$")
+_DEGREE = re.compile(r"(tp|pp|vpp|dp|mbs|zero)=?(\d{1,12})$", re.ASCII)
 _WORDS = ("tp", "pp", "vpp", "dp", "mbs", "zero", "sp", "schedule=", "recompute=", "layers=")
 
 
