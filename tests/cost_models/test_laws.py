@@ -1,0 +1,123 @@
+"""Laws every price obeys: parts sum, nothing is lost when it is split, and better hardware is never slower."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cost_models.asking import ask
+from cost_models.estimating import estimate
+from cost_models.question import Question
+from cost_models.specs import catalog
+from cost_models.specs.layout import Layout
+from cost_models.specs.loading import resolve_cluster
+from cost_models.specs.training import TrainingSpec
+from cost_models.workload.parameters import parameters, total_parameters
+
+GPUS, BATCH, BLOCKS = 64, 64, 32  # llama2-7b: 32 blocks, 32 heads
+
+
+def asked(stack: str = "megatron-core", cluster: str = "dgx-a100-80gb", **training: Any) -> Question:
+    spec = TrainingSpec(global_batch=BATCH, sequence_length=2048, **training)
+    return ask(catalog.load_model("llama2-7b"), resolve_cluster(cluster, GPUS), spec, stack=stack)
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    """A legal, evenly placed layout on 64 GPUs."""
+    tp = draw(st.sampled_from([1, 2, 4, 8]))
+    pp = draw(st.sampled_from([p for p in (1, 2, 4, 8) if tp * p <= GPUS]))
+    dp = GPUS // (tp * pp)
+    mbs = draw(st.sampled_from([b for b in (1, 2, 4) if BATCH % (dp * b) == 0 and BATCH // (dp * b) >= pp]))
+    microbatches = BATCH // (dp * mbs)
+    vpp = draw(st.sampled_from([1, 2, 4])) if pp > 1 and microbatches % pp == 0 else 1
+    schedule = draw(st.sampled_from(["1f1b", "gpipe"])) if pp > 1 and vpp == 1 else None
+    return Layout(
+        tp=tp,
+        pp=pp,
+        vpp=vpp,
+        dp=dp,
+        mbs=mbs,
+        zero=draw(st.sampled_from([0, 1])) if dp > 1 else 0,
+        sp=tp > 1 and draw(st.booleans()),
+        recompute=(draw(st.sampled_from(["none", "selective", "full"])),),
+        layers=(BLOCKS // (pp * vpp),) * (pp * vpp),
+        **({"schedule": schedule} if schedule else {}),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(layout=layouts(), stack=st.sampled_from(["megatron-2021", "megatron-core", "nemo", "meshwright"]))
+def test_parts_sum_to_the_step_and_nothing_is_negative(layout: Layout, stack: str) -> None:
+    priced = estimate(asked(stack), layout)
+    assert priced.time.total == pytest.approx(priced.step_seconds, rel=1e-9)
+    assert all(seconds >= 0 for _, seconds in (*priced.time, *priced.hidden_comm))
+    assert all(size >= 0 for rank in priced.rank_memory for _, size in rank)
+    assert 0 < priced.mfu <= priced.hfu < 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(layout=layouts(), faster=st.sampled_from(["intra", "inter", "memory", "compute"]))
+def test_better_hardware_is_never_slower(layout: Layout, faster: str) -> None:
+    question = asked()
+    cluster = question.cluster
+    links, gpu = cluster.links, cluster.gpu
+    assert links.inter_node is not None
+    better = {
+        "intra": {"links": links.model_copy(update={"intra_node": _doubled(links.intra_node, "bandwidth")})},
+        "inter": {"links": links.model_copy(update={"inter_node": _doubled(links.inter_node, "bandwidth")})},
+        "memory": {"gpu": _doubled(gpu, "memory_bandwidth")},
+        "compute": {
+            "gpu": gpu.model_copy(update={"peak": {name: 2 * rate for name, rate in gpu.peak.items()}})
+        },
+    }[faster]
+    upgraded = replace(question, cluster=cluster.model_copy(update=better))
+    assert estimate(upgraded, layout).step_seconds <= estimate(question, layout).step_seconds * (1 + 1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(layout=layouts(), stack=st.sampled_from(["megatron-2021", "megatron-core", "meshwright"]))
+def test_more_recompute_takes_longer_and_keeps_less(layout: Layout, stack: str) -> None:
+    question = asked(stack, dropout=0.1)
+    priced = [
+        estimate(question, layout.model_copy(update={"recompute": (policy,)}))
+        for policy in ("none", "selective", "full")
+    ]
+    seconds = [one.step_seconds for one in priced]
+    kept = [max(rank["activations"] for rank in one.rank_memory) for one in priced]
+    assert seconds == sorted(seconds)
+    assert kept == sorted(kept, reverse=True)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_zero_shards_what_it_says(zero: int) -> None:
+    question = asked("fsdp" if zero >= 2 else "megatron-core")
+    one = estimate(question, Layout(dp=GPUS, zero=0, layers=(BLOCKS,)))
+    sharded = estimate(question, Layout(dp=GPUS, zero=zero, layers=(BLOCKS,)))
+    before, after = one.rank_memory[0], sharded.rank_memory[0]
+    assert after["optimizer"] == pytest.approx(before["optimizer"] / (GPUS if zero >= 1 else 1))
+    if zero >= 2:
+        assert after["gradients"] == pytest.approx(before["gradients"] / GPUS)
+    if zero == 3:
+        assert after["weights"] == pytest.approx(before["weights"] / GPUS, rel=0.2)
+
+
+@pytest.mark.parametrize("name", catalog.names("models"))
+def test_every_model_of_the_catalogue_splits_without_loss(name: str) -> None:
+    """Summed over tensor ranks, matrices are the model's; only norms, positions and row-parallel biases are copies."""
+    model = catalog.load_model(name).model_copy(update={"vocab_multiple": 1})
+    one, split = parameters(model, np.array([1])), parameters(model, np.array([2]))
+    copies = 2 * split.block - one.block
+    norm = model.hidden_size * (2 if model.norm == "layernorm" else 1)
+    biases = model.hidden_size * (model.mlp_bias + model.attention_output_bias)
+    assert copies[0] == 2 * norm + biases + model.qk_norm * 2 * model.head_dim
+    assert total_parameters(model) > 0
+
+
+def _doubled(spec: Any, field: str) -> Any:
+    return spec.model_copy(update={field: 2 * getattr(spec, field)})
