@@ -118,9 +118,10 @@ def _finding(frame: Frame, limit_bytes: float) -> str:
     if fitting.empty:
         least = format_bytes(float(frame["peak_bytes"].min()))
         return f"Nothing fits in {format_bytes(limit_bytes)}; the smallest layout needs {least}"
-    best = fitting.loc[fitting["tokens_per_second"].idxmax()]
-    line = fitting[fitting["pareto"]].sort_values("peak_bytes")
-    cheap = line[line["tokens_per_second"] >= 0.95 * best["tokens_per_second"]].iloc[0]
+    line = fitting[fitting["pareto"]].sort_values("peak_bytes")  # priced in full, unlike the grey points
+    best = line.iloc[-1] if len(line) else fitting.loc[fitting["tokens_per_second"].idxmax()]
+    almost = line[line["tokens_per_second"] >= 0.95 * best["tokens_per_second"]]
+    cheap = almost.iloc[0] if len(almost) else best
     if cheap["peak_bytes"] > 0.95 * best["peak_bytes"]:
         return f"{percent(best['mfu'])} MFU needs {format_bytes(best['peak_bytes'])}; less memory costs more than 5 %"
     return (

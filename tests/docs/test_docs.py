@@ -1,0 +1,103 @@
+"""The pages say what is so: their commands parse, their links lead somewhere, their YAML is valid."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from cost_models.specs import catalog
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.loading import load_spec
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from meshwright.cli import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+KINDS = {"transformer": TransformerSpec, "cluster": ClusterSpec, "training": TrainingSpec}
+
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(?<!`)\]\(([^)\s]+)\)")
+_SPAN = re.compile(r"(?<!`)`(meshwright \w+ [^`\n]+)`(?!`)")
+
+
+def blocks(page: Path, *languages: str) -> list[str]:
+    """The code blocks of a page in some languages."""
+    return [text for language, text in _BLOCK.findall(page.read_text("utf-8")) if language in languages]
+
+
+def prose(page: Path) -> str:
+    """A page without its code blocks."""
+    return _BLOCK.sub("", page.read_text("utf-8"))
+
+
+def commands(page: Path) -> Iterator[str]:
+    """Every `meshwright …` line in a page's code blocks, and every such command in its prose."""
+    for text in blocks(page, "console", "bash", "sh", ""):
+        for line in text.replace("\\\n", " ").splitlines():
+            match = re.search(r"(?:^|^\$ |-m |bin/)(meshwright .*)", line.strip())
+            if match and not line.startswith("#"):
+                yield match[1]
+    yield from _SPAN.findall(prose(page))
+
+
+def parse(command: str) -> None:
+    """Read a command line as the program would, without doing anything; raises where it would complain."""
+    verb, *words = shlex.split(command.split(" | ")[0].split(" > ")[0], comments=True)[1:]
+    if verb.startswith("-") or verb.isupper():
+        return
+    group = typer.main.get_command(app)
+    group.commands[verb].make_context(verb, words)  # type: ignore[attr-defined]
+
+
+COMMANDS = [
+    (page.relative_to(ROOT).as_posix(), command)
+    for page in PAGES
+    for command in dict.fromkeys(commands(page))
+]
+
+
+def test_there_are_commands_to_check() -> None:
+    assert len(COMMANDS) > 20
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_commands_parse(page: str, command: str) -> None:
+    parse(command)
+
+
+def test_a_wrong_option_would_be_noticed() -> None:
+    with pytest.raises(Exception, match="No such option"):
+        parse("meshwright plan gpt2-tiny local --gpu 2")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_resolve(page: Path) -> None:
+    targets = [target for target in _LINK.findall(prose(page)) if "://" not in target]
+    missing = [target for target in targets if not (page.parent / target.partition("#")[0]).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_yaml_is_valid(page: Path, tmp_path: Path) -> None:
+    for text in blocks(page, "yaml"):
+        kind = re.match(r"kind: (\w+)\n", text)
+        if kind is not None:
+            path = tmp_path / "sample.yaml"
+            path.write_text(text, encoding="utf-8")
+            load_spec(str(path), KINDS[kind[1]], replace={"gpu": catalog.gpu_fields})
+
+
+def test_the_accuracy_page_has_the_profiles_as_shipped() -> None:
+    page = (ROOT / "docs" / "concepts" / "accuracy-and-limits.md").read_text("utf-8")
+    for name in catalog.names("profiles"):
+        profile = catalog.load_profile(name)
+        if profile.tier == "profile":
+            assert profile.median_error is not None
+            ends = f"| {profile.validated_runs} | {100 * profile.median_error:.0f} % |"
+            assert re.search(rf"^\| `{name}` \|.*{re.escape(ends)}$", page, re.MULTILINE), name

@@ -1,0 +1,65 @@
+"""The notebooks run as they stand, are short, and keep their outputs.
+
+The one that measures and trains on this machine takes a minute; `MESHWRIGHT_SLOW_TESTS=1` runs it too.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+SLOW = ("03_run_and_compare_on_cpu",)
+MAX_CELLS = 12
+MAX_DEFINITION_LINES = 5
+CELL_SECONDS = 240
+
+
+def read(path: Path) -> Any:
+    """A notebook; nbformat has no types."""
+    return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+
+
+def code_cells(notebook: Any) -> list[Any]:
+    """Its cells that run."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def by_name(path: Path) -> str:
+    """The notebook's name as a test id."""
+    return path.stem
+
+
+def test_there_are_notebooks() -> None:
+    assert len(NOTEBOOKS) >= 3
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=by_name)
+def test_short_and_with_outputs(path: Path) -> None:
+    notebook = read(path)
+    nbformat.validate(notebook)
+    assert len(notebook.cells) < MAX_CELLS
+    for cell in code_cells(notebook):
+        assert cell.outputs, cell.source
+        assert not any(output.output_type in ("error", "stderr") for output in cell.outputs)
+        for node in ast.walk(ast.parse(cell.source)):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                assert node.end_lineno is not None
+                assert node.end_lineno - node.lineno < MAX_DEFINITION_LINES
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=by_name)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:zmq", "ignore::DeprecationWarning:jupyter_client")
+def test_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if path.stem in SLOW and not os.environ.get("MESHWRIGHT_SLOW_TESTS"):
+        pytest.skip("measures this machine for a minute; MESHWRIGHT_SLOW_TESTS=1 runs it")
+    monkeypatch.setenv("PYTHONWARNINGS", "error::UserWarning:meshwright")
+    notebook = read(path)
+    resources = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=CELL_SECONDS, kernel_name="python3", resources=resources).execute()
