@@ -12,7 +12,7 @@ from cost_models.memory.boundaries import boundary_bytes
 from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import SCHEDULES
+from cost_models.specs.layout import RECOMPUTE_POLICIES, SCHEDULES
 from cost_models.workload.parameters import Parameters, parameters
 
 Array = npt.NDArray[np.float64]
@@ -45,19 +45,21 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     counts = parameters(question.model, columns.tp)
     kept = activation_bytes(question, columns)
     boundaries = boundary_bytes(question, columns)
-    working = _working(question, columns, states, counts, kept.block)
+    working = _working(question, columns, states, counts, kept)
     head_live, head_working = _head(question, columns, kept, working)
     shared_head = question.model.tied_embeddings & (columns.pp == 1)
     head = counts.final_norm + np.where(shared_head, 0.0, counts.head_matrix)
+    always_gathered = states.gathered if question.stack.fully_shard else 0.0
     return MemoryTerms(
         static={"buffers": boundaries.every_rank},
-        layer_static=_held(states, counts.block),
+        layer_static=_held(states, counts.block, 0.0),
         layer_activation={"activations": kept.block},
         layer_update={"working": states.update * counts.block},
-        embedding_static=_held(states, counts.embedding) | {"buffers": boundaries.first_rank},
+        embedding_static=_held(states, counts.embedding, always_gathered)
+        | {"buffers": boundaries.first_rank},
         embedding_activation={"activations": kept.embedding},
         embedding_update={"working": states.update * counts.embedding},
-        head_static=_held(states, head) | {"buffers": boundaries.last_rank},
+        head_static=_held(states, head, always_gathered) | {"buffers": boundaries.last_rank},
         head_activation={"activations": head_live},
         head_update={"working": states.update * head},
         working={"working": working},
@@ -70,17 +72,17 @@ def total(term: Term) -> Array:
     return sum((term[part] for part in MEMORY_PARTS if part in term), start=np.zeros(1))
 
 
-def _held(states: StateBytes, module_parameters: Array) -> Term:
-    """What a module's parameters occupy from step to step."""
+def _held(states: StateBytes, module_parameters: Array, gathered: Array | float) -> Term:
+    """What a module's parameters occupy from step to step, with the bytes a parameter that stay gathered."""
     return {
-        "weights": states.weights * module_parameters,
+        "weights": (states.weights + gathered) * module_parameters,
         "gradients": states.gradients * module_parameters,
         "optimizer": states.optimizer * module_parameters,
     }
 
 
 def _working(
-    question: Question, columns: LayoutColumns, states: StateBytes, counts: Parameters, kept: Array
+    question: Question, columns: LayoutColumns, states: StateBytes, counts: Parameters, kept: ActivationBytes
 ) -> Array:
     """(N, P) largest temporary set of one block: what is recomputed, gradients on their way, gathered weights.
 
@@ -95,10 +97,17 @@ def _working(
     new_gradient = np.zeros(len(columns)) if question.stack.fused_gradient_accumulation else matrix
     widest = np.maximum(inner + new_gradient, 2 * inner if model.gated_mlp else 0.0)
     in_flight = training.element_bytes * (tokens * model.hidden_size + widest)
-    sharding = (states.gathered + states.scattering) * counts.block
-    recomputed: Array = kept[:, :1] - kept
-    working: Array = recomputed + (in_flight + sharding)[:, None]
-    return working
+    recomputed: Array = kept.block[:, :1] - kept.block
+    selective = RECOMPUTE_POLICIES.index("selective")  # runs attention again once the MLP is done with
+    recomputed[:, selective] = np.maximum(0.0, recomputed[:, selective] - kept.mlp)
+    gathered, scattered = states.gathered * counts.block, states.scattering * counts.block
+    if not question.stack.fully_shard:
+        working: Array = recomputed + (in_flight + gathered + scattered)[:, None]
+        return working
+    incoming = training.element_bytes * tokens * model.hidden_size
+    during = recomputed + (in_flight + 2 * gathered)[:, None]  # with the block that is fetched early
+    after = (incoming + 2 * gathered + scattered)[:, None] - kept.block
+    return np.maximum(during, after)
 
 
 def _head(

@@ -34,6 +34,8 @@ class ActivationBytes:
 
     block: Array
     """(N, P) by recompute policy."""
+    mlp: Array
+    """The part of a block that is released before its attention runs backward."""
     embedding: Array
     head: Array
     """Kept by the final norm and the output product."""
@@ -53,7 +55,7 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     mask = _MASK_BYTES * outside if dropout else np.zeros(tokens.shape)
     attention, mlp = _kept_inside(question, columns, tokens, outside, element)
     core = _kept_by_core(question, columns, tokens)
-    norms = 2 * element * outside
+    norms = 2 * element * outside * (2 if _eager(question) and model.norm == "rmsnorm" else 1)
     none = norms + attention + mlp + core + 2 * mask
     if stack.selective_drops == "block-attention":
         selective = none - attention - core + element * outside
@@ -65,13 +67,15 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     piped = np.where(
         columns.pp > 1, element, 0.0
     )  # a pipeline stage keeps its output until the step is done with it
+    split_copy = np.where(columns.tp > 1, stored, 0.0) if stack.split_loss_copies_logits else 0.0
     in_place = stack.fused_elementwise  # a fused loss overwrites what it kept with its gradient
     return ActivationBytes(
         block=np.stack([none, selective, element * outside], axis=-1),
         embedding=mask,
-        head=2 * element * outside,
+        mlp=norms / 2 + mlp + mask,
+        head=norms / 2 + element * outside,
         log_probabilities=logits * stored,
-        loss_gradients=logits * (element if in_place else 2 * stored + piped),
+        loss_gradients=logits * (element if in_place else 2 * stored + piped + split_copy),
     )
 
 
@@ -81,11 +85,17 @@ def _kept_inside(
     """(attention, MLP) bytes inside the tensor-parallel region and at its entrance, without the core."""
     model, stack = question.model, question.stack
     entrance = tokens * model.hidden_size if stack.saves_gathered_activations else outside
-    heads = tokens * (2 * model.query_size + 2 * model.kv_size) / columns.tp  # q, k, v and the core's output
+    kv_size = model.query_size if _eager(question) else model.kv_size
+    heads = tokens * 2 * (model.query_size + kv_size) / columns.tp  # q, k, v and the core's output
     ffn = tokens * model.ffn_hidden_size / columns.tp
     up = 2 if model.gated_mlp else 1
     kept = up + 1 if stack.fused_elementwise else 2 * up
     return element * (entrance + heads), element * (entrance + kept * ffn)
+
+
+def _eager(question: Question) -> bool:
+    """Neither a fused RMS norm nor an attention kernel that reads grouped heads in place."""
+    return question.stack.eager_attention_and_norms and question.cluster.gpu.kind == "cpu"
 
 
 def _kept_by_core(question: Question, columns: LayoutColumns, tokens: Array) -> Array:

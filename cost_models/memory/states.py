@@ -66,7 +66,12 @@ def state_bytes(question: Question, columns: LayoutColumns) -> StateBytes:
 
 
 def _sharded_copy(question: Question, columns: LayoutColumns, weight: float) -> Array:
-    """ZeRO-2 by `fully_shard` holds its shard of the weights beside the gathered copy it computes with."""
+    """ZeRO-2 by `fully_shard` holds its shard of the weights beside the gathered copy it computes with.
+
+    In 16 bits that shard is the fp32 master copy, which counts as optimizer state.
+    """
+    stack, fp32 = question.stack, question.training.precision == "fp32"
+    separate = not stack.master_weights or (stack.fully_shard and fp32)
     dp = columns.dp.astype(np.float64)
-    twice = (columns.zero == 2) & (dp > 1) & (not question.stack.master_weights)
+    twice = (columns.zero == 2) & (dp > 1) & separate
     return np.where(twice, weight / dp, 0.0)

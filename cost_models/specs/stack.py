@@ -59,6 +59,14 @@ class StackSpec(Spec):
     """What `recompute=selective` drops: the attention core, or the attention submodule with its projections."""
     recompute_stops_early: bool = False
     """Recomputation ends before the last matrix product of what was dropped (torch.utils.checkpoint does)."""
+    eager_attention_and_norms: bool = False
+    """Where the GPU has no fused kernels (a CPU), RMS norms keep their normalised input, and grouped-query attention
+    keeps keys and values repeated to all query heads."""
+    split_loss_copies_logits: bool = False
+    """With the vocabulary split over tp, the loss's backward pass holds one more tensor of the logits' size."""
+    fully_shard: bool = False
+    """ZeRO-2 and 3 by PyTorch's `fully_shard`: ZeRO-2 holds its shard beside the weights it computes with; ZeRO-3 keeps
+    embedding and head gathered all step and fetches a block early; gradients are scattered after a block's backward."""
     memory_reserve: float = Field(default=0.06, ge=0.0, lt=0.9)
     """Share of device memory held back: context, communication buffers, fragmentation."""
     source: str = ""
