@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from cost_models.specs.base import Fraction, Name, PositiveInt, Spec
+from cost_models.specs.base import Fraction, GpuCount, Name, PositiveInt, Spec
 from cost_models.units import Bandwidth, Bytes, FlopRate, Seconds
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
@@ -65,8 +65,8 @@ class ClusterSpec(Spec):
     name: Name = "custom"
     gpu: GpuSpec
     """A catalogue name or an inline GPU."""
-    gpus_per_node: PositiveInt
-    nodes: PositiveInt = 1
+    gpus_per_node: GpuCount
+    nodes: GpuCount = 1
     links: Links
     rails: PositiveInt | None = None
     """Network adapters per node; a node's inter-node bandwidth is shared by its GPUs evenly. Default: one per GPU."""

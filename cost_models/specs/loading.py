@@ -8,6 +8,7 @@ from typing import Any
 
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.specs import catalog
+from cost_models.specs.base import MAX_GPUS
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.documents import Document, Key, printable
 from cost_models.specs.huggingface import read_config
@@ -78,6 +79,7 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec:
     """
     if gpus is not None and gpus <= 0:
         raise InputError(f"a cluster of {gpus} GPUs cannot train anything", hint="--gpus must be above zero")
+    _require_existing(gpus or 0)
     if text == LOCAL:
         return catalog.local_cluster(gpus)
     if text in catalog.names("clusters"):
@@ -98,7 +100,13 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec:
             f"{gpus} GPUs are more than cluster `{cluster.name}` has, {cluster.num_gpus}",
             hint=f"--gpus {cluster.num_gpus} is all of it; `nodes:` in {text} says how many there are",
         )
+    _require_existing(gpus or cluster.num_gpus)
     return _sized(cluster, gpus or cluster.num_gpus)
+
+
+def _require_existing(gpus: int) -> None:
+    if gpus > MAX_GPUS:
+        raise InputError(f"{gpus:,} GPUs are more than there are", hint=f"{MAX_GPUS:,} are the most")
 
 
 def resolve_training(path: str | None, **overrides: Any) -> TrainingSpec:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cost_models.specs.base import PositiveInt, Spec
+from cost_models.specs.base import GpuCount, PositiveInt, Spec
 from cost_models.specs.cluster import Precision
 from cost_models.specs.layout import RECOMPUTE_POLICIES, Recompute
 
@@ -19,7 +19,7 @@ class TrainingSpec(Spec):
     """One training job's arithmetic."""
 
     kind: Literal["training"] = "training"
-    global_batch: PositiveInt
+    global_batch: GpuCount
     """Sequences per optimizer step, B."""
     sequence_length: PositiveInt
     """Tokens per sequence, s."""
