@@ -41,7 +41,9 @@ def plan(
     """
     question, assumptions = _question(model, cluster, training, gpus, stack, profile)
     restrictions = restrictions_of((tuple(fix), tuple(forbid), max_memory))
-    result = search(question, top=top, restrictions=restrictions, time_limit=time_limit)
+    result = search(
+        question, top=top, restrictions=restrictions, time_limit=time_limit, keep_on_interrupt=True
+    )
     return Planned(question=question, result=result, restrictions=restrictions, assumptions=assumptions)
 
 

@@ -98,9 +98,8 @@ def _nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
     restricted += [f"--forbid {word}" for word in limits.forbid_words]
     blamed = restricted and len(enumerate_layouts(question, Restrictions()))
     gpus = question.cluster.num_gpus
-    where = f"on {gpus:,} GPU{'s' * (gpus > 1)} with global batch {question.training.global_batch:,}"
+    where = f"on {gpus:,} GPU{'s' * (gpus > 1)} is legal with global batch {question.training.global_batch:,}"
     return InfeasibleError(
-        f"no layout of {question.model.name} {where} is legal"
-        + f" under {' '.join(restricted)}" * bool(blamed),
+        f"no layout of {question.model.name} {where}" + f" under {' '.join(restricted)}" * bool(blamed),
         hint="loosen --fix and --forbid" if blamed else "try a global batch that more GPUs divide",
     )

@@ -61,10 +61,12 @@ def search(
     restrictions: Restrictions | None = None,
     time_limit: float | None = None,
     on_progress: Progress | None = None,
+    keep_on_interrupt: bool = False,
 ) -> SearchResult:
     """The `top` fastest layouts of a question.
 
-    `time_limit` is in seconds. When it runs out, or on Ctrl-C, the best so far comes back with its proven gap.
+    `time_limit` is in seconds. When it runs out, or on Ctrl-C with `keep_on_interrupt`, the best so far comes back with
+    its proven gap.
 
     Raises:
         InfeasibleError: nothing fits, with the layout that comes closest.
@@ -78,7 +80,7 @@ def search(
     try:
         state.run()
     except KeyboardInterrupt:
-        if not state.best:
+        if not (keep_on_interrupt and state.best):
             raise
     if not state.best:
         if state.open_rows.any():

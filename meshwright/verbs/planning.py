@@ -101,6 +101,7 @@ def _answer(
             restrictions=restrictions,
             time_limit=time_limit,
             on_progress=reporter.searching,
+            keep_on_interrupt=True,
         )
     best, certificate = result.estimates[0], result.certificate
     if out is not None:

@@ -339,6 +339,8 @@ BROKEN = {"broken.yaml": "kind: plan\nschema_version: 2\n...\n"}
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("plan", *ASKED[:3], "9" * 23), "9 GPUs are more than there are"),
+        (("plan", *ASKED[:5], "963761198400"), "  --global-batch: must be at most "),
         (("explain", "PLAN", "--why-not", ""), "error: `` is not a layout\n  it says nothing\n"),
         (
             ("plan", *ASKED, "--stack", "foo", "--profile", "bar"),
@@ -384,7 +386,7 @@ def test_an_error_is_a_json_document_too(meshwright) -> None:
 def test_restrictions_that_leave_nothing_are_named(meshwright) -> None:
     answer = meshwright("plan", *ASKED, "--fix", "tp=3", "--forbid", "zero3")
     assert answer.err == (
-        "error: no layout of gpt2-small on 8 GPUs with global batch 64 is legal under --fix tp=3 --forbid zero=3\n\n"
+        "error: no layout of gpt2-small on 8 GPUs is legal with global batch 64 under --fix tp=3 --forbid zero=3\n\n"
         "hint: loosen --fix and --forbid\n"
     )
     assert answer.code == 1

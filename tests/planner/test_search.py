@@ -116,12 +116,20 @@ def test_interrupted_it_returns_the_best_so_far_with_its_gap() -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    result = search(question, top=3, on_progress=interrupt)
+    result = search(question, top=3, on_progress=interrupt, keep_on_interrupt=True)
     proof = result.certificate
     assert proof.undecided > 0
     assert proof.bound <= exact[0] * (1 + TOLERANCE) <= result.best.step_seconds * (1 + 2 * TOLERANCE)
     assert proof.gap == pytest.approx(1 - proof.bound / result.best.step_seconds)
     assert proof.layouts == proof.infeasible + proof.pruned + proof.solved + proof.undecided
+
+
+def test_interrupted_it_stops_unless_the_best_so_far_is_wanted() -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search(small_question(), on_progress=interrupt)
 
 
 def test_without_any_time_there_is_no_answer() -> None:
