@@ -66,12 +66,19 @@ class Engine:
 
         The loss is 0 on ranks that hold no output layer.
         """
+        value = self.forward_backward(inputs_BS, targets_BS)
+        return value, self.update()
+
+    def forward_backward(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
+        """The first phase of a step: gradients of every microbatch added up; the mean loss here."""
         with self._loss_context():
-            value = self._forward_backward(inputs_BS.to(self.device), targets_BS.to(self.device))
+            return self._forward_backward(inputs_BS.to(self.device), targets_BS.to(self.device))
+
+    def update(self) -> float:
+        """The second phase: gradients synchronised, parameters updated; the global gradient norm."""
         self.optimizer.settle()
         self.tied.add_up(self.optimizer.gradient)
-        norm = self.optimizer.step()
-        return value, norm
+        return self.optimizer.step()
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:

@@ -16,6 +16,18 @@ from planner.plan import LayoutText, Plan, Prediction
 REPORT_SCHEMA = 1
 
 
+class PhaseReport(Spec):
+    """One phase of a step on one rank: forward and backward, or the update."""
+
+    wall_seconds: tuple[float, ...]
+    """Of each measured step; on a GPU by its own clock."""
+    thread_seconds: tuple[float, ...]
+    """CPU time of the training thread in each measured step."""
+    waiting_seconds: dict[str, float]
+    """Seconds spent on communication that compute does not hide, by axis (`tp`, `dp`, `pp`), waiting for slower ranks
+    included; medians of a few steps of their own. Empty where it was not measured."""
+
+
 class RankReport(Spec):
     """One rank's clock and memory. A list holds one value for each measured step."""
 
@@ -26,6 +38,10 @@ class RankReport(Spec):
     """CPU time of the thread that trains: what a busy machine does not disturb. It does not pass while waiting."""
     process_seconds: tuple[float, ...]
     """CPU time of all threads: communication and, on several threads, the backward pass too."""
+    forward_backward: PhaseReport
+    """Every microbatch, with the communication inside."""
+    update: PhaseReport
+    """Gradients synchronised, their norm, the optimizer, weights gathered."""
     memory: dict[str, int]
     """Bytes by part at this rank's peak: weights, gradients, optimizer, rest."""
     predicted_memory: dict[str, float]

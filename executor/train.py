@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,7 +15,8 @@ import torch.distributed as dist
 from executor.batches import Batches
 from executor.engine import Engine, Options, mean_over_data
 from executor.memory import allocator_peak, measure_memory, predicted_parts
-from executor.report import Environment, RankReport, RunReport, make_report
+from executor.report import Environment, PhaseReport, RankReport, RunReport, make_report
+from executor.timing import Lap, StepClock, measure_waits
 from planner.plan import Plan
 
 
@@ -43,36 +44,10 @@ class Schedule:
     warm_up: int = 2
     tokens_path: Path | None = None
     """Token file; None: the text of the Python library, byte by byte."""
+    waiting_steps: int = 3
+    """More steps, slower, in which waiting for other ranks is measured; 0: it is not."""
     measure_memory: bool = True
     """One more step, slower, in which every storage is followed."""
-
-
-@dataclass(slots=True)
-class _Clocks:
-    """Seconds of the measured steps, by clock."""
-
-    wall: list[float] = field(default_factory=list)
-    thread: list[float] = field(default_factory=list)
-    process: list[float] = field(default_factory=list)
-
-    def time(self, device: torch.device, step: Callable[[], tuple[float, float]]) -> tuple[float, float]:
-        """Run one step, from a common start to its end on this rank."""
-        dist.barrier()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        before = (time.perf_counter(), time.thread_time(), time.process_time())
-        result = step()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        after = (time.perf_counter(), time.thread_time(), time.process_time())
-        for clock, start, end in zip((self.wall, self.thread, self.process), before, after, strict=True):
-            clock.append(end - start)
-        return result
-
-    def forget(self) -> None:
-        """Start over after the warm-up."""
-        for clock in (self.wall, self.thread, self.process):
-            clock.clear()
 
 
 def train(
@@ -87,30 +62,38 @@ def train(
         tokens_path=schedule.tokens_path,
     )
     place, replicas = engine.mesh["dp"].get_local_rank(), plan.layout.dp
-    clocks = _Clocks()
+    clock = StepClock(device)
     losses: list[float] = []
     norms: list[float] = []
-    for index in range(schedule.warm_up + schedule.steps):
+    last = schedule.warm_up + schedule.steps
+    for index in range(last):
         if index == schedule.warm_up:
-            clocks.forget()
+            clock.forget()
         batch = batches.slice(index, place, replicas)
-        value, norm = clocks.time(device, lambda batch=batch: engine.step(*batch))  # type: ignore[misc]
+        value, norm = clock.time(partial(engine.forward_backward, *batch), engine.update)
         losses.append(mean_over_data(value, engine))
         norms.append(norm)
         if dist.get_rank() == 0:
             measured = index >= schedule.warm_up
-            on_progress(Progress(step=index + 1, loss=losses[-1], seconds=clocks.wall[-1], measured=measured))
+            seconds = clock.wall_seconds[-1]
+            on_progress(Progress(step=index + 1, loss=losses[-1], seconds=seconds, measured=measured))
     peak = allocator_peak(device)
+    waits: tuple[dict[str, float], dict[str, float]] = ({}, {})
+    if schedule.waiting_steps:
+        more = [batches.slice(last + index, place, replicas) for index in range(schedule.waiting_steps)]
+        waits = measure_waits(engine, more)
     memory: dict[str, int] = {}
     if schedule.measure_memory:
-        memory = measure_memory(engine, *batches.slice(schedule.warm_up + schedule.steps, place, replicas))
+        memory = measure_memory(engine, *batches.slice(last + schedule.waiting_steps, place, replicas))
     pipeline_rank = engine.mesh["pp"].get_local_rank()
     mine = RankReport(
         rank=dist.get_rank(),
         pipeline_rank=pipeline_rank,
-        wall_seconds=tuple(clocks.wall),
-        thread_seconds=tuple(clocks.thread),
-        process_seconds=tuple(clocks.process),
+        wall_seconds=tuple(clock.wall_seconds),
+        thread_seconds=tuple(sum(lap.thread for lap in step) for step in clock.steps),
+        process_seconds=tuple(sum(lap.process for lap in step) for step in clock.steps),
+        forward_backward=_phase([step[0] for step in clock.steps], waits[0]),
+        update=_phase([step[1] for step in clock.steps], waits[1]),
         memory=memory,
         predicted_memory=predicted_parts(plan.prediction.rank_memory[pipeline_rank]),
         allocator_peak=peak,
@@ -125,6 +108,14 @@ def train(
         warm_up=schedule.warm_up,
         seed=options.seed,
         environment=_environment(device),
+    )
+
+
+def _phase(laps: list[Lap], waiting: dict[str, float]) -> PhaseReport:
+    return PhaseReport(
+        wall_seconds=tuple(lap.wall for lap in laps),
+        thread_seconds=tuple(lap.thread for lap in laps),
+        waiting_seconds=waiting,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from pydantic import ValidationError
 
@@ -12,6 +13,16 @@ from executor.report import RankReport, RunReport, load_report
 
 _WORK = ("compute", "recompute", "optimizer", "host")
 """Parts of a step in which the training thread computes; in the others it waits."""
+_PARTS = {
+    "compute": ("compute", "recompute", "host"),
+    "tp_comm": ("tp_comm",),
+    "pp_comm_and_bubble": ("pp_comm", "bubble"),
+    "dp_comm_and_update": ("dp_comm", "optimizer", "jitter"),
+}
+"""What a run can tell apart → the parts of a prediction it is made of."""
+
+_LEAST_SHARE = 1e-6
+"""Of the step: below it a part is rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +35,12 @@ class Compared:
 
 
 def comparison(report: RunReport) -> tuple[Compared, ...]:
-    """Speed first, then the peak of each pipeline rank's fullest process, then the parts of the fullest of all."""
+    """Speed and the parts of a step, then the peak of each pipeline rank's fullest process, and the fullest's parts."""
     said = report.predicted
     work = sum(seconds for part, seconds in said.time.items() if part in _WORK)
     speed = (
         Compared("step_seconds", said.step_seconds, report.step_seconds),
+        *time_parts(report),
         Compared("thread_cpu_seconds", work, report.thread_seconds),
         Compared("tokens_per_second", said.tokens_per_second, report.tokens_per_second),
         Compared("mfu", said.mfu, report.mfu),
@@ -40,6 +52,44 @@ def comparison(report: RunReport) -> tuple[Compared, ...]:
         for part, size in fullest.memory.items()
     ]
     return (*speed, *_peaks(report), *parts)
+
+
+def time_parts(report: RunReport) -> tuple[Compared, ...]:
+    """The step of the rank that computes most, part by part; those that neither side has are left out.
+
+    compute              on a CPU the training thread's CPU time in forward and backward, which a busy machine does not
+                         disturb; on a GPU the time of this phase in which it does not wait
+    tp_comm              waiting for tensor-parallel ranks in forward and backward
+    pp_comm_and_bubble   waiting for other stages
+    dp_comm_and_update   waiting for data-parallel ranks in forward and backward (ZeRO-2 and 3), and the update
+                         without its waiting for other stages
+
+    Medians, so they add up to the step about, not exactly. A run that measured no waiting has no parts.
+    """
+    if not all(rank.forward_backward.waiting_seconds for rank in report.ranks):
+        return ()
+    on_cpu = report.environment.device == "cpu"
+    measured = max((_parts(rank, on_cpu) for rank in report.ranks), key=lambda parts: parts["compute"])
+    predicted = {
+        part: sum(report.predicted.time.get(name, 0.0) for name in names) for part, names in _PARTS.items()
+    }
+    return tuple(
+        Compared(f"{part}_seconds", predicted[part], measured[part])
+        for part in _PARTS
+        if max(predicted[part], measured[part]) > _LEAST_SHARE * report.step_seconds
+    )
+
+
+def _parts(rank: RankReport, on_cpu: bool) -> dict[str, float]:
+    phase, update = rank.forward_backward, rank.update
+    inside, after = phase.waiting_seconds, update.waiting_seconds
+    busy = median(phase.wall_seconds) - sum(inside.values())
+    return {
+        "compute": median(phase.thread_seconds) if on_cpu else max(0.0, busy),
+        "tp_comm": inside["tp"],
+        "pp_comm_and_bubble": inside["pp"] + after["pp"],
+        "dp_comm_and_update": inside["dp"] + max(0.0, median(update.wall_seconds) - after["pp"]),
+    }
 
 
 def read_report(path: Path) -> RunReport:

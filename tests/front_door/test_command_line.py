@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from executor.report import Environment, RankReport, RunReport, make_report, save_report
+from executor.report import Environment, PhaseReport, RankReport, RunReport, make_report, save_report
 from meshwright.cli import main
+from meshwright.measured import time_parts
 from planner.plan import load_plan
 
 VERBS = ("plan", "estimate", "compare", "explain", "plot", "run", "calibrate", "catalog")
@@ -472,6 +473,16 @@ def run_report(plan_file: Path) -> RunReport:
             wall_seconds=(1.0, 1.1),
             thread_seconds=(0.9, 0.9),
             process_seconds=(1.5, 1.5),
+            forward_backward=PhaseReport(
+                wall_seconds=(0.8, 0.9),
+                thread_seconds=(0.5 + rank, 0.5 + rank),
+                waiting_seconds={"tp": 0.0, "dp": 0.1, "pp": 0.2},
+            ),
+            update=PhaseReport(
+                wall_seconds=(0.2, 0.2),
+                thread_seconds=(0.1, 0.1),
+                waiting_seconds={"tp": 0.0, "dp": 0.05, "pp": 0.05},
+            ),
             memory={"weights": 2**20, "gradients": 2**20, "optimizer": 2**21, "rest": 2**22 + rank},
             predicted_memory={
                 "weights": 2.0**20,
@@ -509,6 +520,9 @@ def test_run_sets_measured_beside_predicted(
     document = json.loads(meshwright(*words, "--json").out)
     assert [line["quantity"] for line in document["comparison"]] == [
         "step_seconds",
+        "compute_seconds",
+        "pp_comm_and_bubble_seconds",
+        "dp_comm_and_update_seconds",
         "thread_cpu_seconds",
         "tokens_per_second",
         "mfu",
@@ -519,6 +533,20 @@ def test_run_sets_measured_beside_predicted(
         "optimizer_bytes",
         "rest_bytes",
     ]
+
+
+def test_the_parts_of_a_step_are_those_of_its_busiest_rank(run_report: RunReport) -> None:
+    """Waiting for other stages is not part of the update; ZeRO's waiting inside forward and backward is with it."""
+    parts = {line.quantity: line for line in time_parts(run_report)}
+    assert parts["compute_seconds"].measured == 1.5  # rank 1's thread
+    assert parts["pp_comm_and_bubble_seconds"].measured == pytest.approx(0.25)
+    assert parts["dp_comm_and_update_seconds"].measured == pytest.approx(0.1 + 0.2 - 0.05)
+    assert sum(line.predicted for line in parts.values()) == pytest.approx(run_report.predicted.step_seconds)
+    on_gpu = run_report.environment.model_copy(update={"device": "NVIDIA H100"})
+    there = {
+        line.quantity: line for line in time_parts(run_report.model_copy(update={"environment": on_gpu}))
+    }
+    assert there["compute_seconds"].measured == pytest.approx(0.85 - 0.3)
 
 
 def test_plot_accuracy_from_a_run_report(meshwright, run_report: RunReport, tmp_path: Path) -> None:

@@ -1,0 +1,230 @@
+"""The clocks of a step on this rank: its two phases in every step, its waiting for others in steps of their own.
+
+forward_backward   forward and backward of every microbatch, with the communication inside
+update             gradients synchronised, their norm, the optimizer, weights gathered
+
+Phases are read off three clocks at their borders; on a GPU also off events in its stream, so nothing waits for it
+between them. Waiting is seen by watching every collective, which slows a step down (compare `storages`).
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+AXES = ("tp", "dp", "pp")
+
+_Mark = tuple[float, float, float, "torch.cuda.Event | None"]
+"""Wall, thread and process clock, and on a GPU an event in its stream."""
+_MILLISECOND = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Lap:
+    """Seconds of one phase of one step."""
+
+    wall: float
+    """On a GPU by its own clock."""
+    thread: float
+    """CPU time of the training thread."""
+    process: float
+    """CPU time of all threads."""
+
+
+@dataclass(slots=True)
+class StepClock:
+    """Laps of every step, a step being one tuple of laps."""
+
+    device: torch.device
+    steps: list[tuple[Lap, ...]] = field(default_factory=list)
+    wall_seconds: list[float] = field(default_factory=list)
+    """Whole steps, from a common start to their end on this rank."""
+
+    def time(self, *phases: Callable[[], float]) -> list[float]:
+        """Run the phases of one step after one another; what they returned."""
+        dist.barrier()
+        _finish(self.device)
+        marks, results = [self._mark()], []
+        for phase in phases:
+            results.append(phase())
+            marks.append(self._mark())
+        _finish(self.device)
+        self.wall_seconds.append(time.perf_counter() - marks[0][0])
+        self.steps.append(tuple(_lap(start, end) for start, end in pairwise(marks)))
+        return results
+
+    def forget(self) -> None:
+        """Start over after the warm-up."""
+        self.steps.clear()
+        self.wall_seconds.clear()
+
+    def _mark(self) -> _Mark:
+        event = _event() if self.device.type == "cuda" else None
+        return time.perf_counter(), time.thread_time(), time.process_time(), event
+
+
+class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Use as a context; `seconds()` is then how long this rank waited for others, by axis of the mesh.
+
+    On a CPU that is the time its thread spends issuing collectives and waiting for them. On a GPU it is the time its
+    compute stream stands still for them, so communication that compute hides does not count there either.
+    Groups on no axis (tied embeddings tie the ends of the pipeline) count as `pp`.
+    """
+
+    def __init__(self, mesh: DeviceMesh, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._axes: dict[str, str] = {mesh[axis].get_group().group_name: axis for axis in AXES}
+        self._device = device
+        self._spans: list[tuple[str, _Mark, _Mark]] = []
+        self._works: dict[
+            int, tuple[object, str]
+        ] = {}  # holds a work until its wait, so that its id stays its own
+        self._results: dict[int, str] = {}
+
+    def seconds(self) -> dict[str, float]:
+        """Axis → seconds since the last call."""
+        _finish(self._device)
+        waited = dict.fromkeys(AXES, 0.0)
+        for axis, start, end in self._spans:
+            waited[axis] += _lap(start, end).wall
+        self._spans.clear()
+        self._works.clear()
+        self._results.clear()
+        return waited
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Every collective and every wait inside is timed."""
+        original, original_event = dist.Work.wait, torch.cuda.Stream.wait_event
+        waits = self
+
+        def wait(work: dist.Work, *arguments: Any, **options: Any) -> bool:
+            _, axis = waits._works.pop(id(work), (None, ""))
+            with waits._timed(axis):
+                return original(work, *arguments, **options)
+
+        def wait_event(stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
+            """`fully_shard` gathers and reduces in streams of its own, and has the compute stream wait for them."""
+            with waits._timed("dp"):
+                original_event(stream, event)
+
+        dist.Work.wait = wait  # type: ignore[method-assign, assignment]
+        torch.cuda.Stream.wait_event = wait_event  # type: ignore[method-assign, assignment]
+        try:
+            with self:
+                yield
+        finally:
+            dist.Work.wait = original  # type: ignore[method-assign]
+            torch.cuda.Stream.wait_event = original_event  # type: ignore[method-assign]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if any(issubclass(kind, (DTensor, AsyncCollectiveTensor)) for kind in types):
+            return NotImplemented  # the operators they call on the tensors inside come back here
+        if func.namespace not in ("c10d", "_c10d_functional"):
+            return func(*args, **(kwargs or {}))
+        axis = self._axis(args)
+        with self._timed(axis):
+            result = func(*args, **(kwargs or {}))
+        self._remember(result, axis)
+        return result
+
+    def _axis(self, arguments: tuple[Any, ...]) -> str:
+        """From the group among an operator's arguments, or for a wait from the collective that made its tensor."""
+        for argument in arguments:
+            if isinstance(argument, str) and argument in self._axes:
+                return self._axes[argument]
+            if isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(argument._type()):
+                return self._axes.get(dist.ProcessGroup.unbox(argument).group_name, "pp")
+        first = arguments[0] if arguments else None
+        return self._results.get(first.data_ptr(), "") if isinstance(first, Tensor) else ""
+
+    def _remember(self, result: Any, axis: str) -> None:
+        if isinstance(result, Tensor):
+            self._results[result.data_ptr()] = axis
+        last = result[-1] if isinstance(result, (tuple, list)) and result else result
+        if isinstance(last, torch.ScriptObject):
+            work = dist.Work.unbox(last)
+            self._works[id(work)] = (work, axis)
+
+    @contextmanager
+    def _timed(self, axis: str) -> Iterator[None]:
+        if not axis or not self._on_compute_stream():
+            yield
+            return
+        start = self._mark()
+        yield
+        self._spans.append((axis, start, self._mark()))
+
+    def _on_compute_stream(self) -> bool:
+        if self._device.type != "cuda":
+            return True
+        return torch.cuda.current_stream(self._device) == torch.cuda.default_stream(self._device)
+
+    def _mark(self) -> _Mark:
+        return time.perf_counter(), 0.0, 0.0, _event() if self._device.type == "cuda" else None
+
+
+class Phased(Protocol):
+    """What is asked of an engine: its ranks, its device, and the two phases of a step."""
+
+    mesh: DeviceMesh
+    device: torch.device
+
+    def forward_backward(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
+        """The first phase."""
+
+    def update(self) -> float:
+        """The second."""
+
+
+def measure_waits(
+    engine: Phased, batches: Sequence[tuple[Tensor, Tensor]]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Train a step on each batch; the typical seconds this rank waits by axis, in each of the two phases."""
+    waits = Waits(engine.mesh, engine.device)
+    seen: list[tuple[dict[str, float], dict[str, float]]] = []
+    for inputs_BS, targets_BS in batches:
+        dist.barrier()
+        with waits.watching():
+            engine.forward_backward(inputs_BS, targets_BS)
+            inside = waits.seconds()
+            engine.update()
+            seen.append((inside, waits.seconds()))
+    first, second = (
+        {axis: statistics.median(step[phase][axis] for step in seen) for axis in AXES} for phase in (0, 1)
+    )
+    return first, second
+
+
+def _event() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _lap(start: _Mark, end: _Mark) -> Lap:
+    before, after = start[3], end[3]
+    wall = end[0] - start[0]
+    if before is not None and after is not None:
+        wall = before.elapsed_time(after) * _MILLISECOND
+    return Lap(wall, end[1] - start[1], end[2] - start[2])

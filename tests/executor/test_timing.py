@@ -1,0 +1,87 @@
+"""Where the time of a step goes: phases that make up the step, and waiting told apart by axis."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from processes import Processes
+from training import plan_for
+
+from executor.report import PhaseReport, RankReport
+from planner.plan import Plan
+
+LATE_SECONDS = 0.2
+
+
+def report(plan: Plan) -> tuple[RankReport, ...]:
+    """All ranks' measurements of two steps."""
+    from executor.engine import Options
+    from executor.train import Schedule, train
+
+    schedule = Schedule(steps=2, warm_up=1, measure_memory=False)
+    return train(plan, torch.device("cpu"), Options(), schedule, lambda progress: None).ranks
+
+
+def waits_for_a_late_rank(plan: Plan) -> dict[str, float]:
+    """What this rank waited by axis in forward and backward, where the last rank comes late to it."""
+    import torch.distributed as dist
+
+    from executor.batches import Batches
+    from executor.engine import Engine, Options
+    from executor.timing import Waits
+
+    engine = Engine(plan, torch.device("cpu"), Options())
+    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
+    place = engine.mesh["dp"].get_local_rank()
+    engine.step(*batches.slice(0, place, plan.layout.dp))
+    waits = Waits(engine.mesh, engine.device)
+    dist.barrier()
+    if dist.get_rank() == dist.get_world_size() - 1:
+        time.sleep(LATE_SECONDS)
+    with waits.watching():
+        engine.forward_backward(*batches.slice(1, place, plan.layout.dp))
+        return waits.seconds()
+
+
+@pytest.mark.parametrize(
+    ("layout", "axis"), [("tp2 mbs2", "tp"), ("pp2 mbs2", "pp"), ("dp2 mbs2 zero3", "dp")]
+)
+def test_waiting_is_charged_to_the_axis_of_the_late_rank(
+    layout: str, axis: str, processes: Processes
+) -> None:
+    """The others wait at least nearly as long as it is late, and nowhere else."""
+    waited = processes.run(2, waits_for_a_late_rank, plan_for(layout))[0]
+    assert waited[axis] > 0.8 * LATE_SECONDS
+    assert {other for other in waited if waited[other] > 0.0} == {axis}
+
+
+def test_phases_make_up_the_step(processes: Processes) -> None:
+    for rank in processes.run(4, report, plan_for("tp2 pp2 mbs2"))[0]:
+        phases: list[PhaseReport] = [rank.forward_backward, rank.update]
+        for step, seconds in enumerate(rank.wall_seconds):
+            assert sum(phase.wall_seconds[step] for phase in phases) == pytest.approx(seconds, rel=0.05)
+        for phase in phases:
+            assert list(phase.waiting_seconds) == ["tp", "dp", "pp"]
+            assert phase.waiting_seconds["dp"] == 0.0
+        assert rank.forward_backward.waiting_seconds["tp"] > 0
+        assert rank.forward_backward.waiting_seconds["pp"] > 0
+        assert sum(phase.thread_seconds[0] for phase in phases) == pytest.approx(rank.thread_seconds[0])
+
+
+def test_watching_leaves_torch_as_it_was(processes: Processes) -> None:
+    assert processes.run(1, watched_once) == [True]
+
+
+def watched_once() -> bool:
+    """After watching, torch waits as it did before."""
+    import torch.distributed as dist
+
+    from executor.mesh import make_mesh
+    from executor.timing import Waits
+
+    before = (dist.Work.wait, torch.cuda.Stream.wait_event)
+    with Waits(make_mesh(plan_for("mbs2").layout, "cpu"), torch.device("cpu")).watching():
+        assert dist.Work.wait is not before[0]
+    return (dist.Work.wait, torch.cuda.Stream.wait_event) == before
