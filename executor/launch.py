@@ -174,7 +174,7 @@ def _torchrun(plan: Plan, folder: Path, logs: Path, arguments: list[str], on_ste
             os.killpg(process.pid, signal.SIGTERM)
             process.wait()
     if code != 0 or not (folder / _REPORT).exists():
-        raise _failure(plan, folder, logs)
+        raise _failure(folder, logs)
 
 
 def _report_steps(progress: Path, reported: int, on_step: OnStep) -> int:
@@ -187,12 +187,12 @@ def _report_steps(progress: Path, reported: int, on_step: OnStep) -> int:
     return len(lines)
 
 
-def _failure(plan: Plan, folder: Path, logs: Path) -> RunError:
+def _failure(folder: Path, logs: Path) -> RunError:
     """What went wrong, from the rank that says it ran out of memory, or the first that failed, or torchrun's log."""
     found = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("failure-*.json"))]
-    exhausted = [failure for failure in found if failure.get("out_of_memory")]
+    exhausted = [failure for failure in found if "allocated" in failure]
     if exhausted:
-        return _memory_failure(plan, exhausted[0])
+        return _memory_failure(exhausted[0])
     if found:
         rank = found[0]["rank"]
         problems = [Problem("", line) for line in _last_lines(logs.rglob(f"{rank}/stderr.log"))]
@@ -204,14 +204,22 @@ def _failure(plan: Plan, folder: Path, logs: Path) -> RunError:
     )
 
 
-def _memory_failure(plan: Plan, failure: dict[str, Any]) -> RunError:
-    stage = failure["rank"] // (plan.layout.tp * plan.layout.dp)
-    predicted = plan.prediction.rank_memory[stage]
-    at = f" at {format_bytes(failure['allocated'])}" if "allocated" in failure else ""
+def _memory_failure(failure: dict[str, Any]) -> RunError:
+    """Predicted beside allocated, part by part."""
+    predicted, allocated = failure["predicted"], failure["allocated"]
+    widest = max(map(len, predicted))
+    problems = [
+        Problem(
+            part,
+            f"{'':{widest - len(part)}}predicted {format_bytes(size):>9}, allocated"
+            f" {format_bytes(allocated[part]) if part in allocated else '-':>9}",
+        )
+        for part, size in predicted.items()
+    ]
     return RunError(
-        f"rank {failure['rank']} (stage {stage}) ran out of memory{at}; predicted"
-        f" {format_bytes(sum(predicted.values()))}",
-        problems=[Problem(f"predicted {part}", format_bytes(size)) for part, size in predicted.items()],
+        f"rank {failure['rank']} (stage {failure['stage']}) ran out of memory at"
+        f" {format_bytes(sum(allocated.values()))}; predicted {format_bytes(sum(predicted.values()))}",
+        problems=problems,
         hint="plan again with a smaller --max-memory",
     )
 

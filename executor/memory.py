@@ -49,16 +49,17 @@ def measure_memory(engine: Trains, inputs_BS: Tensor, targets_BS: Tensor) -> dic
     kernels allocate inside themselves is not seen.
     """
     tracker = StorageTracker()
-    for part in _NAMED_PARTS:
-        tracker.name(part, ())
-    for model in engine.parts:
-        tracker.name("weights", model.parameters())
-    for optimizer in engine.optimizers:
-        tracker.name("gradients", _gradients(optimizer))
-        _name_states(tracker, optimizer)
+    _name_what_lasts(tracker, engine)
     with _naming(tracker, engine.parts), tracker:
         engine.step(inputs_BS, targets_BS)
     return {part: tracker.peak.get(part, 0) for part in MEASURED_PARTS}
+
+
+def held_parts(engine: Trains) -> dict[str, int]:
+    """Part → bytes of the weights, gradients and optimizer states that exist now, without running anything."""
+    tracker = StorageTracker()
+    _name_what_lasts(tracker, engine)
+    return {part: tracker.now[part] for part in _NAMED_PARTS}
 
 
 def allocator_peak(device: torch.device) -> int | None:
@@ -108,6 +109,17 @@ def _naming(tracker: StorageTracker, models: Iterable[nn.Module]) -> Iterator[No
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _name_what_lasts(tracker: StorageTracker, engine: Trains) -> None:
+    """Name what lives from step to step."""
+    for part in _NAMED_PARTS:
+        tracker.name(part, ())
+    for model in engine.parts:
+        tracker.name("weights", model.parameters())
+    for optimizer in engine.optimizers:
+        tracker.name("gradients", _gradients(optimizer))
+        _name_states(tracker, optimizer)
 
 
 def _name_states(tracker: StorageTracker, optimizer: Optimizer) -> None:

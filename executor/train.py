@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from executor.batches import Batches
 from executor.engine import Engine, Options, mean_over_data
+from executor.exhausted import telling_what_was_held
 from executor.memory import allocator_peak, measure_memory, predicted_parts
 from executor.report import Environment, PhaseReport, RankReport, RunReport, make_report
 from executor.timing import Lap, StepClock, measure_waits
@@ -53,8 +54,19 @@ class Schedule:
 def train(
     plan: Plan, device: torch.device, options: Options, schedule: Schedule, on_progress: OnProgress
 ) -> RunReport:
-    """Every rank calls it and gets the report; `on_progress` is called on rank 0 only."""
-    engine = Engine(plan, device, options)
+    """Every rank calls it and gets the report; `on_progress` is called on rank 0 only.
+
+    Raises:
+        ExhaustedError: this rank's memory ran out; the error says which part held what.
+    """
+    with telling_what_was_held(device) as held:
+        engine = Engine(plan, device, options)
+        held.append(engine)
+        return _measured(engine, schedule, on_progress)
+
+
+def _measured(engine: Engine, schedule: Schedule, on_progress: OnProgress) -> RunReport:
+    plan, device, options = engine.plan, engine.device, engine.options
     batches = Batches(
         plan.training,
         vocabulary=plan.model.vocab_size,

@@ -19,6 +19,8 @@ import torch
 import torch.distributed as dist
 
 from executor.engine import Options
+from executor.exhausted import ExhaustedError
+from executor.memory import predicted_parts
 from executor.report import RunReport, save_report
 from executor.train import Progress, Schedule, train
 from planner.plan import Plan, load_plan
@@ -44,20 +46,20 @@ def work(plan: Plan, options: Options, schedule: Schedule, out_dir: Path, backen
         report = train(plan, device, options, schedule, write)
         if rank == 0:
             save_report(report, out_dir / REPORT)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        _write_failure(out_dir, rank, {"reason": f"{error}".splitlines()[0], **_out_of_memory(device)})
+    except ExhaustedError as error:
+        stage = rank // (plan.layout.tp * plan.layout.dp)
+        predicted = predicted_parts(plan.prediction.rank_memory[stage])
+        _write_failure(
+            out_dir,
+            rank,
+            {"reason": str(error), "stage": stage, "predicted": predicted, "allocated": error.parts},
+        )
         raise
     except BaseException as error:
         _write_failure(out_dir, rank, {"reason": f"{type(error).__name__}: {error}"})
         raise
     dist.destroy_process_group()
     return report
-
-
-def _out_of_memory(device: torch.device) -> dict[str, Any]:
-    if device.type != "cuda":
-        return {"out_of_memory": True}
-    return {"out_of_memory": True, "allocated": torch.cuda.max_memory_allocated(device)}
 
 
 def _write_failure(out_dir: Path, rank: int, what: dict[str, Any]) -> None:

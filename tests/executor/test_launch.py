@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +73,30 @@ def test_what_cannot_be_trained_is_refused(change: dict[str, str], words: str) -
 def test_a_rank_that_fails_is_named_with_its_reason(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no token file"):
         run_plan(plan_for("mbs2"), steps=1, backend="gloo", tokens=tmp_path / "missing.bin")
+
+
+def test_memory_that_runs_out_is_told_part_by_part(tmp_path: Path) -> None:
+    """A rank with too little memory for its activations: exit code 1, and what held how much beside the prediction."""
+    model = GPT | {"hidden_size": 256, "max_positions": 1024}
+    plan = plan_for("mbs64", model, sequence_length=1024, global_batch=64)
+    unlimited = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (1100 * 2**20, unlimited[1]))  # its processes inherit it
+    try:
+        with pytest.raises(
+            RunError, match=r"rank 0 \(stage 0\) ran out of memory at .+; predicted .+ GiB"
+        ) as failed:
+            run_plan(plan, steps=1, warm_up=0, out_dir=tmp_path, backend="gloo")
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, unlimited)
+    assert failed.value.exit_code == 1
+    assert failed.value.hint == "plan again with a smaller --max-memory"
+    assert [problem.where for problem in failed.value.problems] == [
+        "weights",
+        "gradients",
+        "optimizer",
+        "rest",
+    ]
+    told = json.loads((tmp_path / "failure-0.json").read_text("utf-8"))
+    assert told["allocated"]["weights"] == told["predicted"]["weights"]
+    assert told["allocated"]["gradients"] == told["predicted"]["gradients"]
+    assert 0 < told["allocated"]["rest"] < told["predicted"]["rest"]
