@@ -48,7 +48,8 @@ class Engine:
         self.plan, self.device, self.options = plan, device, options
         layout, training, model = plan.layout, plan.training, plan.model
         self.layout = layout
-        self.mesh = make_mesh(layout, device.type)
+        # nothing is sent between meta tensors, but a mesh wants a real device
+        self.mesh = make_mesh(layout, "cpu" if device.type == "meta" else device.type)
         self.dtype = _COMPUTE_DTYPES[training.precision]
         torch.manual_seed(self._dropout_seed())
         self.parts = [self._part(stage) for stage in self._my_stages()]

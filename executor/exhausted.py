@@ -46,7 +46,7 @@ def telling_what_was_held(device: torch.device) -> Iterator[list[Trains]]:
 
 
 def _exhaustion(error: BaseException | None) -> BaseException | None:
-    """The error itself or the one behind it (a pipeline stage wraps what its module raises) that says memory ran out."""
+    """The error that says memory ran out: this one, or one behind it, as pipeline stages wrap what a module raises."""
     while error is not None:
         if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or _CPU_ALLOCATOR_FAILED in str(error):
             return error

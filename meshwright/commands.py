@@ -201,14 +201,22 @@ def run(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of run-report.json.")
     ] = Path("run"),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Build every stage without its devices; train nothing.")
+    ] = False,
     json: o.Json = False,
     csv: o.Csv = None,
     quiet: o.Quiet = False,
 ) -> None:
     """Train with a plan here and set measured beside predicted."""
+    from meshwright.verbs.running import dry_run as build
     from meshwright.verbs.running import run
 
-    run(plan, steps=steps, backend=backend, out_dir=out, output=Output(json=json, csv=csv, quiet=quiet))
+    output = Output(json=json, csv=csv, quiet=quiet)
+    if dry_run:
+        build(plan, output=output)
+        return
+    run(plan, steps=steps, backend=backend, out_dir=out, output=output)
 
 
 def calibrate(

@@ -1,8 +1,9 @@
-"""A run as text: one live line per step, and predicted beside measured at the end."""
+"""A run as text: one live line per step, predicted beside measured at the end, or what a dry run built."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -11,6 +12,9 @@ from meshwright.measured import Compared
 from meshwright.render.tables import table
 from meshwright.render.words import percent
 from planner.plan import Prediction
+
+if TYPE_CHECKING:
+    from executor.dry import BuiltRank
 
 _SHARES = ("mfu", "hfu")
 _FAR_OFF = 10.0
@@ -32,6 +36,21 @@ def step_line(
 def comparison_table(lines: Sequence[Compared]) -> Table:
     """Predicted beside measured."""
     return table(("", "predicted", "measured", "error"), comparison_rows(lines), words=("",))
+
+
+def built_table(ranks: Sequence[BuiltRank]) -> Table:
+    """What a dry run built."""
+    rows = [
+        (
+            str(rank.rank),
+            str(rank.pipeline_rank),
+            " + ".join(map(str, rank.blocks)),
+            format_count(rank.parameters),
+            format_bytes(rank.weights_bytes),
+        )
+        for rank in ranks
+    ]
+    return table(("rank", "stage", "blocks", "parameters", "weights"), rows)
 
 
 def comparison_rows(lines: Sequence[Compared]) -> list[tuple[str, str, str, str]]:

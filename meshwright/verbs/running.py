@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -10,7 +11,7 @@ from cost_models.errors import UnknownNameError
 from executor.launch import run_plan
 from meshwright.measured import comparison
 from meshwright.output import JSON_SCHEMA, Output
-from meshwright.render.run import comparison_table, step_line
+from meshwright.render.run import built_table, comparison_table, step_line
 from meshwright.render.words import percent, wrapped
 from planner.plan import load_plan
 
@@ -53,6 +54,33 @@ def run(path: Path, *, steps: int, backend: str | None, out_dir: Path, output: O
     )
     written = out_dir / "run-report.json"
     output.note(f"Wrote {written}. Next: meshwright plot accuracy {written}")
+
+
+def dry_run(path: Path, *, output: Output) -> None:
+    """Build the first rank of every stage without its devices and say what it holds.
+
+    Raises:
+        InputError: a broken plan, or one that cannot be trained.
+        RunError: a rank cannot be built.
+    """
+    from executor.dry import build_without_devices
+
+    plan = load_plan(path)
+    layout = plan.layout
+    built = build_without_devices(plan)
+    rows = [asdict(rank) for rank in built]
+    mesh = {"pp": layout.pp, "dp": layout.dp, "tp": layout.tp}
+    output.answer(
+        {"schema": JSON_SCHEMA, "mesh": mesh, "ranks": rows},
+        rows,
+        wrapped(
+            f"{plan.model.name}, {layout}: built without devices on a mesh of pp{layout.pp} x dp{layout.dp} x"
+            f" tp{layout.tp}; the first rank of each stage holds"
+        ),
+        "",
+        built_table(built),
+    )
+    output.note(f"Next: meshwright run {path}")
 
 
 def _backend(name: str | None) -> Backend | None:
