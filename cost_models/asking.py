@@ -26,11 +26,11 @@ def ask(
     stack: str | None = None,
     profile: str | HardwareProfile | None = None,
 ) -> Question:
-    """A question with its stack (default: our own on this machine and on CPUs, Megatron Core on GPU clusters) and its hardware profile.
+    """A question completed: its stack (default: our own here and on CPUs, Megatron Core on clusters) and its profile.
 
-    The profile is, in this order: the one given, the cluster's own, the catalogue's for this GPU and stack, the
-    catalogue's for this GPU, the datasheet defaults. Where the profile measured peak, bandwidth or links of a machine
-    without a datasheet, they take the place of the cluster's: its other constants are shares of them.
+    The profile is, in this order: the one given, the cluster's own, the catalogue's for this GPU and stack, for this
+    GPU, for its die, the datasheet defaults. Where the profile measured peak, bandwidth or links of a machine without a
+    datasheet, they take the place of the cluster's: its other constants are shares of them.
 
     Raises:
         UnknownNameError: no such stack or profile.
@@ -45,9 +45,10 @@ def ask(
         hardware = named
     else:
         hardware = catalog.load_profile(named)
-    if hardware.tier != "datasheet" and hardware.gpu != cluster.gpu.name:
+    if hardware.tier != "datasheet" and cluster.gpu.name not in (hardware.gpu, *hardware.also_for):
         raise InputError(
-            f"profile `{hardware.name}` was made for `{hardware.gpu}`; the cluster has `{cluster.gpu.name}`"
+            f"profile `{hardware.name}` was made for `{hardware.gpu}`; the cluster has `{cluster.gpu.name}`",
+            hint="leave out --profile for the catalogue's nearest, or calibrate one on that GPU",
         )
     return Question(
         model=model,
@@ -59,12 +60,15 @@ def ask(
 
 
 def _best_profile(gpu: GpuSpec, stack: str) -> HardwareProfile:
-    """The catalogue's nearest: same GPU and stack, same GPU, or the datasheet defaults of its kind."""
+    """The catalogue's nearest: same GPU and stack, same GPU, same die, or the datasheet defaults of its kind."""
     known = [catalog.load_profile(name) for name in catalog.names("profiles")]
-    same_gpu = [profile for profile in known if profile.gpu == gpu.name and profile.tier != "datasheet"]
-    for profile in same_gpu:
-        if profile.stack == stack:
-            return profile
-    if same_gpu:
-        return same_gpu[0]
+    fitted = [profile for profile in known if profile.tier != "datasheet"]
+    for suits in (
+        lambda profile: profile.gpu == gpu.name and profile.stack == stack,
+        lambda profile: profile.gpu == gpu.name,
+        lambda profile: gpu.name in profile.also_for and profile.stack == stack,
+        lambda profile: gpu.name in profile.also_for,
+    ):
+        if nearest := next(filter(suits, fitted), None):
+            return nearest
     return catalog.load_profile("datasheet-cpu" if gpu.kind == "cpu" else "datasheet-gpu")

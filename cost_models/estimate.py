@@ -20,11 +20,14 @@ class Trust:
     """Median relative error of step time this tier has shown; None where nobody has measured it."""
     runs: int
     """On how many runs."""
+    elsewhere: str = ""
+    """What those runs differ in: another GPU of the same die, another software stack."""
 
     def __str__(self) -> str:
         if self.error is None:
             return f"{self.profile} ({self.tier}, never compared with a run)"
-        return f"{self.profile} ({self.tier}, median error {self.error:.0%} over {self.runs} runs)"
+        shown = f"{self.profile} ({self.tier}, median error {self.error:.0%} over {self.runs} runs"
+        return f"{shown}{f' of {self.elsewhere}' if self.elsewhere else ''})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,8 +123,17 @@ def estimate(question: Question, layout: Layout) -> Estimate:
 def trust_of(question: Question) -> Trust:
     """What the hardware profile says of itself."""
     hardware = question.hardware
+    differs = [
+        name
+        for name, here in ((hardware.gpu, question.cluster.gpu.name), (hardware.stack, question.stack.name))
+        if name not in (here, "any")
+    ]
     return Trust(
-        tier=hardware.tier, profile=hardware.name, error=hardware.median_error, runs=hardware.validated_runs
+        tier=hardware.tier,
+        profile=hardware.name,
+        error=hardware.median_error,
+        runs=hardware.validated_runs,
+        elsewhere=" and ".join(differs),
     )
 
 

@@ -54,14 +54,14 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
         static={"buffers": boundaries.every_rank},
         layer_static=_held(states, counts.block, 0.0),
         layer_activation={"activations": kept.block},
-        layer_update={"working": states.update * counts.block},
+        layer_update=_updated(states, counts.block),
         embedding_static=_held(states, counts.embedding, always_gathered)
         | {"buffers": boundaries.first_rank},
         embedding_activation={"activations": kept.embedding},
-        embedding_update={"working": states.update * counts.embedding},
+        embedding_update=_updated(states, counts.embedding),
         head_static=_held(states, head, always_gathered) | {"buffers": boundaries.last_rank},
         head_activation={"activations": head_live},
-        head_update={"working": states.update * head},
+        head_update=_updated(states, head),
         working={"working": working},
         head_working={"working": head_working},
     )
@@ -70,6 +70,14 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
 def total(term: Term) -> Array:
     """Sum of the parts."""
     return sum((term[part] for part in MEMORY_PARTS if part in term), start=np.zeros(1))
+
+
+def _updated(states: StateBytes, module_parameters: Array) -> Term:
+    """What the optimizer step holds besides."""
+    return {
+        "gradients": states.late_gradients * module_parameters,
+        "working": states.update * module_parameters,
+    }
 
 
 def _held(states: StateBytes, module_parameters: Array, gathered: Array | float) -> Term:

@@ -207,7 +207,9 @@ def _optimizer(pieces: _Pieces) -> dict[str, Term]:
     gradient = STATE_BYTES[gradient_dtype(question)]
     buffered = question.stack.gradient_buffer & (columns.zero <= 1)
     passes = 2 + np.where(columns.dp > 1, 2, 0) + np.where(buffered, sharded, 0)
-    touched = passes * gradient / sharded + 2 * states.optimizer + 2 * question.training.element_bytes / sharded
+    touched = (
+        passes * gradient / sharded + 2 * states.optimizer + 2 * question.training.element_bytes / sharded
+    )
 
     def term(module: Array, window: Array) -> Term:
         gather = pieces.data(module).step_gather

@@ -32,7 +32,13 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
         "hidden_comm": estimate.hidden_comm.as_dict(),
         "fullest_rank": estimate.fullest_rank,
         "memory": [rank.as_dict() for rank in estimate.rank_memory],
-        "trust": {"tier": trust.tier, "profile": trust.profile, "error": trust.error, "runs": trust.runs},
+        "trust": {
+            "tier": trust.tier,
+            "profile": trust.profile,
+            "error": trust.error,
+            "runs": trust.runs,
+            "elsewhere": trust.elsewhere,
+        },
     }
 
 

@@ -34,6 +34,8 @@ class StateBytes:
     """Full gradients on their way into the reduction (ZeRO-2 and 3), bytes per parameter."""
     update: Array
     """Temporaries of the optimizer step, bytes per parameter."""
+    late_gradients: Array
+    """Gradients that exist only once activations are gone, bytes per parameter: those of a step's only microbatch."""
 
     @property
     def total(self) -> Array:
@@ -55,13 +57,15 @@ def state_bytes(question: Question, columns: LayoutColumns) -> StateBytes:
     sharded = (columns.zero >= 2) & (dp > 1)
     shard = {stage: np.where(columns.zero >= stage, dp, 1.0) for stage in (1, 2, 3)}
     gradient_shard = np.ones(dp.shape) if stack.unsharded_gradients_until_sync else shard[2]
+    late = sharded & stack.fully_shard & (columns.microbatches(training.global_batch) == 1)
     return StateBytes(
         weights=weight / shard[3] + _sharded_copy(question, columns, weight),
-        gradients=(gradient + extra_gradient) / gradient_shard,
+        gradients=np.where(late, 0.0, (gradient + extra_gradient) / gradient_shard),
         optimizer=(master + moments) / shard[1],
         gathered=np.where(sharded & (columns.zero == 3), compute, 0.0),
         scattering=np.where(sharded, gradient, 0.0),
         update=stack.optimizer_temporary_bytes / shard[1],
+        late_gradients=np.where(late, gradient / dp, 0.0),
     )
 
 

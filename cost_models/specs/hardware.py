@@ -85,6 +85,8 @@ class HardwareProfile(Spec):
     name: Name
     tier: Literal["datasheet", "profile", "measured"]
     gpu: Name
+    also_for: tuple[Name, ...] = ()
+    """GPUs of the same die, whose shares of peak are taken to be the same."""
     stack: Name
     gemm_efficiency: float = Efficiency
     """Share of peak that a large, well-shaped matrix product reaches under training clocks and power."""

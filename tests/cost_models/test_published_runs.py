@@ -1,4 +1,4 @@
-"""Predicted against published step times: the errors that profiles claim are the errors they have, and no run is far off."""
+"""Predicted against published step times: profiles have the errors they claim, and few runs are far off."""
 
 from __future__ import annotations
 

@@ -1,0 +1,54 @@
+"""Predicted peak memory against measured, rank by rank, for GPT and Llama shapes.
+
+Not here because the model misses them: Llama shapes under tensor parallelism, 3 % low (6 % with a pipeline), on a CPU,
+where RMS norm's backward pass is many kernels whose temporaries the model does not follow (docs/log.md).
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+from processes import Processes
+from test_memory import STEP_COUNTER, peak
+from training import GPT, LLAMA, plan_for
+
+from executor.memory import predicted_parts
+
+TOTAL_ERROR, STATES_ERROR = 0.02, 0.01
+_SIZE: dict[str, Any] = {"hidden_size": 256, "vocab_size": 512, "max_positions": 256}
+_JOB: dict[str, Any] = {"global_batch": 16, "sequence_length": 256}
+SHAPES: dict[str, dict[str, Any]] = {"gpt": GPT | _SIZE, "llama": LLAMA | _SIZE | {"ffn_hidden_size": 688}}
+BOTH = (
+    "mbs2",
+    "mbs2 recompute=full",
+    "mbs2 recompute=selective",
+    "pp2 mbs2",
+    "dp2 mbs2 zero1",
+    "dp2 mbs2 zero2",
+    "dp2 mbs2 zero3",
+    "dp2 mbs8 zero3",
+)
+CASES = [
+    *product(("gpt", "llama"), BOTH),
+    ("gpt", "tp2 mbs2"),
+    ("gpt", "tp2 sp mbs2"),
+    ("gpt", "pp2 vpp2 mbs2"),
+]
+
+
+@pytest.mark.parametrize(("shape", "layout"), CASES)
+def test_peak_is_what_the_plan_says(layout: str, shape: str, processes: Processes) -> None:
+    """The total within 2 % on every rank; weights, gradients and optimizer states within 1 %.
+
+    Under ZeRO-3 only the total: the block gathered at the peak is measured as weights and predicted as working memory.
+    """
+    plan = plan_for(layout, SHAPES[shape], **_JOB)
+    ranks = processes.run(plan.layout.num_gpus, peak, plan)
+    per_stage = plan.layout.tp * plan.layout.dp
+    for rank, measured in enumerate(ranks):
+        predicted = predicted_parts(plan.prediction.rank_memory[rank // per_stage])
+        assert sum(predicted.values()) == pytest.approx(sum(measured.values()), rel=TOTAL_ERROR)
+        for part in () if plan.layout.zero == 3 else ("weights", "gradients", "optimizer"):
+            assert predicted[part] == pytest.approx(measured[part], rel=STATES_ERROR, abs=STEP_COUNTER)
