@@ -126,7 +126,8 @@ class Engine:
                 has_embedding=stage == 0,
                 has_head=stage == layout.num_stages - 1,
             )
-        initialise(part, self.options.seed, tied=model.tied_embeddings)
+        if self.device.type != "meta":  # which has no values to set, only their making would take minutes
+            initialise(part, self.options.seed, tied=model.tied_embeddings)
         if layout.zero <= 1:
             part.to(self.dtype)
         if layout.tp > 1:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training import GPT, plan_for
+from training import GPT, LLAMA, plan_for
 
 from cost_models.errors import HostError, InputError, RunError
 from cost_models.specs import catalog
+from executor.dry import build_without_devices
 from executor.launch import run_plan
 from executor.report import load_report
 from planner.plan import save_plan
@@ -100,3 +101,31 @@ def test_memory_that_runs_out_is_told_part_by_part(tmp_path: Path) -> None:
     assert told["allocated"]["weights"] == told["predicted"]["weights"]
     assert told["allocated"]["gradients"] == told["predicted"]["gradients"]
     assert 0 < told["allocated"]["rest"] < told["predicted"]["rest"]
+
+
+@pytest.mark.parametrize(
+    "layout", ["mbs2", "tp2 pp2 vpp2 dp2 mbs1 zero3 sp", "pp2 dp2 mbs2 zero1 schedule=gpipe"]
+)
+def test_a_dry_run_builds_what_the_ranks_would_hold(layout: str) -> None:
+    """Every block once over the stages, and the stages' shares are the model's."""
+    plan = plan_for(layout, LLAMA)
+    built = build_without_devices(plan)
+    assert [rank.rank for rank in built] == [
+        stage * plan.layout.tp * plan.layout.dp for stage in range(plan.layout.pp)
+    ]
+    assert sum(sum(rank.blocks) for rank in built) == plan.model.num_layers
+    whole = sum(rank.parameters for rank in build_without_devices(plan_for("mbs2", LLAMA)))
+    shares = plan.layout.tp * (plan.layout.dp if plan.layout.zero >= 2 else 1)
+    norms = LLAMA["hidden_size"] * (2 * LLAMA["num_layers"] + 1)  # not split over tp
+    assert (
+        sum(rank.parameters for rank in built) == (whole - norms) // shares + norms * plan.layout.tp // shares
+    )
+    assert all(rank.weights_bytes == 4 * rank.parameters for rank in built)
+
+
+def test_a_dry_run_says_what_cannot_be_built() -> None:
+    """Seven microbatches are not whole rounds of an interleaved schedule over two ranks."""
+    plan = plan_for("pp2 vpp2 mbs1")
+    odd = plan.training.model_copy(update={"global_batch": 7})
+    with pytest.raises(RunError, match=r"rank 0 \(stage 0\) cannot be built: .*microbatches"):
+        build_without_devices(plan.model_copy(update={"training": odd}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 import subprocess
 import sys
@@ -533,6 +534,19 @@ def test_run_sets_measured_beside_predicted(
         "optimizer_bytes",
         "rest_bytes",
     ]
+
+
+def test_a_dry_run_needs_no_devices(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "large.yaml"
+    assert meshwright("plan", *BIG, *QUICK, "-o", str(path)).code == 0
+    answer = meshwright("run", str(path), "--dry-run", "--json")
+    assert answer.code == 0, answer.err
+    document = json.loads(answer.out)
+    assert math.prod(document["mesh"].values()) == 1024
+    assert len(document["ranks"]) == document["mesh"]["pp"]
+    assert sum(sum(rank["blocks"]) for rank in document["ranks"]) == load_plan(path).model.num_layers
+    text = meshwright("run", str(path), "--dry-run").out
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_the_parts_of_a_step_are_those_of_its_busiest_rank(run_report: RunReport) -> None:
