@@ -1,6 +1,6 @@
 """Fixed questions and their answers, committed: a change to the model or the search shows here as a diff.
 
-    python tests/golden/test_golden.py        rewrites answers.json after a deliberate change
+python tests/golden/test_golden.py        rewrites answers.json after a deliberate change
 """
 
 from __future__ import annotations
