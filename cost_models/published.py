@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from importlib.resources import files
 
 from cost_models.asking import ask
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate
 from cost_models.question import Question
-from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.layout import Layout, parse_layout
 from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
@@ -39,15 +38,15 @@ class PublishedRun:
         return estimate(self.question, self.layout)
 
 
-@lru_cache(maxsize=4)
-def published_runs(profile: HardwareProfile | None = None) -> tuple[PublishedRun, ...]:
-    """Every shipped run, in file order; `profile` replaces the catalogue's choice of constants."""
+@cache
+def published_runs() -> tuple[PublishedRun, ...]:
+    """Every shipped run, in file order."""
     table = files("cost_models") / "data" / "published" / "runs.csv"
     rows = csv.DictReader(table.read_text(encoding="utf-8").splitlines())
-    return tuple(_read(row, profile) for row in rows)
+    return tuple(_read(row) for row in rows)
 
 
-def _read(row: dict[str, str], profile: HardwareProfile | None) -> PublishedRun:
+def _read(row: dict[str, str]) -> PublishedRun:
     shape = {name: int(row[name]) for name in _SHAPE}
     sequence = int(row["sequence_length"])
     model = TransformerSpec.model_validate(
@@ -65,7 +64,7 @@ def _read(row: dict[str, str], profile: HardwareProfile | None) -> PublishedRun:
     return PublishedRun(
         run=row["run"],
         source=row["source"],
-        question=ask(model, cluster, training, stack=row["stack"], profile=profile),
+        question=ask(model, cluster, training, stack=row["stack"]),
         layout=parse_layout(row["layout"]),
         step_seconds=float(row["step_seconds"]),
     )

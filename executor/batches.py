@@ -18,7 +18,6 @@ from torch import Tensor
 from cost_models.errors import InputError
 from cost_models.specs.training import TrainingSpec
 
-BYTE_VOCABULARY = 256
 _SHIPPED_BYTES = 4_000_000
 """Enough text that short runs never see a window twice."""
 _WIDE_VOCABULARY = 65_536

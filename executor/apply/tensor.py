@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -78,8 +77,3 @@ def _block_plan(
     if sequence_parallel:
         plan |= {"attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel()}
     return plan
-
-
-def splits_vocabulary(model: nn.Module, tp: int) -> bool:
-    """The slice ends in logits that are split over the tensor axis."""
-    return tp > 1 and isinstance(model, Transformer) and model.head is not None

@@ -78,7 +78,7 @@ class Positions(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(spec.max_positions, spec.hidden_size))
 
-    def forward(self, like_BSD: Tensor, sequence: int) -> Tensor:
+    def forward(self, sequence: int) -> Tensor:
         """(1, S, D)."""
         return self.weight[:sequence].unsqueeze(0)
 
@@ -96,7 +96,7 @@ class Embedding(nn.Module):
         """(B, S) token numbers → (B, S, D)."""
         x_BSD: Tensor = self.tokens(tokens_BS)
         if self.positions is not None:
-            x_BSD = x_BSD + self.positions(x_BSD, tokens_BS.shape[1])
+            x_BSD = x_BSD + self.positions(tokens_BS.shape[1])
         return F.dropout(x_BSD, self.dropout, self.training)
 
 
