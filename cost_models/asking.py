@@ -9,6 +9,7 @@ from cost_models.specs import catalog
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.local import LOCAL
+from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 
@@ -23,7 +24,7 @@ def ask(
     cluster: ClusterSpec,
     training: TrainingSpec,
     *,
-    stack: str | None = None,
+    stack: str | StackSpec | None = None,
     profile: str | HardwareProfile | None = None,
 ) -> Question:
     """A question completed: its stack (default: our own here and on CPUs, Megatron Core on clusters) and its profile.
@@ -37,7 +38,11 @@ def ask(
         InputError: a profile of another GPU.
     """
     here = cluster.gpu.kind == "cpu" or cluster.name == LOCAL
-    chosen = catalog.load_stack(stack or (OWN_STACK if here else DEFAULT_STACK))
+    chosen = (
+        stack
+        if isinstance(stack, StackSpec)
+        else catalog.load_stack(stack or (OWN_STACK if here else DEFAULT_STACK))
+    )
     named = profile or cluster.profile
     if named is None:
         hardware = _best_profile(cluster.gpu, chosen.name)

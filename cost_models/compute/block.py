@@ -17,6 +17,7 @@ from cost_models.compute.measured_operators import (
 )
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.stack import STORES_SCORES
 from cost_models.workload.parameters import parameters
 from cost_models.workload.traffic import (
     Traffic,
@@ -98,13 +99,13 @@ def _recomputed(
 
 def _attention_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
     """Scores and weighted values; flash kernels skip the masked half, the others also move the s × s scores."""
-    if question.hardware.attention and question.stack.attention == "flash":
+    if question.hardware.attention and question.stack.attention not in STORES_SCORES:
         core = attention_core(question, columns)
         return core.forward, core.backward
     sequence = question.training.sequence_length
     flops = 4.0 * columns.mbs * sequence**2 * question.model.query_size / columns.tp
     profile = device.profile
-    flash = question.stack.attention == "flash"
+    flash = question.stack.attention not in STORES_SCORES
     executed = flops / 2 if flash else flops
     backward_products = 2.5 if flash else 2.0
     traffic = attention_traffic(question, columns)

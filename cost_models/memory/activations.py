@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.stack import STORES_SCORES
 from cost_models.workload.parameters import padded_vocabulary
 
 Array = npt.NDArray[np.float64]
@@ -102,7 +103,7 @@ def _kept_by_core(question: Question, columns: LayoutColumns, tokens: Array) -> 
     """Softmax output, dropout mask and dropout output (s × s per head), or a flash kernel's log-sum-exp row."""
     model, training = question.model, question.training
     heads = model.num_heads / columns.tp
-    if question.stack.attention == "flash":
+    if question.stack.attention not in STORES_SCORES:
         return _FP32 * tokens * heads
     element = training.element_bytes
     scores = tokens * training.sequence_length * heads

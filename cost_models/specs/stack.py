@@ -9,6 +9,10 @@ from pydantic import Field
 from cost_models.specs.base import Name, Spec
 from cost_models.specs.training import StateDtype
 
+AttentionKernel = Literal["unfused", "fused-softmax", "flash1", "flash2", "flash3", "cudnn"]
+STORES_SCORES: frozenset[AttentionKernel] = frozenset({"unfused", "fused-softmax"})
+"""Kernels that keep the s × s scores in memory."""
+
 
 class StackSpec(Spec):
     """How one training stack executes a layout; the constants that depend on the GPU are in `HardwareProfile`."""
@@ -17,8 +21,15 @@ class StackSpec(Spec):
     name: Name
     zero_stages: tuple[Literal[0, 1, 2, 3], ...] = (0, 1, 2, 3)
     """ZeRO stages the stack can run (0 is needed where nothing is replicated)."""
-    attention: Literal["unfused", "fused-softmax", "flash"] = "flash"
-    """`flash` never stores the s × s scores; `fused-softmax` reads and writes them once; `unfused` several times."""
+    usual_zero_stage: Literal[0, 1, 2, 3] = 0
+    """What its users run when they do not say."""
+    usual_dropout: bool = False
+    """Its recipes drop hidden activations unless they say otherwise (GPT-era trainers: 0.1)."""
+    pads_vocabulary: bool = False
+    """The vocabulary is padded to a multiple of 128 × tp."""
+    attention: AttentionKernel = "flash2"
+    """`flash…` and `cudnn` never store the s × s scores; `fused-softmax` reads and writes them once; `unfused` several
+    times."""
     fused_elementwise: bool = True
     """Bias, activation, dropout and residual additions run as one kernel each (or are compiled together)."""
     gradient_dtype: StateDtype = "fp32"

@@ -13,9 +13,13 @@ import numpy.typing as npt
 
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.stack import STORES_SCORES
 from cost_models.specs.training import STATE_BYTES, StateDtype
 
 Array = npt.NDArray[np.float64]
+
+_SCORE_PASSES: dict[str, tuple[float, float]] = {"fused-softmax": (2.0, 3.0), "unfused": (8.0, 8.0)}
+"""Passes over the s × s scores, forward and backward, where a kernel does not keep them on chip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +63,10 @@ def block_traffic(question: Question, columns: LayoutColumns) -> Traffic:
 
 def attention_traffic(question: Question, columns: LayoutColumns) -> Traffic:
     """The s × s scores where the attention kernel does not keep them on chip."""
-    passes = {"flash": (0.0, 0.0), "fused-softmax": (2.0, 3.0), "unfused": (8.0, 8.0)}[
-        question.stack.attention
-    ]
-    dropout = (
-        (2.5, 2.5) if question.training.dropout > 0 and question.stack.attention != "flash" else (0.0, 0.0)
-    )
+    kernel = question.stack.attention
+    passes = _SCORE_PASSES.get(kernel, (0.0, 0.0))
+    dropped = question.training.dropout > 0 and kernel in STORES_SCORES
+    dropout = (2.5, 2.5) if dropped else (0.0, 0.0)
     element = question.training.element_bytes
     sequence = question.training.sequence_length
     scores = element * columns.mbs * sequence**2 * (question.model.num_heads / columns.tp)

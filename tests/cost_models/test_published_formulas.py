@@ -127,6 +127,6 @@ def test_activation_bytes_are_korthikanti_table_2(tp: int, sp: bool) -> None:
 def test_a_flash_kernel_keeps_what_selective_recompute_keeps_and_one_row_of_sums() -> None:
     s, b, h, a = 2048, 1, 6144, 64
     layout = LayoutColumns.of([Layout(mbs=b)])
-    flash = activation_bytes(question(gpt(48, h, a), attention="flash"), layout).block[0]
+    flash = activation_bytes(question(gpt(48, h, a), attention="flash2"), layout).block[0]
     fused = activation_bytes(question(gpt(48, h, a)), layout).block[0]
     assert flash[0] == pytest.approx(fused[1] + 4 * a * s * b, rel=1e-12)

@@ -155,7 +155,7 @@ def test_unknown_names_say_the_nearest() -> None:
 
 def test_stacks_and_profiles_may_be_files(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text("kind: stack\nname: mine\nattention: flash\n")
+    file.write_text("kind: stack\nname: mine\nattention: flash2\n")
     assert catalog.load_stack(str(file)).name == "mine"
     file.write_text("kind: stack\nname: other\nattention: fast\n")
     with pytest.raises(InputError, match="is a `stack`; a `profile` is needed"):

@@ -1,0 +1,220 @@
+"""A row read as a question with a layout: what the row leaves blank is filled as its author would have, and said."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from cost_models.asking import ask
+from cost_models.errors import InputError
+from cost_models.question import Question
+from cost_models.specs.cluster import ClusterSpec, Precision
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.layout import Layout, Recompute
+from cost_models.specs.stack import StackSpec
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.validation.hardware_of import cluster_of, gpu_of
+from cost_models.validation.models_of import model_of
+from cost_models.validation.notes import Notes, Unpredictable
+from cost_models.validation.placing import spread
+from cost_models.validation.rows import Row
+from cost_models.validation.stack_of import stack_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A row that can be predicted."""
+
+    row: Row
+    question: Question
+    layout: Layout
+    assumptions: tuple[str, ...]
+
+
+def read_case(row: Row, *, stack: str | None = None, profile: str | HardwareProfile | None = None) -> Case:
+    """The question a row answers.
+
+    Raises:
+        Unpredictable: with the reason why not.
+    """
+    notes = Notes()
+    try:
+        return _read(row, stack, profile, notes)
+    except (InputError, ValidationError) as error:
+        raise Unpredictable(_short(error)) from error
+
+
+def _short(error: InputError | ValidationError) -> str:
+    if isinstance(error, ValidationError):
+        return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+    return str(error).splitlines()[0]
+
+
+def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | None, notes: Notes) -> Case:
+    gpu = gpu_of(row)
+    if gpu is None:
+        raise Unpredictable(f"GPU `{row.text('gpu') or 'blank'}` is not in the catalogue")
+    stack = stack_of(row, forced_stack, notes)
+    model = model_of(row, stack, notes)
+    degrees = _degrees(row, notes)
+    cluster = cluster_of(row, gpu, degrees.num_gpus, notes)
+    degrees.zero = _zero(row, stack, degrees, notes)
+    training = _training(row, model, stack, cluster, degrees, notes)
+    if degrees.zero not in stack.zero_stages and degrees.zero == 0:
+        stack = stack.model_copy(update={"zero_stages": (*stack.zero_stages, 0)})
+    question = ask(model, cluster, training, stack=stack, profile=profile)
+    layout = _layout(row, question, degrees, notes)
+    return Case(row=row, question=question, layout=layout, assumptions=tuple(notes.assumed))
+
+
+@dataclass(slots=True)
+class _Degrees:
+    """How many ranks each axis has."""
+
+    tp: int
+    pp: int
+    vp: int
+    cp: int
+    ep: int
+    dp: int
+    zero: int = 0
+
+    @property
+    def num_gpus(self) -> int:
+        return self.tp * self.pp * self.cp * self.dp
+
+
+def _degrees(row: Row, notes: Notes) -> _Degrees:
+    """Axes left blank are 1; data parallelism is what remains of the GPUs."""
+    tp, pp, vp, cp, ep = (row.count(axis) or 1 for axis in ("tp", "pp", "vp", "cp", "ep"))
+    gpus, dp = row.count("num_gpus"), row.count("dp")
+    each = tp * pp * cp
+    if gpus is None:
+        if dp is None:
+            raise Unpredictable("neither `num_gpus` nor `dp` is given")
+        notes.assume(f"{each * dp} GPUs: the product of the degrees")
+    elif gpus % each:
+        raise Unpredictable(f"tp · pp · cp = {each} does not divide {gpus} GPUs")
+    else:
+        if dp is not None and dp * each != gpus:
+            notes.assume(f"dp {gpus // each}: the row's {dp} does not fit {gpus} GPUs")
+        dp = gpus // each
+    if row.text("vp") == "" and pp > 1:
+        notes.assume("one model chunk a rank (vp blank)")
+    return _Degrees(tp=tp, pp=pp, vp=vp if pp > 1 else 1, cp=cp, ep=ep, dp=dp)
+
+
+def _zero(row: Row, stack: StackSpec, degrees: _Degrees, notes: Notes) -> int:
+    """The row's ZeRO stage, or what the stack does when nobody says."""
+    replicas = degrees.dp * degrees.cp
+    stage = row.number("zero_stage")
+    if stage is not None and 0 <= stage <= 3:
+        return int(stage) if replicas > 1 else 0
+    if replicas == 1:
+        return 0
+    usual = stack.usual_zero_stage
+    notes.assume(f"ZeRO-{usual}, as {stack.name} usually runs")
+    return usual
+
+
+def _training(
+    row: Row,
+    model: TransformerSpec,
+    stack: StackSpec,
+    cluster: ClusterSpec,
+    degrees: _Degrees,
+    notes: Notes,
+) -> TrainingSpec:
+    """Batch, sequence, precision and dropout."""
+    sequence = row.count("seq_len")
+    if sequence is None:
+        raise Unpredictable("no `seq_len`")
+    batch = _global_batch(row, degrees, notes)
+    return TrainingSpec(
+        global_batch=batch,
+        sequence_length=sequence,
+        precision=_precision(row, cluster, notes),
+        dropout=0.1 if stack.usual_dropout and not model.gated_mlp else 0.0,
+    )
+
+
+def _global_batch(row: Row, degrees: _Degrees, notes: Notes) -> int:
+    """Sequences a step: printed, or from microbatch and accumulation."""
+    batch, micro, accumulated = row.count("global_batch"), row.count("micro_batch"), row.count("grad_accum")
+    if batch is None:
+        if micro is None:
+            raise Unpredictable("neither `global_batch` nor `micro_batch` is given")
+        if accumulated is None:
+            accumulated = degrees.pp
+            notes.assume(f"{accumulated} microbatches a step")
+        batch = micro * accumulated * degrees.dp
+    return batch
+
+
+def _precision(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
+    """The row's type of matrix products where the GPU has it."""
+    words = row.text("precision").lower()
+    known: tuple[Precision, ...] = ("fp8", "bf16", "fp16", "fp32")
+    wanted: Precision = next((name for name in known if name in words), "bf16")
+    if "tf32" in words:
+        wanted = "fp32"
+    if wanted not in cluster.gpu.peak:
+        instead: Precision = "fp16" if wanted == "bf16" else "bf16"
+        notes.assume(f"{instead}: {cluster.gpu.name} has no {wanted}")
+        wanted = instead
+    elif not words:
+        notes.assume(f"{wanted} (precision blank)")
+    return wanted
+
+
+def _layout(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> Layout:
+    """The row's layout, its blocks on stages as the stack places them."""
+    micro = _micro_batch(row, question, degrees, notes)
+    stages = degrees.pp * degrees.vp
+    blocks = question.model.num_layers
+    if stages > blocks:
+        raise Unpredictable(f"{blocks} blocks on {stages} stages")
+    if blocks % stages:
+        notes.assume("blocks placed as evenly as they go, fewer where embedding and head sit")
+    return Layout(
+        tp=degrees.tp,
+        pp=degrees.pp,
+        vpp=degrees.vp,
+        dp=degrees.dp,
+        mbs=micro,
+        zero=degrees.zero,
+        sp=bool(row.flag("sequence_parallel")) and degrees.tp > 1,
+        recompute=(_recompute(row, question.stack, notes),),
+        layers=spread(blocks, stages),
+    )
+
+
+def _micro_batch(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> int:
+    """The row's microbatch, or the one its accumulation says, or 1."""
+    micro, batch = row.count("micro_batch"), question.training.global_batch
+    if micro is None:
+        accumulated = row.count("grad_accum")
+        micro = max(1, batch // (degrees.dp * accumulated)) if accumulated else 1
+        notes.assume(f"microbatch {micro}")
+    if micro * degrees.dp > batch:
+        raise Unpredictable(f"microbatch {micro} × dp {degrees.dp} exceeds the global batch {batch}")
+    if batch % (micro * degrees.dp):
+        notes.assume(f"global batch {batch} in {batch // (micro * degrees.dp)} whole microbatches")
+    return micro
+
+
+def _recompute(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
+    """The row's policy; blank: what the stack's users did."""
+    words = row.text("recompute").lower()
+    if re.search(r"full|every|all\b|block|uniform|^1|true|yes", words):
+        return "full"
+    if re.search(r"select|sac|core|attn|attention|op\b", words):
+        return "selective"
+    if words:
+        return "none"
+    usual: Recompute = "full" if stack.attention in ("unfused", "fused-softmax") else "none"
+    notes.assume(f"recompute {usual} (blank)")
+    return usual

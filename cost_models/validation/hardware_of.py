@@ -1,0 +1,109 @@
+"""Which GPU, node and network a row ran on, from what its author wrote."""
+
+from __future__ import annotations
+
+import re
+
+from cost_models.specs import catalog
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.validation.notes import Notes
+from cost_models.validation.rows import Row
+
+_GPUS: tuple[tuple[str, str], ...] = (
+    (r"gb300", "gb300"),
+    (r"gb200", "gb200"),
+    (r"b300", "b300"),
+    (r"b200", "b200"),
+    (r"gh200", "gh200"),
+    (r"h200", "h200"),
+    (r"h20\b", "h20"),
+    (r"h800", "h800"),
+    (r"h100.*pcie|pcie.*h100", "h100-pcie"),
+    (r"h100.*nvl", "h100-nvl"),
+    (r"h100|hopper", "h100-sxm"),
+    (r"a800.*pcie", "a100-pcie-80gb"),
+    (r"a800", "a800-sxm-80gb"),
+    (r"a100.*pcie.*40|a100.*40.*pcie", "a100-pcie-40gb"),
+    (r"a100.*pcie", "a100-pcie-80gb"),
+    (r"a100.*40", "a100-sxm-40gb"),
+    (r"a100|ampere", "a100-sxm-80gb"),
+    (r"v100.*16", "v100-16gb"),
+    (r"v100|volta", "v100-32gb"),
+    (r"mi355", "mi355x"),
+    (r"mi325", "mi325x"),
+    (r"mi300", "mi300x"),
+    (r"mi250", "mi250x-gcd"),
+    (r"a6000", "rtx-a6000"),
+    (r"l40s", "l40s"),
+    (r"4090", "rtx-4090"),
+    (r"3090", "rtx-3090"),
+    (r"a10g?\b", "a10g"),
+    (r"\bl4\b", "l4"),
+    (r"\bt4\b", "t4"),
+)
+"""What tables call a GPU → its name in the catalogue; the first pattern that is found counts."""
+
+_PER_NODE = re.compile(r"(\d+)\s*[x×]\s*(\d+(?:\.\d+)?)\s*(g)", re.IGNORECASE)
+_GIGABITS = re.compile(r"(\d+(?:\.\d+)?)\s*(t|g)\s*(?:b|bit)(?:ps|/s|it/s)?\b(?!\s*memory)", re.IGNORECASE)
+_OMNI_PATH = re.compile(r"(\d+)\s*[x×]\s*omni", re.IGNORECASE)
+_OMNI_PATH_BITS = 100e9
+_LARGEST_BOX = 16
+"""GPUs of the largest single machine; a catalogue node beyond it is a rack."""
+_BUS_SPEED = re.compile(r"nvlink[^,;]*?(\d+(?:\.\d+)?)\s*GB/s", re.IGNORECASE)
+
+
+def gpu_of(row: Row) -> str | None:
+    """Catalogue name of the row's GPU, or None where it names none that is known."""
+    words = row.text("gpu").lower()
+    return next((name for pattern, name in _GPUS if re.search(pattern, words)), None)
+
+
+def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
+    """The catalogue's cluster of that GPU, with the row's node size and network where it gives them."""
+    cluster = next(
+        spec
+        for name in catalog.names("clusters")
+        if name != "local" and (spec := catalog.load_cluster(name)).gpu.name == gpu
+    )
+    per_node = row.count("gpus_per_node")
+    if per_node is None:
+        per_node = cluster.gpus_per_node
+        notes.assume(f"{per_node} GPUs a node")
+    if cluster.gpus_per_node > _LARGEST_BOX:  # a rack is one NVLink domain, whatever sits in a tray
+        per_node = max(per_node, cluster.gpus_per_node)
+    per_node = min(per_node, num_gpus)
+    words = row.text("interconnect")
+    network = _network_bits(words, row.count("gpus_per_node") or cluster.gpus_per_node)
+    links = cluster.links
+    if network is not None and links.inter_node is not None:
+        inter = links.inter_node.model_copy(update={"bandwidth": network / 8})
+        links = links.model_copy(update={"inter_node": inter})
+    elif num_gpus > per_node and links.inter_node is not None:
+        notes.assume(f"network of {links.inter_node.bandwidth * 8 / 1e9:.0f} Gb/s a GPU")
+    if "pcie" in words.lower() and "nvlink" not in words.lower():
+        pcie = catalog.load_cluster("pcie-a100").links.intra_node
+        links = links.model_copy(update={"intra_node": pcie})
+    return cluster.model_copy(
+        update={
+            "gpus_per_node": per_node,
+            "nodes": -(-num_gpus // per_node),
+            "links": links,
+            "rails": None,
+        }
+    )
+
+
+def _network_bits(words: str, per_node: int) -> float | None:
+    """Bits/s of one GPU's share of its node's network, or None where the words do not say."""
+    if match := _OMNI_PATH.search(words):
+        return int(match[1]) * _OMNI_PATH_BITS / per_node
+    outside = _BUS_SPEED.sub("", words)
+    if match := _PER_NODE.search(outside):
+        return int(match[1]) * float(match[2]) * 1e9 / per_node
+    if match := _GIGABITS.search(outside):
+        bits = float(match[1]) * (1e12 if match[2].lower() == "t" else 1e9)
+        each = (
+            re.search(r"(per|a|/)\s*(gpu|device|chip|accelerator)|per-gpu", outside.lower()) or bits < 401e9
+        )
+        return bits if each and "node" not in outside.lower() else bits / per_node
+    return None

@@ -1,0 +1,96 @@
+"""The model a row trained, from its shape or, where that is incomplete, from its name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from cost_models.specs import catalog
+from cost_models.specs.stack import StackSpec
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.validation.notes import Notes, Unpredictable
+from cost_models.validation.rows import Row
+
+_VOCABULARY = 50304
+"""GPT-2's vocabulary as trainers pad it: for rows that name none."""
+_PADDED_TO = 128
+"""Megatron and its kin pad the vocabulary to a multiple of this × tp."""
+
+
+def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
+    """The transformer of the row.
+
+    Raises:
+        Unpredictable: the row has neither a shape nor a name the catalogue knows.
+    """
+    layers, hidden = row.count("layers"), row.count("hidden")
+    known = _by_name(row.text("model_name"))
+    if layers is None or hidden is None:
+        if known is None:
+            raise Unpredictable("`layers` or `hidden` is blank and the catalogue has no model of that name")
+        notes.assume(f"shape of the catalogue's {known.name}")
+        return known
+    kind = row.text("ffn_kind").lower()
+    gated = (
+        bool(re.search(r"glu", kind)) if kind else bool(re.search(r"llama|mistral|qwen|gemma", _name(row)))
+    )
+    activation = (
+        "squared-relu"
+        if "square" in kind
+        else "relu"
+        if kind == "relu"
+        else "silu"
+        if "swi" in kind
+        else "gelu"
+    )
+    if row.count("moe_experts") or 0 > 1:
+        raise Unpredictable("mixtures of experts are not priced yet")
+    heads = row.count("heads") or max(1, hidden // (row.count("head_dim") or 128))
+    if row.count("heads") is None:
+        notes.assume(f"{heads} heads")
+    fields: dict[str, Any] = {
+        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", row.text("model_name") or row.row_id).strip("-.") or "model",
+        "num_layers": layers,
+        "hidden_size": hidden,
+        "num_heads": heads,
+        "num_kv_heads": row.count("kv_heads") or heads,
+        "head_dim": row.count("head_dim") or hidden // heads,
+        "ffn_hidden_size": row.count("ffn_hidden") or _usual_ffn(hidden, gated=gated, notes=notes),
+        "vocab_size": row.count("vocab") or _usual_vocabulary(notes),
+        "vocab_multiple": _PADDED_TO if stack.pads_vocabulary else 1,
+        "gated_mlp": gated,
+        "activation": "silu" if gated and activation == "gelu" and "geglu" not in kind else activation,
+        "max_positions": row.count("seq_len") or 2048,
+        "tied_embeddings": row.flag("tied_embeddings") if row.text("tied_embeddings") else not gated,
+    }
+    if gated or row.count("kv_heads") not in (None, heads) or activation == "squared-relu":
+        fields |= {"norm": "rmsnorm", "positions": "rotary", "attention_bias": False, "mlp_bias": False}
+    return TransformerSpec.model_validate(fields)
+
+
+def _usual_ffn(hidden: int, *, gated: bool, notes: Notes) -> int:
+    """4h, or 8h/3 rounded up to 256 for three matrices."""
+    inner = -(-8 * hidden // 3 // 256) * 256 if gated else 4 * hidden
+    notes.assume(f"MLP of {inner}")
+    return inner
+
+
+def _usual_vocabulary(notes: Notes) -> int:
+    notes.assume(f"vocabulary of {_VOCABULARY}")
+    return _VOCABULARY
+
+
+def _name(row: Row) -> str:
+    return row.text("model_name").lower()
+
+
+def _by_name(name: str) -> TransformerSpec | None:
+    """The catalogue's model of that name, however it is spelt."""
+    wanted = _letters(name)
+    found = next((known for known in catalog.names("models") if wanted and _letters(known) == wanted), None)
+    return catalog.load_model(found) if found else None
+
+
+def _letters(name: str) -> str:
+    """`Llama 3.1 8B` and `llama-3.1-8b` alike; versions of one shape are told apart by nothing else."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -1,0 +1,72 @@
+"""Which software stack a row ran on: from its framework's name, its kernels and its ZeRO stage."""
+
+from __future__ import annotations
+
+import re
+
+from cost_models.specs import catalog
+from cost_models.specs.stack import StackSpec
+from cost_models.validation.notes import Notes
+from cost_models.validation.rows import Row
+
+_FRAMEWORKS: tuple[tuple[str, str], ...] = (
+    (r"megascale(?!.*baseline)", "megascale"),
+    (r"maxtext|pax|jax|t5x|levanter|\bxla\b", "jax"),
+    (r"nemo|megatron[- ]bridge|dgxc", "nemo"),
+    (r"megatron[- ]?deepspeed|neox|bigscience|deepspeed 3d", "megatron-deepspeed"),
+    (r"megatron[- ]?core|mcore|transformer ?engine", "megatron-core"),
+    (r"megatron|aa-scaling|aleph|nanotron|picotron|colossal|internevo|optimus", "megatron"),
+    (r"fsdp|foundry|composer|torchtitan|fairscale|fairseq|metaseq|litgpt|lightning|olmo|axolotl", "fsdp"),
+    (r"deepspeed|zero", "deepspeed"),
+    (r"transformers|hugging|accelerate|trl|llama-factory|unsloth|hf\b", "fsdp"),
+)
+"""What tables call a framework → the family it belongs to; the first pattern that is found counts."""
+
+_ATTENTION: tuple[tuple[str, str], ...] = (
+    (r"flash[- _]?(attn|attention)?[- _]?(v)?3|fa3", "flash3"),
+    (r"te\b|transformer ?engine|cudnn", "cudnn"),
+    (r"flash[- _]?(attn|attention)?[- _]?(v)?2|fa2|flex|flash_attention_2", "flash2"),
+    (r"flash[- _]?(attn|attention)?[- _]?(v)?1|fa1|triton", "flash1"),
+    (r"xformers|mem[-_ ]?eff", "flash1"),
+    (r"sdpa|flash", "flash2"),
+    (r"megatron|fused", "fused-softmax"),
+    (r"torch|eager|unfused|math|native|none|vanilla", "unfused"),
+)
+"""What tables call an attention kernel → the kernel's name in a stack."""
+
+
+def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
+    """The stack given, or the catalogue's for the row's framework, with the kernels the row names."""
+    stack = catalog.load_stack(forced) if forced else catalog.load_stack(_named(row, notes))
+    changes: dict[str, object] = {}
+    if kernel := _attention(row):
+        changes["attention"] = kernel
+    if row.flag("compile") or re.search(r"compile|inductor|\bjit\b", row.text("other_kernels").lower()):
+        changes["fused_elementwise"] = True
+    return stack.model_copy(update=changes) if changes else stack
+
+
+def _named(row: Row, notes: Notes) -> str:
+    """Catalogue name of the stack the row's framework is or belongs to."""
+    words = row.text("framework").lower()
+    family = next((name for pattern, name in _FRAMEWORKS if re.search(pattern, words)), None)
+    if family is None:
+        split = any((row.count(axis) or 1) > 1 for axis in ("tp", "pp", "cp", "ep"))
+        family = "megatron" if split else "fsdp"
+        notes.assume(f"{'an unnamed framework' if not words else words} works as {family}")
+    if family == "megatron":
+        old = _attention(row) in (None, "fused-softmax", "unfused") and (_year(row) or 2021) < 2023
+        return "megatron-2021" if old else "megatron-core"
+    return family
+
+
+def _attention(row: Row) -> str | None:
+    """The attention kernel the row names, if it is known."""
+    words = row.text("attention_kernel").lower()
+    return next((name for pattern, name in _ATTENTION if words and re.search(pattern, words)), None)
+
+
+def _year(row: Row) -> int | None:
+    """The latest year the row's date or framework names."""
+    years = re.findall(r"\b(20[12]\d)\b", f"{row.text('run_date')} {row.text('framework')}")
+    return max(map(int, years)) if years else None
