@@ -18,7 +18,7 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.validation.hardware_of import cluster_of, gpu_of
 from cost_models.validation.models_of import model_of
-from cost_models.validation.notes import Notes, Unpredictable
+from cost_models.validation.notes import Notes, UnpredictableError
 from cost_models.validation.placing import spread
 from cost_models.validation.rows import Row
 from cost_models.validation.stack_of import stack_of
@@ -38,13 +38,13 @@ def read_case(row: Row, *, stack: str | None = None, profile: str | HardwareProf
     """The question a row answers.
 
     Raises:
-        Unpredictable: with the reason why not.
+        UnpredictableError: with the reason why not.
     """
     notes = Notes()
     try:
         return _read(row, stack, profile, notes)
     except (InputError, ValidationError) as error:
-        raise Unpredictable(_short(error)) from error
+        raise UnpredictableError(_short(error)) from error
 
 
 def _short(error: InputError | ValidationError) -> str:
@@ -56,7 +56,7 @@ def _short(error: InputError | ValidationError) -> str:
 def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | None, notes: Notes) -> Case:
     gpu = gpu_of(row)
     if gpu is None:
-        raise Unpredictable(f"GPU `{row.text('gpu') or 'blank'}` is not in the catalogue")
+        raise UnpredictableError(f"GPU `{row.text('gpu') or 'blank'}` is not in the catalogue")
     stack = stack_of(row, forced_stack, notes)
     model = model_of(row, stack, notes)
     degrees = _degrees(row, notes)
@@ -94,10 +94,10 @@ def _degrees(row: Row, notes: Notes) -> _Degrees:
     each = tp * pp * cp
     if gpus is None:
         if dp is None:
-            raise Unpredictable("neither `num_gpus` nor `dp` is given")
+            raise UnpredictableError("neither `num_gpus` nor `dp` is given")
         notes.assume(f"{each * dp} GPUs: the product of the degrees")
     elif gpus % each:
-        raise Unpredictable(f"tp · pp · cp = {each} does not divide {gpus} GPUs")
+        raise UnpredictableError(f"tp · pp · cp = {each} does not divide {gpus} GPUs")
     else:
         if dp is not None and dp * each != gpus:
             notes.assume(f"dp {gpus // each}: the row's {dp} does not fit {gpus} GPUs")
@@ -131,7 +131,7 @@ def _training(
     """Batch, sequence, precision and dropout."""
     sequence = row.count("seq_len")
     if sequence is None:
-        raise Unpredictable("no `seq_len`")
+        raise UnpredictableError("no `seq_len`")
     batch = _global_batch(row, degrees, notes)
     return TrainingSpec(
         global_batch=batch,
@@ -146,7 +146,7 @@ def _global_batch(row: Row, degrees: _Degrees, notes: Notes) -> int:
     batch, micro, accumulated = row.count("global_batch"), row.count("micro_batch"), row.count("grad_accum")
     if batch is None:
         if micro is None:
-            raise Unpredictable("neither `global_batch` nor `micro_batch` is given")
+            raise UnpredictableError("neither `global_batch` nor `micro_batch` is given")
         if accumulated is None:
             accumulated = degrees.pp
             notes.assume(f"{accumulated} microbatches a step")
@@ -176,7 +176,7 @@ def _layout(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> La
     stages = degrees.pp * degrees.vp
     blocks = question.model.num_layers
     if stages > blocks:
-        raise Unpredictable(f"{blocks} blocks on {stages} stages")
+        raise UnpredictableError(f"{blocks} blocks on {stages} stages")
     if blocks % stages:
         notes.assume("blocks placed as evenly as they go, fewer where embedding and head sit")
     return Layout(
@@ -200,7 +200,7 @@ def _micro_batch(row: Row, question: Question, degrees: _Degrees, notes: Notes) 
         micro = max(1, batch // (degrees.dp * accumulated)) if accumulated else 1
         notes.assume(f"microbatch {micro}")
     if micro * degrees.dp > batch:
-        raise Unpredictable(f"microbatch {micro} × dp {degrees.dp} exceeds the global batch {batch}")
+        raise UnpredictableError(f"microbatch {micro} × dp {degrees.dp} exceeds the global batch {batch}")
     if batch % (micro * degrees.dp):
         notes.assume(f"global batch {batch} in {batch // (micro * degrees.dp)} whole microbatches")
     return micro

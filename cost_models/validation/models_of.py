@@ -8,9 +8,16 @@ from typing import Any
 from cost_models.specs import catalog
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.validation.notes import Notes, Unpredictable
+from cost_models.validation.notes import Notes, UnpredictableError
 from cost_models.validation.rows import Row
 
+_ACTIVATIONS = (
+    ("square", "squared-relu"),
+    ("swi", "silu"),
+    ("silu", "silu"),
+    ("gelu", "gelu"),
+    ("relu", "relu"),
+)
 _VOCABULARY = 50304
 """GPT-2's vocabulary as trainers pad it: for rows that name none."""
 _PADDED_TO = 128
@@ -21,30 +28,24 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
     """The transformer of the row.
 
     Raises:
-        Unpredictable: the row has neither a shape nor a name the catalogue knows.
+        UnpredictableError: the row has neither a shape nor a name the catalogue knows.
     """
     layers, hidden = row.count("layers"), row.count("hidden")
     known = _by_name(row.text("model_name"))
     if layers is None or hidden is None:
         if known is None:
-            raise Unpredictable("`layers` or `hidden` is blank and the catalogue has no model of that name")
+            raise UnpredictableError(
+                "`layers` or `hidden` is blank and the catalogue has no model of that name"
+            )
         notes.assume(f"shape of the catalogue's {known.name}")
         return known
     kind = row.text("ffn_kind").lower()
     gated = (
         bool(re.search(r"glu", kind)) if kind else bool(re.search(r"llama|mistral|qwen|gemma", _name(row)))
     )
-    activation = (
-        "squared-relu"
-        if "square" in kind
-        else "relu"
-        if kind == "relu"
-        else "silu"
-        if "swi" in kind
-        else "gelu"
-    )
-    if row.count("moe_experts") or 0 > 1:
-        raise Unpredictable("mixtures of experts are not priced yet")
+    activation = next((name for word, name in _ACTIVATIONS if word in kind), "gelu")
+    if (row.count("moe_experts") or 1) > 1:
+        raise UnpredictableError("mixtures of experts are not priced yet")
     heads = row.count("heads") or max(1, hidden // (row.count("head_dim") or 128))
     if row.count("heads") is None:
         notes.assume(f"{heads} heads")
@@ -59,7 +60,7 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
         "vocab_size": row.count("vocab") or _usual_vocabulary(notes),
         "vocab_multiple": _PADDED_TO if stack.pads_vocabulary else 1,
         "gated_mlp": gated,
-        "activation": "silu" if gated and activation == "gelu" and "geglu" not in kind else activation,
+        "activation": activation,
         "max_positions": row.count("seq_len") or 2048,
         "tied_embeddings": row.flag("tied_embeddings") if row.text("tied_embeddings") else not gated,
     }

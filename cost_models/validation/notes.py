@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 
-class Unpredictable(Exception):
+class UnpredictableError(Exception):
     """A row that cannot be predicted, with the reason a reader needs."""
 
 

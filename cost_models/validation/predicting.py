@@ -10,7 +10,7 @@ from cost_models.estimate import Estimate
 from cost_models.estimating import estimate
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.validation.cases import Case, read_case
-from cost_models.validation.notes import Unpredictable
+from cost_models.validation.notes import UnpredictableError
 from cost_models.validation.rows import Row
 
 
@@ -39,7 +39,7 @@ def predict(
         try:
             case = read_case(row, stack=stack, profile=profile)
             priced = estimate(case.question, case.layout)
-        except (Unpredictable, InputError) as reason:
+        except (UnpredictableError, InputError) as reason:
             yield Prediction(row=row, skipped=str(reason).splitlines()[0])
             continue
         yield _prediction(case, priced)

@@ -53,7 +53,7 @@ def _named(row: Row, notes: Notes) -> str:
     if family is None:
         split = any((row.count(axis) or 1) > 1 for axis in ("tp", "pp", "cp", "ep"))
         family = "megatron" if split else "fsdp"
-        notes.assume(f"{'an unnamed framework' if not words else words} works as {family}")
+        notes.assume(f"{words or 'an unnamed framework'} works as {family}")
     if family == "megatron":
         old = _attention(row) in (None, "fused-softmax", "unfused") and (_year(row) or 2021) < 2023
         return "megatron-2021" if old else "megatron-core"
