@@ -24,6 +24,19 @@ def stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     return add_up(question, time_terms(question, columns), memory_terms(question, columns))
 
 
+def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
+    """The seconds alone, for who asks nothing else; every byte is zero.
+
+    Raises:
+        InputError: the GPU has no rate for the training precision.
+    """
+    terms = time_terms(question, columns)
+    seconds = {field.name: time.total(getattr(terms, field.name)) for field in fields(TimeTerms)}
+    none = np.zeros(len(columns))
+    space = {field.name: none for field in fields(MemoryTerms)}
+    return StageCosts(**seconds, **space, memory_limit=none)
+
+
 def add_up(question: Question, times: TimeTerms, memories: MemoryTerms) -> StageCosts:
     """Sum each coefficient over its parts."""
     seconds = {field.name: time.total(getattr(times, field.name)) for field in fields(TimeTerms)}

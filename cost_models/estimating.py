@@ -82,7 +82,13 @@ def place(layout: Layout, question: Question) -> Placed:
     microbatches = layout.microbatches(question.training.global_batch)
     return Placed(
         layout=layout,
-        table=build(layout.schedule, layout.pp, layout.vpp, microbatches),
+        table=build(
+            layout.schedule,
+            layout.pp,
+            layout.vpp,
+            microbatches,
+            any_engine=not question.stack.torch_pipelining,
+        ),
         layers=np.array(layout.layers),
         policies=np.array([RECOMPUTE_POLICIES.index(policy) for policy in layout.stage_recompute]),
     )
@@ -98,7 +104,7 @@ def estimate(question: Question, layout: Layout) -> Estimate:
     columns = LayoutColumns.of([placed.layout])
     times, memories = time_terms(question, columns), memory_terms(question, columns)
     costs = add_up(question, times, memories)
-    step_seconds, parts = _step(placed, times, costs)
+    seconds, parts = _step(placed, times, costs)
     model, training = question.model, question.training
     ran = placed.layout
     useful = model_flops(model, training, ran.tp)
@@ -107,14 +113,14 @@ def estimate(question: Question, layout: Layout) -> Estimate:
     return Estimate(
         layout=ran,
         microbatches=placed.table.microbatches,
-        step_seconds=step_seconds,
+        step_seconds=seconds,
         time=parts,
         hidden_comm=_hidden(placed, times),
         rank_memory=_rank_memory(placed, memories, costs),
         memory_limit=float(costs.memory_limit[0]),
-        mfu=utilisation(useful, step_seconds, ran.num_gpus, peak),
-        hfu=utilisation(spent, step_seconds, ran.num_gpus, peak),
-        tokens_per_second=training.tokens_per_step / step_seconds,
+        mfu=utilisation(useful, seconds, ran.num_gpus, peak),
+        hfu=utilisation(spent, seconds, ran.num_gpus, peak),
+        tokens_per_second=training.tokens_per_step / seconds,
         bound_by=_bound_by(parts),
         trust=trust_of(question),
     )
@@ -137,43 +143,47 @@ def trust_of(question: Question) -> Trust:
     )
 
 
-def _stage_seconds(placed: Placed, terms: StageCosts) -> tuple[Floats, Floats]:
+def _stage_seconds(placed: Placed, terms: StageCosts, row: int = 0) -> tuple[Floats, Floats]:
     """(S,) forward and (S,) backward seconds of one microbatch on every virtual stage."""
-    t = terms
+    t, r = terms, row
     forward = placed.per_stage(
-        t.layer_forward[0], t.embedding_forward[0], t.head_forward[0], t.stage_forward[0]
+        t.layer_forward[r], t.embedding_forward[r], t.head_forward[r], t.stage_forward[r]
     )
     backward = placed.per_stage(
-        t.layer_backward[0], t.embedding_backward[0], t.head_backward[0], t.stage_backward[0]
+        t.layer_backward[r], t.embedding_backward[r], t.head_backward[r], t.stage_backward[r]
     )
     return forward, backward
+
+
+def step_seconds(placed: Placed, costs: StageCosts, row: int = 0, *, hand_over: bool = True) -> float:
+    """Seconds of a step of the layout in that row of `costs`; without `hand_over`, if transfers took no time."""
+    forward, backward = _stage_seconds(placed, costs, row)
+    sync, optimizer = _once_a_step(placed, costs, "sync", row), _once_a_step(placed, costs, "optimizer", row)
+    p2p = float(costs.p2p[row]) if hand_over else 0.0
+    ends = compile_timeline(placed.table).rank_ends(forward, backward, p2p)
+    return float(np.max(ends + sync) + np.max(optimizer) + costs.step_overhead[row])
 
 
 def _step(placed: Placed, times: TimeTerms, costs: StageCosts) -> tuple[float, Breakdown]:
     """Seconds of a step and their parts."""
     forward, backward = _stage_seconds(placed, costs)
-    timeline = compile_timeline(placed.table)
     sync, optimizer = _once_a_step(placed, costs, "sync"), _once_a_step(placed, costs, "optimizer")
-    overhead = float(costs.step_overhead[0])
-
-    def step_with(p2p: float) -> float:
-        ends = timeline.rank_ends(forward, backward, p2p)
-        return float(np.max(ends + sync) + np.max(optimizer) + overhead)
-
-    step_seconds, without_transfers = step_with(float(costs.p2p[0])), step_with(0.0)
+    seconds = step_seconds(placed, costs)
     m = placed.table.microbatches
     busy = m * placed.per_rank(forward + backward) + sync + optimizer
     rank = int(np.argmax(busy))
     parts = {part: _part_seconds(placed, times, part, rank) for part in TIME_PARTS}
-    parts["pp_comm"] += step_seconds - without_transfers
-    parts["bubble"] = max(0.0, step_seconds - sum(parts.values()))  # rounding must not make it negative
-    return step_seconds, Breakdown.from_dict(parts)
+    parts["pp_comm"] += seconds - step_seconds(placed, costs, hand_over=False)
+    parts["bubble"] = max(0.0, seconds - sum(parts.values()))  # rounding must not make it negative
+    return seconds, Breakdown.from_dict(parts)
 
 
-def _once_a_step(placed: Placed, costs: StageCosts, kind: Literal["sync", "optimizer"]) -> Floats:
+def _once_a_step(
+    placed: Placed, costs: StageCosts, kind: Literal["sync", "optimizer"], row: int = 0
+) -> Floats:
     """(R,) seconds of what every rank does once a step."""
     layer, first, last, rank = (
-        float(getattr(costs, f"{place}_{kind}")[0]) for place in ("layer", "embedding", "head", "rank")
+        float(getattr(costs, f"{place}_{kind}")[row]) for place in ("layer", "embedding", "head", "rank")
     )
     return placed.per_rank(placed.per_stage(layer, first, last)) + rank
 

@@ -22,7 +22,7 @@ from cost_models.specs.layout import Schedule
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-CACHED_TABLES = 256
+CACHED_TABLES = 1024
 """Tables, and what is compiled from them, that stay in memory: a search returns to the same few shapes."""
 
 

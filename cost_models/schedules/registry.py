@@ -43,12 +43,17 @@ def legal(schedule: Schedule, pp: int, vpp: int, microbatches: int) -> str | Non
 
 
 @lru_cache(maxsize=CACHED_TABLES)
-def build(schedule: Schedule, pp: int, vpp: int, microbatches: int) -> ActionTable:
+def build(
+    schedule: Schedule, pp: int, vpp: int, microbatches: int, *, any_engine: bool = False
+) -> ActionTable:
     """The actions of every pipeline rank, in the order `torch.distributed.pipelining` executes them.
+
+    `any_engine` also makes the tables that this engine refuses and others run: 1F1B with fewer microbatches than ranks.
 
     Raises:
         InputError: the schedule cannot run with these numbers, or is unknown.
     """
-    if wrong := legal(schedule, pp, vpp, microbatches):
+    short = any_engine and schedule == "1f1b" and vpp == 1 and 1 <= microbatches < pp
+    if not short and (wrong := legal(schedule, pp, vpp, microbatches)):
         raise InputError(wrong)
     return _SCHEDULES[schedule].table(pp, vpp, microbatches)

@@ -48,6 +48,8 @@ class StackSpec(Spec):
     """ZeRO-1/2: updated weights are gathered behind the next forward pass."""
     overlap_tensor_parallel: float = Field(default=0.0, ge=0.0, le=1.0)
     """Share of tensor-parallel communication hidden inside matrix products."""
+    torch_pipelining: bool = False
+    """Pipelines run on `torch.distributed.pipelining`, under its rules."""
     overlap_pipeline_sends: bool = True
     """Stage boundaries are sent without blocking the sender."""
     scatter_gather_pipeline_sends: bool = True
