@@ -34,7 +34,7 @@ from cost_models.calibration.robust import relative_errors, relative_least_squar
 from cost_models.compute.device import Device
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.errors import InputError
-from cost_models.specs.cluster import ClusterSpec, GpuSpec, Precision
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, KernelShare, Precision
 from cost_models.specs.hardware import HardwareProfile
 
 Array = npt.NDArray[np.float64]
@@ -149,6 +149,7 @@ def _matrices(
         peak=gpu.peak[precision],
         memory_rate=np.inf,
         optimizer_rate=np.inf,
+        attention=KernelShare(forward=1.0, backward=1.0),
         sm_count=gpu.sm_count,
         element_bytes=1.0,
         launches_ahead=gpu.kind != "cpu",

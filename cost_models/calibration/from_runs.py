@@ -1,29 +1,68 @@
 """Fit the few constants of a profile to published step times: robust, few, and pulled towards physical defaults.
 
-Minimises the mean Huber loss of log(predicted / measured) plus a weak pull of each constant towards its start, by
-pattern search in the logarithms of the constants (Hooke & Jeeves 1961): no derivatives, deterministic, and at a dozen
-constants fast enough. What it cannot know from the runs it leaves at the default.
+Minimises, over the logarithms θ of the constants,
+
+    Σ_r w_r · Huber(log(predicted_r / measured_r) / 5 %)  +  Σ_c ((θ_c − default_c) / pull)² / 2
+
+by Gauss-Newton steps (Levenberg's damping) on iteratively reweighted residuals (Huber 1964). Rows of one sweep are not
+independent, so each of n rows of a source weighs 1/√n. What the rows cannot tell stays at its default; the intervals
+are those of the linearised problem.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.asking import ask
-from cost_models.estimating import estimate
-from cost_models.published import PublishedRun
 from cost_models.specs.hardware import HardwareProfile
+from cost_models.validation.cases import Case
+from cost_models.validation.many import StepTimes
+
+Array = npt.NDArray[np.float64]
+
+CONSTANTS = (
+    "gemm_efficiency",
+    "attention_forward_efficiency",
+    "attention_backward_efficiency",
+    "memory_efficiency",
+    "kernel_seconds",
+    "host_layer_seconds",
+    "tensor_parallel_host_seconds",
+    "action_host_seconds",
+    "link_efficiency",
+    "network_efficiency",
+    "step_seconds",
+    "jitter_per_doubling",
+)
+"""The twelve a profile of a GPU and a stack may have fitted; all others stay documented defaults."""
 
 _HUBER = 0.05
 """Relative error beyond which a run pulls linearly: a mistranscribed row must not move a constant far."""
-_PULL = 0.1
-"""Log-distance from the default that costs as much as one run being 5 % off."""
-_FIRST_STEP, _LAST_STEP = 0.16, 0.005
-"""Relative step of the pattern search, first and last."""
+_PULL = {"kernel_seconds": 0.5, "jitter_per_doubling": 0.7, "step_seconds": 0.7}
+_HOST_PULL = 0.7
+_SHARE_PULL = 0.15
+"""Log-distance from the default that costs as much as one run being 5 % off: shares of a peak are known within some
+15 %, host times and jitter differ by factors."""
+_PROBE = 0.02
+"""Relative change of a constant that its derivative is taken over."""
+_ROUNDS = 25
+_DONE = 1e-3
+_Z90 = 1.645
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A fitted constant and the 90 % interval the runs leave it."""
+
+    value: float
+    low: float
+    high: float
+    moved_by: tuple[str, ...]
+    """The runs that pull it most, strongest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +72,7 @@ class Fit:
     profile: HardwareProfile
     residuals: dict[str, float]
     """Run → predicted / measured − 1."""
+    constants: dict[str, Interval]
 
     @property
     def median_error(self) -> float:
@@ -40,50 +80,105 @@ class Fit:
         return float(np.median(np.abs(list(self.residuals.values()))))
 
 
-def fit_profile(start: HardwareProfile, runs: Sequence[PublishedRun], constants: Sequence[str]) -> Fit:
-    """Move `constants` of `start` so that `runs` come out right.
-
-    The runs are asked with the profile instead of the catalogue's; their layouts must be placed or divide evenly.
-    """
+def fit_profile(
+    start: HardwareProfile,
+    cases: Sequence[Case],
+    constants: Sequence[str] = CONSTANTS,
+    *,
+    on_round: Callable[[int, float], None] | None = None,
+) -> Fit:
+    """Move `constants` of `start` so that timed `cases` come out right; `on_round` hears of every step."""
+    measured = np.array([_measured(case) for case in cases])
+    times = StepTimes(cases)
     origin = np.log([getattr(start, name) for name in constants])
+    pulls = np.array([_pull(name) for name in constants])
+    weight = _weights(cases)
+    ceiling = np.log([_CEILING if name.endswith("efficiency") else np.inf for name in constants])
 
-    def profile_at(point: npt.NDArray[np.float64]) -> HardwareProfile:
+    def profile_at(point: Array) -> HardwareProfile:
         values = {name: float(f"{value:.4g}") for name, value in zip(constants, np.exp(point), strict=True)}
         return start.model_copy(update=values)
 
-    def loss(point: npt.NDArray[np.float64]) -> float:
-        errors = np.log1p(list(_residuals(profile_at(point), runs).values()))
+    def errors_at(point: Array) -> Array:
+        return np.asarray(np.log(times.seconds(profile_at(point)) / measured))
+
+    def loss(errors: Array, point: Array) -> float:
         size = np.abs(errors) / _HUBER
-        huber = np.where(size < 1, size**2 / 2, size - 0.5).mean()
-        pull = 0.5 * (((point - origin) / _PULL) ** 2).sum() / len(runs)
-        return float(huber + pull)
+        huber = np.where(size < 1, size**2 / 2, size - 0.5)
+        return float((weight * huber).sum() + 0.5 * (((point - origin) / pulls) ** 2).sum())
 
-    point, best, step = origin.copy(), loss(origin), _FIRST_STEP
-    while step >= _LAST_STEP:
-        moved = False
+    point = origin.copy()
+    errors = errors_at(point)
+    best, damping = loss(errors, point), 1e-2
+    slopes = np.zeros((len(cases), len(constants)))
+    curvature = np.eye(len(constants))
+    for round_ in range(_ROUNDS):
         for index in range(len(constants)):
-            for sign in (1, -1):
-                trial = point.copy()
-                trial[index] += sign * step
-                if _allowed(profile_at(trial)) and (value := loss(trial)) < best:
-                    point, best, moved = trial, value, True
-                    break
-        step = step if moved else step / 2
+            probe = point.copy()
+            probe[index] += _PROBE
+            slopes[:, index] = (errors_at(probe) - errors) / _PROBE
+        inlier = weight / _HUBER**2 * np.minimum(1.0, _HUBER / np.maximum(np.abs(errors), 1e-12))
+        curvature = slopes.T @ (inlier[:, None] * slopes) + np.diag(pulls**-2.0)
+        gradient = slopes.T @ (inlier * errors) + (point - origin) / pulls**2
+        before = best
+        for _ in range(8):
+            damped = curvature + damping * np.diag(np.diag(curvature))
+            trial = np.minimum(point - np.linalg.solve(damped, gradient), ceiling)
+            trial_errors = errors_at(trial)
+            if (value := loss(trial_errors, trial)) < best:
+                point, errors, best, damping = trial, trial_errors, value, damping / 3
+                break
+            damping *= 4
+        if on_round is not None:
+            on_round(round_ + 1, float(np.median(np.abs(np.expm1(errors)))))
+        if before - best < _DONE * max(1.0, best):
+            break
     fitted = profile_at(point)
-    return Fit(profile=fitted, residuals=_residuals(fitted, runs))
+    final = np.expm1(errors_at(point))
+    names = [case.row.row_id for case in cases]
+    return Fit(
+        profile=fitted,
+        residuals=dict(zip(names, final.tolist(), strict=True)),
+        constants=_intervals(constants, point, curvature, slopes, weight, names),
+    )
 
 
-def _residuals(profile: HardwareProfile, runs: Sequence[PublishedRun]) -> dict[str, float]:
-    """Run → predicted / measured − 1 under a profile."""
-    residuals = {}
-    for run in runs:
-        asked = run.question
-        question = ask(asked.model, asked.cluster, asked.training, stack=asked.stack.name, profile=profile)
-        residuals[run.run] = estimate(question, run.layout).step_seconds / run.step_seconds - 1
-    return residuals
+_CEILING = 1.0
+"""Shares of a peak stay below it."""
 
 
-def _allowed(profile: HardwareProfile) -> bool:
-    """Shares of a peak stay below it."""
-    shares = (name for name in HardwareProfile.model_fields if name.endswith("_efficiency"))
-    return all(0 < getattr(profile, name) <= 1 for name in shares)
+def _measured(case: Case) -> float:
+    seconds = case.row.number("step_time_best_s")
+    assert seconds is not None, f"{case.row.row_id} has no step time"
+    return seconds
+
+
+def _weights(cases: Sequence[Case]) -> Array:
+    """1/√n for each of n rows of a source."""
+    rows: Mapping[str, int] = Counter(case.row.source for case in cases)
+    return np.array([rows[case.row.source] ** -0.5 for case in cases])
+
+
+def _pull(name: str) -> float:
+    return _PULL.get(name, _HOST_PULL if name.endswith("host_seconds") or "host" in name else _SHARE_PULL)
+
+
+def _intervals(
+    constants: Sequence[str],
+    point: Array,
+    curvature: Array,
+    slopes: Array,
+    weight: Array,
+    names: Sequence[str],
+) -> dict[str, Interval]:
+    """90 % intervals from the curvature, and the runs with the largest influence on each constant."""
+    covariance = np.linalg.inv(curvature)
+    spread = _Z90 * np.sqrt(np.diag(covariance))
+    influence = np.abs(covariance @ (slopes * weight[:, None]).T)
+    intervals = {}
+    for index, name in enumerate(constants):
+        strongest = np.argsort(influence[index])[::-1][:3]
+        low, value, high = (float(np.exp(point[index] + side * spread[index])) for side in (-1, 0, 1))
+        moved = tuple(names[run] for run in strongest if influence[index][run] > 0)
+        intervals[name] = Interval(value=value, low=low, high=high, moved_by=moved)
+    return intervals

@@ -50,7 +50,7 @@ def data_seconds(
     gradients = module_parameters * STATE_BYTES[gradient_dtype(question)]
     zero = columns.zero
     reduce = np.where(
-        zero == 0,
+        (zero == 0) | ((zero == 1) & stack.scatters_by_all_reduce),
         all_reduce_seconds(gradients, group, profile),
         reduce_scatter_seconds(gradients, group, profile),
     )

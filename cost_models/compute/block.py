@@ -29,6 +29,12 @@ from cost_models.workload.traffic import (
 Array = npt.NDArray[np.float64]
 
 
+_FLASH_BLOCK = 128
+"""Side of the square blocks of scores that flash kernels compute or skip."""
+_FLASH_BACKWARD_PRODUCTS = 2.5
+"""Backward products per forward product: four, and the scores once more (Dao 2023, FlashAttention-2)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockSeconds:
     """Seconds, each (N,)."""
@@ -45,8 +51,7 @@ class BlockSeconds:
 def block_seconds(question: Question, columns: LayoutColumns, device: Device) -> BlockSeconds:
     """Roofline of every operator of the block.
 
-    Backward runs each product twice (towards the input and towards the weight); attention backward is 2 products'
-    worth, 2.5 where the scores are recomputed inside the kernel (Dao 2023, FlashAttention-2).
+    Backward runs each product twice, towards the input and towards the weight.
     """
     tokens = (columns.mbs * question.training.sequence_length).astype(np.float64)
     tp = columns.tp.astype(np.float64)
@@ -98,23 +103,33 @@ def _recomputed(
 
 
 def _attention_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """Scores and weighted values; flash kernels skip the masked half, the others also move the s × s scores."""
-    if question.hardware.attention and question.stack.attention not in STORES_SCORES:
+    """Scores and weighted values: a flash kernel, or batched products that leave the s × s scores in memory."""
+    if question.stack.attention in STORES_SCORES:
+        return _stored_scores_seconds(question, columns, device)
+    if question.hardware.attention:
         core = attention_core(question, columns)
         return core.forward, core.backward
     sequence = question.training.sequence_length
     flops = 4.0 * columns.mbs * sequence**2 * question.model.query_size / columns.tp
-    profile = device.profile
-    flash = question.stack.attention not in STORES_SCORES
-    executed = flops / 2 if flash else flops
-    backward_products = 2.5 if flash else 2.0
+    executed = flops / 2 * (1 + _FLASH_BLOCK / sequence)  # the masked half is skipped block by block
+    least = device.profile.kernel_seconds
+    forward = executed / (device.peak * device.attention.forward)
+    backward = _FLASH_BACKWARD_PRODUCTS * executed / (device.peak * device.attention.backward)
+    return np.maximum(forward, least), np.maximum(backward, least)
+
+
+def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
+    """Two batched products forward and four backward, one batch entry a head, and passes over the scores between."""
+    sequence, width = (
+        np.asarray(float(x)) for x in (question.training.sequence_length, question.model.head_dim)
+    )
+    heads = columns.mbs * question.model.num_heads / columns.tp
+    scores = gemm_seconds(sequence, sequence, width, device, heads)
+    values = gemm_seconds(sequence, width, sequence, device, heads)
     traffic = attention_traffic(question, columns)
-    kernels = profile.kernel_seconds
-    forward = executed / (device.peak * profile.attention_forward_efficiency)
-    backward = backward_products * executed / (device.peak * profile.attention_backward_efficiency)
     return (
-        np.maximum(forward, kernels) + _traffic_seconds(traffic, device, backward=False),
-        np.maximum(backward, kernels) + _traffic_seconds(traffic, device, backward=True),
+        scores + values + _traffic_seconds(traffic, device, backward=False),
+        scores + 3 * values + _traffic_seconds(traffic, device, backward=True),
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cost_models.errors import InputError
 from cost_models.question import Question
+from cost_models.specs.cluster import KernelShare
 from cost_models.specs.hardware import HardwareProfile
 
 
@@ -20,6 +21,8 @@ class Device:
     """Bytes/s that element-wise kernels reach."""
     optimizer_rate: float
     """Bytes/s that the optimizer step reaches."""
+    attention: KernelShare
+    """Share of peak of the stack's flash kernel."""
     sm_count: int
     element_bytes: float
     """Bytes of one activation or weight."""
@@ -42,7 +45,23 @@ def device_of(question: Question) -> Device:
         peak=gpu.peak[precision],
         memory_rate=gpu.memory_bandwidth * profile.memory_efficiency,
         optimizer_rate=gpu.memory_bandwidth * profile.optimizer_efficiency,
+        attention=_attention(question),
         sm_count=gpu.sm_count,
         element_bytes=question.training.element_bytes,
-        launches_ahead=gpu.kind != "cpu",
+        launches_ahead=gpu.kind != "cpu" and not question.stack.launches_block,
+    )
+
+
+def _attention(question: Question) -> KernelShare:
+    """The profile's shares, scaled by the published ratio where they were seen with another kernel."""
+    profile, published = question.hardware, question.cluster.gpu.attention_kernels
+    seen = KernelShare(
+        forward=profile.attention_forward_efficiency, backward=profile.attention_backward_efficiency
+    )
+    here, there = published.get(question.stack.attention), published.get(profile.attention_kernel)
+    if here is None or there is None:
+        return seen
+    return KernelShare(
+        forward=seen.forward * here.forward / there.forward,
+        backward=seen.backward * here.backward / there.backward,
     )

@@ -12,6 +12,18 @@ from cost_models.units import Bandwidth, Bytes, FlopRate, Seconds
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 
 
+AttentionKernel = Literal["unfused", "fused-softmax", "flash1", "flash2", "flash3", "cudnn"]
+"""`flash…` and `cudnn` never store the s × s scores; `fused-softmax` reads and writes them once; `unfused` several
+times."""
+
+
+class KernelShare(Spec):
+    """Share of peak that an attention kernel reaches on its unmasked work."""
+
+    forward: float = Field(gt=0, le=1)
+    backward: float = Field(gt=0, le=1)
+
+
 class GpuSpec(Spec):
     """One accelerator (or one CPU process of the `local` cluster), dense rates without sparsity."""
 
@@ -33,6 +45,8 @@ class GpuSpec(Spec):
     tdp_watts: PositiveInt | None = None
     """Board power limit, W."""
     kind: Literal["cuda", "rocm", "cpu"] = "cuda"
+    attention_kernels: dict[AttentionKernel, KernelShare] = Field(default_factory=dict)
+    """What published benchmarks say of flash kernels on this GPU; only their ratios are used."""
     reported_as: tuple[str, ...] = ()
     """What the driver calls it."""
     source: str = ""

@@ -7,9 +7,9 @@ from typing import Literal
 from pydantic import Field
 
 from cost_models.specs.base import Name, Spec
+from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.training import StateDtype
 
-AttentionKernel = Literal["unfused", "fused-softmax", "flash1", "flash2", "flash3", "cudnn"]
 STORES_SCORES: frozenset[AttentionKernel] = frozenset({"unfused", "fused-softmax"})
 """Kernels that keep the s × s scores in memory."""
 
@@ -28,8 +28,7 @@ class StackSpec(Spec):
     pads_vocabulary: bool = False
     """The vocabulary is padded to a multiple of 128 × tp."""
     attention: AttentionKernel = "flash2"
-    """`flash…` and `cudnn` never store the s × s scores; `fused-softmax` reads and writes them once; `unfused` several
-    times."""
+    """How scores, softmax and weighted values are computed."""
     fused_elementwise: bool = True
     """Bias, activation, dropout and residual additions run as one kernel each (or are compiled together)."""
     gradient_dtype: StateDtype = "fp32"
@@ -82,5 +81,9 @@ class StackSpec(Spec):
     embedding and head gathered all step and fetches a block early; gradients are scattered after a block's backward."""
     memory_reserve: float = Field(default=0.06, ge=0.0, lt=0.9)
     """Share of device memory held back: context, communication buffers, fragmentation."""
+    launches_block: bool = False
+    """Every kernel is waited for before the next is launched (CUDA_LAUNCH_BLOCKING=1)."""
+    scatters_by_all_reduce: bool = False
+    """ZeRO-1 reduces gradients everywhere and then keeps its share, instead of scattering them."""
     source: str = ""
     """Code or paper the facts were read from."""

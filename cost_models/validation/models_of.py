@@ -55,7 +55,7 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
         "hidden_size": hidden,
         "num_heads": heads,
         "num_kv_heads": row.count("kv_heads") or heads,
-        "head_dim": row.count("head_dim") or hidden // heads,
+        "head_dim": row.count("head_dim") or max(1, hidden // heads),
         "ffn_hidden_size": row.count("ffn_hidden") or _usual_ffn(hidden, gated=gated, notes=notes),
         "vocab_size": row.count("vocab") or _usual_vocabulary(notes),
         "vocab_multiple": _PADDED_TO if stack.pads_vocabulary else 1,

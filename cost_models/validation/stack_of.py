@@ -43,6 +43,8 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
         changes["attention"] = kernel
     if row.flag("compile") or re.search(r"compile|inductor|\bjit\b", row.text("other_kernels").lower()):
         changes["fused_elementwise"] = True
+    if "CUDA_LAUNCH_BLOCKING=1" in row.text("notes"):
+        changes["launches_block"] = True
     return stack.model_copy(update=changes) if changes else stack
 
 
