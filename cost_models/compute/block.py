@@ -38,6 +38,9 @@ class BlockSeconds:
     """Without any recomputation."""
     recomputed: Array
     """(N, P): the part of `forward` that each recompute policy repeats."""
+    core_forward: Array
+    """The attention core's part: what context-parallel communication can hide behind."""
+    core_backward: Array
     matrices_backward: Array
     """Backward matrix products: what tensor-parallel communication can hide behind."""
 
@@ -48,7 +51,7 @@ def block_seconds(question: Question, columns: LayoutColumns, device: Device) ->
     Backward runs each product twice (towards the input and towards the weight); attention backward is 2 products'
     worth, 2.5 where the scores are recomputed inside the kernel (Dao 2023, FlashAttention-2).
     """
-    tokens = (columns.mbs * question.training.sequence_length).astype(np.float64)
+    tokens = columns.tokens(question.training.sequence_length)
     tp = columns.tp.astype(np.float64)
     matrix_forward, matrix_backward = _matrix_seconds(question, tokens, tp, device)
     attention_forward, attention_backward = _attention_seconds(question, columns, device)
@@ -58,6 +61,8 @@ def block_seconds(question: Question, columns: LayoutColumns, device: Device) ->
         forward=forward,
         backward=matrix_backward + attention_backward + others_backward,
         recomputed=_recomputed(question, tokens, tp, device, forward, attention_forward),
+        core_forward=attention_forward,
+        core_backward=attention_backward,
         matrices_backward=matrix_backward,
     )
 
@@ -103,13 +108,13 @@ def _attention_seconds(question: Question, columns: LayoutColumns, device: Devic
         core = attention_core(question, columns)
         return core.forward, core.backward
     sequence = question.training.sequence_length
-    flops = 4.0 * columns.mbs * sequence**2 * question.model.query_size / columns.tp
+    flops = 4.0 * columns.tokens(sequence) * sequence * question.model.query_size / columns.tp
     profile = device.profile
     flash = question.stack.attention not in STORES_SCORES
     executed = flops / 2 if flash else flops
     backward_products = 2.5 if flash else 2.0
     traffic = attention_traffic(question, columns)
-    kernels = profile.kernel_seconds
+    kernels = profile.kernel_seconds * columns.cp  # a ring calls it once a step
     forward = executed / (device.peak * profile.attention_forward_efficiency)
     backward = backward_products * executed / (device.peak * profile.attention_backward_efficiency)
     return (
