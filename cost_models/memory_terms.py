@@ -99,7 +99,7 @@ def _working(
     the block at work, and ZeRO-2 and 3 its full gradient once more while it is scattered.
     """
     model, training = question.model, question.training
-    tokens = (columns.mbs * training.sequence_length).astype(np.float64)
+    tokens = columns.tokens(training.sequence_length)
     inner = tokens * model.ffn_hidden_size / columns.tp
     matrix = model.hidden_size * model.ffn_hidden_size / columns.tp
     new_gradient = np.zeros(len(columns)) if question.stack.fused_gradient_accumulation else matrix

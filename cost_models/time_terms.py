@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.communication.collectives import point_to_point_seconds
+from cost_models.communication.context import ContextSeconds, context_seconds
 from cost_models.communication.data import DataSeconds, data_seconds, exposed
 from cost_models.communication.pipeline import boundary_seconds
 from cost_models.communication.tensor import TensorSeconds, tensor_seconds
@@ -28,8 +29,18 @@ from cost_models.workload.traffic import gradient_dtype
 Array = npt.NDArray[np.float64]
 Term = dict[str, Array]
 
-TIME_PARTS = ("compute", "recompute", "tp_comm", "pp_comm", "dp_comm", "optimizer", "host", "jitter")
-HIDDEN_PARTS = ("tp_hidden", "dp_hidden")
+TIME_PARTS = (
+    "compute",
+    "recompute",
+    "tp_comm",
+    "cp_comm",
+    "pp_comm",
+    "dp_comm",
+    "optimizer",
+    "host",
+    "jitter",
+)
+HIDDEN_PARTS = ("tp_hidden", "cp_hidden", "dp_hidden")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +78,12 @@ class _Pieces:
     block: BlockSeconds
     ends: EndSeconds
     tensor: TensorSeconds
+    context: ContextSeconds
     counts: Parameters
 
     def data(self, module_parameters: Array) -> DataSeconds:
         """Data-parallel seconds of one module."""
-        return data_seconds(self.question, self.columns, self.groups.dp, module_parameters)
+        return data_seconds(self.question, self.columns, self.groups.data, module_parameters)
 
     @property
     def none(self) -> Array:
@@ -83,14 +95,16 @@ def time_terms(question: Question, columns: LayoutColumns) -> TimeTerms:
     """All time coefficients for N layouts at once."""
     device = device_of(question)
     groups = axis_groups(question.cluster, columns)
+    block = block_seconds(question, columns, device)
     pieces = _Pieces(
         question=question,
         columns=columns,
         device=device,
         groups=groups,
-        block=block_seconds(question, columns, device),
+        block=block,
         ends=end_seconds(question, columns, device),
         tensor=tensor_seconds(question, columns, groups.tp),
+        context=context_seconds(question, columns, groups.cp, block.core_forward, block.core_backward),
         counts=parameters(question.model, columns.tp),
     )
     ends, tensor = pieces.ends, pieces.tensor
@@ -123,24 +137,26 @@ def total(term: Term) -> Array:
 
 def _layer_forward(pieces: _Pieces) -> Term:
     """One block forward: compute, exposed tensor-parallel and gather time, and launches that outlast the device."""
-    block, tensor = pieces.block, pieces.tensor
+    block, tensor, context = pieces.block, pieces.tensor, pieces.context
     data = pieces.data(pieces.counts.block)
     gather = exposed(data.forward_gather, block.forward, overlapped=True)
     shown = 1.0 - pieces.question.stack.overlap_tensor_parallel
-    device_seconds = block.forward + shown * tensor.block_forward + gather
+    device_seconds = block.forward + shown * tensor.block_forward + context.forward + gather
     return {
         "compute": block.forward,
         "tp_comm": shown * tensor.block_forward,
+        "cp_comm": context.forward,
         "dp_comm": gather,
         "host": _host(pieces, device_seconds, passes=1.0),
         "tp_hidden": (1 - shown) * tensor.block_forward,
+        "cp_hidden": context.forward_hidden,
         "dp_hidden": data.forward_gather - gather,
     }
 
 
 def _layer_backward(pieces: _Pieces) -> Term:
     """One block backward under each policy; what is recomputed repeats its communication too."""
-    question, block, tensor = pieces.question, pieces.block, pieces.tensor
+    question, block, tensor, context = pieces.question, pieces.block, pieces.tensor, pieces.context
     none, n = pieces.none, len(pieces.columns)
     data = pieces.data(pieces.counts.block)
     recompute = block.recomputed
@@ -150,7 +166,9 @@ def _layer_backward(pieces: _Pieces) -> Term:
     communicated = data.backward_gather + data.backward_reduce
     data_exposed = exposed(communicated, block.backward, overlapped=True)
     tensor_exposed = shown * (tensor.block_backward[:, None] + repeated) + regather[:, None]
-    device_seconds = (block.backward + data_exposed)[:, None] + recompute + tensor_exposed
+    attends_again = np.array([0.0, 1.0, 1.0])  # both policies run the attention core once more
+    context_exposed = context.backward[:, None] + context.forward[:, None] * attends_again
+    device_seconds = (block.backward + data_exposed)[:, None] + recompute + tensor_exposed + context_exposed
     hidden = tensor.block_backward[:, None] + repeated + tensor.block_regather[:, None] - tensor_exposed
     passes = np.array(
         [1.0, 1.0, 2.0]
@@ -160,9 +178,11 @@ def _layer_backward(pieces: _Pieces) -> Term:
         "compute": block.backward[:, None] * every,
         "recompute": recompute,
         "tp_comm": tensor_exposed,
+        "cp_comm": context_exposed,
         "dp_comm": data_exposed[:, None] * every,
         "host": _host(pieces, device_seconds, passes=passes),
         "tp_hidden": hidden,
+        "cp_hidden": context.backward_hidden[:, None] + context.forward_hidden[:, None] * attends_again,
         "dp_hidden": (communicated - data_exposed)[:, None] * every,
     }
 
@@ -191,7 +211,9 @@ def _sync(pieces: _Pieces) -> dict[str, Term]:
         "layer_sync": {"dp_comm": layer_shown, "dp_hidden": layer - layer_shown},
         "embedding_sync": {"dp_comm": embedding, "pp_comm": tied},
         "head_sync": {"dp_comm": head_shown, "dp_hidden": head - head_shown, "pp_comm": tied},
-        "rank_sync": {"dp_comm": np.where(columns.dp > 1, pieces.question.hardware.collective_seconds, 0.0)},
+        "rank_sync": {
+            "dp_comm": np.where(columns.replicas > 1, pieces.question.hardware.collective_seconds, 0.0)
+        },
     }
 
 
@@ -203,10 +225,10 @@ def _optimizer(pieces: _Pieces) -> dict[str, Term]:
     """
     question, columns, device = pieces.question, pieces.columns, pieces.device
     states = state_bytes(question, columns)
-    sharded = np.where(columns.zero >= 1, columns.dp, 1)
+    sharded = np.where(columns.zero >= 1, columns.shard, 1)
     gradient = STATE_BYTES[gradient_dtype(question)]
     buffered = question.stack.gradient_buffer & (columns.zero <= 1)
-    passes = 2 + np.where(columns.dp > 1, 2, 0) + np.where(buffered, sharded, 0)
+    passes = 2 + np.where(columns.replicas > 1, 2, 0) + np.where(buffered, sharded, 0)
     touched = (
         passes * gradient / sharded + 2 * states.optimizer + 2 * question.training.element_bytes / sharded
     )
@@ -245,8 +267,7 @@ def _tied_reduce(pieces: _Pieces) -> Array:
 
 def _node_doublings(question: Question, columns: LayoutColumns) -> Array:
     """log2 of the number of nodes the layout occupies, at least 0."""
-    gpus = columns.tp * columns.pp * columns.dp
-    return np.log2(np.maximum(1.0, gpus / question.cluster.gpus_per_node))
+    return np.log2(np.maximum(1.0, columns.ranks / question.cluster.gpus_per_node))
 
 
 def _with_jitter(term: Term, slowdown: Array) -> Term:

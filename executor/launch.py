@@ -18,6 +18,7 @@ from cost_models.units import format_bytes
 from executor.environment import worker_environment
 from executor.report import RunReport, load_report
 from planner.plan import Plan, load_plan, save_plan
+from planner.runnable import require_runnable
 
 Backend = Literal["gloo", "nccl"]
 OnStep = Callable[[dict[str, Any]], None]
@@ -53,7 +54,7 @@ def run_plan(
     that rank and trains itself.
 
     Raises:
-        InputError: the plan cannot be trained: its precision, its vocabulary, its text.
+        InputError: the plan cannot be trained: its precision, its layout, its vocabulary, its text.
         HostError: too few devices.
         RunError: a rank failed or ran out of memory; the problems say where and its last lines.
     """
@@ -86,11 +87,7 @@ def run_plan(
 
 def require_trainable(plan: Plan, *, byte_text: bool) -> None:
     """Nothing for a plan the executor can train. Raises InputError."""
-    if plan.training.precision not in ("fp32", "bf16"):
-        raise InputError(
-            f"the executor trains in fp32 or bf16, not in {plan.training.precision}",
-            hint="plan with --precision bf16",
-        )
+    require_runnable(plan.question, plan.layout)
     if byte_text and plan.model.vocab_size < _BYTE_VOCABULARY:
         raise InputError(
             f"text of bytes needs a vocabulary of {_BYTE_VOCABULARY}; model `{plan.model.name}` has"

@@ -67,9 +67,13 @@ def layout_cells(layout: Layout) -> dict[str, int]:
         "tp": layout.tp,
         "pp": layout.pp,
         "vpp": layout.vpp,
+        "cp": layout.cp,
         "dp": layout.dp,
+        "ep": layout.ep,
+        "etp": layout.expert_tp,
         "mbs": layout.mbs,
         "zero": layout.zero,
+        "shard": layout.shard_group,
     }
 
 

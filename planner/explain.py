@@ -12,7 +12,7 @@ from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import RECOMPUTE_POLICIES, SCHEDULES, Layout, parse_layout
+from cost_models.specs.layout import RECOMPUTE_POLICIES, Layout, parse_layout
 from planner.balanced import even_layers
 from planner.compare import difference
 from planner.legality import check
@@ -163,8 +163,8 @@ def _best_placed(question: Question, layout: Layout, max_memory: float, *, recom
     """
     if layout.layers or recompute_given:
         return price(question, place(question, layout))
-    only = {axis: frozenset({getattr(layout, axis)}) for axis in AXES if axis != "schedule"}
-    only["schedule"] = frozenset({SCHEDULES.index(layout.schedule)})
+    columns = LayoutColumns.of([layout])
+    only = {axis: frozenset({int(getattr(columns, axis)[0])}) for axis in AXES}
     try:
         return search(question, top=1, restrictions=Restrictions(only=only, max_memory=max_memory)).best
     except InfeasibleError:

@@ -89,5 +89,5 @@ def _model_states(columns: LayoutColumns, costs: StageCosts, num_layers: int) ->
     """Least bytes of weights, gradients and optimizer states over all GPUs together, of any layout."""
     ends = costs.embedding_static + costs.head_static
     one_pipeline = columns.pp * costs.static + num_layers * costs.layer_static + ends
-    total: Floats = columns.tp * columns.dp * one_pipeline
+    total: Floats = columns.tp * columns.replicas * one_pipeline
     return float(total.min())

@@ -46,7 +46,7 @@ def _gpus(number: int) -> str:
 def _uses_every_gpu(question: Question, layout: Layout) -> Words:
     have, cluster = question.cluster.num_gpus, question.cluster
     what = f"layout `{layout}` uses {_gpus(layout.num_gpus)}; cluster `{cluster.name}` has {have:,}"
-    fits, rest = divmod(have, layout.tp * layout.pp)
+    fits, rest = divmod(have, layout.tp * layout.cp * layout.pp)
     if fits and not rest:
         return Words(what, f"dp{fits} fits")
     more_nodes, partial = divmod(layout.num_gpus - have, cluster.gpus_per_node)
@@ -94,6 +94,14 @@ def _zero_needs_replicas(question: Question, layout: Layout) -> Words:
     return Words(f"`zero{layout.zero}` shards over dp, which is 1 here", "write zero0")
 
 
+def _shard_needs_zero(question: Question, layout: Layout) -> Words:
+    return Words(f"`shard{layout.shard}` says what ZeRO shards over, and zero0 shards nothing", "write zero1")
+
+
+def _shard_divides(question: Question, layout: Layout) -> Words:
+    return Words(f"`shard{layout.shard}` does not divide the {layout.replicas:,} ranks of dp x cp")
+
+
 def _stack_has_no_zero(question: Question, layout: Layout) -> Words:
     stages = [f"zero{stage}" for stage in question.stack.zero_stages]
     return Words(
@@ -110,7 +118,35 @@ def _sequence_parallel_needs_tensor(question: Question, layout: Layout) -> Words
 
 
 def _sequence_divides(question: Question, layout: Layout) -> Words:
-    return Words(f"`sp` splits a sequence of {question.training.sequence_length} tokens over tp{layout.tp}")
+    length = question.training.sequence_length
+    if layout.cp == 1:
+        return Words(f"`sp` splits a sequence of {length} tokens over tp{layout.tp}")
+    return Words(f"`sp` splits a sequence of {length} tokens over cp{layout.cp} x tp{layout.tp}")
+
+
+def _sequence_divides_over_context(question: Question, layout: Layout) -> Words:
+    length, pieces = question.training.sequence_length, _pieces(question) * layout.cp
+    return Words(f"`cp{layout.cp}` deals a sequence of {length} tokens in {pieces:,} pieces")
+
+
+def _heads_divide_over_context(question: Question, layout: Layout) -> Words:
+    heads = question.model.num_kv_heads
+    what = f"software stack `{question.stack.name}` trades tokens for heads: tp{layout.tp} x cp{layout.cp}"
+    return Words(f"{what} ranks share {heads} key/value heads")
+
+
+def _pieces(question: Question) -> int:
+    """Pieces of a sequence that each context rank has: two, one from either end, give causal attention equal work."""
+    return 1 if _trades_heads(question) else 2
+
+
+def _trades_heads(question: Question) -> bool:
+    return question.stack.context_parallel == "all-to-all"
+
+
+def _no_experts(question: Question, layout: Layout) -> Words:
+    what = f"`ep{layout.ep}`" if layout.ep > 1 else f"`etp{layout.etp}`"
+    return Words(f"{what} shares experts, and model `{question.model.name}` has none", "leave it out")
 
 
 def _chunks_need_a_pipeline(question: Question, layout: Layout) -> Words:
@@ -149,7 +185,7 @@ EQUAL_CHUNKS = "interleaved stages are equal"
 RULES: tuple[Rule, ...] = (
     Rule(
         name="uses every GPU",
-        broken=lambda q, x: _product(x.tp, x.pp, x.dp) != q.cluster.num_gpus,
+        broken=lambda q, x: _product(x.tp, x.cp, x.pp, x.dp) != q.cluster.num_gpus,
         sentence=_uses_every_gpu,
     ),
     Rule(
@@ -189,8 +225,18 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="ZeRO needs replicas",
-        broken=lambda q, x: (x.zero > 0) & (x.dp == 1),
+        broken=lambda q, x: (x.zero > 0) & (x.dp == 1) & (x.cp == 1),
         sentence=_zero_needs_replicas,
+    ),
+    Rule(
+        name="hybrid sharding needs ZeRO",
+        broken=lambda q, x: (x.zero == 0) & (x.shard != x.replicas),
+        sentence=_shard_needs_zero,
+    ),
+    Rule(
+        name="shard groups divide the replicas",
+        broken=lambda q, x: np.fmod(_product(x.dp, x.cp), x.shard) != 0,
+        sentence=_shard_divides,
     ),
     Rule(
         name="the stack has this ZeRO stage",
@@ -204,8 +250,25 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="tp divides the sequence",
-        broken=lambda q, x: (x.sp == 1) & (q.training.sequence_length % x.tp != 0),
+        broken=lambda q, x: (x.sp == 1) & (np.fmod(q.training.sequence_length, _product(x.cp, x.tp)) != 0),
         sentence=_sequence_divides,
+    ),
+    Rule(
+        name="cp divides the sequence",
+        broken=lambda q, x: (x.cp > 1) & (q.training.sequence_length % (_pieces(q) * x.cp) != 0),
+        sentence=_sequence_divides_over_context,
+    ),
+    Rule(
+        name="cp divides the heads it trades",
+        broken=lambda q, x: (
+            (x.cp > 1) & _trades_heads(q) & (np.fmod(q.model.num_kv_heads, _product(x.cp, x.tp)) != 0)
+        ),
+        sentence=_heads_divide_over_context,
+    ),
+    Rule(
+        name="experts are for a mixture",
+        broken=lambda q, x: (x.ep > 1) | (x.etp != x.tp),
+        sentence=_no_experts,
     ),
     Rule(
         name="chunks need a pipeline",

@@ -14,11 +14,13 @@ from cost_models.question import Question
 from cost_models.specs.columns import Ints, LayoutColumns
 from cost_models.specs.layout import RECOMPUTE_POLICIES, SCHEDULES, Recompute
 from cost_models.specs.training import TrainingSpec
-from cost_models.specs.transformer import TransformerSpec
 from planner.legality import Bools, legal_rows
 
-AXES = ("tp", "pp", "vpp", "dp", "mbs", "zero", "sp", "schedule")
+SEARCHED_AXES = ("tp", "pp", "vpp", "dp", "mbs", "zero", "sp", "schedule")
 """The columns a layout is searched over; recompute is chosen stage by stage inside each layout."""
+GIVEN_AXES = ("cp", "ep", "etp", "shard")
+"""The columns that stay at their default unless the user fixes them."""
+AXES = SEARCHED_AXES + GIVEN_AXES
 
 ZERO_STAGES = 4
 """ZeRO 0 to 3."""
@@ -83,7 +85,7 @@ def _words(values: Mapping[str, frozenset[int]]) -> tuple[str, ...]:
     )
 
 
-_DEGREES = ("tp", "pp", "vpp", "dp", "mbs", "zero")
+_DEGREES = ("tp", "pp", "vpp", "dp", "mbs", "zero", *GIVEN_AXES)
 _WORD = re.compile(rf"({'|'.join(_DEGREES)})=?(\d{{1,12}})$", re.ASCII)
 _NAMES: dict[str, tuple[str, ...]] = {"schedule": SCHEDULES, "recompute": RECOMPUTE_POLICIES}
 
@@ -158,12 +160,13 @@ def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutC
 
     The candidates are the divisors of GPUs and batch; the rules do the rest.
     """
-    model, cluster, training = question.model, question.cluster, question.training
+    model, cluster = question.model, question.cluster
     blocks = [
-        _candidates(model, training, tp, pp, cluster.num_gpus // (tp * pp))
+        _candidates(question, restrictions, tp, pp, cp)
+        for cp in sorted(restrictions.only.get("cp", {1}))
         for tp in _divisors(cluster.gpus_per_node)
-        if cluster.num_gpus % tp == 0
-        for pp in _divisors(cluster.num_gpus // tp)
+        if cluster.num_gpus % (tp * cp) == 0
+        for pp in _divisors(cluster.num_gpus // (tp * cp))
         if pp <= model.num_layers
     ]
     columns = _columns(np.concatenate(blocks) if blocks else np.empty((0, len(AXES)), dtype=np.int64))
@@ -171,8 +174,10 @@ def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutC
     return columns.rows(np.flatnonzero(legal_rows(question, columns)))
 
 
-def _candidates(model: TransformerSpec, training: TrainingSpec, tp: int, pp: int, dp: int) -> Ints:
-    """(N, axes): the layouts of one tp × pp × dp; every legal one is among them."""
+def _candidates(question: Question, restrictions: Restrictions, tp: int, pp: int, cp: int) -> Ints:
+    """(N, axes): the layouts of one tp × pp × cp; every legal one is among them."""
+    model, training, only = question.model, question.training, restrictions.only
+    dp = question.cluster.num_gpus // (tp * pp * cp)
     if training.global_batch % dp:
         return np.empty((0, len(AXES)), dtype=np.int64)
     one_chunk = [(1, SCHEDULES.index("1f1b"))] + ([(1, SCHEDULES.index("gpipe"))] if pp > 1 else [])
@@ -181,15 +186,20 @@ def _candidates(model: TransformerSpec, training: TrainingSpec, tp: int, pp: int
     shapes = np.array(one_chunk + interleaved, dtype=np.int64)
     mbs = np.array(_divisors(training.global_batch // dp), dtype=np.int64)
     switches = np.array(
-        list(product(range(ZERO_STAGES if dp > 1 else 1), range(2 if tp > 1 else 1))), dtype=np.int64
+        list(product(range(ZERO_STAGES if dp * cp > 1 else 1), range(2 if tp > 1 else 1))), dtype=np.int64
     )
-    shape_i, mbs_i, switch_i = (
-        index.ravel() for index in np.indices((len(shapes), len(mbs), len(switches)), dtype=np.int64)
+    defaults = {"ep": 1, "etp": tp, "shard": dp * cp}
+    given = np.array(
+        list(product(*(sorted(only.get(axis, {default})) for axis, default in defaults.items()))),
+        dtype=np.int64,
     )
+    sizes = (len(shapes), len(mbs), len(switches), len(given))
+    shape_i, mbs_i, switch_i, given_i = (index.ravel() for index in np.indices(sizes, dtype=np.int64))
     same = np.ones_like(shape_i)
     vpp, schedule = shapes[shape_i].T
     zero, sp = switches[switch_i].T
-    return np.stack([tp * same, pp * same, vpp, dp * same, mbs[mbs_i], zero, sp, schedule], axis=1)
+    searched = [tp * same, pp * same, vpp, dp * same, mbs[mbs_i], zero, sp, schedule]
+    return np.stack([*searched, cp * same, *given[given_i].T], axis=1)
 
 
 def _columns(table: Ints) -> LayoutColumns:

@@ -1,7 +1,9 @@
 """Data-parallel communication: gradients reduced, weights gathered, and how much of it is left in sight.
 
 Per step and rank, in elements × (d−1)/d (Rajbhandari et al. 2020): replicas 2Ψ, ZeRO-1/2 2Ψ (scatter + gather),
-ZeRO-3 Ψ per gather and per scatter. A stack that overlaps shows only what outlasts the compute it hides behind.
+ZeRO-3 Ψ per gather and per scatter. Hybrid sharding scatters and gathers inside a shard group and all-reduces each
+shard over the groups (Zhao et al. 2023, PyTorch FSDP). A stack that overlaps shows only what outlasts the compute it
+hides behind.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from cost_models.communication.collectives import (
     all_reduce_seconds,
     reduce_scatter_seconds,
 )
-from cost_models.communication.topology import Groups
+from cost_models.communication.topology import ReplicaGroups
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.training import STATE_BYTES
@@ -42,19 +44,19 @@ class DataSeconds:
 
 
 def data_seconds(
-    question: Question, columns: LayoutColumns, group: Groups, module_parameters: Array
+    question: Question, columns: LayoutColumns, groups: ReplicaGroups, module_parameters: Array
 ) -> DataSeconds:
-    """Costs over the data-parallel groups for a module of `module_parameters` (N,) parameters per rank."""
+    """Costs over the ranks that hold a module, of `module_parameters` (N,) parameters on each."""
     stack, profile = question.stack, question.hardware
     weights = module_parameters * question.training.element_bytes
     gradients = module_parameters * STATE_BYTES[gradient_dtype(question)]
     zero = columns.zero
-    reduce = np.where(
-        (zero == 0) | ((zero == 1) & stack.scatters_by_all_reduce),
-        all_reduce_seconds(gradients, group, profile),
-        reduce_scatter_seconds(gradients, group, profile),
-    )
-    gather = all_gather_seconds(weights, group, profile)
+    scatter = reduce_scatter_seconds(gradients, groups.shard, profile)
+    if (groups.copies.size > 1).any():
+        scatter = scatter + all_reduce_seconds(gradients / groups.shard.size, groups.copies, profile)
+    everywhere = (zero == 0) | ((zero == 1) & stack.scatters_by_all_reduce)
+    reduce = np.where(everywhere, all_reduce_seconds(gradients, groups.every, profile), scatter)
+    gather = all_gather_seconds(weights, groups.shard, profile)
     each_microbatch = (zero >= 2) & (not stack.unsharded_gradients_until_sync)
     regathers = (zero == 3) & stack.zero3_gathers_every_microbatch
     none = np.zeros(len(columns))

@@ -19,7 +19,7 @@ Array = npt.NDArray[np.float64]
 
 def boundary_seconds(question: Question, columns: LayoutColumns, groups: AxisGroups) -> Array:
     """(N,) seconds; zero where pp is 1."""
-    tokens = columns.mbs * question.training.sequence_length
+    tokens = columns.tokens(question.training.sequence_length)
     message = tokens * question.model.hidden_size * question.training.element_bytes
     sp = columns.sp == 1
     split = sp | question.stack.scatter_gather_pipeline_sends

@@ -40,7 +40,7 @@ class TensorSeconds:
 
 def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) -> TensorSeconds:
     """Costs over the tensor-parallel groups; zero where tp is 1."""
-    tokens = columns.mbs * question.training.sequence_length
+    tokens = columns.tokens(question.training.sequence_length)
     message = tokens * question.model.hidden_size * question.training.element_bytes
     profile = question.hardware
     reduce = all_reduce_seconds(message, group, profile)

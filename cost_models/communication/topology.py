@@ -1,7 +1,11 @@
 """Where the ranks of every parallel group sit in a cluster, and so which links the group has.
 
-Global rank = pp_rank · dp · tp + dp_rank · tp + tp_rank, and ranks fill nodes in order: a tensor-parallel
-group is tp neighbours, a data-parallel group has stride tp, a pipeline has stride dp · tp.
+Global rank = ((pp_rank · dp + dp_rank) · cp + cp_rank) · tp + tp_rank, and ranks fill nodes in order: a
+tensor-parallel group is tp neighbours, a context-parallel group has stride tp, a data-parallel group stride
+cp · tp, a pipeline stride dp · cp · tp. Gradients are summed over context and data together, dp · cp ranks of
+stride tp; hybrid sharding cuts these into runs of `shard` ranks.
+
+This is the order of Megatron (megatron/core/parallel_state.py, "tp-cp-ep-dp-pp").
 """
 
 from __future__ import annotations
@@ -57,12 +61,31 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaGroups:
+    """The ranks that hold the same parameters, and how hybrid sharding cuts them up."""
+
+    every: Groups
+    """All of them: gradients are summed over these."""
+    shard: Groups
+    """Those that ZeRO shards over."""
+    copies: Groups
+    """Those that hold the same shard; of size 1 where ZeRO shards over all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AxisGroups:
-    """Groups of the three mesh axes; consecutive members of a `pp` group exchange stage boundaries."""
+    """Groups of the mesh axes; consecutive members of a `pp` group exchange stage boundaries."""
 
     tp: Groups
-    dp: Groups
+    cp: Groups
     pp: Groups
+    data: ReplicaGroups
+    """Over data and context parallelism together."""
+
+    @property
+    def dp(self) -> Groups:
+        """The ranks whose gradients are summed: dp × cp of them."""
+        return self.data.every
 
 
 def axis_groups(cluster: ClusterSpec, columns: LayoutColumns) -> AxisGroups:
@@ -71,11 +94,27 @@ def axis_groups(cluster: ClusterSpec, columns: LayoutColumns) -> AxisGroups:
     Layouts must fit the cluster: on a cluster of one node none may be larger than it.
     """
     ones = np.ones(len(columns), dtype=np.int64)
-    world = columns.tp * columns.dp * columns.pp
+    world, replicas = columns.ranks, columns.replicas
     return AxisGroups(
         tp=_groups(cluster, columns.tp, ones, world),
-        dp=_groups(cluster, columns.dp, columns.tp, world),
-        pp=_groups(cluster, columns.pp, columns.tp * columns.dp, world),
+        cp=_groups(cluster, columns.cp, columns.tp, world),
+        pp=_groups(cluster, columns.pp, columns.tp * replicas, world),
+        data=_replica_groups(cluster, replicas, columns.tp, columns.shard, world),
+    )
+
+
+def _replica_groups(
+    cluster: ClusterSpec, size: Ints, stride: Ints, shard: Ints, world: Ints
+) -> ReplicaGroups:
+    """Groups of `size` ranks, and their runs of `shard`."""
+    every = _groups(cluster, size, stride, world)
+    if (shard == size).all():
+        ones = np.ones(len(size), dtype=np.int64)
+        return ReplicaGroups(every=every, shard=every, copies=_groups(cluster, ones, ones, world))
+    return ReplicaGroups(
+        every=every,
+        shard=_groups(cluster, shard, stride, world),
+        copies=_groups(cluster, size // shard, stride * shard, world),
     )
 
 

@@ -44,6 +44,9 @@ class BlockSeconds:
     """Without any recomputation."""
     recomputed: Array
     """(N, P): the part of `forward` that each recompute policy repeats."""
+    core_forward: Array
+    """The attention core's part: what context-parallel communication can hide behind."""
+    core_backward: Array
     matrices_backward: Array
     """Backward matrix products: what tensor-parallel communication can hide behind."""
 
@@ -53,7 +56,7 @@ def block_seconds(question: Question, columns: LayoutColumns, device: Device) ->
 
     Backward runs each product twice, towards the input and towards the weight.
     """
-    tokens = (columns.mbs * question.training.sequence_length).astype(np.float64)
+    tokens = columns.tokens(question.training.sequence_length)
     tp = columns.tp.astype(np.float64)
     matrix_forward, matrix_backward = _matrix_seconds(question, tokens, tp, device)
     attention_forward, attention_backward = _attention_seconds(question, columns, device)
@@ -63,6 +66,8 @@ def block_seconds(question: Question, columns: LayoutColumns, device: Device) ->
         forward=forward,
         backward=matrix_backward + attention_backward + others_backward,
         recomputed=_recomputed(question, tokens, tp, device, forward, attention_forward),
+        core_forward=attention_forward,
+        core_backward=attention_backward,
         matrices_backward=matrix_backward,
     )
 
@@ -110,9 +115,9 @@ def _attention_seconds(question: Question, columns: LayoutColumns, device: Devic
         core = attention_core(question, columns)
         return core.forward, core.backward
     sequence = question.training.sequence_length
-    flops = 4.0 * columns.mbs * sequence**2 * question.model.query_size / columns.tp
+    flops = 4.0 * columns.tokens(sequence) * sequence * question.model.query_size / columns.tp
     executed = flops / 2 * (1 + _FLASH_BLOCK / sequence)  # the masked half is skipped block by block
-    least = device.profile.kernel_seconds
+    least = device.profile.kernel_seconds * columns.cp  # a ring calls it once a step
     forward = executed / (device.peak * device.attention.forward)
     backward = _FLASH_BACKWARD_PRODUCTS * executed / (device.peak * device.attention.backward)
     return np.maximum(forward, least), np.maximum(backward, least)
@@ -124,8 +129,9 @@ def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: D
         np.asarray(float(x)) for x in (question.training.sequence_length, question.model.head_dim)
     )
     heads = columns.mbs * question.model.num_heads / columns.tp
-    scores = gemm_seconds(sequence, sequence, width, device, heads)
-    values = gemm_seconds(sequence, width, sequence, device, heads)
+    queries = sequence / columns.cp
+    scores = gemm_seconds(queries, sequence, width, device, heads)
+    values = gemm_seconds(queries, width, sequence, device, heads)
     traffic = attention_traffic(question, columns)
     return (
         scores + values + _traffic_seconds(traffic, device, backward=False),

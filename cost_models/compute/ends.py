@@ -33,7 +33,7 @@ class EndSeconds:
 
 def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
     """Embedding is a gather and a scatter; the head is a product with the vocabulary and a memory-bound loss."""
-    tokens = (columns.mbs * question.training.sequence_length).astype(np.float64)
+    tokens = columns.tokens(question.training.sequence_length)
     vocabulary = padded_vocabulary(question.model, columns.tp) / columns.tp
     width = np.asarray(float(question.model.hidden_size))
     others = _measured(question, columns) or _by_bytes(question, tokens, tokens * vocabulary, device)

@@ -50,7 +50,7 @@ def block_operators(question: Question, columns: LayoutColumns) -> Passes:
     Leaves out matrix products, the attention core, and the accumulation of weight gradients.
     """
     model = question.model
-    tokens = (columns.mbs * question.training.sequence_length).astype(np.float64)
+    tokens = columns.tokens(question.training.sequence_length)
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
     whole = tokens * model.hidden_size
     inner = tokens * model.ffn_hidden_size / columns.tp
@@ -88,7 +88,7 @@ def attention_core(question: Question, columns: LayoutColumns) -> Passes:
     model = question.model
     sequence = np.full(len(columns), float(question.training.sequence_length))
     forward, backward = attention_head_seconds(question.hardware.attention, sequence, model.head_dim)
-    heads = columns.mbs * model.num_heads / columns.tp
+    heads = columns.mbs * model.num_heads / (columns.tp * columns.cp)  # a c-th of each head's work
     return Passes(forward=heads * forward, backward=heads * backward)
 
 
@@ -101,7 +101,7 @@ def accumulation_seconds(question: Question, columns: LayoutColumns, parameters:
 def embedding_operators(question: Question, columns: LayoutColumns) -> Passes:
     """The gather; backward the scatter and, over the whole table, a zero fill and an addition."""
     model, profile = question.model, question.hardware
-    tokens = (columns.mbs * question.training.sequence_length).astype(np.float64)
+    tokens = columns.tokens(question.training.sequence_length)
     hidden = tokens * model.hidden_size
     table = padded_vocabulary(model, columns.tp) / columns.tp * model.hidden_size
     gather = [_Calls(operator="embedding", elements=hidden)]
@@ -118,7 +118,7 @@ def embedding_operators(question: Question, columns: LayoutColumns) -> Passes:
 def head_operators(question: Question, columns: LayoutColumns) -> Passes:
     """Final norm and cross-entropy over this rank's share of the vocabulary."""
     model, profile = question.model, question.hardware
-    tokens = (columns.mbs * question.training.sequence_length).astype(np.float64)
+    tokens = columns.tokens(question.training.sequence_length)
     logits = tokens * padded_vocabulary(model, columns.tp) / columns.tp
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
     both = [

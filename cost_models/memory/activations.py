@@ -50,7 +50,7 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     """What one microbatch leaves behind in a block under each policy, in the embedding and in the head."""
     model, training, stack = question.model, question.training, question.stack
     element = training.element_bytes
-    tokens = (columns.mbs * training.sequence_length).astype(np.float64)
+    tokens = columns.tokens(training.sequence_length)
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
     dropout = training.dropout > 0
     mask = _MASK_BYTES * outside if dropout else np.zeros(tokens.shape)

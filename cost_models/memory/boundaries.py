@@ -30,7 +30,7 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
     `torch.distributed.pipelining` keeps the received gradient of every microbatch until the step ends; with several
     chunks a rank also what it sent, both ways, so a stage holds three tensors a microbatch (the first two).
     """
-    tokens = columns.mbs * question.training.sequence_length
+    tokens = columns.tokens(question.training.sequence_length)
     tensor = tokens * question.model.hidden_size * question.training.element_bytes
     tensor = tensor / np.where(columns.sp == 1, columns.tp, 1)
     piped = columns.pp > 1

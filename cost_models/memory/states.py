@@ -1,7 +1,8 @@
 """Bytes of weights, gradients and optimizer states per parameter, under ZeRO 0–3.
 
 Rajbhandari et al. 2020, table 1, with the types as variables: 16-bit training with Adam holds 2 (weight) + g (gradient)
-+ 4 (master) + 8 (moments) bytes; stage 1 divides the last two by d, stage 2 the gradients too, stage 3 everything.
++ 4 (master) + 8 (moments) bytes; stage 1 divides the last two by d, stage 2 the gradients too, stage 3 everything. Here
+d is the size of the shard group: with context parallelism d·c ranks, with hybrid sharding fewer.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ def state_bytes(question: Question, columns: LayoutColumns) -> StateBytes:
     gradient = STATE_BYTES[gradient_dtype(question)] if mixed else 4.0
     extra_gradient = compute if stack.gradients_in_weight_dtype and mixed else 0.0
     moments = _MOMENTS[training.optimizer] * STATE_BYTES[training.state_dtype]
-    dp = columns.dp.astype(np.float64)
-    sharded = (columns.zero >= 2) & (dp > 1)
-    shard = {stage: np.where(columns.zero >= stage, dp, 1.0) for stage in (1, 2, 3)}
-    gradient_shard = np.ones(dp.shape) if stack.unsharded_gradients_until_sync else shard[2]
+    ranks = columns.shard.astype(np.float64)
+    sharded = (columns.zero >= 2) & (ranks > 1)
+    shard = {stage: np.where(columns.zero >= stage, ranks, 1.0) for stage in (1, 2, 3)}
+    gradient_shard = np.ones(ranks.shape) if stack.unsharded_gradients_until_sync else shard[2]
     late = sharded & stack.fully_shard & (columns.microbatches(training.global_batch) == 1)
     return StateBytes(
         weights=weight / shard[3] + _sharded_copy(question, columns, weight),
@@ -65,7 +66,7 @@ def state_bytes(question: Question, columns: LayoutColumns) -> StateBytes:
         gathered=np.where(sharded & (columns.zero == 3), compute, 0.0),
         scattering=np.where(sharded, gradient, 0.0),
         update=stack.optimizer_temporary_bytes / shard[1],
-        late_gradients=np.where(late, gradient / dp, 0.0),
+        late_gradients=np.where(late, gradient / ranks, 0.0),
     )
 
 
@@ -76,6 +77,6 @@ def _sharded_copy(question: Question, columns: LayoutColumns, weight: float) -> 
     """
     stack, fp32 = question.stack, question.training.precision == "fp32"
     separate = not stack.master_weights or (stack.fully_shard and fp32)
-    dp = columns.dp.astype(np.float64)
-    twice = (columns.zero == 2) & (dp > 1) & separate
-    return np.where(twice, weight / dp, 0.0)
+    ranks = columns.shard.astype(np.float64)
+    twice = (columns.zero == 2) & (ranks > 1) & separate
+    return np.where(twice, weight / ranks, 0.0)

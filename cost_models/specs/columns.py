@@ -20,9 +20,13 @@ class LayoutColumns:
     tp: Ints
     pp: Ints
     vpp: Ints
+    cp: Ints
     dp: Ints
+    ep: Ints
+    etp: Ints
     mbs: Ints
     zero: Ints
+    shard: Ints
     sp: Ints
     """0 or 1."""
     schedule: Ints
@@ -42,9 +46,13 @@ class LayoutColumns:
             tp=column([x.tp for x in layouts]),
             pp=column([x.pp for x in layouts]),
             vpp=column([x.vpp for x in layouts]),
+            cp=column([x.cp for x in layouts]),
             dp=column([x.dp for x in layouts]),
+            ep=column([x.ep for x in layouts]),
+            etp=column([x.expert_tp for x in layouts]),
             mbs=column([x.mbs for x in layouts]),
             zero=column([x.zero for x in layouts]),
+            shard=column([x.shard_group for x in layouts]),
             sp=column([int(x.sp) for x in layouts]),
             schedule=column([SCHEDULES.index(x.schedule) for x in layouts]),
         )
@@ -55,9 +63,13 @@ class LayoutColumns:
             tp=int(self.tp[row]),
             pp=int(self.pp[row]),
             vpp=int(self.vpp[row]),
+            cp=int(self.cp[row]),
             dp=int(self.dp[row]),
+            ep=int(self.ep[row]),
+            etp=int(self.etp[row]),
             mbs=int(self.mbs[row]),
             zero=int(self.zero[row]),
+            shard=int(self.shard[row]),
             sp=bool(self.sp[row]),
             schedule=SCHEDULES[int(self.schedule[row])],
         )
@@ -69,3 +81,17 @@ class LayoutColumns:
     def microbatches(self, global_batch: int) -> Ints:
         """(N,) microbatches per pipeline and step, m = B / (b·d)."""
         return global_batch // (self.mbs * self.dp)
+
+    def tokens(self, sequence_length: int) -> npt.NDArray[np.float64]:
+        """(N,) tokens of one microbatch on one rank, b·s/c."""
+        return self.mbs * sequence_length / self.cp
+
+    @property
+    def replicas(self) -> Ints:
+        """(N,) ranks with the same parameters (experts aside) and different tokens: dp × cp."""
+        return self.dp * self.cp
+
+    @property
+    def ranks(self) -> Ints:
+        """(N,) GPUs the layout occupies."""
+        return self.tp * self.cp * self.pp * self.dp

@@ -23,7 +23,7 @@ SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 
 class Layout(Spec):
-    """How one model is split over tp × pp × dp ranks.
+    """How one model is split over tp × cp × pp × dp ranks.
 
     Without `layers` the blocks are still to be placed on stages (evenly where they divide, else by the planner);
     with it the layout says everything a step's cost depends on.
@@ -35,12 +35,20 @@ class Layout(Spec):
     """Pipeline-parallel degree p (ranks)."""
     vpp: PositiveInt = 1
     """Model chunks per pipeline rank v (virtual stages per rank)."""
+    cp: Annotated[int, Field(gt=0, le=10**6)] = 1
+    """Context-parallel degree: the ranks that share one sequence, each with its part of the tokens."""
     dp: PositiveInt = 1
     """Data-parallel degree d."""
+    ep: PositiveInt = 1
+    """Expert-parallel degree: the ranks that share the experts of a mixture, taken from tp × cp × dp."""
+    etp: PositiveInt | None = None
+    """Tensor-parallel degree inside an expert; None: tp."""
     mbs: PositiveInt = 1
     """Sequences in one microbatch, b."""
     zero: Annotated[int, Field(ge=0, le=3)] = 0
-    """ZeRO stage: 0 replicas, 1 shards optimizer states, 2 and gradients, 3 and parameters, over dp."""
+    """ZeRO stage: 0 replicas, 1 shards optimizer states, 2 and gradients, 3 and parameters, over `shard` ranks."""
+    shard: PositiveInt | None = None
+    """Ranks that ZeRO shards over (hybrid sharding: replicas of such groups); None: all dp × cp of them."""
     sp: bool = False
     """Megatron sequence parallelism: the regions outside tensor parallelism are split along the sequence."""
     schedule: Schedule = "1f1b"
@@ -70,12 +78,31 @@ class Layout(Spec):
             raise ValueError(f"schedule {self.schedule} does not go with vpp{self.vpp}")
         if len(self.recompute) > 1 and len(set(self.recompute)) == 1:
             object.__setattr__(self, "recompute", self.recompute[:1])
+        if self.etp == self.tp:
+            object.__setattr__(self, "etp", None)
+        if self.shard == self.replicas:
+            object.__setattr__(self, "shard", None)
         return self
 
     @property
     def num_gpus(self) -> int:
         """Ranks the layout occupies."""
-        return self.tp * self.pp * self.dp
+        return self.tp * self.cp * self.pp * self.dp
+
+    @property
+    def replicas(self) -> int:
+        """Ranks with the same parameters (experts aside) and different tokens: dp × cp."""
+        return self.dp * self.cp
+
+    @property
+    def shard_group(self) -> int:
+        """Ranks that ZeRO shards over."""
+        return self.shard or self.replicas
+
+    @property
+    def expert_tp(self) -> int:
+        """Tensor-parallel degree inside an expert."""
+        return self.etp or self.tp
 
     @property
     def num_stages(self) -> int:
@@ -100,7 +127,16 @@ class Layout(Spec):
         words = [f"tp{self.tp}", f"pp{self.pp}"]
         if self.vpp > 1:
             words.append(f"vpp{self.vpp}")
-        words += [f"dp{self.dp}", f"mbs{self.mbs}", f"zero{self.zero}"]
+        if self.cp > 1:
+            words.append(f"cp{self.cp}")
+        words.append(f"dp{self.dp}")
+        if self.ep > 1:
+            words.append(f"ep{self.ep}")
+        if self.etp is not None:
+            words.append(f"etp{self.etp}")
+        words += [f"mbs{self.mbs}", f"zero{self.zero}"]
+        if self.shard is not None:
+            words.append(f"shard{self.shard}")
         if self.sp:
             words.append("sp")
         if self.schedule == "gpipe":
@@ -130,8 +166,9 @@ def _expand(text: str) -> list[str]:
     return values
 
 
-_DEGREE = re.compile(r"(tp|pp|vpp|dp|mbs|zero)=?(\d{1,12})$", re.ASCII)
-_WORDS = ("tp", "pp", "vpp", "dp", "mbs", "zero", "sp", "schedule=", "recompute=", "layers=")
+_DEGREES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "shard")
+_DEGREE = re.compile(rf"({'|'.join(_DEGREES)})=?(\d{{1,12}})$", re.ASCII)
+_WORDS = (*_DEGREES, "sp", "schedule=", "recompute=", "layers=")
 
 
 def parse_layout(text: str) -> Layout:

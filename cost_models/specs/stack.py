@@ -53,6 +53,9 @@ class StackSpec(Spec):
     """Stage boundaries are sent without blocking the sender."""
     scatter_gather_pipeline_sends: bool = True
     """A boundary tensor crosses nodes once, split over the tensor-parallel ranks."""
+    context_parallel: Literal["ring", "all-gather", "all-to-all"] = "ring"
+    """How ranks that share a sequence get one another's keys and values: passed round behind attention, gathered
+    before it, or by trading tokens for heads (Ulysses)."""
     zero3_gathers_every_microbatch: bool = True
     """ZeRO-3 gathers weights again for each microbatch (reshard after forward)."""
     unsharded_gradients_until_sync: bool = False

@@ -37,7 +37,7 @@ def block_traffic(question: Question, columns: LayoutColumns) -> Traffic:
     model, stack = question.model, question.stack
     dropout = question.training.dropout > 0
     element = question.training.element_bytes
-    tokens = (columns.mbs * question.training.sequence_length).astype(np.float64)
+    tokens = columns.tokens(question.training.sequence_length)
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
     ffn = tokens * model.ffn_hidden_size / columns.tp
     heads = tokens * (model.query_size + model.kv_size) / columns.tp
@@ -69,7 +69,7 @@ def attention_traffic(question: Question, columns: LayoutColumns) -> Traffic:
     dropout = (2.5, 2.5) if dropped else (0.0, 0.0)
     element = question.training.element_bytes
     sequence = question.training.sequence_length
-    scores = element * columns.mbs * sequence**2 * (question.model.num_heads / columns.tp)
+    scores = element * columns.tokens(sequence) * sequence * (question.model.num_heads / columns.tp)
     return Traffic(
         forward_bytes=scores * (passes[0] + dropout[0]),
         backward_bytes=scores * (passes[1] + dropout[1]),

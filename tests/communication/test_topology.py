@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.communication.topology import axis_groups, topology_graph
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.layout import parse_layout
 from tests.communication.clusters import EVERY_SMALL_LAYOUT, cluster, columns
 
 POWERS = [degrees for degrees in EVERY_SMALL_LAYOUT if not any(degree % 3 == 0 for degree in degrees)]
@@ -32,6 +34,27 @@ def test_powers_of_two_sit_exactly_where_listing_says(axis: str) -> None:
     groups = getattr(axis_groups(cluster(nodes=12), columns(*POWERS)), axis)
     listed = [spread(axis, degrees, 8)[:2] for degrees in POWERS]
     assert list(zip(groups.ranks_per_node.tolist(), groups.nodes.tolist(), strict=True)) == listed
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "nodes", "per_node"),
+    [
+        ("tp4 cp2 dp2 pp2", (2, 4, 2), (1, 2, 2), (2, 2, 1)),
+        ("tp2 cp8 dp1 pp2", (8, 8, 2), (2, 2, 2), (4, 4, 1)),
+        ("tp8 cp2 dp2 pp1", (2, 4, 1), (2, 4, 1), (1, 1, 1)),
+    ],
+)
+def test_context_ranks_sit_between_tensor_and_data(
+    text: str, sizes: tuple[int, ...], nodes: tuple[int, ...], per_node: tuple[int, ...]
+) -> None:
+    """(cp, cp with dp, pp) groups of 32 ranks on nodes of 8, counted by hand."""
+    found = axis_groups(cluster(nodes=4), LayoutColumns.of([parse_layout(text)]))
+    for index, groups in enumerate((found.cp, found.dp, found.pp)):
+        assert (groups.size[0], groups.nodes[0], groups.ranks_per_node[0]) == (
+            sizes[index],
+            nodes[index],
+            per_node[index],
+        )
 
 
 @pytest.mark.parametrize("axis", ["tp", "dp", "pp"])

@@ -62,6 +62,10 @@ def test_the_enumerated_space_is_exactly_what_the_rules_allow(gpus: int) -> None
             "leave out `sp`, or use tp2 or more",
         ),
         ("pp4 dp2 mbs2", "1f1b needs at least as many microbatches as pipeline ranks: 2 < pp4", ""),
+        ("cp2 dp1 tp2", "layout `tp2 pp1 cp2 dp1 mbs1 zero0` uses 4 GPUs; cluster `small` has 8", "dp2 fits"),
+        ("dp8 shard4", "`shard4` says what ZeRO shards over, and zero0 shards nothing", "write zero1"),
+        ("dp8 zero1 shard3", "`shard3` does not divide the 8 ranks of dp x cp", ""),
+        ("dp8 ep2", "`ep2` shares experts, and model `small` has none", "leave it out"),
         (
             "pp4 dp2 layers=1,1,1,2",
             "`layers` places 5 blocks; the model has 4",
@@ -73,6 +77,33 @@ def test_a_broken_rule_speaks_in_the_users_numbers(text: str, headline: str, hin
     with pytest.raises(InputError) as caught:
         require_legal(question(8), parse_layout(text))
     assert (caught.value.headline, caught.value.hint) == (headline, hint)
+
+
+def test_a_ring_deals_a_sequence_in_two_pieces_a_rank() -> None:
+    odd = replace(question(8), training=TrainingSpec(global_batch=8, sequence_length=250))
+    (problem,) = check(odd, parse_layout("cp2 dp4"))
+    assert problem.what == "`cp2` deals a sequence of 250 tokens in 4 pieces"
+    assert not check(question(8), parse_layout("cp8"))
+    problems = [problem.what for problem in check(odd, parse_layout("tp4 cp2 sp"))]
+    assert "`sp` splits a sequence of 250 tokens over cp2 x tp4" in problems
+
+
+def test_trading_heads_needs_heads() -> None:
+    asked = question(8)
+    asked = replace(asked, stack=asked.stack.model_copy(update={"context_parallel": "all-to-all"}))
+    (problem,) = check(asked, parse_layout("tp2 cp4"))
+    assert problem.what.endswith("tp2 x cp4 ranks share 4 key/value heads")
+    assert not check(asked, parse_layout("cp4 dp2"))
+
+
+def test_context_parallel_layouts_are_searched_where_fixed() -> None:
+    columns = enumerate_layouts(question(4), parse_restrictions(["cp=2"], []))
+    enumerated = {str(columns.layout(row)) for row in range(len(columns))}
+    assert "tp1 pp1 cp2 dp2 mbs1 zero1" in enumerated
+    assert all(" cp2 " in text for text in enumerated)
+    hybrid = enumerate_layouts(question(4), parse_restrictions(["shard2", "dp4"], []))
+    assert {int(value) for value in hybrid.shard} == {2}
+    assert {int(value) for value in hybrid.zero} == {1, 2, 3}
 
 
 def test_all_broken_rules_are_reported_at_once() -> None:

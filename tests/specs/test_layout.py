@@ -24,9 +24,13 @@ def layouts(draw: st.DrawFn) -> Layout:
         tp=draw(degrees),
         pp=pp,
         vpp=vpp,
+        cp=draw(degrees),
         dp=draw(degrees),
+        ep=draw(degrees),
+        etp=draw(st.one_of(st.none(), degrees)),
         mbs=draw(degrees),
         zero=draw(st.integers(0, 3)),
+        shard=draw(st.one_of(st.none(), degrees)),
         sp=draw(st.booleans()),
         schedule="interleaved" if vpp > 1 else draw(st.sampled_from(["gpipe", "1f1b"])),
         recompute=tuple(draw(st.lists(st.sampled_from(RECOMPUTE_POLICIES), min_size=count, max_size=count))),
@@ -63,6 +67,14 @@ def test_by_hand() -> None:
     assert str(layout) == "tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective"
     assert parse_layout("tp1") == Layout()
     assert parse_layout("tp=2 pp=2 layers=3,1").layers == (3, 1)
+
+
+def test_degrees_at_their_default_are_not_written() -> None:
+    layout = parse_layout("tp4 pp8 cp2 dp16 ep8 etp1 shard8 zero1")
+    assert (layout.num_gpus, layout.replicas, layout.shard_group, layout.expert_tp) == (1024, 32, 8, 1)
+    assert str(layout) == "tp4 pp8 cp2 dp16 ep8 etp1 mbs1 zero1 shard8"
+    assert parse_layout("tp4 cp2 dp4 etp4 shard8 zero1") == parse_layout("tp4 cp2 dp4 zero1")
+    assert parse_layout("tp4 cp2 dp4 etp4 shard8").model_copy(update={"tp": 2, "dp": 8}).shard_group == 16
 
 
 def test_runs_are_written_short() -> None:

@@ -1,0 +1,58 @@
+"""What our own executor cannot run yet though the cost model prices it: named rules, like those of legality."""
+
+from __future__ import annotations
+
+from cost_models.errors import InputError, Problem
+from cost_models.question import Question
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.layout import Layout
+from planner.legality import Rule, Words
+
+_PRECISIONS = ("fp32", "bf16")
+
+
+def _precision(question: Question, layout: Layout) -> Words:
+    what = f"the executor trains in fp32 or bf16, not in {question.training.precision}"
+    return Words(what, "plan with --precision bf16")
+
+
+def _context(question: Question, layout: Layout) -> Words:
+    return Words(f"the executor cannot split a sequence over ranks (`cp{layout.cp}`) yet", "plan with cp1")
+
+
+def _hybrid(question: Question, layout: Layout) -> Words:
+    what = f"the executor shards over all {layout.replicas} replicas, not over `shard{layout.shard}`"
+    return Words(what, "leave out `shard`")
+
+
+RUNNABLE: tuple[Rule, ...] = (
+    Rule(
+        name="a precision the executor has",
+        broken=lambda q, x: (x.tp > 0) & (q.training.precision not in _PRECISIONS),
+        sentence=_precision,
+    ),
+    Rule(name="whole sequences", broken=lambda q, x: x.cp > 1, sentence=_context),
+    Rule(
+        name="one shard group",
+        broken=lambda q, x: x.shard != x.replicas,
+        sentence=_hybrid,
+    ),
+)
+
+
+def require_runnable(question: Question, layout: Layout) -> None:
+    """Nothing for a layout that the executor can run.
+
+    Raises:
+        InputError: with every reason why it cannot, and the hint of the first.
+    """
+    columns = LayoutColumns.of([layout])
+    found = [rule.sentence(question, layout) for rule in RUNNABLE if rule.broken(question, columns)[0]]
+    if len(found) == 1:
+        raise InputError(found[0].what, hint=found[0].hint)
+    if found:
+        raise InputError(
+            f"the executor cannot run `{layout}`: {len(found)} reasons",
+            problems=[Problem("", words.what) for words in found],
+            hint=found[0].hint,
+        )
