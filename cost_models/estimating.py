@@ -160,7 +160,10 @@ def step_seconds(placed: Placed, costs: StageCosts, row: int = 0, *, hand_over: 
     forward, backward = _stage_seconds(placed, costs, row)
     sync, optimizer = _once_a_step(placed, costs, "sync", row), _once_a_step(placed, costs, "optimizer", row)
     p2p = float(costs.p2p[row]) if hand_over else 0.0
-    ends = compile_timeline(placed.table).rank_ends(forward, backward, p2p)
+    if placed.layout.pp == 1:  # nobody to wait for
+        ends = np.array([placed.table.microbatches * float((forward + backward).sum())])
+    else:
+        ends = compile_timeline(placed.table).rank_ends(forward, backward, p2p)
     return float(np.max(ends + sync) + np.max(optimizer) + costs.step_overhead[row])
 
 

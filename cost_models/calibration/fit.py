@@ -147,6 +147,7 @@ def _matrices(
     device = Device(
         profile=perfect,
         peak=gpu.peak[precision],
+        sustained=gpu.sustained.get(precision, 1.0),
         memory_rate=np.inf,
         optimizer_rate=np.inf,
         attention=KernelShare(forward=1.0, backward=1.0),

@@ -16,7 +16,9 @@ class Device:
 
     profile: HardwareProfile
     peak: float
-    """FLOP/s of matrix products in the training precision."""
+    """FLOP/s of matrix products in the training precision, by the datasheet."""
+    sustained: float
+    """Share of it that the best products reach."""
     memory_rate: float
     """Bytes/s that element-wise kernels reach."""
     optimizer_rate: float
@@ -43,6 +45,7 @@ def device_of(question: Question) -> Device:
     return Device(
         profile=profile,
         peak=gpu.peak[precision],
+        sustained=gpu.sustained.get(precision, 1.0),
         memory_rate=gpu.memory_bandwidth * profile.memory_efficiency,
         optimizer_rate=gpu.memory_bandwidth * profile.optimizer_efficiency,
         attention=_attention(question),

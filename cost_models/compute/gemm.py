@@ -3,7 +3,7 @@
 A GPU computes a product of (m, k) by (k, n) as output tiles, `sm_count` at a time. The last wave is seldom full, a
 short inner dimension never fills the pipeline, and a narrow product is bound by memory:
 
-    seconds = max(kernel, 2mnk / (peak · efficiency · fill · alignment · waves), bytes / bandwidth)
+    seconds = max(kernel, 2mnk / (peak · sustained · efficiency · fill · alignment · waves), bytes / bandwidth)
     fill  = k / (k + gemm_k_half)
     waves = best over tile shapes of  tile_efficiency · (m·n) / (tile area · sm_count · ceil(tiles / sm_count))
 
@@ -30,7 +30,7 @@ def gemm_seconds(m: Array, n: Array, k: Array, device: Device, batch: Array | fl
     flops = 2.0 * m * n * k * batch
     fill = k / (k + device.profile.gemm_k_half)
     share = device.profile.gemm_efficiency * fill * _tile_utilisation(m, n, batch, device)
-    rate = device.peak * share * _alignment(m, n, k, device)
+    rate = device.peak * device.sustained * share * _alignment(m, n, k, device)
     traffic = (m * k + k * n + m * n) * batch * device.element_bytes
     if operand_bandwidth := device.profile.gemm_operand_bandwidth:
         return np.maximum(device.profile.kernel_seconds, flops / rate + traffic / operand_bandwidth)

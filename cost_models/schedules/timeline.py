@@ -64,9 +64,6 @@ class Timeline:
     ) -> Floats:
         """(..., R): when each rank ends, from durations (..., S) and transfer delay (...), all in seconds."""
         duration_BS, delay_B, batch = self._flat(forward_S, backward_S, p2p)
-        if self.table.pp == 1:  # nobody to wait for
-            alone: Floats = self.table.microbatches * duration_BS.sum(axis=-1)
-            return alone.reshape((*batch, 1))
         ends_BR = np.empty((len(delay_B), self.table.pp))
         step = max(1, _BATCH_ROWS // len(self.duration_of))
         for start in range(0, len(delay_B), step):

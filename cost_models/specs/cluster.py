@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -34,6 +34,9 @@ class GpuSpec(Spec):
     """Peak device-memory bandwidth, bytes/s."""
     peak: dict[Precision, FlopRate]
     """Peak dense matrix rate by precision, FLOP/s; fp32 is the plain rate, without TF32."""
+    sustained: dict[Precision, Annotated[float, Field(gt=0, le=1)]] = Field(default_factory=dict)
+    """Share of the peak that the best-shaped large product was measured to reach under the board's power limit; 1 where
+    nobody measured. Profiles' shares are shares of this."""
     vector_rate: FlopRate | None = None
     """Peak rate of element-wise fp32 arithmetic, FLOP/s."""
     sm_count: PositiveInt = 1

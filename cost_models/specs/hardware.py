@@ -90,7 +90,7 @@ class HardwareProfile(Spec):
     """GPUs of the same die, whose shares of peak are taken to be the same."""
     stack: Name
     gemm_efficiency: float = Efficiency
-    """Share of peak that a large, well-shaped matrix product reaches under training clocks and power."""
+    """Rate of large, well-shaped matrix products in training, as a share of what the GPU sustains alone."""
     gemm_k_half: float = Field(ge=0, default=0.0)
     """Inner dimension at which half of the pipeline-fill loss remains."""
     gemm_operand_bandwidth: Bandwidth | None = None

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from cost_models.specs.base import Name, Spec
 from cost_models.specs.cluster import AttentionKernel
+from cost_models.specs.layout import Recompute
 from cost_models.specs.training import StateDtype
 
 STORES_SCORES: frozenset[AttentionKernel] = frozenset({"unfused", "fused-softmax"})
@@ -23,6 +24,10 @@ class StackSpec(Spec):
     """ZeRO stages the stack can run (0 is needed where nothing is replicated)."""
     usual_zero_stage: Literal[0, 1, 2, 3] = 0
     """What its users run when they do not say."""
+    usual_recompute: Recompute | None = None
+    """What its users recompute when they do not say; None: nothing with a flash kernel, all with stored scores."""
+    usually_interleaves: bool = False
+    """Its recipes interleave pipelines, a block a chunk, unless they say otherwise."""
     usual_dropout: bool = False
     """Its recipes drop hidden activations unless they say otherwise (GPT-era trainers: 0.1)."""
     pads_vocabulary: bool = False

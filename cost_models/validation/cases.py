@@ -13,7 +13,7 @@ from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.layout import Layout, Recompute
-from cost_models.specs.stack import StackSpec
+from cost_models.specs.stack import STORES_SCORES, StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.validation.hardware_of import cluster_of, gpu_of
@@ -61,6 +61,7 @@ def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | N
     model = model_of(row, stack, notes)
     degrees = _degrees(row, notes)
     cluster = cluster_of(row, gpu, degrees.num_gpus, notes)
+    degrees.vp = _chunks(row, model, stack, degrees, notes)
     degrees.zero = _zero(row, stack, degrees, notes)
     training = _training(row, model, stack, cluster, degrees, notes)
     if degrees.zero not in stack.zero_stages and degrees.zero == 0:
@@ -102,9 +103,18 @@ def _degrees(row: Row, notes: Notes) -> _Degrees:
         if dp is not None and dp * each != gpus:
             notes.assume(f"dp {gpus // each}: the row's {dp} does not fit {gpus} GPUs")
         dp = gpus // each
-    if row.text("vp") == "" and pp > 1:
-        notes.assume("one model chunk a rank (vp blank)")
     return _Degrees(tp=tp, pp=pp, vp=vp if pp > 1 else 1, cp=cp, ep=ep, dp=dp)
+
+
+def _chunks(row: Row, model: TransformerSpec, stack: StackSpec, degrees: _Degrees, notes: Notes) -> int:
+    """The row's chunks a rank; blank: what the stack's recipes do."""
+    if degrees.pp == 1 or row.count("vp"):
+        return degrees.vp
+    blocks = model.num_layers // degrees.pp
+    whole = model.num_layers % degrees.pp == 0 and (row.count("grad_accum") or degrees.pp) % degrees.pp == 0
+    chunks = blocks if stack.usually_interleaves and whole else 1
+    notes.assume(f"{chunks} model chunk{'s' if chunks > 1 else ''} a rank (vp blank)")
+    return chunks
 
 
 def _zero(row: Row, stack: StackSpec, degrees: _Degrees, notes: Notes) -> int:
@@ -183,13 +193,26 @@ def _layout(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> La
         tp=degrees.tp,
         pp=degrees.pp,
         vpp=degrees.vp,
+        cp=degrees.cp,
         dp=degrees.dp,
         mbs=micro,
         zero=degrees.zero,
+        shard=_shard_group(row, degrees, notes),
         sp=bool(row.flag("sequence_parallel")) and degrees.tp > 1,
         recompute=(_recompute(row, question.stack, notes),),
         layers=spread(blocks, stages),
     )
+
+
+def _shard_group(row: Row, degrees: _Degrees, notes: Notes) -> int | None:
+    """Ranks that share one copy of what ZeRO splits; None: all of them."""
+    size, replicas = row.count("hybrid_shard"), degrees.dp * degrees.cp
+    if size is None or size >= replicas or degrees.zero == 0:
+        return None
+    if replicas % size:
+        notes.assume(f"ZeRO over all {replicas} replicas: groups of {size} do not divide them")
+        return None
+    return size
 
 
 def _micro_batch(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> int:
@@ -215,6 +238,6 @@ def _recompute(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
         return "selective"
     if words:
         return "none"
-    usual: Recompute = "full" if stack.attention in ("unfused", "fused-softmax") else "none"
+    usual = stack.usual_recompute or ("full" if stack.attention in STORES_SCORES else "none")
     notes.assume(f"recompute {usual} (blank)")
     return usual
