@@ -34,7 +34,7 @@ from cost_models.calibration.robust import relative_errors, relative_least_squar
 from cost_models.compute.device import Device
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.errors import InputError
-from cost_models.specs.cluster import ClusterSpec, GpuSpec, KernelShare, Precision
+from cost_models.specs.cluster import AttentionKernel, ClusterSpec, GpuSpec, KernelShare, Precision
 from cost_models.specs.hardware import HardwareProfile
 
 Array = npt.NDArray[np.float64]
@@ -54,6 +54,10 @@ _ELEMENT_BYTES: dict[Precision, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0,
 _NO_TRAFFIC = 1e15
 """Bytes/s: the traffic of operands took no time that could be seen."""
 _FAMILIES = ("matrix", "attention", "operator", "optimizer", "host")
+
+
+_KERNEL: AttentionKernel = "flash2"
+"""What torch's scaled_dot_product_attention runs on a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,7 @@ def fit_profile(
         raise InputError(f"nothing was measured of {', '.join(missing)}")
     gpu = measured_gpu(rows, cluster.gpu)
     peak = gpu.peak[precision]
+    published = gpu.attention_share(_KERNEL)
     matrices, matrix_error = _matrices(rows, gpu, base, precision)
     optimizer_rate, optimizer_error = _optimizer(rows)
     residuals = Breakdown.of(matrix=matrix_error, optimizer=optimizer_error)
@@ -98,8 +103,8 @@ def fit_profile(
         "tier": "measured",
         "gpu": gpu.name,
         **matrices,
-        "attention_forward_efficiency": _attention_efficiency(rows, "forward", peak),
-        "attention_backward_efficiency": _attention_efficiency(rows, "backward", peak),
+        "attention_forward_efficiency": _attention_efficiency(rows, "forward", peak * published.forward),
+        "attention_backward_efficiency": _attention_efficiency(rows, "backward", peak * published.backward),
         "memory_efficiency": _memory_efficiency(rows, gpu, precision),
         "kernel_seconds": rounded(min(row.seconds for row in select(rows, "operator"))),
         "optimizer_efficiency": _efficiency(optimizer_rate / gpu.memory_bandwidth),
@@ -182,10 +187,10 @@ def _optimizer(rows: Sequence[Measurement]) -> tuple[float, float]:
     return 1.0 / max(coefficients[0], np.finfo(np.float64).tiny), float(np.median(np.abs(errors)))
 
 
-def _attention_efficiency(rows: Sequence[Measurement], direction: str, peak: float) -> float:
-    """Median share of peak over the measured sequences and head widths."""
+def _attention_efficiency(rows: Sequence[Measurement], direction: str, rate: float) -> float:
+    """Median share of `rate` over the measured sequences and head widths."""
     return _efficiency(
-        float(np.median([row.size / row.seconds / peak for row in select(rows, "attention", direction)]))
+        float(np.median([row.size / row.seconds / rate for row in select(rows, "attention", direction)]))
     )
 
 

@@ -56,15 +56,10 @@ def device_of(question: Question) -> Device:
 
 
 def _attention(question: Question) -> KernelShare:
-    """The profile's shares, scaled by the published ratio where they were seen with another kernel."""
-    profile, published = question.hardware, question.cluster.gpu.attention_kernels
-    seen = KernelShare(
-        forward=profile.attention_forward_efficiency, backward=profile.attention_backward_efficiency
-    )
-    here, there = published.get(question.stack.attention), published.get(profile.attention_kernel)
-    if here is None or there is None:
-        return seen
+    """Share of peak of the stack's kernel: what was published for the GPU, times the profile's constants."""
+    profile = question.hardware
+    share = question.cluster.gpu.attention_share(question.stack.attention)
     return KernelShare(
-        forward=seen.forward * here.forward / there.forward,
-        backward=seen.backward * here.backward / there.backward,
+        forward=min(1.0, share.forward * profile.attention_forward_efficiency),
+        backward=min(1.0, share.backward * profile.attention_backward_efficiency),
     )

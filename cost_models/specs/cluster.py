@@ -24,6 +24,9 @@ class KernelShare(Spec):
     backward: float = Field(gt=0, le=1)
 
 
+_USUAL_SHARE = KernelShare(forward=0.5, backward=0.42)
+
+
 class GpuSpec(Spec):
     """One accelerator (or one CPU process of the `local` cluster), dense rates without sparsity."""
 
@@ -49,11 +52,15 @@ class GpuSpec(Spec):
     """Board power limit, W."""
     kind: Literal["cuda", "rocm", "cpu"] = "cuda"
     attention_kernels: dict[AttentionKernel, KernelShare] = Field(default_factory=dict)
-    """What published benchmarks say of flash kernels on this GPU; only their ratios are used."""
+    """What published benchmarks say of flash kernels on this GPU."""
     reported_as: tuple[str, ...] = ()
     """What the driver calls it."""
     source: str = ""
     """Datasheet and date."""
+
+    def attention_share(self, kernel: AttentionKernel) -> KernelShare:
+        """Share of peak published for a kernel on this GPU, or the usual one where nobody published any."""
+        return self.attention_kernels.get(kernel, _USUAL_SHARE)
 
 
 class LinkSpec(Spec):

@@ -7,7 +7,6 @@ from typing import Literal
 from pydantic import Field
 
 from cost_models.specs.base import Name, Spec
-from cost_models.specs.cluster import AttentionKernel
 from cost_models.units import Bandwidth, FlopRate
 
 Efficiency = Field(gt=0, le=1.5, allow_inf_nan=False)
@@ -97,10 +96,8 @@ class HardwareProfile(Spec):
     """Rate at which operands and result of a product come and go in addition to its arithmetic; None: behind it."""
     gemm_tiles: tuple[GemmTile, ...] = ()
     """Tile shapes the library chooses from; needed where the GPU has more than one multiprocessor."""
-    attention_kernel: AttentionKernel = "flash2"
-    """The flash kernel that the next two were seen with; others scale by the ratio published for the GPU."""
     attention_forward_efficiency: float = Efficiency
-    """Share of peak of the attention core's products, forward."""
+    """Rate of the flash attention kernel forward, as a share of what was published for it on the GPU."""
     attention_backward_efficiency: float = Efficiency
     """The same, backward."""
     memory_efficiency: float = Efficiency
