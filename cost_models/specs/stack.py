@@ -36,6 +36,8 @@ class StackSpec(Spec):
     """How scores, softmax and weighted values are computed."""
     fused_elementwise: bool = True
     """Bias, activation, dropout and residual additions run as one kernel each (or are compiled together)."""
+    fused_norms: bool = True
+    """RMS norms are one kernel each way; layer norms are in every library."""
     gradient_dtype: StateDtype = "fp32"
     """Type gradients are accumulated and reduced in, unless the training spec says."""
     gradients_in_weight_dtype: bool = False

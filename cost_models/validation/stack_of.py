@@ -42,7 +42,9 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
     if kernel := _attention(row):
         changes["attention"] = kernel
     if row.flag("compile") or re.search(r"compile|inductor|\bjit\b", row.text("other_kernels").lower()):
-        changes["fused_elementwise"] = True
+        changes |= {"fused_elementwise": True, "fused_norms": True}
+    elif "norm" in row.text("other_kernels").lower():
+        changes["fused_norms"] = True
     if "CUDA_LAUNCH_BLOCKING=1" in row.text("notes"):
         changes["launches_block"] = True
     return stack.model_copy(update=changes) if changes else stack

@@ -33,32 +33,64 @@ class Traffic:
 
 
 def block_traffic(question: Question, columns: LayoutColumns) -> Traffic:
-    """Norms, residual additions, dropout, activation and rotary of one block."""
+    """Norms, residual additions, dropout, rotary and activation of one block."""
     model, stack = question.model, question.stack
     dropout = question.training.dropout > 0
     element = question.training.element_bytes
     tokens = columns.tokens(question.training.sequence_length)
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
-    ffn = tokens * model.ffn_hidden_size / columns.tp
+    inner = tokens * model.ffn_hidden_size / columns.tp
     heads = tokens * (model.query_size + model.kv_size) / columns.tp
-    up = 2 if model.gated_mlp else 1
-    rotary = 2.0 if model.positions == "rotary" else 0.0
-    fused = stack.fused_elementwise
-    # Two norms (read, write) and two residual additions (two reads, write); unfused stacks add the bias, the dropout
-    # and the norm's fp32 statistics as passes of their own.
-    outside_forward = 4 + 6 + (2 if dropout else 0) * (0 if fused else 2)
-    # Norm backward reads the gradient and the input and writes; its result is added to the residual's gradient.
-    outside_backward = 6 + 6 + (4 if dropout else 0)
-    # Activation: fused reads the product's output(s) and writes one; unfused also materialises act(gate).
-    inside_forward = up + 1 if fused else up + 1 + 2 * (up - 1)
-    inside_backward = 2 * up + 1 if fused else 2 * up + 1 + 3 * (up - 1)
+    norm, activation = _norm(question), _activation(question)
+    rotary = (2.0 if stack.fused_elementwise else _EAGER_ROTARY) if model.positions == "rotary" else 0.0
+    drops = 4.0 if dropout and not stack.fused_elementwise else 0.0
     mask = 2.0 * outside if dropout else np.zeros(tokens.shape)
+    # A residual addition reads two and writes one, forward and on the gradients' way back.
+    outside_forward = 2 * norm.forward + element * (_TWO_ADDITIONS + drops)
+    outside_backward = 2 * norm.backward + element * (_TWO_ADDITIONS + (4.0 if dropout else 0.0))
     return Traffic(
-        forward_bytes=element * (outside_forward * outside + inside_forward * ffn + rotary * heads) + mask,
-        backward_bytes=element * (outside_backward * outside + inside_backward * ffn + rotary * heads) + mask,
-        forward_kernels=5.0 + rotary,
-        backward_kernels=7.0 + rotary,
+        forward_bytes=outside_forward * outside
+        + element * (activation.forward * inner + rotary * heads)
+        + mask,
+        backward_bytes=outside_backward * outside
+        + element * (activation.backward * inner + rotary * heads)
+        + mask,
+        forward_kernels=3.0 + 2 * norm.kernels + activation.kernels + min(rotary, _FUSED_ROTARY),
+        backward_kernels=5.0 + 2 * norm.kernels + activation.kernels + min(rotary, _FUSED_ROTARY),
     )
+
+
+_TWO_ADDITIONS = 6.0
+_FUSED_ROTARY = 2.0
+_EAGER_ROTARY = 10.0
+"""Two products with a rotated copy between and a sum, in the elements' type or in complex fp32: as many bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """Per element of the operator's input, forward and backward, and kernels a pass."""
+
+    forward: float
+    backward: float
+    kernels: float
+
+
+def _norm(question: Question) -> _Moved:
+    """Bytes of one norm. A fused one reads and writes once and its backward reads two and writes one.
+
+    Written out in torch an RMS norm works in fp32: cast, square, mean, scale, cast back, weight (docs/decisions/0004).
+    """
+    element = question.training.element_bytes
+    if question.stack.fused_norms or question.model.norm == "layernorm":
+        return _Moved(2 * element, 3 * element, 1)
+    return _Moved(24 + 4 * element, 44 + 6 * element, 6)
+
+
+def _activation(question: Question) -> _Moved:
+    """Passes over the MLP's inner tensor; a gate written out materialises its activation before the product."""
+    if not question.model.gated_mlp:
+        return _Moved(2, 3, 1)
+    return _Moved(3, 5, 1) if question.stack.fused_elementwise else _Moved(5, 9, 2)
 
 
 def attention_traffic(question: Question, columns: LayoutColumns) -> Traffic:
