@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from cost_models.calibration.measured_cluster import measured_cluster
 from cost_models.errors import InputError
 from cost_models.question import Question
@@ -29,9 +31,9 @@ def ask(
 ) -> Question:
     """A question completed: its stack (default: our own here and on CPUs, Megatron Core on clusters) and its profile.
 
-    The profile is, in this order: the one given, the cluster's own, the catalogue's for this GPU and stack, for this
-    GPU, for its die, the datasheet defaults. Where the profile measured peak, bandwidth or links of a machine without a
-    datasheet, they take the place of the cluster's: its other constants are shares of them.
+    The profile is the one given, or the cluster's own, or the catalogue's nearest (`nearest_profile`). Where it measured
+    peak, bandwidth or links of a machine without a datasheet, they take the place of the cluster's: its other constants
+    are shares of them.
 
     Raises:
         UnknownNameError: no such stack or profile.
@@ -45,12 +47,12 @@ def ask(
     )
     named = profile or cluster.profile
     if named is None:
-        hardware = _best_profile(cluster.gpu, chosen.name)
+        hardware = nearest_profile(cluster.gpu, chosen.name)
     elif isinstance(named, HardwareProfile):
         hardware = named
     else:
         hardware = catalog.load_profile(named)
-    if hardware.tier != "datasheet" and cluster.gpu.name not in (hardware.gpu, *hardware.also_for):
+    if named is not None and hardware.tier != "datasheet" and not _is_of(hardware, cluster.gpu):
         raise InputError(
             f"profile `{hardware.name}` was made for `{hardware.gpu}`; the cluster has `{cluster.gpu.name}`",
             hint="leave out --profile for the catalogue's nearest, or calibrate one on that GPU",
@@ -64,16 +66,31 @@ def ask(
     )
 
 
-def _best_profile(gpu: GpuSpec, stack: str) -> HardwareProfile:
-    """The catalogue's nearest: same GPU and stack, same GPU, same die, or the datasheet defaults of its kind."""
-    known = [catalog.load_profile(name) for name in catalog.names("profiles")]
-    fitted = [profile for profile in known if profile.tier != "datasheet"]
-    for suits in (
+def _is_of(profile: HardwareProfile, gpu: GpuSpec) -> bool:
+    """The profile was made on this GPU or its die."""
+    return gpu.name in (profile.gpu, *profile.also_for)
+
+
+def nearest_profile(
+    gpu: GpuSpec, stack: str, known: Iterable[HardwareProfile] | None = None
+) -> HardwareProfile:
+    """The profile that says most about a GPU under a stack, of `known` or of the catalogue.
+
+    In this order: this GPU and stack, its die and this stack, this GPU with any stack, its die with any stack, this
+    stack on another GPU (shares are shares of what a GPU sustains), this GPU or die with another stack, the defaults.
+    """
+    profiles = [catalog.load_profile(name) for name in catalog.names("profiles")] if known is None else known
+    fitted = [profile for profile in profiles if profile.tier != "datasheet"]
+    accelerator = gpu.kind != "cpu"
+    preferences: tuple[Callable[[HardwareProfile], bool], ...] = (
         lambda profile: profile.gpu == gpu.name and profile.stack == stack,
-        lambda profile: profile.gpu == gpu.name,
         lambda profile: gpu.name in profile.also_for and profile.stack == stack,
-        lambda profile: gpu.name in profile.also_for,
-    ):
+        lambda profile: profile.gpu == gpu.name and profile.stack == "any",
+        lambda profile: gpu.name in profile.also_for and profile.stack == "any",
+        lambda profile: accelerator and profile.stack == stack,
+        lambda profile: gpu.name in (profile.gpu, *profile.also_for),
+    )
+    for suits in preferences:
         if nearest := next(filter(suits, fitted), None):
             return nearest
-    return catalog.load_profile("datasheet-cpu" if gpu.kind == "cpu" else "datasheet-gpu")
+    return catalog.load_profile("datasheet-gpu" if accelerator else "datasheet-cpu")

@@ -88,7 +88,7 @@ def fit_profile(
     on_round: Callable[[int, float], None] | None = None,
 ) -> Fit:
     """Move `constants` of `start` so that timed `cases` come out right; `on_round` hears of every step."""
-    measured = np.array([_measured(case) for case in cases])
+    measured = np.array([measured_seconds(case) for case in cases])
     times = StepTimes(cases)
     origin = np.log([getattr(start, name) for name in constants])
     pulls = np.array([_pull(name) for name in constants])
@@ -147,7 +147,8 @@ _CEILING = 1.1
 """Shares of what was measured at best may exceed it a little, never by much."""
 
 
-def _measured(case: Case) -> float:
+def measured_seconds(case: Case) -> float:
+    """Step seconds that the row's author measured."""
     seconds = case.row.number("step_time_best_s")
     assert seconds is not None, f"{case.row.row_id} has no step time"
     return seconds

@@ -1,0 +1,96 @@
+"""Profiles of every GPU and stack that published runs tell something about, and what they say of unseen sources.
+
+One profile for each (die, stack) with enough runs, one for each die over all its stacks: that is what a stack nobody
+timed is predicted with. Cross-validation leaves whole sources out of every fit, because rows of one sweep are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.asking import nearest_profile
+from cost_models.calibration.from_runs import Fit, fit_profile, measured_seconds
+from cost_models.specs import catalog
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.validation.cases import Case
+from cost_models.validation.many import StepTimes
+
+Array = npt.NDArray[np.float64]
+Heard = Callable[[str, int, float], None]
+"""Told of every round of a fit: the profile's name, the round, the median error."""
+
+ANY = "any"
+DIES: dict[str, tuple[str, ...]] = {
+    "a100-sxm-80gb": ("a100-sxm-40gb", "a100-pcie-80gb", "a100-pcie-40gb", "a800-sxm-80gb"),
+    "h100-sxm": ("h200", "h100-nvl", "h100-pcie", "h800", "h20", "gh200"),
+    "b200": ("gb200", "b300", "gb300"),
+}
+"""GPU that profiles are named for → GPUs of the same die, whose shares are taken to be the same."""
+_FEWEST = 6
+"""Runs below which a stack gets no profile of its own."""
+
+
+def die_of(gpu: str) -> str:
+    """The GPU that stands for the die."""
+    return next((die for die, others in DIES.items() if gpu in others), gpu)
+
+
+def fit_families(cases: Sequence[Case], *, on_round: Heard | None = None) -> dict[str, Fit]:
+    """Name → fit, for every (die, stack) and every die that has enough timed `cases`."""
+    groups: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        die = die_of(case.question.cluster.gpu.name)
+        groups.setdefault((die, case.question.stack.name), []).append(case)
+        groups.setdefault((die, ANY), []).append(case)
+    fits = {}
+    for (die, stack), members in sorted(groups.items()):
+        if len(members) >= _FEWEST:
+            start = blank_profile(die, stack)
+            name = start.name
+            heard = None if on_round is None else (lambda n, e, name=name: on_round(name, n, e))
+            fits[name] = fit_profile(start, members, on_round=heard)
+    return fits
+
+
+def blank_profile(gpu: str, stack: str) -> HardwareProfile:
+    """The documented defaults under the name and identity of a profile to be fitted."""
+    die = die_of(gpu)
+    short = die.split("-")[0]
+    identity = {
+        "name": short if stack == ANY else f"{short}-{stack}",
+        "gpu": die,
+        "also_for": DIES.get(die, ()),
+        "stack": stack,
+        "tier": "profile",
+    }
+    return catalog.load_profile("datasheet-gpu").model_copy(update=identity)
+
+
+def predict_with(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) -> Array:
+    """(N,) relative error of each case under the nearest of `profiles`."""
+    known = tuple(profiles)
+    chosen = [nearest_profile(case.question.cluster.gpu, case.question.stack.name, known) for case in cases]
+    errors = np.empty(len(cases))
+    for name in dict.fromkeys(profile.name for profile in chosen):
+        rows = [index for index, profile in enumerate(chosen) if profile.name == name]
+        some = [cases[index] for index in rows]
+        seconds = StepTimes(some).seconds(chosen[rows[0]])
+        errors[rows] = seconds / np.array([measured_seconds(case) for case in some]) - 1
+    return errors
+
+
+def leave_sources_out(
+    cases: Sequence[Case], *, on_source: Callable[[str], None] | None = None
+) -> dict[str, Array]:
+    """Source → (n,) errors of its cases under profiles that never saw any of its rows."""
+    errors = {}
+    for source in dict.fromkeys(case.row.source for case in cases):
+        if on_source is not None:
+            on_source(source)
+        rest = [case for case in cases if case.row.source != source]
+        held_out = [case for case in cases if case.row.source == source]
+        errors[source] = predict_with((fit.profile for fit in fit_families(rest).values()), held_out)
+    return errors
