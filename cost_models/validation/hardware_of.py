@@ -6,6 +6,7 @@ import re
 
 from cost_models.specs import catalog
 from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.local import LOCAL
 from cost_models.validation.notes import Notes
 from cost_models.validation.rows import Row
 
@@ -43,6 +44,13 @@ _GPUS: tuple[tuple[str, str], ...] = (
 )
 """What tables call a GPU → its name in the catalogue; the first pattern that is found counts."""
 
+_NETWORKS: tuple[tuple[str, str], ...] = (
+    (r"roce", "roce"),
+    (r"\befa\b|ethernet|\btcp", "ethernet"),
+    (r"infiniband|\bib\b|\b[hnx]dr\b|\bedr\b|omni", "infiniband"),
+)
+"""What tables call a network → its kind in the catalogue's clusters; the first pattern that is found counts."""
+
 _PER_NODE = re.compile(r"(\d+)\s*[x×]\s*(\d+(?:\.\d+)?)\s*(g)", re.IGNORECASE)
 _GIGABITS = re.compile(r"(\d+(?:\.\d+)?)\s*(t|g)\s*(?:b|bit)(?:ps|/s|it/s)?\b(?!\s*memory)", re.IGNORECASE)
 _OMNI_PATH = re.compile(r"(\d+)\s*[x×]\s*omni", re.IGNORECASE)
@@ -60,11 +68,8 @@ def gpu_of(row: Row) -> str | None:
 
 def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
     """The catalogue's cluster of that GPU, with the row's node size and network where it gives them."""
-    cluster = next(
-        spec
-        for name in catalog.names("clusters")
-        if name != "local" and (spec := catalog.load_cluster(name)).gpu.name == gpu
-    )
+    words = row.text("interconnect")
+    cluster = _catalogued(gpu, words)
     per_node = row.count("gpus_per_node")
     if per_node is None:
         per_node = cluster.gpus_per_node
@@ -72,7 +77,6 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
     if cluster.gpus_per_node > _LARGEST_BOX:  # a rack is one NVLink domain, whatever sits in a tray
         per_node = max(per_node, cluster.gpus_per_node)
     per_node = min(per_node, num_gpus)
-    words = row.text("interconnect")
     network = _network_bits(words, row.count("gpus_per_node") or cluster.gpus_per_node)
     links = cluster.links
     if network is not None and links.inter_node is not None:
@@ -91,6 +95,18 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
             "rails": None,
         }
     )
+
+
+def _catalogued(gpu: str, words: str) -> ClusterSpec:
+    """The catalogue's cluster of that GPU with the network the words name; unnamed: InfiniBand where there is one."""
+    specs = map(catalog.load_cluster, (name for name in catalog.names("clusters") if name != LOCAL))
+    having = [spec for spec in specs if spec.gpu.name == gpu]
+    wanted = next((kind for pattern, kind in _NETWORKS if re.search(pattern, words.lower())), "infiniband")
+    return next((spec for spec in having if _network_kind(spec) == wanted), having[0])
+
+
+def _network_kind(cluster: ClusterSpec) -> str:
+    return cluster.links.inter_node.kind if cluster.links.inter_node else ""
 
 
 def _network_bits(words: str, per_node: int) -> float | None:
