@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 
 from cost_models.calibration.from_runs import fit_profile
-from cost_models.published import published_runs
 from cost_models.specs import catalog
+from cost_models.validation.shipped import shipped_cases
 
 CONSTANTS = (
     "gemm_efficiency",
@@ -29,7 +29,7 @@ def main() -> None:
     """Fit every profile named, or all fitted ones."""
     shipped = [catalog.load_profile(name) for name in sys.argv[1:] or catalog.names("profiles")]
     for profile in shipped:
-        runs = [run for run in published_runs() if run.question.hardware == profile]
+        runs = [case for case in shipped_cases() if case.question.hardware == profile]
         if not runs:
             continue
         identity = {

@@ -33,6 +33,7 @@ for _verb in (
     commands.plot,
     commands.run,
     commands.calibrate,
+    commands.validate,
     commands.catalog,
 ):
     app.command()(_verb)

@@ -238,6 +238,32 @@ def calibrate(
     calibrate(processes, quick=quick, out=out, output=Output(json=json, csv=csv, quiet=quiet))
 
 
+def validate(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--runs",
+            metavar="FILE.csv",
+            help="A table of runs; repeatable. Default: the shipped one.",
+            show_default=False,
+        ),
+    ] = None,
+    stack: o.Stack = None,
+    profile: o.Profile = None,
+    anchors: Annotated[
+        int, typer.Option("--anchors", metavar="K", min=0, help="Calibrate each sweep on K of its rows.")
+    ] = 0,
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Predict runs that were timed, and say how far off."""
+    from meshwright.verbs.validating import validate
+
+    output = Output(json=json, csv=csv, quiet=quiet)
+    validate(tuple(runs or ()), stack=stack, profile=profile, anchors=anchors, output=output)
+
+
 def catalog(
     kind: Annotated[CatalogKind, typer.Argument(help="What to list.", show_default=False)],
     name: Annotated[

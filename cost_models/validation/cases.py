@@ -23,6 +23,9 @@ from cost_models.validation.placing import spread
 from cost_models.validation.rows import Row
 from cost_models.validation.stack_of import stack_of
 
+_USUAL_DROPOUT = 0.1
+"""Of GPT-2 and GPT-3 recipes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -147,8 +150,16 @@ def _training(
         global_batch=batch,
         sequence_length=sequence,
         precision=_precision(row, cluster, notes),
-        dropout=0.1 if stack.usual_dropout and not model.gated_mlp else 0.0,
+        dropout=_dropout(row, model, stack),
     )
+
+
+def _dropout(row: Row, model: TransformerSpec, stack: StackSpec) -> float:
+    """The row's, or the stack's habit: trainers of the GPT era drop a tenth."""
+    share = row.number("dropout")
+    if share is not None and 0 <= share < 1:
+        return share
+    return _USUAL_DROPOUT if stack.usual_dropout and not model.gated_mlp else 0.0
 
 
 def _global_batch(row: Row, degrees: _Degrees, notes: Notes) -> int:

@@ -5,16 +5,26 @@ from __future__ import annotations
 import re
 
 from cost_models.specs import catalog
-from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, Links, LinkSpec
+from cost_models.specs.local import LOCAL
 from cost_models.validation.notes import Notes
 from cost_models.validation.rows import Row
 
 _GPUS: tuple[tuple[str, str], ...] = (
+    (r"6000 ada|rtx ?6000.*ada", "rtx-6000-ada"),
+    (r"a6000", "rtx-a6000"),
+    (r"l40s", "l40s"),
+    (r"4090", "rtx-4090"),
+    (r"3090", "rtx-3090"),
+    (r"\ba40\b", "a40"),
+    (r"\ba10g?\b", "a10g"),
+    (r"\bl4\b", "l4"),
+    (r"\bt4\b", "t4"),
     (r"gb300", "gb300"),
     (r"gb200", "gb200"),
     (r"b300", "b300"),
     (r"b200", "b200"),
-    (r"gh200", "gh200"),
+    (r"gh200|grace.?hopper", "gh200"),
     (r"h200", "h200"),
     (r"h20\b", "h20"),
     (r"h800", "h800"),
@@ -29,24 +39,28 @@ _GPUS: tuple[tuple[str, str], ...] = (
     (r"a100|ampere", "a100-sxm-80gb"),
     (r"v100.*16", "v100-16gb"),
     (r"v100|volta", "v100-32gb"),
-    (r"mi355", "mi355x"),
+    (r"mi35[05]", "mi355x"),
     (r"mi325", "mi325x"),
     (r"mi300", "mi300x"),
     (r"mi250", "mi250x-gcd"),
-    (r"a6000", "rtx-a6000"),
-    (r"l40s", "l40s"),
-    (r"4090", "rtx-4090"),
-    (r"3090", "rtx-3090"),
-    (r"a10g?\b", "a10g"),
-    (r"\bl4\b", "l4"),
-    (r"\bt4\b", "t4"),
 )
 """What tables call a GPU → its name in the catalogue; the first pattern that is found counts."""
+
+_NETWORKS: tuple[tuple[str, str], ...] = (
+    (r"roce", "roce"),
+    (r"\befa\b|ethernet|\btcp", "ethernet"),
+    (r"infiniband|\bib\b|\b[hnx]dr\b|\bedr\b|omni", "infiniband"),
+)
+"""What tables call a network → its kind in the catalogue's clusters; the first pattern that is found counts."""
 
 _PER_NODE = re.compile(r"(\d+)\s*[x×]\s*(\d+(?:\.\d+)?)\s*(g)", re.IGNORECASE)
 _GIGABITS = re.compile(r"(\d+(?:\.\d+)?)\s*(t|g)\s*(?:b|bit)(?:ps|/s|it/s)?\b(?!\s*memory)", re.IGNORECASE)
 _OMNI_PATH = re.compile(r"(\d+)\s*[x×]\s*omni", re.IGNORECASE)
 _OMNI_PATH_BITS = 100e9
+_USUAL_BOX = 8
+_PCIE_LATENCY = "5 us"
+_UNNAMED_NETWORK = LinkSpec.model_validate({"kind": "infiniband", "bandwidth": "100 Gb/s", "latency": "5 us"})
+"""Between boxes that the catalogue knows without a network: one EDR adapter a GPU."""
 _LARGEST_BOX = 16
 """GPUs of the largest single machine; a catalogue node beyond it is a rack."""
 _BUS_SPEED = re.compile(r"nvlink[^,;]*?(\d+(?:\.\d+)?)\s*GB/s", re.IGNORECASE)
@@ -60,11 +74,8 @@ def gpu_of(row: Row) -> str | None:
 
 def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
     """The catalogue's cluster of that GPU, with the row's node size and network where it gives them."""
-    cluster = next(
-        spec
-        for name in catalog.names("clusters")
-        if name != "local" and (spec := catalog.load_cluster(name)).gpu.name == gpu
-    )
+    words = row.text("interconnect")
+    cluster = _catalogued(gpu, words)
     per_node = row.count("gpus_per_node")
     if per_node is None:
         per_node = cluster.gpus_per_node
@@ -72,7 +83,6 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
     if cluster.gpus_per_node > _LARGEST_BOX:  # a rack is one NVLink domain, whatever sits in a tray
         per_node = max(per_node, cluster.gpus_per_node)
     per_node = min(per_node, num_gpus)
-    words = row.text("interconnect")
     network = _network_bits(words, row.count("gpus_per_node") or cluster.gpus_per_node)
     links = cluster.links
     if network is not None and links.inter_node is not None:
@@ -80,9 +90,12 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
         links = links.model_copy(update={"inter_node": inter})
     elif num_gpus > per_node and links.inter_node is not None:
         notes.assume(f"network of {links.inter_node.bandwidth * 8 / 1e9:.0f} Gb/s a GPU")
-    if "pcie" in words.lower() and "nvlink" not in words.lower():
-        pcie = catalog.load_cluster("pcie-a100").links.intra_node
-        links = links.model_copy(update={"intra_node": pcie})
+    by_nvlink = links.intra_node.kind in ("nvlink", "nvswitch")
+    if by_nvlink and "pcie" in words.lower() and "nvlink" not in words.lower():
+        links = links.model_copy(update={"intra_node": _through_host(cluster.gpu)})
+    if num_gpus > per_node and links.inter_node is None:
+        notes.assume(f"network of {_UNNAMED_NETWORK.bandwidth * 8 / 1e9:.0f} Gb/s a GPU")
+        links = links.model_copy(update={"inter_node": _UNNAMED_NETWORK})
     return cluster.model_copy(
         update={
             "gpus_per_node": per_node,
@@ -91,6 +104,29 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
             "rails": None,
         }
     )
+
+
+def _catalogued(gpu: str, words: str) -> ClusterSpec:
+    """The catalogue's cluster of that GPU with the network the words name; unnamed: InfiniBand where there is one."""
+    specs = map(catalog.load_cluster, (name for name in catalog.names("clusters") if name != LOCAL))
+    having = [spec for spec in specs if spec.gpu.name == gpu]
+    wanted = next((kind for pattern, kind in _NETWORKS if re.search(pattern, words.lower())), "infiniband")
+    if not having:
+        spec = catalog.load_gpu(gpu)
+        links = Links(intra_node=_through_host(spec))
+        return ClusterSpec(name=gpu, gpu=spec, gpus_per_node=_USUAL_BOX, links=links)
+    return next((spec for spec in having if _network_kind(spec) == wanted), having[0])
+
+
+def _through_host(gpu: GpuSpec) -> LinkSpec:
+    """PCIe switches between cards that have nothing faster."""
+    assert gpu.host_bandwidth is not None, f"{gpu.name} of the catalogue has a link to its host"
+    bandwidth = f"{gpu.host_bandwidth!r} B/s"
+    return LinkSpec.model_validate({"kind": "pcie", "bandwidth": bandwidth, "latency": _PCIE_LATENCY})
+
+
+def _network_kind(cluster: ClusterSpec) -> str:
+    return cluster.links.inter_node.kind if cluster.links.inter_node else ""
 
 
 def _network_bits(words: str, per_node: int) -> float | None:

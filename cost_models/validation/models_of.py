@@ -65,7 +65,8 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
         "tied_embeddings": row.flag("tied_embeddings") if row.text("tied_embeddings") else not gated,
     }
     if gated or row.count("kv_heads") not in (None, heads) or activation == "squared-relu":
-        fields |= {"norm": "rmsnorm", "positions": "rotary", "attention_bias": False, "mlp_bias": False}
+        norm = "rmsnorm" if gated else "layernorm"
+        fields |= {"norm": norm, "positions": "rotary", "attention_bias": False, "mlp_bias": False}
     return TransformerSpec.model_validate(fields)
 
 

@@ -29,6 +29,13 @@ class Prediction:
     assumptions: tuple[str, ...] = ()
     trust: str = ""
     skipped: str = ""
+    anchor: bool = False
+    """Its measured step time calibrates the rest of its sweep, so it is no prediction."""
+
+    @property
+    def verdict(self) -> str | None:
+        """Whether the layout fits, in words; None where nothing was predicted."""
+        return None if self.fits is None else "fits" if self.fits else "does not fit"
 
 
 def predict(

@@ -7,13 +7,18 @@ alone.
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cost_models.errors import InputError
+from cost_models.errors import InputError, Problem
+from cost_models.specs.documents import printable
 
+NEEDED_COLUMNS = ("num_gpus", "layers", "hidden")
+"""Without these a table is not one of runs; their cells may be blank."""
+_COLUMNS_HINT = "docs/guides/validating.md lists the columns of a table of runs"
 _YES = frozenset({"1", "true", "yes", "y", "on"})
 _NO = frozenset({"0", "false", "no", "n", "off"})
 
@@ -64,24 +69,36 @@ def read_rows(path: Path) -> tuple[Row, ...]:
         InputError: the file cannot be read, or is no table of runs.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            table = csv.DictReader(file, strict=True)
-            rows = [{key: value for key, value in row.items() if isinstance(value, str)} for row in table]
-            columns = table.fieldnames or ()
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"`{path}` cannot be read as a table: {error}") from error
-    missing = [name for name in ("num_gpus", "layers", "hidden") if name not in columns]
-    if missing:
-        named = ", ".join(f"`{name}`" for name in missing)
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"cannot read `{path}`: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"`{path}` is not a text file (byte {error.start} is not UTF-8)") from None
+    except ValueError as error:  # a null character in the path
+        raise InputError(f"cannot read `{printable(str(path))}`: {error}") from None
+    return parse_rows(text, path.stem, place=str(path))
+
+
+def parse_rows(text: str, name: str, *, place: str) -> tuple[Row, ...]:
+    """The runs of a CSV text; `name` stands in for a missing source, `place` is where errors point.
+
+    Raises:
+        InputError: it is no table of runs.
+    """
+    table = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        columns = [column.strip() for column in table.fieldnames or ()]
+        table.fieldnames = columns
+        rows = [{key: cell for key, cell in row.items() if isinstance(cell, str) and cell} for row in table]
+    except csv.Error as error:
         raise InputError(
-            f"`{path}` has no column {named}",
-            hint="docs/guides/validating.md lists the columns of a table of runs",
-        )
-    name = path.stem
+            f"`{place}` is not a table", problems=[Problem(f"{place}:{table.line_num}", str(error))]
+        ) from None
+    missing = [column for column in NEEDED_COLUMNS if column not in columns]
+    if missing:
+        named = ", ".join(f"`{column}`" for column in missing)
+        raise InputError(f"`{place}` has no column {named}", hint=_COLUMNS_HINT)
     return tuple(
-        Row(
-            {"row_id": f"{name}-{number:04}", "source_id": name}
-            | {key: text for key, text in row.items() if text}
-        )
+        Row({"row_id": f"{name}-{number:04}", "source_id": name} | row)
         for number, row in enumerate(rows, start=1)
     )

@@ -7,8 +7,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from cost_models.published import PublishedRun, published_runs
+from cost_models.estimating import estimate
 from cost_models.specs import catalog
+from cost_models.validation.cases import Case
+from cost_models.validation.scores import measured_seconds
+from cost_models.validation.shipped import shipped_cases
 
 FITTED = [name for name in catalog.names("profiles") if catalog.load_profile(name).tier == "profile"]
 
@@ -16,11 +19,17 @@ FITTED = [name for name in catalog.names("profiles") if catalog.load_profile(nam
 @cache
 def errors(profile: str) -> dict[str, float]:
     """Run → predicted / published − 1, for the runs of a profile's GPU and stack."""
-    return {run.run: run.predict().step_seconds / run.step_seconds - 1 for run in runs_of(profile)}
+    return {
+        case.row.row_id: seconds(case) / (measured_seconds(case.row) or 0) - 1 for case in runs_of(profile)
+    }
 
 
-def runs_of(profile: str) -> list[PublishedRun]:
-    return [run for run in published_runs() if run.question.hardware.name == profile]
+def runs_of(profile: str) -> list[Case]:
+    return [case for case in shipped_cases() if case.question.hardware.name == profile]
+
+
+def seconds(case: Case) -> float:
+    return estimate(case.question, case.layout).step_seconds
 
 
 @pytest.mark.parametrize("profile", FITTED)
@@ -38,12 +47,12 @@ def test_nine_runs_in_ten_are_within_twelve_per_cent(profile: str) -> None:
 
 
 def test_every_published_run_is_predicted_by_a_fitted_profile() -> None:
-    assert {run.question.hardware.tier for run in published_runs()} == {"profile"}
-    assert len(published_runs()) == sum(len(errors(profile)) for profile in FITTED)
+    assert {case.question.hardware.tier for case in shipped_cases()} == {"profile"}
+    assert len(shipped_cases()) == sum(len(errors(profile)) for profile in FITTED)
 
 
 def test_the_published_order_of_layouts_is_kept_where_they_differ() -> None:
     """Selective recompute with sequence parallelism beats full recompute in all four of Korthikanti's models."""
-    seconds = {run.run: run.predict().step_seconds for run in published_runs() if run.run.startswith("korth")}
+    found = {case.row.row_id: seconds(case) for case in shipped_cases() if case.row.source == "korthikanti22"}
     for full, selective in ((1, 2), (3, 4), (5, 6), (7, 8)):
-        assert seconds[f"korthikanti22-{selective:04}"] < seconds[f"korthikanti22-{full:04}"]
+        assert found[f"korthikanti22-{selective:04}"] < found[f"korthikanti22-{full:04}"]

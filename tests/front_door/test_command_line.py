@@ -17,7 +17,7 @@ from meshwright.cli import main
 from meshwright.measured import time_parts
 from planner.plan import load_plan
 
-VERBS = ("plan", "estimate", "compare", "explain", "plot", "run", "calibrate", "catalog")
+VERBS = ("plan", "estimate", "compare", "explain", "plot", "run", "calibrate", "validate", "catalog")
 ASKED = ("gpt2-small", "dgx-a100-80gb", "--gpus", "8", "--global-batch", "64", "--sequence", "1024")
 BIG = ("gpt3-175b", "dgx-a100-80gb", "--gpus", "1024", "--global-batch", "1536", "--sequence", "2048")
 QUICK = ("--time-limit", "20")
@@ -74,6 +74,7 @@ def test_help_lists_every_verb_with_a_sentence(meshwright) -> None:
         ("plot", "--gpus --out"),
         ("run", "--steps --backend --out"),
         ("calibrate", "--processes --quick --out"),
+        ("validate", "--runs --stack --profile --anchors"),
         ("catalog", ""),
     ],
 )

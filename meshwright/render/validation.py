@@ -1,0 +1,104 @@
+"""Accuracy of predictions as tables: one line a source."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from cost_models.validation.predicting import Prediction
+from cost_models.validation.scores import SourceScore
+from meshwright.render.tables import table
+from meshwright.render.words import count, wrapped
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+STEP_HEADERS = ("source", "timed", "median", "p90", "bias", "tau", "regret", "worst")
+MEMORY_HEADERS = ("source", "peaks", "median", "p90", "bias", "caught", "alarms", "precision")
+_NOTHING = "-"
+_MAX_REASONS = 8
+
+
+def validation_text(
+    predictions: Sequence[Prediction], sources: Sequence[SourceScore], *, anchors: int
+) -> Iterator[RenderableType]:
+    """The tables, what their columns mean, and what was skipped."""
+    timed = [source for source in sources if source.step]
+    if timed:
+        yield "Step time (errors are predicted / measured - 1; regret: how much slower the"
+        yield "layout we would pick of a sweep ran than its fastest)"
+        yield ""
+        yield table(STEP_HEADERS, [step_cells(source) for source in timed], words=("source",))
+        yield ""
+    if held := [source for source in sources if speaks_of_memory(source)]:
+        yield "Memory (caught: of the runs that ran out; alarms: of the runs that did not;"
+        yield "precision: share of all alarms that were right)"
+        yield ""
+        yield table(MEMORY_HEADERS, [memory_cells(source) for source in held], words=("source",))
+        yield ""
+    yield summary(predictions, anchors=anchors)
+    for reason, rows in reasons(predictions)[:_MAX_REASONS]:
+        yield wrapped(f"  {rows} skipped: {reason}", indent="    ")
+
+
+def step_cells(source: SourceScore) -> list[str]:
+    """One line of the table of step times."""
+    step = source.step
+    assert step is not None
+    tau = source.mean_tau
+    return [
+        source.source,
+        str(step.count),
+        _percent(step.median),
+        _percent(step.p90),
+        _signed(step.bias),
+        _NOTHING if tau is None else f"{tau:.2f}",
+        _percent(source.mean_regret),
+        _percent(source.worst_regret),
+    ]
+
+
+def memory_cells(source: SourceScore) -> list[str]:
+    """One line of the table of memory."""
+    memory, verdicts = source.memory, source.verdicts
+    out, ran = verdicts.caught + verdicts.missed, verdicts.false_alarms + verdicts.agreed
+    return [
+        source.source,
+        str(memory.count) if memory else _NOTHING,
+        _percent(memory.median if memory else None),
+        _percent(memory.p90 if memory else None),
+        _signed(memory.bias if memory else None),
+        f"{verdicts.caught}/{out}" if out else _NOTHING,
+        f"{verdicts.false_alarms}/{ran}" if ran else _NOTHING,
+        _percent(verdicts.precision),
+    ]
+
+
+def speaks_of_memory(source: SourceScore) -> bool:
+    """A peak was measured, a run ran out of memory, or one that ran was said not to fit."""
+    verdicts = source.verdicts
+    return bool(source.memory or verdicts.caught + verdicts.missed + verdicts.false_alarms)
+
+
+def summary(predictions: Sequence[Prediction], *, anchors: int) -> str:
+    """How many rows were predicted."""
+    skipped = sum(bool(one.skipped) and not one.anchor for one in predictions)
+    given = sum(one.anchor for one in predictions)
+    words = [f"{count(len(predictions) - skipped - given, 'row')} predicted", f"{skipped} skipped"]
+    if anchors:
+        words.append(f"{given} given as anchors, {anchors} a sweep of one framework and GPU")
+    return wrapped(", ".join(words))
+
+
+def reasons(predictions: Sequence[Prediction]) -> list[tuple[str, int]]:
+    """Why rows were skipped, the most frequent reason first."""
+    return Counter(one.skipped for one in predictions if one.skipped and not one.anchor).most_common()
+
+
+def _percent(share: float | None) -> str:
+    return _NOTHING if share is None else f"{share:.1%}".replace("%", " %")
+
+
+def _signed(share: float | None) -> str:
+    return _NOTHING if share is None else f"{share:+.1%}".replace("%", " %")

@@ -1,0 +1,63 @@
+"""Predictions of published rows as plain data: the objects of `validate --json` and the flat rows of its `--csv`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from cost_models.validation.predicting import Prediction
+from cost_models.validation.scores import SourceScore, SweepScore, measured_bytes, measured_seconds
+
+
+def prediction_record(prediction: Prediction) -> dict[str, Any]:
+    """One row; seconds and bytes, null where nothing was predicted or measured."""
+    case = prediction.case
+    return {
+        "row_id": prediction.row.row_id,
+        "source_id": prediction.row.source,
+        "predicted_step_seconds": prediction.step_seconds,
+        "predicted_peak_bytes": prediction.peak_bytes,
+        "predicted_fits": prediction.fits,
+        "verdict": prediction.verdict,
+        "measured_step_seconds": measured_seconds(prediction.row),
+        "measured_peak_bytes": measured_bytes(prediction.row),
+        "ran_out_of_memory": prediction.row.flag("oom"),
+        "layout": str(case.layout) if case else None,
+        "stack": case.question.stack.name if case else None,
+        "profile": case.question.hardware.name if case else None,
+        "parts": dict(prediction.parts),
+        "assumptions": list(prediction.assumptions),
+        "trust": prediction.trust or None,
+        "anchor": prediction.anchor,
+        "skipped": prediction.skipped or None,
+    }
+
+
+def prediction_row(prediction: Prediction) -> dict[str, Any]:
+    """The same, flat: a column for each part of the step, assumptions in one cell."""
+    record = prediction_record(prediction)
+    parts = {f"{part}_seconds": seconds for part, seconds in record.pop("parts").items()}
+    return record | {"assumptions": "; ".join(record["assumptions"])} | parts
+
+
+def source_record(source: SourceScore) -> dict[str, Any]:
+    """Every figure of one source; shares, null where the rows do not say."""
+    return {
+        "source_id": source.source,
+        "rows": source.rows,
+        "timed_predicted": source.predicted,
+        "skipped": source.skipped,
+        "step_seconds": asdict(source.step) if source.step else None,
+        "anchored_step_seconds": asdict(source.anchored) if source.anchored else None,
+        "peak_bytes": asdict(source.memory) if source.memory else None,
+        "out_of_memory": asdict(source.verdicts)
+        | {"recall": source.verdicts.recall, "precision": source.verdicts.precision},
+        "regret": {"mean": source.mean_regret, "worst": source.worst_regret},
+        "kendall_tau": source.mean_tau,
+        "sweeps": [sweep_record(sweep) for sweep in source.sweeps],
+    }
+
+
+def sweep_record(sweep: SweepScore) -> dict[str, Any]:
+    """One sweep by the cells that name it."""
+    return {"sweep": list(sweep.key), "rows": sweep.rows, "regret": sweep.regret, "kendall_tau": sweep.tau}

@@ -1,0 +1,117 @@
+"""`meshwright validate` as its users meet it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from cost_models.validation.shipped import shipped_rows
+from meshwright.cli import main
+
+COLUMNS = (
+    "row_id,source_id,framework,layers,hidden,heads,vocab,seq_len,gpu,num_gpus,tp,pp,micro_batch,global_batch,"
+    "recompute,step_time_best_s,peak_memory_gb,oom"
+)
+ROWS = (
+    "a-1,lab,Megatron-LM,24,2048,16,51200,2048,A100 80GB,8,1,1,4,64,full,2.0,20,0",
+    "a-2,lab,Megatron-LM,24,2048,16,51200,2048,A100 80GB,8,2,1,4,64,full,2.2,20,0",
+    "a-3,lab,Megatron-LM,24,2048,16,51200,2048,A100 80GB,8,4,1,4,64,full,2.9,20,0",
+    "a-4,lab,Megatron-LM,24,2048,16,51200,2048,A100 80GB,8,8,1,4,64,full,3.9,20,0",
+    "a-5,lab,Megatron-LM,96,20480,128,51200,2048,A100 80GB,8,8,1,4,64,full,,,1",
+    "a-6,lab,Megatron-LM,24,2048,16,51200,2048,Abacus,8,8,1,4,64,full,3.9,20,0",
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.csv"
+    path.write_text("\n".join((COLUMNS, *ROWS)) + "\n")
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    try:
+        main(("validate", *words))
+        code = 0
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else 0
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_the_shipped_runs_are_validated(capsys) -> None:
+    code, out, _ = run(capsys, "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert [row["row_id"] for row in document["rows"]] == [row.row_id for row in shipped_rows()]
+    assert {row["skipped"] for row in document["rows"]} == {None}
+    for row in document["rows"]:
+        assert sum(row["parts"].values()) == pytest.approx(row["predicted_step_seconds"])
+    assert sum(source["rows"] for source in document["sources"]) == len(shipped_rows())
+
+
+def test_a_table_of_ones_own(capsys, table: Path) -> None:
+    code, out, _ = run(capsys, "--runs", str(table))
+    assert code == 0
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
+    assert "5 rows predicted, 1 skipped" in out
+    assert "  1 skipped: GPU `Abacus` is not in the catalogue" in out
+
+
+def test_every_row_has_a_record(capsys, table: Path) -> None:
+    rows = json.loads(run(capsys, "--runs", str(table), "--json")[1])["rows"]
+    promised = {
+        *("row_id", "source_id", "predicted_step_seconds", "predicted_peak_bytes", "predicted_fits"),
+        *("verdict", "parts", "assumptions", "trust", "skipped", "anchor"),
+    }
+    assert all(promised <= set(row) for row in rows)
+    assert rows[4]["predicted_fits"] is False
+    assert rows[4]["verdict"] == "does not fit"
+    assert (rows[5]["predicted_step_seconds"], rows[5]["verdict"]) == (None, None)
+    assert any("one" in assumed or "ZeRO" in assumed for assumed in rows[0]["assumptions"])
+
+
+def test_anchors_leave_the_score(capsys, table: Path) -> None:
+    document = json.loads(run(capsys, "--runs", str(table), "--anchors", "3", "--json")[1])
+    assert [row["anchor"] for row in document["rows"]] == [True, False, True, True, False, False]
+    assert document["sources"][0]["timed_predicted"] == 1
+    assert "3 given as anchors" in run(capsys, "--runs", str(table), "--anchors", "3")[1]
+
+
+def test_rows_as_csv(capsys, table: Path, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    assert run(capsys, "--runs", str(table), "--csv", str(path))[0] == 0
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert len(rows) == len(ROWS)
+    assert float(rows[0]["compute_seconds"]) > 0
+
+
+def test_a_stack_may_be_given(capsys, table: Path) -> None:
+    rows = json.loads(run(capsys, "--runs", str(table), "--stack", "fsdp", "--json")[1])["rows"]
+    assert rows[0]["stack"] == "fsdp"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--runs", "nowhere.csv"), "error: cannot read `nowhere.csv`: no such file or directory\n"),
+        (("--runs", "."), "error: cannot read `.`: is a directory\n"),
+        (("--runs", "picture.csv"), "error: `picture.csv` is not a text file (byte 0 is not UTF-8)\n"),
+        (
+            ("--runs", "other.csv"),
+            "error: `other.csv` has no column `layers`, `hidden`\n\nhint: docs/guides/",
+        ),
+        (("--stack", "foo", "--profile", "bar"), "  unknown stack `foo`\n  unknown profile `bar`\n"),
+        (("--csv", "no/x.csv"), "  --csv no/x.csv: the folder `no` does not exist\n"),
+    ],
+)
+def test_errors(capsys, tmp_path: Path, monkeypatch, words: tuple[str, ...], said: str) -> None:
+    (tmp_path / "picture.csv").write_bytes(b"\xff\xd8\xff")
+    (tmp_path / "other.csv").write_text("num_gpus,model\n8,gpt\n")
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, *words)
+    assert said in err
+    assert (code, out) == (2, "")

@@ -1,0 +1,70 @@
+"""What tables call a GPU and a network, read as the catalogue's."""
+
+from __future__ import annotations
+
+import pytest
+
+from cost_models.specs import catalog
+from cost_models.validation import hardware_of
+from cost_models.validation.hardware_of import cluster_of, gpu_of
+from cost_models.validation.notes import Notes
+from cost_models.validation.rows import Row
+
+
+@pytest.mark.parametrize("gpu", sorted({name for _, name in hardware_of._GPUS}))
+def test_every_gpu_that_tables_name_is_in_the_catalogue_with_a_cluster(gpu: str) -> None:
+    assert gpu in catalog.names("gpus")
+    small = cluster_of(Row({}), gpu, 1, Notes())
+    large = cluster_of(Row({"gpus_per_node": "8"}), gpu, 144, Notes())
+    assert small.gpu.name == large.gpu.name == gpu
+    assert (small.num_gpus, large.num_gpus) == (1, 144)
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu"),
+    [
+        ("A100-SXM-80GB", "a100-sxm-80gb"),
+        ("NVIDIA A100 40GB PCIe", "a100-pcie-40gb"),
+        ("H100 SXM5 80GB", "h100-sxm"),
+        ("H100 PCIe", "h100-pcie"),
+        ("GH200 (Hopper)", "gh200"),
+        ("RTX A6000 (Ampere)", "rtx-a6000"),
+        ("RTX 3090 Ampere", "rtx-3090"),
+        ("RTX 6000 Ada", "rtx-6000-ada"),
+        ("A10G", "a10g"),
+        ("AMD Instinct MI250X (GCD)", "mi250x-gcd"),
+        ("Tesla T4", "t4"),
+        ("V100-SXM2-16GB", "v100-16gb"),
+        ("Cerebras WSE-2", None),
+        ("", None),
+    ],
+)
+def test_names_of_gpus(words: str, gpu: str | None) -> None:
+    assert gpu_of(Row({"gpu": words})) == gpu
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words", "gigabits", "kind"),
+    [
+        ("a100-sxm-80gb", "8x200Gb HDR IB per node", 200, "infiniband"),
+        ("a100-sxm-80gb", "1600 Gb/s node-node (RoCE)", 200, "roce"),
+        ("a100-sxm-80gb", "800 Gb/s per node (4x200Gb HDR IB), NVLink 150 GB/s", 100, "infiniband"),
+        ("a100-sxm-80gb", "", 200, "infiniband"),
+        ("h100-sxm", "400 Gb/s per GPU", 400, "infiniband"),
+        ("h100-sxm", "EFA 3200 Gbps", 400, "infiniband"),
+        ("a100-pcie-80gb", "", 100, "infiniband"),
+    ],
+)
+def test_networks(gpu: str, words: str, gigabits: float, kind: str) -> None:
+    network = cluster_of(
+        Row({"interconnect": words, "gpus_per_node": "8"}), gpu, 16, Notes()
+    ).links.inter_node
+    assert network is not None
+    assert network.bandwidth * 8 / 1e9 == pytest.approx(gigabits)
+    assert network.kind == kind
+
+
+def test_pcie_takes_the_place_of_nvlink() -> None:
+    row = Row({"interconnect": "PCIe only", "gpus_per_node": "8"})
+    assert cluster_of(row, "h100-sxm", 8, Notes()).links.intra_node.bandwidth == 64e9
+    assert cluster_of(row, "t4", 8, Notes()).links.intra_node.bandwidth == 8e9
