@@ -31,7 +31,7 @@ def ask(
 ) -> Question:
     """A question completed: its stack (default: our own here and on CPUs, Megatron Core on clusters) and its profile.
 
-    The profile is the one given, or the cluster's own, or the catalogue's nearest (`nearest_profile`). Where it measured
+    The profile is the one given, the cluster's own, or the catalogue's nearest (`nearest_profile`). Where it measured
     peak, bandwidth or links of a machine without a datasheet, they take the place of the cluster's: its other constants
     are shares of them.
 

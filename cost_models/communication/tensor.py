@@ -50,10 +50,11 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     once = np.where(sp, gather + scatter, reduce)
     keeps_gathered = question.stack.saves_gathered_activations
     none = np.zeros(len(columns))
+    regions = 1 if question.model.parallel_block else 2
     return TensorSeconds(
-        block_forward=2 * once,
-        block_backward=2 * once,
-        block_regather=none if keeps_gathered else np.where(sp, 2 * gather, none),
+        block_forward=regions * once,
+        block_backward=regions * once,
+        block_regather=none if keeps_gathered else np.where(sp, regions * gather, none),
         embedding_forward=np.where(sp, scatter, reduce),
         embedding_backward=np.where(sp, gather, none),
         head_forward=np.where(sp, gather, none),

@@ -116,7 +116,9 @@ def _attention_seconds(question: Question, columns: LayoutColumns, device: Devic
         return core.forward, core.backward
     sequence = question.training.sequence_length
     flops = 4.0 * columns.tokens(sequence) * sequence * question.model.query_size / columns.tp
-    executed = flops / 2 * (1 + _FLASH_BLOCK / sequence)  # the masked half is skipped block by block
+    seen = question.model.attended(sequence) / sequence
+    unmasked = seen * (1 - seen / 2) + _FLASH_BLOCK / sequence / 2  # the rest is skipped block by block
+    executed = flops * np.minimum(1.0, unmasked)
     least = device.profile.kernel_seconds * columns.cp  # a ring calls it once a step
     forward = executed / (device.peak * device.attention.forward)
     backward = _FLASH_BACKWARD_PRODUCTS * executed / (device.peak * device.attention.backward)

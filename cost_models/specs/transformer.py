@@ -59,6 +59,10 @@ class TransformerSpec(Spec):
     """Bias on the MLP's matrices."""
     qk_norm: bool = False
     """A norm over each query and key head (Qwen3)."""
+    parallel_block: bool = False
+    """Attention and MLP read one norm's output side by side and are added together (GPT-J, PaLM, MegaScale)."""
+    attention_window: PositiveInt | None = None
+    """Tokens that a query looks back over (sliding window); None: all before it."""
     vocab_multiple: PositiveInt = 1
     """The vocabulary is padded to a multiple of this × tp (Megatron: 128)."""
     source: str = ""
@@ -103,3 +107,7 @@ class TransformerSpec(Spec):
     def kv_size(self) -> int:
         """Width of all key (or value) heads together."""
         return self.num_kv_heads * self.head_dim
+
+    def attended(self, sequence_length: int) -> int:
+        """Keys that a query of a long sequence sees, the causal mask apart."""
+        return min(sequence_length, self.attention_window or sequence_length)

@@ -64,6 +64,11 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
         "max_positions": row.count("seq_len") or 2048,
         "tied_embeddings": row.flag("tied_embeddings") if row.text("tied_embeddings") else not gated,
     }
+    if re.search(r"\bptb\b|parallel (transformer )?block", words := row.text("framework").lower()):
+        fields["parallel_block"] = True
+    if re.search(r"\bswa\b|sliding", words):
+        fields["attention_window"] = max(1, (row.count("seq_len") or 2048) // 2)
+        notes.assume("attention over a window of half the sequence")
     if gated or row.count("kv_heads") not in (None, heads) or activation == "squared-relu":
         norm = "rmsnorm" if gated else "layernorm"
         fields |= {"norm": norm, "positions": "rotary", "attention_bias": False, "mlp_bias": False}

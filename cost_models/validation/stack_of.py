@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cost_models.specs import catalog
-from cost_models.specs.stack import StackSpec
+from cost_models.specs.stack import STORES_SCORES, StackSpec
 from cost_models.validation.notes import Notes
 from cost_models.validation.rows import Row
 
@@ -60,8 +60,9 @@ def _named(row: Row, notes: Notes) -> str:
         family = "megatron" if split else "fsdp"
         notes.assume(f"{words or 'an unnamed framework'} works as {family}")
     if family == "megatron":
-        old = _attention(row) in (None, "fused-softmax", "unfused") and (_year(row) or 2021) < 2023
-        return "megatron-2021" if old else "megatron-core"
+        stored = _attention(row) in (None, *STORES_SCORES)
+        year = _year(row) or (2021 if stored else 2023)
+        return "megatron-2021" if year < 2023 else "megatron-2023" if year == 2023 else "megatron-core"
     return family
 
 

@@ -51,7 +51,7 @@ def forward_flops(model: TransformerSpec, sequence_length: int, tp: int = 1) -> 
     matrices = h * (q + 2 * kv) + q * h + (up + 1) * h * model.ffn_hidden_size
     return ForwardFlops(
         block_matrices=2.0 * sequence_length * matrices,
-        block_attention=4.0 * sequence_length**2 * q,
+        block_attention=4.0 * sequence_length * model.attended(sequence_length) * q,
         head=2.0 * sequence_length * h * float(padded_vocabulary(model, tp)),
     )
 

@@ -58,7 +58,7 @@ def parameters(model: TransformerSpec, tp: npt.NDArray[np.int64]) -> Parameters:
     return Parameters(
         attention=attention,
         mlp=mlp,
-        norms=2 * norm * ones,
+        norms=(1 if model.parallel_block else 2) * norm * ones,
         embedding=vocabulary + positions,
         final_norm=norm * ones,
         head_matrix=vocabulary,

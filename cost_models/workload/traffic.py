@@ -46,8 +46,9 @@ def block_traffic(question: Question, columns: LayoutColumns) -> Traffic:
     drops = 4.0 if dropout and not stack.fused_elementwise else 0.0
     mask = 2.0 * outside if dropout else np.zeros(tokens.shape)
     # A residual addition reads two and writes one, forward and on the gradients' way back.
-    outside_forward = 2 * norm.forward + element * (_TWO_ADDITIONS + drops)
-    outside_backward = 2 * norm.backward + element * (_TWO_ADDITIONS + (4.0 if dropout else 0.0))
+    norms, added = (1, _THREE_TERMS) if model.parallel_block else (2, _TWO_ADDITIONS)
+    outside_forward = norms * norm.forward + element * (added + drops)
+    outside_backward = norms * norm.backward + element * (added + (4.0 if dropout else 0.0))
     return Traffic(
         forward_bytes=outside_forward * outside
         + element * (activation.forward * inner + rotary * heads)
@@ -55,12 +56,13 @@ def block_traffic(question: Question, columns: LayoutColumns) -> Traffic:
         backward_bytes=outside_backward * outside
         + element * (activation.backward * inner + rotary * heads)
         + mask,
-        forward_kernels=3.0 + 2 * norm.kernels + activation.kernels + min(rotary, _FUSED_ROTARY),
-        backward_kernels=5.0 + 2 * norm.kernels + activation.kernels + min(rotary, _FUSED_ROTARY),
+        forward_kernels=3.0 + norms * norm.kernels + activation.kernels + min(rotary, _FUSED_ROTARY),
+        backward_kernels=5.0 + norms * norm.kernels + activation.kernels + min(rotary, _FUSED_ROTARY),
     )
 
 
 _TWO_ADDITIONS = 6.0
+_THREE_TERMS = 4.0
 _FUSED_ROTARY = 2.0
 _EAGER_ROTARY = 10.0
 """Two products with a rotated copy between and a sum, in the elements' type or in complex fp32: as many bytes."""
