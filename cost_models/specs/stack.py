@@ -63,6 +63,8 @@ class StackSpec(Spec):
     context_parallel: Literal["ring", "all-gather", "all-to-all"] = "ring"
     """How ranks that share a sequence get one another's keys and values: passed round behind attention, gathered
     before it, or by trading tokens for heads (Ulysses)."""
+    overlap_expert_exchange: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the exchange of tokens between experts that is hidden behind other work."""
     zero3_gathers_every_microbatch: bool = True
     """ZeRO-3 gathers weights again for each microbatch (reshard after forward)."""
     unsharded_gradients_until_sync: bool = False
