@@ -46,6 +46,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     experts = state_bytes(question, columns, experts=True)
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     kept = activation_bytes(question, columns)
+    fp8_copies = _fp8_weight_bytes(question, columns)
     boundaries = boundary_bytes(question, columns)
     working = _working(question, columns, states, experts, counts, kept)
     head_live, head_working = _head(question, columns, kept, working)
@@ -54,7 +55,9 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     always_gathered = states.gathered if question.stack.fully_shard else 0.0
     return MemoryTerms(
         static={"buffers": boundaries.every_rank},
-        layer_static=_joined(_held(states, counts.block, 0.0), _held(experts, counts.experts, 0.0)),
+        layer_static=_joined(
+            _held(states, counts.block, fp8_copies), _held(experts, counts.experts, fp8_copies)
+        ),
         layer_activation={"activations": kept.block},
         layer_update=_joined(_updated(states, counts.block), _updated(experts, counts.experts)),
         embedding_static=_held(states, counts.embedding, always_gathered)
@@ -72,6 +75,12 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
 def total(term: Term) -> Array:
     """Sum of the parts."""
     return sum((term[part] for part in MEMORY_PARTS if part in term), start=np.zeros(1))
+
+
+def _fp8_weight_bytes(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) bytes per parameter of a block of copies for products in fp8; ZeRO-3 makes them as it gathers."""
+    fp8 = question.training.precision == "fp8"
+    return np.where(columns.zero <= 2, question.stack.fp8_weight_bytes if fp8 else 0.0, 0.0)
 
 
 def _joined(one: Term, other: Term) -> Term:

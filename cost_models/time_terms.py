@@ -109,7 +109,7 @@ def time_terms(question: Question, columns: LayoutColumns) -> TimeTerms:
         device=device,
         groups=groups,
         block=block,
-        ends=end_seconds(question, columns, device),
+        ends=end_seconds(question, columns, device_of(question, wide=True)),
         tensor=tensor_seconds(question, columns, groups.tp),
         context=context_seconds(question, columns, groups.cp, block.core_forward, block.core_backward),
         experts=expert_seconds(question, columns, groups),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.compute.device import Device
+from cost_models.compute.device import Device, device_of
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.compute.measured_operators import (
     accumulation_seconds,
@@ -58,7 +58,9 @@ def block_seconds(question: Question, columns: LayoutColumns, device: Device) ->
     tokens = columns.tokens(question.training.sequence_length)
     tp = columns.tp.astype(np.float64)
     matrix_forward, matrix_backward = matrix_seconds(question, columns, device)
-    attention_forward, attention_backward = _attention_seconds(question, columns, device)
+    attention_forward, attention_backward = _attention_seconds(
+        question, columns, device_of(question, wide=True)
+    )
     others_forward, others_backward = _other_operators(question, columns, device)
     forward = matrix_forward + attention_forward + others_forward
     return BlockSeconds(

@@ -1,11 +1,17 @@
-"""Matrix products of a block, forward and backward: projections, MLP, and the grouped products of experts."""
+"""Matrix products of a block, forward and backward: projections, MLP, and the grouped products of experts.
+
+In fp8 every product is preceded by the cast of what is new in it: forward its input, backward the gradient of its
+output, each read in 16 bits and written twice, as it is and transposed (the product towards the weight wants both
+operands the other way round; NVIDIA Transformer Engine). Weights are cast once a step, which is left out, and so are
+scaling factors, whatever the recipe.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.compute.device import Device
+from cost_models.compute.device import Device, device_of
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
@@ -69,7 +75,7 @@ def _mixture_seconds(
     widths = (model.moe_ffn_hidden_size / columns.etp, model.shared_expert_ffn_hidden_size / columns.tp)
     router: Shapes = ((float(model.num_experts), float(model.hidden_size)),)
     parts = [
-        _twice(router, routed.own_tokens, device),
+        _twice(router, routed.own_tokens, device_of(question, wide=True)),
         _twice(_mlp(model, widths[0]), rows, device, routed.local_experts),
     ]
     if model.shared_expert_ffn_hidden_size:
@@ -84,6 +90,7 @@ def forward_seconds(shapes: Shapes, rows: Array, device: Device, batch: Array | 
     for n, k in shapes:
         out, inner = np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64)
         seconds = seconds + gemm_seconds(rows, out, inner, device, batch)
+        seconds = seconds + _cast_seconds(rows * inner * batch, device)
     return seconds
 
 
@@ -94,4 +101,13 @@ def _twice(shapes: Shapes, rows: Array, device: Device, batch: Array | float = 1
         out, inner = np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64)
         backward = backward + gemm_seconds(rows, inner, out, device, batch)
         backward = backward + gemm_seconds(inner, out, rows, device, batch)
+        backward = backward + _cast_seconds(rows * out * batch, device)
     return forward_seconds(shapes, rows, device, batch), backward
+
+
+def _cast_seconds(elements: Array, device: Device) -> Array | float:
+    """(N,) seconds to bring elements into the operands' type, in two orders; nothing where they have it."""
+    if device.operand_bytes == device.element_bytes:
+        return 0.0
+    moved = elements * (device.element_bytes + 2 * device.operand_bytes)
+    return device.profile.kernel_seconds + moved / device.memory_rate

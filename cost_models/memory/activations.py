@@ -96,12 +96,16 @@ def _kept_inside(
         heads = heads + outside / model.hidden_size * 2 * (latent.kv_rank + (latent.query_rank or 0))
     up = 2 if model.gated_mlp else 1
     kept = up + 1 if stack.fused_elementwise else 2 * up
-    mlp = entrance + kept * inner_elements(question, columns)
-    if (
-        routed := mixture(question, columns)
-    ) is not None:  # copies on their way into the experts and out of them
-        mlp = mlp + model.moe_share * model.hidden_size * (routed.rows + routed.sent)
-    return element * (entrance + heads), element * mlp
+    inner = inner_elements(question, columns)
+    fp8 = stack.fp8_saves_inputs and question.training.precision == "fp8"
+    multiplied = question.training.operand_bytes if fp8 else element  # an element of what a product takes in
+    attention = multiplied * entrance + element * heads
+    if fp8:  # the core keeps its output in 16 bits besides
+        attention = attention + multiplied * tokens * model.attended_size / columns.tp
+    mlp = multiplied * (entrance + inner) + element * (kept - 1) * inner
+    if (routed := mixture(question, columns)) is not None:  # copies into the experts, and out of them
+        mlp = mlp + model.moe_share * model.hidden_size * (multiplied * routed.rows + element * routed.sent)
+    return attention, mlp
 
 
 def _eager(question: Question) -> bool:
