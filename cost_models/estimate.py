@@ -38,10 +38,10 @@ class Estimate:
     microbatches: int
     step_seconds: float
     time: Breakdown
-    """Parts of the step on its busiest rank: compute, recompute, tp_comm, cp_comm, pp_comm, dp_comm, optimizer, host,
-    jitter, bubble. Communication is what is exposed; they sum to `step_seconds`."""
+    """Parts of the busiest rank: compute, recompute, tp_comm, cp_comm, ep_comm, pp_comm, dp_comm, optimizer,
+    host, jitter, bubble. Communication is what is exposed; they sum to `step_seconds`."""
     hidden_comm: Breakdown
-    """Communication behind compute, not part of the step: tp_comm, cp_comm, dp_comm."""
+    """Communication behind compute, not part of the step: tp_comm, cp_comm, ep_comm, dp_comm."""
     rank_memory: tuple[Breakdown, ...]
     """For each pipeline rank: weights, gradients, optimizer, activations, working, buffers, reserved."""
     memory_limit: float

@@ -13,6 +13,7 @@ from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import RECOMPUTE_POLICIES, SCHEDULES
+from cost_models.workload.mixture import mixture
 from cost_models.workload.parameters import Parameters, parameters
 
 Array = npt.NDArray[np.float64]
@@ -42,19 +43,23 @@ class MemoryTerms:
 def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     """All memory coefficients for N layouts at once."""
     states = state_bytes(question, columns)
-    counts = parameters(question.model, columns.tp)
+    experts = state_bytes(question, columns, experts=True)
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     kept = activation_bytes(question, columns)
+    fp8_copies = _fp8_weight_bytes(question, columns)
     boundaries = boundary_bytes(question, columns)
-    working = _working(question, columns, states, counts, kept)
+    working = _working(question, columns, states, experts, counts, kept)
     head_live, head_working = _head(question, columns, kept, working)
     shared_head = question.model.tied_embeddings & (columns.pp == 1)
     head = counts.final_norm + np.where(shared_head, 0.0, counts.head_matrix)
     always_gathered = states.gathered if question.stack.fully_shard else 0.0
     return MemoryTerms(
         static={"buffers": boundaries.every_rank},
-        layer_static=_held(states, counts.block, 0.0),
+        layer_static=_joined(
+            _held(states, counts.block, fp8_copies), _held(experts, counts.experts, fp8_copies)
+        ),
         layer_activation={"activations": kept.block},
-        layer_update=_updated(states, counts.block),
+        layer_update=_joined(_updated(states, counts.block), _updated(experts, counts.experts)),
         embedding_static=_held(states, counts.embedding, always_gathered)
         | {"buffers": boundaries.first_rank},
         embedding_activation={"activations": kept.embedding},
@@ -70,6 +75,17 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
 def total(term: Term) -> Array:
     """Sum of the parts."""
     return sum((term[part] for part in MEMORY_PARTS if part in term), start=np.zeros(1))
+
+
+def _fp8_weight_bytes(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) bytes per parameter of a block of copies for products in fp8; ZeRO-3 makes them as it gathers."""
+    fp8 = question.training.precision == "fp8"
+    return np.where(columns.zero <= 2, question.stack.fp8_weight_bytes if fp8 else 0.0, 0.0)
+
+
+def _joined(one: Term, other: Term) -> Term:
+    """Two terms of the same parts, added."""
+    return {part: one[part] + other[part] for part in one}
 
 
 def _updated(states: StateBytes, module_parameters: Array) -> Term:
@@ -90,25 +106,34 @@ def _held(states: StateBytes, module_parameters: Array, gathered: Array | float)
 
 
 def _working(
-    question: Question, columns: LayoutColumns, states: StateBytes, counts: Parameters, kept: ActivationBytes
+    question: Question,
+    columns: LayoutColumns,
+    states: StateBytes,
+    experts: StateBytes,
+    counts: Parameters,
+    kept: ActivationBytes,
 ) -> Array:
     """(N, P) largest temporary set of one block: what is recomputed, gradients on their way, gathered weights.
 
     The widest moment of the backward pass holds the gradient of the residual stream, that of the MLP's inner activation
     and, unless products add into the gradient buffer themselves, that of the matrix between. ZeRO-3 holds weights of
-    the block at work, and ZeRO-2 and 3 its full gradient once more while it is scattered.
+    the block at work, and ZeRO-2 and 3 its full gradient once more while it is scattered. A mixture also holds the
+    gradient of the copies that its experts work on.
     """
     model, training = question.model, question.training
     tokens = columns.tokens(training.sequence_length)
-    inner = tokens * model.ffn_hidden_size / columns.tp
+    inner, copies = tokens * model.ffn_hidden_size / columns.tp, np.zeros(len(columns))
+    if (routed := mixture(question, columns)) is not None:
+        inner, copies = np.maximum(inner, routed.inner), routed.rows * model.hidden_size
     matrix = model.hidden_size * model.ffn_hidden_size / columns.tp
     new_gradient = np.zeros(len(columns)) if question.stack.fused_gradient_accumulation else matrix
     widest = np.maximum(inner + new_gradient, 2 * inner if model.gated_mlp else 0.0)
-    in_flight = training.element_bytes * (tokens * model.hidden_size + widest)
+    in_flight = training.element_bytes * (tokens * model.hidden_size + widest + copies)
     recomputed: Array = kept.block[:, :1] - kept.block
     selective = RECOMPUTE_POLICIES.index("selective")  # runs attention again once the MLP is done with
     recomputed[:, selective] = np.maximum(0.0, recomputed[:, selective] - kept.mlp)
-    gathered, scattered = states.gathered * counts.block, states.scattering * counts.block
+    gathered = states.gathered * counts.block + experts.gathered * counts.experts
+    scattered = states.scattering * counts.block + experts.scattering * counts.experts
     if not question.stack.fully_shard:
         working: Array = recomputed + (in_flight + gathered + scattered)[:, None]
         return working

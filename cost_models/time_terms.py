@@ -13,6 +13,7 @@ import numpy.typing as npt
 from cost_models.communication.collectives import point_to_point_seconds
 from cost_models.communication.context import ContextSeconds, context_seconds
 from cost_models.communication.data import DataSeconds, data_seconds, exposed
+from cost_models.communication.expert import expert_seconds
 from cost_models.communication.pipeline import boundary_seconds
 from cost_models.communication.tensor import TensorSeconds, tensor_seconds
 from cost_models.communication.topology import AxisGroups, axis_groups
@@ -34,13 +35,14 @@ TIME_PARTS = (
     "recompute",
     "tp_comm",
     "cp_comm",
+    "ep_comm",
     "pp_comm",
     "dp_comm",
     "optimizer",
     "host",
     "jitter",
 )
-HIDDEN_PARTS = ("tp_hidden", "cp_hidden", "dp_hidden")
+HIDDEN_PARTS = ("tp_hidden", "cp_hidden", "ep_hidden", "dp_hidden")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,11 @@ class _Pieces:
     ends: EndSeconds
     tensor: TensorSeconds
     context: ContextSeconds
+    experts: Array
+    """Exchange of tokens between experts, one pass of one block."""
     counts: Parameters
+    block_data: DataSeconds
+    """Data-parallel seconds of one block, its experts over the ranks that hold the same."""
 
     def data(self, module_parameters: Array) -> DataSeconds:
         """Data-parallel seconds of one module."""
@@ -96,16 +102,19 @@ def time_terms(question: Question, columns: LayoutColumns) -> TimeTerms:
     device = device_of(question)
     groups = axis_groups(question.cluster, columns)
     block = block_seconds(question, columns, device)
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     pieces = _Pieces(
         question=question,
         columns=columns,
         device=device,
         groups=groups,
         block=block,
-        ends=end_seconds(question, columns, device),
+        ends=end_seconds(question, columns, device_of(question, wide=True)),
         tensor=tensor_seconds(question, columns, groups.tp),
         context=context_seconds(question, columns, groups.cp, block.core_forward, block.core_backward),
-        counts=parameters(question.model, columns.tp),
+        experts=expert_seconds(question, columns, groups),
+        counts=counts,
+        block_data=_block_data(question, columns, groups, counts),
     )
     ends, tensor = pieces.ends, pieces.tensor
     hands_on = boundary_seconds(question, columns, groups)
@@ -130,6 +139,16 @@ def time_terms(question: Question, columns: LayoutColumns) -> TimeTerms:
     return TimeTerms(**{name: _with_jitter(term, slowdown) for name, term in terms.items()})
 
 
+def _block_data(
+    question: Question, columns: LayoutColumns, groups: AxisGroups, counts: Parameters
+) -> DataSeconds:
+    """Gradients and weights of one block: experts have fewer replicas than the rest."""
+    shared = data_seconds(question, columns, groups.data, counts.block)
+    if not question.model.has_experts:
+        return shared
+    return shared + data_seconds(question, columns, groups.experts, counts.experts)
+
+
 def total(term: Term) -> Array:
     """Sum of the parts that take time of their own."""
     return sum((term[part] for part in TIME_PARTS if part in term), start=np.zeros(1))
@@ -138,18 +157,22 @@ def total(term: Term) -> Array:
 def _layer_forward(pieces: _Pieces) -> Term:
     """One block forward: compute, exposed tensor-parallel and gather time, and launches that outlast the device."""
     block, tensor, context = pieces.block, pieces.tensor, pieces.context
-    data = pieces.data(pieces.counts.block)
+    data, experts = pieces.block_data, pieces.experts
     gather = exposed(data.forward_gather, block.forward, overlapped=True)
     shown = 1.0 - pieces.question.stack.overlap_tensor_parallel
-    device_seconds = block.forward + shown * tensor.block_forward + context.forward + gather
+    apart = 1.0 - pieces.question.stack.overlap_expert_exchange
+    exchanged = context.forward + apart * experts
+    device_seconds = block.forward + shown * tensor.block_forward + exchanged + gather
     return {
         "compute": block.forward,
         "tp_comm": shown * tensor.block_forward,
         "cp_comm": context.forward,
+        "ep_comm": apart * experts,
         "dp_comm": gather,
         "host": _host(pieces, device_seconds, passes=1.0),
         "tp_hidden": (1 - shown) * tensor.block_forward,
         "cp_hidden": context.forward_hidden,
+        "ep_hidden": (1 - apart) * experts,
         "dp_hidden": data.forward_gather - gather,
     }
 
@@ -158,7 +181,7 @@ def _layer_backward(pieces: _Pieces) -> Term:
     """One block backward under each policy; what is recomputed repeats its communication too."""
     question, block, tensor, context = pieces.question, pieces.block, pieces.tensor, pieces.context
     none, n = pieces.none, len(pieces.columns)
-    data = pieces.data(pieces.counts.block)
+    data = pieces.block_data
     recompute = block.recomputed
     repeated = np.stack([none, none, tensor.block_forward], axis=-1)
     shown = 1.0 - question.stack.overlap_tensor_parallel
@@ -168,7 +191,10 @@ def _layer_backward(pieces: _Pieces) -> Term:
     tensor_exposed = shown * (tensor.block_backward[:, None] + repeated) + regather[:, None]
     attends_again = np.array([0.0, 1.0, 1.0])  # both policies run the attention core once more
     context_exposed = context.backward[:, None] + context.forward[:, None] * attends_again
-    device_seconds = (block.backward + data_exposed)[:, None] + recompute + tensor_exposed + context_exposed
+    apart = 1.0 - question.stack.overlap_expert_exchange
+    exchanged = pieces.experts[:, None] * np.array([1.0, 1.0, 2.0])  # with the block its exchange is repeated
+    device_seconds = (block.backward + data_exposed)[:, None] + recompute + tensor_exposed
+    device_seconds = device_seconds + context_exposed + apart * exchanged
     hidden = tensor.block_backward[:, None] + repeated + tensor.block_regather[:, None] - tensor_exposed
     passes = np.array(
         [1.0, 1.0, 2.0]
@@ -179,10 +205,12 @@ def _layer_backward(pieces: _Pieces) -> Term:
         "recompute": recompute,
         "tp_comm": tensor_exposed,
         "cp_comm": context_exposed,
+        "ep_comm": apart * exchanged,
         "dp_comm": data_exposed[:, None] * every,
         "host": _host(pieces, device_seconds, passes=passes),
         "tp_hidden": hidden,
         "cp_hidden": context.backward_hidden[:, None] + context.forward_hidden[:, None] * attends_again,
+        "ep_hidden": (1 - apart) * exchanged,
         "dp_hidden": (communicated - data_exposed)[:, None] * every,
     }
 
@@ -201,7 +229,7 @@ def _sync(pieces: _Pieces) -> dict[str, Term]:
     """Gradients still to be reduced after the last backward of a rank."""
     overlapped = pieces.question.stack.overlap_gradient_reduce
     counts, columns = pieces.counts, pieces.columns
-    layer = pieces.data(counts.block).step_reduce
+    layer = pieces.block_data.step_reduce
     layer_shown = exposed(layer, pieces.block.backward, overlapped=overlapped)
     embedding = pieces.data(counts.embedding).step_reduce
     head = pieces.data(_head_parameters(pieces)).step_reduce
@@ -223,32 +251,44 @@ def _optimizer(pieces: _Pieces) -> dict[str, Term]:
     Per parameter it reads gradient, moments and (master) weight and writes all but the gradient. The gradient norm
     reads the gradients once more, averaging over replicas reads and writes them, a buffer that stays is zeroed.
     """
-    question, columns, device = pieces.question, pieces.columns, pieces.device
-    states = state_bytes(question, columns)
-    sharded = np.where(columns.zero >= 1, columns.shard, 1)
-    gradient = STATE_BYTES[gradient_dtype(question)]
-    buffered = question.stack.gradient_buffer & (columns.zero <= 1)
-    passes = 2 + np.where(columns.replicas > 1, 2, 0) + np.where(buffered, sharded, 0)
-    touched = (
-        passes * gradient / sharded + 2 * states.optimizer + 2 * question.training.element_bytes / sharded
-    )
+    columns, device, counts = pieces.columns, pieces.device, pieces.counts
+    touched = _touched_bytes(pieces, experts=False)
+    head = _head_parameters(pieces)
+    block_bytes = counts.block * touched
+    if pieces.question.model.has_experts:
+        block_bytes = block_bytes + counts.experts * _touched_bytes(pieces, experts=True)
 
-    def term(module: Array, window: Array) -> Term:
-        gather = pieces.data(module).step_gather
-        shown = exposed(gather, window, overlapped=question.stack.overlap_parameter_gather)
+    def term(updated_bytes: Array, gather: Array, window: Array) -> Term:
+        shown = exposed(gather, window, overlapped=pieces.question.stack.overlap_parameter_gather)
         return {
-            "optimizer": module * touched / device.optimizer_rate,
+            "optimizer": updated_bytes / device.optimizer_rate,
             "dp_comm": shown,
             "dp_hidden": gather - shown,
         }
 
-    counts = pieces.counts
     return {
-        "layer_optimizer": term(counts.block, pieces.block.forward),
-        "embedding_optimizer": term(counts.embedding, pieces.none),
-        "head_optimizer": term(_head_parameters(pieces), pieces.block.forward),
+        "layer_optimizer": term(block_bytes, pieces.block_data.step_gather, pieces.block.forward),
+        "embedding_optimizer": term(
+            counts.embedding * touched, pieces.data(counts.embedding).step_gather, pieces.none
+        ),
+        "head_optimizer": term(head * touched, pieces.data(head).step_gather, pieces.block.forward),
         "rank_optimizer": {"optimizer": np.full(len(columns), device.profile.kernel_seconds)},
     }
+
+
+def _touched_bytes(pieces: _Pieces, *, experts: bool) -> Array:
+    """(N,) bytes that a step reads and writes for each parameter of the rank."""
+    question, columns = pieces.question, pieces.columns
+    states = state_bytes(question, columns, experts=experts)
+    shard, copies = columns.shard, columns.replicas
+    if experts:
+        shard, copies = columns.expert_shard, columns.expert_replicas
+    sharded = np.where(columns.zero >= 1, shard, 1)
+    gradient = STATE_BYTES[gradient_dtype(question)]
+    buffered = question.stack.gradient_buffer & (columns.zero <= 1)
+    passes = 2 + np.where(copies > 1, 2, 0) + np.where(buffered, sharded, 0)
+    touched: Array = passes * gradient / sharded + 2 * states.optimizer
+    return touched + 2 * question.training.element_bytes / sharded
 
 
 def _head_parameters(pieces: _Pieces) -> Array:

@@ -149,6 +149,24 @@ def _no_experts(question: Question, layout: Layout) -> Words:
     return Words(f"{what} shares experts, and model `{question.model.name}` has none", "leave it out")
 
 
+def _expert_splits(question: Question, layout: Layout) -> Words:
+    width = question.model.moe_ffn_hidden_size
+    return Words(
+        f"`etp{layout.expert_tp}` splits {width:,} columns of an expert", "`etp1` leaves experts whole"
+    )
+
+
+def _experts_split(question: Question, layout: Layout) -> Words:
+    count = question.model.num_experts
+    return Words(f"`ep{layout.ep}` shares {count} experts", _degrees("ep", count, count))
+
+
+def _expert_groups_divide(question: Question, layout: Layout) -> Words:
+    ranks, together = layout.tp * layout.replicas, layout.ep * layout.expert_tp
+    what = f"ep{layout.ep} x etp{layout.expert_tp} = {together:,} ranks hold the experts of a block"
+    return Words(f"{what}; tp x cp x dp has {ranks:,}", "they must divide it")
+
+
 def _chunks_need_a_pipeline(question: Question, layout: Layout) -> Words:
     return Words(f"`vpp{layout.vpp}` interleaves chunks over pp, which is 1 here", "leave out `vpp`")
 
@@ -205,8 +223,30 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="tp divides the MLP",
-        broken=lambda q, x: q.model.ffn_hidden_size % x.tp != 0,
+        broken=lambda q, x: (q.model.moe_share < 1) & (q.model.ffn_hidden_size % x.tp != 0),
         sentence=_splits(lambda model: model.ffn_hidden_size, "columns of the MLP"),
+    ),
+    Rule(
+        name="tp divides the shared experts",
+        broken=lambda q, x: q.model.shared_expert_ffn_hidden_size % x.tp != 0,
+        sentence=_splits(lambda model: model.shared_expert_ffn_hidden_size, "columns of the shared experts"),
+    ),
+    Rule(
+        name="etp divides an expert",
+        broken=lambda q, x: q.model.has_experts & (q.model.moe_ffn_hidden_size % x.etp != 0),
+        sentence=_expert_splits,
+    ),
+    Rule(
+        name="ep divides the experts",
+        broken=lambda q, x: q.model.has_experts & (q.model.num_experts % x.ep != 0),
+        sentence=_experts_split,
+    ),
+    Rule(
+        name="expert groups divide the ranks of a stage",
+        broken=lambda q, x: (
+            q.model.has_experts & (np.fmod(_product(x.tp, x.cp, x.dp), _product(x.ep, x.etp)) != 0)
+        ),
+        sentence=_expert_groups_divide,
     ),
     Rule(
         name="every stage has a block",
@@ -267,7 +307,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="experts are for a mixture",
-        broken=lambda q, x: (x.ep > 1) | (x.etp != x.tp),
+        broken=lambda q, x: (not q.model.has_experts) & ((x.ep > 1) | (x.etp != x.tp)),
         sentence=_no_experts,
     ),
     Rule(

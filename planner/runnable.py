@@ -25,6 +25,14 @@ def _hybrid(question: Question, layout: Layout) -> Words:
     return Words(what, "leave out `shard`")
 
 
+def _experts(question: Question, layout: Layout) -> Words:
+    return Words(f"the executor cannot train a mixture of experts (`{question.model.name}`) yet")
+
+
+def _latent(question: Question, layout: Layout) -> Words:
+    return Words(f"the executor cannot train latent attention (`{question.model.name}`) yet")
+
+
 RUNNABLE: tuple[Rule, ...] = (
     Rule(
         name="a precision the executor has",
@@ -32,10 +40,12 @@ RUNNABLE: tuple[Rule, ...] = (
         sentence=_precision,
     ),
     Rule(name="whole sequences", broken=lambda q, x: x.cp > 1, sentence=_context),
+    Rule(name="one shard group", broken=lambda q, x: x.shard != x.replicas, sentence=_hybrid),
+    Rule(name="dense MLPs", broken=lambda q, x: (x.tp > 0) & q.model.has_experts, sentence=_experts),
     Rule(
-        name="one shard group",
-        broken=lambda q, x: x.shard != x.replicas,
-        sentence=_hybrid,
+        name="plain attention",
+        broken=lambda q, x: (x.tp > 0) & (q.model.latent_attention is not None),
+        sentence=_latent,
     ),
 )
 

@@ -158,6 +158,7 @@ def _matrices(
         attention=KernelShare(forward=1.0, backward=1.0),
         sm_count=gpu.sm_count,
         element_bytes=1.0,
+        operand_bytes=_ELEMENT_BYTES[precision],
         launches_ahead=gpu.kind != "cpu",
     )
     shapes = np.array([row.shape for row in chosen], dtype=np.float64)

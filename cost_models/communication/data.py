@@ -8,7 +8,7 @@ hides behind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,12 @@ class DataSeconds:
     """Gradients reduced once a step."""
     step_gather: Array
     """Updated weights gathered once a step (ZeRO-1/2)."""
+
+    def __add__(self, other: DataSeconds) -> DataSeconds:
+        """One after the other."""
+        return DataSeconds(
+            **{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
+        )
 
 
 def data_seconds(

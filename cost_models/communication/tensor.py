@@ -48,15 +48,25 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     scatter = reduce_scatter_seconds(message, group, profile)
     sp = columns.sp == 1
     once = np.where(sp, gather + scatter, reduce)
+    times = _mlp_share(question, sp) + (0 if question.model.parallel_block else 1)  # MLP, attention
     keeps_gathered = question.stack.saves_gathered_activations
     none = np.zeros(len(columns))
-    regions = 1 if question.model.parallel_block else 2
     return TensorSeconds(
-        block_forward=regions * once,
-        block_backward=regions * once,
-        block_regather=none if keeps_gathered else np.where(sp, regions * gather, none),
+        block_forward=times * once,
+        block_backward=times * once,
+        block_regather=none if keeps_gathered else np.where(sp, times * gather, none),
         embedding_forward=np.where(sp, scatter, reduce),
         embedding_backward=np.where(sp, gather, none),
         head_forward=np.where(sp, gather, none),
         head_backward=np.where(sp, scatter, reduce),
     )
+
+
+def _mlp_share(question: Question, sp: npt.NDArray[np.bool_]) -> Array:
+    """(N,) share of the blocks whose MLP communicates over tp.
+
+    With sequence parallelism routed experts take the tokens of each rank as they are; shared experts are an MLP.
+    """
+    model = question.model
+    routed_only = model.moe_share if model.shared_expert_ffn_hidden_size == 0 else 0.0
+    return np.where(sp, 1.0 - routed_only, 1.0)

@@ -5,6 +5,9 @@ tensor-parallel group is tp neighbours, a context-parallel group has stride tp, 
 cp · tp, a pipeline stride dp · cp · tp. Gradients are summed over context and data together, dp · cp ranks of
 stride tp; hybrid sharding cuts these into runs of `shard` ranks.
 
+Of the tp · cp · dp ranks of a stage the experts of a mixture take their own order: etp neighbours share an expert,
+ep groups of stride etp trade tokens, and what remains, of stride etp · ep, holds the same experts.
+
 This is the order of Megatron (megatron/core/parallel_state.py, "tp-cp-ep-dp-pp").
 """
 
@@ -81,6 +84,12 @@ class AxisGroups:
     pp: Groups
     data: ReplicaGroups
     """Over data and context parallelism together."""
+    ep: Groups
+    """Ranks that hold different experts of one block and trade tokens for them."""
+    etp: Groups
+    """Ranks that hold parts of the same experts."""
+    experts: ReplicaGroups
+    """Ranks that hold the same experts."""
 
     @property
     def dp(self) -> Groups:
@@ -95,11 +104,21 @@ def axis_groups(cluster: ClusterSpec, columns: LayoutColumns) -> AxisGroups:
     """
     ones = np.ones(len(columns), dtype=np.int64)
     world, replicas = columns.ranks, columns.replicas
+    tp = _groups(cluster, columns.tp, ones, world)
+    data = _replica_groups(cluster, replicas, columns.tp, columns.shard, world)
+    etp, experts = tp, data  # as the rest, unless there are degrees of their own
+    if ((columns.ep > 1) | (columns.etp != columns.tp)).any():
+        etp = _groups(cluster, columns.etp, ones, world)
+        stride, copies = columns.etp * columns.ep, columns.expert_replicas
+        experts = _replica_groups(cluster, copies, stride, columns.expert_shard, world)
     return AxisGroups(
-        tp=_groups(cluster, columns.tp, ones, world),
+        tp=tp,
         cp=_groups(cluster, columns.cp, columns.tp, world),
         pp=_groups(cluster, columns.pp, columns.tp * replicas, world),
-        data=_replica_groups(cluster, replicas, columns.tp, columns.shard, world),
+        data=data,
+        ep=_groups(cluster, columns.ep, columns.etp, world),
+        etp=etp,
+        experts=experts,
     )
 
 

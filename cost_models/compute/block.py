@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.compute.device import Device
+from cost_models.compute.device import Device, device_of
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.compute.measured_operators import (
     accumulation_seconds,
@@ -15,9 +15,11 @@ from cost_models.compute.measured_operators import (
     block_operators,
     has_measured_operators,
 )
+from cost_models.compute.products import forward_seconds, matrix_seconds, projections
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.stack import STORES_SCORES
+from cost_models.workload.mixture import inner_elements, routing_traffic
 from cost_models.workload.parameters import parameters
 from cost_models.workload.traffic import (
     Traffic,
@@ -52,14 +54,13 @@ class BlockSeconds:
 
 
 def block_seconds(question: Question, columns: LayoutColumns, device: Device) -> BlockSeconds:
-    """Roofline of every operator of the block.
-
-    Backward runs each product twice, towards the input and towards the weight.
-    """
+    """Roofline of every operator of the block."""
     tokens = columns.tokens(question.training.sequence_length)
     tp = columns.tp.astype(np.float64)
-    matrix_forward, matrix_backward = _matrix_seconds(question, tokens, tp, device)
-    attention_forward, attention_backward = _attention_seconds(question, columns, device)
+    matrix_forward, matrix_backward = matrix_seconds(question, columns, device)
+    attention_forward, attention_backward = _attention_seconds(
+        question, columns, device_of(question, wide=True)
+    )
     others_forward, others_backward = _other_operators(question, columns, device)
     forward = matrix_forward + attention_forward + others_forward
     return BlockSeconds(
@@ -72,37 +73,21 @@ def block_seconds(question: Question, columns: LayoutColumns, device: Device) ->
     )
 
 
-def _matrix_seconds(question: Question, tokens: Array, tp: Array, device: Device) -> tuple[Array, Array]:
-    """The four (gated: five, run as one wide product where the stack fuses) products of a block."""
-    model = question.model
-    h, f = float(model.hidden_size), model.ffn_hidden_size / tp
-    qkv = (model.query_size + 2 * model.kv_size) / tp
-    up = (2 if model.gated_mlp else 1) * f
-    forward, backward = np.zeros(tp.shape), np.zeros(tp.shape)
-    for n, k in ((qkv, h), (h, model.query_size / tp), (up, h), (h, f)):
-        columns_out, inner = np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64)
-        forward = forward + gemm_seconds(tokens, columns_out, inner, device)
-        backward = backward + gemm_seconds(tokens, inner, columns_out, device)
-        backward = backward + gemm_seconds(inner, columns_out, tokens, device)
-    return forward, backward
-
-
 def _recomputed(
     question: Question, tokens: Array, tp: Array, device: Device, forward: Array, core: Array
 ) -> Array:
     """(N, P): nothing, the attention core (or its whole submodule), the block.
 
-    A stack that stops early leaves out the last product of what it recomputes: nothing needs its output again.
+    A stack that stops early leaves out the last product of what it recomputes (in a mixture of the dense blocks only):
+    nothing needs its output again.
     """
     model, stack = question.model, question.stack
-    h, q, kv = np.asarray(float(model.hidden_size)), model.query_size / tp, model.kv_size / tp
-    out = gemm_seconds(tokens, h, q, device)
-    down = gemm_seconds(tokens, h, model.ffn_hidden_size / tp, device)
+    h = np.asarray(float(model.hidden_size))
     selective = core
     if stack.selective_drops == "block-attention":
-        selective = (
-            core + gemm_seconds(tokens, q + 2 * kv, h, device) + (0 if stack.recompute_stops_early else out)
-        )
+        around = projections(model, tp)[: -1 if stack.recompute_stops_early else None]
+        selective = core + forward_seconds(around, tokens, device)
+    down = (1 - model.moe_share) * gemm_seconds(tokens, h, model.ffn_hidden_size / tp, device)
     full = forward - (down if stack.recompute_stops_early else 0)
     return np.stack([np.zeros(tp.shape), selective, full], axis=-1)
 
@@ -115,7 +100,8 @@ def _attention_seconds(question: Question, columns: LayoutColumns, device: Devic
         core = attention_core(question, columns)
         return core.forward, core.backward
     sequence = question.training.sequence_length
-    flops = 4.0 * columns.tokens(sequence) * sequence * question.model.query_size / columns.tp
+    widths = (question.model.query_size + question.model.attended_size) / columns.tp
+    flops = 2.0 * columns.tokens(sequence) * sequence * widths
     seen = question.model.attended(sequence) / sequence
     unmasked = seen * (1 - seen / 2) + _FLASH_BLOCK / sequence / 2  # the rest is skipped block by block
     executed = flops * np.minimum(1.0, unmasked)
@@ -143,16 +129,20 @@ def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: D
 
 def _other_operators(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
     """Everything but products and the attention core, gradient accumulation included: measured curves, or bytes."""
-    weights = parameters(question.model, columns.tp).block
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    weights = counts.block + counts.experts
     if has_measured_operators(question):
         measured = block_operators(question, columns)
         return measured.forward, measured.backward + accumulation_seconds(question, columns, weights)
-    traffic = block_traffic(question, columns)
     accumulation = gradient_accumulation_bytes(question, columns) * weights
-    return (
-        _traffic_seconds(traffic, device, backward=False),
-        _traffic_seconds(traffic, device, backward=True) + accumulation / device.memory_rate,
+    moved = [block_traffic(question, columns, inner_elements(question, columns))]
+    if (routing := routing_traffic(question, columns)) is not None:
+        moved.append(routing)
+    forward, backward = (
+        np.sum([_traffic_seconds(traffic, device, backward=way) for traffic in moved], axis=0)
+        for way in (False, True)
     )
+    return forward, backward + accumulation / device.memory_rate
 
 
 def _traffic_seconds(traffic: Traffic, device: Device, *, backward: bool) -> Array:

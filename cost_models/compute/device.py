@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cost_models.errors import InputError
 from cost_models.question import Question
-from cost_models.specs.cluster import KernelShare
+from cost_models.specs.cluster import KernelShare, Precision
 from cost_models.specs.hardware import HardwareProfile
 
 
@@ -16,7 +16,7 @@ class Device:
 
     profile: HardwareProfile
     peak: float
-    """FLOP/s of matrix products in the training precision, by the datasheet."""
+    """FLOP/s of matrix products, by the datasheet."""
     sustained: float
     """Share of it that the best products reach."""
     memory_rate: float
@@ -28,31 +28,42 @@ class Device:
     sm_count: int
     element_bytes: float
     """Bytes of one activation or weight."""
+    operand_bytes: float
+    """Bytes of one operand of a product; where that is less, operands are cast."""
     launches_ahead: bool
     """The host launches kernels ahead of the device (GPU), so its time hides behind theirs; on a CPU they add up."""
 
 
-def device_of(question: Question) -> Device:
-    """The device a question runs on.
+def device_of(question: Question, *, wide: bool = False) -> Device:
+    """The device a question runs on, multiplying in the training precision, or in what fp8 training leaves `wide`.
 
     Raises:
         InputError: the GPU has no matrix rate in the training precision.
     """
-    gpu, precision, profile = question.cluster.gpu, question.training.precision, question.hardware
+    gpu, training, profile = question.cluster.gpu, question.training, question.hardware
+    precision = training.wide_precision if wide else training.precision
     if precision not in gpu.peak:
         known = ", ".join(f"`{name}`" for name in gpu.peak)
         raise InputError(f"`{gpu.name}` has no {precision} matrix rate", hint=f"it has {known}")
     return Device(
         profile=profile,
         peak=gpu.peak[precision],
-        sustained=gpu.sustained.get(precision, 1.0),
+        sustained=gpu.sustained.get(precision, 1.0) * _fp8_share(profile, precision),
         memory_rate=gpu.memory_bandwidth * profile.memory_efficiency,
         optimizer_rate=gpu.memory_bandwidth * profile.optimizer_efficiency,
         attention=_attention(question),
         sm_count=gpu.sm_count,
-        element_bytes=question.training.element_bytes,
+        element_bytes=training.element_bytes,
+        operand_bytes=training.element_bytes if wide else training.operand_bytes,
         launches_ahead=gpu.kind != "cpu" and not question.stack.launches_block,
     )
+
+
+def _fp8_share(profile: HardwareProfile, precision: Precision) -> float:
+    """What products in fp8 reach of their rate, relative to those of the profile's precision."""
+    if precision != "fp8" or profile.fp8_gemm_efficiency is None:
+        return 1.0
+    return profile.fp8_gemm_efficiency / profile.gemm_efficiency
 
 
 def _attention(question: Question) -> KernelShare:

@@ -31,7 +31,7 @@ def gemm_seconds(m: Array, n: Array, k: Array, device: Device, batch: Array | fl
     fill = k / (k + device.profile.gemm_k_half)
     share = device.profile.gemm_efficiency * fill * _tile_utilisation(m, n, batch, device)
     rate = device.peak * device.sustained * share * _alignment(m, n, k, device)
-    traffic = (m * k + k * n + m * n) * batch * device.element_bytes
+    traffic = ((m * k + k * n) * device.operand_bytes + m * n * device.element_bytes) * batch
     if operand_bandwidth := device.profile.gemm_operand_bandwidth:
         return np.maximum(device.profile.kernel_seconds, flops / rate + traffic / operand_bandwidth)
     return np.maximum(device.profile.kernel_seconds, np.maximum(flops / rate, traffic / device.memory_rate))
@@ -65,7 +65,7 @@ def _alignment(m: Array, n: Array, k: Array, device: Device) -> Array:
     if device.sm_count == 1:
         return share
     for dimension in (m, n, k):
-        row_bytes = np.ceil(dimension) * device.element_bytes
+        row_bytes = np.ceil(dimension) * device.operand_bytes
         left = np.full(np.shape(row_bytes), _MISALIGNED)
         for unit, rate in reversed(_ALIGNED):
             left = np.where(row_bytes % unit == 0, rate, left)

@@ -16,6 +16,7 @@ from cost_models.curves import attention_head_seconds, curve_seconds
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.hardware import ElementwiseOperator, HardwareProfile, OperatorCurve
+from cost_models.workload.mixture import inner_elements
 from cost_models.workload.parameters import padded_vocabulary
 from cost_models.workload.traffic import added_share
 
@@ -53,7 +54,7 @@ def block_operators(question: Question, columns: LayoutColumns) -> Passes:
     tokens = columns.tokens(question.training.sequence_length)
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
     whole = tokens * model.hidden_size
-    inner = tokens * model.ffn_hidden_size / columns.tp
+    inner = inner_elements(question, columns)
     query, key_value = tokens * model.query_size / columns.tp, tokens * model.kv_size / columns.tp
     both = [
         _Calls(operator=model.norm, elements=outside, count=2.0),

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.stack import STORES_SCORES
+from cost_models.workload.mixture import inner_elements, mixture
 from cost_models.workload.parameters import padded_vocabulary
 
 Array = npt.NDArray[np.float64]
@@ -88,10 +89,23 @@ def _kept_inside(
     entrance = tokens * model.hidden_size if stack.saves_gathered_activations else outside
     kv_size = model.query_size if _eager(question) else model.kv_size
     heads = tokens * 2 * (model.query_size + kv_size) / columns.tp  # q, k, v and the core's output
-    ffn = tokens * model.ffn_hidden_size / columns.tp
+    if latent := model.latent_attention:  # each latent before its norm and after it
+        heads = (
+            tokens * (model.query_size + model.kv_size + model.value_size + model.attended_size) / columns.tp
+        )
+        heads = heads + outside / model.hidden_size * 2 * (latent.kv_rank + (latent.query_rank or 0))
     up = 2 if model.gated_mlp else 1
     kept = up + 1 if stack.fused_elementwise else 2 * up
-    return element * (entrance + heads), element * (entrance + kept * ffn)
+    inner = inner_elements(question, columns)
+    fp8 = stack.fp8_saves_inputs and question.training.precision == "fp8"
+    multiplied = question.training.operand_bytes if fp8 else element  # an element of what a product takes in
+    attention = multiplied * entrance + element * heads
+    if fp8:  # the core keeps its output in 16 bits besides
+        attention = attention + multiplied * tokens * model.attended_size / columns.tp
+    mlp = multiplied * (entrance + inner) + element * (kept - 1) * inner
+    if (routed := mixture(question, columns)) is not None:  # copies into the experts, and out of them
+        mlp = mlp + model.moe_share * model.hidden_size * (multiplied * routed.rows + element * routed.sent)
+    return attention, mlp
 
 
 def _eager(question: Question) -> bool:

@@ -44,8 +44,8 @@ class StateBytes:
         return self.weights + self.gradients + self.optimizer
 
 
-def state_bytes(question: Question, columns: LayoutColumns) -> StateBytes:
-    """Bytes per parameter under each layout's ZeRO stage."""
+def state_bytes(question: Question, columns: LayoutColumns, *, experts: bool = False) -> StateBytes:
+    """Bytes per parameter under each layout's ZeRO stage, of routed experts or of everything else."""
     stack, training = question.stack, question.training
     compute = training.element_bytes
     mixed = training.precision != "fp32"
@@ -54,13 +54,13 @@ def state_bytes(question: Question, columns: LayoutColumns) -> StateBytes:
     gradient = STATE_BYTES[gradient_dtype(question)] if mixed else 4.0
     extra_gradient = compute if stack.gradients_in_weight_dtype and mixed else 0.0
     moments = _MOMENTS[training.optimizer] * STATE_BYTES[training.state_dtype]
-    ranks = columns.shard.astype(np.float64)
+    ranks = (columns.expert_shard if experts else columns.shard).astype(np.float64)
     sharded = (columns.zero >= 2) & (ranks > 1)
     shard = {stage: np.where(columns.zero >= stage, ranks, 1.0) for stage in (1, 2, 3)}
     gradient_shard = np.ones(ranks.shape) if stack.unsharded_gradients_until_sync else shard[2]
     late = sharded & stack.fully_shard & (columns.microbatches(training.global_batch) == 1)
     return StateBytes(
-        weights=weight / shard[3] + _sharded_copy(question, columns, weight),
+        weights=weight / shard[3] + _sharded_copy(question, columns, weight, ranks),
         gradients=np.where(late, 0.0, (gradient + extra_gradient) / gradient_shard),
         optimizer=(master + moments) / shard[1],
         gathered=np.where(sharded & (columns.zero == 3), compute, 0.0),
@@ -70,13 +70,12 @@ def state_bytes(question: Question, columns: LayoutColumns) -> StateBytes:
     )
 
 
-def _sharded_copy(question: Question, columns: LayoutColumns, weight: float) -> Array:
+def _sharded_copy(question: Question, columns: LayoutColumns, weight: float, ranks: Array) -> Array:
     """ZeRO-2 by `fully_shard` holds its shard of the weights beside the gathered copy it computes with.
 
     In 16 bits that shard is the fp32 master copy, which counts as optimizer state.
     """
     stack, fp32 = question.stack, question.training.precision == "fp32"
     separate = not stack.master_weights or (stack.fully_shard and fp32)
-    ranks = columns.shard.astype(np.float64)
     twice = (columns.zero == 2) & (ranks > 1) & separate
     return np.where(twice, weight / ranks, 0.0)

@@ -92,6 +92,18 @@ class LayoutColumns:
         return self.dp * self.cp
 
     @property
+    def expert_replicas(self) -> Ints:
+        """(N,) ranks with the same experts: what expert parallelism leaves of tp × dp × cp."""
+        return self.tp * self.replicas // (self.ep * self.etp)
+
+    @property
+    def expert_shard(self) -> Ints:
+        """(N,) ranks that ZeRO shards experts over; hybrid sharding keeps as many copies of them as of the rest."""
+        same = self.expert_replicas
+        copies: Ints = np.gcd(same, self.replicas // self.shard)
+        return same // copies
+
+    @property
     def ranks(self) -> Ints:
         """(N,) GPUs the layout occupies."""
         return self.tp * self.cp * self.pp * self.dp

@@ -24,20 +24,24 @@ class Family:
     """Field → the config's key, and the value where it is absent (None: as our own default)."""
     activation: tuple[str, str] = ("hidden_act", "silu")
     """Key of the activation and its value where absent."""
+    needed: tuple[str, ...] = ()
+    """Keys without which the model is unknown, besides those of `sizes`."""
+    derive: Callable[[Config], Mapping[str, tuple[str, Any]]] = lambda config: {}
+    """Field → the key it mostly follows from, and its value: what a config says in other terms than ours."""
     refuse: Callable[[Config], str | None] = lambda config: None
     """A reason why this config cannot be represented, or None."""
     simplify: Callable[[Config], str | None] = lambda config: None
     """What is costed differently from what the model does, or None."""
 
 
-_LLAMA_SIZES = {
+LLAMA_SIZES = {
     "num_layers": "num_hidden_layers",
     "hidden_size": "hidden_size",
     "num_heads": "num_attention_heads",
     "ffn_hidden_size": "intermediate_size",
     "vocab_size": "vocab_size",
 }
-_LLAMA_FACTS = {
+LLAMA_FACTS = {
     "gated_mlp": True,
     "norm": "rmsnorm",
     "positions": "rotary",
@@ -45,7 +49,7 @@ _LLAMA_FACTS = {
     "attention_output_bias": False,
     "mlp_bias": False,
 }
-_LLAMA_OPTIONAL = {
+LLAMA_OPTIONAL = {
     "num_kv_heads": ("num_key_value_heads", None),
     "head_dim": ("head_dim", None),
     "max_positions": ("max_position_embeddings", None),
@@ -54,11 +58,13 @@ _LLAMA_OPTIONAL = {
 _GPT_FACTS = {"gated_mlp": False, "norm": "layernorm"}
 
 
-def _without(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def without(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The facts but for some."""
     return {name: value for name, value in facts.items() if name not in names}
 
 
-def _sliding_window(config: Config) -> str | None:
+def sliding_window(config: Config) -> str | None:
+    """Says that a window of attention is not costed, where the config has one."""
     if config.get("sliding_window") and config.get("use_sliding_window", True):
         return f"attention over the whole sequence (sliding_window {config['sliding_window']} is not costed)"
     return None
@@ -85,34 +91,30 @@ def _parallel_residual(key: str, default: bool) -> Callable[[Config], str | None
 
 FAMILIES: dict[str, Family] = {
     "llama": Family(
-        sizes=_LLAMA_SIZES,
-        facts=_without(_LLAMA_FACTS, "attention_bias", "attention_output_bias", "mlp_bias"),
-        optional=_LLAMA_OPTIONAL
+        sizes=LLAMA_SIZES,
+        facts=without(LLAMA_FACTS, "attention_bias", "attention_output_bias", "mlp_bias"),
+        optional=LLAMA_OPTIONAL
         | {"attention_bias": ("attention_bias", False), "mlp_bias": ("mlp_bias", False)},
     ),
-    "mistral": Family(
-        sizes=_LLAMA_SIZES, facts=_LLAMA_FACTS, optional=_LLAMA_OPTIONAL, simplify=_sliding_window
-    ),
-    "phi3": Family(
-        sizes=_LLAMA_SIZES, facts=_LLAMA_FACTS, optional=_LLAMA_OPTIONAL, simplify=_sliding_window
-    ),
+    "mistral": Family(sizes=LLAMA_SIZES, facts=LLAMA_FACTS, optional=LLAMA_OPTIONAL, simplify=sliding_window),
+    "phi3": Family(sizes=LLAMA_SIZES, facts=LLAMA_FACTS, optional=LLAMA_OPTIONAL, simplify=sliding_window),
     "qwen2": Family(
-        sizes=_LLAMA_SIZES,
-        facts=_LLAMA_FACTS | {"attention_bias": True},
-        optional=_LLAMA_OPTIONAL,
-        simplify=_sliding_window,
+        sizes=LLAMA_SIZES,
+        facts=LLAMA_FACTS | {"attention_bias": True},
+        optional=LLAMA_OPTIONAL,
+        simplify=sliding_window,
     ),
     "qwen3": Family(
-        sizes=_LLAMA_SIZES,
-        facts=_without(_LLAMA_FACTS, "attention_bias", "attention_output_bias") | {"qk_norm": True},
-        optional=_LLAMA_OPTIONAL
+        sizes=LLAMA_SIZES,
+        facts=without(LLAMA_FACTS, "attention_bias", "attention_output_bias") | {"qk_norm": True},
+        optional=LLAMA_OPTIONAL
         | {"head_dim": ("head_dim", 128), "attention_bias": ("attention_bias", False)},
-        simplify=_sliding_window,
+        simplify=sliding_window,
     ),
     "gemma": Family(
-        sizes=_LLAMA_SIZES,
-        facts=_without(_LLAMA_FACTS, "attention_bias", "attention_output_bias"),
-        optional=_LLAMA_OPTIONAL
+        sizes=LLAMA_SIZES,
+        facts=without(LLAMA_FACTS, "attention_bias", "attention_output_bias"),
+        optional=LLAMA_OPTIONAL
         | {
             "head_dim": ("head_dim", 256),
             "tied_embeddings": ("tie_word_embeddings", True),
@@ -136,7 +138,7 @@ FAMILIES: dict[str, Family] = {
         activation=("activation_function", "gelu_new"),
     ),
     "gpt_neox": Family(
-        sizes=_LLAMA_SIZES,
+        sizes=LLAMA_SIZES,
         facts=_GPT_FACTS | {"positions": "rotary", "mlp_bias": True},
         optional={
             "max_positions": ("max_position_embeddings", None),
@@ -147,7 +149,7 @@ FAMILIES: dict[str, Family] = {
         simplify=_parallel_residual("use_parallel_residual", True),
     ),
     "opt": Family(
-        sizes=_without(_LLAMA_SIZES, "ffn_hidden_size")
+        sizes=without(LLAMA_SIZES, "ffn_hidden_size")
         | {"ffn_hidden_size": "ffn_dim", "max_positions": "max_position_embeddings"},
         facts=_GPT_FACTS | {"positions": "learned"},
         optional={

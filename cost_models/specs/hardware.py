@@ -90,6 +90,8 @@ class HardwareProfile(Spec):
     stack: Name
     gemm_efficiency: float = Efficiency
     """Rate of large, well-shaped matrix products in training, as a share of what the GPU sustains alone."""
+    fp8_gemm_efficiency: float | None = Field(gt=0, le=1.5, allow_inf_nan=False, default=None)
+    """The same for products in fp8; None: `gemm_efficiency`."""
     gemm_k_half: float = Field(ge=0, default=0.0)
     """Inner dimension at which half of the pipeline-fill loss remains."""
     gemm_operand_bandwidth: Bandwidth | None = None

@@ -14,6 +14,7 @@ from typing import Any
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.specs.documents import Document, Key, printable
 from cost_models.specs.families import FAMILIES, Config, Family
+from cost_models.specs.mixture_families import MIXTURE_FAMILIES
 
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -32,6 +33,7 @@ _EXPERT_KEYS = (
     "moe_num_experts",
     "num_experts_per_tok",
 )
+_KNOWN = FAMILIES | MIXTURE_FAMILIES
 _NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._ +/-]")
 
 
@@ -46,7 +48,7 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
     name = document.source
     model_type = config.get("model_type")
     family = _family(name, model_type, config)
-    missing = [key for key in family.sizes.values() if config.get(key) is None]
+    missing = [key for key in (*family.sizes.values(), *family.needed) if config.get(key) is None]
     if missing:
         listed = " or ".join(
             ", ".join(f"`{key}`" for key in part) for part in (missing[:-1], missing[-1:]) if part
@@ -70,6 +72,8 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
             assumed.append(f"{_phrase(spec_field, default)} (no {key})")
         elif phrase := _DERIVED.get(spec_field):
             assumed.append(f"{phrase} (no {key})")
+    for spec_field, (key, value) in family.derive(config).items():
+        fields[spec_field], keys[spec_field] = value, key
     fields["activation"] = _activation(name, family, config, assumed)
     if note := family.simplify(config):
         assumed.append(note)
@@ -117,25 +121,27 @@ def _say(facts: Mapping[str, Any]) -> str:
 
 
 def _family(name: str, model_type: Any, config: Config) -> Family:
-    """The family of a config; raises InputError for what is no dense decoder-only transformer we know."""
+    """The family of a config; raises InputError for what is no decoder-only transformer we know."""
     if not isinstance(model_type, str):
         raise InputError(
             f"{name} does not say its `model_type`",
             hint="it is neither a Hugging Face config nor, with `kind: transformer`, one of ours",
         )
     experts = [config.get(key) for key in _EXPERT_KEYS]
-    if any(isinstance(count, int) and count > 1 for count in experts) or "moe" in model_type.lower():
+    mixture = any(isinstance(count, int) and count > 1 for count in experts) or "moe" in model_type.lower()
+    if mixture and model_type not in MIXTURE_FAMILIES:
+        known = ", ".join(MIXTURE_FAMILIES)
         raise InputError(
-            f"{name} (model_type `{printable(model_type)}`) is a mixture of experts",
-            hint="only dense models can be planned yet",
+            f"{name} (model_type `{printable(model_type)}`) is a mixture of experts that cannot be represented",
+            hint=f"known: {known}; or describe the shape in YAML with `kind: transformer`",
         )
-    if model_type not in FAMILIES:
+    if model_type not in _KNOWN:
         raise InputError(
             f"{name} has model_type `{printable(model_type)}`, which cannot be represented"
-            + did_you_mean(model_type, FAMILIES),
-            hint=f"known: {', '.join(FAMILIES)}; or describe the shape in YAML with `kind: transformer`",
+            + did_you_mean(model_type, _KNOWN),
+            hint=f"known: {', '.join(_KNOWN)}; or describe the shape in YAML with `kind: transformer`",
         )
-    return FAMILIES[model_type]
+    return _KNOWN[model_type]
 
 
 def _activation(name: str, family: Family, config: Config, assumed: list[str]) -> str:

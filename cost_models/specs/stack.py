@@ -63,6 +63,8 @@ class StackSpec(Spec):
     context_parallel: Literal["ring", "all-gather", "all-to-all"] = "ring"
     """How ranks that share a sequence get one another's keys and values: passed round behind attention, gathered
     before it, or by trading tokens for heads (Ulysses)."""
+    overlap_expert_exchange: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of the exchange of tokens between experts that is hidden behind other work."""
     zero3_gathers_every_microbatch: bool = True
     """ZeRO-3 gathers weights again for each microbatch (reshard after forward)."""
     unsharded_gradients_until_sync: bool = False
@@ -89,6 +91,10 @@ class StackSpec(Spec):
     fully_shard: bool = False
     """ZeRO-2 and 3 by PyTorch's `fully_shard`: ZeRO-2 holds its shard beside the weights it computes with; ZeRO-3 keeps
     embedding and head gathered all step and fetches a block early; gradients are scattered after a block's backward."""
+    fp8_saves_inputs: bool = False
+    """fp8 training keeps the inputs of a block's matrix products as it multiplied them, one byte an element."""
+    fp8_weight_bytes: float = Field(default=0.0, ge=0.0)
+    """Bytes per parameter of a block of the fp8 copies of its weights that live from microbatch to microbatch."""
     memory_reserve: float = Field(default=0.06, ge=0.0, lt=0.9)
     """Share of device memory held back: context, communication buffers, fragmentation."""
     launches_block: bool = False

@@ -43,6 +43,16 @@ class TrainingSpec(Spec):
         return self.global_batch * self.sequence_length
 
     @property
+    def wide_precision(self) -> Precision:
+        """Type of what fp8 training leaves in 16 bits: attention, router, output matrix, everything element-wise."""
+        return "bf16" if self.precision == "fp8" else self.precision
+
+    @property
     def element_bytes(self) -> float:
-        """Bytes of one weight or activation in products; fp8 training stores them in 16 bits."""
+        """Bytes of one weight or activation in memory and in messages; fp8 training stores them in 16 bits."""
         return _ELEMENT_BYTES[self.precision]
+
+    @property
+    def operand_bytes(self) -> float:
+        """Bytes of one operand of a block's matrix products."""
+        return 1.0 if self.precision == "fp8" else self.element_bytes

@@ -15,11 +15,25 @@ DERIVED_FIELDS = ("num_kv_heads", "head_dim", "ffn_hidden_size")
 """Fields a file may leave out, because they follow from `num_heads` and `hidden_size`."""
 
 
-class TransformerSpec(Spec):
-    """A dense decoder-only transformer.
+class LatentAttention(Spec):
+    """Attention whose queries, keys and values come out of narrow latents (DeepSeek-V2, arXiv 2405.04434, 2.1)."""
 
-    Defaults that depend on other fields (`num_kv_heads`, `head_dim`, `ffn_hidden_size`) are filled in on
-    construction, so a built spec is always complete.
+    kv_rank: PositiveInt
+    """Width of the latent that keys and values are made of."""
+    query_rank: PositiveInt | None = None
+    """Width of the queries' latent; None: queries are made directly."""
+    position_dim: PositiveInt
+    """The part of `head_dim` that carries rotary positions; one such key is shared by all heads."""
+    value_dim: PositiveInt
+    """Width of a value head."""
+
+
+class TransformerSpec(Spec):
+    """A decoder-only transformer, dense or a mixture of experts.
+
+    Defaults that depend on other fields (`num_kv_heads`, `head_dim`, `ffn_hidden_size`, and those of a mixture) are
+    filled in on construction, so a built spec is always complete. In a mixture `num_moe_layers` blocks have experts
+    and the others a dense MLP; costs are affine in the number of blocks, so every block is priced as their average.
     """
 
     kind: Literal["transformer"] = "transformer"
@@ -63,6 +77,18 @@ class TransformerSpec(Spec):
     """Attention and MLP read one norm's output side by side and are added together (GPT-J, PaLM, MegaScale)."""
     attention_window: PositiveInt | None = None
     """Tokens that a query looks back over (sliding window); None: all before it."""
+    num_experts: Annotated[int, Field(ge=0, le=10**6)] = 0
+    """Routed experts of a block that is a mixture, E; 0: a dense model."""
+    experts_per_token: Annotated[int, Field(ge=0, le=10**6)] = 0
+    """Routed experts that a token passes through, k."""
+    moe_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**9)] = 0
+    """Inner width of one expert. Default: `ffn_hidden_size`."""
+    shared_expert_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**9)] = 0
+    """Inner width of the experts that every token passes through, all together; 0: none."""
+    num_moe_layers: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """Blocks whose MLP is a mixture. Default: all."""
+    latent_attention: LatentAttention | None = None
+    """Low-rank queries, keys and values; None: they are projected from the residual stream."""
     vocab_multiple: PositiveInt = 1
     """The vocabulary is padded to a multiple of this × tp (Megatron: 128)."""
     source: str = ""
@@ -81,6 +107,9 @@ class TransformerSpec(Spec):
             # a fraction is left for the field check, which says `head_dim: `12.8` is not a whole number`
             filled.setdefault("head_dim", hidden / heads if hidden % heads else hidden // heads)
             filled.setdefault("ffn_hidden_size", 4 * hidden)
+            if filled.get("num_experts"):
+                filled.setdefault("moe_ffn_hidden_size", filled["ffn_hidden_size"])
+                filled.setdefault("num_moe_layers", data.get("num_layers"))
         else:  # those two are refused anyway: stand-ins, so that what follows from them is not reported too
             for name in DERIVED_FIELDS:
                 filled.setdefault(name, 1)
@@ -96,7 +125,30 @@ class TransformerSpec(Spec):
             )
         if self.positions == "rotary" and self.head_dim % 2:
             raise ValueError(f"rotary positions need an even head_dim, not {self.head_dim}")
+        if complaint := self._mixture_complaint():
+            raise ValueError(complaint)
+        if self.latent_attention and self.latent_attention.position_dim >= self.head_dim:
+            raise ValueError(
+                f"position_dim {self.latent_attention.position_dim} leaves nothing of head_dim {self.head_dim}"
+            )
         return self
+
+    def _mixture_complaint(self) -> str:
+        """What contradicts itself in the fields of a mixture, or nothing."""
+        if not self.num_experts:
+            fields = (
+                "experts_per_token",
+                "moe_ffn_hidden_size",
+                "shared_expert_ffn_hidden_size",
+                "num_moe_layers",
+            )
+            given = next((name for name in fields if getattr(self, name)), None)
+            return f"{given} is for a mixture, and num_experts is 0" if given else ""
+        if not 1 <= self.experts_per_token <= self.num_experts:
+            return f"experts_per_token {self.experts_per_token} is not between 1 and num_experts {self.num_experts}"
+        if not 1 <= self.num_moe_layers <= self.num_layers:
+            return f"num_moe_layers {self.num_moe_layers} is not between 1 and num_layers {self.num_layers}"
+        return "" if self.moe_ffn_hidden_size else "moe_ffn_hidden_size must be above zero"
 
     @property
     def query_size(self) -> int:
@@ -105,9 +157,33 @@ class TransformerSpec(Spec):
 
     @property
     def kv_size(self) -> int:
-        """Width of all key (or value) heads together."""
+        """Width of all key heads together."""
         return self.num_kv_heads * self.head_dim
 
     def attended(self, sequence_length: int) -> int:
         """Keys that a query of a long sequence sees, the causal mask apart."""
         return min(sequence_length, self.attention_window or sequence_length)
+
+    @property
+    def value_size(self) -> int:
+        """Width of all value heads together; that of the keys except in latent attention."""
+        return self.num_kv_heads * self._value_dim
+
+    @property
+    def attended_size(self) -> int:
+        """Width of what attention hands to its output projection; that of the queries except in latent attention."""
+        return self.num_heads * self._value_dim
+
+    @property
+    def _value_dim(self) -> int:
+        return self.latent_attention.value_dim if self.latent_attention else self.head_dim
+
+    @property
+    def moe_share(self) -> float:
+        """Share of the blocks that are mixtures; 0 for a dense model."""
+        return self.num_moe_layers / self.num_layers
+
+    @property
+    def has_experts(self) -> bool:
+        """A mixture of experts."""
+        return self.num_experts > 0

@@ -14,6 +14,8 @@ A multiplication and an addition are two FLOPs. Attention is counted without the
 Selective recomputation runs the attention core forward once more; Korthikanti's equation 8 counts three, so its
 printed HFU is up to 1.6 points above ours.
 
+Of a mixture of experts the matrix parameters that a token passes through count: those of the experts it chose.
+
 For GPT (f = 4h) the sums are 72·B·s·l·h²·(1 + s/6h + V/12lh) and, with full recompute, 96·B·s·l·h²·(1 + s/6h + V/16lh).
 """
 
@@ -32,7 +34,7 @@ class ForwardFlops:
     """Forward FLOPs of one sequence over the whole (unsplit) width."""
 
     block_matrices: float
-    """Projections and MLP of one block."""
+    """Projections and MLP of one block (in a mixture the average over blocks with experts and without)."""
     block_attention: float
     """Scores and weighted values of one block."""
     head: float
@@ -46,14 +48,42 @@ class ForwardFlops:
 
 def forward_flops(model: TransformerSpec, sequence_length: int, tp: int = 1) -> ForwardFlops:
     """FLOPs of one sequence of `sequence_length` tokens; `tp` only sets the padding of the vocabulary."""
-    h, q, kv = model.hidden_size, model.query_size, model.kv_size
-    up = 2 if model.gated_mlp else 1
-    matrices = h * (q + 2 * kv) + q * h + (up + 1) * h * model.ffn_hidden_size
+    h = model.hidden_size
     return ForwardFlops(
-        block_matrices=2.0 * sequence_length * matrices,
-        block_attention=4.0 * sequence_length * model.attended(sequence_length) * q,
+        block_matrices=2.0 * sequence_length * (_attention_matrices(model) + _mlp_matrices(model)),
+        block_attention=2.0
+        * sequence_length
+        * model.attended(sequence_length)
+        * (model.query_size + model.attended_size),
         head=2.0 * sequence_length * h * float(padded_vocabulary(model, tp)),
     )
+
+
+def _attention_matrices(model: TransformerSpec) -> int:
+    """Elements of the matrices around the attention core."""
+    h, q, kv = model.hidden_size, model.query_size, model.kv_size
+    latent = model.latent_attention
+    if latent is None:
+        return h * (q + 2 * kv) + q * h
+    queries = latent.query_rank * (h + q) if latent.query_rank else h * q
+    keys = model.num_kv_heads * (model.head_dim - latent.position_dim)
+    return (
+        queries
+        + h * (latent.kv_rank + latent.position_dim)
+        + latent.kv_rank * (keys + model.value_size)
+        + model.attended_size * h
+    )
+
+
+def _mlp_matrices(model: TransformerSpec) -> float:
+    """Elements of the MLP's matrices that one token passes through, averaged over the blocks."""
+    h, products = model.hidden_size, 3 if model.gated_mlp else 2
+    dense = products * h * model.ffn_hidden_size
+    if not model.has_experts:
+        return dense
+    width = model.experts_per_token * model.moe_ffn_hidden_size + model.shared_expert_ffn_hidden_size
+    mixture = products * h * width + h * model.num_experts
+    return model.moe_share * mixture + (1 - model.moe_share) * dense
 
 
 def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:

@@ -1,7 +1,8 @@
 """How many parameters a rank holds: per block, embedding and head, split over tensor parallelism.
 
 GPT-3 by hand: a block has 4h² + 4h (attention with biases) + 8h² + 5h (MLP with biases) + 4h (two layer norms)
-= 12h² + 13h parameters.
+= 12h² + 13h parameters. A Mixtral 8x7B block has 2·4096² + 2·4096·1024 (attention) + 8·3·4096·14336 (experts) + 8·4096
+(router) + 2·4096 (norms) = 1451 million.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ class Parameters:
     attention: Array
     """Query/key/value and output projections with their biases."""
     mlp: Array
-    """The MLP's matrices and biases."""
+    """The MLP's matrices and biases; in a mixture router and shared experts, averaged with blocks that are dense."""
+    experts: Array
+    """Routed experts of this rank, averaged over all blocks; their copies lie on other ranks than those of the rest."""
     norms: Array
     """The two norms of a block, replicated over tensor parallelism."""
     embedding: Array
@@ -34,7 +37,7 @@ class Parameters:
 
     @property
     def block(self) -> Array:
-        """One transformer block."""
+        """One transformer block without its routed experts."""
         return self.attention + self.mlp + self.norms
 
 
@@ -44,20 +47,33 @@ def padded_vocabulary(model: TransformerSpec, tp: npt.NDArray[np.int64] | int) -
     return -(-model.vocab_size // unit) * unit
 
 
-def parameters(model: TransformerSpec, tp: npt.NDArray[np.int64]) -> Parameters:
-    """Parameters of one tensor-parallel rank. Column-parallel biases are split, row-parallel ones and norms are not."""
-    h, q, kv, f = model.hidden_size, model.query_size, model.kv_size, model.ffn_hidden_size
+def parameters(
+    model: TransformerSpec,
+    tp: npt.NDArray[np.int64],
+    *,
+    ep: npt.NDArray[np.int64] | int = 1,
+    etp: npt.NDArray[np.int64] | None = None,
+) -> Parameters:
+    """Parameters of one rank. Column-parallel biases are split, row-parallel ones and norms are not.
+
+    `tp`, `ep` and `etp` (N,) are the degrees of tensor and expert parallelism and of tensor parallelism in an expert.
+    """
+    h = model.hidden_size
     norm = h * (2 if model.norm == "layernorm" else 1)
-    attention = (h * (q + 2 * kv) + q * h + model.attention_bias * (q + 2 * kv)) / tp
-    attention = attention + model.attention_output_bias * h + model.qk_norm * 2 * model.head_dim
-    up = 2 if model.gated_mlp else 1
-    mlp = ((up + 1) * h * f + model.mlp_bias * up * f) / tp + model.mlp_bias * h
+    mlp, experts = _mlp(model, model.ffn_hidden_size, tp), np.zeros(tp.shape)
+    if model.has_experts:
+        share = model.moe_share
+        always = model.num_experts * h + _mlp(model, model.shared_expert_ffn_hidden_size, tp)
+        mlp = (1 - share) * mlp + share * always
+        one = _mlp(model, model.moe_ffn_hidden_size, tp if etp is None else etp)
+        experts = share * model.num_experts / ep * one
     positions = model.max_positions * h if model.positions == "learned" else 0
     vocabulary = padded_vocabulary(model, tp) * h / tp
     ones = np.ones(tp.shape)
     return Parameters(
-        attention=attention,
+        attention=_attention(model, tp),
         mlp=mlp,
+        experts=experts,
         norms=(1 if model.parallel_block else 2) * norm * ones,
         embedding=vocabulary + positions,
         final_norm=norm * ones,
@@ -65,10 +81,42 @@ def parameters(model: TransformerSpec, tp: npt.NDArray[np.int64]) -> Parameters:
     )
 
 
+def _attention(model: TransformerSpec, tp: npt.NDArray[np.int64]) -> Array:
+    """Projections with their biases and norms. Of latent attention only what makes and joins heads is split."""
+    h, q, kv = model.hidden_size, model.query_size, model.kv_size
+    if latent := model.latent_attention:
+        made_of = latent.query_rank or h
+        down = latent.query_rank * (h + 1) if latent.query_rank else 0
+        down += h * (latent.kv_rank + latent.position_dim) + latent.kv_rank
+        keys = model.num_kv_heads * (model.head_dim - latent.position_dim)
+        heads = made_of * q + latent.kv_rank * (keys + model.value_size) + model.attended_size * h
+        return heads / tp + down
+    split = (h * (q + 2 * kv) + q * h + model.attention_bias * (q + 2 * kv)) / tp
+    attention: Array = split + model.attention_output_bias * h + model.qk_norm * 2 * model.head_dim
+    return attention
+
+
+def _mlp(model: TransformerSpec, width: int, tp: npt.NDArray[np.int64]) -> Array:
+    """An MLP (or expert) of that inner width; none where it is 0."""
+    h, up, bias = model.hidden_size, 2 if model.gated_mlp else 1, model.mlp_bias and width > 0
+    mlp: Array = ((up + 1) * h * width + bias * up * width) / tp + bias * h
+    return mlp
+
+
 def total_parameters(model: TransformerSpec) -> int:
     """Parameters of the whole model, each stored once (tied embeddings count once)."""
+    return _stored(model, experts=1.0)
+
+
+def active_parameters(model: TransformerSpec) -> int:
+    """Parameters that one token passes through, embeddings included: of the routed experts only those chosen."""
+    return _stored(model, experts=model.experts_per_token / max(1, model.num_experts))
+
+
+def _stored(model: TransformerSpec, *, experts: float) -> int:
+    """Parameters of the model with a share of its routed experts."""
     one = parameters(model, np.array([1]))
-    total = model.num_layers * one.block + one.embedding + one.final_norm
+    total = model.num_layers * (one.block + experts * one.experts) + one.embedding + one.final_norm
     if not model.tied_embeddings:
         total = total + one.head_matrix
-    return int(total[0])
+    return round(float(total[0]))

@@ -32,14 +32,13 @@ class Traffic:
     backward_kernels: float
 
 
-def block_traffic(question: Question, columns: LayoutColumns) -> Traffic:
-    """Norms, residual additions, dropout, rotary and activation of one block."""
+def block_traffic(question: Question, columns: LayoutColumns, inner: Array) -> Traffic:
+    """Norms, residual additions, dropout, rotary and activation (over `inner` elements of the MLP) of one block."""
     model, stack = question.model, question.stack
     dropout = question.training.dropout > 0
     element = question.training.element_bytes
     tokens = columns.tokens(question.training.sequence_length)
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
-    inner = tokens * model.ffn_hidden_size / columns.tp
     heads = tokens * (model.query_size + model.kv_size) / columns.tp
     norm, activation = _norm(question), _activation(question)
     rotary = (2.0 if stack.fused_elementwise else _EAGER_ROTARY) if model.positions == "rotary" else 0.0

@@ -21,7 +21,7 @@ Frame = Any
 # Okabe & Ito (2008), distinguishable under the common colour-vision deficiencies.
 BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
 VERMILION, PURPLE, YELLOW, INK = "#D55E00", "#CC79A7", "#F0E442", "#222222"
-BROWN = "#7A4B12"  # for one part more than the palette has
+BROWN, OLIVE = "#7A4B12", "#8A8B00"  # for parts more than the palette has
 GREY, PALE, FAINT = "#8A8A8A", "#C9C9C9", "#E8E8E8"
 
 TIME_COLOURS = {
@@ -29,6 +29,7 @@ TIME_COLOURS = {
     "recompute": SKY,
     "tp_comm": VERMILION,
     "cp_comm": BROWN,
+    "ep_comm": OLIVE,
     "pp_comm": ORANGE,
     "dp_comm": PURPLE,
     "optimizer": GREEN,

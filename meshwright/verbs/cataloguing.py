@@ -11,6 +11,7 @@ from cost_models.specs import catalog as known
 from cost_models.specs.base import Spec
 from cost_models.specs.cluster import Precision
 from cost_models.specs.schema import KINDS, json_schema
+from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import format_bandwidth, format_bytes, format_count
 from cost_models.workload.parameters import total_parameters
 from meshwright.output import JSON_SCHEMA, Output, as_json
@@ -59,8 +60,15 @@ def _model_row(name: str) -> Row:
         "hidden": str(model.hidden_size),
         "heads": f"{model.num_heads}/{model.num_kv_heads}",
         "vocab": str(model.vocab_size),
-        "MLP": f"{model.ffn_hidden_size}{' gated' if model.gated_mlp else ''}",
+        "MLP": f"{_mlp_width(model)}{' gated' if model.gated_mlp else ''}",
     }
+
+
+def _mlp_width(model: TransformerSpec) -> str:
+    """ "14336", or "8 x 14336" of a mixture."""
+    if model.has_experts:
+        return f"{model.num_experts} x {model.moe_ffn_hidden_size}"
+    return str(model.ffn_hidden_size)
 
 
 def _gpu_row(name: str) -> Row:

@@ -115,7 +115,13 @@ def test_every_model_of_the_catalogue_splits_without_loss(name: str) -> None:
     copies = 2 * split.block - one.block
     norm = model.hidden_size * (2 if model.norm == "layernorm" else 1)
     biases = model.hidden_size * (model.mlp_bias + model.attention_output_bias)
-    assert copies[0] == 2 * norm + biases + model.qk_norm * 2 * model.head_dim
+    copied = 2 * norm + biases + model.qk_norm * 2 * model.head_dim
+    copied += model.moe_share * model.hidden_size * model.num_experts  # the router
+    if latent := model.latent_attention:  # what goes down to the latents, and their norms
+        ranks = latent.kv_rank + (latent.query_rank or 0)
+        copied += model.hidden_size * (ranks + latent.position_dim) + ranks
+    assert copies[0] == pytest.approx(copied, rel=1e-6)
+    assert 2 * split.experts[0] == pytest.approx(one.experts[0])
     assert total_parameters(model) > 0
 
 

@@ -9,6 +9,7 @@ import pytest
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.specs import catalog
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.workload.parameters import active_parameters, total_parameters
 
 
 @pytest.mark.parametrize("name", catalog.names("models"))
@@ -99,6 +100,37 @@ EXACT = {
     "qwen3-8b": 8_190_735_360,
     "qwen3-32b": 32_762_123_264,
 }
+
+
+MIXTURES = {
+    # parameters as the safetensors headers state them (DeepSeek: less the block that predicts a second token and the
+    # router's bias) and billions active for each token as the reports print them
+    "mixtral-8x7b": (46_702_792_704, 12.9, 0.05),
+    "mixtral-8x22b": (140_630_071_296, 39.1, 0.1),
+    "qwen3-30b-a3b": (30_532_122_624, 3.3, 0.06),
+    "qwen3-235b-a22b": (235_093_634_560, 22.0, 0.3),
+    "deepseek-v2-lite": (15_706_484_224, 2.7, 0.3),
+    "deepseek-v2": (235_741_434_880, 21.0, 0.5),
+    "deepseek-v3": (671_026_404_352, 37.0, 0.6),
+}
+
+
+@pytest.mark.parametrize(("name", "total", "active", "tolerance"), [(n, *x) for n, x in MIXTURES.items()])
+def test_mixtures_have_the_published_parameters(
+    name: str, total: int, active: float, tolerance: float
+) -> None:
+    model = catalog.load_model(name)
+    assert total_parameters(model) == total
+    assert active_parameters(model) / 1e9 == pytest.approx(active, abs=tolerance)
+
+
+def test_grok_1_has_314_billion() -> None:
+    assert total_parameters(catalog.load_model("grok-1")) == pytest.approx(314e9, rel=0.006)
+
+
+def test_every_parameter_of_a_dense_model_is_active() -> None:
+    model = catalog.load_model("llama3-8b")
+    assert active_parameters(model) == total_parameters(model)
 
 
 @pytest.mark.parametrize(("name", "published"), EXACT.items())

@@ -122,6 +122,51 @@ GEMMA_7B = {
     "vocab_size": 256000,
 }
 
+MIXTRAL_8X7B = LLAMA3_8B | {
+    "model_type": "mixtral",
+    "max_position_embeddings": 32768,
+    "num_experts_per_tok": 2,
+    "num_local_experts": 8,
+    "sliding_window": None,
+    "vocab_size": 32000,
+}
+QWEN3_30B_A3B = QWEN3_32B | {
+    "model_type": "qwen3_moe",
+    "decoder_sparse_step": 1,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 768,
+    "num_attention_heads": 32,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+}
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "first_k_dense_replace": 3,
+    "hidden_act": "silu",
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_attention_heads": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 61,
+    "num_key_value_heads": 128,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "tie_word_embeddings": False,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+}
+
 
 def load(folder: Path, config: dict[str, Any]) -> LoadedModel:
     (folder / "config.json").write_text(json.dumps(config, indent=2))
@@ -144,6 +189,9 @@ def refusal(folder: Path, config: dict[str, Any]) -> str:
         (GPT2, "gpt2-small"),
         (NEOX_20B, "gpt-neox-20b"),
         (BLOOM, "bloom-176b"),
+        (MIXTRAL_8X7B, "mixtral-8x7b"),
+        (QWEN3_30B_A3B, "qwen3-30b-a3b"),
+        (DEEPSEEK_V3, "deepseek-v3"),
     ],
 )
 def test_a_published_config_is_the_catalogue_entry(tmp_path: Path, config: dict[str, Any], name: str) -> None:
@@ -209,6 +257,22 @@ def test_opt_by_hand(tmp_path: Path) -> None:
         assert "cannot be represented" in refusal(tmp_path, OPT_125M | change)
 
 
+def test_blocks_without_experts_are_counted(tmp_path: Path) -> None:
+    sparse = QWEN3_30B_A3B | {"decoder_sparse_step": 2, "mlp_only_layers": [1, 2, 3]}
+    assert load(tmp_path, sparse).spec.num_moe_layers == 24 - 2
+    assert load(tmp_path, DEEPSEEK_V3 | {"moe_layer_freq": 2}).spec.num_moe_layers == 29
+
+
+def test_nonsense_about_experts_is_told_under_its_key(tmp_path: Path) -> None:
+    text = refusal(tmp_path, DEEPSEEK_V3 | {"kv_lora_rank": "wide", "moe_intermediate_size": -1})
+    assert "`wide` is not a whole number" in text
+    assert "config.json  moe_intermediate_size: must be at least 0, not `-1`" in text
+    assert "experts_per_token 300 is not between" in refusal(
+        tmp_path, DEEPSEEK_V3 | {"num_experts_per_tok": 300}
+    )
+    assert "mixture" in refusal(tmp_path, QWEN3_30B_A3B | {"model_type": "dbrx_moe"})
+
+
 def test_missing_sizes_are_listed_together(tmp_path: Path) -> None:
     text = refusal(tmp_path, {"model_type": "llama", "hidden_size": 64, "vocab_size": None})
     assert text == (
@@ -228,9 +292,11 @@ def test_wrong_sizes_are_listed_under_the_keys_of_the_config(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "mixtral", "num_local_experts": 8}, "is a mixture of experts"),
-        ({"model_type": "qwen3_moe"}, "is a mixture of experts"),
-        ({"model_type": "deepseek_v3", "n_routed_experts": 256}, "is a mixture of experts"),
+        ({"model_type": "mixtral", "num_local_experts": 8}, "does not say `num_experts_per_tok`"),
+        ({"model_type": "qwen3_moe"}, "does not say `num_experts_per_tok`, `num_experts` or `moe_inter"),
+        ({"model_type": "deepseek_v3", "n_routed_experts": 256}, "`kv_lora_rank`, `qk_nope_head_dim`"),
+        ({"num_local_experts": 8}, "(model_type `llama`) is a mixture of experts that cannot be represented"),
+        ({"model_type": "olmoe"}, "(model_type `olmoe`) is a mixture of experts that cannot be represented"),
         ({"model_type": "gemma2"}, "cannot be represented; did you mean `gemma`?"),
         ({"model_type": "t5"}, "model_type `t5`, which cannot be represented"),
         ({"model_type": None}, "does not say its `model_type`"),

@@ -1,0 +1,113 @@
+"""Matrix products of a block, forward and backward: projections, MLP, and the grouped products of experts.
+
+In fp8 every product is preceded by the cast of what is new in it: forward its input, backward the gradient of its
+output, each read in 16 bits and written twice, as it is and transposed (the product towards the weight wants both
+operands the other way round; NVIDIA Transformer Engine). Weights are cast once a step, which is left out, and so are
+scaling factors, whatever the recipe.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.compute.device import Device, device_of
+from cost_models.compute.gemm import gemm_seconds
+from cost_models.question import Question
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.workload.mixture import mixture
+
+Array = npt.NDArray[np.float64]
+Shapes = tuple[tuple[Array | float, Array | float], ...]
+"""(columns, inner dimension) of the products that one row of input passes through."""
+
+_EXPERT_ROWS = 64.0
+"""Kernels of grouped products take the rows of an expert in whole multiples of this."""
+
+
+def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
+    """Forward and backward (N,) seconds; a mixture is averaged with the blocks of the model that are dense.
+
+    Backward runs each product twice, towards the input and towards the weight.
+    """
+    model = question.model
+    tokens, tp = columns.tokens(question.training.sequence_length), columns.tp.astype(np.float64)
+    forward, backward = _twice(projections(model, tp), tokens, device)
+    dense_forward, dense_backward = _twice(_mlp(model, model.ffn_hidden_size / tp), tokens, device)
+    expert_forward, expert_backward = _mixture_seconds(question, columns, tokens, device)
+    share = model.moe_share
+    return (
+        forward + (1 - share) * dense_forward + share * expert_forward,
+        backward + (1 - share) * dense_backward + share * expert_backward,
+    )
+
+
+def projections(model: TransformerSpec, tp: Array) -> Shapes:
+    """Around the attention core; of latent attention only what makes and joins heads is split over tp."""
+    h = float(model.hidden_size)
+    joined = (h, model.attended_size / tp)
+    latent = model.latent_attention
+    if latent is None:
+        return ((model.query_size + 2 * model.kv_size) / tp, h), joined
+    keys = model.num_kv_heads * (model.head_dim - latent.position_dim)
+    queries: Shapes = ((model.query_size / tp, h),)
+    if latent.query_rank:
+        queries = (float(latent.query_rank), h), (model.query_size / tp, float(latent.query_rank))
+    down = (float(latent.kv_rank + latent.position_dim), h)
+    return *queries, down, ((keys + model.value_size) / tp, float(latent.kv_rank)), joined
+
+
+def _mlp(model: TransformerSpec, width: Array) -> Shapes:
+    """Up and down; a gated MLP's two matrices up run as one wide product."""
+    h = float(model.hidden_size)
+    return ((2 if model.gated_mlp else 1) * width, h), (h, width)
+
+
+def _mixture_seconds(
+    question: Question, columns: LayoutColumns, tokens: Array, device: Device
+) -> tuple[Array, Array]:
+    """Router, routed experts in one grouped product each way, shared experts."""
+    model, routed = question.model, mixture(question, columns)
+    if routed is None:
+        return np.zeros(len(columns)), np.zeros(len(columns))
+    rows = np.ceil(routed.rows / routed.local_experts / _EXPERT_ROWS) * _EXPERT_ROWS
+    widths = (model.moe_ffn_hidden_size / columns.etp, model.shared_expert_ffn_hidden_size / columns.tp)
+    router: Shapes = ((float(model.num_experts), float(model.hidden_size)),)
+    parts = [
+        _twice(router, routed.own_tokens, device_of(question, wide=True)),
+        _twice(_mlp(model, widths[0]), rows, device, routed.local_experts),
+    ]
+    if model.shared_expert_ffn_hidden_size:
+        parts.append(_twice(_mlp(model, widths[1]), tokens, device))
+    forward, backward = (sum(part[way] for part in parts) for way in (0, 1))
+    return np.asarray(forward), np.asarray(backward)
+
+
+def forward_seconds(shapes: Shapes, rows: Array, device: Device, batch: Array | float = 1.0) -> Array:
+    """(N,) seconds of `batch` sets of products over `rows` (N,) each."""
+    seconds = np.zeros(rows.shape)
+    for n, k in shapes:
+        out, inner = np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64)
+        seconds = seconds + gemm_seconds(rows, out, inner, device, batch)
+        seconds = seconds + _cast_seconds(rows * inner * batch, device)
+    return seconds
+
+
+def _twice(shapes: Shapes, rows: Array, device: Device, batch: Array | float = 1.0) -> tuple[Array, Array]:
+    """Forward, and backward towards input and weight."""
+    backward = np.zeros(rows.shape)
+    for n, k in shapes:
+        out, inner = np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64)
+        backward = backward + gemm_seconds(rows, inner, out, device, batch)
+        backward = backward + gemm_seconds(inner, out, rows, device, batch)
+        backward = backward + _cast_seconds(rows * out * batch, device)
+    return forward_seconds(shapes, rows, device, batch), backward
+
+
+def _cast_seconds(elements: Array, device: Device) -> Array | float:
+    """(N,) seconds to bring elements into the operands' type, in two orders; nothing where they have it."""
+    if device.operand_bytes == device.element_bytes:
+        return 0.0
+    moved = elements * (device.element_bytes + 2 * device.operand_bytes)
+    return device.profile.kernel_seconds + moved / device.memory_rate

@@ -1,0 +1,233 @@
+"""Mixtures of experts: what is stored, computed, sent and kept, against figures worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cost_models.asking import ask
+from cost_models.communication.expert import expert_seconds
+from cost_models.communication.tensor import tensor_seconds
+from cost_models.communication.topology import axis_groups
+from cost_models.compute.device import device_of
+from cost_models.compute.gemm import gemm_seconds
+from cost_models.compute.products import matrix_seconds
+from cost_models.costs import stage_costs
+from cost_models.errors import InputError
+from cost_models.estimating import estimate
+from cost_models.question import Question
+from cost_models.specs import catalog
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.layout import parse_layout
+from cost_models.specs.loading import resolve_cluster
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.workload.flops import forward_flops
+from cost_models.workload.mixture import inner_elements, mixture
+from cost_models.workload.parameters import parameters, total_parameters
+from planner.legality import check
+from planner.runnable import require_runnable
+
+GPUS, SEQUENCE = 64, 4096
+MIXTURES = [name for name in catalog.names("models") if catalog.load_model(name).has_experts]
+
+
+def asked(
+    model: str | TransformerSpec = "mixtral-8x7b", stack: str = "megatron-core", **training: Any
+) -> Question:
+    spec = TrainingSpec(**{"global_batch": 64, "sequence_length": SEQUENCE} | training)
+    shape = catalog.load_model(model) if isinstance(model, str) else model
+    return ask(shape, resolve_cluster("dgx-h100", GPUS), spec, stack=stack)
+
+
+def columns(*layouts: str) -> LayoutColumns:
+    return LayoutColumns.of([parse_layout(text) for text in layouts])
+
+
+def test_mixtral_computes_what_its_active_parameters_say() -> None:
+    """Per token and block: attention 2·4096² + 2·4096·1024, two experts of 3·4096·14336, a router of 8·4096."""
+    model = catalog.load_model("mixtral-8x7b")
+    matrices = 2 * 4096**2 + 2 * 4096 * 1024 + 2 * 3 * 4096 * 14336 + 8 * 4096
+    assert forward_flops(model, SEQUENCE).block_matrices == 2 * SEQUENCE * matrices
+
+
+def test_latent_attention_multiplies_what_it_stores() -> None:
+    """DeepSeek-V3, elements of the projections: down to 1536 and 576, up to 128 heads of 192 and of 128 + 128, out."""
+    model = catalog.load_model("deepseek-v3")
+    attention = 7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168
+    assert parameters(model, np.array([1])).attention[0] == attention + 1536 + 512
+    flops = forward_flops(model, SEQUENCE)
+    assert flops.block_attention == 2 * SEQUENCE**2 * 128 * (192 + 128)
+    dense, expert = 3 * 7168 * 18432, 9 * 3 * 7168 * 2048 + 7168 * 256
+    assert flops.block_matrices == pytest.approx(2 * SEQUENCE * (attention + (3 * dense + 58 * expert) / 61))
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+@pytest.mark.parametrize(
+    "text", ["dp64", "ep8 dp64", "tp4 dp16 ep8 etp1", "tp2 cp2 dp16 ep4", "tp2 dp32 ep4 etp4"]
+)
+def test_every_expert_is_somewhere(name: str, text: str) -> None:
+    """Experts of all ranks of a stage, less their replicas, are those of the model."""
+    model, x = catalog.load_model(name), columns(text)
+    split = parameters(model, x.tp, ep=x.ep, etp=x.etp)
+    whole = parameters(model, np.array([1]))
+    held = split.experts * x.tp * x.replicas / x.expert_replicas
+    assert held[0] == pytest.approx(whole.experts[0])
+    assert split.block[0] < whole.block[0] or int(x.tp[0]) == 1
+
+
+def test_rows_are_the_copies_of_all_tokens() -> None:
+    """Work is conserved: over the ranks that share one set of experts the rows are k times their tokens."""
+    x = columns("dp64", "dp64 ep8", "tp4 dp16 sp ep8 etp1", "tp4 dp16 sp ep8", "tp2 cp4 dp8 sp ep2 etp4")
+    routed = mixture(asked(), x)
+    assert routed is not None
+    tokens_of_a_stage = SEQUENCE * x.dp  # microbatches of one sequence
+    np.testing.assert_allclose(routed.rows * x.tp * x.replicas / x.etp, 2 * tokens_of_a_stage)
+    np.testing.assert_allclose(routed.inner * x.tp * x.replicas, 2 * tokens_of_a_stage * 14336)
+    np.testing.assert_allclose(routed.local_experts, [8, 1, 1, 1, 4])
+
+
+def test_a_mixture_of_one_is_a_dense_model() -> None:
+    """One expert that takes every token costs what the MLP does, but for its routing."""
+    dense = catalog.load_model("mistral-7b")
+    fields = dense.model_dump() | {"num_experts": 1, "experts_per_token": 1, "name": "one"}
+    fields.pop("moe_ffn_hidden_size"), fields.pop("num_moe_layers")
+    one = TransformerSpec.model_validate(fields)
+    assert total_parameters(one) == total_parameters(dense) + one.num_layers * one.hidden_size
+    x = columns("dp64 zero1", "tp2 dp32 zero1")
+    plain, routed = stage_costs(asked(dense), x), stage_costs(asked(one), x)
+    np.testing.assert_allclose(inner_elements(asked(one), x), inner_elements(asked(dense), x))
+    np.testing.assert_allclose(routed.layer_static, plain.layer_static, rtol=1e-4)
+    assert (routed.layer_forward > plain.layer_forward).all()
+    assert (routed.layer_forward < 1.15 * plain.layer_forward).all()
+    assert (routed.layer_activation[:, 0] > plain.layer_activation[:, 0]).all()
+    np.testing.assert_allclose(routed.layer_activation[:, 2], plain.layer_activation[:, 2])
+
+
+def test_experts_are_one_grouped_product() -> None:
+    """Eight experts with a quarter of the copies each fill the device like one product of as many tiles."""
+    question, x = asked(), columns("dp64")
+    device = device_of(question)
+    rows, h, f = np.array([SEQUENCE * 2 / 8]), np.array(4096.0), np.array(14336.0)
+    experts = gemm_seconds(rows, 2 * f, h, device, 8) + gemm_seconds(rows, h, f, device, 8)
+    router = gemm_seconds(np.array([float(SEQUENCE)]), np.array(8.0), h, device)
+    attention = gemm_seconds(np.array([float(SEQUENCE)]), np.array(6144.0), h, device)
+    attention = attention + gemm_seconds(np.array([float(SEQUENCE)]), h, h, device)
+    assert matrix_seconds(question, x, device)[0] == pytest.approx(experts + router + attention)
+
+
+def test_four_exchanges_a_block_by_hand() -> None:
+    """ep8 in a node: each rank sends 7/8 of 4096·2 copies of 4096 bf16 elements, there and back, both ways."""
+    question = asked()
+    hardware = question.hardware.model_copy(update={"link_efficiency": 1.0, "collective_seconds": 0.0})
+    links = question.cluster.links
+    inside = links.intra_node.model_copy(update={"latency": 0.0})
+    cluster = question.cluster.model_copy(update={"links": links.model_copy(update={"intra_node": inside})})
+    question = replace(question, hardware=hardware, cluster=cluster)
+    x = columns("dp64 ep8", "dp64 ep1", "tp4 dp16 sp ep1 etp4", "tp4 dp16 sp ep8 etp1")
+    seconds = expert_seconds(question, x, axis_groups(cluster, x))
+    copies = SEQUENCE * 2 * 4096 * 2
+    assert seconds[0] == pytest.approx(2 * 7 / 8 * copies / inside.bandwidth)
+    assert seconds[1] == 0
+    assert seconds[2] == pytest.approx(
+        2 * 3 / 4 * copies / inside.bandwidth
+    )  # gathered and scattered over etp
+    assert seconds[3] == pytest.approx(seconds[0] / 4)  # a quarter of the tokens on each rank
+
+
+def test_routed_tokens_need_no_tensor_parallel_messages() -> None:
+    """With sp the MLP of a mixture gathers nothing; shared experts do."""
+    x = columns("tp8 dp8 sp ep8 etp1")
+    seconds = {
+        name: tensor_seconds(question, x, axis_groups(question.cluster, x).tp)
+        for name in ("mixtral-8x7b", "deepseek-v2")
+        if (question := asked(name))
+    }
+    routed, shared = seconds["mixtral-8x7b"], seconds["deepseek-v2"]
+    assert routed.block_forward == pytest.approx(routed.embedding_forward + routed.head_forward)
+    assert shared.block_forward == pytest.approx(2 * (shared.embedding_forward + shared.head_forward))
+
+
+def test_expert_states_shard_over_the_ranks_that_hold_them() -> None:
+    """Mixtral on 64 ranks, ep8: weights of 1/8 of the experts, their optimizer states on 8 ranks; the rest on 64."""
+    question = asked()
+    model = question.model
+    one = parameters(model, np.array([1]))
+    shared = total_parameters(model) - model.num_layers * one.experts[0]
+    experts = model.num_layers * one.experts[0]
+    memory = estimate(question, parse_layout("dp64 ep8 zero1")).rank_memory[0]
+    assert memory["weights"] == pytest.approx(2 * (shared + experts / 8))
+    assert memory["optimizer"] == pytest.approx(12 * (shared / 64 + experts / 8 / 8))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(["mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite"]),
+    text=st.sampled_from(
+        ["dp64 zero1", "tp2 dp32 sp zero1", "tp4 cp2 dp8 sp zero1", "tp2 dp32 zero1 shard8"]
+    ),
+    etp=st.sampled_from([1, 2]),
+    policy=st.sampled_from(["none", "selective", "full"]),
+    stack=st.sampled_from(["megatron-core", "nemo"]),
+)
+def test_more_expert_ranks_hold_less_and_parts_sum(
+    name: str, text: str, etp: int, policy: str, stack: str
+) -> None:
+    question = asked(name, stack)
+    priced = [
+        estimate(question, parse_layout(f"{text} ep{ep} etp{etp} recompute={policy}")) for ep in (1, 2, 8)
+    ]
+    weights = [one.rank_memory[0]["weights"] for one in priced]
+    assert weights == sorted(weights, reverse=True)
+    assert weights[0] > weights[2]
+    exchanged = [one.time["ep_comm"] for one in priced]
+    assert exchanged[1] > exchanged[0]
+    assert (exchanged[0] > 0) == (etp > 1)
+    for one in priced:
+        assert not check(question, one.layout)
+        assert one.time.total == pytest.approx(one.step_seconds, rel=1e-9)
+        assert all(seconds >= 0 for _, seconds in (*one.time, *one.hidden_comm))
+        assert 0 < one.mfu <= one.hfu < 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        ("mixtral-8x7b", "dp64 ep3", "`ep3` shares 8 experts"),
+        ("mixtral-8x7b", "tp4 dp4 pp4 ep8 etp4", "tp x cp x dp has 16"),
+        ("qwen3-30b-a3b", "tp4 dp16 etp5 ep2", "`etp5` splits 768 columns of an expert"),
+        ("llama3-8b", "dp64 ep2", "has none"),
+    ],
+)
+def test_experts_that_do_not_divide_are_refused(name: str, text: str, what: str) -> None:
+    assert any(what in problem.what for problem in check(asked(name), parse_layout(text)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"experts_per_token": 2}, "experts_per_token is for a mixture, and num_experts is 0"),
+        ({"num_experts": 8}, "experts_per_token 0 is not between 1 and num_experts 8"),
+        ({"num_experts": 8, "experts_per_token": 2, "num_moe_layers": 5}, "num_moe_layers 5 is not between"),
+        (
+            {"latent_attention": {"kv_rank": 8, "position_dim": 64, "value_dim": 8}},
+            "leaves nothing of head_dim",
+        ),
+    ],
+)
+def test_shapes_that_contradict_themselves_are_refused(fields: dict[str, Any], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        TransformerSpec.model_validate(
+            {"num_layers": 4, "hidden_size": 512, "num_heads": 8, "vocab_size": 100} | fields
+        )
+
+
+def test_the_executor_says_that_it_has_no_experts() -> None:
+    with pytest.raises(InputError, match="2 reasons") as refused:
+        require_runnable(asked("deepseek-v3"), parse_layout("dp64"))
+    assert "cannot train a mixture of experts (`deepseek-v3`) yet" in str(refused.value)
