@@ -205,6 +205,8 @@ def _layout(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> La
         pp=degrees.pp,
         vpp=degrees.vp,
         cp=degrees.cp,
+        ep=degrees.ep,
+        etp=_expert_tensor(degrees),
         dp=degrees.dp,
         mbs=micro,
         zero=degrees.zero,
@@ -213,6 +215,15 @@ def _layout(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> La
         recompute=(_recompute(row, question.stack, notes),),
         layers=spread(blocks, stages),
     )
+
+
+def _expert_tensor(degrees: _Degrees) -> int | None:
+    """Ranks over which each expert is split: as the rest of the model, or not at all where so many are not left."""
+    if degrees.ep == 1 or degrees.dp * degrees.cp % degrees.ep == 0:
+        return None
+    if degrees.tp * degrees.dp * degrees.cp % degrees.ep:
+        raise UnpredictableError(f"ep {degrees.ep} does not divide tp · cp · dp")
+    return 1
 
 
 def _shard_group(row: Row, degrees: _Degrees, notes: Notes) -> int | None:

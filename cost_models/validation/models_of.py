@@ -44,8 +44,6 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
         bool(re.search(r"glu", kind)) if kind else bool(re.search(r"llama|mistral|qwen|gemma", _name(row)))
     )
     activation = next((name for word, name in _ACTIVATIONS if word in kind), "gelu")
-    if (row.count("moe_experts") or 1) > 1:
-        raise UnpredictableError("mixtures of experts are not priced yet")
     heads = row.count("heads") or max(1, hidden // (row.count("head_dim") or 128))
     if row.count("heads") is None:
         notes.assume(f"{heads} heads")
@@ -72,7 +70,29 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
     if gated or row.count("kv_heads") not in (None, heads) or activation == "squared-relu":
         norm = "rmsnorm" if gated else "layernorm"
         fields |= {"norm": norm, "positions": "rotary", "attention_bias": False, "mlp_bias": False}
+    if (experts := row.count("moe_experts") or 1) > 1:
+        fields |= _mixture(row, experts, notes)
+    if known is not None and (known.num_layers, known.hidden_size) == (layers, hidden):
+        fields |= {name: getattr(known, name) for name in _UNTABLED}
     return TransformerSpec.model_validate(fields)
+
+
+_UNTABLED = ("latent_attention", "shared_expert_ffn_hidden_size", "qk_norm")
+"""What tables of runs have no column for: taken from the catalogue's model of that name and size."""
+
+
+def _mixture(row: Row, experts: int, notes: Notes) -> dict[str, Any]:
+    """Fields of a mixture; experts are as wide as the MLP and in every block unless the row says otherwise."""
+    chosen = row.count("moe_top_k")
+    if chosen is None:
+        chosen = min(2, experts)
+        notes.assume(f"{chosen} experts a token")
+    fields: dict[str, Any] = {"num_experts": experts, "experts_per_token": min(chosen, experts)}
+    if width := row.count("moe_ffn_hidden"):
+        fields["moe_ffn_hidden_size"] = width
+    if blocks := row.count("moe_layers"):
+        fields["num_moe_layers"] = blocks
+    return fields
 
 
 def _usual_ffn(hidden: int, *, gated: bool, notes: Notes) -> int:
