@@ -20,6 +20,7 @@ from cost_models.validation.hardware_of import cluster_of, gpu_of
 from cost_models.validation.models_of import model_of
 from cost_models.validation.notes import Notes, UnpredictableError
 from cost_models.validation.placing import spread
+from cost_models.validation.plausible import MAX_ACTIONS, check_counts
 from cost_models.validation.rows import Row
 from cost_models.validation.stack_of import stack_of
 
@@ -57,6 +58,7 @@ def _short(error: InputError | ValidationError) -> str:
 
 
 def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | None, notes: Notes) -> Case:
+    check_counts(row)
     gpu = gpu_of(row)
     if gpu is None:
         raise UnpredictableError(f"GPU `{row.text('gpu') or 'blank'}` is not in the catalogue")
@@ -165,6 +167,10 @@ def _dropout(row: Row, model: TransformerSpec, stack: StackSpec) -> float:
 def _global_batch(row: Row, degrees: _Degrees, notes: Notes) -> int:
     """Sequences a step: printed, or from microbatch and accumulation."""
     batch, micro, accumulated = row.count("global_batch"), row.count("micro_batch"), row.count("grad_accum")
+    printed = row.number("global_batch")
+    if batch is None and printed is not None and printed >= 1:
+        batch = round(printed)
+        notes.assume(f"global batch {batch}: the row's {printed:g} is no whole number")
     if batch is None:
         if micro is None:
             raise UnpredictableError("neither `global_batch` nor `micro_batch` is given")
@@ -198,6 +204,8 @@ def _layout(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> La
     blocks = question.model.num_layers
     if stages > blocks:
         raise UnpredictableError(f"{blocks} blocks on {stages} stages")
+    if stages * (question.training.global_batch // (micro * degrees.dp)) > MAX_ACTIONS:
+        raise UnpredictableError(f"global batch {question.training.global_batch} is too many microbatches")
     if blocks % stages:
         notes.assume("blocks placed as evenly as they go, fewer where embedding and head sit")
     return Layout(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate
+from cost_models.specs.documents import printable
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.validation.cases import Case, read_case
 from cost_models.validation.notes import UnpredictableError
@@ -47,7 +48,7 @@ def predict(
             case = read_case(row, stack=stack, profile=profile)
             priced = estimate(case.question, case.layout)
         except (UnpredictableError, InputError) as reason:
-            yield Prediction(row=row, skipped=str(reason).splitlines()[0])
+            yield Prediction(row=row, skipped=printable(str(reason).splitlines()[0]))
             continue
         yield _prediction(case, priced)
 

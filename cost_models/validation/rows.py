@@ -6,6 +6,7 @@ alone.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import math
@@ -15,9 +16,13 @@ from pathlib import Path
 
 from cost_models.errors import InputError, Problem
 from cost_models.specs.documents import printable
+from cost_models.units import MB
 
 NEEDED_COLUMNS = ("num_gpus", "layers", "hidden")
 """Without these a table is not one of runs; their cells may be blank."""
+MAX_BYTES = int(256 * MB)
+"""Largest table read: a million rows."""
+_DELIMITERS = (",", ";", "\t")
 _COLUMNS_HINT = "docs/guides/validating.md lists the columns of a table of runs"
 _YES = frozenset({"1", "true", "yes", "y", "on"})
 _NO = frozenset({"0", "false", "no", "n", "off"})
@@ -65,18 +70,39 @@ class Row:
 def read_rows(path: Path) -> tuple[Row, ...]:
     """The runs of a CSV file; rows without an id are numbered.
 
+    UTF-8 with or without a byte-order mark, UTF-16 with one, else Latin-1: spreadsheets write all of them.
+
     Raises:
         InputError: the file cannot be read, or is no table of runs.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(f"cannot read `{path}`: {(error.strerror or str(error)).lower()}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"`{path}` is not a text file (byte {error.start} is not UTF-8)") from None
     except ValueError as error:  # a null character in the path
         raise InputError(f"cannot read `{printable(str(path))}`: {error}") from None
-    return parse_rows(text, path.stem, place=str(path))
+    if len(raw) > MAX_BYTES:
+        raise InputError(f"`{path}` is larger than {MAX_BYTES // int(MB)} MB; it is no table of runs")
+    return parse_rows(_decoded(raw, path), path.stem, place=str(path))
+
+
+def _decoded(raw: bytes, path: Path) -> str:
+    """The text of a file."""
+    try:
+        if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return raw.decode("utf-16")
+        if b"\0" not in raw:
+            try:
+                return raw.decode("utf-8-sig")
+            except UnicodeDecodeError:
+                return raw.decode("latin-1")
+        where = raw.index(b"\0")
+    except UnicodeDecodeError as error:
+        where = error.start
+    raise InputError(
+        f"`{path}` is not a text file", problems=[Problem(str(path), f"byte {where} is no text")]
+    )
 
 
 def parse_rows(text: str, name: str, *, place: str) -> tuple[Row, ...]:
@@ -85,9 +111,11 @@ def parse_rows(text: str, name: str, *, place: str) -> tuple[Row, ...]:
     Raises:
         InputError: it is no table of runs.
     """
-    table = csv.DictReader(io.StringIO(text, newline=""))
+    header = text.partition("\n")[0]
+    delimiter = max(_DELIMITERS, key=header.count)
+    table = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
-        columns = [column.strip() for column in table.fieldnames or ()]
+        columns = [column.strip().lower() for column in table.fieldnames or ()]
         table.fieldnames = columns
         rows = [{key: cell for key, cell in row.items() if isinstance(cell, str) and cell} for row in table]
     except csv.Error as error:

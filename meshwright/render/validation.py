@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from cost_models.specs.documents import printable
 from cost_models.validation.predicting import Prediction
 from cost_models.validation.scores import SourceScore
 from meshwright.render.tables import table
@@ -48,7 +49,7 @@ def step_cells(source: SourceScore) -> list[str]:
     assert step is not None
     tau = source.mean_tau
     return [
-        source.source,
+        printable(source.source, 40),
         str(step.count),
         _percent(step.median),
         _percent(step.p90),
@@ -64,7 +65,7 @@ def memory_cells(source: SourceScore) -> list[str]:
     memory, verdicts = source.memory, source.verdicts
     out, ran = verdicts.caught + verdicts.missed, verdicts.false_alarms + verdicts.agreed
     return [
-        source.source,
+        printable(source.source, 40),
         str(memory.count) if memory else _NOTHING,
         _percent(memory.median if memory else None),
         _percent(memory.p90 if memory else None),

@@ -99,7 +99,10 @@ def test_a_stack_may_be_given(capsys, table: Path) -> None:
     [
         (("--runs", "nowhere.csv"), "error: cannot read `nowhere.csv`: no such file or directory\n"),
         (("--runs", "."), "error: cannot read `.`: is a directory\n"),
-        (("--runs", "picture.csv"), "error: `picture.csv` is not a text file (byte 0 is not UTF-8)\n"),
+        (
+            ("--runs", "picture.csv"),
+            "error: `picture.csv` is not a text file\n  picture.csv: byte 3 is no text\n",
+        ),
         (
             ("--runs", "other.csv"),
             "error: `other.csv` has no column `layers`, `hidden`\n\nhint: docs/guides/",
@@ -109,7 +112,7 @@ def test_a_stack_may_be_given(capsys, table: Path) -> None:
     ],
 )
 def test_errors(capsys, tmp_path: Path, monkeypatch, words: tuple[str, ...], said: str) -> None:
-    (tmp_path / "picture.csv").write_bytes(b"\xff\xd8\xff")
+    (tmp_path / "picture.csv").write_bytes(b"\xff\xd8\xff\x00")
     (tmp_path / "other.csv").write_text("num_gpus,model\n8,gpt\n")
     monkeypatch.chdir(tmp_path)
     code, out, err = run(capsys, *words)
