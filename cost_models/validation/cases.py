@@ -16,6 +16,7 @@ from cost_models.specs.layout import Layout, Recompute
 from cost_models.specs.stack import STORES_SCORES, StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.validation.flags_of import training_changes
 from cost_models.validation.hardware_of import cluster_of, gpu_of
 from cost_models.validation.models_of import model_of
 from cost_models.validation.notes import Notes, UnpredictableError
@@ -143,11 +144,15 @@ def _training(
     if sequence is None:
         raise UnpredictableError("no `seq_len`")
     batch = _global_batch(row, degrees, notes)
-    return TrainingSpec(
-        global_batch=batch,
-        sequence_length=sequence,
-        precision=_precision(row, cluster, notes),
-        dropout=0.1 if stack.usual_dropout and not model.gated_mlp else 0.0,
+    usual = 0.1 if stack.usual_dropout and not model.gated_mlp else 0.0
+    return TrainingSpec.model_validate(
+        {
+            "global_batch": batch,
+            "sequence_length": sequence,
+            "precision": _precision(row, cluster, notes),
+            "dropout": usual,
+        }
+        | training_changes(row)
     )
 
 
