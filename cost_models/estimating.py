@@ -16,6 +16,7 @@ from cost_models.breakdown import Breakdown
 from cost_models.costs import add_up
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate, Trust
+from cost_models.memory.device import memory_limit
 from cost_models.memory_terms import MemoryTerms, memory_terms
 from cost_models.question import Question
 from cost_models.rank_memory import RankMemory
@@ -104,7 +105,7 @@ def estimate(question: Question, layout: Layout) -> Estimate:
     placed = place(layout, question)
     columns = LayoutColumns.of([placed.layout])
     times, memories = time_terms(question, columns), memory_terms(question, columns)
-    costs = add_up(question, times, memories)
+    costs = add_up(times, memories, memory_limit(question, columns))
     seconds, parts = _step(placed, times, costs)
     model, training = question.model, question.training
     ran = placed.layout

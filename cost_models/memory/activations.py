@@ -21,6 +21,7 @@ import numpy.typing as npt
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.stack import STORES_SCORES
+from cost_models.specs.transformer import TransformerSpec
 from cost_models.workload.parameters import padded_vocabulary
 
 Array = npt.NDArray[np.float64]
@@ -76,7 +77,8 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
         mlp=norms / 2 + mlp + mask,
         head=norms / 2 + element * outside,
         log_probabilities=logits * stored,
-        loss_gradients=logits * (element if in_place else 2 * stored + piped + split_copy),
+        loss_gradients=logits
+        * ((element if in_place else 2 * stored + piped + split_copy) + stack.extra_loss_copies * stored),
     )
 
 
@@ -88,10 +90,23 @@ def _kept_inside(
     entrance = tokens * model.hidden_size if stack.saves_gathered_activations else outside
     kv_size = model.query_size if _eager(question) else model.kv_size
     heads = tokens * 2 * (model.query_size + kv_size) / columns.tp  # q, k, v and the core's output
+    if stack.joint_qkv:
+        heads = heads + _copies(model) * tokens / columns.tp
     ffn = tokens * model.ffn_hidden_size / columns.tp
     up = 2 if model.gated_mlp else 1
     kept = up + 1 if stack.fused_elementwise else 2 * up
     return element * (entrance + heads), element * (entrance + kept * ffn)
+
+
+def _copies(model: TransformerSpec) -> int:
+    """Elements a token that attention reads from copies while the joint product they come from lives on.
+
+    The values are always read in place, so the product stays; rotated queries and keys are new tensors, and grouped
+    queries, interleaved with keys and values, become one when their heads are put side by side.
+    """
+    if model.positions == "rotary":
+        return model.query_size + model.kv_size
+    return model.query_size if model.num_kv_heads < model.num_heads else 0
 
 
 def _eager(question: Question) -> bool:

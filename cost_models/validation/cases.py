@@ -24,6 +24,9 @@ from cost_models.validation.placing import spread
 from cost_models.validation.rows import Row
 from cost_models.validation.stack_of import stack_of
 
+_USUAL_ACCUMULATION = 4
+"""Microbatches a pipeline stage and step where a table does not say how many replicas there were."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
@@ -33,6 +36,8 @@ class Case:
     question: Question
     layout: Layout
     assumptions: tuple[str, ...]
+    sized: bool = True
+    """The row says how many GPUs it had; otherwise only its memory means something."""
 
 
 def read_case(row: Row, *, stack: str | None = None, profile: str | HardwareProfile | None = None) -> Case:
@@ -69,7 +74,8 @@ def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | N
         stack = stack.model_copy(update={"zero_stages": (*stack.zero_stages, 0)})
     question = ask(model, cluster, training, stack=stack, profile=profile)
     layout = _layout(row, question, degrees, notes)
-    return Case(row=row, question=question, layout=layout, assumptions=tuple(notes.assumed))
+    sized = row.count("num_gpus") is not None or row.count("dp") is not None
+    return Case(row=row, question=question, layout=layout, assumptions=tuple(notes.assumed), sized=sized)
 
 
 @dataclass(slots=True)
@@ -96,8 +102,10 @@ def _degrees(row: Row, notes: Notes) -> _Degrees:
     each = tp * pp * cp
     if gpus is None:
         if dp is None:
-            raise UnpredictableError("neither `num_gpus` nor `dp` is given")
-        notes.assume(f"{each * dp} GPUs: the product of the degrees")
+            dp = _usual_replicas(row, pp, ep)
+            notes.assume(f"{each * dp} GPUs, for {_USUAL_ACCUMULATION} microbatches a stage")
+        else:
+            notes.assume(f"{each * dp} GPUs: the product of the degrees")
     elif gpus % each:
         raise UnpredictableError(f"tp · pp · cp = {each} does not divide {gpus} GPUs")
     else:
@@ -105,6 +113,15 @@ def _degrees(row: Row, notes: Notes) -> _Degrees:
             notes.assume(f"dp {gpus // each}: the row's {dp} does not fit {gpus} GPUs")
         dp = gpus // each
     return _Degrees(tp=tp, pp=pp, vp=vp if pp > 1 else 1, cp=cp, ep=ep, dp=dp)
+
+
+def _usual_replicas(row: Row, pp: int, ep: int) -> int:
+    """Replicas that leave each pipeline a few microbatches a stage; experts have as many ranks as share them."""
+    batch, micro = row.count("global_batch"), row.count("micro_batch") or 1
+    if batch is None:
+        raise UnpredictableError("neither `num_gpus` nor `dp` nor `global_batch` is given")
+    most = max(1, batch // (micro * _USUAL_ACCUMULATION * pp), ep)
+    return next(dp for dp in range(most, 0, -1) if (batch // micro) % dp == 0)
 
 
 def _chunks(row: Row, model: TransformerSpec, stack: StackSpec, degrees: _Degrees, notes: Notes) -> int:

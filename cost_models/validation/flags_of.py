@@ -24,6 +24,9 @@ _STACK_FLAGS: Mapping[str, Mapping[str, Any]] = {
     "no-overlap-grad-reduce": {"overlap_gradient_reduce": False},
     "overlap-param-gather": {"overlap_parameter_gather": True},
     "no-overlap-param-gather": {"overlap_parameter_gather": False},
+    "deterministic mode": {"deterministic": True},
+    "deterministic-mode": {"deterministic": True},
+    "cross-entropy-loss-fusion": {"extra_loss_copies": 1.0},
     "no-bias-gelu-fusion": {"fused_elementwise": False},
     "no-bias-swiglu-fusion": {"fused_elementwise": False},
 }
