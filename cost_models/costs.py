@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 
 import numpy as np
+import numpy.typing as npt
 
 from cost_models import memory_terms as memory
 from cost_models import time_terms as time
+from cost_models.memory.device import memory_limit
 from cost_models.memory_terms import MemoryTerms, memory_terms
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
@@ -21,7 +23,8 @@ def stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     Raises:
         InputError: the GPU has no rate for the training precision.
     """
-    return add_up(question, time_terms(question, columns), memory_terms(question, columns))
+    limit = memory_limit(question, columns)
+    return add_up(time_terms(question, columns), memory_terms(question, columns), limit)
 
 
 def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
@@ -37,16 +40,8 @@ def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     return StageCosts(**seconds, **space, memory_limit=none)
 
 
-def add_up(question: Question, times: TimeTerms, memories: MemoryTerms) -> StageCosts:
-    """Sum each coefficient over its parts."""
+def add_up(times: TimeTerms, memories: MemoryTerms, limit: npt.NDArray[np.float64]) -> StageCosts:
+    """Sum each coefficient over its parts; `limit` (N,) is what a device's peak may reach."""
     seconds = {field.name: time.total(getattr(times, field.name)) for field in fields(TimeTerms)}
     space = {field.name: memory.total(getattr(memories, field.name)) for field in fields(MemoryTerms)}
-    limit = np.full(len(seconds["layer_forward"]), memory_limit(question))
     return StageCosts(**seconds, **space, memory_limit=limit)
-
-
-def memory_limit(question: Question) -> float:
-    """Bytes of one device that a plan may fill: the device's memory less what the stack holds back."""
-    reserve = question.cluster.memory_reserve
-    share = question.stack.memory_reserve if reserve is None else reserve
-    return question.cluster.gpu.memory * (1.0 - share)

@@ -16,8 +16,10 @@ from cost_models.breakdown import Breakdown
 from cost_models.costs import add_up
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate, Trust
-from cost_models.memory_terms import MEMORY_PARTS, MemoryTerms, memory_terms
+from cost_models.memory.device import memory_limit
+from cost_models.memory_terms import MemoryTerms, memory_terms
 from cost_models.question import Question
+from cost_models.rank_memory import RankMemory
 from cost_models.schedules import ActionTable, build, compile_timeline, live_profiles
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import RECOMPUTE_POLICIES, Layout
@@ -103,7 +105,7 @@ def estimate(question: Question, layout: Layout) -> Estimate:
     placed = place(layout, question)
     columns = LayoutColumns.of([placed.layout])
     times, memories = time_terms(question, columns), memory_terms(question, columns)
-    costs = add_up(question, times, memories)
+    costs = add_up(times, memories, memory_limit(question, columns))
     seconds, parts = _step(placed, times, costs)
     model, training = question.model, question.training
     ran = placed.layout
@@ -116,7 +118,7 @@ def estimate(question: Question, layout: Layout) -> Estimate:
         step_seconds=seconds,
         time=parts,
         hidden_comm=_hidden(placed, times),
-        rank_memory=_rank_memory(placed, memories, costs),
+        rank_memory=_rank_memory(placed, memories),
         memory_limit=float(costs.memory_limit[0]),
         mfu=utilisation(useful, seconds, ran.num_gpus, peak),
         hfu=utilisation(spent, seconds, ran.num_gpus, peak),
@@ -175,7 +177,7 @@ def _step(placed: Placed, times: TimeTerms, costs: StageCosts) -> tuple[float, B
     m = placed.table.microbatches
     busy = m * placed.per_rank(forward + backward) + sync + optimizer
     rank = int(np.argmax(busy))
-    parts = {part: _part_seconds(placed, times, part, rank) for part in TIME_PARTS}
+    parts = {part: float(_part_seconds(placed, times, part)[rank]) for part in TIME_PARTS}
     parts["pp_comm"] += seconds - step_seconds(placed, costs, hand_over=False)
     parts["bubble"] = max(0.0, seconds - sum(parts.values()))  # rounding must not make it negative
     return seconds, Breakdown.from_dict(parts)
@@ -199,8 +201,8 @@ def _part_of(term: dict[str, Floats], part: str) -> Floats | float:
     return value if np.ndim(value) else float(value)
 
 
-def _part_seconds(placed: Placed, times: TimeTerms, part: str, rank: int) -> float:
-    """Seconds a rank spends on one part in a step."""
+def _part_seconds(placed: Placed, times: TimeTerms, part: str) -> Floats:
+    """(R,) seconds each rank spends on one part in a step."""
 
     def at(name: str) -> Floats | float:
         return _part_of(getattr(times, name), part)
@@ -208,70 +210,31 @@ def _part_seconds(placed: Placed, times: TimeTerms, part: str, rank: int) -> flo
     def scalar(name: str) -> float:
         return float(at(name))
 
-    compute = sum(
-        placed.per_rank(
-            placed.per_stage(
-                at(f"layer_{way}"), scalar(f"embedding_{way}"), scalar(f"head_{way}"), scalar(f"stage_{way}")
-            )
-        )[rank]
-        for way in ("forward", "backward")
-    )
-    once = sum(
-        placed.per_rank(
-            placed.per_stage(at(f"layer_{kind}"), scalar(f"embedding_{kind}"), scalar(f"head_{kind}"))
-        )[rank]
-        + scalar(f"rank_{kind}")
-        for kind in ("sync", "optimizer")
-    )
-    return float(placed.table.microbatches * compute + once + scalar("step_overhead"))
+    def on_ranks(kind: str, stage: float = 0.0) -> Floats:
+        first, last = scalar(f"embedding_{kind}"), scalar(f"head_{kind}")
+        return placed.per_rank(placed.per_stage(at(f"layer_{kind}"), first, last, stage))
+
+    compute = on_ranks("forward", scalar("stage_forward")) + on_ranks("backward", scalar("stage_backward"))
+    once = on_ranks("sync") + scalar("rank_sync") + on_ranks("optimizer") + scalar("rank_optimizer")
+    seconds: Floats = placed.table.microbatches * compute + once + scalar("step_overhead")
+    return seconds
 
 
 def _hidden(placed: Placed, times: TimeTerms) -> Breakdown:
     """Communication of the busiest rank that runs behind its compute."""
-    ranks = range(placed.layout.pp)
     names = {part: part.replace("hidden", "comm") for part in HIDDEN_PARTS}
     return Breakdown.from_dict(
-        {
-            name: max(_part_seconds(placed, times, part, rank) for rank in ranks)
-            for part, name in names.items()
-        }
+        {name: float(_part_seconds(placed, times, part).max()) for part, name in names.items()}
     )
 
 
-def _rank_memory(placed: Placed, memories: MemoryTerms, costs: StageCosts) -> tuple[Breakdown, ...]:
+def _rank_memory(placed: Placed, memories: MemoryTerms) -> tuple[Breakdown, ...]:
     """Parts of each rank's peak, taken at the moment of the step when it is highest."""
+    memory, pp = RankMemory(memories), placed.layout.pp
     return tuple(
-        max(_moments(placed, memories, rank, live), key=lambda moment: moment.total)
-        for rank, live in enumerate(live_profiles(placed.table))
+        memory.peak(placed.layers[r::pp], placed.policies[r::pp], live, first=r == 0, last=r == pp - 1)
+        for r, live in enumerate(live_profiles(placed.table))
     )
-
-
-def _moments(
-    placed: Placed, memories: MemoryTerms, rank: int, live: npt.NDArray[np.int64]
-) -> list[Breakdown]:
-    """The rank's memory at each maximal set of live microbatches, and in the optimizer step."""
-    stages = np.flatnonzero(placed.stage_ranks == rank)
-    layers, policies = placed.layers[stages], placed.policies[stages]
-    first, last = rank == 0, rank == placed.layout.pp - 1
-
-    def sum_of(part: str, training_V: npt.NDArray[np.int64] | None) -> float:
-        def value(name: str) -> float:
-            return float(_part_of(getattr(memories, name), part))
-
-        held = value("static") + layers.sum() * value("layer_static")
-        held += first * value("embedding_static") + last * value("head_static")
-        if training_V is None:
-            update = layers.sum() * value("layer_update")
-            return float(held + update + first * value("embedding_update") + last * value("head_update"))
-        activation = np.asarray(_part_of(memories.layer_activation, part)) * np.ones(len(RECOMPUTE_POLICIES))
-        working = np.asarray(_part_of(memories.working, part)) * np.ones(len(RECOMPUTE_POLICIES))
-        held += float((layers * training_V * activation[policies]).sum()) + working[policies].max()
-        held += first * training_V[0] * value("embedding_activation")
-        return float(held + last * (training_V[-1] * value("head_activation") + value("head_working")))
-
-    return [
-        Breakdown.from_dict({part: sum_of(part, moment) for part in MEMORY_PARTS}) for moment in (*live, None)
-    ]
 
 
 def _bound_by(parts: Breakdown) -> str:

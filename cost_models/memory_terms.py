@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from cost_models.memory.activations import ActivationBytes, activation_bytes
 from cost_models.memory.boundaries import boundary_bytes
+from cost_models.memory.device import workspace_bytes
 from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
@@ -54,7 +55,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     head = counts.final_norm + np.where(shared_head, 0.0, counts.head_matrix)
     always_gathered = states.gathered if question.stack.fully_shard else 0.0
     return MemoryTerms(
-        static={"buffers": boundaries.every_rank},
+        static={"buffers": boundaries.every_rank + workspace_bytes(question)},
         layer_static=_joined(
             _held(states, counts.block, fp8_copies), _held(experts, counts.experts, fp8_copies)
         ),

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.costs import memory_limit
 from cost_models.errors import InfeasibleError, InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
+from cost_models.memory.device import memory_limit
 from cost_models.question import Question
 from cost_models.specs.columns import Ints, LayoutColumns
 from cost_models.specs.layout import RECOMPUTE_POLICIES, Layout
@@ -40,7 +40,7 @@ def frontier_frame(question: Question, chosen: Estimate | None = None) -> pd.Dat
 
     columns = enumerate_layouts(question, Restrictions())
     prices = balanced_prices(question, columns)
-    limit = memory_limit(question) if chosen is None else chosen.memory_limit
+    limit = float(memory_limit(question, columns).min()) if chosen is None else chosen.memory_limit
     cheap = pd.DataFrame(_cheap_rows(question, columns, prices))
     line = pareto_rows(prices.peak_bytes.ravel(), prices.step_seconds.ravel(), limit)
     exact = [price(question, _even(question, columns, flat)) for flat in _thinned(line, MAX_EXACT)]

@@ -26,7 +26,7 @@ def explain_infeasible(
 ) -> InfeasibleError:
     """The error to raise when no placement of any layout fits."""
     closest = _closest(question, columns, costs, policies)
-    limit = float(costs.memory_limit[0])
+    limit = float(costs.memory_limit.max())
     states = _model_states(columns, costs, question.model.num_layers)
     gpus = question.cluster.num_gpus
     needed = math.ceil(states / limit)

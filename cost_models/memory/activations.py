@@ -21,6 +21,7 @@ import numpy.typing as npt
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.stack import STORES_SCORES
+from cost_models.specs.transformer import TransformerSpec
 from cost_models.workload.mixture import inner_elements, mixture
 from cost_models.workload.parameters import padded_vocabulary
 
@@ -77,7 +78,8 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
         mlp=norms / 2 + mlp + mask,
         head=norms / 2 + element * outside,
         log_probabilities=logits * stored,
-        loss_gradients=logits * (element if in_place else 2 * stored + piped + split_copy),
+        loss_gradients=logits
+        * ((element if in_place else 2 * stored + piped + split_copy) + stack.extra_loss_copies * stored),
     )
 
 
@@ -94,6 +96,8 @@ def _kept_inside(
             tokens * (model.query_size + model.kv_size + model.value_size + model.attended_size) / columns.tp
         )
         heads = heads + outside / model.hidden_size * 2 * (latent.kv_rank + (latent.query_rank or 0))
+    if stack.joint_qkv:
+        heads = heads + _copies(model) * tokens / columns.tp
     up = 2 if model.gated_mlp else 1
     kept = up + 1 if stack.fused_elementwise else 2 * up
     inner = inner_elements(question, columns)
@@ -106,6 +110,17 @@ def _kept_inside(
     if (routed := mixture(question, columns)) is not None:  # copies into the experts, and out of them
         mlp = mlp + model.moe_share * model.hidden_size * (multiplied * routed.rows + element * routed.sent)
     return attention, mlp
+
+
+def _copies(model: TransformerSpec) -> int:
+    """Elements a token that attention reads from copies while the joint product they come from lives on.
+
+    The values are always read in place, so the product stays; rotated queries and keys are new tensors, and grouped
+    queries, interleaved with keys and values, become one when their heads are put side by side.
+    """
+    if model.positions == "rotary":
+        return model.query_size + model.kv_size
+    return model.query_size if model.num_kv_heads < model.num_heads else 0
 
 
 def _eager(question: Question) -> bool:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from cost_models.specs.base import Fraction, GpuCount, Name, PositiveInt, Spec
-from cost_models.units import Bandwidth, Bytes, FlopRate, Seconds
+from cost_models.units import MIB, Bandwidth, Bytes, FlopRate, Seconds
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 
@@ -46,6 +46,8 @@ class GpuSpec(Spec):
     """Streaming multiprocessors: matrix products come in waves of this many tiles. 1 for a CPU."""
     l2_cache: Bytes | None = None
     """Last-level cache, bytes."""
+    library_workspace: Bytes = 8.125 * MIB
+    """What the matrix library asks of the allocator for each thread that calls it (PyTorch's default for the GPU)."""
     host_bandwidth: Bandwidth | None = None
     """Link to host memory (PCIe, C2C), bytes/s, one direction."""
     tdp_watts: PositiveInt | None = None

@@ -10,6 +10,7 @@ from cost_models.specs.base import Name, Spec
 from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.layout import Recompute
 from cost_models.specs.training import StateDtype
+from cost_models.units import Bytes
 
 STORES_SCORES: frozenset[AttentionKernel] = frozenset({"unfused", "fused-softmax"})
 """Kernels that keep the s × s scores in memory."""
@@ -77,6 +78,11 @@ class StackSpec(Spec):
     """The loss works on an fp32 copy of the logits."""
     loss_parallel: bool = True
     """The vocabulary stays split over tp in the loss."""
+    extra_loss_copies: float = Field(default=0.0, ge=0.0)
+    """Tensors of the stored logits' size that the loss holds at its widest moment beyond what it needs."""
+    joint_qkv: bool = False
+    """Queries, keys and values are one product's output, which stays whole while rotated or regrouped copies of its
+    parts are kept too."""
     saves_gathered_activations: bool = False
     """Sequence parallelism keeps gathered inputs of column-parallel matrices (DTensor) instead of gathering again."""
     selective_drops: Literal["core", "block-attention"] = "core"
@@ -95,8 +101,16 @@ class StackSpec(Spec):
     """fp8 training keeps the inputs of a block's matrix products as it multiplied them, one byte an element."""
     fp8_weight_bytes: float = Field(default=0.0, ge=0.0)
     """Bytes per parameter of a block of the fp8 copies of its weights that live from microbatch to microbatch."""
-    memory_reserve: float = Field(default=0.06, ge=0.0, lt=0.9)
-    """Share of device memory held back: context, communication buffers, fragmentation."""
+    fragmentation: float = Field(default=0.04, ge=0.0, lt=0.9)
+    """Share of the blocks the allocator takes from the device that its tensors cannot use."""
+    context_bytes: Bytes = 0.8e9
+    """Device memory outside the allocator: the driver's context and the kernels of the libraries."""
+    communicator_bytes: Bytes = 0.25e9
+    """Device memory outside the allocator for each communicator (NCCL's channels and their buffers)."""
+    transformer_engine: bool = False
+    """Transformer Engine runs the block; its matrix products have a workspace of their own."""
+    deterministic: bool = False
+    """Products must be reproducible, for which the matrix library wants larger workspaces."""
     launches_block: bool = False
     """Every kernel is waited for before the next is launched (CUDA_LAUNCH_BLOCKING=1)."""
     scatters_by_all_reduce: bool = False

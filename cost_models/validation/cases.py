@@ -16,6 +16,7 @@ from cost_models.specs.layout import Layout, Recompute
 from cost_models.specs.stack import STORES_SCORES, StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.validation.flags_of import training_changes
 from cost_models.validation.hardware_of import cluster_of, gpu_of
 from cost_models.validation.models_of import model_of
 from cost_models.validation.notes import Notes, UnpredictableError
@@ -26,6 +27,8 @@ from cost_models.validation.stack_of import stack_of
 
 _USUAL_DROPOUT = 0.1
 """Of GPT-2 and GPT-3 recipes."""
+_USUAL_ACCUMULATION = 4
+"""Microbatches a pipeline stage and step where a table does not say how many replicas there were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,8 @@ class Case:
     question: Question
     layout: Layout
     assumptions: tuple[str, ...]
+    sized: bool = True
+    """The row says how many GPUs it had; otherwise only its memory means something."""
 
 
 def read_case(row: Row, *, stack: str | None = None, profile: str | HardwareProfile | None = None) -> Case:
@@ -73,7 +78,8 @@ def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | N
         stack = stack.model_copy(update={"zero_stages": (*stack.zero_stages, 0)})
     question = ask(model, cluster, training, stack=stack, profile=profile)
     layout = _layout(row, question, degrees, notes)
-    return Case(row=row, question=question, layout=layout, assumptions=tuple(notes.assumed))
+    sized = row.count("num_gpus") is not None or row.count("dp") is not None
+    return Case(row=row, question=question, layout=layout, assumptions=tuple(notes.assumed), sized=sized)
 
 
 @dataclass(slots=True)
@@ -100,8 +106,10 @@ def _degrees(row: Row, notes: Notes) -> _Degrees:
     each = tp * pp * cp
     if gpus is None:
         if dp is None:
-            raise UnpredictableError("neither `num_gpus` nor `dp` is given")
-        notes.assume(f"{each * dp} GPUs: the product of the degrees")
+            dp = _usual_replicas(row, pp, ep)
+            notes.assume(f"{each * dp} GPUs, for {_USUAL_ACCUMULATION} microbatches a stage")
+        else:
+            notes.assume(f"{each * dp} GPUs: the product of the degrees")
     elif gpus % each:
         raise UnpredictableError(f"tp · pp · cp = {each} does not divide {gpus} GPUs")
     else:
@@ -109,6 +117,15 @@ def _degrees(row: Row, notes: Notes) -> _Degrees:
             notes.assume(f"dp {gpus // each}: the row's {dp} does not fit {gpus} GPUs")
         dp = gpus // each
     return _Degrees(tp=tp, pp=pp, vp=vp if pp > 1 else 1, cp=cp, ep=ep, dp=dp)
+
+
+def _usual_replicas(row: Row, pp: int, ep: int) -> int:
+    """Replicas that leave each pipeline a few microbatches a stage; experts have as many ranks as share them."""
+    batch, micro = row.count("global_batch"), row.count("micro_batch") or 1
+    if batch is None:
+        raise UnpredictableError("neither `num_gpus` nor `dp` nor `global_batch` is given")
+    most = max(1, batch // (micro * _USUAL_ACCUMULATION * pp), ep)
+    return next(dp for dp in range(most, 0, -1) if (batch // micro) % dp == 0)
 
 
 def _chunks(row: Row, model: TransformerSpec, stack: StackSpec, degrees: _Degrees, notes: Notes) -> int:
@@ -148,11 +165,14 @@ def _training(
     if sequence is None:
         raise UnpredictableError("no `seq_len`")
     batch = _global_batch(row, degrees, notes)
-    return TrainingSpec(
-        global_batch=batch,
-        sequence_length=sequence,
-        precision=_precision(row, cluster, notes),
-        dropout=_dropout(row, model, stack),
+    return TrainingSpec.model_validate(
+        {
+            "global_batch": batch,
+            "sequence_length": sequence,
+            "precision": _precision(row, cluster, notes),
+            "dropout": _dropout(row, model, stack),
+        }
+        | training_changes(row)
     )
 
 

@@ -12,6 +12,7 @@ from cost_models.specs.documents import printable
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.validation.cases import Case, read_case
 from cost_models.validation.notes import UnpredictableError
+from cost_models.validation.peak_of import peak_bytes
 from cost_models.validation.rows import Row
 
 
@@ -57,10 +58,10 @@ def _prediction(case: Case, priced: Estimate) -> Prediction:
     return Prediction(
         row=case.row,
         case=case,
-        step_seconds=priced.step_seconds,
-        peak_bytes=priced.peak_bytes,
+        step_seconds=priced.step_seconds if case.sized else None,
+        peak_bytes=peak_bytes(case, priced),
         fits=priced.fits,
-        parts=dict(priced.time),
+        parts=dict(priced.time) if case.sized else {},
         assumptions=case.assumptions,
         trust=str(priced.trust),
     )

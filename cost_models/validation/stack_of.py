@@ -6,6 +6,7 @@ import re
 
 from cost_models.specs import catalog
 from cost_models.specs.stack import STORES_SCORES, StackSpec
+from cost_models.validation.flags_of import stack_changes
 from cost_models.validation.notes import Notes
 from cost_models.validation.rows import Row
 
@@ -48,6 +49,7 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
         changes["fused_norms"] = True
     if "CUDA_LAUNCH_BLOCKING=1" in row.text("notes"):
         changes["launches_block"] = True
+    changes |= stack_changes(row)
     return stack.model_copy(update=changes) if changes else stack
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cost_models.costs import memory_limit
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.question import Question
@@ -42,7 +41,9 @@ def explain(path: Path, why_not: str | None, *, output: Output) -> None:
     plan = load_plan(path)
     question = plan.question
     restrictions = plan.restrictions.read
-    estimate = replace(price(question, plan.layout), memory_limit=_limit(question, restrictions))
+    estimate = price(question, plan.layout)
+    if restrictions.max_memory is not None:
+        estimate = replace(estimate, memory_limit=min(estimate.memory_limit, restrictions.max_memory))
     drift = estimate.step_seconds / plan.prediction.step_seconds - 1
     if abs(drift) > DRIFT:
         output.note(
@@ -78,12 +79,6 @@ def explained(question: Question, estimate: Estimate, restrictions: Restrictions
         rivalry=rivalry(estimate, rivals),
         sensitivities=sensitivities(question, estimate, restrictions),
     )
-
-
-def _limit(question: Question, restrictions: Restrictions) -> float:
-    """Bytes a plan may fill: what the device allows, or less where the user said so."""
-    limits = (memory_limit(question), restrictions.max_memory)
-    return min(limit for limit in limits if limit is not None)
 
 
 def _explanation_record(question: Question, explanation: Explanation) -> dict[str, Any]:
