@@ -63,12 +63,14 @@ def data_seconds(
     everywhere = (zero == 0) | ((zero == 1) & stack.scatters_by_all_reduce)
     reduce = np.where(everywhere, all_reduce_seconds(gradients, groups.every, profile), scatter)
     gather = all_gather_seconds(weights, groups.shard, profile)
+    pieces = stack.zero3_collectives_per_block
+    pieced = pieces * all_gather_seconds(weights / pieces, groups.shard, profile)
     each_microbatch = (zero >= 2) & (not stack.unsharded_gradients_until_sync)
     regathers = (zero == 3) & stack.zero3_gathers_every_microbatch
     none = np.zeros(len(columns))
     return DataSeconds(
-        forward_gather=np.where(regathers, gather, none),
-        backward_gather=np.where(regathers, gather, none),
+        forward_gather=np.where(regathers, pieced, none),
+        backward_gather=np.where(regathers, pieced, none),
         backward_reduce=np.where(each_microbatch, reduce, none),
         step_reduce=np.where(each_microbatch, none, reduce),
         step_gather=np.where((zero >= 1) & ~regathers, gather, none),

@@ -41,7 +41,8 @@ def in_use(question: Question, columns: LayoutColumns, allocated: Array | float)
 
 def reserved(question: Question, allocated: Array | float) -> Array:
     """Bytes of the blocks that hold a peak of `allocated`."""
-    return np.asarray(allocated, dtype=np.float64) / (1.0 - question.stack.fragmentation)
+    blocks: Array = np.asarray(allocated, dtype=np.float64) / (1.0 - question.stack.fragmentation)
+    return blocks
 
 
 def context_bytes(question: Question, columns: LayoutColumns) -> Array:

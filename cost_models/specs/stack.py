@@ -68,6 +68,8 @@ class StackSpec(Spec):
     """Share of the exchange of tokens between experts that is hidden behind other work."""
     zero3_gathers_every_microbatch: bool = True
     """ZeRO-3 gathers weights again for each microbatch (reshard after forward)."""
+    zero3_collectives_per_block: int = Field(default=1, ge=1)
+    """Collectives that a block's weights are gathered in: one for all, or one a parameter tensor."""
     unsharded_gradients_until_sync: bool = False
     """ZeRO-2/3 with accumulation keeps full gradients until the last microbatch."""
     retains_boundary_tensors: bool = False
