@@ -1,50 +1,46 @@
-"""How the shipped profiles came to be: their constants fitted to the published runs of their GPU and stack.
+"""How the shipped profiles came to be: their constants fitted to the published runs that the project ships.
 
-    python benchmarks/fit_profiles.py [PROFILE ...]        about half a minute to some minutes a profile
+    python benchmarks/fit_profiles.py [--write] [--leave-out]        some minutes
 
-Starts from the datasheet defaults and prints the constants and the error they leave, beside those of the shipped file;
-it changes no file.
+Prints every constant with its 90 % interval and the runs that moved it most, and the errors each profile leaves; with
+`--write` the profiles replace those in `cost_models/data/profiles/`, with `--leave-out` every source is predicted by
+profiles that never saw it.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
-from cost_models.calibration.from_runs import fit_profile
-from cost_models.specs import catalog
-from cost_models.validation.shipped import shipped_cases
+import numpy as np
 
-CONSTANTS = (
-    "gemm_efficiency",
-    "attention_forward_efficiency",
-    "attention_backward_efficiency",
-    "memory_efficiency",
-    "link_efficiency",
-    "network_efficiency",
-    "jitter_per_doubling",
-)
+from cost_models.calibration.families import fit_families, leave_sources_out
+from cost_models.calibration.from_runs import Fit, fitted_profile
+from cost_models.calibration.saving import save_profile
+from cost_models.validation.shipped import timed_cases
+
+FOLDER = Path(__file__).parents[1] / "cost_models" / "data" / "profiles"
 
 
 def main() -> None:
-    """Fit every profile named, or all fitted ones."""
-    shipped = [catalog.load_profile(name) for name in sys.argv[1:] or catalog.names("profiles")]
-    for profile in shipped:
-        runs = [case for case in shipped_cases() if case.question.hardware == profile]
-        if not runs:
-            continue
-        identity = {
-            "gpu": profile.gpu,
-            "stack": profile.stack,
-            "also_for": profile.also_for,
-            "tier": "profile",
-        }
-        start = catalog.load_profile("datasheet-gpu").model_copy(update={"name": profile.name, **identity})
-        fit = fit_profile(start, runs, CONSTANTS)
-        print(
-            f"{profile.name}: {len(runs)} runs, median error {fit.median_error:.1%}, shipped {profile.median_error:.1%}"
-        )
-        for name in CONSTANTS:
-            print(f"  {name:32} {getattr(fit.profile, name):.4g}  shipped {getattr(profile, name):.4g}")
+    """Fit every profile the runs tell something about."""
+    cases = timed_cases()
+    for name, fit in fit_families(cases).items():
+        _show(name, fit)
+        if "--write" in sys.argv:
+            save_profile(fitted_profile(fit), FOLDER / f"{name}.yaml")
+    if "--leave-out" in sys.argv:
+        for source, errors in leave_sources_out(cases).items():
+            print(f"without {source}: median {np.median(np.abs(errors)):.1%} over {len(errors)} runs")
+
+
+def _show(name: str, fit: Fit) -> None:
+    print(f"{name}: {len(fit.residuals)} runs, median error {fit.median_error:.1%}")
+    for constant, interval in fit.constants.items():
+        span = f"{interval.value:10.4g}  [{interval.low:.4g}, {interval.high:.4g}]"
+        print(f"  {constant:30}{span:34}{', '.join(interval.moved_by[:2])}")
+    for source, errors in fit.by_source().items():
+        print(f"  {source:30}{np.median(np.abs(errors)):10.1%} over {len(errors)}")
 
 
 if __name__ == "__main__":

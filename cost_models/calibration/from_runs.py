@@ -72,12 +72,21 @@ class Fit:
     profile: HardwareProfile
     residuals: dict[str, float]
     """Run → predicted / measured − 1."""
+    sources: dict[str, str]
+    """Run → who published it."""
     constants: dict[str, Interval]
 
     @property
     def median_error(self) -> float:
         """Median absolute relative error of step time."""
         return float(np.median(np.abs(list(self.residuals.values()))))
+
+    def by_source(self) -> dict[str, Array]:
+        """Source → errors of its runs."""
+        errors: dict[str, list[float]] = {}
+        for run, error in self.residuals.items():
+            errors.setdefault(self.sources[run], []).append(error)
+        return {source: np.array(found) for source, found in errors.items()}
 
 
 def fit_profile(
@@ -139,7 +148,20 @@ def fit_profile(
     return Fit(
         profile=fitted,
         residuals=dict(zip(names, final.tolist(), strict=True)),
+        sources={case.row.row_id: case.row.source for case in cases},
         constants=_intervals(constants, point, curvature, slopes, weight, names),
+    )
+
+
+def fitted_profile(fit: Fit) -> HardwareProfile:
+    """The profile of a fit with its claim: what it was fitted to and the error that is left."""
+    runs = ", ".join(f"{len(errors)} of {source}" for source, errors in fit.by_source().items())
+    return fit.profile.model_copy(
+        update={
+            "median_error": round(fit.median_error, 4),
+            "validated_runs": len(fit.residuals),
+            "source": f"Fitted to published runs: {runs}. The median error is that of the fit itself.",
+        }
     )
 
 

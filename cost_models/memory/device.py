@@ -41,7 +41,7 @@ def in_use(question: Question, columns: LayoutColumns, allocated: Array | float)
 
 def reserved(question: Question, allocated: Array | float) -> Array:
     """Bytes of the blocks that hold a peak of `allocated`."""
-    blocks: Array = np.asarray(allocated, dtype=np.float64) / (1.0 - question.stack.fragmentation)
+    blocks: Array = np.asarray(allocated, dtype=np.float64) * (1.0 / (1.0 - question.stack.fragmentation))
     return blocks
 
 
@@ -50,7 +50,8 @@ def context_bytes(question: Question, columns: LayoutColumns) -> Array:
     if question.cluster.gpu.kind == "cpu":
         return np.zeros(len(columns))
     stack = question.stack
-    return stack.context_bytes + stack.communicator_bytes * communicators(columns)
+    each = communicators(columns).astype(np.float64)
+    return stack.context_bytes + stack.communicator_bytes * each
 
 
 def communicators(columns: LayoutColumns) -> npt.NDArray[np.int64]:

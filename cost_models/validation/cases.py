@@ -16,7 +16,7 @@ from cost_models.specs.layout import Layout, Recompute
 from cost_models.specs.stack import STORES_SCORES, StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.validation.flags_of import training_changes
+from cost_models.validation.flags_of import expert_tensor_parallel, training_changes
 from cost_models.validation.hardware_of import cluster_of, gpu_of
 from cost_models.validation.models_of import model_of
 from cost_models.validation.notes import Notes, UnpredictableError
@@ -234,7 +234,7 @@ def _layout(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> La
         vpp=degrees.vp,
         cp=degrees.cp,
         ep=degrees.ep,
-        etp=_expert_tensor(degrees),
+        etp=_expert_tensor(row, degrees),
         dp=degrees.dp,
         mbs=micro,
         zero=degrees.zero,
@@ -245,8 +245,11 @@ def _layout(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> La
     )
 
 
-def _expert_tensor(degrees: _Degrees) -> int | None:
-    """Ranks over which each expert is split: as the rest of the model, or not at all where so many are not left."""
+def _expert_tensor(row: Row, degrees: _Degrees) -> int | None:
+    """Ranks over which each expert is split: as the row notes, else as the rest of the model where so many are left."""
+    stated = expert_tensor_parallel(row)
+    if stated is not None and degrees.tp * degrees.dp * degrees.cp % (degrees.ep * stated) == 0:
+        return stated
     if degrees.ep == 1 or degrees.dp * degrees.cp % degrees.ep == 0:
         return None
     if degrees.tp * degrees.dp * degrees.cp % degrees.ep:

@@ -30,6 +30,8 @@ _STACK_FLAGS: Mapping[str, Mapping[str, Any]] = {
     "no-bias-gelu-fusion": {"fused_elementwise": False},
     "no-bias-swiglu-fusion": {"fused_elementwise": False},
 }
+_LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING=1"
+_EXPERT_TENSOR = re.compile(r"(?:ETP|expert-tensor-parallel-size)=(\d{1,4})\b")
 _DROPOUT = re.compile(r"dropout(?: default)?[ =](?P<share>0(?:\.\d+)?)(?:/[\d.]+)?")
 _OPTIMIZER = re.compile(r"optimizer=(?P<name>\w+)")
 _OPTIMIZERS = {"sgd": "sgd", "adam": "adamw", "adamw": "adamw"}
@@ -39,9 +41,29 @@ def _switches(row: Row) -> tuple[str, ...]:
     return tuple(words.strip().lstrip("-") for words in re.split(r"[;,]", row.text("notes")))
 
 
+def named_switches(row: Row) -> tuple[str, ...]:
+    """The row's switches that change a prediction, as it names them."""
+    known = [
+        switch
+        for switch in _switches(row)
+        if switch in _STACK_FLAGS or _DROPOUT.match(switch) or _OPTIMIZER.match(switch)
+    ]
+    blocking = [_LAUNCH_BLOCKING] if _LAUNCH_BLOCKING in row.text("notes") else []
+    experts = _EXPERT_TENSOR.findall(row.text("notes"))
+    return (*known, *blocking, *(f"ETP={size}" for size in experts))
+
+
+def expert_tensor_parallel(row: Row) -> int | None:
+    """Ranks that each expert is split over, where the row's notes say."""
+    sizes = _EXPERT_TENSOR.findall(row.text("notes"))
+    return int(sizes[0]) if sizes else None
+
+
 def stack_changes(row: Row) -> dict[str, Any]:
     """Fields of `StackSpec` that the row's switches set."""
     changes: dict[str, Any] = {}
+    if _LAUNCH_BLOCKING in row.text("notes"):
+        changes["launches_block"] = True
     for switch in _switches(row):
         changes |= _STACK_FLAGS.get(switch, {})
     return changes

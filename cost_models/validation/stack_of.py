@@ -47,8 +47,6 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
         changes |= {"fused_elementwise": True, "fused_norms": True}
     elif "norm" in row.text("other_kernels").lower():
         changes["fused_norms"] = True
-    if "CUDA_LAUNCH_BLOCKING=1" in row.text("notes"):
-        changes["launches_block"] = True
     changes |= stack_changes(row)
     return stack.model_copy(update=changes) if changes else stack
 

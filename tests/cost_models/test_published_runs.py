@@ -11,7 +11,7 @@ from cost_models.estimating import estimate
 from cost_models.specs import catalog
 from cost_models.validation.cases import Case
 from cost_models.validation.scores import measured_seconds
-from cost_models.validation.shipped import shipped_cases
+from cost_models.validation.shipped import timed_cases
 
 FITTED = [name for name in catalog.names("profiles") if catalog.load_profile(name).tier == "profile"]
 
@@ -25,7 +25,7 @@ def errors(profile: str) -> dict[str, float]:
 
 
 def runs_of(profile: str) -> list[Case]:
-    return [case for case in shipped_cases() if case.question.hardware.name == profile]
+    return [case for case in timed_cases() if case.question.hardware.name == profile]
 
 
 def seconds(case: Case) -> float:
@@ -47,12 +47,12 @@ def test_nine_runs_in_ten_are_within_twelve_per_cent(profile: str) -> None:
 
 
 def test_every_published_run_is_predicted_by_a_fitted_profile() -> None:
-    assert {case.question.hardware.tier for case in shipped_cases()} == {"profile"}
-    assert len(shipped_cases()) == sum(len(errors(profile)) for profile in FITTED)
+    assert {case.question.hardware.tier for case in timed_cases()} == {"profile"}
+    assert len(timed_cases()) == sum(len(errors(profile)) for profile in FITTED)
 
 
 def test_the_published_order_of_layouts_is_kept_where_they_differ() -> None:
     """Selective recompute with sequence parallelism beats full recompute in all four of Korthikanti's models."""
-    found = {case.row.row_id: seconds(case) for case in shipped_cases() if case.row.source == "korthikanti22"}
+    found = {case.row.row_id: seconds(case) for case in timed_cases() if case.row.source == "korthikanti22"}
     for full, selective in ((1, 2), (3, 4), (5, 6), (7, 8)):
         assert found[f"korthikanti22-{selective:04}"] < found[f"korthikanti22-{full:04}"]

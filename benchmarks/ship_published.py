@@ -1,0 +1,56 @@
+"""Make the tables of published runs that the project ships, from larger tables in the same columns.
+
+    python benchmarks/ship_published.py TABLE.csv...
+
+Writes `cost_models/data/published/SOURCE.csv` for every source of the tables: the columns that predictions read and the
+figures they are compared with. Large sweeps are thinned to every n-th run, evenly over the file, so that what is shipped
+stays small; notes are reduced to the switches that change a prediction.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+from cost_models.validation.flags_of import named_switches
+from cost_models.validation.rows import Row, read_rows
+
+FOLDER = Path(__file__).parents[1] / "cost_models" / "data" / "published"
+COLUMNS = (
+    *("row_id", "source_id", "source_cite", "framework", "run_date", "model_name"),
+    *("layers", "hidden", "heads", "head_dim", "kv_heads", "ffn_hidden", "ffn_kind", "vocab", "seq_len"),
+    *("tied_embeddings", "moe_experts", "moe_top_k", "moe_ffn_hidden", "moe_layers"),
+    *("attention_kernel", "other_kernels", "gpu", "gpus_per_node", "num_gpus", "interconnect"),
+    *("tp", "pp", "vp", "cp", "ep", "dp", "sequence_parallel", "zero_stage", "hybrid_shard"),
+    *("micro_batch", "global_batch", "grad_accum", "recompute", "offload", "precision", "compile"),
+    *("peak_memory_gb", "memory_kind", "oom", "step_time_best_s", "notes"),
+)
+MOST = 250
+"""Runs of one source beyond which it is thinned."""
+
+
+def main() -> None:
+    """Write the tables."""
+    for path in map(Path, sys.argv[1:]):
+        rows = [row for row in read_rows(path) if row.number("step_time_best_s") or row.flag("oom")]
+        thinned = rows[:: -(-len(rows) // MOST)]
+        target = FOLDER / f"{path.stem}.csv"
+        used = [column for column in COLUMNS if any(_cell(row, column) for row in thinned)]
+        with target.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(used)
+            writer.writerows([_cell(row, column) for column in used] for row in thinned)
+        print(f"{target.name}: {len(thinned)} of {len(rows)} runs, {target.stat().st_size / 1024:.0f} KiB")
+
+
+def _cell(row: Row, column: str) -> str:
+    """The cell to ship: citations without the row's place in a file, of the notes only the switches."""
+    text = row.text(column)
+    if column == "notes":
+        return "; ".join(named_switches(row))
+    return text.split(" table ")[0][:120] if column == "source_cite" else text
+
+
+if __name__ == "__main__":
+    main()
