@@ -49,7 +49,7 @@ def _tile_utilisation(m: Array, n: Array, batch: Array | float, device: Device) 
     return best
 
 
-_ALIGNED = ((128, 1.0), (64, 0.93), (32, 0.86), (16, 0.78))
+_ALIGNED = ((128, 1.0), (64, 0.9), (32, 0.8), (16, 0.68))
 """Bytes that a row's length is a multiple of → share of the rate."""
 _MISALIGNED = 0.15
 """Share where tensor cores cannot be fed in whole 16 bytes.
