@@ -244,7 +244,7 @@ def validate(
         typer.Option(
             "--runs",
             metavar="FILE.csv",
-            help="A table of runs; repeatable. Default: the shipped one.",
+            help="A table of runs; repeatable. Default: the shipped ones.",
             show_default=False,
         ),
     ] = None,

@@ -34,7 +34,7 @@ def validate(
     folder: Path | None,
     output: Output,
 ) -> None:
-    """Predict every row of the tables (none: the shipped one) and print the accuracy of each source.
+    """Predict every row of the tables (none: the shipped ones) and print the accuracy of each source.
 
     With a `folder`, a page of it all with its plots is written there.
 
