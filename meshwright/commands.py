@@ -244,7 +244,7 @@ def validate(
         typer.Option(
             "--runs",
             metavar="FILE.csv",
-            help="A table of runs; repeatable. Default: the shipped one.",
+            help="A table of runs; repeatable. Default: the shipped ones.",
             show_default=False,
         ),
     ] = None,
@@ -253,6 +253,10 @@ def validate(
     anchors: Annotated[
         int, typer.Option("--anchors", metavar="K", min=0, help="Calibrate each sweep on K of its rows.")
     ] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FOLDER", help="Write a page with plots.", show_default=False),
+    ] = None,
     json: o.Json = False,
     csv: o.Csv = None,
     quiet: o.Quiet = False,
@@ -261,7 +265,7 @@ def validate(
     from meshwright.verbs.validating import validate
 
     output = Output(json=json, csv=csv, quiet=quiet)
-    validate(tuple(runs or ()), stack=stack, profile=profile, anchors=anchors, output=output)
+    validate(tuple(runs or ()), stack=stack, profile=profile, anchors=anchors, folder=out, output=output)
 
 
 def catalog(

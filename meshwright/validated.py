@@ -1,12 +1,22 @@
-"""Predictions of published rows as plain data: the objects of `validate --json` and the flat rows of its `--csv`."""
+"""Predictions of published rows as plain data: records of `validate --json`, rows of `--csv`, the frame of plots."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cost_models.validation.predicting import Prediction
-from cost_models.validation.scores import SourceScore, SweepScore, measured_bytes, measured_seconds
+from cost_models.validation.scores import (
+    SourceScore,
+    SweepScore,
+    measured_bytes,
+    measured_seconds,
+    step_error,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def prediction_record(prediction: Prediction) -> dict[str, Any]:
@@ -61,3 +71,36 @@ def source_record(source: SourceScore) -> dict[str, Any]:
 def sweep_record(sweep: SweepScore) -> dict[str, Any]:
     """One sweep by the cells that name it."""
     return {"sweep": list(sweep.key), "rows": sweep.rows, "regret": sweep.regret, "kendall_tau": sweep.tau}
+
+
+def residual_frame(predictions: Sequence[Prediction]) -> pd.DataFrame:
+    """A row per run that was timed and predicted, with what it can be sorted by.
+
+    Columns: `row_id`, `source`, `measured_seconds`, `predicted_seconds`, `bound_by` (the largest part beside compute),
+    `tp`, `pp`, `mbs`, `gpus`, `layout`.
+    """
+    import pandas as pd
+
+    columns = ["row_id", "source", "measured_seconds", "predicted_seconds", "bound_by"]
+    rows = [
+        {
+            "row_id": one.row.row_id,
+            "source": one.row.source,
+            "measured_seconds": measured_seconds(one.row),
+            "predicted_seconds": one.step_seconds,
+            "bound_by": _bound_by(one.parts),
+            "tp": one.case.layout.tp,
+            "pp": one.case.layout.pp,
+            "mbs": one.case.layout.mbs,
+            "gpus": one.case.layout.num_gpus,
+            "layout": one.case.layout.brief,
+        }
+        for one in predictions
+        if one.case is not None and step_error(one) is not None
+    ]
+    return pd.DataFrame(rows, columns=[*columns, "tp", "pp", "mbs", "gpus", "layout"])
+
+
+def _bound_by(parts: Mapping[str, float]) -> str:
+    others = {part: seconds for part, seconds in parts.items() if part != "compute"}
+    return max(others, key=others.__getitem__) if others else "compute"

@@ -20,6 +20,7 @@ _ACTIVATIONS = (
 )
 _VOCABULARY = 50304
 """GPT-2's vocabulary as trainers pad it: for rows that name none."""
+_LONGEST_NAME = 80
 _PADDED_TO = 128
 """Megatron and its kin pad the vocabulary to a multiple of this × tp."""
 
@@ -48,7 +49,10 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
     if row.count("heads") is None:
         notes.assume(f"{heads} heads")
     fields: dict[str, Any] = {
-        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", row.text("model_name") or row.row_id).strip("-.") or "model",
+        "name": re.sub(r"[^A-Za-z0-9._-]+", "-", row.text("model_name") or row.row_id)[:_LONGEST_NAME].strip(
+            "._-"
+        )
+        or "model",
         "num_layers": layers,
         "hidden_size": hidden,
         "num_heads": heads,

@@ -53,7 +53,7 @@ def step_cells(source: SourceScore) -> list[str]:
         str(step.count),
         _percent(step.median),
         _percent(step.p90),
-        _signed(step.bias),
+        signed_percent(step.bias),
         _NOTHING if tau is None else f"{tau:.2f}",
         _percent(source.mean_regret),
         _percent(source.worst_regret),
@@ -69,7 +69,7 @@ def memory_cells(source: SourceScore) -> list[str]:
         str(memory.count) if memory else _NOTHING,
         _percent(memory.median if memory else None),
         _percent(memory.p90 if memory else None),
-        _signed(memory.bias if memory else None),
+        signed_percent(memory.bias if memory else None),
         f"{verdicts.caught}/{out}" if out else _NOTHING,
         f"{verdicts.false_alarms}/{ran}" if ran else _NOTHING,
         _percent(verdicts.precision),
@@ -101,5 +101,6 @@ def _percent(share: float | None) -> str:
     return _NOTHING if share is None else f"{share:.1%}".replace("%", " %")
 
 
-def _signed(share: float | None) -> str:
+def signed_percent(share: float | None) -> str:
+    """0.031 → "+3.1 %"; a dash for None."""
     return _NOTHING if share is None else f"{share:+.1%}".replace("%", " %")

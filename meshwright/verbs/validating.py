@@ -6,18 +6,23 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from cost_models.errors import InputError, Problem
 from cost_models.specs import catalog
 from cost_models.validation.anchors import anchor
 from cost_models.validation.predicting import Prediction, predict
 from cost_models.validation.rows import Row, read_rows
-from cost_models.validation.scores import score
+from cost_models.validation.scores import SourceScore, score
 from cost_models.validation.shipped import shipped_rows
-from meshwright.output import JSON_SCHEMA, Output, check_places
+from meshwright.output import JSON_SCHEMA, Output, check_places, write_text
 from meshwright.progress import progress
+from meshwright.render.accuracy_page import AXES_PLOT, PREDICTED_PLOT, accuracy_page
 from meshwright.render.validation import validation_text
-from meshwright.render.words import spaced
+from meshwright.render.words import count, spaced
 from meshwright.together import Together
-from meshwright.validated import prediction_record, prediction_row, source_record
+from meshwright.validated import prediction_record, prediction_row, residual_frame, source_record
+
+PAGE = "accuracy.md"
+SUBJECT = "runs that others timed"
 
 
 def validate(
@@ -26,9 +31,12 @@ def validate(
     stack: str | None,
     profile: str | None,
     anchors: int,
+    folder: Path | None,
     output: Output,
 ) -> None:
-    """Predict every row of the tables (none: the shipped one) and print the accuracy of each source.
+    """Predict every row of the tables (none: the shipped ones) and print the accuracy of each source.
+
+    With a `folder`, a page of it all with its plots is written there.
 
     Raises:
         InputError: a table, a stack or a profile cannot be read, or the answer cannot be written.
@@ -38,6 +46,7 @@ def validate(
     together.read(lambda: catalog.load_stack(stack) if stack else None)
     together.read(lambda: catalog.load_profile(profile) if profile else None)
     together.read(lambda: check_places(("--csv", output.csv)))
+    together.read(lambda: _check_folder(folder))
     together.require()
     rows = [row for table in tables for row in table or ()]
     predictions = anchor(_predicted(rows, stack, profile, output), anchors)
@@ -52,6 +61,8 @@ def validate(
         [prediction_row(one) for one in predictions],
         *validation_text(predictions, sources, anchors=anchors),
     )
+    if folder is not None:
+        output.note(f"Wrote {_write_page(folder, predictions, sources, anchors)}")
 
 
 def _predicted(
@@ -65,3 +76,30 @@ def _predicted(
             done = f"{spaced(len(predictions))}/{spaced(len(rows))}"
             reporter.say(f"predicting  {done} rows  {prediction.row.source}")
     return predictions
+
+
+def _check_folder(folder: Path | None) -> None:
+    """Say before the work what could not be written after it."""
+    if folder is None:
+        return
+    if folder.exists() and not folder.is_dir():
+        raise InputError("the answer cannot be written", problems=[Problem(f"-o {folder}", "is no folder")])
+    check_places(("-o", folder / PAGE if folder.exists() else folder))
+
+
+def _write_page(
+    folder: Path, predictions: Sequence[Prediction], sources: Sequence[SourceScore], anchors: int
+) -> Path:
+    """`accuracy.md` with its plots."""
+    from meshwright.plots.style import save
+    from meshwright.plots.validation import errors_by_axis, predicted_against_measured
+
+    page = folder / PAGE
+    (folder / PREDICTED_PLOT).parent.mkdir(parents=True, exist_ok=True)
+    write_text(page, accuracy_page(predictions, sources, anchors=anchors))
+    frame = residual_frame(predictions)
+    if len(frame):
+        subject = f"runs that others timed; {count(anchors, 'anchor')} a sweep" if anchors else SUBJECT
+        save(predicted_against_measured(frame, subject), folder / PREDICTED_PLOT)
+        save(errors_by_axis(frame, subject), folder / AXES_PLOT)
+    return page

@@ -74,7 +74,7 @@ def test_help_lists_every_verb_with_a_sentence(meshwright) -> None:
         ("plot", "--gpus --out"),
         ("run", "--steps --backend --out"),
         ("calibrate", "--processes --quick --out"),
-        ("validate", "--runs --stack --profile --anchors"),
+        ("validate", "--runs --stack --profile --anchors --out"),
         ("catalog", ""),
     ],
 )

@@ -1,0 +1,195 @@
+"""How good predictions of published runs are: against the measured times, and where the errors are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
+
+from meshwright.plots import style
+from meshwright.plots.style import Frame
+from meshwright.render.words import count, part_label, percent
+
+AXES = ("bound_by", "tp", "pp", "mbs", "gpus", "source")
+"""What errors are sorted by, a panel each."""
+_LABELS = {
+    "bound_by": "largest part beside compute",
+    "tp": "tensor-parallel ranks",
+    "pp": "pipeline ranks",
+    "mbs": "sequences a microbatch",
+    "gpus": "GPUs",
+    "source": "source",
+}
+_WHICH = {
+    "bound_by": "bound by {}",
+    "tp": "with tp{}",
+    "pp": "with pp{}",
+    "mbs": "with mbs{}",
+    "gpus": "on {} GPUs",
+    "source": "of {}",
+}
+_BAND = 0.10
+_MAX_ERROR = 100.0
+"""Percent; larger errors are drawn at the edge."""
+_MAX_GROUPS = 9
+_COLOURS = (
+    style.BLUE,
+    style.VERMILION,
+    style.GREEN,
+    style.ORANGE,
+    style.PURPLE,
+    style.SKY,
+    style.BROWN,
+    style.INK,
+    style.YELLOW,
+)
+_MARKERS = ("o", "s", "^", "D", "v")
+_WHISKERS = (10, 90)
+
+
+def predicted_against_measured(frame: Frame, subject: str) -> Figure:
+    """Step times on a diagonal with a ±10 % band, a colour and a mark for each source.
+
+    Args:
+        frame: a row per run with `source`, `measured_seconds`, `predicted_seconds`.
+        subject: where the runs come from.
+    """
+    with style.drawing():
+        figure = style.new_figure(7.6, 6.4)
+        axes = figure.add_subplot()
+        both = pd.concat([frame["measured_seconds"], frame["predicted_seconds"]])
+        low, high = 0.7 * float(both.min()), 1.45 * float(both.max())
+        ends = [low, high]
+        axes.fill_between(
+            ends,
+            [(1 - _BAND) * value for value in ends],
+            [(1 + _BAND) * value for value in ends],
+            color=style.FAINT,
+            linewidth=0,
+        )
+        axes.plot(ends, ends, color=style.GREY, linewidth=1.0)
+        sizes = frame["source"].value_counts()
+        for number, (source, some) in enumerate(frame.groupby("source", sort=False)):
+            error = (some["predicted_seconds"] / some["measured_seconds"] - 1).abs().median()
+            axes.scatter(
+                some["measured_seconds"],
+                some["predicted_seconds"],
+                s=16,
+                alpha=0.65,
+                linewidths=0,
+                color=_COLOURS[number % len(_COLOURS)],
+                marker=_MARKERS[number // len(_COLOURS) % len(_MARKERS)],
+                label=f"{str(source)[:28]}  {percent(float(error))}",
+                zorder=3 + 1 / float(sizes[source]),  # the few above the many
+            )
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlim(low, high)
+        axes.set_ylim(low, high)
+        axes.set_aspect("equal")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1.0,) if high > 300 * low else (1.0, 3.0)))
+            axis.set_major_formatter(lambda value, _position: f"{value:g}")
+            axis.set_minor_locator(NullLocator())
+        axes.set_xlabel("measured step time (s)")
+        axes.set_ylabel("predicted step time (s)")
+        style.quiet_axis(axes, grid="both")
+        axes.text(
+            0.98, 0.02, f"band: ±{_BAND:.0%}", transform=axes.transAxes, ha="right", color=style.GREY, size=8
+        )
+        axes.legend(
+            loc="upper left",
+            title="source, median error",
+            alignment="left",
+            ncols=1 + (frame["source"].nunique() > len(_COLOURS)),
+            handletextpad=0.2,
+            markerscale=1.6,
+            fontsize=8,
+            title_fontsize=8,
+        )
+        style.put_title(figure, _finding(frame), subject)
+    return figure
+
+
+def errors_by_axis(frame: Frame, subject: str) -> Figure:
+    """Signed error of step time by what binds the run, by each axis of the layout, by size and by source.
+
+    Args:
+        frame: a row per run with the columns of `AXES`, `measured_seconds`, `predicted_seconds`.
+        subject: where the runs come from.
+    """
+    error = 100 * (frame["predicted_seconds"] / frame["measured_seconds"] - 1)
+    error = error.clip(-_MAX_ERROR, _MAX_ERROR)
+    reach = max(1.5 * 100 * _BAND, 1.15 * float(error.abs().quantile(0.98)))
+    with style.drawing():
+        figure = style.new_figure(10.0, 7.4)
+        for axes, column in zip(figure.subplots(2, 3).flat, AXES, strict=True):
+            _panel(axes, column, frame[column], error)
+            axes.set_xlim(-reach, reach)
+        style.put_title(figure, _worst_group(frame, error), subject)
+    return figure
+
+
+def _panel(axes: Axes, column: str, values: Frame, error: Frame) -> None:
+    """A box from quartile to quartile with whiskers to the 10th and 90th percentile, a bar at the median."""
+    groups = _groups(column, values)
+    axes.axvspan(-100 * _BAND, 100 * _BAND, color=style.FAINT, linewidth=0)
+    axes.axvline(0, color=style.GREY, linewidth=1.0)
+    boxes = axes.boxplot(
+        [error[values == group] for group in groups],
+        orientation="horizontal",
+        widths=0.55,
+        whis=_WHISKERS,
+        showfliers=False,
+        patch_artist=True,
+        medianprops={"color": style.VERMILION, "linewidth": 2},
+        boxprops={"facecolor": style.SKY, "edgecolor": style.BLUE, "alpha": 0.6},
+        whiskerprops={"color": style.BLUE},
+        capprops={"color": style.BLUE},
+    )
+    assert len(boxes["medians"]) == len(groups)
+    labels = [f"{_group_label(column, group)}  ({int((values == group).sum())})" for group in groups]
+    axes.set_yticks(range(1, len(groups) + 1), labels, size=8)
+    axes.invert_yaxis()
+    axes.set_title(f"by {_LABELS[column]}", loc="left", size=9)
+    axes.set_xlabel("error of step time (%)", size=8)
+    style.quiet_axis(axes, grid="x")
+
+
+def _groups(column: str, values: Frame) -> Sequence[object]:
+    """The groups drawn: numbers in their order, names by how many runs they have; the most frequent ones."""
+    frequent = values.value_counts().index[:_MAX_GROUPS]
+    return list(frequent) if column in ("bound_by", "source") else sorted(frequent)
+
+
+def _group_label(column: str, group: object) -> str:
+    return part_label(str(group)) if column == "bound_by" else str(group)[:18]
+
+
+def _finding(frame: Frame) -> str:
+    error = (frame["predicted_seconds"] / frame["measured_seconds"] - 1).abs()
+    within = float((error <= _BAND).mean())
+    return (
+        f"{count(len(error), 'run')} of {count(frame['source'].nunique(), 'source')}: median error of step time "
+        f"{percent(float(error.median()))}, {percent(within)} within {percent(_BAND)}"
+    )
+
+
+def _worst_group(frame: Frame, error: Frame) -> str:
+    """Which group of which panel is furthest off, among those with a twentieth of the runs."""
+    enough = max(5, len(frame) // 20)
+    medians = [
+        (abs(float(error[frame[column] == group].median())), column, group)
+        for column in AXES
+        for group in _groups(column, frame[column])
+        if (frame[column] == group).sum() >= enough
+    ]
+    if not medians:
+        return "Errors of step time by what the runs differ in"
+    _, column, group = max(medians, key=lambda one: one[0])
+    median = float(error[frame[column] == group].median())
+    named = part_label(str(group)) if column == "bound_by" else str(group)
+    return f"Runs {_WHICH[column].format(named)} are furthest off: median error {median:+.1f} %"
