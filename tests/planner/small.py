@@ -22,7 +22,7 @@ def small_cluster(gpus: int = 4, memory: str = "1 GiB") -> ClusterSpec:
         memory=memory,  # type: ignore[arg-type]
         memory_bandwidth="100 GB/s",  # type: ignore[arg-type]
         peak={"bf16": "10 TFLOP/s", "fp32": "5 TFLOP/s"},  # type: ignore[dict-item]
-        library_workspace="0 B",  # type: ignore[arg-type]
+        library_workspace="1 B",  # type: ignore[arg-type]
     )
     link = LinkSpec(kind="pcie", bandwidth="10 GB/s", latency="5 us")  # type: ignore[arg-type]
     return ClusterSpec(
