@@ -16,15 +16,18 @@ MODEL = TransformerSpec(
 
 
 def small_cluster(gpus: int = 4, memory: str = "1 GiB") -> ClusterSpec:
-    """One node of slow GPUs."""
+    """One node of slow GPUs so small that no context or workspace would fit: all but a share is the model's."""
     gpu = GpuSpec(
         name="small-gpu",
         memory=memory,  # type: ignore[arg-type]
         memory_bandwidth="100 GB/s",  # type: ignore[arg-type]
         peak={"bf16": "10 TFLOP/s", "fp32": "5 TFLOP/s"},  # type: ignore[dict-item]
+        library_workspace="1 B",  # type: ignore[arg-type]
     )
     link = LinkSpec(kind="pcie", bandwidth="10 GB/s", latency="5 us")  # type: ignore[arg-type]
-    return ClusterSpec(name="small", gpu=gpu, gpus_per_node=gpus, links=Links(intra_node=link))
+    return ClusterSpec(
+        name="small", gpu=gpu, gpus_per_node=gpus, links=Links(intra_node=link), memory_reserve=0.06
+    )
 
 
 def small_question(
