@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -13,10 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-import yaml
-
 from cost_models.calibration.fit import Fit, fit_profile
 from cost_models.calibration.measurements import Measurement
+from cost_models.calibration.saving import save_profile
 from cost_models.errors import HostError, Problem, RunError
 from cost_models.specs import catalog
 from cost_models.specs.cluster import ClusterSpec, Precision
@@ -28,7 +26,6 @@ Progress = Callable[[str], None]
 _POLL_SECONDS = 0.05
 _LONGEST_SECONDS = 600.0
 _LAST_LINES = 5
-_YAML_WIDTH = 100
 
 
 def calibrate(
@@ -80,18 +77,6 @@ def fit_measurements(measurements: list[Measurement], cluster: ClusterSpec, prec
         precision=precision,
         source=f"measured {datetime.date.today():%Y-%m-%d}, {processes} at once, torch {torch.__version__}",
     )
-
-
-def save_profile(profile: HardwareProfile, path: Path) -> None:
-    """Write the profile as YAML that `load_profile` reads; an existing file is replaced in one step."""
-    text = yaml.safe_dump(
-        profile.model_dump(mode="json", exclude_none=True), sort_keys=False, width=_YAML_WIDTH
-    )
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-    ) as temporary:
-        temporary.write(text)
-    os.replace(temporary.name, path)
 
 
 def measure(

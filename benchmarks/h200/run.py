@@ -25,6 +25,7 @@ from typing import Any
 from unittest import mock
 
 from cost_models.calibration.measured_cluster import measured_cluster
+from cost_models.calibration.saving import save_profile
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate
 from cost_models.question import Question
@@ -34,7 +35,7 @@ from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.layout import parse_layout
 from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
-from executor.calibrate import fit_measurements, measure, save_profile
+from executor.calibrate import fit_measurements, measure
 from executor.environment import worker_environment
 
 _CASE_SECONDS, _LEAST_CASE_SECONDS, _STEPS, _WARM_UP = 100.0, 25.0, 6, 2

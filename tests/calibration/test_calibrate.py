@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from cost_models.calibration.measurements import Measurement
+from cost_models.calibration.saving import save_profile
 from cost_models.errors import HostError
 from cost_models.specs import catalog
-from executor.calibrate import fit_measurements, measure, save_profile
+from executor.calibrate import fit_measurements, measure
 from executor.environment import worker_environment
 from executor.microbenchmarks import worker
 from executor.microbenchmarks.scale import cpu_scale
