@@ -31,6 +31,8 @@ DIES: dict[str, tuple[str, ...]] = {
 """GPU that profiles are named for → GPUs of the same die, whose shares are taken to be the same."""
 _FEWEST = 6
 """Runs below which a stack gets no profile of its own."""
+_UNEXPLAINED = 0.1
+"""Median error above which a fit is no explanation of its runs, and no profile either."""
 
 
 def die_of(gpu: str) -> str:
@@ -51,7 +53,9 @@ def fit_families(cases: Sequence[Case], *, on_round: Heard | None = None) -> dic
             start = blank_profile(die, stack)
             name = start.name
             heard = None if on_round is None else (lambda n, e, name=name: on_round(name, n, e))
-            fits[name] = fit_profile(start, members, on_round=heard)
+            fit = fit_profile(start, members, on_round=heard)
+            if fit.median_error <= _UNEXPLAINED:
+                fits[name] = fit
     return fits
 
 
