@@ -35,6 +35,8 @@ _WEIGHT = 4.0
 """Of one anchor against the pull of the defaults: step times of one cluster agree within some 2.5 %, half of what those
 of different publishers do."""
 _WORTH_NAMING = 0.005
+_ANOTHER_UNIT = 500.0
+"""Times off by this factor are milliseconds or minutes, and calibrate nothing."""
 
 
 def anchor(
@@ -80,8 +82,10 @@ def _sweep_of(row: Row) -> tuple[str, ...]:
 
 
 def _ratio(prediction: Prediction) -> float | None:
+    """Measured / predicted; None where either is missing, or the line must be in another unit."""
     measured, predicted = measured_seconds(prediction.row), prediction.step_seconds
-    return measured / predicted if measured and predicted else None
+    ratio = measured / predicted if measured and predicted else None
+    return ratio if ratio is not None and 1 / _ANOTHER_UNIT < ratio < _ANOTHER_UNIT else None
 
 
 def _as_anchor(prediction: Prediction) -> Prediction:

@@ -114,3 +114,9 @@ def test_one_odd_run_does_not_spoil_the_rest() -> None:
 def test_anchors_move_constants_that_profiles_have() -> None:
     profile = catalog.load_profile("datasheet-gpu")
     assert all(hasattr(profile, name) for name in ANCHORED_CONSTANTS)
+
+
+def test_a_time_in_another_unit_calibrates_nothing() -> None:
+    rows = anchor([prediction(n, 2000.0 if n == 0 else 2.0, 1.0) for n in range(4)], 1)
+    assert [row.anchor for row in rows] == [False, False, True, False]
+    assert rows[1].step_seconds == pytest.approx(2.0)
