@@ -94,14 +94,18 @@ def fit_profile(
     cases: Sequence[Case],
     constants: Sequence[str] = CONSTANTS,
     *,
+    weight_of_a_run: float | None = None,
     on_round: Callable[[int, float], None] | None = None,
 ) -> Fit:
-    """Move `constants` of `start` so that timed `cases` come out right; `on_round` hears of every step."""
+    """Move `constants` of `start` so that timed `cases` come out right; `on_round` hears of every step.
+
+    Each run weighs `weight_of_a_run`, by default 1/√n where its source has n.
+    """
     measured = np.array([measured_seconds(case) for case in cases])
     times = StepTimes(cases)
     origin = np.log([getattr(start, name) for name in constants])
     pulls = np.array([_pull(name) for name in constants])
-    weight = _weights(cases)
+    weight = _weights(cases) if weight_of_a_run is None else np.full(len(cases), weight_of_a_run)
     ceiling = np.log([_CEILING if name.endswith("efficiency") else np.inf for name in constants])
 
     def profile_at(point: Array) -> HardwareProfile:

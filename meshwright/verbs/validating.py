@@ -49,7 +49,7 @@ def validate(
     together.read(lambda: _check_folder(folder))
     together.require()
     rows = [row for table in tables for row in table or ()]
-    predictions = anchor(_predicted(rows, stack, profile, output), anchors)
+    predictions = _predicted(rows, stack, profile, anchors, output)
     sources = score(predictions)
     output.answer(
         {
@@ -66,8 +66,8 @@ def validate(
 
 
 def _predicted(
-    rows: Sequence[Row], stack: str | None, profile: str | None, output: Output
-) -> list[Prediction]:
+    rows: Sequence[Row], stack: str | None, profile: str | None, anchors: int, output: Output
+) -> tuple[Prediction, ...]:
     """One prediction a row, with a line that says how far it is."""
     predictions = []
     with progress(output) as reporter:
@@ -75,7 +75,9 @@ def _predicted(
             predictions.append(prediction)
             done = f"{spaced(len(predictions))}/{spaced(len(rows))}"
             reporter.say(f"predicting  {done} rows  {prediction.row.source}")
-    return predictions
+        return anchor(
+            predictions, anchors, on_sweep=lambda done, of: reporter.say(f"calibrating  {done}/{of} sweeps")
+        )
 
 
 def _check_folder(folder: Path | None) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.validation.anchors import anchor, spread_positions
-from cost_models.validation.predicting import Prediction
+from cost_models.specs import catalog
+from cost_models.validation.anchors import ANCHORED_CONSTANTS, anchor, spread_positions
+from cost_models.validation.predicting import Prediction, predict
 from cost_models.validation.rows import Row
-from cost_models.validation.scores import score
+from cost_models.validation.scores import score, step_error
 
 
 def prediction(number: int, measured: float | None, predicted: float, *, gpu: str = "A100") -> Prediction:
@@ -54,3 +55,68 @@ def test_sweeps_of_another_gpu_or_with_too_few_rows_keep_their_predictions() -> 
     rows = anchor([*(prediction(n, 2.0, 1.0) for n in range(5)), *few], 3)
     assert [row.step_seconds for row in rows[5:]] == [1.0, 1.0, 1.0]
     assert anchor(few, 0) == tuple(few)
+
+
+def runs_on(gemm_efficiency: float, *, odd: int | None = None) -> list[Row]:
+    """Nine layouts as a cluster of that efficiency would have timed them; run `odd` took twice as long."""
+    cells = {
+        "source_id": "lab",
+        "framework": "Megatron-LM 2021",
+        "gpu": "A100-SXM-80GB",
+        "num_gpus": "8",
+        "layers": "32",
+        "hidden": "4096",
+        "heads": "32",
+        "vocab": "51200",
+        "seq_len": "2048",
+        "global_batch": "64",
+        "zero_stage": "0",
+        "vp": "1",
+        "precision": "fp16",
+    }
+    layouts = [(tp, pp, mbs) for tp in (1, 2, 4) for pp, mbs in ((1, 1), (2, 2), (2, 4))]
+    rows = [
+        Row(cells | {"row_id": f"{n:04}", "tp": str(tp), "pp": str(pp), "micro_batch": str(mbs)})
+        for n, (tp, pp, mbs) in enumerate(layouts)
+    ]
+    (first,) = predict(rows[:1])
+    assert first.case is not None
+    slow = first.case.question.hardware.model_copy(update={"gemm_efficiency": gemm_efficiency})
+    timed = []
+    for number, one in enumerate(predict(rows, profile=slow)):
+        assert one.step_seconds is not None
+        seconds = one.step_seconds * (2 if number == odd else 1)
+        timed.append(Row({**one.row.cells, "step_time_best_s": str(seconds)}))
+    return timed
+
+
+def worst(predictions: list[Prediction] | tuple[Prediction, ...]) -> float:
+    return max(abs(error) for one in predictions if (error := step_error(one)) is not None)
+
+
+def test_a_cluster_with_other_clocks_is_learned_from_three_runs() -> None:
+    plain = list(predict(runs_on(0.7)))
+    assert worst(plain) > 0.1
+    rows = anchor(plain, 3)
+    assert worst(rows) < 0.03
+    others = [row for row in rows if not row.anchor]
+    assert all(sum(row.parts.values()) == pytest.approx(row.step_seconds) for row in others)
+    assert all("3 anchors of its sweep: gemm_efficiency × 0" in row.assumptions[-1] for row in others)
+    assert [row.peak_bytes for row in others] == [
+        one.peak_bytes for one, row in zip(plain, rows, strict=True) if not row.anchor
+    ]
+
+
+def test_one_odd_run_does_not_spoil_the_rest() -> None:
+    assert worst(anchor(predict(runs_on(0.7, odd=4)), 5)) < 0.1
+
+
+def test_anchors_move_constants_that_profiles_have() -> None:
+    profile = catalog.load_profile("datasheet-gpu")
+    assert all(hasattr(profile, name) for name in ANCHORED_CONSTANTS)
+
+
+def test_a_time_in_another_unit_calibrates_nothing() -> None:
+    rows = anchor([prediction(n, 2000.0 if n == 0 else 2.0, 1.0) for n in range(4)], 1)
+    assert [row.anchor for row in rows] == [False, False, True, False]
+    assert rows[1].step_seconds == pytest.approx(2.0)
