@@ -1,0 +1,57 @@
+"""What the model says of published runs, source by source: no figure may get worse unnoticed.
+
+python tests/golden/test_accuracy.py        rewrites accuracy.json after a deliberate change
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from cost_models.validation.predicting import predict
+from cost_models.validation.scores import SourceScore, score
+from cost_models.validation.shipped import shipped_rows
+
+FIGURES = Path(__file__).with_name("accuracy.json")
+SLACK = 0.0005
+"""Rounding of the committed figures."""
+
+
+@cache
+def scores() -> dict[str, SourceScore]:
+    return {found.source: found for found in score(predict(shipped_rows()))}
+
+
+def figures(found: SourceScore) -> dict[str, float]:
+    """The figures of a source for which less is better."""
+    candidates = {
+        "skipped rows": found.skipped,
+        "step time, median": found.step and found.step.median,
+        "step time, nine in ten": found.step and found.step.p90,
+        "peak memory, median": found.memory and found.memory.median,
+        "out of memory, missed": found.verdicts.missed,
+        "out of memory, false alarms": found.verdicts.false_alarms,
+        "regret, mean": found.mean_regret,
+        "regret, worst": found.worst_regret,
+    }
+    return {name: round(float(value), 4) for name, value in candidates.items() if value is not None}
+
+
+@pytest.mark.parametrize("source", json.loads(FIGURES.read_text("utf-8")))
+def test_no_figure_got_worse(source: str) -> None:
+    committed = json.loads(FIGURES.read_text("utf-8"))[source]
+    now = figures(scores()[source])
+    assert now.keys() == committed.keys()
+    worse = {name: (committed[name], value) for name, value in now.items() if value > committed[name] + SLACK}
+    assert not worse, f"{source}: committed, now: {worse}"
+
+
+def test_every_shipped_source_has_figures() -> None:
+    assert scores().keys() == json.loads(FIGURES.read_text("utf-8")).keys()
+
+
+if __name__ == "__main__":
+    FIGURES.write_text(json.dumps({name: figures(one) for name, one in scores().items()}, indent=1) + "\n", "utf-8")
