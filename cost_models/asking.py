@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 from cost_models.calibration.measured_cluster import measured_cluster
@@ -71,16 +72,28 @@ def _is_of(profile: HardwareProfile, gpu: GpuSpec) -> bool:
     return gpu.name in (profile.gpu, *profile.also_for)
 
 
+def _distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
+    """|log| of the ratio of the peaks of a profile's GPU and another; 0 where the catalogue lacks it."""
+    if profile.gpu not in catalog.names("gpus"):
+        return 0.0
+    peaks = (max(catalog.load_gpu(profile.gpu).peak.values()), max(gpu.peak.values()))
+    return abs(math.log(peaks[0] / peaks[1]))
+
+
 def nearest_profile(
     gpu: GpuSpec, stack: str, known: Iterable[HardwareProfile] | None = None
 ) -> HardwareProfile:
     """The profile that says most about a GPU under a stack, of `known` or of the catalogue.
 
     In this order: this GPU and stack, its die and this stack, this GPU with any stack, its die with any stack, this
-    stack on another GPU (shares are shares of what a GPU sustains), this GPU or die with another stack, the defaults.
+    stack on another GPU (shares are shares of what a GPU sustains), this GPU or die with another stack, any stack on
+    another GPU, the defaults. Of other GPUs the one whose peak is closest counts.
     """
     profiles = [catalog.load_profile(name) for name in catalog.names("profiles")] if known is None else known
-    fitted = [profile for profile in profiles if profile.tier != "datasheet"]
+    fitted = sorted(
+        (profile for profile in profiles if profile.tier != "datasheet"),
+        key=lambda profile: _distance(profile, gpu),
+    )
     accelerator = gpu.kind != "cpu"
     preferences: tuple[Callable[[HardwareProfile], bool], ...] = (
         lambda profile: profile.gpu == gpu.name and profile.stack == stack,
@@ -89,6 +102,7 @@ def nearest_profile(
         lambda profile: gpu.name in profile.also_for and profile.stack == "any",
         lambda profile: accelerator and profile.stack == stack,
         lambda profile: gpu.name in (profile.gpu, *profile.also_for),
+        lambda profile: accelerator and profile.stack == "any",
     )
     for suits in preferences:
         if nearest := next(filter(suits, fitted), None):

@@ -6,7 +6,7 @@ timed is predicted with. Cross-validation leaves whole sources out of every fit,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -40,16 +40,18 @@ def die_of(gpu: str) -> str:
     return next((die for die, others in DIES.items() if gpu in others), gpu)
 
 
-def fit_families(cases: Sequence[Case], *, on_round: Heard | None = None) -> dict[str, Fit]:
-    """Name → fit, for every (die, stack) and every die that has enough timed `cases`."""
+def fit_families(
+    cases: Sequence[Case], needed: Collection[tuple[str, str]] | None = None, *, on_round: Heard | None = None
+) -> dict[str, Fit]:
+    """Name → fit, for every (die, stack) and every die that has enough timed `cases`, or for those `needed`."""
     groups: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
-        die = die_of(case.question.cluster.gpu.name)
-        groups.setdefault((die, case.question.stack.name), []).append(case)
+        die, stack = _pair(case)
+        groups.setdefault((die, stack), []).append(case)
         groups.setdefault((die, ANY), []).append(case)
     fits = {}
     for (die, stack), members in sorted(groups.items()):
-        if len(members) >= _FEWEST:
+        if len(members) >= _FEWEST and (needed is None or (die, stack) in needed):
             start = blank_profile(die, stack)
             name = start.name
             heard = None if on_round is None else (lambda n, e, name=name: on_round(name, n, e))
@@ -91,10 +93,18 @@ def leave_sources_out(
 ) -> dict[str, Array]:
     """Source → (n,) errors of its cases under profiles that never saw any of its rows."""
     errors = {}
+    pairs = {case.row.row_id: _pair(case) for case in cases}
     for source in dict.fromkeys(case.row.source for case in cases):
         if on_source is not None:
             on_source(source)
         rest = [case for case in cases if case.row.source != source]
         held_out = [case for case in cases if case.row.source == source]
-        errors[source] = predict_with((fit.profile for fit in fit_families(rest).values()), held_out)
+        known = {pairs[case.row.row_id] for case in rest}
+        wanted = {pairs[case.row.row_id] for case in held_out}
+        needed = (wanted & known) | {(die, ANY) for die, _ in (known if wanted - known else ())}
+        errors[source] = predict_with((fit.profile for fit in fit_families(rest, needed).values()), held_out)
     return errors
+
+
+def _pair(case: Case) -> tuple[str, str]:
+    return die_of(case.question.cluster.gpu.name), case.question.stack.name

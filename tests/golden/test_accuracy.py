@@ -54,4 +54,6 @@ def test_every_shipped_source_has_figures() -> None:
 
 
 if __name__ == "__main__":
-    FIGURES.write_text(json.dumps({name: figures(one) for name, one in scores().items()}, indent=1) + "\n", "utf-8")
+    FIGURES.write_text(
+        json.dumps({name: figures(one) for name, one in scores().items()}, indent=1) + "\n", "utf-8"
+    )
