@@ -37,14 +37,20 @@ _ATTENTION: tuple[tuple[str, str], ...] = (
 """What tables call an attention kernel → the kernel's name in a stack."""
 
 
+_FUSED_CROSS_ENTROPY = {"fp32_logits": False, "fused_loss": True}
+"""llm-foundry's default `loss_fn: fused_crossentropy` works in place on 16-bit logits."""
+
+
 def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
     """The stack given, or the catalogue's for the row's framework, with the kernels the row names."""
     stack = catalog.load_stack(forced) if forced else catalog.load_stack(_named(row, notes))
     changes: dict[str, object] = {}
+    if not forced and re.search(r"foundry|composer", row.text("framework").lower()):
+        changes |= _FUSED_CROSS_ENTROPY
     if kernel := _attention(row):
         changes["attention"] = kernel
     if row.flag("compile") or re.search(r"compile|inductor|\bjit\b", row.text("other_kernels").lower()):
-        changes |= {"fused_elementwise": True, "fused_norms": True}
+        changes |= {"fused_elementwise": True, "fused_norms": True, "fused_loss": True}
     elif "norm" in row.text("other_kernels").lower():
         changes["fused_norms"] = True
     changes |= stack_changes(row)
