@@ -65,9 +65,14 @@ def state_bytes(question: Question, columns: LayoutColumns, *, experts: bool = F
         optimizer=(master + moments) / shard[1],
         gathered=np.where(sharded & (columns.zero == 3), compute, 0.0),
         scattering=np.where(sharded, gradient, 0.0),
-        update=stack.optimizer_temporary_bytes / shard[1],
+        update=_temporary_bytes(question) / shard[1],
         late_gradients=np.where(late, gradient / ranks, 0.0),
     )
+
+
+def _temporary_bytes(question: Question) -> float:
+    """Bytes per parameter of the optimizer's shard that the update holds; an fp32 accumulator needs no such copy."""
+    return 0.0 if accumulates_apart(question) else question.stack.optimizer_temporary_bytes
 
 
 def _sharded_copy(question: Question, columns: LayoutColumns, weight: float, ranks: Array) -> Array:
