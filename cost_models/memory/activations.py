@@ -131,7 +131,7 @@ def _norm_bytes(question: Question) -> float:
         return element
     if _eager(question):
         return 2 * element
-    return element if stack.fused_norms else _FP32 + element
+    return element if stack.fused_norms else stack.eager_norm_bytes * element / 2
 
 
 def _eager(question: Question) -> bool:

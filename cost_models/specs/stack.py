@@ -39,6 +39,8 @@ class StackSpec(Spec):
     """Bias, activation, dropout and residual additions run as one kernel each (or are compiled together)."""
     fused_norms: bool = True
     """RMS norms are one kernel each way; layer norms are in every library."""
+    eager_norm_bytes: float = Field(default=6.0, gt=0.0)
+    """Bytes per element that an RMS norm of several 16-bit kernels keeps: an fp32 copy and the normalised input."""
     gradient_dtype: StateDtype = "fp32"
     """Type gradients are accumulated and reduced in, unless the training spec says."""
     gradients_in_weight_dtype: bool = False
