@@ -58,7 +58,7 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     mask = _MASK_BYTES * outside if dropout else np.zeros(tokens.shape)
     attention, mlp = _kept_inside(question, columns, tokens, outside, element)
     core = _kept_by_core(question, columns, tokens)
-    norms = 2 * element * outside * (2 if _eager(question) and model.norm == "rmsnorm" else 1)
+    norms = 2 * outside * _norm_bytes(question)
     none = norms + attention + mlp + core + 2 * mask
     if stack.selective_drops == "block-attention":
         selective = none - attention - core + element * outside
@@ -71,15 +71,16 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
         columns.pp > 1, element, 0.0
     )  # a pipeline stage keeps its output until the step is done with it
     split_copy = np.where(columns.tp > 1, stored, 0.0) if stack.split_loss_copies_logits else 0.0
-    in_place = stack.fused_elementwise  # a fused loss overwrites what it kept with its gradient
+    gradients = 2 * stored + piped + split_copy
+    if stack.fused_loss:  # the gradient takes the place of what was kept; only its copy in 16 bits is new
+        gradients = np.where(stored > element, element, 0.0)
     return ActivationBytes(
         block=np.stack([none, selective, element * outside], axis=-1),
         embedding=mask,
         mlp=norms / 2 + mlp + mask,
         head=norms / 2 + element * outside,
         log_probabilities=logits * stored,
-        loss_gradients=logits
-        * ((element if in_place else 2 * stored + piped + split_copy) + stack.extra_loss_copies * stored),
+        loss_gradients=logits * (gradients + stack.extra_loss_copies * stored),
     )
 
 
@@ -121,6 +122,16 @@ def _copies(model: TransformerSpec) -> int:
     if model.positions == "rotary":
         return model.query_size + model.kv_size
     return model.query_size if model.num_kv_heads < model.num_heads else 0
+
+
+def _norm_bytes(question: Question) -> float:
+    """Bytes per element that a norm keeps: its input, in an eager RMS norm that in fp32 and the normalised input."""
+    element, stack = question.training.element_bytes, question.stack
+    if question.model.norm != "rmsnorm":
+        return element
+    if _eager(question):
+        return 2 * element
+    return element if stack.fused_norms else stack.eager_norm_bytes * element / 2
 
 
 def _eager(question: Question) -> bool:

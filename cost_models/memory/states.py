@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.training import STATE_BYTES
-from cost_models.workload.traffic import gradient_dtype
+from cost_models.workload.traffic import accumulates_apart, gradient_dtype
 
 Array = npt.NDArray[np.float64]
 
@@ -52,7 +52,7 @@ def state_bytes(question: Question, columns: LayoutColumns, *, experts: bool = F
     weight = compute if stack.master_weights or not mixed else 4.0
     master = STATE_BYTES[training.state_dtype] if stack.master_weights and mixed else 0.0
     gradient = STATE_BYTES[gradient_dtype(question)] if mixed else 4.0
-    extra_gradient = compute if stack.gradients_in_weight_dtype and mixed else 0.0
+    extra_gradient = compute if accumulates_apart(question) and mixed else 0.0
     moments = _MOMENTS[training.optimizer] * STATE_BYTES[training.state_dtype]
     ranks = (columns.expert_shard if experts else columns.shard).astype(np.float64)
     sharded = (columns.zero >= 2) & (ranks > 1)
@@ -65,9 +65,14 @@ def state_bytes(question: Question, columns: LayoutColumns, *, experts: bool = F
         optimizer=(master + moments) / shard[1],
         gathered=np.where(sharded & (columns.zero == 3), compute, 0.0),
         scattering=np.where(sharded, gradient, 0.0),
-        update=stack.optimizer_temporary_bytes / shard[1],
+        update=_temporary_bytes(question) / shard[1],
         late_gradients=np.where(late, gradient / ranks, 0.0),
     )
+
+
+def _temporary_bytes(question: Question) -> float:
+    """Bytes per parameter of the optimizer's shard that the update holds; an fp32 accumulator needs no such copy."""
+    return 0.0 if accumulates_apart(question) else question.stack.optimizer_temporary_bytes
 
 
 def _sharded_copy(question: Question, columns: LayoutColumns, weight: float, ranks: Array) -> Array:

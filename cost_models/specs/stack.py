@@ -39,10 +39,14 @@ class StackSpec(Spec):
     """Bias, activation, dropout and residual additions run as one kernel each (or are compiled together)."""
     fused_norms: bool = True
     """RMS norms are one kernel each way; layer norms are in every library."""
+    eager_norm_bytes: float = Field(default=6.0, gt=0.0)
+    """Bytes per element that an RMS norm of several 16-bit kernels keeps: an fp32 copy and the normalised input."""
     gradient_dtype: StateDtype = "fp32"
     """Type gradients are accumulated and reduced in, unless the training spec says."""
     gradients_in_weight_dtype: bool = False
     """Gradients are first produced in the weight's type beside the accumulation buffer."""
+    bf16_accumulates_apart: bool = False
+    """In bf16 (not in fp16) gradients are accumulated and reduced in fp32, beside those in the weight's type."""
     gradient_buffer: bool = False
     """ZeRO-0 and 1 add every microbatch's gradients into a buffer that lives from step to step."""
     fused_gradient_accumulation: bool = False
@@ -76,8 +80,12 @@ class StackSpec(Spec):
     """Gradients received from the next one (with several chunks a rank also what was sent) live until the step ends."""
     optimizer_temporary_bytes: float = Field(default=0.0, ge=0.0)
     """Bytes per parameter (of the optimizer's shard) that the update holds for a moment; 0 for a fused one."""
+    collective_buffers: Bytes = 0.0
+    """Device memory inside the allocator in which ZeRO collects gradients to reduce and weights to gather."""
     fp32_logits: bool = True
     """The loss works on an fp32 copy of the logits."""
+    fused_loss: bool = False
+    """The loss overwrites what it kept of the logits with their gradient."""
     loss_parallel: bool = True
     """The vocabulary stays split over tp in the loss."""
     extra_loss_copies: float = Field(default=0.0, ge=0.0)

@@ -27,8 +27,8 @@ from cost_models.validation.stack_of import stack_of
 
 _USUAL_DROPOUT = 0.1
 """Of GPT-2 and GPT-3 recipes."""
-_USUAL_ACCUMULATION = 4
-"""Microbatches a pipeline stage and step where a table does not say how many replicas there were."""
+_USUAL_GPUS = 128
+"""GPUs of a run whose table does not say: only a share of the optimizer's states depends on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +106,8 @@ def _degrees(row: Row, notes: Notes) -> _Degrees:
     each = tp * pp * cp
     if gpus is None:
         if dp is None:
-            dp = _usual_replicas(row, pp, ep)
-            notes.assume(f"{each * dp} GPUs, for {_USUAL_ACCUMULATION} microbatches a stage")
+            dp = _usual_replicas(row, each)
+            notes.assume(f"{each * dp} GPUs: the row names none")
         else:
             notes.assume(f"{each * dp} GPUs: the product of the degrees")
     elif gpus % each:
@@ -119,13 +119,13 @@ def _degrees(row: Row, notes: Notes) -> _Degrees:
     return _Degrees(tp=tp, pp=pp, vp=vp if pp > 1 else 1, cp=cp, ep=ep, dp=dp)
 
 
-def _usual_replicas(row: Row, pp: int, ep: int) -> int:
-    """Replicas that leave each pipeline a few microbatches a stage; experts have as many ranks as share them."""
+def _usual_replicas(row: Row, each: int) -> int:
+    """Replicas of `each` GPUs on a usual number of GPUs, as far as the batch divides."""
     batch, micro = row.count("global_batch"), row.count("micro_batch") or 1
     if batch is None:
         raise UnpredictableError("neither `num_gpus` nor `dp` nor `global_batch` is given")
-    most = max(1, batch // (micro * _USUAL_ACCUMULATION * pp), ep)
-    return next(dp for dp in range(most, 0, -1) if (batch // micro) % dp == 0)
+    samples = max(1, batch // micro)
+    return next(dp for dp in range(max(1, _USUAL_GPUS // each), 0, -1) if samples % dp == 0)
 
 
 def _chunks(row: Row, model: TransformerSpec, stack: StackSpec, degrees: _Degrees, notes: Notes) -> int:

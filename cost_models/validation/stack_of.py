@@ -17,7 +17,9 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"bigscience", "bigscience"),
     (r"megatron[- ]?deepspeed|neox|deepspeed 3d", "megatron-deepspeed"),
     (r"megatron[- ]?core|mcore|transformer ?engine", "megatron-core"),
-    (r"megatron|aa-scaling|aleph|nanotron|picotron|colossal|internevo|optimus", "megatron"),
+    (r"nanotron|picotron", "nanotron"),
+    (r"aa-scaling|aleph", "aleph-alpha"),
+    (r"megatron|colossal|internevo|optimus", "megatron"),
     (r"fsdp|foundry|composer|torchtitan|fairscale|fairseq|metaseq|litgpt|lightning|olmo|axolotl", "fsdp"),
     (r"deepspeed|zero", "deepspeed"),
     (r"transformers|hugging|accelerate|trl|llama-factory|unsloth|hf\b", "fsdp"),
@@ -37,14 +39,20 @@ _ATTENTION: tuple[tuple[str, str], ...] = (
 """What tables call an attention kernel → the kernel's name in a stack."""
 
 
+_FUSED_CROSS_ENTROPY = {"fp32_logits": False, "fused_loss": True}
+"""llm-foundry's default `loss_fn: fused_crossentropy` works in place on 16-bit logits."""
+
+
 def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
     """The stack given, or the catalogue's for the row's framework, with the kernels the row names."""
     stack = catalog.load_stack(forced) if forced else catalog.load_stack(_named(row, notes))
     changes: dict[str, object] = {}
+    if not forced and re.search(r"foundry|composer", row.text("framework").lower()):
+        changes |= _FUSED_CROSS_ENTROPY
     if kernel := _attention(row):
         changes["attention"] = kernel
     if row.flag("compile") or re.search(r"compile|inductor|\bjit\b", row.text("other_kernels").lower()):
-        changes |= {"fused_elementwise": True, "fused_norms": True}
+        changes |= {"fused_elementwise": True, "fused_norms": True, "fused_loss": True}
     elif "norm" in row.text("other_kernels").lower():
         changes["fused_norms"] = True
     changes |= stack_changes(row)

@@ -130,10 +130,19 @@ def added_share(question: Question, columns: LayoutColumns) -> Array:
     """
     stack = question.stack
     microbatches = columns.microbatches(question.training.global_batch)
-    buffered = stack.gradients_in_weight_dtype | (stack.gradient_buffer & (columns.zero <= 1))
+    buffered = accumulates_apart(question) | (stack.gradient_buffer & (columns.zero <= 1))
     return np.where(buffered, 1.0, (microbatches - 1) / microbatches)
 
 
 def gradient_dtype(question: Question) -> StateDtype:
     """The type gradients are accumulated in: the training spec's wish, else the stack's way."""
-    return question.training.gradient_dtype or question.stack.gradient_dtype
+    stack, training = question.stack, question.training
+    apart = stack.bf16_accumulates_apart and training.precision == "bf16"
+    return training.gradient_dtype or ("fp32" if apart else stack.gradient_dtype)
+
+
+def accumulates_apart(question: Question) -> bool:
+    """Whether gradients exist in the weight's type beside the tensor they are accumulated in."""
+    stack = question.stack
+    in_bf16 = question.training.precision == "bf16"
+    return stack.gradients_in_weight_dtype or (stack.bf16_accumulates_apart and in_bf16)
