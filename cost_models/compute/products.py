@@ -2,7 +2,7 @@
 
 In fp8 every product is preceded by the cast of what is new in it: forward its input, backward the gradient of its
 output, each read in 16 bits and written twice, as it is and transposed (the product towards the weight wants both
-operands the other way round; NVIDIA Transformer Engine). Weights are cast once a step, which is left out, and so are
+operands the other way round; NVIDIA Transformer Engine, whose norms write what follows them cast). Weights are cast once a step, which is left out, and so are
 scaling factors, whatever the recipe.
 """
 
@@ -33,8 +33,10 @@ def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -
     """
     model = question.model
     tokens, tp = columns.tokens(question.training.sequence_length), columns.tp.astype(np.float64)
-    forward, backward = _twice(projections(model, tp), tokens, device)
-    dense_forward, dense_backward = _twice(_mlp(model, model.ffn_hidden_size / tp), tokens, device)
+    by_norm = question.stack.transformer_engine
+    forward, backward = _twice(projections(model, tp), tokens, device, cast_by_norm=by_norm)
+    dense = _mlp(model, model.ffn_hidden_size / tp)
+    dense_forward, dense_backward = _twice(dense, tokens, device, cast_by_norm=by_norm)
     expert_forward, expert_backward = _mixture_seconds(question, columns, tokens, device)
     share = model.moe_share
     return (
@@ -84,17 +86,32 @@ def _mixture_seconds(
     return np.asarray(forward), np.asarray(backward)
 
 
-def forward_seconds(shapes: Shapes, rows: Array, device: Device, batch: Array | float = 1.0) -> Array:
-    """(N,) seconds of `batch` sets of products over `rows` (N,) each."""
+def forward_seconds(
+    shapes: Shapes,
+    rows: Array,
+    device: Device,
+    batch: Array | float = 1.0,
+    *,
+    cast_by_norm: bool = False,
+) -> Array:
+    """(N,) seconds of `batch` sets of products over `rows` (N,) each; a norm may hand over the first input cast."""
     seconds = np.zeros(rows.shape)
-    for n, k in shapes:
+    for index, (n, k) in enumerate(shapes):
         out, inner = np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64)
         seconds = seconds + gemm_seconds(rows, out, inner, device, batch)
-        seconds = seconds + _cast_seconds(rows * inner * batch, device)
+        if index > 0 or not cast_by_norm:
+            seconds = seconds + _cast_seconds(rows * inner * batch, device)
     return seconds
 
 
-def _twice(shapes: Shapes, rows: Array, device: Device, batch: Array | float = 1.0) -> tuple[Array, Array]:
+def _twice(
+    shapes: Shapes,
+    rows: Array,
+    device: Device,
+    batch: Array | float = 1.0,
+    *,
+    cast_by_norm: bool = False,
+) -> tuple[Array, Array]:
     """Forward, and backward towards input and weight."""
     backward = np.zeros(rows.shape)
     for n, k in shapes:
@@ -102,7 +119,7 @@ def _twice(shapes: Shapes, rows: Array, device: Device, batch: Array | float = 1
         backward = backward + gemm_seconds(rows, inner, out, device, batch)
         backward = backward + gemm_seconds(inner, out, rows, device, batch)
         backward = backward + _cast_seconds(rows * out * batch, device)
-    return forward_seconds(shapes, rows, device, batch), backward
+    return forward_seconds(shapes, rows, device, batch, cast_by_norm=cast_by_norm), backward
 
 
 def _cast_seconds(elements: Array, device: Device) -> Array | float:
