@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from cost_models.calibration.saving import save_profile
 
 from cost_models.calibration.families import fit_families, leave_sources_out
 from cost_models.calibration.from_runs import Fit, fitted_profile
+from cost_models.calibration.saving import save_profile
 from cost_models.validation.shipped import timed_cases
 
 FOLDER = Path(__file__).parents[1] / "cost_models" / "data" / "profiles"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from cost_models.breakdown import Breakdown
 from cost_models.specs.layout import Layout
+
+Verdict = Literal["fits", "tight", "does not fit"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,9 @@ class Trust:
     """On how many runs."""
     elsewhere: str = ""
     """What those runs differ in: another GPU of the same die, another software stack."""
+
+    memory_error: float = 0.1
+    """Share by which nine in ten peaks of the software stack's published runs were missed at most."""
 
     def __str__(self) -> str:
         if self.error is None:
@@ -65,6 +71,14 @@ class Estimate:
     def fullest_rank(self) -> int:
         """Pipeline rank with the highest peak."""
         return max(range(len(self.rank_memory)), key=lambda rank: self.rank_memory[rank].total)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the step fits, or is too close to the limit to tell: within the error that peaks have shown."""
+        off = abs(self.peak_bytes / self.memory_limit - 1)
+        if off <= self.trust.memory_error:
+            return "tight"
+        return "fits" if self.fits else "does not fit"
 
     @property
     def fits(self) -> bool:

@@ -142,6 +142,7 @@ def trust_of(question: Question) -> Trust:
         error=hardware.median_error,
         runs=hardware.validated_runs,
         elsewhere=" and ".join(differs),
+        memory_error=question.stack.memory_error,
     )
 
 

@@ -54,7 +54,8 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     shared_head = question.model.tied_embeddings & (columns.pp == 1)
     head = counts.final_norm + np.where(shared_head, 0.0, counts.head_matrix)
     always_gathered = states.gathered if question.stack.fully_shard else 0.0
-    collected = np.where((columns.zero >= 1) & (columns.replicas > 1), question.stack.collective_buffers, 0.0)
+    buckets = question.stack.collective_buffers or 0.0
+    collected = np.where((columns.zero >= 1) & (columns.replicas > 1), buckets, 0.0)
     return MemoryTerms(
         static={"buffers": boundaries.every_rank + workspace_bytes(question) + collected},
         layer_static=_joined(

@@ -27,6 +27,7 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
         "peak_bytes": estimate.peak_bytes,
         "memory_limit": estimate.memory_limit,
         "fits": estimate.fits,
+        "verdict": estimate.verdict,
         "bound_by": estimate.bound_by,
         "parts": estimate.time.as_dict(),
         "hidden_comm": estimate.hidden_comm.as_dict(),
@@ -38,6 +39,7 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
             "error": trust.error,
             "runs": trust.runs,
             "elsewhere": trust.elsewhere,
+            "memory_error": trust.memory_error,
         },
     }
 
@@ -55,6 +57,7 @@ def estimate_row(estimate: Estimate) -> dict[str, Any]:
         "peak_bytes": estimate.peak_bytes,
         "memory_limit": estimate.memory_limit,
         "fits": estimate.fits,
+        "verdict": estimate.verdict,
         "bound_by": estimate.bound_by,
         **{f"{part}_seconds": seconds for part, seconds in estimate.time},
         **{f"{part}_bytes": size for part, size in estimate.rank_memory[estimate.fullest_rank]},
