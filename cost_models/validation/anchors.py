@@ -36,7 +36,7 @@ _WEIGHT = 4.0
 of different publishers do."""
 _WORTH_NAMING = 0.005
 _ANOTHER_UNIT = 500.0
-"""Times off by this factor are milliseconds or minutes, and calibrate nothing."""
+"""Times off by this factor are in milliseconds or hours, or mistyped, and calibrate nothing."""
 
 
 def anchor(

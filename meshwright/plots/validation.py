@@ -174,7 +174,7 @@ def _finding(frame: Frame) -> str:
     within = float((error <= _BAND).mean())
     return (
         f"{count(len(error), 'run')} of {count(frame['source'].nunique(), 'source')}: median error of step time "
-        f"{percent(float(error.median()))}, {percent(within)} within {percent(_BAND)}"
+        f"{percent(float(error.median()))}, {percent(within)} within {100 * _BAND:.0f} %"
     )
 
 

@@ -51,6 +51,7 @@ def validate(
     rows = [row for table in tables for row in table or ()]
     predictions = _predicted(rows, stack, profile, anchors, output)
     sources = score(predictions)
+    page = None if folder is None else _write_page(folder, predictions, sources, anchors)
     output.answer(
         {
             "schema": JSON_SCHEMA,
@@ -61,8 +62,8 @@ def validate(
         [prediction_row(one) for one in predictions],
         *validation_text(predictions, sources, anchors=anchors),
     )
-    if folder is not None:
-        output.note(f"Wrote {_write_page(folder, predictions, sources, anchors)}")
+    if page is not None:
+        output.note(f"Wrote {page}")
 
 
 def _predicted(
