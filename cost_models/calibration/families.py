@@ -38,8 +38,10 @@ def die_of(gpu: str) -> str:
     return next((die for die, others in DIES.items() if gpu in others), gpu)
 
 
-def fit_families(cases: Sequence[Case], *, on_round: Heard | None = None) -> dict[str, Fit]:
-    """Name → fit, for every (die, stack) and every die that has enough timed `cases`."""
+def fit_families(
+    cases: Sequence[Case], *, fewest: int = _FEWEST, on_round: Heard | None = None
+) -> dict[str, Fit]:
+    """Name → fit, for every (die, stack) and every die that has `fewest` timed `cases` or more."""
     groups: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
         die = die_of(case.question.cluster.gpu.name)
@@ -47,7 +49,7 @@ def fit_families(cases: Sequence[Case], *, on_round: Heard | None = None) -> dic
         groups.setdefault((die, ANY), []).append(case)
     fits = {}
     for (die, stack), members in sorted(groups.items()):
-        if len(members) >= _FEWEST:
+        if len(members) >= fewest:
             start = blank_profile(die, stack)
             name = start.name
             heard = None if on_round is None else (lambda n, e, name=name: on_round(name, n, e))
@@ -83,7 +85,7 @@ def predict_with(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) -> 
 
 
 def leave_sources_out(
-    cases: Sequence[Case], *, on_source: Callable[[str], None] | None = None
+    cases: Sequence[Case], *, fewest: int = _FEWEST, on_source: Callable[[str], None] | None = None
 ) -> dict[str, Array]:
     """Source → (n,) errors of its cases under profiles that never saw any of its rows."""
     errors = {}
@@ -92,5 +94,7 @@ def leave_sources_out(
             on_source(source)
         rest = [case for case in cases if case.row.source != source]
         held_out = [case for case in cases if case.row.source == source]
-        errors[source] = predict_with((fit.profile for fit in fit_families(rest).values()), held_out)
+        errors[source] = predict_with(
+            (fit.profile for fit in fit_families(rest, fewest=fewest).values()), held_out
+        )
     return errors
