@@ -21,7 +21,7 @@ HEADERS = ("constant", "before", "after", "90 % interval", "told")
 UNSEEN_HEADERS = ("source", "rows", "defaults", "left out", "fitted")
 _SILENT = 0.05
 """Share of what was uncertain below which runs say nothing of a constant that stayed where it was."""
-_MOVED = 0.01
+_MOVED = 0.02
 """Relative change below which a constant stayed where it was."""
 _FAR = 0.15
 """Relative error after the fit beyond which a run deserves a look."""

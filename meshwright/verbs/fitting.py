@@ -72,7 +72,10 @@ def fit_runs(
         *fits_text(refits, selection, unseen, stack=choice.stack),
     )
     for file in written:
-        output.note(f"Wrote {file}. Next: meshwright validate --runs {tables[0]} --profile {file}")
+        output.note(f"Wrote {file}")
+    if len(written) == 1:
+        runs = " ".join(f"--runs {path}" for path in tables)
+        output.note(f"Next: meshwright validate {runs} --profile {written[0]}")
 
 
 def _nothing_measured(choice: Choice) -> None:

@@ -105,11 +105,23 @@ def clean(cases, start, true_seconds) -> Fit:
     return fit_profile(start, timed(cases, true_seconds * np.exp(noise), sources="each"))
 
 
+def distance(value: float, planted: float) -> float:
+    """Factor between two values, as a logarithm."""
+    return float(abs(np.log(value / planted)))
+
+
 def test_planted_constants_come_back(clean: Fit, start: HardwareProfile) -> None:
     for name, planted in PLANTED.items():
         interval = clean.constants[name]
         assert interval.low < planted < interval.high, name
-        assert abs(np.log(interval.value / planted)) < abs(np.log(getattr(start, name) / planted)) / 2, name
+        assert distance(interval.value, planted) < distance(getattr(start, name), planted), name
+        if interval.told > 0.3:
+            assert distance(interval.value, planted) < 0.1, name
+    assert {name for name, interval in clean.constants.items() if interval.told > 0.3} >= {
+        "gemm_efficiency",
+        "link_efficiency",
+        "host_layer_seconds",
+    }
     assert clean.median_error < 0.02
 
 
