@@ -24,6 +24,8 @@ from cost_models.validation.scores import measured_seconds as timed_seconds
 Pair = tuple[str, str]
 """GPU that stands for a die, and the name of a stack: what one profile is of."""
 
+_SLIP = 10.0
+"""Factor between measured and predicted beyond which a cell is not what it says: milliseconds, tokens, a lost digit."""
 _LONGEST_NAME = 100
 _NAMED_SOURCES = 8
 """Sources named one by one where a profile says what it was fitted to."""
@@ -108,6 +110,9 @@ def _why_not(prediction: Prediction, case: Case, stack: str | None, die: str | N
         return "neither `num_gpus` nor `dp` is given"
     if not (math.isfinite(prediction.step_seconds) and prediction.step_seconds > 0):
         return "its step has no finite price"
+    ratio = measured_seconds(case) / prediction.step_seconds
+    if not 1 / _SLIP < ratio < _SLIP:
+        return f"its time is more than {_SLIP:g} times off: a slip of units?"
     of_die, of_stack = pair_of(case)
     if die is not None and of_die != die:
         return f"ran on {of_die}"

@@ -187,6 +187,7 @@ def test_rows_are_left_out_with_their_reason() -> None:
             row(4, **GPT, gpu="H100"),
             row(5, **GPT, framework="NeMo"),
             row(6, **{**GPT, "num_gpus": ""}),
+            row(7, **GPT, step_seconds=1e6),
         ],
         stack="megatron-core",
         gpu="a100-pcie-40gb",
@@ -199,6 +200,7 @@ def test_rows_are_left_out_with_their_reason() -> None:
         "lab-4": "ran on h100-sxm",
         "lab-5": "ran under nemo",
         "lab-6": "neither `num_gpus` nor `dp` is given",
+        "lab-7": "its time is more than 10 times off: a slip of units?",
     }
     assert not selection.forced
 
