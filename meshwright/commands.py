@@ -220,22 +220,49 @@ def run(
 
 
 def calibrate(
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="Profile to write.")] = Path(
-        "profile.yaml"
-    ),
+    out: Annotated[
+        str, typer.Option("-o", "--out", metavar="FILE", help="Profile to write; for runs also FOLDER/.")
+    ] = "profile.yaml",
     processes: Annotated[
         int | None,
         typer.Option("--processes", metavar="N", min=1, help="Default: one per device.", show_default=False),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repeats, about half the time.")] = False,
+    from_runs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from-runs",
+            metavar="FILE.csv",
+            help="Fit to timed runs, measure nothing; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    stack: Annotated[
+        str | None,
+        typer.Option("--stack", metavar="NAME", help="Runs of this stack only.", show_default=False),
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", metavar="NAME", help="Runs on this GPU only.", show_default=False)
+    ] = None,
+    cross_validate: Annotated[
+        bool, typer.Option("--cross-validate", help="Errors of sources left out of every fit.")
+    ] = False,
     json: o.Json = False,
     csv: o.Csv = None,
     quiet: o.Quiet = False,
 ) -> None:
-    """Measure this machine and write its hardware profile."""
-    from meshwright.verbs.calibrating import calibrate
+    """Write a hardware profile: measured here, or fitted to timed runs."""
+    output = Output(json=json, csv=csv, quiet=quiet)
+    if from_runs:
+        from meshwright.verbs.fitting import Choice, fit_runs
 
-    calibrate(processes, quick=quick, out=out, output=Output(json=json, csv=csv, quiet=quiet))
+        choice = Choice(stack=stack, gpu=gpu, processes=processes, quick=quick)
+        fit_runs(from_runs, choice, cross_validate=cross_validate, out=out, output=output)
+        return
+    from meshwright.verbs.calibrating import calibrate, nothing_of_runs
+
+    nothing_of_runs(stack=stack, gpu=gpu, cross_validate=cross_validate)
+    calibrate(processes, quick=quick, out=Path(out), output=output)
 
 
 def validate(

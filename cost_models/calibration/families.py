@@ -41,9 +41,13 @@ def die_of(gpu: str) -> str:
 
 
 def fit_families(
-    cases: Sequence[Case], needed: Collection[tuple[str, str]] | None = None, *, on_round: Heard | None = None
+    cases: Sequence[Case],
+    needed: Collection[tuple[str, str]] | None = None,
+    *,
+    fewest: int = _FEWEST,
+    on_round: Heard | None = None,
 ) -> dict[str, Fit]:
-    """Name → fit, for every (die, stack) and every die that has enough timed `cases`, or for those `needed`."""
+    """Name → fit, for every (die, stack) and every die that has `fewest` timed `cases`, or for those `needed`."""
     groups: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
         die, stack = _pair(case)
@@ -51,7 +55,7 @@ def fit_families(
         groups.setdefault((die, ANY), []).append(case)
     fits = {}
     for (die, stack), members in sorted(groups.items()):
-        if len(members) >= _FEWEST and (needed is None or (die, stack) in needed):
+        if len(members) >= fewest and (needed is None or (die, stack) in needed):
             start = blank_profile(die, stack)
             name = start.name
             heard = None if on_round is None else (lambda n, e, name=name: on_round(name, n, e))
@@ -89,7 +93,7 @@ def predict_with(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) -> 
 
 
 def leave_sources_out(
-    cases: Sequence[Case], *, on_source: Callable[[str], None] | None = None
+    cases: Sequence[Case], *, fewest: int = _FEWEST, on_source: Callable[[str], None] | None = None
 ) -> dict[str, Array]:
     """Source → (n,) errors of its cases under profiles that never saw any of its rows."""
     errors = {}
@@ -102,7 +106,8 @@ def leave_sources_out(
         known = {pairs[case.row.row_id] for case in rest}
         wanted = {pairs[case.row.row_id] for case in held_out}
         needed = (wanted & known) | {(die, ANY) for die, _ in (known if wanted - known else ())}
-        errors[source] = predict_with((fit.profile for fit in fit_families(rest, needed).values()), held_out)
+        fits = fit_families(rest, needed, fewest=fewest)
+        errors[source] = predict_with((fit.profile for fit in fits.values()), held_out)
     return errors
 
 

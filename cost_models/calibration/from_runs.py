@@ -63,6 +63,8 @@ class Interval:
     high: float
     moved_by: tuple[str, ...]
     """The runs that pull it most, strongest first."""
+    told: float
+    """Share of what was uncertain about it that the runs settle: at 0 they say nothing and it stays where it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +101,10 @@ def fit_profile(
 ) -> Fit:
     """Move `constants` of `start` so that timed `cases` come out right; `on_round` hears of every step.
 
-    Each run weighs `weight_of_a_run`, by default 1/√n where its source has n.
+    A constant that is 0 in `start` stays 0: factors do not move it. Each run weighs `weight_of_a_run`, by default 1/√n
+    where its source has n.
     """
+    constants = [name for name in constants if getattr(start, name) > 0]
     measured = np.array([measured_seconds(case) for case in cases])
     times = StepTimes(cases)
     origin = np.log([getattr(start, name) for name in constants])
@@ -153,7 +157,7 @@ def fit_profile(
         profile=fitted,
         residuals=dict(zip(names, final.tolist(), strict=True)),
         sources={case.row.row_id: case.row.source for case in cases},
-        constants=_intervals(constants, point, curvature, slopes, weight, names),
+        constants=_intervals(constants, point, curvature, slopes, weight, pulls, names),
     )
 
 
@@ -196,6 +200,7 @@ def _intervals(
     curvature: Array,
     slopes: Array,
     weight: Array,
+    pulls: Array,
     names: Sequence[str],
 ) -> dict[str, Interval]:
     """90 % intervals from the curvature, and the runs with the largest influence on each constant."""
@@ -207,5 +212,6 @@ def _intervals(
         strongest = np.argsort(influence[index])[::-1][:3]
         low, value, high = (float(np.exp(point[index] + side * spread[index])) for side in (-1, 0, 1))
         moved = tuple(names[run] for run in strongest if influence[index][run] > 0)
-        intervals[name] = Interval(value=value, low=low, high=high, moved_by=moved)
+        told = max(0.0, 1 - float(spread[index] / (_Z90 * pulls[index])))
+        intervals[name] = Interval(value=value, low=low, high=high, moved_by=moved, told=told)
     return intervals

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cost_models.errors import InputError, Problem
 from cost_models.specs.catalog import local_cluster
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import format_bandwidth, format_seconds
@@ -34,6 +35,21 @@ def calibrate(processes: int | None, *, quick: bool, out: Path, output: Output) 
         table(("constant", "value"), [(row["constant"], row["text"]) for row in rows], words=("constant",)),
     )
     output.note(f"Wrote {out}. Next: meshwright plan gpt2-tiny local --gpus 2 --profile {out}")
+
+
+def nothing_of_runs(*, stack: str | None, gpu: str | None, cross_validate: bool) -> None:
+    """Flags that choose among runs mean nothing where this machine is measured.
+
+    Raises:
+        InputError: one was given.
+    """
+    given = {"--stack": stack is not None, "--gpu": gpu is not None, "--cross-validate": cross_validate}
+    if problems := [Problem(flag, "chooses among runs") for flag, there in given.items() if there]:
+        raise InputError(
+            "without `--from-runs` this machine is measured",
+            problems=problems,
+            hint="name the tables: --from-runs FILE.csv",
+        )
 
 
 def _rows(profile: HardwareProfile) -> list[dict[str, str]]:

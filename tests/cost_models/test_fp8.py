@@ -44,17 +44,20 @@ def test_only_products_of_the_blocks_are_faster() -> None:
 
 
 def test_casts_by_hand() -> None:
-    """Without casts a product at twice the sustained rate takes half as long; each cast moves 2 + 1 + 1 bytes."""
+    """Without casts a product at twice the sustained rate takes half as long; each cast moves 2 + 1 + 1 bytes.
+
+    The norms of Transformer Engine hand over the inputs of qkv and up already cast.
+    """
     wide, fp8 = asked("bf16"), asked("fp8")
     gpu = wide.cluster.gpu.model_copy(update={"sustained": {}, "sm_count": 1})
     wide, fp8 = (replace(q, cluster=q.cluster.model_copy(update={"gpu": gpu})) for q in (wide, fp8))
     device = device_of(fp8)
     forward, backward = matrix_seconds(fp8, ONE, device)
     slow_forward, slow_backward = matrix_seconds(wide, ONE, device_of(wide))
-    inputs = SEQUENCE * (4096 + 4096 + 4096 + 14336)  # of qkv, out, up, down
+    inputs = SEQUENCE * (4096 + 14336)  # of out, down
     gradients = SEQUENCE * (4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096)
     kernel = device.profile.kernel_seconds
-    assert forward == pytest.approx(slow_forward / 2 + 4 * kernel + 4 * inputs / device.memory_rate, rel=1e-3)
+    assert forward == pytest.approx(slow_forward / 2 + 2 * kernel + 4 * inputs / device.memory_rate, rel=1e-3)
     cast = 4 * kernel + 4 * gradients / device.memory_rate
     assert backward == pytest.approx(slow_backward / 2 + cast, rel=1e-3)
 

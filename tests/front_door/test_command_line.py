@@ -73,7 +73,7 @@ def test_help_lists_every_verb_with_a_sentence(meshwright) -> None:
         ("explain", "--why-not"),
         ("plot", "--gpus --out"),
         ("run", "--steps --backend --out"),
-        ("calibrate", "--processes --quick --out"),
+        ("calibrate", "--processes --quick --from-runs --stack --gpu --cross-validate --out"),
         ("validate", "--runs --stack --profile --anchors --out"),
         ("catalog", ""),
     ],
@@ -585,10 +585,11 @@ def test_run_on_the_wrong_machine(meshwright, tmp_path: Path) -> None:
     assert meshwright("run", str(path), "--backend", "mpi").err.startswith("error: unknown backend `mpi`\n")
 
 
-def test_only_run_and_calibrate_need_torch() -> None:
+def test_only_run_and_measuring_need_torch() -> None:
     code = (
         "import sys\n"
-        "from meshwright.verbs import asking, cataloguing, comparing, estimating, explaining, planning, plotting\n"
+        "from meshwright.verbs import asking, cataloguing, comparing, estimating, explaining, fitting, planning\n"
+        "from meshwright.verbs import plotting, validating\n"
         "print({'torch', 'matplotlib', 'pandas'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

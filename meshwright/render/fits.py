@@ -1,0 +1,142 @@
+"""Profiles fitted to runs as text: what moved, how far, on whose word."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from cost_models.calibration.from_runs import Interval
+from cost_models.calibration.own_runs import Refit, Selection, named_sources
+from cost_models.calibration.unseen import UnseenSource
+from cost_models.specs.documents import printable
+from cost_models.units import format_seconds
+from meshwright.render.tables import table
+from meshwright.render.words import change, count, in_unit, percent, sentence_list, time_unit, wrapped
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+HEADERS = ("constant", "before", "after", "90 % interval", "told")
+UNSEEN_HEADERS = ("source", "rows", "defaults", "left out", "fitted")
+_SILENT = 0.05
+"""Share of what was uncertain below which runs say nothing of a constant that stayed where it was."""
+_MOVED = 0.02
+"""Relative change below which a constant stayed where it was."""
+_FAR = 0.15
+"""Relative error after the fit beyond which a run deserves a look."""
+_MAX_FAR = 5
+_MAX_REASONS = 8
+_ID = 24
+
+
+def fits_text(
+    refits: Sequence[Refit], selection: Selection, unseen: Sequence[UnseenSource], *, stack: str | None
+) -> Iterator[RenderableType]:
+    """Each profile with what moved it, sources left out, then the rows that took no part."""
+    if selection.forced:
+        yield wrapped(f"every row is read as run on {stack}")
+    for refit in refits:
+        yield from _refit_text(refit)
+        yield ""
+    if unseen:
+        yield "Each source left out of every fit (median errors; fits start from the defaults)"
+        yield ""
+        yield table(UNSEEN_HEADERS, [_unseen_cells(one) for one in unseen], words=("source",))
+        if len(unseen) == 1:
+            yield "one source only: nothing is left to fit to when it is left out"
+        yield ""
+    used, left_out = len(selection.cases), len(selection.left_out)
+    yield f"{count(used, 'row')} fitted to, {left_out} left out"
+    reasons = Counter(reason for _, reason in selection.left_out).most_common(_MAX_REASONS)
+    for reason, rows in reasons:
+        yield wrapped(f"  {rows} left out: {printable(reason)}", indent="    ")
+
+
+def _refit_text(refit: Refit) -> Iterator[RenderableType]:
+    die, stack = refit.pair
+    yield wrapped(
+        f"{die} under {stack}: {count(len(refit.before), 'row')} ({named_sources(refit.fit)}), from profile"
+        f" {refit.start.name}"
+    )
+    yield f"median error {percent(refit.median_before)} before, {percent(refit.fit.median_error)} after"
+    spoken = [name for name in refit.fit.constants if _is_spoken_of(refit, name)]
+    if spoken:
+        yield ""
+        yield table(HEADERS, [_cells(refit, name) for name in spoken], words=("constant",))
+        yield ""
+        yield "(told: share of what was uncertain about a constant that the rows settle)"
+        yield from _movers(refit, spoken)
+    if silent := [name for name in refit.fit.constants if name not in spoken]:
+        yield wrapped(f"The rows say nothing of {sentence_list(silent)}")
+    if far := _far(refit):
+        yield wrapped(f"Far off still: {far}; look at these rows again")
+
+
+def _cells(refit: Refit, name: str) -> list[str]:
+    interval = refit.fit.constants[name]
+    return [
+        name,
+        _value(name, getattr(refit.start, name)),
+        _value(name, getattr(refit.profile, name)),
+        _span(name, interval),
+        f"{interval.told:.0%}".replace("%", " %"),
+    ]
+
+
+def _movers(refit: Refit, names: Sequence[str]) -> Iterator[str]:
+    """For each constant that moved, by how much and the rows that moved it most."""
+    for name in names:
+        movers = [printable(run, _ID) for run in refit.fit.constants[name].moved_by]
+        if _has_moved(refit, name) and movers:
+            before, after = getattr(refit.start, name), getattr(refit.profile, name)
+            yield wrapped(f"  {name} {change(before, after)}: most by {', '.join(movers)}", indent="    ")
+
+
+def _is_spoken_of(refit: Refit, name: str) -> bool:
+    return refit.fit.constants[name].told >= _SILENT or _has_moved(refit, name)
+
+
+def _has_moved(refit: Refit, name: str) -> bool:
+    before, after = getattr(refit.start, name), getattr(refit.profile, name)
+    return bool(abs(after / before - 1) >= _MOVED)
+
+
+def _far(refit: Refit) -> str:
+    """Runs that the fitted profile still misses, the worst first."""
+    worst = sorted(refit.fit.residuals.items(), key=lambda item: -abs(item[1]))
+    far = [(run, error) for run, error in worst if abs(error) > _FAR]
+    words = [f"{printable(run, _ID)} {_signed(error)}" for run, error in far[:_MAX_FAR]]
+    if len(far) > _MAX_FAR:
+        words.append(f"{len(far) - _MAX_FAR} more")
+    return sentence_list(words)
+
+
+def _unseen_cells(one: UnseenSource) -> list[str]:
+    errors = (one.defaults, one.left_out, one.fitted)
+    return [printable(one.source, 40), str(one.runs), *map(percent, errors)]
+
+
+def _is_time(name: str) -> bool:
+    return name.endswith("seconds")
+
+
+def _value(name: str, value: float) -> str:
+    return format_seconds(value) if _is_time(name) else _share(value)
+
+
+def _span(name: str, interval: Interval) -> str:
+    """Both ends in one unit: "84.2-92.0 %"."""
+    if _is_time(name):
+        unit = time_unit(interval.value)
+        return f"{in_unit(interval.low, unit)}-{in_unit(interval.high, unit)} {unit[0]}"
+    return f"{_share(interval.low).removesuffix(' %')}-{_share(interval.high)}"
+
+
+def _share(value: float) -> str:
+    """Shares with a decimal, small ones such as jitter with two."""
+    return percent(value) if value >= 0.1 else f"{value:.2%}".replace("%", " %")
+
+
+def _signed(share: float) -> str:
+    return f"{share:+.0%}".replace("%", " %")

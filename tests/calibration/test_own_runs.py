@@ -1,0 +1,246 @@
+"""Profiles fitted to tables of runs: planted constants come back, outliers and silence change nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import pytest
+
+from cost_models.calibration.families import blank_profile
+from cost_models.calibration.from_runs import Fit, fit_profile
+from cost_models.calibration.own_runs import Selection, refit, select_runs
+from cost_models.calibration.unseen import leave_out
+from cost_models.errors import UnknownNameError
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.validation.cases import Case
+from cost_models.validation.many import StepTimes
+from cost_models.validation.rows import Row
+
+MODELS = ((16, 1024, 8), (24, 2048, 16), (32, 4096, 32))
+PLANTED = {
+    "gemm_efficiency": 0.8,
+    "memory_efficiency": 0.62,
+    "link_efficiency": 0.6,
+    "host_layer_seconds": 8e-4,
+}
+MULTI_NODE = ("network_efficiency", "jitter_per_doubling")
+
+
+def row(number: int, *, step_seconds: float = 1.0, source: str = "lab", **cells: object) -> Row:
+    """A run of a GPT on one node, timed."""
+    shown = {
+        "row_id": f"{source}-{number}",
+        "source_id": source,
+        "framework": "Megatron-Core",
+        "gpu": "A100 80GB",
+        "gpus_per_node": 8,
+        "num_gpus": 8,
+        "vocab": 51200,
+        "seq_len": 2048,
+        "zero_stage": 1,
+        "recompute": "none",
+        "precision": "bf16",
+        "step_time_best_s": step_seconds,
+    } | cells
+    return Row({name: str(value) for name, value in shown.items()})
+
+
+def spread_of_layouts() -> list[Row]:
+    """Small and large models, split in every way one node allows."""
+    layouts = product(MODELS, ((1, 1), (2, 1), (8, 1), (2, 2)), (1, 4))
+    return [
+        row(
+            number,
+            layers=layers,
+            hidden=hidden,
+            heads=heads,
+            tp=tp,
+            pp=pp,
+            micro_batch=micro,
+            global_batch=32,
+        )
+        for number, ((layers, hidden, heads), (tp, pp), micro) in enumerate(layouts)
+    ]
+
+
+def timed(cases: Sequence[Case], seconds: Sequence[float], *, sources: str = "one") -> list[Case]:
+    """The cases with step times of our choice, of one source or of `each` its own."""
+    return [
+        with_cells(
+            case,
+            step_time_best_s=repr(float(time)),
+            source_id=case.row.row_id if sources == "each" else case.row.source,
+        )
+        for case, time in zip(cases, seconds, strict=True)
+    ]
+
+
+def with_cells(case: Case, **cells: str) -> Case:
+    """The case with other cells in its row."""
+    return dataclasses.replace(case, row=Row({**case.row.cells, **cells}))
+
+
+@pytest.fixture(scope="module")
+def cases() -> tuple[Case, ...]:
+    return select_runs(spread_of_layouts()).cases
+
+
+@pytest.fixture(scope="module")
+def start() -> HardwareProfile:
+    return blank_profile("a100-sxm-80gb", "megatron-core")
+
+
+@pytest.fixture(scope="module")
+def true_seconds(cases: tuple[Case, ...], start: HardwareProfile) -> np.ndarray:
+    return StepTimes(cases).seconds(start.model_copy(update=PLANTED))
+
+
+@pytest.fixture(scope="module")
+def clean(cases, start, true_seconds) -> Fit:
+    """Timed to a per cent by a lab each: runs of one source would count as less than as many."""
+    noise = np.random.default_rng(0).normal(scale=0.01, size=len(cases))
+    return fit_profile(start, timed(cases, true_seconds * np.exp(noise), sources="each"))
+
+
+def distance(value: float, planted: float) -> float:
+    """Factor between two values, as a logarithm."""
+    return float(abs(np.log(value / planted)))
+
+
+def test_planted_constants_come_back(clean: Fit, start: HardwareProfile) -> None:
+    for name, planted in PLANTED.items():
+        interval = clean.constants[name]
+        assert interval.low < planted < interval.high, name
+        assert distance(interval.value, planted) < distance(getattr(start, name), planted), name
+        if interval.told > 0.3:
+            assert distance(interval.value, planted) < 0.1, name
+    assert {name for name, interval in clean.constants.items() if interval.told > 0.3} >= {
+        "gemm_efficiency",
+        "link_efficiency",
+        "host_layer_seconds",
+    }
+    assert clean.median_error < 0.02
+
+
+def test_outliers_move_little(cases, start, true_seconds, clean: Fit) -> None:
+    seconds = true_seconds.copy()
+    seconds[::8] *= 3
+    fit = fit_profile(start, timed(cases, seconds, sources="each"))
+    for name, planted in PLANTED.items():
+        assert fit.constants[name].low < planted < fit.constants[name].high, name
+    assert fit.profile.gemm_efficiency == pytest.approx(clean.profile.gemm_efficiency, rel=0.05)
+    assert sorted(fit.residuals.values())[: len(seconds[::8])] == pytest.approx([-2 / 3] * 3, abs=0.05)
+
+
+def test_what_the_rows_cannot_tell_stays_at_its_default(clean: Fit, start: HardwareProfile) -> None:
+    for name in MULTI_NODE:
+        assert getattr(clean.profile, name) == pytest.approx(getattr(start, name), rel=1e-3)
+        assert clean.constants[name].told == pytest.approx(0, abs=1e-6)
+        assert clean.constants[name].moved_by == ()
+    assert clean.constants["gemm_efficiency"].told > 0.5
+
+
+def test_fewer_rows_say_less(cases, start, true_seconds, clean: Fit) -> None:
+    few = fit_profile(start, timed(cases, true_seconds)[10:13]).constants["gemm_efficiency"]
+    many = clean.constants["gemm_efficiency"]
+    assert 0 < few.told < many.told
+
+
+def test_a_constant_of_zero_stays_zero(cases, start, true_seconds) -> None:
+    without = start.model_copy(update={"action_host_seconds": 0.0})
+    fit = fit_profile(without, timed(cases, true_seconds)[::6])
+    assert fit.profile.action_host_seconds == 0
+    assert "action_host_seconds" not in fit.constants
+
+
+def test_runs_as_predicted_move_nothing(cases) -> None:
+    (pair,) = select_runs(spread_of_layouts()[:1]).pairs()
+    some = cases[::4]
+    as_predicted = timed(some, StepTimes(some).seconds(refit(pair, some[:1]).start))
+    found = refit(pair, as_predicted)
+    assert pair == ("a100-sxm-80gb", "megatron-core")
+    assert (found.median_before, found.fit.median_error) == pytest.approx((0, 0), abs=1e-3)
+    for name in found.fit.constants:
+        assert getattr(found.profile, name) == pytest.approx(getattr(found.start, name), rel=2e-3)
+    assert (found.profile.gpu, found.profile.stack, found.profile.validated_runs) == (*pair, len(some))
+    assert found.profile.source.startswith(f"Fitted to timed runs: {len(some)} of lab; started from ")
+
+
+def reasons(selection: Selection) -> dict[str, str]:
+    return {left.row_id: reason for left, reason in selection.left_out}
+
+
+GPT = {"layers": 24, "hidden": 2048, "heads": 16, "micro_batch": 4, "global_batch": 64}
+
+
+def test_rows_are_left_out_with_their_reason() -> None:
+    whole = row(1, **GPT)
+    selection = select_runs(
+        [
+            whole,
+            Row(dict(whole.cells)),
+            row(2, **GPT, step_seconds=0.0),
+            row(3, **GPT, gpu="Abacus"),
+            row(4, **GPT, gpu="H100"),
+            row(5, **GPT, framework="NeMo"),
+            row(6, **{**GPT, "num_gpus": ""}),
+            row(7, **GPT, step_seconds=1e6),
+        ],
+        stack="megatron-core",
+        gpu="a100-pcie-40gb",
+    )
+    assert [case.row.row_id for case in selection.cases] == ["lab-1"]
+    assert reasons(selection) == {
+        "lab-1": "repeats another row, cell by cell",
+        "lab-2": "no step time",
+        "lab-3": "GPU `Abacus` is not in the catalogue",
+        "lab-4": "ran on h100-sxm",
+        "lab-5": "ran under nemo",
+        "lab-6": "neither `num_gpus` nor `dp` is given",
+        "lab-7": "its time is more than 10 times off: a slip of units?",
+    }
+    assert not selection.forced
+
+
+@pytest.mark.parametrize(
+    ("frameworks", "used", "forced"),
+    [
+        (("ours", "Megatron-Core"), 2, True),
+        (("", "Megatron-Core"), 1, False),
+        (("DeepSpeed", "Megatron-Core"), 1, False),
+        (("DeepSpeed", ""), 2, False),
+    ],
+)
+def test_rows_of_the_stack_that_was_asked_for(frameworks, used: int, forced: bool) -> None:
+    rows = [row(number, **GPT, framework=name) for number, name in enumerate(frameworks)]
+    selection = select_runs(rows, stack="deepspeed")
+    assert (len(selection.cases), selection.forced) == (used, forced)
+    assert list(selection.pairs()) == [("a100-sxm-80gb", "deepspeed")]
+
+
+def test_ids_are_made_different_where_rows_are() -> None:
+    selection = select_runs([row(1, **GPT, step_seconds=time) for time in (1.0, 1.1, 1.2)])
+    assert [case.row.row_id for case in selection.cases] == ["lab-1", "lab-1 (2)", "lab-1 (3)"]
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(UnknownNameError, match="unknown GPU `h1000`"):
+        select_runs([], gpu="h1000")
+    with pytest.raises(UnknownNameError, match="unknown stack `fsdq`"):
+        select_runs([], stack="fsdq")
+
+
+def test_a_source_is_predicted_by_the_others(cases, start, true_seconds) -> None:
+    slow = start.model_copy(update={"gemm_efficiency": 0.7})
+    some = timed(cases[::4], StepTimes(cases[::4]).seconds(slow))
+    halves = [with_cells(case, source_id=f"lab-{index % 2}") for index, case in enumerate(some)]
+    heard: list[str] = []
+    found = leave_out(halves, {case.row.row_id: 0.5 for case in halves}, on_source=heard.append)
+    assert heard == [one.source for one in found] == ["lab-0", "lab-1"]
+    assert sum(one.runs for one in found) == len(halves)
+    for one in found:
+        assert one.left_out < one.defaults
+        assert one.fitted == 0.5

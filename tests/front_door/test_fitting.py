@@ -1,0 +1,176 @@
+"""`meshwright calibrate --from-runs` as its users meet it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from cost_models.specs.catalog import load_profile
+from meshwright.cli import main
+
+COLUMNS = (
+    "framework,gpu,num_gpus,layers,hidden,heads,kv_heads,ffn_hidden,ffn_kind,vocab,seq_len,micro_batch,global_batch,"
+    "zero_stage,recompute,step_time_best_s"
+)
+LLAMA = "32,4096,32,8,14336,swiglu,128256,8192"
+MINE = (
+    f"torchtitan,H100 SXM,8,{LLAMA},1,16,3,full,3.31",
+    f"torchtitan,H100 SXM,64,{LLAMA},1,128,3,full,3.38",
+    f"torchtitan,H100 SXM,128,{LLAMA},2,256,3,full,3.35",
+)
+OTHERS = (
+    f"NeMo,H100 SXM,64,{LLAMA},1,128,1,full,3.0",
+    f"torchtitan,Abacus,64,{LLAMA},1,128,3,full,3.38",
+    f"torchtitan,H100 SXM,64,{LLAMA},1,128,3,full,",
+)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with three old log lines, and a table of several stacks."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.csv").write_text("\n".join((COLUMNS, *MINE)) + "\n")
+    Path("mixed.csv").write_text("\n".join((COLUMNS, *MINE, *OTHERS)) + "\n")
+    Path("untimed.csv").write_text("\n".join((COLUMNS, OTHERS[2])) + "\n")
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    try:
+        main(words)
+        code = 0
+    except SystemExit as left:
+        code = left.code if isinstance(left.code, int) else 0
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def calibrate(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    return run(capsys, "calibrate", *words)
+
+
+def test_three_old_log_lines(capsys, here: Path) -> None:
+    code, out, err = calibrate(capsys, "--from-runs", "mine.csv", "-o", "ours.yaml")
+    assert code == 0
+    assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
+    assert out.startswith("h100-sxm under fsdp: 3 rows (3 of mine), from profile ")
+    assert "gemm_efficiency" in out
+    assert "3 rows fitted to, 0 left out" in out
+    assert err == "Wrote ours.yaml\nNext: meshwright validate --runs mine.csv --profile ours.yaml\n"
+    profile = load_profile("ours.yaml")
+    assert (profile.gpu, profile.stack, profile.validated_runs) == ("h100-sxm", "fsdp", 3)
+
+
+def test_what_was_written_is_what_later_verbs_use(capsys, here: Path) -> None:
+    document = json.loads(calibrate(capsys, "--from-runs", "mine.csv", "-o", "ours.yaml", "--json")[1])
+    (fitted,) = document["profiles"]
+    assert fitted["median_error_after"] < fitted["median_error_before"]
+    validated = json.loads(
+        run(capsys, "validate", "--runs", "mine.csv", "--profile", "ours.yaml", "--json")[1]
+    )
+    for row, of_fit in zip(validated["rows"], fitted["runs"], strict=True):
+        off = row["predicted_step_seconds"] / row["measured_step_seconds"] - 1
+        assert off == pytest.approx(of_fit["after"])
+        assert row["profile"] == "fitted-h100-sxm-fsdp"
+    asked = ("llama3-8b", "dgx-h100", "--stack", "fsdp", "--gpus", "64", "--global-batch", "128")
+    words = ("--sequence", "8192", "--layout", "dp64 mbs1 zero3 recompute=full", "--profile", "ours.yaml")
+    estimated = json.loads(run(capsys, "estimate", *asked, *words, "--json")[1])["estimate"]
+    assert estimated["trust"]["profile"] == "fitted-h100-sxm-fsdp"
+    predicted = validated["rows"][1]["predicted_step_seconds"]
+    assert estimated["step_seconds"] == pytest.approx(predicted, rel=0.02)
+
+
+def test_the_document_and_the_table_hold_every_constant(capsys, here: Path) -> None:
+    words = ("--from-runs", "mine.csv", "-o", "ours.yaml", "--json", "--csv", "constants.csv")
+    document = json.loads(calibrate(capsys, *words)[1])
+    (fitted,) = document["profiles"]
+    assert [row["row_id"] for row in fitted["runs"]] == ["mine-0001", "mine-0002", "mine-0003"]
+    assert (document["left_out"], document["cross_validation"]) == ([], None)
+    for constant in fitted["constants"]:
+        assert constant["after"] == fitted["profile"][constant["constant"]]
+        assert constant["low"] < constant["after"] < constant["high"]
+        assert 0 <= constant["told"] < 1
+    gemm = fitted["constants"][0]
+    assert gemm["constant"] == "gemm_efficiency"
+    assert gemm["told"] > 0.2
+    assert set(gemm["moved_by"]) == {"mine-0001", "mine-0002", "mine-0003"}
+    rows = list(csv.DictReader(Path("constants.csv").read_text().splitlines()))
+    assert [row["constant"] for row in rows] == [one["constant"] for one in fitted["constants"]]
+    assert float(rows[0]["after"]) == gemm["after"]
+
+
+def test_several_stacks_need_a_choice(capsys, here: Path) -> None:
+    code, out, err = calibrate(capsys, "--from-runs", "mixed.csv")
+    assert (code, out) == (2, "")
+    assert err == (
+        "error: `mixed.csv` has runs for 2 profiles\n"
+        "  --gpu h100-sxm --stack fsdp: 3 rows\n"
+        "  --gpu h100-sxm --stack nemo: 1 row\n"
+        "\n"
+        "hint: choose one, or write a file each: -o profiles/\n"
+    )
+    assert not Path("profile.yaml").exists()
+    out = calibrate(capsys, "--from-runs", "mixed.csv", "--stack", "nemo", "--gpu", "h200")[1]
+    assert "1 row fitted to, 5 left out" in out
+    assert "  3 left out: ran under fsdp" in out
+    assert "  1 left out: GPU `Abacus` is not in the catalogue" in out
+    assert "  1 left out: no step time" in out
+    assert load_profile("profile.yaml").stack == "nemo"
+
+
+def test_a_folder_takes_a_file_for_each_gpu_and_stack(capsys, here: Path) -> None:
+    code, _, err = calibrate(capsys, "--from-runs", "mixed.csv", "-o", "fitted/")
+    assert code == 0
+    files = sorted(path.name for path in Path("fitted").iterdir())
+    assert files == ["fitted-h100-sxm-fsdp.yaml", "fitted-h100-sxm-nemo.yaml"]
+    assert err.count("Wrote fitted/") == 2
+
+
+def test_rows_may_be_read_as_another_stack(capsys, here: Path) -> None:
+    out = calibrate(capsys, "--from-runs", "mine.csv", "--stack", "deepspeed")[1]
+    assert out.startswith("every row is read as run on deepspeed\n")
+    assert load_profile("profile.yaml").stack == "deepspeed"
+
+
+def test_cross_validation_leaves_every_source_out(capsys, here: Path) -> None:
+    Path("theirs.csv").write_text(Path("mine.csv").read_text())
+    words = ("--from-runs", "mine.csv", "--from-runs", "theirs.csv", "--cross-validate")
+    found = json.loads(calibrate(capsys, *words, "--json")[1])["cross_validation"]
+    assert [(one["source_id"], one["runs"]) for one in found] == [("mine", 3), ("theirs", 3)]
+    for one in found:
+        assert one["left_out"] < one["defaults"]
+    out = calibrate(capsys, "--from-runs", "mine.csv", "--cross-validate")[1]
+    assert "one source only" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--from-runs", "nowhere.csv"), "error: cannot read `nowhere.csv`: no such file or directory\n"),
+        (
+            ("--from-runs", "untimed.csv"),
+            "error: `untimed.csv` has no row to fit to\n  1 row: no step time\n",
+        ),
+        (
+            ("--from-runs", "mine.csv", "--quick", "--processes", "2"),
+            "error: `--from-runs` measures nothing\n  --processes: is of a measurement\n  --quick: is of a",
+        ),
+        (
+            ("--from-runs", "mine.csv", "--stack", "foo", "--gpu", "bar", "-o", "no/x.yaml"),
+            "  unknown stack `foo`\n  unknown GPU `bar`\n  -o no/x.yaml: the folder `no` does not exist\n",
+        ),
+        (("--from-runs", "mine.csv", "-o", "mine.csv/"), "  -o mine.csv/: is a file, not a folder\n"),
+        (
+            ("--stack", "fsdp", "--cross-validate"),
+            "error: without `--from-runs` this machine is measured\n  --stack: chooses among runs\n"
+            "  --cross-validate: chooses among runs\n\nhint: name the tables: --from-runs FILE.csv\n",
+        ),
+    ],
+)
+def test_errors(capsys, here: Path, words: tuple[str, ...], said: str) -> None:
+    code, out, err = calibrate(capsys, *words)
+    assert said in err
+    assert (code, out) == (2, "")
