@@ -21,7 +21,6 @@ import numpy.typing as npt
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.stack import STORES_SCORES
-from cost_models.specs.transformer import TransformerSpec
 from cost_models.workload.mixture import inner_elements, mixture
 from cost_models.workload.parameters import padded_vocabulary
 
@@ -97,8 +96,8 @@ def _kept_inside(
             tokens * (model.query_size + model.kv_size + model.value_size + model.attended_size) / columns.tp
         )
         heads = heads + outside / model.hidden_size * 2 * (latent.kv_rank + (latent.query_rank or 0))
-    if stack.joint_qkv:
-        heads = heads + _copies(model) * tokens / columns.tp
+    twice = _keeps_output_twice(question, columns)
+    heads = heads + np.where(twice, tokens * model.attended_size / columns.tp, 0.0)
     up = 2 if model.gated_mlp else 1
     kept = up + 1 if stack.fused_elementwise else 2 * up
     inner = inner_elements(question, columns)
@@ -113,15 +112,15 @@ def _kept_inside(
     return attention, mlp
 
 
-def _copies(model: TransformerSpec) -> int:
-    """Elements a token that attention reads from copies while the joint product they come from lives on.
+def _keeps_output_twice(question: Question, columns: LayoutColumns) -> npt.NDArray[np.bool_]:
+    """(N,) whether the core's output is kept as the kernel made it and as the next product reads it.
 
-    The values are always read in place, so the product stays; rotated queries and keys are new tensors, and grouped
-    queries, interleaved with keys and values, become one when their heads are put side by side.
+    cuDNN's kernel reads and writes either order, but Transformer Engine prefers FlashAttention on most GPUs.
     """
-    if model.positions == "rotary":
-        return model.query_size + model.kv_size
-    return model.query_size if model.num_kv_heads < model.num_heads else 0
+    kernel = question.stack.attention
+    flash = kernel not in STORES_SCORES and (kernel != "cudnn" or not question.cluster.gpu.prefers_cudnn)
+    reordered: npt.NDArray[np.bool_] = columns.mbs > 1
+    return reordered & (flash and question.stack.sequence_first)
 
 
 def _norm_bytes(question: Question) -> float:

@@ -55,6 +55,8 @@ class GpuSpec(Spec):
     kind: Literal["cuda", "rocm", "cpu"] = "cuda"
     attention_kernels: dict[AttentionKernel, KernelShare] = Field(default_factory=dict)
     """What published benchmarks say of flash kernels on this GPU."""
+    prefers_cudnn: bool = False
+    """Transformer Engine takes cuDNN's attention kernel where FlashAttention's runs too (it does on Hopper)."""
     reported_as: tuple[str, ...] = ()
     """What the driver calls it."""
     source: str = ""

@@ -90,9 +90,8 @@ class StackSpec(Spec):
     """The vocabulary stays split over tp in the loss."""
     extra_loss_copies: float = Field(default=0.0, ge=0.0)
     """Tensors of the stored logits' size that the loss holds at its widest moment beyond what it needs."""
-    joint_qkv: bool = False
-    """Queries, keys and values are one product's output, which stays whole while rotated or regrouped copies of its
-    parts are kept too."""
+    sequence_first: bool = False
+    """Tensors are (s, b, h): with b > 1 flash kernels, which want (b, s, h), keep their output in both orders."""
     saves_gathered_activations: bool = False
     """Sequence parallelism keeps gathered inputs of column-parallel matrices (DTensor) instead of gathering again."""
     selective_drops: Literal["core", "block-attention"] = "core"

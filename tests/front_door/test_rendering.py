@@ -55,6 +55,18 @@ def test_memory_sentence_says_when_it_does_not_fit(make_estimate: Callable[..., 
     assert "does not fit: 19.90 GiB too many" in " ".join(too_large.split())
 
 
+@pytest.mark.parametrize(
+    ("activations", "verdict"), [(20, "fits"), (45, "tight"), (55, "tight"), (70, "does not fit")]
+)
+def test_a_peak_near_the_limit_is_tight(
+    make_estimate: Callable[..., Estimate], activations: float, verdict: str
+) -> None:
+    estimate = make_estimate(activations=activations * GIB)
+    assert estimate.verdict == verdict
+    said = "tight: peaks have been missed by up to 10%" in " ".join(memory_sentence(estimate).split())
+    assert said == (verdict == "tight")
+
+
 def test_header_names_question_and_trust(question: Question, make_estimate: Callable[..., Estimate]) -> None:
     header = question_header(question, make_estimate().trust, 74 * GIB)
     assert header.startswith("gpt3-175b on 1024 x a100-80gb-sxm (128 nodes), 3.146 M tokens/step")
