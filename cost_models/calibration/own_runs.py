@@ -24,8 +24,8 @@ from cost_models.validation.scores import measured_seconds as timed_seconds
 _SLIP = 10.0
 """Factor between measured and predicted beyond which a cell is not what it says: milliseconds, tokens, a lost digit."""
 _WEIGHT_ON_ONE_CLUSTER = 4.0
-"""Of a run where all are of one source: step times of one cluster agree within some 2.5 %, those of different publishers
-within 5 %."""
+"""Of a run where all are of one source: step times of one cluster agree within some 2.5 %, half of what those of
+different publishers do."""
 _LONGEST_NAME = 100
 _NAMED_SOURCES = 8
 """Sources named one by one where a profile says what it was fitted to."""
