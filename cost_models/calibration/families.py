@@ -19,6 +19,8 @@ from cost_models.validation.cases import Case
 from cost_models.validation.many import StepTimes
 
 Array = npt.NDArray[np.float64]
+Pair = tuple[str, str]
+"""GPU that stands for a die, and the name of a stack: what one profile is of."""
 Heard = Callable[[str, int, float], None]
 """Told of every round of a fit: the profile's name, the round, the median error."""
 
@@ -42,15 +44,15 @@ def die_of(gpu: str) -> str:
 
 def fit_families(
     cases: Sequence[Case],
-    needed: Collection[tuple[str, str]] | None = None,
+    needed: Collection[Pair] | None = None,
     *,
     fewest: int = _FEWEST,
     on_round: Heard | None = None,
 ) -> dict[str, Fit]:
     """Name → fit, for every (die, stack) and every die that has `fewest` timed `cases`, or for those `needed`."""
-    groups: dict[tuple[str, str], list[Case]] = {}
+    groups: dict[Pair, list[Case]] = {}
     for case in cases:
-        die, stack = _pair(case)
+        die, stack = pair_of(case)
         groups.setdefault((die, stack), []).append(case)
         groups.setdefault((die, ANY), []).append(case)
     fits = {}
@@ -97,7 +99,7 @@ def leave_sources_out(
 ) -> dict[str, Array]:
     """Source → (n,) errors of its cases under profiles that never saw any of its rows."""
     errors = {}
-    pairs = {case.row.row_id: _pair(case) for case in cases}
+    pairs = {case.row.row_id: pair_of(case) for case in cases}
     for source in dict.fromkeys(case.row.source for case in cases):
         if on_source is not None:
             on_source(source)
@@ -111,5 +113,6 @@ def leave_sources_out(
     return errors
 
 
-def _pair(case: Case) -> tuple[str, str]:
+def pair_of(case: Case) -> Pair:
+    """What the case says something about."""
     return die_of(case.question.cluster.gpu.name), case.question.stack.name

@@ -10,7 +10,6 @@ from cost_models.calibration.from_runs import Interval
 from cost_models.calibration.own_runs import Refit, Selection, named_sources
 from cost_models.calibration.unseen import UnseenSource
 from cost_models.specs.documents import printable
-from cost_models.units import format_seconds
 from meshwright.render.tables import table
 from meshwright.render.words import change, count, in_unit, percent, sentence_list, time_unit, wrapped
 
@@ -66,7 +65,7 @@ def _refit_text(refit: Refit) -> Iterator[RenderableType]:
         yield table(HEADERS, [_cells(refit, name) for name in spoken], words=("constant",))
         yield ""
         yield "(told: share of what was uncertain about a constant that the rows settle)"
-        yield from _movers(refit, spoken)
+        yield from _movers(refit)
     if silent := [name for name in refit.fit.constants if name not in spoken]:
         yield wrapped(f"The rows say nothing of {sentence_list(silent)}")
     if far := _far(refit):
@@ -84,13 +83,13 @@ def _cells(refit: Refit, name: str) -> list[str]:
     ]
 
 
-def _movers(refit: Refit, names: Sequence[str]) -> Iterator[str]:
-    """For each constant that moved, by how much and the rows that moved it most."""
-    for name in names:
-        movers = [printable(run, _ID) for run in refit.fit.constants[name].moved_by]
-        if _has_moved(refit, name) and movers:
+def _movers(refit: Refit) -> Iterator[str]:
+    """For each constant that the rows know and moved, by how much, and the rows that moved it most."""
+    for name, interval in refit.fit.constants.items():
+        if interval.told >= _SILENT and _has_moved(refit, name):
             before, after = getattr(refit.start, name), getattr(refit.profile, name)
-            yield wrapped(f"  {name} {change(before, after)}: most by {', '.join(movers)}", indent="    ")
+            movers = ", ".join(printable(run, _ID) for run in interval.moved_by)
+            yield wrapped(f"  {name} {change(before, after)}: most by {movers}", indent="    ")
 
 
 def _is_spoken_of(refit: Refit, name: str) -> bool:
@@ -122,7 +121,10 @@ def _is_time(name: str) -> bool:
 
 
 def _value(name: str, value: float) -> str:
-    return format_seconds(value) if _is_time(name) else _share(value)
+    if not _is_time(name):
+        return _share(value)
+    unit = time_unit(value)
+    return f"{in_unit(value, unit)} {unit[0]}"
 
 
 def _span(name: str, interval: Interval) -> str:

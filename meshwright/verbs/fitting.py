@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from cost_models.calibration.own_runs import Pair, Refit, Selection, refit, select_runs
+from cost_models.calibration.families import Pair
+from cost_models.calibration.own_runs import Refit, Selection, refit, select_runs
 from cost_models.calibration.saving import save_profile
 from cost_models.calibration.unseen import UnseenSource, leave_out
 from cost_models.errors import InputError, Problem

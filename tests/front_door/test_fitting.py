@@ -17,13 +17,13 @@ COLUMNS = (
 )
 LLAMA = "32,4096,32,8,14336,swiglu,128256,8192"
 MINE = (
-    f"torchtitan,H100 SXM,8,{LLAMA},1,16,3,full,3.31",
-    f"torchtitan,H100 SXM,64,{LLAMA},1,128,3,full,3.38",
-    f"torchtitan,H100 SXM,128,{LLAMA},2,256,3,full,3.35",
+    f"torchtitan,H100 SXM,8,{LLAMA},1,16,3,full,2.86",
+    f"torchtitan,H100 SXM,64,{LLAMA},1,128,3,full,2.93",
+    f"torchtitan,H100 SXM,128,{LLAMA},2,256,3,full,2.90",
 )
 OTHERS = (
     f"NeMo,H100 SXM,64,{LLAMA},1,128,1,full,3.0",
-    f"torchtitan,Abacus,64,{LLAMA},1,128,3,full,3.38",
+    f"torchtitan,Abacus,64,{LLAMA},1,128,3,full,2.93",
     f"torchtitan,H100 SXM,64,{LLAMA},1,128,3,full,",
 )
 
