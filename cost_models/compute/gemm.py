@@ -42,14 +42,16 @@ def _tile_utilisation(m: Array, n: Array, batch: Array | float, device: Device) 
     if device.sm_count == 1:
         return np.ones(np.broadcast(m, n, batch).shape)
     best: Array = np.zeros(np.broadcast(m, n, batch).shape)
+    useful = batch * m * n / device.sm_count
     for tile in device.profile.gemm_tiles:
         tiles = batch * np.ceil(m / tile.rows) * np.ceil(n / tile.columns)
-        slots = np.ceil(tiles / device.sm_count) * device.sm_count
-        best = np.maximum(best, tile.efficiency * batch * m * n / (slots * tile.rows * tile.columns))
+        waves = np.ceil(tiles / device.sm_count)
+        best = np.maximum(best, useful * (tile.efficiency / (tile.rows * tile.columns)) / waves)
     return best
 
 
-_ALIGNED = ((128, 1.0), (64, 0.9), (32, 0.8), (16, 0.68))
+_WHOLE_ROW = 128
+_ALIGNED = {_WHOLE_ROW: 1.0, 64: 0.9, 32: 0.8, 16: 0.68}
 """Bytes that a row's length is a multiple of → share of the rate."""
 _MISALIGNED = 0.15
 """Share where tensor cores cannot be fed in whole 16 bytes.
@@ -57,17 +59,16 @@ _MISALIGNED = 0.15
 Both follow NVIDIA's guide in kind and BigScience's 2022 chronicles in size: widths of 14400 against 13824 on eight
 ranks, heads of 108 against 144.
 """
+_SHARE_BY_DIVISOR = np.array([_ALIGNED.get(divisor, _MISALIGNED) for divisor in range(_WHOLE_ROW + 1)])
 
 
 def _alignment(m: Array, n: Array, k: Array, device: Device) -> Array:
     """Share of the rate that the least aligned of the three dimensions leaves; 1 where there are no tiles."""
-    share: Array = np.ones(np.broadcast(m, n, k).shape)
     if device.sm_count == 1:
-        return share
+        return np.ones(np.broadcast(m, n, k).shape)
+    shares = []
     for dimension in (m, n, k):
-        row_bytes = np.ceil(dimension) * device.operand_bytes
-        left = np.full(np.shape(row_bytes), _MISALIGNED)
-        for unit, rate in reversed(_ALIGNED):
-            left = np.where(row_bytes % unit == 0, rate, left)
-        share = np.minimum(share, left)
-    return share
+        row_bytes = np.ceil(np.asarray(dimension) * device.operand_bytes).astype(np.int64)
+        shares.append(_SHARE_BY_DIVISOR[np.gcd(row_bytes, _WHOLE_ROW)])
+    least: Array = np.minimum(np.minimum(shares[0], shares[1]), shares[2])
+    return least
