@@ -3,8 +3,8 @@
     python benchmarks/ship_published.py TABLE.csv...
 
 Writes `cost_models/data/published/SOURCE.csv` for every source of the tables: the columns that predictions read and the
-figures they are compared with. Large sweeps are thinned to every n-th run, evenly over the file, so that what is shipped
-stays small; notes are reduced to the switches that change a prediction.
+figures they are compared with. Large sweeps are thinned to every n-th run, evenly over the file, so that what is
+shipped stays small; notes are reduced to the switches that change a prediction.
 """
 
 from __future__ import annotations

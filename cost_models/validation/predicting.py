@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from cost_models.errors import InputError
-from cost_models.estimate import Estimate
+from cost_models.estimate import Estimate, Verdict
 from cost_models.estimating import estimate
 from cost_models.specs.documents import printable
 from cost_models.specs.hardware import HardwareProfile
@@ -26,6 +26,8 @@ class Prediction:
     peak_bytes: float | None = None
     """Peak in the terms the row measured it in: allocated on the rank it names, or what the driver reports."""
     fits: bool | None = None
+    verdict: Verdict | None = None
+    """The same in words, with `tight` where the error of peaks leaves it open; None where nothing was predicted."""
     parts: dict[str, float] = field(default_factory=dict)
     """Seconds of a step by part."""
     assumptions: tuple[str, ...] = ()
@@ -33,11 +35,6 @@ class Prediction:
     skipped: str = ""
     anchor: bool = False
     """Its measured step time calibrates the rest of its sweep, so it is no prediction."""
-
-    @property
-    def verdict(self) -> str | None:
-        """Whether the layout fits, in words; None where nothing was predicted."""
-        return None if self.fits is None else "fits" if self.fits else "does not fit"
 
 
 def predict(
@@ -61,6 +58,7 @@ def _prediction(case: Case, priced: Estimate) -> Prediction:
         step_seconds=priced.step_seconds if case.sized else None,
         peak_bytes=peak_bytes(case, priced),
         fits=priced.fits,
+        verdict=priced.verdict,
         parts=dict(priced.time) if case.sized else {},
         assumptions=case.assumptions,
         trust=str(priced.trust),
