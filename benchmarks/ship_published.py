@@ -2,8 +2,8 @@
 
     python benchmarks/ship_published.py TABLE.csv...
 
-Writes `cost_models/data/published/SOURCE.csv` for every source of the tables: the columns that predictions read and the
-figures they are compared with. Large sweeps are thinned to every n-th run, evenly over the file, so that what is
+Writes `cost_models/data/published/SOURCE.csv` for every source of the tables: the columns that predictions read and
+the figures they are compared with. Large sweeps are thinned to every n-th run, evenly over the file, so that what is
 shipped stays small; notes are reduced to the switches that change a prediction.
 """
 
@@ -26,6 +26,8 @@ COLUMNS = (
     *("micro_batch", "global_batch", "grad_accum", "recompute", "offload", "precision", "compile"),
     *("peak_memory_gb", "memory_kind", "oom", "step_time_best_s", "notes"),
 )
+_FUNCTIONAL_TEST = "CI functional test"
+"""Tasks whose step times say nothing: they run in the deterministic mode of every library."""
 MOST = 250
 """Runs of one source beyond which it is thinned."""
 
@@ -33,7 +35,8 @@ MOST = 250
 def main() -> None:
     """Write the tables."""
     for path in map(Path, sys.argv[1:]):
-        rows = [row for row in read_rows(path) if row.number("step_time_best_s") or row.flag("oom")]
+        figures = ("step_time_best_s", "peak_memory_gb")
+        rows = [row for row in read_rows(path) if row.flag("oom") or any(map(row.number, figures))]
         thinned = rows[:: -(-len(rows) // MOST)]
         target = FOLDER / f"{path.stem}.csv"
         used = [column for column in COLUMNS if any(_cell(row, column) for row in thinned)]
@@ -47,6 +50,8 @@ def main() -> None:
 def _cell(row: Row, column: str) -> str:
     """The cell to ship: citations without the row's place in a file, of the notes only the switches."""
     text = row.text(column)
+    if column == "step_time_best_s" and _FUNCTIONAL_TEST in row.text("task"):
+        return ""
     if column == "notes":
         return "; ".join(named_switches(row))
     return text.split(" table ")[0][:120] if column == "source_cite" else text

@@ -40,8 +40,8 @@ _ATTENTION: tuple[tuple[str, str], ...] = (
 
 
 _FUSED_CROSS_ENTROPY = {"fused_loss": True}
-"""llm-foundry's default `loss_fn: fused_crossentropy` needs 6 bytes a logit, as Megatron's does: logits, their contiguous
-copy and their gradient in 16 bits. Its tables chose the largest microbatches that this leaves room for."""
+"""llm-foundry's default `loss_fn: fused_crossentropy` needs 6 bytes a logit, as Megatron's does: logits, their
+contiguous copy and their gradient in 16 bits. Its tables chose the largest microbatches that this leaves room for."""
 
 
 def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
