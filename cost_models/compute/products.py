@@ -2,8 +2,8 @@
 
 In fp8 every product is preceded by the cast of what is new in it: forward its input, backward the gradient of its
 output, each read in 16 bits and written twice, as it is and transposed (the product towards the weight wants both
-operands the other way round). The norms of NVIDIA's Transformer Engine write what follows them already cast. Weights are
-cast once a step, which is left out, and so are scaling factors, whatever the recipe.
+operands the other way round). The norms of NVIDIA's Transformer Engine write what follows them already cast. Weights
+are cast once a step, which is left out, and so are scaling factors, whatever the recipe.
 """
 
 from __future__ import annotations
