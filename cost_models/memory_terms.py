@@ -38,7 +38,7 @@ class MemoryTerms:
     head_activation: Term
     head_update: Term
     working: Term
-    head_working: Term
+    head_moment: Term
 
 
 def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
@@ -50,7 +50,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     fp8_copies = _fp8_weight_bytes(question, columns)
     boundaries = boundary_bytes(question, columns)
     working = _working(question, columns, states, experts, counts, kept)
-    head_live, head_working = _head(question, columns, kept, working)
+    head_live, head_moment = _head(columns, kept)
     shared_head = question.model.tied_embeddings & (columns.pp == 1)
     head = counts.final_norm + np.where(shared_head, 0.0, counts.head_matrix)
     always_gathered = states.gathered if question.stack.fully_shard else 0.0
@@ -71,7 +71,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
         head_activation={"activations": head_live},
         head_update=_updated(states, head),
         working={"working": working},
-        head_working={"working": head_working},
+        head_moment={"working": head_moment},
     )
 
 
@@ -146,15 +146,13 @@ def _working(
     return np.maximum(during, after)
 
 
-def _head(
-    question: Question, columns: LayoutColumns, kept: ActivationBytes, working: Array
-) -> tuple[Array, Array]:
-    """(kept per live microbatch, most held at once beyond a block's working set) of the last stage, (N,) each.
+def _head(columns: LayoutColumns, kept: ActivationBytes) -> tuple[Array, Array]:
+    """(kept per live microbatch, held at once while the loss runs) of the last stage, (N,) each.
 
-    While the loss runs backward no block does, so the head's moment counts only where it exceeds a block's. Schedules
-    that run backward at once have one microbatch in the head, which belongs to that moment; GPipe keeps them all.
+    Schedules that run backward at once have one microbatch in the head, which belongs to that moment; GPipe keeps them
+    all.
     """
     collects = columns.schedule == SCHEDULES.index("gpipe")
     live = kept.head + kept.log_probabilities
     moment = kept.loss_gradients + np.where(collects, 0.0, live)
-    return np.where(collects, live, 0.0), np.maximum(0.0, moment - working[:, 0])
+    return np.where(collects, live, 0.0), moment

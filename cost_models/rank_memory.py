@@ -28,7 +28,7 @@ class RankMemory:
         self._last_Q = _column(memories.head_static)
         self._first_activation_Q = _column(memories.embedding_activation)
         self._last_activation_Q = _column(memories.head_activation)
-        self._last_working_Q = _column(memories.head_working)
+        self._head_moment_Q = _column(memories.head_moment)
         self._first_update_Q = _column(memories.embedding_update)
         self._last_update_Q = _column(memories.head_update)
         self._activation_PQ = _policies(memories.layer_activation)
@@ -41,11 +41,13 @@ class RankMemory:
         update_Q = layers_V.sum() * self._layer_update_Q
         update_Q = held_Q + update_Q + first * self._first_update_Q + last * self._last_update_Q
         training_KQ = held_Q + (layers_V * live_KV) @ self._activation_PQ[policies_V]
-        training_KQ = training_KQ + self._working_PQ[policies_V].max(axis=0)
+        working_Q = self._working_PQ[policies_V].max(axis=0)
         if first:
             training_KQ = training_KQ + live_KV[:, :1] * self._first_activation_Q
         if last:
-            training_KQ = training_KQ + live_KV[:, -1:] * self._last_activation_Q + self._last_working_Q
+            training_KQ = training_KQ + live_KV[:, -1:] * self._last_activation_Q
+            working_Q = np.maximum(working_Q, self._head_moment_Q)
+        training_KQ = training_KQ + working_Q
         moments = np.concatenate([training_KQ, update_Q[None]])
         fullest_Q = moments[int(np.argmax(moments.sum(axis=1)))]
         return Breakdown(tuple(zip(MEMORY_PARTS, fullest_Q.tolist(), strict=True)))

@@ -24,7 +24,7 @@ in the schedule, must stay below `memory_limit`:
     training  = static + Σ_c n_c (layer_static + w_c · layer_activation[q_c])
                 + [holds first] (embedding_static + w_0 · embedding_activation)
                 + [holds last]  (head_static + w_last · head_activation)
-                + max_c working[q_c] over its chunks + [holds last] head_working
+                + max(max_c working[q_c] over its chunks, [holds last] head_moment)
     optimizer = static + Σ_c n_c (layer_static + layer_update) + [first] (embedding_static + embedding_update)
                 + [last] (head_static + head_update)
 """
@@ -78,7 +78,8 @@ class StageCosts:
     head_update: Array
     working: Array
     """(N, P): the largest temporary set of one block (recomputed activations, gathered weights, gradients)."""
-    head_working: Array
+    head_moment: Array
+    """Held at once while the loss of a microbatch runs forward and backward: no block runs meanwhile."""
     memory_limit: Array
 
     def __len__(self) -> int:

@@ -68,7 +68,7 @@ def capacity_bounds(group: Group) -> Floats:
 def _blocks_that_fit(group: Group) -> Floats:
     """(N, R, P): most blocks of a rank under each policy; −1 under those that may not be used."""
     x = group.costs
-    free_NRP = group.free_bytes[..., None] - x.working[:, None, :]
+    free_NRP = group.free_bytes[..., None] - group.working
     kept_NRP = group.live * x.layer_activation[:, None, :]
     fit_NRP = np.minimum(
         how_many(free_NRP, x.layer_static[:, None, None] + kept_NRP), group.updatable[..., None]

@@ -56,12 +56,12 @@ def _fits(group: Group, patterns: Ints) -> Bools:
     """(N, T): which patterns fit on the first rank, which keeps most microbatches, and on the last, at one moment."""
     x, size = group.costs, int(group.sizes[0])
     blocks = group.vpp * size
-    working_NT = x.working[:, patterns[:, 0]]
-    for policy in np.flatnonzero(group.allowed).tolist():
-        used_T = (patterns == policy).any(axis=1)
-        working_NT = np.maximum(working_NT, np.where(used_T, x.working[:, policy, None], 0.0))
-    fits = np.ones(working_NT.shape, dtype=np.bool_)
+    fits = np.ones((len(group.microbatches), len(patterns)), dtype=np.bool_)
     for rank in (0, group.pp - 1):
+        working_NT = group.working[:, rank, patterns[:, 0]]
+        for policy in np.flatnonzero(group.allowed).tolist():
+            used_T = (patterns == policy).any(axis=1)
+            working_NT = np.maximum(working_NT, np.where(used_T, group.working[:, rank, policy, None], 0.0))
         kept_NT = size * _sum_over_chunks(group, patterns, x.layer_activation, group.live[:, rank])
         free_N = group.free_bytes[:, rank] - blocks * x.layer_static + TOLERANCE * x.memory_limit
         fits &= kept_NT + working_NT <= free_N[:, None]

@@ -119,12 +119,20 @@ class Group:
 
     @cached_property
     def free_bytes(self) -> Floats:
-        """(N, R): left for blocks during training."""
+        """(N, R): left for blocks and what they work with during training."""
         x = self.costs
         free_NR = np.repeat((x.memory_limit - x.static)[:, None], self.pp, axis=1)
         free_NR[:, 0] -= x.embedding_static + self.live[:, 0, 0] * x.embedding_activation
-        free_NR[:, -1] -= x.head_static + self.live[:, -1, -1] * x.head_activation + x.head_working
+        free_NR[:, -1] -= x.head_static + self.live[:, -1, -1] * x.head_activation
         return free_NR
+
+    @cached_property
+    def working(self) -> Floats:
+        """(N, R, P): the largest temporary set of a rank whose chunks follow one policy, the loss on the last rank."""
+        x = self.costs
+        working_NRP = np.repeat(x.working[:, None, :], self.pp, axis=1)
+        working_NRP[:, -1] = np.maximum(working_NRP[:, -1], x.head_moment[:, None])
+        return working_NRP
 
     @cached_property
     def updatable(self) -> Floats:

@@ -196,7 +196,7 @@ class Leaf:
         )
         working_S = self.policy_cost("working")[policies_S]
         working_R = working_S.reshape(*working_S.shape[:-1], self.vpp, self.pp).max(axis=-2)
-        working_R = working_R + self._head_working
+        working_R = np.maximum(working_R, self._head_moment)
         blocks_R = self.sum_by_rank(layers_S.astype(np.float64))
         update_R = blocks_R * self.cost("layer_update")
         update_R = update_R + self.sum_by_rank(self.at_ends("embedding_update", "head_update"))
@@ -211,9 +211,9 @@ class Leaf:
         return self.cost("static") + self.sum_by_rank(self.at_ends("embedding_static", "head_static"))
 
     @cached_property
-    def _head_working(self) -> Floats:
+    def _head_moment(self) -> Floats:
         head_R = np.zeros(self.pp)
-        head_R[-1] = self.cost("head_working")
+        head_R[-1] = self.cost("head_moment")
         return head_R
 
     @property

@@ -60,7 +60,7 @@ def random_costs(rng: np.random.Generator, rows: int = 1, *, tightness: float = 
         head_activation=draw(0, 0.5),
         head_update=draw(0, 0.3),
         working=working,
-        head_working=draw(0, 0.5),
+        head_moment=draw(0, 1.0),
         memory_limit=rng.uniform(6, 24, rows) / tightness,
     )
 
