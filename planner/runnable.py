@@ -33,6 +33,19 @@ def _latent(question: Question, layout: Layout) -> Words:
     return Words(f"the executor cannot train latent attention (`{question.model.name}`) yet")
 
 
+def _window(question: Question, layout: Layout) -> Words:
+    return Words(
+        "the executor attends to the whole sequence, not to a window", "leave out `attention_window`"
+    )
+
+
+def _side_by_side(question: Question, layout: Layout) -> Words:
+    return Words(
+        "the executor runs attention and MLP one after the other, not side by side",
+        "leave out `parallel_block`",
+    )
+
+
 RUNNABLE: tuple[Rule, ...] = (
     Rule(
         name="a precision the executor has",
@@ -46,6 +59,16 @@ RUNNABLE: tuple[Rule, ...] = (
         name="plain attention",
         broken=lambda q, x: (x.tp > 0) & (q.model.latent_attention is not None),
         sentence=_latent,
+    ),
+    Rule(
+        name="attention over the whole sequence",
+        broken=lambda q, x: (x.tp > 0) & (q.model.attention_window is not None),
+        sentence=_window,
+    ),
+    Rule(
+        name="attention before the MLP",
+        broken=lambda q, x: (x.tp > 0) & q.model.parallel_block,
+        sentence=_side_by_side,
     ),
 )
 
