@@ -50,7 +50,9 @@ def test_the_shipped_runs_are_validated(capsys) -> None:
     assert [row["row_id"] for row in document["rows"]] == [row.row_id for row in shipped_rows()]
     predicted = [row for row in document["rows"] if row["skipped"] is None]
     assert len(predicted) > 0.98 * len(document["rows"])
-    for row in predicted:
+    timed = [row for row in predicted if row["predicted_step_seconds"] is not None]
+    assert len(timed) > 0.9 * len(predicted)
+    for row in timed:
         assert sum(row["parts"].values()) == pytest.approx(row["predicted_step_seconds"])
     assert sum(source["rows"] for source in document["sources"]) == len(shipped_rows())
 
