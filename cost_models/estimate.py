@@ -26,14 +26,26 @@ class Trust:
     elsewhere: str = ""
     """What those runs differ in: another GPU of the same die, another software stack."""
 
+    unseen_error: float | None = None
+    """Median relative error of step time on sources that were left out of every fit; None where GPU and software
+    stack are the profile's own, or where nobody knows."""
     memory_error: float = 0.1
     """Share by which nine in ten peaks of the software stack's published runs were missed at most."""
 
     def __str__(self) -> str:
         if self.error is None:
             return f"{self.profile} ({self.tier}, never compared with a run)"
-        shown = f"{self.profile} ({self.tier}, median error {self.error:.0%} over {self.runs} runs"
-        return f"{shown}{f' of {self.elsewhere}' if self.elsewhere else ''})"
+        shown = f"{self.profile} ({self.tier}, median error {_whole(self.error)} over {self.runs} runs"
+        if self.elsewhere:
+            shown += f" of {self.elsewhere}"
+        if self.unseen_error is not None:
+            shown += f"; {_whole(self.unseen_error)} on sources it never saw"
+        return f"{shown})"
+
+
+def _whole(share: float) -> str:
+    """0.031 → "3 %"."""
+    return f"{share:.0%}".replace("%", " %")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

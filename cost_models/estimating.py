@@ -131,17 +131,16 @@ def estimate(question: Question, layout: Layout) -> Estimate:
 def trust_of(question: Question) -> Trust:
     """What the hardware profile says of itself."""
     hardware = question.hardware
-    differs = [
-        name
-        for name, here in ((hardware.gpu, question.cluster.gpu.name), (hardware.stack, question.stack.name))
-        if name not in (here, "any")
-    ]
+    pairs = ((hardware.gpu, question.cluster.gpu.name), (hardware.stack, question.stack.name))
+    differs = [name for name, here in pairs if name not in (here, "any")]
+    its_own = all(name == here for name, here in pairs)
     return Trust(
         tier=hardware.tier,
         profile=hardware.name,
         error=hardware.median_error,
         runs=hardware.validated_runs,
         elsewhere=" and ".join(differs),
+        unseen_error=None if its_own else hardware.unseen_error,
         memory_error=question.stack.memory_error,
     )
 

@@ -25,16 +25,19 @@ if TYPE_CHECKING:
     from meshwright.api import estimate, plan
     from meshwright.drawing import Drawing
     from meshwright.ran import Ran, run
+    from meshwright.validation import Validated, validate
     from planner.plan import Plan, load_plan, save_plan
 
 _HOMES = {
     "plan": "meshwright.api",
     "estimate": "meshwright.api",
     "run": "meshwright.ran",
+    "validate": "meshwright.validation",
     "calibrate": "executor.calibrate",
     "Planned": "meshwright.answers",
     "Estimated": "meshwright.answers",
     "Ran": "meshwright.ran",
+    "Validated": "meshwright.validation",
     "Drawing": "meshwright.drawing",
     "Plan": "planner.plan",
     "load_plan": "planner.plan",
@@ -70,6 +73,7 @@ __all__ = [
     "RunError",
     "TrainingSpec",
     "TransformerSpec",
+    "Validated",
     "calibrate",
     "estimate",
     "load_plan",
@@ -77,6 +81,7 @@ __all__ = [
     "plan",
     "run",
     "save_plan",
+    "validate",
 ]
 
 

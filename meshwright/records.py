@@ -39,6 +39,7 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
             "error": trust.error,
             "runs": trust.runs,
             "elsewhere": trust.elsewhere,
+            "unseen_error": trust.unseen_error,
             "memory_error": trust.memory_error,
         },
     }

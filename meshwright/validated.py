@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from cost_models.validation.predicting import Prediction
 from cost_models.validation.scores import (
+    ErrorScore,
     SourceScore,
     SweepScore,
     measured_bytes,
     measured_seconds,
     step_error,
 )
+from meshwright.render.words import count
 
 if TYPE_CHECKING:
     import pandas as pd
+
+SUBJECT = "runs that others timed"
 
 
 def prediction_record(prediction: Prediction) -> dict[str, Any]:
@@ -68,9 +72,29 @@ def source_record(source: SourceScore) -> dict[str, Any]:
     }
 
 
+def source_row(source: SourceScore) -> dict[str, Any]:
+    """The same, flat and without the sweeps: `step_seconds_median`, `out_of_memory_recall`, `regret_worst` …"""
+    record = source_record(source)
+    del record["sweeps"]
+    row: dict[str, Any] = {}
+    for name, value in record.items():
+        if isinstance(value, dict):
+            row |= {f"{name}_{figure}": share for figure, share in value.items()}
+        elif name in ("step_seconds", "anchored_step_seconds", "peak_bytes"):  # nothing to compare with
+            row |= {f"{name}_{figure.name}": None for figure in fields(ErrorScore)}
+        else:
+            row[name] = value
+    return row
+
+
 def sweep_record(sweep: SweepScore) -> dict[str, Any]:
     """One sweep by the cells that name it."""
     return {"sweep": list(sweep.key), "rows": sweep.rows, "regret": sweep.regret, "kendall_tau": sweep.tau}
+
+
+def plot_subject(anchors: int) -> str:
+    """What plots of residuals are about."""
+    return f"{SUBJECT}; {count(anchors, 'anchor')} a sweep" if anchors else SUBJECT
 
 
 def residual_frame(predictions: Sequence[Prediction]) -> pd.DataFrame:

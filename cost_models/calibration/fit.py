@@ -114,6 +114,7 @@ def fit_profile(
         "attention": attention_curves(rows),
         "collectives": collective_curves(rows),
         "median_error": None,
+        "unseen_error": None,
         "validated_runs": 0,
         "source": _provenance(source, measurements, residuals, noise),
     }

@@ -161,13 +161,15 @@ def fit_profile(
     )
 
 
-def fitted_profile(fit: Fit) -> HardwareProfile:
-    """The profile of a fit with its claim: what it was fitted to and the error that is left."""
+def fitted_profile(fit: Fit, *, unseen_error: float | None = None) -> HardwareProfile:
+    """The profile of a fit with its claims: what it was fitted to, the error that is left, and the median error
+    (a share) shown on sources left out of every fit, where those were tried."""
     runs = ", ".join(f"{len(errors)} of {source}" for source, errors in fit.by_source().items())
     return fit.profile.model_copy(
         update={
             "median_error": round(fit.median_error, 4),
             "validated_runs": len(fit.residuals),
+            "unseen_error": None if unseen_error is None else round(unseen_error, 4),
             "source": f"Fitted to published runs: {runs}. The median error is that of the fit itself.",
         }
     )

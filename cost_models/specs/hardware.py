@@ -139,5 +139,7 @@ class HardwareProfile(Spec):
     median_error: float | None = None
     """Median relative error of step time shown on `validated_runs` runs."""
     validated_runs: int = 0
+    unseen_error: float | None = Field(ge=0, allow_inf_nan=False, default=None)
+    """Median relative error of step time on sources left out of every fit; None where nobody cross-validated."""
     source: str = ""
     """How the constants came to be: measured here, or fitted with how many rows."""

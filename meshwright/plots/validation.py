@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
 
 from meshwright.plots import style
+from meshwright.plots.diagonal import BAND, MAX_ERROR, draw_band, draw_diagonal, finding
 from meshwright.plots.style import Frame
-from meshwright.render.words import count, part_label, percent
+from meshwright.render.words import part_label, percent
 
 AXES = ("bound_by", "tp", "pp", "mbs", "gpus", "source")
 """What errors are sorted by, a panel each."""
@@ -31,10 +30,9 @@ _WHICH = {
     "gpus": "on {} GPUs",
     "source": "of {}",
 }
-_BAND = 0.10
-_MAX_ERROR = 100.0
-"""Percent; larger errors are drawn at the edge."""
 _MAX_GROUPS = 9
+_FEWEST = 3
+"""Runs below which a group has no box."""
 _COLOURS = (
     style.BLUE,
     style.VERMILION,
@@ -60,17 +58,7 @@ def predicted_against_measured(frame: Frame, subject: str) -> Figure:
     with style.drawing():
         figure = style.new_figure(7.6, 6.4)
         axes = figure.add_subplot()
-        both = pd.concat([frame["measured_seconds"], frame["predicted_seconds"]])
-        low, high = 0.7 * float(both.min()), 1.45 * float(both.max())
-        ends = [low, high]
-        axes.fill_between(
-            ends,
-            [(1 - _BAND) * value for value in ends],
-            [(1 + _BAND) * value for value in ends],
-            color=style.FAINT,
-            linewidth=0,
-        )
-        axes.plot(ends, ends, color=style.GREY, linewidth=1.0)
+        draw_diagonal(axes, frame["measured_seconds"], frame["predicted_seconds"])
         sizes = frame["source"].value_counts()
         for number, (source, some) in enumerate(frame.groupby("source", sort=False)):
             error = (some["predicted_seconds"] / some["measured_seconds"] - 1).abs().median()
@@ -85,21 +73,6 @@ def predicted_against_measured(frame: Frame, subject: str) -> Figure:
                 label=f"{str(source)[:28]}  {percent(float(error))}",
                 zorder=3 + 1 / float(sizes[source]),  # the few above the many
             )
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_xlim(low, high)
-        axes.set_ylim(low, high)
-        axes.set_aspect("equal")
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(LogLocator(subs=(1.0,) if high > 300 * low else (1.0, 3.0)))
-            axis.set_major_formatter(lambda value, _position: f"{value:g}")
-            axis.set_minor_locator(NullLocator())
-        axes.set_xlabel("measured step time (s)")
-        axes.set_ylabel("predicted step time (s)")
-        style.quiet_axis(axes, grid="both")
-        axes.text(
-            0.98, 0.02, f"band: ±{_BAND:.0%}", transform=axes.transAxes, ha="right", color=style.GREY, size=8
-        )
         axes.legend(
             loc="upper left",
             title="source, median error",
@@ -110,7 +83,7 @@ def predicted_against_measured(frame: Frame, subject: str) -> Figure:
             fontsize=8,
             title_fontsize=8,
         )
-        style.put_title(figure, _finding(frame), subject)
+        style.put_title(figure, finding(frame["measured_seconds"], frame["predicted_seconds"]), subject)
     return figure
 
 
@@ -122,22 +95,21 @@ def errors_by_axis(frame: Frame, subject: str) -> Figure:
         subject: where the runs come from.
     """
     error = 100 * (frame["predicted_seconds"] / frame["measured_seconds"] - 1)
-    error = error.clip(-_MAX_ERROR, _MAX_ERROR)
-    reach = max(1.5 * 100 * _BAND, 1.15 * float(error.abs().quantile(0.98)))
+    error = error.clip(-MAX_ERROR, MAX_ERROR)
+    reach = max(1.5 * 100 * BAND, 1.15 * float(error.abs().quantile(0.98)))
     with style.drawing():
         figure = style.new_figure(10.0, 7.4)
         for axes, column in zip(figure.subplots(2, 3).flat, AXES, strict=True):
             _panel(axes, column, frame[column], error)
             axes.set_xlim(-reach, reach)
-        style.put_title(figure, _worst_group(frame, error), subject)
+        style.put_title(figure, _worst_group(frame, error), f"{subject}; band: ±{100 * BAND:.0f} %")
     return figure
 
 
 def _panel(axes: Axes, column: str, values: Frame, error: Frame) -> None:
     """A box from quartile to quartile with whiskers to the 10th and 90th percentile, a bar at the median."""
     groups = _groups(column, values)
-    axes.axvspan(-100 * _BAND, 100 * _BAND, color=style.FAINT, linewidth=0)
-    axes.axvline(0, color=style.GREY, linewidth=1.0)
+    draw_band(axes)
     boxes = axes.boxplot(
         [error[values == group] for group in groups],
         orientation="horizontal",
@@ -161,21 +133,14 @@ def _panel(axes: Axes, column: str, values: Frame, error: Frame) -> None:
 
 def _groups(column: str, values: Frame) -> Sequence[object]:
     """The groups drawn: numbers in their order, names by how many runs they have; the most frequent ones."""
-    frequent = values.value_counts().index[:_MAX_GROUPS]
+    sizes = values.value_counts()
+    enough = sizes[sizes >= min(_FEWEST, sizes.iloc[0])]
+    frequent = enough.index[:_MAX_GROUPS]
     return list(frequent) if column in ("bound_by", "source") else sorted(frequent)
 
 
 def _group_label(column: str, group: object) -> str:
     return part_label(str(group)) if column == "bound_by" else str(group)[:18]
-
-
-def _finding(frame: Frame) -> str:
-    error = (frame["predicted_seconds"] / frame["measured_seconds"] - 1).abs()
-    within = float((error <= _BAND).mean())
-    return (
-        f"{count(len(error), 'run')} of {count(frame['source'].nunique(), 'source')}: median error of step time "
-        f"{percent(float(error.median()))}, {percent(within)} within {100 * _BAND:.0f} %"
-    )
 
 
 def _worst_group(frame: Frame, error: Frame) -> str:

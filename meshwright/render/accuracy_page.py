@@ -15,6 +15,7 @@ from cost_models.validation.scores import (
     measured_seconds,
     step_error,
 )
+from cost_models.validation.source_notes import source_notes
 from meshwright.render.validation import (
     MEMORY_HEADERS,
     STEP_HEADERS,
@@ -23,12 +24,14 @@ from meshwright.render.validation import (
     signed_percent,
     speaks_of_memory,
     step_cells,
+    summary,
 )
 from meshwright.render.words import part_label, percent
 
 PREDICTED_PLOT = "images/accuracy-predicted.png"
 AXES_PLOT = "images/accuracy-by-axis.png"
 T = TypeVar("T")
+_OWN = "in the table that was given"
 _OF_EACH = 3
 _MAX_ROWS = 20
 """Lines of the tables of what is worst."""
@@ -49,8 +52,12 @@ def _lines(predictions: Sequence[Prediction], sources: Sequence[SourceScore], an
     yield "measured - 1; [how to read the figures](guides/validating.md)."
     if anchors:
         yield f"{anchors} rows of each sweep of one framework and GPU calibrated its others, and are left out."
+    yield from _compared(predictions, sources, anchors)
     if any(source.step for source in sources):
         yield from ("", f"![Predicted against measured step times]({PREDICTED_PLOT})", "", "## Step time", "")
+        yield "`bias`: mean of the signed errors; `tau`: rank correlation within sweeps; `regret`, `worst`: how"
+        yield "much slower the layout we would pick of a sweep ran than its fastest, averaged and at worst."
+        yield ""
         yield from _table(STEP_HEADERS, [step_cells(source) for source in sources if source.step])
     if held := [source for source in sources if speaks_of_memory(source)]:
         yield from ("", "## Memory", "")
@@ -63,8 +70,48 @@ def _lines(predictions: Sequence[Prediction], sources: Sequence[SourceScore], an
         yield from ("", "## Where the errors are", "", f"![Errors by axis]({AXES_PLOT})")
         yield from _by_part(predictions)
         yield from _worst(predictions)
+        yield from _open_questions(sources)
     yield from _unknowns(predictions)
     yield from _skipped(predictions)
+
+
+def _compared(
+    predictions: Sequence[Prediction], sources: Sequence[SourceScore], anchors: int
+) -> Iterator[str]:
+    """Whose runs they are, how to do it again, and the error no prediction can go below."""
+    yield from ("", "## What was compared", "")
+    yield f"{' '.join(summary(predictions, anchors=anchors).split())}."
+    yield ""
+    notes = source_notes()
+    cells = [
+        [
+            source.source,
+            str(source.rows),
+            str(source.step.count if source.step else 0),
+            notes[source.source].measured if source.source in notes else _OWN,
+        ]
+        for source in sources
+    ]
+    yield from _table(("source", "rows", "timed", "measured by"), cells)
+    yield ""
+    yield "The constants of the shipped profiles were fitted to the shipped runs, so the errors of those are of runs"
+    yield "that were seen ([accuracy and limits](concepts/accuracy-and-limits.md))."
+    yield "The noise floor: publishers of one nominal configuration differ by 3 to 10 %, releases of one trainer by"
+    yield "up to 25 %. To write this page for a table of your own, or again for the shipped ones:"
+    yield ""
+    yield "```console"
+    yield "$ meshwright validate --runs mine.csv -o my-accuracy"
+    yield "$ meshwright validate -o docs"
+    yield "```"
+
+
+def _open_questions(sources: Sequence[SourceScore]) -> Iterator[str]:
+    """What the residuals of each source may hang on."""
+    notes = source_notes()
+    cells = [[source.source, notes[source.source].unknown] for source in sources if source.source in notes]
+    if cells:
+        yield from ("", "What nobody printed, and residuals may hang on:", "")
+        yield from _table(("source", "unknown"), cells)
 
 
 def _anchored(sources: Sequence[SourceScore]) -> Iterator[str]:
@@ -131,7 +178,7 @@ def _by_part(predictions: Sequence[Prediction]) -> Iterator[str]:
                 ]
             )
     if cells:
-        yield from ("", f"Runs in which a part takes {_HEAVY:.0%} of the predicted step or more:", "")
+        yield from ("", f"Runs in which a part takes {100 * _HEAVY:.0f} % of the predicted step or more:", "")
         yield from _table(("part", "runs", "median share", "median error", "median size"), cells)
 
 

@@ -17,12 +17,17 @@ from meshwright.output import JSON_SCHEMA, Output, check_places, write_text
 from meshwright.progress import progress
 from meshwright.render.accuracy_page import AXES_PLOT, PREDICTED_PLOT, accuracy_page
 from meshwright.render.validation import validation_text
-from meshwright.render.words import count, spaced
+from meshwright.render.words import spaced
 from meshwright.together import Together
-from meshwright.validated import prediction_record, prediction_row, residual_frame, source_record
+from meshwright.validated import (
+    plot_subject,
+    prediction_record,
+    prediction_row,
+    residual_frame,
+    source_record,
+)
 
 PAGE = "accuracy.md"
-SUBJECT = "runs that others timed"
 
 
 def validate(
@@ -102,7 +107,7 @@ def _write_page(
     write_text(page, accuracy_page(predictions, sources, anchors=anchors))
     frame = residual_frame(predictions)
     if len(frame):
-        subject = f"runs that others timed; {count(anchors, 'anchor')} a sweep" if anchors else SUBJECT
+        subject = plot_subject(anchors)
         save(predicted_against_measured(frame, subject), folder / PREDICTED_PLOT)
         save(errors_by_axis(frame, subject), folder / AXES_PLOT)
     return page

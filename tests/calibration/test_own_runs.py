@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cost_models.calibration.families import blank_profile
-from cost_models.calibration.from_runs import Fit, fit_profile
+from cost_models.calibration.from_runs import Fit, fit_profile, fitted_profile
 from cost_models.calibration.own_runs import Selection, refit, select_runs
 from cost_models.calibration.unseen import leave_out
 from cost_models.errors import UnknownNameError
@@ -123,6 +123,16 @@ def test_planted_constants_come_back(clean: Fit, start: HardwareProfile) -> None
         "host_layer_seconds",
     }
     assert clean.median_error < 0.02
+
+
+def test_a_fitted_profile_carries_its_claims(clean: Fit) -> None:
+    assert fitted_profile(clean).unseen_error is None
+    claimed = fitted_profile(clean, unseen_error=0.08123)
+    assert claimed.unseen_error == 0.0812
+    assert (claimed.validated_runs, claimed.median_error) == (
+        len(clean.residuals),
+        round(clean.median_error, 4),
+    )
 
 
 def test_outliers_move_little(cases, start, true_seconds, clean: Fit) -> None:

@@ -100,7 +100,7 @@ TITLES = {
     "time": "tp8 pp8 vpp2 dp16 mbs1 zero1 sp recompute=selective takes 25.20 s and loses most to tp comm: 12.3 %",
     "memory": "Rank 0 is the fullest and leaves 28.9 GiB free; activations are its largest part",
     "timeline": "Pipeline ranks are idle 8.6 % of the time between first forward and last backward",
-    "accuracy": "Step time is predicted with a median error of 5.0 %; 2 of 2 runs within 10%",
+    "accuracy": "Step time: median error 5.0 %; 2 of 2 runs within 10 %",
 }
 
 

@@ -59,6 +59,33 @@ def test_runs_show_measured_beside_predicted() -> None:
     assert repr(ran).split()[:3] == ["predicted", "measured", "error"]
 
 
+def test_runs_of_others_are_validated(tmp_path: Path) -> None:
+    table = tmp_path / "mine.csv"
+    columns = "row_id,framework,layers,hidden,heads,vocab,seq_len,gpu,num_gpus,tp,pp,micro_batch,global_batch"
+    run = "Megatron-LM,24,2048,16,51200,2048,{gpu},8,{tp},1,4,64,{seconds}"
+    cells = [("A100 80GB", 1, 2.0), ("A100 80GB", 2, 2.2), ("A100 80GB", 4, 2.9), ("Abacus", 8, 3.9)]
+    lines = [f"a-{tp}," + run.format(gpu=gpu, tp=tp, seconds=seconds) for gpu, tp, seconds in cells]
+    table.write_text("\n".join([f"{columns},step_time_best_s", *lines]))
+    answer = mw.validate(table)
+    frame = answer.to_frame()
+    assert frame["row_id"].tolist() == ["a-1", "a-2", "a-4", "a-8"]
+    assert frame["predicted_step_seconds"].notna().tolist() == [True, True, True, False]
+    assert "Abacus" in frame["skipped"].iloc[-1]
+    sources = answer.sources_to_frame()
+    assert sources["step_seconds_count"].tolist() == [3]
+    assert 0 < sources["step_seconds_median"].item() < 1
+    assert sources["peak_bytes_median"].isna().all()
+    assert "3 rows predicted, 1 skipped" in repr(answer)
+    assert "<table" in answer._repr_html_()
+    for kind in ("accuracy", "errors"):
+        assert len(answer.plot(kind).frame) == 3
+    with pytest.raises(mw.InputError, match="did you mean `errors`"):
+        answer.plot("error")
+    assert mw.validate(table, anchors=2).to_frame()["anchor"].sum() == 2
+    with pytest.raises(mw.InputError):
+        mw.validate(table, stack="megatrom")
+
+
 @pytest.mark.parametrize("kind", ["frontier", "scaling", "time", "memory", "timeline"])
 def test_answers_draw_themselves(kind: str, tmp_path: Path) -> None:
     answer = mw.plan("gpt2-small", "dgx-a100-80gb", mw.TrainingSpec(**TRAINING), top=2, time_limit=20)

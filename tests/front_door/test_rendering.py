@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
+from cost_models.estimating import trust_of
 from cost_models.question import Question
 from meshwright.measured import Compared
 from meshwright.output import as_csv, as_json
@@ -70,7 +72,30 @@ def test_a_peak_near_the_limit_is_tight(
 def test_header_names_question_and_trust(question: Question, make_estimate: Callable[..., Estimate]) -> None:
     header = question_header(question, make_estimate().trust, 74 * GIB)
     assert header.startswith("gpt3-175b on 1024 x a100-80gb-sxm (128 nodes), 3.146 M tokens/step")
-    assert "a100-megatron (profile, median error 4%" in " ".join(header.split())
+    assert "a100-megatron (profile, median error 4 %" in " ".join(header.split())
+
+
+def test_trust_says_what_unseen_sources_showed(question: Question) -> None:
+    own = question.hardware.model_copy(
+        update={
+            "gpu": question.cluster.gpu.name,
+            "stack": question.stack.name,
+            "name": "a100",
+            "tier": "profile",
+            "median_error": 0.031,
+            "validated_runs": 132,
+            "unseen_error": 0.08,
+        }
+    )
+    said = "a100 (profile, median error 3 % over 132 runs"
+    at_home = trust_of(replace(question, hardware=own))
+    assert (at_home.unseen_error, str(at_home)) == (None, f"{said})")
+    for differs, of in (({"stack": "any"}, ""), ({"gpu": "h100-sxm"}, " of h100-sxm")):
+        abroad = trust_of(replace(question, hardware=own.model_copy(update=differs)))
+        assert str(abroad) == f"{said}{of}; 8 % on sources it never saw)"
+        assert max(map(len, question_header(question, abroad, 74 * GIB).splitlines())) <= 80
+    untried = own.model_copy(update={"stack": "any", "unseen_error": None})
+    assert str(trust_of(replace(question, hardware=untried))) == f"{said})"
 
 
 def test_optimal_is_said_only_when_proved(certificate: Certificate) -> None:

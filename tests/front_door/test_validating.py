@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cost_models.validation.shipped import shipped_rows
+from cost_models.validation.source_notes import source_notes
 from meshwright.cli import main
 
 COLUMNS = (
@@ -131,6 +132,7 @@ def test_a_page_with_plots(capsys, table: Path, tmp_path: Path) -> None:
     assert err == f"Wrote {folder / 'accuracy.md'}\n"
     page = (folder / "accuracy.md").read_text()
     for heading in (
+        "What was compared",
         "Step time",
         "Memory",
         "Runs furthest off",
@@ -143,6 +145,21 @@ def test_a_page_with_plots(capsys, table: Path, tmp_path: Path) -> None:
     again = run(capsys, "--runs", str(table), "-o", str(folder), "--quiet")
     assert (again[0], again[2]) == (0, "")
     assert (folder / "accuracy.md").read_text() == page
+
+
+def test_every_shipped_source_has_its_note() -> None:
+    assert set(source_notes()) == {row.source for row in shipped_rows()}
+
+
+def test_the_page_says_what_known_sources_leave_open(capsys, table: Path, tmp_path: Path) -> None:
+    table.write_text(table.read_text().replace(",lab,", ",dgxc,", 2))
+    folder = tmp_path / "docs"
+    run(capsys, "--runs", str(table), "-o", str(folder))
+    page = (folder / "accuracy.md").read_text()
+    note = source_notes()["dgxc"]
+    assert f"| dgxc | 2 | 2 | {note.measured} |" in page
+    assert f"| dgxc | {note.unknown} |" in page
+    assert "| lab | 4 | 2 | in the table that was given |" in page
 
 
 def test_a_page_without_a_timed_row_has_no_plots(capsys, tmp_path: Path) -> None:

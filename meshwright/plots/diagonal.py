@@ -1,0 +1,60 @@
+"""The chart of predicted against measured step times: a diagonal, the band people call good, and its finding."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullLocator
+
+from meshwright.plots import style
+from meshwright.plots.style import Frame
+from meshwright.render.words import count, percent
+
+BAND = 0.10
+"""Half-width of the drawn band: the error people call good."""
+MAX_ERROR = 100.0
+"""Percent; larger errors are drawn at the edge."""
+_TICK_STEPS = ((30.0, (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)), (300.0, (1.0, 3.0)))
+"""Largest ratio of the axis' ends → ticks of a decade; one beyond."""
+
+
+def draw_diagonal(axes: Axes, measured: Frame, predicted: Frame) -> None:
+    """Both axes logarithmic and alike, wide enough for these step times (s), with the band behind them."""
+    low = 0.7 * min(float(measured.min()), float(predicted.min()))
+    high = 1.45 * max(float(measured.max()), float(predicted.max()))
+    ends = [low, high]
+    lower, upper = ([(1 + side * BAND) * value for value in ends] for side in (-1, 1))
+    axes.fill_between(ends, lower, upper, color=style.FAINT, linewidth=0)
+    axes.plot(ends, ends, color=style.GREY, linewidth=1.0)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(low, high)
+    axes.set_ylim(low, high)
+    axes.set_aspect("equal")
+    steps = next((steps for ratio, steps in _TICK_STEPS if high < ratio * low), (1.0,))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=steps))
+        axis.set_major_formatter(lambda value, _position: f"{value:g}")
+        axis.set_minor_locator(NullLocator())
+    axes.set_xlabel("measured step time (s)")
+    axes.set_ylabel("predicted step time (s)")
+    style.quiet_axis(axes, grid="both")
+    words = f"band: ±{100 * BAND:.0f} %"
+    axes.text(0.98, 0.02, words, transform=axes.transAxes, ha="right", color=style.GREY, size=8)
+
+
+def draw_band(axes: Axes) -> None:
+    """The same band behind errors in per cent along x."""
+    axes.axvspan(-100 * BAND, 100 * BAND, color=style.FAINT, linewidth=0)
+    axes.axvline(0, color=style.GREY, linewidth=1.0)
+
+
+def finding(measured: Frame, predicted: Frame) -> str:
+    """The median error and how many runs are inside the band."""
+    if measured.empty:
+        return "No step time was compared"
+    error = (predicted / measured - 1).abs()
+    within = int((error <= BAND).sum())
+    return (
+        f"Step time: median error {percent(float(error.median()))}; "
+        f"{within} of {count(len(error), 'run')} within {100 * BAND:.0f} %"
+    )
