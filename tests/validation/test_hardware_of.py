@@ -53,6 +53,16 @@ def test_names_of_gpus(words: str, gpu: str | None) -> None:
         ("h100-sxm", "400 Gb/s per GPU", 400, "infiniband"),
         ("h100-sxm", "EFA 3200 Gbps", 400, "infiniband"),
         ("a100-pcie-80gb", "", 100, "infiniband"),
+        ("h100-sxm", "InfiniBand NDR 3.2Tb/s", 400, "infiniband"),
+        ("h100-sxm", "50 GB/s per GPU IB", 400, "infiniband"),
+        ("h100-sxm", "400 GB/s inter-node", 400, "infiniband"),
+        ("h100-sxm", "InfiniBand (200 GB/s per node)", 200, "infiniband"),
+        ("h100-sxm", "NVLink 900 GB/s + 8x NDR400", 400, "infiniband"),
+        ("h100-sxm", "900 GB/s NVLink, HDR100", 100, "infiniband"),
+        ("h100-sxm", "1 x 100G", 12.5, "infiniband"),
+        ("a100-sxm-80gb", "EFA 400 Gb/s", 50, "roce"),
+        ("a100-sxm-80gb", "100GbE IB", 12.5, "infiniband"),
+        ("mi250x-gcd", "Slingshot-11 (25 GB/s per GPU)", 200, "ethernet"),
     ],
 )
 def test_networks(gpu: str, words: str, gigabits: float, kind: str) -> None:
