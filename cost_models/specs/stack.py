@@ -94,8 +94,9 @@ class StackSpec(Spec):
     """Tensors are (s, b, h): with b > 1 flash kernels, which want (b, s, h), keep their output in both orders."""
     saves_gathered_activations: bool = False
     """Sequence parallelism keeps gathered inputs of column-parallel matrices (DTensor) instead of gathering again."""
-    selective_drops: Literal["core", "block-attention"] = "core"
-    """What `recompute=selective` drops: the attention core, or the attention submodule with its projections."""
+    selective_drops: Literal["core", "block-attention", "all-but-every-other-product"] = "core"
+    """What `recompute=selective` drops: the attention core, the attention submodule with its projections, or everything
+    but the attention core's output and every other matrix product's (torchtitan's per-operator policy)."""
     recompute_stops_early: bool = False
     """Recomputation ends before the last matrix product of what was dropped (torch.utils.checkpoint does)."""
     eager_attention_and_norms: bool = False

@@ -47,6 +47,14 @@ _FUSED_CROSS_ENTROPY = {"fused_loss": True}
 contiguous copy and their gradient in 16 bits. Its tables chose the largest microbatches that this leaves room for."""
 
 
+_TORCHTITAN = {
+    "selective_drops": "all-but-every-other-product",
+    "fully_shard": True,
+    "gradient_dtype": "fp32",
+}
+"""torchtitan's defaults where they are not those of older users of FSDP: `selective_ac_option: op`,
+`fully_shard`, `training.mixed_precision_reduce: float32`."""
+
 _RECENT_GPUS = re.compile(r"h100|h200|h800|h20\b|gh200|hopper|b[23]00|mi3\d\d|(fp|float)-?8")
 """Machines, and a type, that trainers of 2021 had not: an undated Megatron on them is a Megatron Core."""
 _LLAMA_LIKE = re.compile(r"glu|silu|llama|mistral|mixtral|qwen|deepseek")
@@ -62,6 +70,8 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
     changes: dict[str, object] = {}
     if not forced and re.search(r"foundry|composer", row.text("framework").lower()):
         changes |= _FUSED_CROSS_ENTROPY
+    if not forced and "titan" in row.text("framework").lower():
+        changes |= _TORCHTITAN
     if (kernel := _attention(row)) or (kernel := _instead_of_flash(row, stack, notes)):
         changes["attention"] = kernel
     if row.flag("compile") or re.search(r"compile|inductor|\bjit\b", row.text("other_kernels").lower()):

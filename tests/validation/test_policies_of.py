@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cost_models.estimating import estimate
 from cost_models.specs import catalog
 from cost_models.validation.cases import Case, read_case
 from cost_models.validation.hardware_of import cluster_of
@@ -110,6 +111,27 @@ def test_recomputation(words: str, wanted: str, said: bool) -> None:
 def test_names_of_zero_stages(words: str, framework: str, stage: int) -> None:
     row = Row({"zero_stage": words, "framework": framework})
     assert zero_of(row, catalog.load_stack("fsdp"), 64, Notes()) == stage
+
+
+def test_torchtitan_keeps_weights_gathered_in_a_pipeline() -> None:
+    titan = {"framework": "torchtitan", "pp": "4", "tp": "2"}
+    assert read(**titan).layout.zero == 2
+    assert read(**titan | {"zero_stage": "1"}).layout.zero == 1
+    assert read(**titan | {"pp": "1"}).layout.zero == 3
+
+
+def test_torchtitan_keeps_every_other_product() -> None:
+    """Per token of q (4096), v (1024), the core's output, gate (14336) and down (4096), beside the block's input."""
+    kept, seconds = [], []
+    for policy in ("full", "selective", "none"):
+        case = read(framework="torchtitan", recompute=policy)
+        priced = estimate(case.question, case.layout)
+        kept.append(priced.rank_memory[0]["activations"])
+        seconds.append(priced.step_seconds)
+    products = 2 * (4096 + 1024 + 4096 + 14336 + 4096) + 4 * 32  # and a row of sums for each head
+    assert kept[1] - kept[0] == pytest.approx(32 * 4096 * products)
+    assert kept == sorted(kept)
+    assert seconds == sorted(seconds, reverse=True)
 
 
 @pytest.mark.parametrize(
