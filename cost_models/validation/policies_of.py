@@ -20,9 +20,7 @@ _PRECISIONS: tuple[tuple[str, Precision], ...] = (
 _MIXED = re.compile(r"|mixed|amp|auto|o[12]")
 """16-bit training without the type's name."""
 
-_NOTHING = re.compile(
-    r"[-–—]|n/?a|no|not?[ -]used|none|null|nil|false|off|0+(\.0)?|disabled?|without.*|w/o.*"
-)
+NOTHING = re.compile(r"[-–—]|n/?a|no|not?[ -]used|none|null|nil|false|off|0+(\.0)?|disabled?|without.*|w/o.*")
 """How tables say that something was not used."""
 _SOME_BLOCKS = re.compile(
     r"every (other|\d|second|third)|every-?_?(?:2nd|3rd|[2-9])|\d+ ?(of|/) ?\d+|partial|\d ?%|block\("
@@ -72,7 +70,7 @@ def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
         usual = stack.usual_recompute or ("full" if stack.attention in STORES_SCORES else "none")
         notes.assume(f"recompute {usual} (blank)")
         return usual
-    if _NOTHING.fullmatch(words):
+    if NOTHING.fullmatch(words):
         return "none"
     if _SOME_BLOCKS.search(words):
         notes.assume(f"recompute full in every block: `{_short(words)}` names some")

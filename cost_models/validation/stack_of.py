@@ -9,6 +9,7 @@ from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.stack import STORES_SCORES, StackSpec
 from cost_models.validation.flags_of import stack_changes
 from cost_models.validation.notes import Notes
+from cost_models.validation.policies_of import NOTHING
 from cost_models.validation.rows import Row
 
 _FRAMEWORKS: tuple[tuple[str, str], ...] = (
@@ -78,6 +79,7 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
         changes |= {"fused_elementwise": True, "fused_norms": True, "fused_loss": True}
     elif "norm" in row.text("other_kernels").lower():
         changes["fused_norms"] = True
+    changes |= _offloaded(row, stack, notes)
     changes |= stack_changes(row)
     return stack.model_copy(update=changes) if changes else stack
 
@@ -96,6 +98,24 @@ def _named(row: Row, notes: Notes) -> str:
         year = _year(row) or (2024 if _RECENT_GPUS.search(_machine(row)) else 2021 if stored else 2023)
         return "megatron-2021" if year < 2023 else "megatron-2023" if year == 2023 else "megatron-core"
     return family
+
+
+def _offloaded(row: Row, stack: StackSpec, notes: Notes) -> dict[str, object]:
+    """What the row keeps in host memory: FSDP offloads weights with everything that is theirs, others what they say."""
+    words = row.text("offload").lower()
+    if not words or NOTHING.fullmatch(words):
+        return {}
+    if "activation" in words or ("see notes" in words and "activation" in row.text("notes").lower()):
+        notes.assume("offloaded activations count as on the device")
+        return {}
+    if "nvme" in words:
+        notes.assume("NVMe as fast as host memory")
+    whole = re.search(r"param|weight|model|nvme|infinity", words) or (
+        stack.name == "fsdp" and not re.search("optim|state", words)
+    )
+    kept = "weights, gradients and optimizer states" if whole else "optimizer states"
+    notes.assume(f"{kept} in host memory, updated by the CPU")
+    return {"offloads": "parameters" if whole else "optimizer"}
 
 
 def _machine(row: Row) -> str:

@@ -165,5 +165,27 @@ def test_stacks_and_kernels(cells: dict[str, Any], stack: str, kernel: str) -> N
     assert (case.question.stack.name, case.question.stack.attention) == (stack, kernel)
 
 
+@pytest.mark.parametrize(
+    ("cells", "offloads", "said"),
+    [
+        ({"offload": "none"}, "none", ""),
+        ({"offload": "CPU"}, "parameters", "weights, gradients"),  # FSDP's CPUOffload
+        ({"offload": "cpu (optimizer)"}, "optimizer", "optimizer states in host memory"),
+        ({"offload": "cpu", "framework": "DeepSpeed"}, "optimizer", "optimizer states in host memory"),
+        ({"offload": "params + optimizer to NVMe", "framework": "DeepSpeed"}, "parameters", "NVMe"),
+        ({"offload": "activations"}, "none", "activations"),
+        (
+            {"offload": "cpu (see notes)", "notes": "fine-grained-activation-offloading"},
+            "none",
+            "activations",
+        ),
+    ],
+)
+def test_offloading(cells: dict[str, str], offloads: str, said: str) -> None:
+    case = read(**cells)
+    assert case.question.stack.offloads == offloads
+    assert said in "; ".join(case.assumptions)
+
+
 def test_a_box_written_before_the_gpu_is_the_node() -> None:
     assert read(gpu="4 x A100 40GB", num_gpus="32").question.cluster.gpus_per_node == 4
