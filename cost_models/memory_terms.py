@@ -133,8 +133,11 @@ def _working(
     widest = np.maximum(inner + new_gradient, 2 * inner if model.gated_mlp else 0.0)
     in_flight = training.element_bytes * (tokens * model.hidden_size + widest + copies)
     recomputed: Array = kept.block[:, :1] - kept.block
-    selective = RECOMPUTE_POLICIES.index("selective")  # runs attention again once the MLP is done with
-    recomputed[:, selective] = np.maximum(0.0, recomputed[:, selective] - kept.mlp)
+    if (
+        question.stack.selective_drops != "all-but-every-other-product"
+    ):  # attention again once the MLP is done with
+        selective = RECOMPUTE_POLICIES.index("selective")
+        recomputed[:, selective] = np.maximum(0.0, recomputed[:, selective] - kept.mlp)
     gathered = states.gathered * counts.block + experts.gathered * counts.experts
     scattered = states.scattering * counts.block + experts.scattering * counts.experts
     if not question.stack.fully_shard:

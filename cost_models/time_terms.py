@@ -20,6 +20,7 @@ from cost_models.communication.topology import AxisGroups, axis_groups
 from cost_models.compute.block import BlockSeconds, block_seconds
 from cost_models.compute.device import Device, device_of
 from cost_models.compute.ends import EndSeconds, end_seconds
+from cost_models.compute.host_update import host_update_seconds
 from cost_models.memory.states import state_bytes
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
@@ -246,34 +247,42 @@ def _sync(pieces: _Pieces) -> dict[str, Term]:
 
 
 def _optimizer(pieces: _Pieces) -> dict[str, Term]:
-    """Memory-bound update of the rank's share of the states, then the gather of updated weights (ZeRO-1/2).
+    """Update of the rank's share of the states, then the gather of updated weights (ZeRO-1/2).
 
-    Per parameter it reads gradient, moments and (master) weight and writes all but the gradient. The gradient norm
-    reads the gradients once more, averaging over replicas reads and writes them, a buffer that stays is zeroed.
+    On the device it is bound by memory: per parameter it reads gradient, moments and (master) weight and writes all but
+    the gradient. The gradient norm reads the gradients once more, averaging over replicas reads and writes them, a
+    buffer that stays is zeroed. Offloaded states are the CPU's to update.
     """
-    columns, device, counts = pieces.columns, pieces.device, pieces.counts
-    touched = _touched_bytes(pieces, experts=False)
+    columns, counts = pieces.columns, pieces.counts
+    each = _update_seconds(pieces, experts=False)
     head = _head_parameters(pieces)
-    block_bytes = counts.block * touched
+    block = counts.block * each
     if pieces.question.model.has_experts:
-        block_bytes = block_bytes + counts.experts * _touched_bytes(pieces, experts=True)
+        block = block + counts.experts * _update_seconds(pieces, experts=True)
 
-    def term(updated_bytes: Array, gather: Array, window: Array) -> Term:
+    def term(update: Array, gather: Array, window: Array) -> Term:
         shown = exposed(gather, window, overlapped=pieces.question.stack.overlap_parameter_gather)
         return {
-            "optimizer": updated_bytes / device.optimizer_rate,
+            "optimizer": update,
             "dp_comm": shown,
             "dp_hidden": gather - shown,
         }
 
     return {
-        "layer_optimizer": term(block_bytes, pieces.block_data.step_gather, pieces.block.forward),
+        "layer_optimizer": term(block, pieces.block_data.step_gather, pieces.block.forward),
         "embedding_optimizer": term(
-            counts.embedding * touched, pieces.data(counts.embedding).step_gather, pieces.none
+            counts.embedding * each, pieces.data(counts.embedding).step_gather, pieces.none
         ),
-        "head_optimizer": term(head * touched, pieces.data(head).step_gather, pieces.block.forward),
-        "rank_optimizer": {"optimizer": np.full(len(columns), device.profile.kernel_seconds)},
+        "head_optimizer": term(head * each, pieces.data(head).step_gather, pieces.block.forward),
+        "rank_optimizer": {"optimizer": np.full(len(columns), pieces.device.profile.kernel_seconds)},
     }
+
+
+def _update_seconds(pieces: _Pieces, *, experts: bool) -> Array:
+    """(N,) seconds to update one parameter of the rank."""
+    if pieces.question.stack.offloads != "none":
+        return host_update_seconds(pieces.question, pieces.columns, experts=experts)
+    return _touched_bytes(pieces, experts=experts) / pieces.device.optimizer_rate
 
 
 def _touched_bytes(pieces: _Pieces, *, experts: bool) -> Array:

@@ -76,7 +76,7 @@ def block_seconds(question: Question, columns: LayoutColumns, device: Device) ->
 def _recomputed(
     question: Question, tokens: Array, tp: Array, device: Device, forward: Array, core: Array
 ) -> Array:
-    """(N, P): nothing, the attention core (or its whole submodule), the block.
+    """(N, P): nothing, the attention core (or what else the stack's selective policy drops), the block.
 
     A stack that stops early leaves out the last product of what it recomputes (in a mixture of the dense blocks only):
     nothing needs its output again.
@@ -89,7 +89,22 @@ def _recomputed(
         selective = core + forward_seconds(around, tokens, device)
     down = (1 - model.moe_share) * gemm_seconds(tokens, h, model.ffn_hidden_size / tp, device)
     full = forward - (down if stack.recompute_stops_early else 0)
+    if stack.selective_drops == "all-but-every-other-product":
+        selective = full - core - _every_other_product(question, tokens, tp, device)
     return np.stack([np.zeros(tp.shape), selective, full], axis=-1)
+
+
+def _every_other_product(question: Question, tokens: Array, tp: Array, device: Device) -> Array:
+    """(N,) forward seconds of the products that a per-operator policy keeps: of q and v, and one of a gated MLP's two
+    up; not experts' (grouped products are run again)."""
+    model = question.model
+    matrices = 2.0 if model.gated_mlp else 1.0
+    up = (matrices * model.ffn_hidden_size / tp, float(model.hidden_size))
+    kept: Array = (1 - model.moe_share) / matrices * forward_seconds((up,), tokens, device)
+    if model.latent_attention is None:
+        share = (model.query_size + model.kv_size) / (model.query_size + 2 * model.kv_size)
+        kept = kept + share * forward_seconds(projections(model, tp)[:1], tokens, device)
+    return kept
 
 
 def _attention_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:

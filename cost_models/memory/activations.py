@@ -61,6 +61,8 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     none = norms + attention + mlp + core + 2 * mask
     if stack.selective_drops == "block-attention":
         selective = none - attention - core + element * outside
+    elif stack.selective_drops == "all-but-every-other-product":
+        selective = np.minimum(none, core + _every_other_product(question, columns, tokens, outside))
     else:
         selective = none - core
     vocabulary = padded_vocabulary(model, columns.tp) / (columns.tp if stack.loss_parallel else 1)
@@ -110,6 +112,16 @@ def _kept_inside(
     if (routed := mixture(question, columns)) is not None:  # copies into the experts, and out of them
         mlp = mlp + model.moe_share * model.hidden_size * (multiplied * routed.rows + element * routed.sent)
     return attention, mlp
+
+
+def _every_other_product(question: Question, columns: LayoutColumns, tokens: Array, outside: Array) -> Array:
+    """The block's input and what its first, third, … product returned, with the attention core's output.
+
+    Of q, k, v, output, gate, up, down those are q, v, gate and down; with one matrix up the fifth is that one.
+    """
+    model = question.model
+    heads = tokens * (model.query_size + model.kv_size + model.attended_size) / columns.tp
+    return question.training.element_bytes * (2 * outside + heads + inner_elements(question, columns))
 
 
 def _keeps_output_twice(question: Question, columns: LayoutColumns) -> npt.NDArray[np.bool_]:

@@ -58,16 +58,29 @@ def state_bytes(question: Question, columns: LayoutColumns, *, experts: bool = F
     sharded = (columns.zero >= 2) & (ranks > 1)
     shard = {stage: np.where(columns.zero >= stage, ranks, 1.0) for stage in (1, 2, 3)}
     gradient_shard = np.ones(ranks.shape) if stack.unsharded_gradients_until_sync else shard[2]
+    held, weight_held, gradient_held = _held_on_device(question, columns)
     late = sharded & stack.fully_shard & (columns.microbatches(training.global_batch) == 1)
     return StateBytes(
-        weights=weight / shard[3] + _sharded_copy(question, columns, weight, ranks),
-        gradients=np.where(late, 0.0, (gradient + extra_gradient) / gradient_shard),
-        optimizer=(master + moments) / shard[1],
+        weights=weight_held * weight / shard[3] + _sharded_copy(question, columns, weight, ranks),
+        gradients=gradient_held * np.where(late, 0.0, (gradient + extra_gradient) / gradient_shard),
+        optimizer=held * (master + moments) / shard[1],
         gathered=np.where(sharded & (columns.zero == 3), compute, 0.0),
         scattering=np.where(sharded, gradient, 0.0),
-        update=_temporary_bytes(question) / shard[1],
-        late_gradients=np.where(late, gradient / ranks, 0.0),
+        update=held * _temporary_bytes(question) / shard[1],
+        late_gradients=gradient_held * np.where(late, gradient / ranks, 0.0),
     )
+
+
+def _held_on_device(question: Question, columns: LayoutColumns) -> tuple[float, Array, Array]:
+    """1 for what the device holds and 0 for what is in host memory: optimizer states, weights (N,), gradients (N,).
+
+    Sharded gradients leave the device as they are reduced, sharded weights come to it block by block
+    (Ren et al. 2021, ZeRO-Offload; Rajbhandari et al. 2021, ZeRO-Infinity).
+    """
+    where = question.stack.offloads
+    weights = np.where((where == "parameters") & (columns.zero == 3), 0.0, 1.0)
+    gradients = np.where((where != "none") & (columns.zero >= 2), 0.0, 1.0)
+    return (1.0 if where == "none" else 0.0), weights, gradients
 
 
 def _temporary_bytes(question: Question) -> float:

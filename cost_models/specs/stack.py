@@ -78,6 +78,12 @@ class StackSpec(Spec):
     """ZeRO-2/3 with accumulation keeps full gradients until the last microbatch."""
     retains_boundary_tensors: bool = False
     """Gradients received from the next one (with several chunks a rank also what was sent) live until the step ends."""
+    offloads: Literal["none", "optimizer", "parameters"] = "none"
+    """What lives in host memory, where the CPU updates it: optimizer states (and what ZeRO shards of the gradients), or
+    with them the weights that ZeRO-3 shards."""
+    host_update_seconds: float = Field(default=2.57e-10, ge=0.0)
+    """Seconds per parameter of one process's update on the CPU: DeepSpeed's CPU Adam took 2.57 s for 10 B parameters
+    (Ren et al. 2021, ZeRO-Offload, table 4)."""
     optimizer_temporary_bytes: float = Field(default=0.0, ge=0.0)
     """Bytes per parameter (of the optimizer's shard) that the update holds for a moment; 0 for a fused one."""
     collective_buffers: Bytes | None = None
@@ -94,8 +100,9 @@ class StackSpec(Spec):
     """Tensors are (s, b, h): with b > 1 flash kernels, which want (b, s, h), keep their output in both orders."""
     saves_gathered_activations: bool = False
     """Sequence parallelism keeps gathered inputs of column-parallel matrices (DTensor) instead of gathering again."""
-    selective_drops: Literal["core", "block-attention"] = "core"
-    """What `recompute=selective` drops: the attention core, or the attention submodule with its projections."""
+    selective_drops: Literal["core", "block-attention", "all-but-every-other-product"] = "core"
+    """What `recompute=selective` drops: the attention core, the attention submodule with its projections, or everything
+    but the attention core's output and every other matrix product's (torchtitan's per-operator policy)."""
     recompute_stops_early: bool = False
     """Recomputation ends before the last matrix product of what was dropped (torch.utils.checkpoint does)."""
     eager_attention_and_norms: bool = False

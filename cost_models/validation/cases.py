@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -10,18 +9,25 @@ from pydantic import ValidationError
 from cost_models.asking import ask
 from cost_models.errors import InputError
 from cost_models.question import Question
-from cost_models.specs.cluster import ClusterSpec, Precision
+from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.layout import Layout, Recompute
-from cost_models.specs.stack import STORES_SCORES, StackSpec
+from cost_models.specs.layout import Layout
+from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.validation.flags_of import expert_tensor_parallel, training_changes
-from cost_models.validation.hardware_of import cluster_of, gpu_of
+from cost_models.validation.hardware_of import cluster_of, gpu_of, on_tensor_cores
 from cost_models.validation.models_of import model_of
 from cost_models.validation.notes import Notes, UnpredictableError
 from cost_models.validation.placing import spread
 from cost_models.validation.plausible import MAX_ACTIONS, check_counts
+from cost_models.validation.policies_of import (
+    multiplies_tf32,
+    precision_of,
+    recompute_of,
+    shards_in_a_node,
+    zero_of,
+)
 from cost_models.validation.rows import Row
 from cost_models.validation.stack_of import stack_of
 
@@ -71,8 +77,10 @@ def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | N
     model = model_of(row, stack, notes)
     degrees = _degrees(row, notes)
     cluster = cluster_of(row, gpu, degrees.num_gpus, notes)
+    if multiplies_tf32(row):
+        cluster = on_tensor_cores(cluster)
     degrees.vp = _chunks(row, model, stack, degrees, notes)
-    degrees.zero = _zero(row, stack, degrees, notes)
+    degrees.zero = zero_of(row, stack, degrees.dp * degrees.cp, notes)
     training = _training(row, model, stack, cluster, degrees, notes)
     if degrees.zero not in stack.zero_stages and degrees.zero == 0:
         stack = stack.model_copy(update={"zero_stages": (*stack.zero_stages, 0)})
@@ -139,19 +147,6 @@ def _chunks(row: Row, model: TransformerSpec, stack: StackSpec, degrees: _Degree
     return chunks
 
 
-def _zero(row: Row, stack: StackSpec, degrees: _Degrees, notes: Notes) -> int:
-    """The row's ZeRO stage, or what the stack does when nobody says."""
-    replicas = degrees.dp * degrees.cp
-    stage = row.number("zero_stage")
-    if stage is not None and 0 <= stage <= 3:
-        return int(stage) if replicas > 1 else 0
-    if replicas == 1:
-        return 0
-    usual = stack.usual_zero_stage
-    notes.assume(f"ZeRO-{usual}, as {stack.name} usually runs")
-    return usual
-
-
 def _training(
     row: Row,
     model: TransformerSpec,
@@ -169,7 +164,7 @@ def _training(
         {
             "global_batch": batch,
             "sequence_length": sequence,
-            "precision": _precision(row, cluster, notes),
+            "precision": precision_of(row, cluster, notes),
             "dropout": _dropout(row, model, stack),
         }
         | training_changes(row)
@@ -201,22 +196,6 @@ def _global_batch(row: Row, degrees: _Degrees, notes: Notes) -> int:
     return batch
 
 
-def _precision(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
-    """The row's type of matrix products where the GPU has it."""
-    words = row.text("precision").lower()
-    known: tuple[Precision, ...] = ("fp8", "bf16", "fp16", "fp32")
-    wanted: Precision = next((name for name in known if name in words), "bf16")
-    if "tf32" in words:
-        wanted = "fp32"
-    if wanted not in cluster.gpu.peak:
-        instead: Precision = "fp16" if wanted == "bf16" else "bf16"
-        notes.assume(f"{instead}: {cluster.gpu.name} has no {wanted}")
-        wanted = instead
-    elif not words:
-        notes.assume(f"{wanted} (precision blank)")
-    return wanted
-
-
 def _layout(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> Layout:
     """The row's layout, its blocks on stages as the stack places them."""
     micro = _micro_batch(row, question, degrees, notes)
@@ -238,9 +217,9 @@ def _layout(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> La
         dp=degrees.dp,
         mbs=micro,
         zero=degrees.zero,
-        shard=_shard_group(row, degrees, notes),
+        shard=_shard_group(row, degrees, question.cluster.gpus_per_node, notes),
         sp=bool(row.flag("sequence_parallel")) and degrees.tp > 1,
-        recompute=(_recompute(row, question.stack, notes),),
+        recompute=(recompute_of(row, question.stack, notes),),
         layers=spread(blocks, stages),
     )
 
@@ -257,9 +236,12 @@ def _expert_tensor(row: Row, degrees: _Degrees) -> int | None:
     return 1
 
 
-def _shard_group(row: Row, degrees: _Degrees, notes: Notes) -> int | None:
+def _shard_group(row: Row, degrees: _Degrees, per_node: int, notes: Notes) -> int | None:
     """Ranks that share one copy of what ZeRO splits; None: all of them."""
     size, replicas = row.count("hybrid_shard"), degrees.dp * degrees.cp
+    if degrees.zero and shards_in_a_node(row):
+        size = max(1, per_node // (degrees.tp * degrees.pp))
+        notes.assume(f"hybrid sharding over {size} ranks: those of a node")
     if size is None or size >= replicas or degrees.zero == 0:
         return None
     if replicas % size:
@@ -280,17 +262,3 @@ def _micro_batch(row: Row, question: Question, degrees: _Degrees, notes: Notes) 
     if batch % (micro * degrees.dp):
         notes.assume(f"global batch {batch} in {batch // (micro * degrees.dp)} whole microbatches")
     return micro
-
-
-def _recompute(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
-    """The row's policy; blank: what the stack's users did."""
-    words = row.text("recompute").lower()
-    if re.search(r"full|every|all\b|block|uniform|^1|true|yes", words):
-        return "full"
-    if re.search(r"select|sac|core|attn|attention|op\b", words):
-        return "selective"
-    if words:
-        return "none"
-    usual = stack.usual_recompute or ("full" if stack.attention in STORES_SCORES else "none")
-    notes.assume(f"recompute {usual} (blank)")
-    return usual

@@ -7,6 +7,7 @@ import re
 from cost_models.specs import catalog
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, Links, LinkSpec
 from cost_models.specs.local import LOCAL
+from cost_models.validation.network_of import network_bits
 from cost_models.validation.notes import Notes
 from cost_models.validation.rows import Row
 
@@ -14,6 +15,10 @@ _GPUS: tuple[tuple[str, str], ...] = (
     (r"6000 ada|rtx ?6000.*ada", "rtx-6000-ada"),
     (r"a6000", "rtx-a6000"),
     (r"l40s", "l40s"),
+    (r"\bl40\b", "l40"),
+    (r"a5000", "rtx-a5000"),
+    (r"\ba30\b", "a30"),
+    (r"5090", "rtx-5090"),
     (r"4090", "rtx-4090"),
     (r"3090", "rtx-3090"),
     (r"\ba40\b", "a40"),
@@ -35,7 +40,7 @@ _GPUS: tuple[tuple[str, str], ...] = (
     (r"a800", "a800-sxm-80gb"),
     (r"a100.*pcie.*40|a100.*40.*pcie", "a100-pcie-40gb"),
     (r"a100.*pcie", "a100-pcie-80gb"),
-    (r"a100.*40", "a100-sxm-40gb"),
+    (r"a100.*40|p4d\b", "a100-sxm-40gb"),
     (r"a100|ampere", "a100-sxm-80gb"),
     (r"v100.*16", "v100-16gb"),
     (r"v100|volta", "v100-32gb"),
@@ -53,17 +58,14 @@ _NETWORKS: tuple[tuple[str, str], ...] = (
 )
 """What tables call a network → its kind in the catalogue's clusters; the first pattern that is found counts."""
 
-_PER_NODE = re.compile(r"(\d+)\s*[x×]\s*(\d+(?:\.\d+)?)\s*(g)", re.IGNORECASE)
-_GIGABITS = re.compile(r"(\d+(?:\.\d+)?)\s*(t|g)\s*(?:b|bit)(?:ps|/s|it/s)?\b(?!\s*memory)", re.IGNORECASE)
-_OMNI_PATH = re.compile(r"(\d+)\s*[x×]\s*omni", re.IGNORECASE)
-_OMNI_PATH_BITS = 100e9
+_BOX = re.compile(r"\s*([1-9]|1[0-6])\s*[x×]\s*[a-z]", re.IGNORECASE)
+"""A node's GPUs in front of their name: `8 x H100 SXM5`."""
 _USUAL_BOX = 8
 _PCIE_LATENCY = "5 us"
 _UNNAMED_NETWORK = LinkSpec.model_validate({"kind": "infiniband", "bandwidth": "100 Gb/s", "latency": "5 us"})
 """Between boxes that the catalogue knows without a network: one EDR adapter a GPU."""
 _LARGEST_BOX = 16
 """GPUs of the largest single machine; a catalogue node beyond it is a rack."""
-_BUS_SPEED = re.compile(r"nvlink[^,;]*?(\d+(?:\.\d+)?)\s*GB/s", re.IGNORECASE)
 
 
 def gpu_of(row: Row) -> str | None:
@@ -77,13 +79,15 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
     words = row.text("interconnect")
     cluster = _catalogued(gpu, words)
     per_node = row.count("gpus_per_node")
+    if per_node is None and (box := _BOX.match(row.text("gpu"))):
+        per_node = int(box[1])
     if per_node is None:
         per_node = cluster.gpus_per_node
         notes.assume(f"{per_node} GPUs a node")
     if cluster.gpus_per_node > _LARGEST_BOX:  # a rack is one NVLink domain, whatever sits in a tray
         per_node = max(per_node, cluster.gpus_per_node)
     per_node = min(per_node, num_gpus)
-    network = _network_bits(words, row.count("gpus_per_node") or cluster.gpus_per_node)
+    network = network_bits(words, row.count("gpus_per_node") or cluster.gpus_per_node)
     links = cluster.links
     if network is not None and links.inter_node is not None:
         inter = links.inter_node.model_copy(update={"bandwidth": network / 8})
@@ -104,6 +108,15 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
             "rails": None,
         }
     )
+
+
+def on_tensor_cores(cluster: ClusterSpec) -> ClusterSpec:
+    """The cluster with its fp32 products in TF32: half the bf16 rate, as datasheets since Ampere have it."""
+    wide = cluster.gpu.peak.get("bf16")
+    if wide is None:
+        return cluster
+    gpu = cluster.gpu.model_copy(update={"peak": {**cluster.gpu.peak, "fp32": wide / 2}})
+    return cluster.model_copy(update={"gpu": gpu})
 
 
 def _catalogued(gpu: str, words: str) -> ClusterSpec:
@@ -127,19 +140,3 @@ def _through_host(gpu: GpuSpec) -> LinkSpec:
 
 def _network_kind(cluster: ClusterSpec) -> str:
     return cluster.links.inter_node.kind if cluster.links.inter_node else ""
-
-
-def _network_bits(words: str, per_node: int) -> float | None:
-    """Bits/s of one GPU's share of its node's network, or None where the words do not say."""
-    if match := _OMNI_PATH.search(words):
-        return int(match[1]) * _OMNI_PATH_BITS / per_node
-    outside = _BUS_SPEED.sub("", words)
-    if match := _PER_NODE.search(outside):
-        return int(match[1]) * float(match[2]) * 1e9 / per_node
-    if match := _GIGABITS.search(outside):
-        bits = float(match[1]) * (1e12 if match[2].lower() == "t" else 1e9)
-        each = (
-            re.search(r"(per|a|/)\s*(gpu|device|chip|accelerator)|per-gpu", outside.lower()) or bits < 401e9
-        )
-        return bits if each and "node" not in outside.lower() else bits / per_node
-    return None

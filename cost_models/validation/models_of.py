@@ -40,10 +40,10 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
             )
         notes.assume(f"shape of the catalogue's {known.name}")
         return known
+    if known is not None and (known.num_layers, known.hidden_size) == (layers, hidden):
+        row = _completed(row, known, notes)
     kind = row.text("ffn_kind").lower()
-    gated = (
-        bool(re.search(r"glu", kind)) if kind else bool(re.search(r"llama|mistral|qwen|gemma", _name(row)))
-    )
+    gated = bool(re.search(r"glu", kind)) if kind else _looks_gated(row, hidden)
     activation = next((name for word, name in _ACTIVATIONS if word in kind), "gelu")
     heads = row.count("heads") or max(1, hidden // (row.count("head_dim") or 128))
     if row.count("heads") is None:
@@ -85,6 +85,44 @@ _UNTABLED = ("latent_attention", "shared_expert_ffn_hidden_size", "qk_norm")
 """What tables of runs have no column for: taken from the catalogue's model of that name and size."""
 
 
+def _completed(row: Row, known: TransformerSpec, notes: Notes) -> Row:
+    """The row with its blank cells of shape filled from the catalogue's model of that name and size."""
+    shape = {
+        "ffn_hidden": str(known.ffn_hidden_size),
+        "ffn_kind": "swiglu" if known.gated_mlp else known.activation,
+        "vocab": str(known.vocab_size),
+        "tied_embeddings": str(int(known.tied_embeddings)),
+    }
+    if row.count("heads") in (None, known.num_heads):
+        shape["heads"], shape["kv_heads"] = str(known.num_heads), str(known.num_kv_heads)
+        shape["head_dim"] = str(known.head_dim)
+    if known.has_experts:
+        shape["moe_experts"], shape["moe_top_k"] = str(known.num_experts), str(known.experts_per_token)
+        shape["moe_ffn_hidden"] = str(known.moe_ffn_hidden_size)
+    missing = {name: cell for name, cell in shape.items() if not row.text(name)}
+    if missing:
+        notes.assume(f"{', '.join(missing)} of the catalogue's {known.name}")
+    return Row({**row.cells, **missing})
+
+
+def _looks_gated(row: Row, hidden: int) -> bool:
+    """Three matrices in the MLP, where the row does not say: by its name, or as the MLP is narrower than 3h."""
+    inner = row.count("ffn_hidden")
+    narrow = inner is not None and not row.count("moe_experts") and inner < 3 * hidden
+    return narrow or re.search(r"llama|mi[sx]tral|qwen|gemma|deepseek|olmo|internlm", _name(row)) is not None
+
+
+_SPELLINGS = (
+    (r"^.*/", ""),  # who published it
+    (r"^meta[- ]", ""),
+    (r"[-_ ](hf|base|instruct|chat|v0\.\d)\b", ""),
+    (r"qwen2\.5", "qwen2"),  # of one shape
+    (r"llama-?3\.3", "llama3.1"),
+    (r"llama-?3-405b", "llama3.1-405b"),
+)
+"""Parts of a model's name that its shape does not hang on, and their replacement."""
+
+
 def _mixture(row: Row, experts: int, notes: Notes) -> dict[str, Any]:
     """Fields of a mixture; experts are as wide as the MLP and in every block unless the row says otherwise."""
     chosen = row.count("moe_top_k")
@@ -117,6 +155,8 @@ def _name(row: Row) -> str:
 
 def _by_name(name: str) -> TransformerSpec | None:
     """The catalogue's model of that name, however it is spelt."""
+    for spelling, usual in _SPELLINGS:
+        name = re.sub(spelling, usual, name.lower())
     wanted = _letters(name)
     found = next((known for known in catalog.names("models") if wanted and _letters(known) == wanted), None)
     return catalog.load_model(found) if found else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from cost_models.validation.notes import UnpredictableError
+from cost_models.validation.policies_of import names_hybrid
 from cost_models.validation.rows import Row
 
 LARGEST_COUNTS: dict[str, int] = {
@@ -56,6 +57,7 @@ def check_counts(row: Row) -> None:
             count is None
             and not _NOT_SAID.fullmatch(words.lower())
             and not _is_fraction_of_a_batch(row, column)
+            and not (column == "hybrid_shard" and (row.flag(column) or names_hybrid(words)))
         ):
             raise UnpredictableError(f"`{column}` is `{_short(words)}`, not a whole number above zero")
         if count is not None and count > most:

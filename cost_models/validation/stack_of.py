@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 from cost_models.specs import catalog
+from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.stack import STORES_SCORES, StackSpec
 from cost_models.validation.flags_of import stack_changes
 from cost_models.validation.notes import Notes
+from cost_models.validation.policies_of import NOTHING
 from cost_models.validation.rows import Row
 
 _FRAMEWORKS: tuple[tuple[str, str], ...] = (
@@ -28,13 +30,15 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
 
 _ATTENTION: tuple[tuple[str, str], ...] = (
     (r"flash[- _]?(attn|attention)?[- _]?(v)?3|fa3", "flash3"),
-    (r"te\b|transformer ?engine|cudnn", "cudnn"),
+    (r"\bte\b|te[-_ ]|transformer ?engine|cudnn", "cudnn"),
+    (r"math", "unfused"),
+    (r"aotriton|splash|scaled_dot|\bck\b|aiter", "flash2"),
     (r"flash[- _]?(attn|attention)?[- _]?(v)?2|fa2|flex|flash_attention_2", "flash2"),
     (r"flash[- _]?(attn|attention)?[- _]?(v)?1|fa1|triton", "flash1"),
     (r"xformers|mem[-_ ]?eff", "flash1"),
     (r"sdpa|flash", "flash2"),
     (r"megatron|fused", "fused-softmax"),
-    (r"torch|eager|unfused|math|native|none|vanilla", "unfused"),
+    (r"torch|eager|unfused|native|naive|none|vanilla|standard|no\b", "unfused"),
 )
 """What tables call an attention kernel → the kernel's name in a stack."""
 
@@ -44,18 +48,38 @@ _FUSED_CROSS_ENTROPY = {"fused_loss": True}
 contiguous copy and their gradient in 16 bits. Its tables chose the largest microbatches that this leaves room for."""
 
 
+_TORCHTITAN = {
+    "selective_drops": "all-but-every-other-product",
+    "fully_shard": True,
+    "gradient_dtype": "fp32",
+}
+"""torchtitan's defaults where they are not those of older users of FSDP: `selective_ac_option: op`,
+`fully_shard`, `training.mixed_precision_reduce: float32`."""
+
+_RECENT_GPUS = re.compile(r"h100|h200|h800|h20\b|gh200|hopper|b[23]00|mi3\d\d|(fp|float)-?8")
+"""Machines, and a type, that trainers of 2021 had not: an undated Megatron on them is a Megatron Core."""
+_LLAMA_LIKE = re.compile(r"glu|silu|llama|mistral|mixtral|qwen|deepseek")
+"""Models that are younger than flash kernels."""
+_WITHOUT_FLASH = re.compile(r"v100|volta|\bt4\b|p100|2080|titan")
+"""GPUs older than FlashAttention 2 asks for."""
+_FLASH_YEAR = 2022
+
+
 def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
     """The stack given, or the catalogue's for the row's framework, with the kernels the row names."""
     stack = catalog.load_stack(forced) if forced else catalog.load_stack(_named(row, notes))
     changes: dict[str, object] = {}
     if not forced and re.search(r"foundry|composer", row.text("framework").lower()):
         changes |= _FUSED_CROSS_ENTROPY
-    if kernel := _attention(row):
+    if not forced and "titan" in row.text("framework").lower():
+        changes |= _TORCHTITAN
+    if (kernel := _attention(row)) or (kernel := _instead_of_flash(row, stack, notes)):
         changes["attention"] = kernel
     if row.flag("compile") or re.search(r"compile|inductor|\bjit\b", row.text("other_kernels").lower()):
         changes |= {"fused_elementwise": True, "fused_norms": True, "fused_loss": True}
     elif "norm" in row.text("other_kernels").lower():
         changes["fused_norms"] = True
+    changes |= _offloaded(row, stack, notes)
     changes |= stack_changes(row)
     return stack.model_copy(update=changes) if changes else stack
 
@@ -69,10 +93,51 @@ def _named(row: Row, notes: Notes) -> str:
         family = "megatron" if split else "fsdp"
         notes.assume(f"{words or 'an unnamed framework'} works as {family}")
     if family == "megatron":
-        stored = _attention(row) in (None, *STORES_SCORES)
-        year = _year(row) or (2021 if stored else 2023)
+        kernel = _attention(row)
+        stored = kernel in STORES_SCORES or (kernel is None and not _LLAMA_LIKE.search(_shape(row)))
+        year = _year(row) or (2024 if _RECENT_GPUS.search(_machine(row)) else 2021 if stored else 2023)
         return "megatron-2021" if year < 2023 else "megatron-2023" if year == 2023 else "megatron-core"
     return family
+
+
+def _offloaded(row: Row, stack: StackSpec, notes: Notes) -> dict[str, object]:
+    """What the row keeps in host memory: FSDP offloads weights with everything that is theirs, others what they say."""
+    words = row.text("offload").lower()
+    if not words or NOTHING.fullmatch(words):
+        return {}
+    if "activation" in words or ("see notes" in words and "activation" in row.text("notes").lower()):
+        notes.assume("offloaded activations count as on the device")
+        return {}
+    if "nvme" in words:
+        notes.assume("NVMe as fast as host memory")
+    whole = re.search(r"param|weight|model|nvme|infinity", words) or (
+        stack.name == "fsdp" and not re.search("optim|state", words)
+    )
+    kept = "weights, gradients and optimizer states" if whole else "optimizer states"
+    notes.assume(f"{kept} in host memory, updated by the CPU")
+    return {"offloads": "parameters" if whole else "optimizer"}
+
+
+def _machine(row: Row) -> str:
+    return f"{row.text('gpu')} {row.text('precision')}".lower()
+
+
+def _shape(row: Row) -> str:
+    return f"{row.text('ffn_kind')} {row.text('model_name')}".lower()
+
+
+def _instead_of_flash(row: Row, stack: StackSpec, notes: Notes) -> AttentionKernel | None:
+    """The kernel of rows that name none where flash kernels did not run: before Ampere, or before 2022."""
+    if row.text("attention_kernel"):
+        notes.assume(f"{stack.attention} attention: the kernel named is not known")
+        return None
+    year = _year(row)
+    if stack.attention in STORES_SCORES or not (
+        _WITHOUT_FLASH.search(_machine(row)) or (year is not None and year < _FLASH_YEAR)
+    ):
+        return None
+    notes.assume("attention stores its scores: no flash kernel for this GPU or year")
+    return "unfused"
 
 
 def _attention(row: Row) -> str | None:

@@ -1,0 +1,62 @@
+"""Shapes from incomplete rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from cost_models.specs import catalog
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.validation.models_of import model_of
+from cost_models.validation.notes import Notes, UnpredictableError
+from cost_models.validation.rows import Row
+
+
+def read(notes: Notes | None = None, **cells: str) -> TransformerSpec:
+    return model_of(Row({"seq_len": "4096"} | cells), catalog.load_stack("fsdp"), notes or Notes())
+
+
+@pytest.mark.parametrize(
+    ("name", "catalogued"),
+    [
+        ("Llama 3.1 8B", "llama3.1-8b"),
+        ("meta-llama/Llama-2-7b-hf", "llama2-7b"),
+        ("Meta-Llama-3-70B-Instruct", "llama3-70b"),
+        ("Llama3-405B", "llama3.1-405b"),
+        ("Mistral-7B-v0.1", "mistral-7b"),
+        ("Qwen2.5-7B", "qwen2-7b"),
+    ],
+)
+def test_names_however_they_are_spelt(name: str, catalogued: str) -> None:
+    assert read(model_name=name) == catalog.load_model(catalogued)
+
+
+def test_a_name_nobody_knows_needs_a_shape() -> None:
+    with pytest.raises(UnpredictableError, match="`layers` or `hidden`"):
+        read(model_name="Frobnicator-9B")
+
+
+def test_blank_cells_are_those_of_the_model_of_that_name_and_size() -> None:
+    notes = Notes()
+    found = read(notes, model_name="Llama-3-8B", layers="32", hidden="4096")
+    known = catalog.load_model("llama3-8b")
+    assert (found.num_kv_heads, found.ffn_hidden_size, found.vocab_size) == (8, 14336, 128256)
+    assert found.gated_mlp
+    assert not found.tied_embeddings
+    assert found.norm == known.norm
+    assert any("kv_heads" in words and "llama3-8b" in words for words in notes.assumed)
+
+
+def test_what_the_row_says_goes_before_the_catalogue() -> None:
+    found = read(
+        model_name="Llama-3-8B", layers="32", hidden="4096", heads="64", vocab="32000", ffn_hidden="11008"
+    )
+    assert (found.num_heads, found.num_kv_heads, found.vocab_size) == (64, 64, 32000)
+    assert found.ffn_hidden_size == 11008
+    other = read(model_name="Llama-3-8B", layers="16", hidden="2048")
+    assert other.vocab_size != 128256
+
+
+def test_a_narrow_mlp_is_gated() -> None:
+    assert read(layers="32", hidden="4096", ffn_hidden="11008").gated_mlp
+    assert not read(layers="32", hidden="4096", ffn_hidden="16384").gated_mlp
+    assert not read(layers="32", hidden="4096", ffn_hidden="11008", ffn_kind="gelu").gated_mlp

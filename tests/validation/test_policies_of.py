@@ -1,0 +1,191 @@
+"""Words for precision, recomputation, ZeRO and kernels that other people's tables use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cost_models.estimating import estimate
+from cost_models.specs import catalog
+from cost_models.validation.cases import Case, read_case
+from cost_models.validation.hardware_of import cluster_of
+from cost_models.validation.notes import Notes
+from cost_models.validation.policies_of import multiplies_tf32, precision_of, recompute_of, zero_of
+from cost_models.validation.rows import Row
+
+ROW = {
+    "row_id": "lab-1",
+    "framework": "PyTorch FSDP",
+    "model_name": "Llama-3-8B",
+    "layers": "32",
+    "hidden": "4096",
+    "heads": "32",
+    "kv_heads": "8",
+    "ffn_hidden": "14336",
+    "ffn_kind": "swiglu",
+    "vocab": "128256",
+    "seq_len": "4096",
+    "gpu": "H100-SXM-80GB",
+    "num_gpus": "64",
+    "micro_batch": "1",
+    "global_batch": "256",
+    "zero_stage": "3",
+    "recompute": "full",
+    "precision": "bf16",
+}
+GPT = {"ffn_kind": "gelu", "model_name": "GPT"}
+
+
+def read(**cells: str) -> Case:
+    return read_case(Row(ROW | cells))
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("bf16-mixed", "bf16"),
+        ("bf16 (fp32 master)", "bf16"),
+        ("float16", "fp16"),
+        ("float8 (rowwise)", "fp8"),
+        ("mxfp8", "fp8"),
+        ("nvfp4", "fp8"),
+        ("TF32", "fp32"),
+        ("32-true", "fp32"),
+        ("mixed", "bf16"),
+    ],
+)
+def test_precisions(words: str, wanted: str) -> None:
+    row, notes = Row({"precision": words}), Notes()
+    assert precision_of(row, cluster_of(row, "h100-sxm", 8, notes), notes) == wanted
+
+
+def test_a_precision_nobody_knows_is_said() -> None:
+    assert any("int8" in words for words in read(precision="int8").assumptions)
+
+
+def test_tf32_runs_on_tensor_cores() -> None:
+    assert multiplies_tf32(Row({"precision": "TF32"}))
+    peaks = [read(precision=words).question.cluster.gpu.peak for words in ("fp32", "tf32")]
+    assert peaks[1]["fp32"] == peaks[1]["bf16"] / 2 > 5 * peaks[0]["fp32"]
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted", "said"),
+    [
+        ("none", "none", False),
+        ("0", "none", False),
+        ("disabled", "none", False),
+        ("selective(op)", "selective", False),
+        ("attention only", "selective", False),
+        ("every_layer", "full", False),
+        ("gradient checkpointing", "full", False),
+        ("on", "full", False),
+        ("True", "full", False),
+        ("activation checkpointing: every 2nd layer", "full", True),
+        ("12 of 32 layers", "full", True),
+    ],
+)
+def test_recomputation(words: str, wanted: str, said: bool) -> None:
+    notes = Notes()
+    assert recompute_of(Row({"recompute": words}), catalog.load_stack("fsdp"), notes) == wanted
+    assert bool(notes.assumed) is said
+
+
+@pytest.mark.parametrize(
+    ("words", "framework", "stage"),
+    [
+        ("FULL_SHARD", "FSDP", 3),
+        ("HYBRID_SHARD", "FSDP", 3),
+        ("SHARD_GRAD_OP", "FSDP", 2),
+        ("_HYBRID_SHARD_ZERO2", "FSDP", 2),
+        ("NO_SHARD", "FSDP", 0),
+        ("DDP", "FSDP", 0),
+        ("ZeRO-2", "DeepSpeed", 2),
+        ("stage 1", "DeepSpeed", 1),
+        ("distributed optimizer", "Megatron", 1),
+        ("", "PyTorch FSDP", 3),
+        ("", "nanoGPT DDP", 0),
+    ],
+)
+def test_names_of_zero_stages(words: str, framework: str, stage: int) -> None:
+    row = Row({"zero_stage": words, "framework": framework})
+    assert zero_of(row, catalog.load_stack("fsdp"), 64, Notes()) == stage
+
+
+def test_torchtitan_keeps_weights_gathered_in_a_pipeline() -> None:
+    titan = {"framework": "torchtitan", "pp": "4", "tp": "2"}
+    assert read(**titan).layout.zero == 2
+    assert read(**titan | {"zero_stage": "1"}).layout.zero == 1
+    assert read(**titan | {"pp": "1"}).layout.zero == 3
+
+
+def test_torchtitan_keeps_every_other_product() -> None:
+    """Per token of q (4096), v (1024), the core's output, gate (14336) and down (4096), beside the block's input."""
+    kept, seconds = [], []
+    for policy in ("full", "selective", "none"):
+        case = read(framework="torchtitan", recompute=policy)
+        priced = estimate(case.question, case.layout)
+        kept.append(priced.rank_memory[0]["activations"])
+        seconds.append(priced.step_seconds)
+    products = 2 * (4096 + 1024 + 4096 + 14336 + 4096) + 4 * 32  # and a row of sums for each head
+    assert kept[1] - kept[0] == pytest.approx(32 * 4096 * products)
+    assert kept == sorted(kept)
+    assert seconds == sorted(seconds, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "cells", [{"hybrid_shard": "HSDP"}, {"hybrid_shard": "yes"}, {"zero_stage": "HYBRID_SHARD"}]
+)
+def test_hybrid_sharding_of_no_size_is_a_node(cells: dict[str, str]) -> None:
+    case = read(**cells)
+    assert case.layout.shard == 8
+    assert any("hybrid" in words for words in case.assumptions)
+    assert read(hybrid_shard="16").layout.shard == 16
+    assert read(hybrid_shard="no").layout.shard is None
+
+
+@pytest.mark.parametrize(
+    ("cells", "stack", "kernel"),
+    [
+        ({"framework": "Megatron-LM"}, "megatron-core", "flash2"),  # H100: not the Megatron of 2021
+        ({"framework": "HAI-LLM", "tp": "2"}, "megatron-core", "flash2"),
+        ({"framework": "Megatron-LM", "gpu": "A100-80GB"}, "megatron-2023", "flash2"),
+        (GPT | {"framework": "Megatron-LM", "gpu": "A100-80GB"}, "megatron-2021", "fused-softmax"),
+        ({"framework": "DeepSpeed", "gpu": "V100-32GB"}, "deepspeed", "unfused"),
+        ({"framework": "DeepSpeed", "gpu": "A100-40GB", "run_date": "2021"}, "deepspeed", "unfused"),
+        ({"framework": "DeepSpeed", "gpu": "A100-40GB"}, "deepspeed", "flash2"),
+        ({"attention_kernel": "sdpa-math"}, "fsdp", "unfused"),
+        ({"attention_kernel": "F.scaled_dot_product_attention"}, "fsdp", "flash2"),
+        ({"attention_kernel": "naive"}, "fsdp", "unfused"),
+    ],
+)  # fmt: skip
+def test_stacks_and_kernels(cells: dict[str, Any], stack: str, kernel: str) -> None:
+    case = read(**cells)
+    assert (case.question.stack.name, case.question.stack.attention) == (stack, kernel)
+
+
+@pytest.mark.parametrize(
+    ("cells", "offloads", "said"),
+    [
+        ({"offload": "none"}, "none", ""),
+        ({"offload": "CPU"}, "parameters", "weights, gradients"),  # FSDP's CPUOffload
+        ({"offload": "cpu (optimizer)"}, "optimizer", "optimizer states in host memory"),
+        ({"offload": "cpu", "framework": "DeepSpeed"}, "optimizer", "optimizer states in host memory"),
+        ({"offload": "params + optimizer to NVMe", "framework": "DeepSpeed"}, "parameters", "NVMe"),
+        ({"offload": "activations"}, "none", "activations"),
+        (
+            {"offload": "cpu (see notes)", "notes": "fine-grained-activation-offloading"},
+            "none",
+            "activations",
+        ),
+    ],
+)
+def test_offloading(cells: dict[str, str], offloads: str, said: str) -> None:
+    case = read(**cells)
+    assert case.question.stack.offloads == offloads
+    assert said in "; ".join(case.assumptions)
+
+
+def test_a_box_written_before_the_gpu_is_the_node() -> None:
+    assert read(gpu="4 x A100 40GB", num_gpus="32").question.cluster.gpus_per_node == 4
