@@ -223,7 +223,7 @@ def test_plot_accuracy_from_csv(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "accuracy.png"
     answer = meshwright("plot", "accuracy", str(rows), "-o", str(path), "--json")
     document = json.loads(answer.out)
-    assert document["title"] == "Step time is predicted with a median error of 7.2 %; 2 of 2 runs within 10%"
+    assert document["title"] == "Step time: median error 7.2 %; 2 of 2 runs within 10 %"
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
