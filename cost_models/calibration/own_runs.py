@@ -11,7 +11,13 @@ import numpy as np
 
 from cost_models.asking import nearest_profile
 from cost_models.calibration.families import DIES, Pair, die_of, pair_of
-from cost_models.calibration.from_runs import Fit, fit_profile, fitted_profile, measured_seconds
+from cost_models.calibration.from_runs import (
+    WEIGHT_ON_ONE_CLUSTER,
+    Fit,
+    fit_profile,
+    fitted_profile,
+    measured_seconds,
+)
 from cost_models.specs import catalog
 from cost_models.specs.documents import printable
 from cost_models.specs.hardware import HardwareProfile
@@ -23,9 +29,6 @@ from cost_models.validation.scores import measured_seconds as timed_seconds
 
 _SLIP = 10.0
 """Factor between measured and predicted beyond which a cell is not what it says: milliseconds, tokens, a lost digit."""
-_WEIGHT_ON_ONE_CLUSTER = 4.0
-"""Of a run where all are of one source: step times of one cluster agree within some 2.5 %, half of what those of
-different publishers do."""
 _LONGEST_NAME = 100
 _NAMED_SOURCES = 8
 """Sources named one by one where a profile says what it was fitted to."""
@@ -178,7 +181,7 @@ def refit(
     fit = fit_profile(
         start.model_copy(update=identity),
         cases,
-        weight_of_a_run=_WEIGHT_ON_ONE_CLUSTER if len(sources) == 1 else None,
+        weight_of_a_run=WEIGHT_ON_ONE_CLUSTER if len(sources) == 1 else None,
         on_round=on_round,
     )
     return Refit(

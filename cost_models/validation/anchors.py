@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from cost_models.calibration.from_runs import fit_profile
+from cost_models.calibration.from_runs import WEIGHT_ON_ONE_CLUSTER, fit_profile
 from cost_models.estimating import estimate
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.validation.cases import Case
@@ -31,9 +31,6 @@ ANCHORED_CONSTANTS = (
     "step_seconds",
 )
 """What clocks, fabric and host decide; kernels and schedules are the stack's."""
-_WEIGHT = 4.0
-"""Of one anchor against the pull of the defaults: step times of one cluster agree within some 2.5 %, half of what those
-of different publishers do."""
 _WORTH_NAMING = 0.005
 _ANOTHER_UNIT = 500.0
 """Times off by this factor are in milliseconds or hours, or mistyped, and calibrate nothing."""
@@ -116,7 +113,7 @@ def _fitted(cases: Sequence[Case]) -> HardwareProfile:
     """The profile of the cases with the constants that explain them best."""
     start = cases[0].question.hardware
     constants = [name for name in ANCHORED_CONSTANTS if getattr(start, name) > 0]
-    return fit_profile(start, cases, constants, weight_of_a_run=_WEIGHT).profile
+    return fit_profile(start, cases, constants, weight_of_a_run=WEIGHT_ON_ONE_CLUSTER).profile
 
 
 def _priced(prediction: Prediction, case: Case, profile: HardwareProfile, anchors: int) -> Prediction:
