@@ -32,12 +32,9 @@ def main() -> None:
     for name, fit in fit_families(cases).items():
         _show(name, fit)
         if "--write" in sys.argv:
-            claimed = unseen.get(name, catalog.load_profile(name).unseen_error if name in _known() else None)
+            before = catalog.load_profile(name).unseen_error if name in catalog.names("profiles") else None
+            claimed = unseen.get(name, before)
             save_profile(fitted_profile(fit, unseen_error=claimed), FOLDER / f"{name}.yaml")
-
-
-def _known() -> tuple[str, ...]:
-    return catalog.names("profiles")
 
 
 def _unseen(cases: Sequence[Case]) -> dict[str, float]:

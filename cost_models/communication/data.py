@@ -64,7 +64,7 @@ def data_seconds(
     reduce = np.where(everywhere, all_reduce_seconds(gradients, groups.every, profile), scatter)
     gather = all_gather_seconds(weights, groups.shard, profile)
     pieces = stack.zero3_collectives_per_block
-    pieced = pieces * all_gather_seconds(weights / pieces, groups.shard, profile)
+    pieced = gather if pieces == 1 else pieces * all_gather_seconds(weights / pieces, groups.shard, profile)
     each_microbatch = (zero >= 2) & (not stack.unsharded_gradients_until_sync)
     regathers = (zero == 3) & stack.zero3_gathers_every_microbatch
     none = np.zeros(len(columns))

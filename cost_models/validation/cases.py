@@ -82,8 +82,6 @@ def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | N
     degrees.vp = _chunks(row, model, stack, degrees, notes)
     degrees.zero = zero_of(row, stack, degrees.dp * degrees.cp, notes)
     training = _training(row, model, stack, cluster, degrees, notes)
-    if degrees.zero not in stack.zero_stages and degrees.zero == 0:
-        stack = stack.model_copy(update={"zero_stages": (*stack.zero_stages, 0)})
     question = ask(model, cluster, training, stack=stack, profile=profile)
     layout = _layout(row, question, degrees, notes)
     sized = row.count("num_gpus") is not None or row.count("dp") is not None
