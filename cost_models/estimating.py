@@ -22,7 +22,8 @@ from cost_models.question import Question
 from cost_models.rank_memory import RankMemory
 from cost_models.schedules import ActionTable, build, compile_timeline, live_profiles
 from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import RECOMPUTE_POLICIES, Layout
+from cost_models.specs.layout import Layout
+from cost_models.specs.recompute import blocks_by_policy
 from cost_models.stage_costs import StageCosts
 from cost_models.time_terms import HIDDEN_PARTS, TIME_PARTS, TimeTerms, time_terms
 from cost_models.workload.flops import model_flops, recomputed_flops, utilisation
@@ -39,9 +40,8 @@ class Placed:
 
     layout: Layout
     table: ActionTable
-    layers: npt.NDArray[np.int64]
-    policies: npt.NDArray[np.int64]
-    """Index into `RECOMPUTE_POLICIES`."""
+    blocks: npt.NDArray[np.int64]
+    """(S, P): blocks of each virtual stage under each recompute policy."""
 
     @property
     def stage_ranks(self) -> npt.NDArray[np.int64]:
@@ -52,8 +52,7 @@ class Placed:
         self, block: float | Floats, first: float = 0.0, last: float = 0.0, stage: float = 0.0
     ) -> Floats:
         """(S,) an affine coefficient evaluated on every virtual stage; `block` is one value or one a policy."""
-        each = np.asarray(block)[self.policies] if np.ndim(block) else np.full(len(self.layers), float(block))
-        values: Floats = stage + self.layers * each
+        values: Floats = stage + (self.blocks * np.asarray(block)).sum(axis=-1)
         values[0] += first
         values[-1] += last
         return values
@@ -91,8 +90,7 @@ def place(layout: Layout, question: Question) -> Placed:
             microbatches,
             any_engine=not question.stack.torch_pipelining,
         ),
-        layers=np.array(layout.layers),
-        policies=np.array([RECOMPUTE_POLICIES.index(policy) for policy in layout.stage_recompute]),
+        blocks=blocks_by_policy(layout.layers, layout.stage_recompute),
     )
 
 
@@ -232,7 +230,7 @@ def _rank_memory(placed: Placed, memories: MemoryTerms) -> tuple[Breakdown, ...]
     """Parts of each rank's peak, taken at the moment of the step when it is highest."""
     memory, pp = RankMemory(memories), placed.layout.pp
     return tuple(
-        memory.peak(placed.layers[r::pp], placed.policies[r::pp], live, first=r == 0, last=r == pp - 1)
+        memory.peak(placed.blocks[r::pp], live, first=r == 0, last=r == pp - 1)
         for r, live in enumerate(live_profiles(placed.table))
     )
 

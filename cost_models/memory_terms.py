@@ -13,7 +13,8 @@ from cost_models.memory.device import workspace_bytes
 from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import RECOMPUTE_POLICIES, SCHEDULES
+from cost_models.specs.layout import SCHEDULES
+from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from cost_models.workload.mixture import mixture
 from cost_models.workload.parameters import Parameters, parameters
 

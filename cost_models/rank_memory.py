@@ -1,7 +1,8 @@
 """The memory of each pipeline rank at the fullest moment of its step, part by part.
 
 The moments are those at which the rank's live microbatches are maximal in the schedule, and the optimizer step. Shape
-legend: K moments, V chunks of a rank, Q parts, in the order of `MEMORY_PARTS`.
+legend: K moments, V chunks of a rank, P recompute policies, Q parts, in
+the order of `MEMORY_PARTS`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from cost_models.breakdown import Breakdown
 from cost_models.memory_terms import MEMORY_PARTS, MemoryTerms, Term
-from cost_models.specs.layout import RECOMPUTE_POLICIES
+from cost_models.specs.recompute import RECOMPUTE_POLICIES
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -34,14 +35,14 @@ class RankMemory:
         self._activation_PQ = _policies(memories.layer_activation)
         self._working_PQ = _policies(memories.working)
 
-    def peak(self, layers_V: Ints, policies_V: Ints, live_KV: Ints, *, first: bool, last: bool) -> Breakdown:
-        """The parts of a rank's peak: its chunks' blocks and recompute policies, and its live microbatches."""
-        held_Q = self._static_Q + layers_V.sum() * self._layer_static_Q
+    def peak(self, blocks_VP: Ints, live_KV: Ints, *, first: bool, last: bool) -> Breakdown:
+        """The parts of a rank's peak: its chunks' blocks under each recompute policy, and its live microbatches."""
+        held_Q = self._static_Q + blocks_VP.sum() * self._layer_static_Q
         held_Q = held_Q + first * self._first_Q + last * self._last_Q
-        update_Q = layers_V.sum() * self._layer_update_Q
+        update_Q = blocks_VP.sum() * self._layer_update_Q
         update_Q = held_Q + update_Q + first * self._first_update_Q + last * self._last_update_Q
-        training_KQ = held_Q + (layers_V * live_KV) @ self._activation_PQ[policies_V]
-        working_Q = self._working_PQ[policies_V].max(axis=0)
+        training_KQ = held_Q + live_KV @ blocks_VP @ self._activation_PQ
+        working_Q = self._working_PQ[blocks_VP.any(axis=0)].max(axis=0, initial=0.0)
         if first:
             training_KQ = training_KQ + live_KV[:, :1] * self._first_activation_Q
         if last:

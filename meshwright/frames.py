@@ -15,7 +15,8 @@ from cost_models.errors import InputError
 from cost_models.estimate import Estimate
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import RECOMPUTE_POLICIES, Layout
+from cost_models.specs.layout import Layout
+from cost_models.specs.recompute import blocks_by_policy
 from meshwright.measured import comparison, read_report
 from planner.placement import Leaf
 
@@ -45,8 +46,7 @@ def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:
     """A row per action of a placed layout: `rank`, `kind`, `chunk`, `microbatch`, `start_seconds`, `end_seconds`."""
     import pandas as pd
 
-    policies = np.array([RECOMPUTE_POLICIES.index(policy) for policy in layout.stage_recompute])
-    layers = np.array(layout.layers)
+    blocks = blocks_by_policy(layout.layers, layout.stage_recompute)
     leaf = Leaf(
         costs=stage_costs(question, LayoutColumns.of([layout])),
         pp=layout.pp,
@@ -54,10 +54,10 @@ def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:
         schedule=layout.schedule,
         microbatches=layout.microbatches(question.training.global_batch),
         num_layers=question.model.num_layers,
-        allowed=policies[:, None] == np.arange(len(RECOMPUTE_POLICIES)),
+        allowed=np.ones(blocks.shape[-1], dtype=np.bool_),
     )
     table = leaf.timeline.table
-    start, end = leaf.timeline.spans(leaf.forward(layers), leaf.backward(layers, policies), leaf.cost("p2p"))
+    start, end = leaf.timeline.spans(leaf.forward(blocks), leaf.backward(blocks), leaf.cost("p2p"))
     return pd.DataFrame(
         {
             "rank": np.repeat(np.arange(layout.pp), table.stage.shape[1]),

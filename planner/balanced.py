@@ -19,7 +19,8 @@ import numpy.typing as npt
 from cost_models.costs import stage_costs
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import RECOMPUTE_POLICIES, SCHEDULES
+from cost_models.specs.layout import SCHEDULES
+from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from planner.group import Group
 
 Floats = npt.NDArray[np.float64]

@@ -23,6 +23,8 @@ last action on rank 0; W' = Σ T + 2 (p − 1) c: one microbatch down and up aga
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 
 from cost_models.specs.columns import Ints
@@ -122,11 +124,38 @@ def _rank_seconds(group: Group) -> Floats:
     """(N, R, B): least seconds of one microbatch on a rank with so many blocks; infinite where they do not fit."""
     fit_NRP = _blocks_that_fit(group)
     best = np.full((len(group.costs), group.pp, len(group.sizes)), np.inf)
-    for policy in np.flatnonzero(group.allowed).tolist():
+    policies = np.flatnonzero(group.allowed).tolist()
+    for policy in policies:
         seconds_NRB = group.block_seconds[:, policy, None, None] * group.sizes
         fits_NRB = group.sizes <= fit_NRP[..., policy, None]
         np.minimum(best, np.where(fits_NRB, seconds_NRB, np.inf), out=best)
-    return best + group.fixed_seconds[..., None]
+    for one, other in combinations(policies, 2):
+        np.minimum(best, _mixed_seconds(group, one, other), out=best)
+    return np.where(group.sizes <= group.updatable[..., None], best, np.inf) + group.fixed_seconds[..., None]
+
+
+def _mixed_seconds(group: Group, one: int, other: int) -> Floats:
+    """(N, R, B): least seconds of blocks of two policies, in any fraction that fits; infinite where none does.
+
+    Least over three policies is least over two of them: there are two conditions, the number of blocks and memory.
+    """
+    x = group.costs
+    live_NR = group.live[..., 0]
+    room_NR = group.free_bytes - np.minimum(group.working[..., one], group.working[..., other])
+    room_NRB = room_NR[..., None] - x.layer_static[:, None, None] * group.sizes
+    room_NRB = room_NRB + TOLERANCE * x.memory_limit[:, None, None]
+    each = [live_NR[..., None] * x.layer_activation[:, policy, None, None] for policy in (one, other)]
+    seconds = [group.block_seconds[:, policy, None, None] for policy in (one, other)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        at_border = (room_NRB - group.sizes * each[1]) / (each[0] - each[1])
+    best = np.full(room_NRB.shape, np.inf)
+    for first_NRB in (np.zeros_like(room_NRB), group.sizes + np.zeros_like(room_NRB), at_border):
+        second_NRB = group.sizes - first_NRB
+        possible = (first_NRB >= 0) & (second_NRB >= 0)
+        possible &= first_NRB * each[0] + second_NRB * each[1] <= room_NRB + TOLERANCE * np.abs(room_NRB)
+        spent = first_NRB * seconds[0] + second_NRB * seconds[1]
+        best = np.where(possible & (spent < best), spent, best)
+    return best
 
 
 def rank_sizes(group: Group, step: Floats) -> tuple[Ints, Ints]:

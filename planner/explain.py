@@ -12,7 +12,8 @@ from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import RECOMPUTE_POLICIES, Layout, parse_layout
+from cost_models.specs.layout import Layout, parse_layout
+from cost_models.specs.recompute import RECOMPUTE_POLICIES, policies_in
 from planner.balanced import even_layers
 from planner.compare import difference
 from planner.legality import check
@@ -144,7 +145,9 @@ def why_not(
 
 def _within(restrictions: Restrictions, layout: Layout) -> bool:
     allowed = restrictions.allows(LayoutColumns.of([layout]))
-    return bool(allowed[0]) and not restrictions.forbidden_recompute.intersection(layout.recompute)
+    return bool(allowed[0]) and not restrictions.forbidden_recompute.intersection(
+        policy for mix in layout.recompute for policy in policies_in(mix)
+    )
 
 
 def _reason(estimate: Estimate, priced: Estimate) -> Literal["memory", "slower", "same", "faster"]:

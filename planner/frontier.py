@@ -14,7 +14,8 @@ from cost_models.estimating import estimate as price
 from cost_models.memory.device import memory_limit
 from cost_models.question import Question
 from cost_models.specs.columns import Ints, LayoutColumns
-from cost_models.specs.layout import RECOMPUTE_POLICIES, Layout
+from cost_models.specs.layout import Layout
+from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from cost_models.workload.flops import model_flops
 from planner.balanced import BalancedPrices, Floats, balanced_prices, even_layers
 from planner.search import search

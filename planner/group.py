@@ -145,7 +145,7 @@ class Group:
 
 
 def group_of(leaf: Leaf) -> Group:
-    """A leaf as a group of one; any policy that some stage may use counts as allowed."""
+    """A leaf with one row of costs as a group of one."""
     return Group(
         costs=leaf.costs,
         pp=leaf.pp,
@@ -153,7 +153,7 @@ def group_of(leaf: Leaf) -> Group:
         schedule=leaf.schedule,
         microbatches=np.array([leaf.microbatches]),
         num_layers=leaf.num_layers,
-        allowed=np.asarray(leaf.allowed.any(axis=0)),
+        allowed=leaf.allowed,
     )
 
 

@@ -3,7 +3,7 @@
 Nothing here is needed for the proof; a poor incumbent costs time, never the optimum. With one chunk a rank: the least
 slowest rank that can hold all blocks, then single moves. Interleaved layouts are decided outright by `planner.chunks`.
 
-Shape legend: R ranks (each one stage), B counts of blocks, P policies, K candidate placements.
+Shape legend: R ranks (each one stage), B numbers of blocks, P policies, K candidate placements.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.specs.columns import Ints
+from planner.mixes import fastest_mixes
 from planner.placement import Floats, Leaf, Placement
 
 ROUNDS = 4
@@ -21,11 +22,11 @@ QUICK, THOROUGH = 500_000, 8_000_000
 
 def good_placement(leaf: Leaf, budget: int = QUICK) -> tuple[Placement, float] | None:
     """The best of a few balanced placements, improved by single moves, with its step time; None: none of them fits."""
-    seconds_BR, policy_BR = rank_seconds(leaf)
+    seconds_BR, blocks_BRP = fastest_mixes(leaf)
     candidates_KR = _balanced(leaf, seconds_BR)
     best: tuple[Placement, float] | None = None
     for _ in range(ROUNDS):
-        better = _best(leaf, candidates_KR, seconds_BR, policy_BR)
+        better = _best(leaf, candidates_KR, seconds_BR, blocks_BRP)
         if better is None or (best is not None and better[1] >= best[1]):
             break
         best = better
@@ -33,33 +34,18 @@ def good_placement(leaf: Leaf, budget: int = QUICK) -> tuple[Placement, float] |
     return best
 
 
-def _best(leaf: Leaf, layers_KR: Ints, seconds_BR: Floats, policy_BR: Ints) -> tuple[Placement, float] | None:
-    """The fastest of some sizes, each with the fastest policies that fit."""
+def _best(
+    leaf: Leaf, layers_KR: Ints, seconds_BR: Floats, blocks_BRP: Ints
+) -> tuple[Placement, float] | None:
+    """The fastest of some sizes, each with the fastest mix of policies that fits."""
     size_KR, rank_R = layers_KR - leaf.sizes.start, np.arange(leaf.pp)
     fits_K = np.isfinite(seconds_BR[size_KR, rank_R]).all(axis=1)
     if not fits_K.any():
         return None
-    layers_KR = layers_KR[fits_K]
-    policies_KR = policy_BR[size_KR[fits_K], rank_R]
-    step_K = leaf.step_seconds(layers_KR, policies_KR)
+    blocks_KRP = blocks_BRP[size_KR[fits_K], rank_R]
+    step_K = leaf.step_seconds(blocks_KRP)
     k = int(np.argmin(step_K))
-    return Placement(tuple(layers_KR[k].tolist()), tuple(policies_KR[k].tolist())), float(step_K[k])
-
-
-def rank_seconds(leaf: Leaf) -> tuple[Floats, Ints]:
-    """(B, R) least seconds of one microbatch, infinite where nothing fits, and the policy (B, R).
-
-    With one chunk a rank its memory depends on its own choice alone, so a slower policy is never of use.
-    """
-    size_BR = np.repeat(np.array(leaf.sizes, dtype=np.int64)[:, None], leaf.pp, axis=1)
-    seconds_PBR = []
-    for policy in range(leaf.allowed.shape[1]):
-        policies_BR = np.full_like(size_BR, policy)
-        fits_BR = (leaf.rank_bytes(size_BR, policies_BR) <= leaf.memory_limit) & leaf.allowed[:, policy]
-        busy_BR = leaf.forward(size_BR) + leaf.backward(size_BR, policies_BR)
-        seconds_PBR.append(np.where(fits_BR, busy_BR, np.inf))
-    stacked_PBR = np.stack(seconds_PBR)
-    return stacked_PBR.min(axis=0), stacked_PBR.argmin(axis=0)
+    return Placement.of(blocks_KRP[k]), float(step_K[k])
 
 
 def _balanced(leaf: Leaf, seconds_BR: Floats) -> Ints:

@@ -12,7 +12,8 @@ from cost_models.estimate import Estimate
 from cost_models.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.columns import Ints, LayoutColumns
-from cost_models.specs.layout import RECOMPUTE_POLICIES, Layout, Recompute
+from cost_models.specs.layout import Layout
+from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.stage_costs import StageCosts
 from cost_models.units import GIB, format_bytes
 from planner.placement import Floats

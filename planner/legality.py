@@ -17,6 +17,7 @@ from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import SCHEDULES, Layout
+from cost_models.specs.recompute import named_blocks
 from cost_models.specs.transformer import TransformerSpec
 
 Bools = npt.NDArray[np.bool_]
@@ -71,13 +72,6 @@ def _every_stage_has_a_block(question: Question, layout: Layout) -> Words:
     stages, blocks = layout.num_stages, question.model.num_layers
     written = f"pp{layout.pp} vpp{layout.vpp}" if layout.vpp > 1 else f"pp{layout.pp}"
     return Words(f"`{written}` makes {stages:,} stages; the model has {blocks} blocks")
-
-
-def _chunks_are_equal(question: Question, layout: Layout) -> Words:
-    blocks, written = question.model.num_layers, f"pp{layout.pp} vpp{layout.vpp}"
-    fitting = [f"vpp{vpp}" for vpp in range(2, blocks // layout.pp + 1) if blocks % (layout.pp * vpp) == 0]
-    what = f"interleaved stages are equal, and {blocks} blocks do not divide into `{written}`"
-    return Words(what, f"{_either(fitting)} divides them, or give `layers=`" if fitting else "give `layers=`")
 
 
 def _batch_divides(question: Question, layout: Layout) -> Words:
@@ -197,9 +191,6 @@ def _product(*columns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     return product
 
 
-EQUAL_CHUNKS = "interleaved stages are equal"
-"""Not asked of a layout that says itself how its blocks are placed."""
-
 RULES: tuple[Rule, ...] = (
     Rule(
         name="uses every GPU",
@@ -252,11 +243,6 @@ RULES: tuple[Rule, ...] = (
         name="every stage has a block",
         broken=lambda q, x: _product(x.pp, x.vpp) > q.model.num_layers,
         sentence=_every_stage_has_a_block,
-    ),
-    Rule(
-        name=EQUAL_CHUNKS,
-        broken=lambda q, x: (x.vpp > 1) & (np.fmod(float(q.model.num_layers), _product(x.pp, x.vpp)) != 0),
-        sentence=_chunks_are_equal,
     ),
     Rule(
         name="batch divides into microbatches",
@@ -339,8 +325,7 @@ def legal_rows(question: Question, columns: LayoutColumns) -> Bools:
 def objections(question: Question, layout: Layout) -> list[tuple[Rule, Words]]:
     """Every rule the layout breaks, with its words; empty for a legal layout."""
     columns = LayoutColumns.of([layout])
-    asked = [rule for rule in RULES if not (layout.layers and rule.name == EQUAL_CHUNKS)]
-    broken = [rule for rule in asked if rule.broken(question, columns)[0]]
+    broken = [rule for rule in RULES if rule.broken(question, columns)[0]]
     if not broken and SCHEDULE_RULE.broken(question, columns)[0]:
         broken = [SCHEDULE_RULE]
     return [(rule, rule.sentence(question, layout)) for rule in broken]
@@ -377,6 +362,10 @@ def _problems(question: Question, layout: Layout) -> list[tuple[Problem, str]]:
         found.append(
             (Problem("", "`layers` leaves a stage empty; every stage needs one block"), "use fewer stages")
         )
+    for stage, (blocks, mix) in enumerate(zip(layout.layers, layout.stage_recompute, strict=False)):
+        if named_blocks(mix) > blocks:
+            what = f"`recompute={mix}` names {named_blocks(mix)} blocks; stage {stage} has {blocks}"
+            found.append((Problem("", what), "name fewer, or leave out the number"))
     return found
 
 

@@ -1,10 +1,10 @@
-"""One layout's open question: how many blocks on each virtual stage, and which recompute policy there.
+"""One layout's open question: how many blocks on each virtual stage, and how many of them under each recompute policy.
 
-`Leaf` holds the costs of one row of `StageCosts` stage by stage and prices placements exactly: the sums of
-`cost_models.stage_costs`, the ends from the schedule's own timeline.
+`Leaf` holds the costs of each pipeline rank and prices placements exactly: the sums of `cost_models.stage_costs`, the
+ends from the schedule's own timeline.
 
-Shape legend: `...` any batch of placements, S virtual stages (stage k on rank k mod pp as its chunk k div pp), R ranks,
-C chunks of a rank, P recompute policies.
+Shape legend: `...` any batch of placements, S virtual stages, R ranks, C chunks of a rank, P recompute policies. A
+placement is its blocks (S, P): so many of each stage under each policy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from cost_models import schedules
 from cost_models.specs.columns import Ints
-from cost_models.specs.layout import SCHEDULES, Schedule
+from cost_models.specs.layout import Schedule
+from cost_models.specs.recompute import mix_of, named_blocks
 from cost_models.stage_costs import StageCosts
 
 Floats = npt.NDArray[np.float64]
@@ -40,10 +41,30 @@ def stage_sizes(num_layers: int, pp: int, vpp: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Blocks and policy index of each virtual stage."""
+    """Blocks of each virtual stage under each recompute policy."""
 
-    layers: tuple[int, ...]
-    policies: tuple[int, ...]
+    blocks: tuple[tuple[int, ...], ...]
+    """(S, P)"""
+
+    @classmethod
+    def of(cls, blocks_SP: Ints) -> Placement:
+        """From an array."""
+        return cls(tuple(tuple(stage) for stage in blocks_SP.tolist()))
+
+    @property
+    def table(self) -> Ints:
+        """(S, P), as an array."""
+        return np.array(self.blocks, dtype=np.int64)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Blocks of each virtual stage."""
+        return tuple(sum(stage) for stage in self.blocks)
+
+    @property
+    def recompute(self) -> tuple[str, ...]:
+        """The mix of each virtual stage, as layouts write it."""
+        return tuple(mix_of(stage) for stage in self.blocks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,37 +72,16 @@ class Leaf:
     """One layout before placement; seconds and bytes."""
 
     costs: StageCosts
-    """One row."""
+    """One row, or one for each pipeline rank."""
     pp: int
     vpp: int
     schedule: Schedule
     microbatches: int
     num_layers: int
     allowed: Bools
-    """(S, P): the policies each stage may use."""
-
-    @classmethod
-    def uniform(
-        cls,
-        costs: StageCosts,
-        *,
-        pp: int,
-        vpp: int,
-        schedule: int | Schedule,
-        microbatches: int,
-        num_layers: int,
-        allowed_P: Bools,
-    ) -> Leaf:
-        """A leaf whose stages may all use the same policies."""
-        return cls(
-            costs=costs,
-            pp=pp,
-            vpp=vpp,
-            schedule=SCHEDULES[schedule] if isinstance(schedule, int) else schedule,
-            microbatches=microbatches,
-            num_layers=num_layers,
-            allowed=np.broadcast_to(allowed_P, (pp * vpp, len(allowed_P))),
-        )
+    """(P,): the policies the blocks may use."""
+    recompute: tuple[str, ...] | None = None
+    """The mix of each virtual stage where it is given, not chosen."""
 
     @property
     def num_stages(self) -> int:
@@ -92,7 +92,8 @@ class Leaf:
     def sizes(self) -> range:
         """Blocks one virtual stage may hold."""
         low, high = stage_sizes(self.num_layers, self.pp, self.vpp)
-        return range(low, high + 1)
+        named = max((named_blocks(mix) for mix in self.recompute or ()), default=0)
+        return range(max(low, named), high + 1)
 
     @cached_property
     def timeline(self) -> schedules.Timeline:
@@ -108,85 +109,108 @@ class Leaf:
         """For each rank (K, C): live microbatches of its chunks at the moments that can be its peak."""
         return schedules.live_profiles(self._table)
 
+    @cached_property
+    def rank_of_stage(self) -> Ints:
+        """(S,): virtual stage k is chunk k div pp of rank k mod pp."""
+        return np.arange(self.num_stages) % self.pp
+
+    @cached_property
+    def stage_of(self) -> Ints:
+        """(C, R): the virtual stage that is each chunk of each rank."""
+        return np.argsort(self.rank_of_stage, kind="stable").reshape(self.pp, self.vpp).T
+
     def cost(self, name: str) -> float:
-        """One scalar column."""
+        """One column that is the same for the whole pipeline."""
         return float(getattr(self.costs, name)[0])
 
-    def policy_cost(self, name: str) -> Floats:
-        """(P,): one column with a value for each policy."""
-        row: Floats = getattr(self.costs, name)[0]
-        return row
+    def by_rank(self, name: str) -> Floats:
+        """(R,) or (R, P): one column on each rank."""
+        column: Floats = getattr(self.costs, name)
+        return np.broadcast_to(column, (self.pp, *column.shape[1:]))
+
+    def by_stage(self, name: str) -> Floats:
+        """(S,) or (S, P): one column on each virtual stage."""
+        return self.by_rank(name)[self.rank_of_stage]
 
     def at_ends(self, first: str, last: str) -> Floats:
         """(S,): one cost on the first virtual stage, another on the last, nothing between."""
         extra_S = np.zeros(self.num_stages)
-        extra_S[0] += self.cost(first)
-        extra_S[-1] += self.cost(last)
+        extra_S[0] += self.by_stage(first)[0]
+        extra_S[-1] += self.by_stage(last)[-1]
         return extra_S
 
     @cached_property
     def fixed_forward(self) -> Floats:
         """(S,): a forward pass without its blocks."""
-        return self.cost("stage_forward") + self.at_ends("embedding_forward", "head_forward")
+        return self.by_stage("stage_forward") + self.at_ends("embedding_forward", "head_forward")
 
     @cached_property
     def fixed_backward(self) -> Floats:
         """(S,): a backward pass without its blocks."""
-        return self.cost("stage_backward") + self.at_ends("embedding_backward", "head_backward")
+        return self.by_stage("stage_backward") + self.at_ends("embedding_backward", "head_backward")
 
-    def forward(self, layers_S: Ints) -> Floats:
+    def forward(self, blocks_SP: Ints) -> Floats:
         """(..., S): seconds of one forward pass."""
-        return self.fixed_forward + layers_S * self.cost("layer_forward")
+        seconds_S: Floats = self.fixed_forward + blocks_SP.sum(axis=-1) * self.by_stage("layer_forward")
+        return seconds_S
 
-    def backward(self, layers_S: Ints, policies_S: Ints) -> Floats:
+    def backward(self, blocks_SP: Ints) -> Floats:
         """(..., S): seconds of one backward pass with what it recomputes."""
-        return self.fixed_backward + layers_S * self.policy_cost("layer_backward")[policies_S]
+        own_S: Floats = (blocks_SP * self.by_stage("layer_backward")).sum(axis=-1)
+        return self.fixed_backward + own_S
 
-    def sum_by_rank(self, value_S: Floats) -> Floats:
+    @property
+    def no_blocks(self) -> Ints:
+        """(S, P) zeros: for what a stage costs without blocks."""
+        return np.zeros((self.num_stages, len(self.allowed)), dtype=np.int64)
+
+    def sum_by_rank(self, value_S: Floats | Ints) -> Floats:
         """(..., S) → (..., R): sum over the chunks of each rank."""
-        total_R: Floats = value_S.reshape(*value_S.shape[:-1], self.vpp, self.pp).sum(axis=-2)
+        total_R: Floats = value_S[..., self.stage_of].sum(axis=-2, dtype=np.float64)
         return total_R
 
-    def per_rank(self, name: str, layers_S: Ints) -> Floats:
+    def per_rank(self, name: str, blocks_SP: Ints) -> Floats:
         """(..., R): `sync` or `optimizer` seconds of each rank."""
-        fixed_R = self.cost(f"rank_{name}") + self.sum_by_rank(
-            self.at_ends(f"embedding_{name}", f"head_{name}")
-        )
-        return fixed_R + self.cost(f"layer_{name}") * self.sum_by_rank(layers_S.astype(np.float64))
+        ends_R = self.sum_by_rank(self.at_ends(f"embedding_{name}", f"head_{name}"))
+        own_R: Floats = self.by_rank(f"layer_{name}") * self.sum_by_rank(blocks_SP.sum(axis=-1))
+        return self.by_rank(f"rank_{name}") + ends_R + own_R
 
-    def step_seconds(self, layers_S: Ints, policies_S: Ints) -> Floats:
+    def step_seconds(self, blocks_SP: Ints) -> Floats:
         """(...,): the exact step time."""
-        ends_R = self.timeline.rank_ends(
-            self.forward(layers_S), self.backward(layers_S, policies_S), self.cost("p2p")
-        )
-        last = (ends_R + self.per_rank("sync", layers_S)).max(axis=-1)
-        step: Floats = last + self.per_rank("optimizer", layers_S).max(axis=-1) + self.cost("step_overhead")
+        ends_R = self.timeline.rank_ends(self.forward(blocks_SP), self.backward(blocks_SP), self.cost("p2p"))
+        last = (ends_R + self.per_rank("sync", blocks_SP)).max(axis=-1)
+        step: Floats = last + self.per_rank("optimizer", blocks_SP).max(axis=-1) + self.overhead
         return step
 
-    def busy_seconds(self, layers_S: Ints, policies_S: Ints) -> Floats:
+    @cached_property
+    def overhead(self) -> float:
+        """What a step takes besides: the slowest rank's."""
+        return float(self.costs.step_overhead.max())
+
+    def busy_seconds(self, blocks_SP: Ints) -> Floats:
         """(...,): a lower bound: some rank does all its work between its first and its last microbatch's way."""
-        stage_S = self.forward(layers_S) + self.backward(layers_S, policies_S)
+        stage_S = self.forward(blocks_SP) + self.backward(blocks_SP)
         first_R = stage_S[..., : self.pp] + 2 * self.cost("p2p")
         way_R = np.cumsum(first_R, axis=-1) - first_R
         busy = (way_R + self.microbatches * self.sum_by_rank(stage_S)).max(axis=-1)
-        tail = self.per_rank("sync", layers_S)[..., 0] + self.per_rank("optimizer", layers_S).max(axis=-1)
-        total: Floats = busy + tail + self.cost("step_overhead")
+        tail = self.per_rank("sync", blocks_SP)[..., 0] + self.per_rank("optimizer", blocks_SP).max(axis=-1)
+        total: Floats = busy + tail + self.overhead
         return total
 
-    def critical_path(self, layers_S: Ints, policies_S: Ints) -> schedules.CriticalPath:
+    def critical_path(self, blocks_SP: Ints) -> schedules.CriticalPath:
         """The path, with the tail of its rank, that decides the step time of one placement."""
         return self.timeline.critical_path(
-            self.forward(layers_S),
-            self.backward(layers_S, policies_S),
+            self.forward(blocks_SP),
+            self.backward(blocks_SP),
             self.cost("p2p"),
-            self.per_rank("sync", layers_S),
+            self.per_rank("sync", blocks_SP),
         )
 
-    def rank_bytes(self, layers_S: Ints, policies_S: Ints) -> Floats:
+    def rank_bytes(self, blocks_SP: Ints) -> Floats:
         """(..., R): the peak of each rank, in training or in the optimizer step."""
-        kept_S = layers_S * self.policy_cost("layer_activation")[policies_S]
+        kept_S = (blocks_SP * self.by_stage("layer_activation")).sum(axis=-1)
         kept_S = kept_S + self.at_ends("embedding_activation", "head_activation")
-        kept_CR = kept_S.reshape(*kept_S.shape[:-1], self.vpp, self.pp)
+        kept_CR = kept_S[..., self.stage_of]
         live_R = np.stack(
             [
                 (live_KC @ kept_CR[..., rank, None]).max(axis=(-2, -1))
@@ -194,39 +218,43 @@ class Leaf:
             ],
             axis=-1,
         )
-        working_S = self.policy_cost("working")[policies_S]
-        working_R = working_S.reshape(*working_S.shape[:-1], self.vpp, self.pp).max(axis=-2)
-        working_R = np.maximum(working_R, self._head_moment)
-        blocks_R = self.sum_by_rank(layers_S.astype(np.float64))
-        update_R = blocks_R * self.cost("layer_update")
-        update_R = update_R + self.sum_by_rank(self.at_ends("embedding_update", "head_update"))
-        peak: Floats = (
-            self.rank_static + blocks_R * self.cost("layer_static") + np.maximum(live_R + working_R, update_R)
-        )
+        working_S = np.where(blocks_SP > 0, self.by_stage("working"), 0.0).max(axis=-1)
+        working_R = np.maximum(working_S[..., self.stage_of].max(axis=-2), self.head_moment)
+        count_R = self.sum_by_rank(blocks_SP.sum(axis=-1))
+        held_R = self.rank_static + count_R * self.by_rank("layer_static")
+        update_R = self.rank_update + count_R * self.by_rank("layer_update")
+        peak: Floats = held_R + np.maximum(live_R + working_R, update_R)
         return peak
 
     @cached_property
     def rank_static(self) -> Floats:
         """(R,): bytes that are always there, without blocks."""
-        return self.cost("static") + self.sum_by_rank(self.at_ends("embedding_static", "head_static"))
+        return self.by_rank("static") + self.sum_by_rank(self.at_ends("embedding_static", "head_static"))
 
     @cached_property
-    def _head_moment(self) -> Floats:
+    def rank_update(self) -> Floats:
+        """(R,): what the optimizer step holds besides, without blocks."""
+        return self.sum_by_rank(self.at_ends("embedding_update", "head_update"))
+
+    @cached_property
+    def head_moment(self) -> Floats:
+        """(R,): held at once while the loss runs, on the rank that has it."""
         head_R = np.zeros(self.pp)
-        head_R[-1] = self.cost("head_moment")
+        last = self.rank_of_stage[-1]
+        head_R[last] = self.by_rank("head_moment")[last]
         return head_R
 
     @property
-    def memory_limit(self) -> float:
-        """Bytes a rank may use."""
-        return self.cost("memory_limit")
+    def memory_limit(self) -> Floats:
+        """(R,): bytes a rank may use."""
+        return self.by_rank("memory_limit")
 
-    def fits(self, layers_S: Ints, policies_S: Ints) -> Bools:
-        """(...,): every rank stays within the limit."""
-        within_R: Bools = self.rank_bytes(layers_S, policies_S) <= self.memory_limit
+    def fits(self, blocks_SP: Ints) -> Bools:
+        """(...,): every rank stays within its limit."""
+        within_R: Bools = self.rank_bytes(blocks_SP) <= self.memory_limit
         within: Bools = np.asarray(within_R.all(axis=-1))
         return within
 
     def price(self, placement: Placement) -> float:
         """Step time of one placement, seconds."""
-        return float(self.step_seconds(np.array(placement.layers), np.array(placement.policies)))
+        return float(self.step_seconds(placement.table))

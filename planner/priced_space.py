@@ -10,7 +10,8 @@ from cost_models.costs import stage_costs
 from cost_models.errors import InfeasibleError
 from cost_models.question import Question
 from cost_models.specs.columns import Ints, LayoutColumns
-from cost_models.specs.layout import RECOMPUTE_POLICIES, SCHEDULES, Recompute
+from cost_models.specs.layout import SCHEDULES
+from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.stage_costs import StageCosts
 from planner.group import Group
 from planner.legality import Bools
@@ -58,14 +59,14 @@ class PricedSpace:
 
     def leaf(self, row: int) -> Leaf:
         """One layout, to be placed."""
-        return Leaf.uniform(
-            self.costs.rows(slice(row, row + 1)),
+        return Leaf(
+            costs=self.costs.rows(slice(row, row + 1)),
             pp=int(self.columns.pp[row]),
             vpp=int(self.columns.vpp[row]),
-            schedule=int(self.columns.schedule[row]),
+            schedule=SCHEDULES[int(self.columns.schedule[row])],
             microbatches=int(self.microbatches[row]),
             num_layers=self.num_layers,
-            allowed_P=self.allowed,
+            allowed=self.allowed,
         )
 
 

@@ -21,9 +21,10 @@ from cost_models.estimating import estimate
 from cost_models.question import Question
 from cost_models.schedules import CriticalPath
 from cost_models.specs.columns import Ints, LayoutColumns
-from cost_models.specs.layout import RECOMPUTE_POLICIES, Layout
+from cost_models.specs.layout import Layout
+from cost_models.specs.recompute import RECOMPUTE_POLICIES, policies_in
 from planner.bounds import capacity_bounds, quick_bounds
-from planner.chunks import best_pattern
+from planner.chunks import best_pattern, chunk_sizes
 from planner.heuristics import THOROUGH, good_placement
 from planner.ilp.solution import Solution
 from planner.ilp.stages import solve_stages
@@ -106,10 +107,9 @@ def place(question: Question, layout: Layout) -> Layout:
     if layout.layers:
         return layout
     if layout.vpp > 1:
-        each = question.model.num_layers // layout.num_stages
-        return layout.model_copy(update={"layers": (each,) * layout.num_stages})
+        return _best_sizes(question, layout)
     costs = stage_costs(question, LayoutColumns.of([layout]))
-    policies = np.array([RECOMPUTE_POLICIES.index(policy) for policy in layout.stage_recompute])
+    named = {policy for mix in layout.stage_recompute for policy in policies_in(mix)}
     solution: Solution | None = None
     for row in (costs, replace(costs, memory_limit=np.full(1, math.inf))):
         leaf = Leaf(
@@ -119,7 +119,8 @@ def place(question: Question, layout: Layout) -> Layout:
             schedule=layout.schedule,
             microbatches=layout.microbatches(question.training.global_batch),
             num_layers=question.model.num_layers,
-            allowed=policies[:, None] == np.arange(len(RECOMPUTE_POLICIES)),
+            allowed=np.array([policy in named for policy in RECOMPUTE_POLICIES]),
+            recompute=layout.stage_recompute,
         )
         solution = solve_stages(leaf, incumbent=good_placement(leaf))
         if solution.placement is not None:
@@ -127,6 +128,13 @@ def place(question: Question, layout: Layout) -> Layout:
     assert solution is not None
     assert solution.placement is not None, "without a memory limit every legal layout has a placement"
     return layout.model_copy(update={"layers": solution.placement.layers})
+
+
+def _best_sizes(question: Question, layout: Layout) -> Layout:
+    """The fastest of the sizes that the search covers for several chunks a rank; the first where they are equal."""
+    sizes = chunk_sizes(question.model.num_layers, layout.num_stages).tolist()
+    placed = [layout.model_copy(update={"layers": tuple(layers)}) for layers in sizes]
+    return min((estimate(question, one) for one in placed), key=lambda priced: priced.step_seconds).layout
 
 
 @dataclass
@@ -274,7 +282,7 @@ def _estimate(question: Question, space: PricedSpace, row: int, placement: Place
     layout = space.columns.layout(row).model_copy(
         update={
             "layers": placement.layers,
-            "recompute": tuple(RECOMPUTE_POLICIES[policy] for policy in placement.policies),
+            "recompute": placement.recompute,
         }
     )
     priced = estimate(question, Layout(**layout.model_dump()))

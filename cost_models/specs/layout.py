@@ -13,10 +13,7 @@ from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.specs.base import PositiveInt, Spec
 from cost_models.specs.complaints import complaint
 from cost_models.specs.documents import show_key
-
-Recompute = Literal["none", "selective", "full"]
-RECOMPUTE_POLICIES: tuple[Recompute, ...] = get_args(Recompute)
-"""What is dropped in the forward pass and recomputed in backward: nothing, the attention core, whole blocks."""
+from cost_models.specs.recompute import StageRecompute
 
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
@@ -53,8 +50,8 @@ class Layout(Spec):
     """Megatron sequence parallelism: the regions outside tensor parallelism are split along the sequence."""
     schedule: Schedule = "1f1b"
     """Pipeline schedule; `interleaved` exactly when vpp > 1."""
-    recompute: tuple[Recompute, ...] = ("none",)
-    """One policy for all virtual stages, or one for each in model order."""
+    recompute: tuple[StageRecompute, ...] = ("none",)
+    """One policy or mix of policies for all virtual stages, or one for each in model order."""
     layers: tuple[int, ...] = ()
     """Blocks of each virtual stage in model order (pp × vpp entries), or empty: not placed yet."""
 
@@ -110,8 +107,8 @@ class Layout(Spec):
         return self.pp * self.vpp
 
     @property
-    def stage_recompute(self) -> tuple[Recompute, ...]:
-        """The policy of each virtual stage."""
+    def stage_recompute(self) -> tuple[str, ...]:
+        """The policy or mix of each virtual stage."""
         return self.recompute * self.num_stages if len(self.recompute) == 1 else self.recompute
 
     def microbatches(self, global_batch: int) -> int:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from cost_models.specs.base import Name, Spec
 from cost_models.specs.cluster import AttentionKernel
-from cost_models.specs.layout import Recompute
+from cost_models.specs.recompute import Recompute
 from cost_models.specs.training import StateDtype
 from cost_models.units import Bytes
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from cost_models.specs.base import GpuCount, PositiveInt, Spec
 from cost_models.specs.cluster import Precision
-from cost_models.specs.layout import RECOMPUTE_POLICIES, Recompute
+from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
 
 StateDtype = Literal["fp32", "bf16"]
 STATE_BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cost_models.specs.cluster import ClusterSpec, Precision
-from cost_models.specs.layout import Recompute
+from cost_models.specs.recompute import Recompute
 from cost_models.specs.stack import STORES_SCORES, StackSpec
 from cost_models.validation.notes import Notes
 from cost_models.validation.rows import Row

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cost_models.specs.layout import Layout, Recompute
+from cost_models.specs.layout import Layout
+from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute, blocks_by_policy
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.workload.parameters import padded_vocabulary
@@ -96,8 +97,9 @@ def recomputed_flops(model: TransformerSpec, training: TrainingSpec, layout: Lay
     """FLOPs that a placed layout spends again in the backward pass of one step."""
     one = forward_flops(model, training.sequence_length, layout.tp)
     per_policy: dict[Recompute, float] = {"none": 0.0, "selective": one.block_attention, "full": one.block}
-    placed = zip(layout.layers, layout.stage_recompute, strict=True)
-    return training.global_batch * sum(layers * per_policy[policy] for layers, policy in placed)
+    blocks_P = blocks_by_policy(layout.layers, layout.stage_recompute).sum(axis=0).tolist()
+    again = zip(RECOMPUTE_POLICIES, blocks_P, strict=True)
+    return float(training.global_batch * sum(blocks * per_policy[policy] for policy, blocks in again))
 
 
 def utilisation(flops: float, step_seconds: float, num_gpus: int, peak: float) -> float:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from cost_models.specs.layout import Recompute
+from cost_models.specs.recompute import policy_of_blocks
 from executor.models.transformer import Block, Transformer
 
 
-def recompute_activations(model: Transformer, policy: Recompute) -> None:
-    """Wrap the slice's blocks in place.
+def recompute_activations(model: Transformer, recompute: str) -> None:
+    """Wrap the slice's blocks in place, as its policy or mix of policies says.
 
     `selective` wraps the attention submodule: what is kept is its input. `full` wraps the block.
     """
-    for name, block in model.blocks.items():
+    policies = policy_of_blocks(len(model.blocks), recompute)
+    for (name, block), policy in zip(list(model.blocks.items()), policies, strict=True):
         if policy == "full":
             model.blocks[name] = checkpoint_wrapper(block)
         elif policy == "selective":

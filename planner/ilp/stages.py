@@ -1,6 +1,6 @@
 """Blocks to stages with recompute, exactly: an integer program over known paths, with new paths added as cuts.
 
-    x[k, n]   1 if stage k holds n blocks, under the fastest recompute policy with which they fit in its memory
+    x[k, n]   1 if stage k holds n blocks, under the fastest mix of recompute policies with which they fit there
     M         end of the last action plus synchronisation, over all ranks    (in units of the time to beat)
     O         longest optimizer step of any rank                             (in units of the time to beat)
 
@@ -8,7 +8,7 @@
     subject to   each stage has one size, all layers are placed,
                  the step is no shorter than each known path, the optimizer step no shorter than any rank's
 
-With one stage a rank, memory is each stage's own affair: it decides which x exist and under which policy.
+With one stage a rank, memory is each stage's own affair: it decides which x exist and under which mix.
 
 The step time of a placement is the longest path through its timeline. The program knows some paths, so its optimum is a
 lower bound; the timeline prices the solution exactly and, where it takes longer, its critical path is one path more
@@ -28,9 +28,9 @@ import pulp
 from cost_models.schedules import CriticalPath
 from planner.bounds import rank_sizes
 from planner.group import group_of
-from planner.heuristics import rank_seconds
 from planner.ilp.solution import Solution, Status
 from planner.ilp.solvers import SolverName, available_solver, is_infeasible, is_proven, make_solver
+from planner.mixes import fastest_mixes
 from planner.paths import known_paths, window_paths
 from planner.placement import TOLERANCE, Floats, Leaf, Placement
 
@@ -44,7 +44,8 @@ class Column:
 
     stage: int
     layers: int
-    policy: int
+    blocks: tuple[int, ...]
+    """(P,): under each recompute policy."""
 
 
 @dataclass
@@ -105,7 +106,7 @@ def solve_stages(
             best, best_seconds = placement, seconds
         if min(best_seconds, cut_off) <= bound * (1 + TOLERANCE):
             break
-        critical.append(leaf.critical_path(np.array(placement.layers), np.array(placement.policies)))
+        critical.append(leaf.critical_path(placement.table))
         for path in [critical[-1], *violated_paths(program, placement)]:
             step_is_no_shorter_than_path(program, path)
     if status is None:
@@ -133,16 +134,16 @@ def useful_columns(leaf: Leaf, target: float) -> list[Column] | None:
 
     Left out is what overflows its rank, and what the bounds say takes, or leaves to the others, too much.
     """
-    seconds_BR, policy_BR = rank_seconds(leaf)
+    seconds_BR, blocks_BRP = fastest_mixes(leaf)
     useful_BR = np.isfinite(seconds_BR)
-    if math.isfinite(target):
+    if math.isfinite(target) and len(leaf.costs) == 1:
         least_NR, most_NR = rank_sizes(group_of(leaf), np.array([target * (1 + TOLERANCE)]))
         size_B1 = np.array(leaf.sizes)[:, None]
         useful_BR &= (size_B1 >= least_NR) & (size_B1 <= most_NR)
     if not useful_BR.any(axis=0).all():
         return None
     return [
-        Column(rank, leaf.sizes.start + size, int(policy_BR[size, rank]))
+        Column(rank, leaf.sizes.start + size, tuple(blocks_BRP[size, rank].tolist()))
         for rank in range(leaf.pp)
         for size in np.flatnonzero(useful_BR[:, rank]).tolist()
     ]
@@ -159,8 +160,7 @@ def build_program(
     program = StageProgram(leaf, columns, scale, problem, x, M, O, [*met_paths, *window_paths(leaf)])
     problem += M + O, "step_seconds"
     if math.isfinite(target):
-        overhead = leaf.cost("step_overhead")
-        limit = (target * (1 + TOLERANCE) - overhead) / scale
+        limit = (target * (1 + TOLERANCE) - leaf.overhead) / scale
         problem += (M + O <= limit), "better_than_known"  # noqa: SIM300
     each_stage_has_one_size(program)
     all_layers_are_placed(program)
@@ -191,10 +191,10 @@ def all_layers_are_placed(program: StageProgram) -> None:
 def optimizer_step_is_no_shorter_than_any(program: StageProgram) -> None:
     """O ≥ the optimizer step of every rank."""
     leaf = program.leaf
-    fixed_R = leaf.per_rank("optimizer", np.zeros(leaf.num_stages, dtype=np.int64)) / program.scale_seconds
-    each = leaf.cost("layer_optimizer") / program.scale_seconds
+    fixed_R = leaf.per_rank("optimizer", leaf.no_blocks) / program.scale_seconds
+    each_R = leaf.by_rank("layer_optimizer") / program.scale_seconds
     for rank in range(leaf.pp):
-        blocks = [(i, each * column.layers) for i, column in _columns_of(program, rank)]
+        blocks = [(i, float(each_R[rank]) * column.layers) for i, column in _columns_of(program, rank)]
         program.problem += program.O - _sum(program, blocks) >= float(fixed_R[rank]), f"optimizer_{rank}"
 
 
@@ -210,33 +210,32 @@ def step_is_no_shorter_than_path(program: StageProgram, path: CriticalPath) -> N
 def _path_seconds(program: StageProgram, path: CriticalPath) -> tuple[float, Floats]:
     """What the path takes in any case, and what each column adds to it."""
     leaf = program.leaf
-    nothing_S = np.zeros(leaf.num_stages, dtype=np.int64)
     fixed = (
         path.forward_counts @ leaf.fixed_forward
         + path.backward_counts @ leaf.fixed_backward
         + path.p2p_count * leaf.cost("p2p")
-        + leaf.per_rank("sync", nothing_S)[path.rank]
+        + leaf.per_rank("sync", leaf.no_blocks)[path.rank]
     )
     stage, size = (np.array([getattr(c, name) for c in program.columns]) for name in ("stage", "layers"))
-    policy = np.array([c.policy for c in program.columns])
-    each = path.forward_counts[stage] * leaf.cost("layer_forward")
-    each = each + path.backward_counts[stage] * leaf.policy_cost("layer_backward")[policy]
-    each = each + (stage == path.rank) * leaf.cost("layer_sync")
-    return float(fixed), size * each
+    blocks = np.array([c.blocks for c in program.columns])
+    each = path.forward_counts[stage] * leaf.by_stage("layer_forward")[stage]
+    each = each + (stage == path.rank) * leaf.by_stage("layer_sync")[stage]
+    backward = (blocks * leaf.by_stage("layer_backward")[stage]).sum(axis=-1)
+    return float(fixed), size * each + path.backward_counts[stage] * backward
 
 
 def chosen(program: StageProgram) -> Placement:
     """The placement the solver chose."""
     picked = {c.stage: c for c, x in zip(program.columns, program.x, strict=True) if (x.value() or 0.0) > 0.5}
     stages = [picked[stage] for stage in range(program.leaf.num_stages)]
-    return Placement(tuple(c.layers for c in stages), tuple(c.policy for c in stages))
+    return Placement(tuple(c.blocks for c in stages))
 
 
 def modelled_seconds(program: StageProgram, placement: Placement) -> float:
     """The step time the program's paths give this placement, in full precision."""
-    leaf, layers_S = program.leaf, np.array(placement.layers)
+    leaf = program.leaf
     longest = _lengths(leaf, program.paths, placement).max()
-    return float(longest + leaf.per_rank("optimizer", layers_S).max() + leaf.cost("step_overhead"))
+    return float(longest + leaf.per_rank("optimizer", placement.table).max() + leaf.overhead)
 
 
 def violated_paths(program: StageProgram, placement: Placement) -> list[CriticalPath]:
@@ -254,11 +253,11 @@ def violated_paths(program: StageProgram, placement: Placement) -> list[Critical
 
 def _lengths(leaf: Leaf, paths: list[CriticalPath], placement: Placement) -> Floats:
     """Seconds of some paths, each with the synchronisation of the rank it ends on."""
-    layers_S, policies_S = np.array(placement.layers), np.array(placement.policies)
-    forward = np.stack([path.forward_counts for path in paths]) @ leaf.forward(layers_S)
-    backward = np.stack([path.backward_counts for path in paths]) @ leaf.backward(layers_S, policies_S)
+    blocks_SP = placement.table
+    forward = np.stack([path.forward_counts for path in paths]) @ leaf.forward(blocks_SP)
+    backward = np.stack([path.backward_counts for path in paths]) @ leaf.backward(blocks_SP)
     transfers = np.array([path.p2p_count for path in paths]) * leaf.cost("p2p")
-    tails: Floats = leaf.per_rank("sync", layers_S)[[path.rank for path in paths]]
+    tails: Floats = leaf.per_rank("sync", blocks_SP)[[path.rank for path in paths]]
     return forward + backward + transfers + tails
 
 

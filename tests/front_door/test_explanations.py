@@ -12,8 +12,9 @@ from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import RECOMPUTE_POLICIES, parse_layout
+from cost_models.specs.layout import parse_layout
 from cost_models.specs.loading import resolve_cluster, resolve_model, resolve_training
+from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from planner.balanced import balanced_prices, even_layers
 from planner.compare import compare, difference
 from planner.explain import binding, rivalry, ties, why_not

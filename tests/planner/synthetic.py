@@ -6,9 +6,9 @@ from itertools import product
 
 import numpy as np
 
-from cost_models.specs.layout import RECOMPUTE_POLICIES
+from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from cost_models.stage_costs import StageCosts
-from planner.placement import Leaf, Placement
+from planner.placement import Leaf
 
 POLICIES = len(RECOMPUTE_POLICIES)
 
@@ -79,6 +79,8 @@ SHAPES = [
     ("interleaved", 2, 4, 3, 8),
     ("interleaved", 3, 2, 6, 6),
     ("interleaved", 2, 3, 4, 12),
+    ("interleaved", 2, 2, 4, 7),
+    ("interleaved", 3, 2, 6, 8),
 ]
 """(schedule, pp, vpp, microbatches, blocks)."""
 
@@ -89,34 +91,67 @@ def random_leaf(seed: int) -> Leaf:
     schedule, pp, vpp, microbatches, layers = SHAPES[rng.integers(len(SHAPES))]
     allowed = rng.random(POLICIES) < 0.7
     allowed[rng.integers(POLICIES)] = True
-    return Leaf.uniform(
-        random_costs(rng, tightness=rng.uniform(0.5, 2.5)),
+    return Leaf(
+        costs=random_costs(rng, tightness=rng.uniform(0.5, 2.5)),
         pp=pp,
         vpp=vpp,
         schedule=schedule,
         microbatches=microbatches,
         num_layers=layers,
-        allowed_P=allowed,
+        allowed=allowed,
     )
 
 
-def every_placement(leaf: Leaf) -> list[Placement]:
-    """All sizes and policies the search covers, whether or not they fit."""
-    policies = [np.flatnonzero(leaf.allowed[stage]).tolist() for stage in range(leaf.num_stages)]
+def _stage_options(blocks: int, allowed: np.ndarray) -> list[tuple[int, ...]]:
+    """Every way to have so many blocks under the allowed policies."""
+    return [
+        counts
+        for counts in product(range(blocks + 1), repeat=POLICIES)
+        if sum(counts) == blocks
+        and not any(count and not fine for count, fine in zip(counts, allowed, strict=True))
+    ]
+
+
+def _first_blocks(sizes: tuple[int, ...], full: int, selective: int, weakest: int) -> list[tuple[int, ...]]:
+    """One rank's chunks when its first blocks are recomputed in full, the next ones selectively."""
+    order = [2] * full + [1] * selective + [weakest] * sum(sizes)
+    chunks, start = [], 0
+    for size in sizes:
+        own = order[start : start + size]
+        chunks.append(tuple(own.count(policy) for policy in range(POLICIES)))
+        start += size
+    return chunks
+
+
+def every_placement(leaf: Leaf) -> np.ndarray:
+    """(K, S, P): all placements the search covers, whether or not they fit."""
     if leaf.vpp == 1:
         sizes = [s for s in product(leaf.sizes, repeat=leaf.pp) if sum(s) == leaf.num_layers]
-        return [Placement(tuple(s), tuple(p)) for s in sizes for p in product(*policies)]
-    equal = (leaf.num_layers // leaf.num_stages,) * leaf.num_stages
-    patterns = [p for p in product(policies[0], repeat=leaf.vpp) if list(p) == sorted(p, reverse=True)]
-    return [Placement(equal, tuple(np.repeat(p, leaf.pp).tolist())) for p in patterns]
+        return np.array([p for s in sizes for p in product(*(_stage_options(n, leaf.allowed) for n in s))])
+    size, larger = divmod(leaf.num_layers, leaf.num_stages)
+    smaller = (leaf.num_stages - larger) % leaf.num_stages
+    weakest = int(np.flatnonzero(leaf.allowed)[0])
+    strong = [p for p in np.flatnonzero(leaf.allowed).tolist() if p != weakest]
+    found = []
+    for first in range(smaller + 1):
+        ends = (first, smaller - first)
+        own = [
+            size + bool(larger) - (s < ends[0] or s >= leaf.num_stages - ends[1])
+            for s in range(leaf.num_stages)
+        ]
+        most = max(sum(own[r :: leaf.pp]) for r in range(leaf.pp))
+        for full, selective in product(range(most + 1), repeat=2):
+            if full + selective > most or (full and 2 not in strong) or (selective and 1 not in strong):
+                continue
+            stages: list[tuple[int, ...]] = [()] * leaf.num_stages
+            for rank in range(leaf.pp):
+                stages[rank :: leaf.pp] = _first_blocks(tuple(own[rank :: leaf.pp]), full, selective, weakest)
+            found.append(stages)
+    return np.array(found)
 
 
 def exhaustive_best(leaf: Leaf) -> float:
     """Least step time of all placements that fit; infinite where none does."""
-    placements = every_placement(leaf)
-    layers_KS = np.array([placement.layers for placement in placements])
-    policies_KS = np.array([placement.policies for placement in placements])
-    fits_K = leaf.fits(layers_KS, policies_KS)
-    if not fits_K.any():
-        return float("inf")
-    return float(leaf.step_seconds(layers_KS[fits_K], policies_KS[fits_K]).min())
+    blocks_KSP = every_placement(leaf)
+    fitting = blocks_KSP[leaf.fits(blocks_KSP)]
+    return float(leaf.step_seconds(fitting).min()) if len(fitting) else float("inf")

@@ -85,7 +85,7 @@ def test_the_memory_bound_looks_at_a_moment_the_schedule_has(
         schedule=schedule,
         microbatches=np.array([m]),
         num_layers=pp * vpp,
-        allowed=leaf.allowed[0],
+        allowed=leaf.allowed,
     )
     for rank, live in enumerate(schedules.live_profiles(schedules.build(schedule, pp, vpp, m))):
         assert (live >= group.live[0, rank]).all(axis=1).any()
@@ -94,8 +94,8 @@ def test_the_memory_bound_looks_at_a_moment_the_schedule_has(
 def test_a_layout_without_memory_has_no_finite_bound() -> None:
     leaf = random_leaf(3)
     costs = leaf.costs.rows(slice(0, 1))
-    starved = Leaf.uniform(
-        type(costs)(
+    starved = Leaf(
+        costs=type(costs)(
             **{
                 name: (np.array([1e-3]) if name == "memory_limit" else getattr(costs, name))
                 for name in costs.__slots__
@@ -106,6 +106,6 @@ def test_a_layout_without_memory_has_no_finite_bound() -> None:
         schedule=leaf.schedule,
         microbatches=leaf.microbatches,
         num_layers=leaf.num_layers,
-        allowed_P=leaf.allowed[0],
+        allowed=leaf.allowed,
     )
     assert math.isinf(capacity_bounds(group_of(starved))[0])

@@ -39,14 +39,14 @@ def test_the_exact_placement_is_the_best_of_all(seed: int) -> None:
         assert solution.gap == 0
         assert same(leaf.price(solution.placement), solution.objective)
         assert sum(solution.placement.layers) == leaf.num_layers
-        assert leaf.fits(np.array(solution.placement.layers), np.array(solution.placement.policies))
+        assert leaf.fits(solution.placement.table)
 
 
 def uneven_leaf(pp: int = 4, layers: int = 10, microbatches: int = 9, seed: int = 5) -> Leaf:
     """A leaf that takes several rounds: blocks do not divide, the head is heavy."""
     costs = random_costs(np.random.default_rng(seed), tightness=0.3)
-    return Leaf.uniform(
-        costs, pp=pp, vpp=1, schedule="1f1b", microbatches=microbatches, num_layers=layers, allowed_P=ALL
+    return Leaf(
+        costs=costs, pp=pp, vpp=1, schedule="1f1b", microbatches=microbatches, num_layers=layers, allowed=ALL
     )
 
 
@@ -100,9 +100,8 @@ def test_a_good_placement_is_a_placement(seed: int) -> None:
         if found is None:
             assert math.isinf(exhaustive_best(leaf))
             return
-        layers, policies = np.array(found[0].layers), np.array(found[0].policies)
-        assert layers.sum() == leaf.num_layers
-        assert leaf.fits(layers, policies)
+        assert sum(found[0].layers) == leaf.num_layers
+        assert leaf.fits(found[0].table)
         assert same(leaf.price(found[0]), found[1])
 
 
@@ -110,6 +109,6 @@ def test_a_good_placement_is_a_placement(seed: int) -> None:
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_busy_time_never_exceeds_the_step(seed: int) -> None:
     leaf = random_leaf(seed)
-    layers = np.full(leaf.num_stages, max(1, leaf.num_layers // leaf.num_stages))
-    policies = np.full(leaf.num_stages, np.flatnonzero(leaf.allowed[0])[0])
-    assert leaf.busy_seconds(layers, policies) <= leaf.step_seconds(layers, policies) * (1 + TOLERANCE)
+    blocks = np.zeros((leaf.num_stages, len(leaf.allowed)), dtype=np.int64)
+    blocks[:, np.flatnonzero(leaf.allowed)[0]] = max(1, leaf.num_layers // leaf.num_stages)
+    assert leaf.busy_seconds(blocks) <= leaf.step_seconds(blocks) * (1 + TOLERANCE)

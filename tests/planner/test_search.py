@@ -13,7 +13,7 @@ from cost_models.costs import stage_costs
 from cost_models.errors import InfeasibleError, InputError, RunError
 from cost_models.estimating import estimate
 from cost_models.question import Question
-from cost_models.specs.layout import parse_layout
+from cost_models.specs.layout import SCHEDULES, parse_layout
 from planner import search as search_module
 from planner.placement import TOLERANCE, Leaf
 from planner.search import SearchResult, place, search
@@ -34,14 +34,14 @@ def brute_force(question: Question) -> list[float]:
     costs = stage_costs(question, columns)
     best = [
         exhaustive_best(
-            Leaf.uniform(
-                costs.rows(slice(row, row + 1)),
+            Leaf(
+                costs=costs.rows(slice(row, row + 1)),
                 pp=int(columns.pp[row]),
                 vpp=int(columns.vpp[row]),
-                schedule=int(columns.schedule[row]),
+                schedule=SCHEDULES[columns.schedule[row]],
                 microbatches=columns.layout(row).microbatches(question.training.global_batch),
                 num_layers=question.model.num_layers,
-                allowed_P=costs.layer_backward[0] > 0,
+                allowed=costs.layer_backward[0] > 0,
             )
         )
         for row in range(len(columns))

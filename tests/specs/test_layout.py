@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from cost_models.errors import InputError
 from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import RECOMPUTE_POLICIES, Layout, parse_layout
+from cost_models.specs.layout import Layout, parse_layout
+from cost_models.specs.recompute import RECOMPUTE_POLICIES
 
 degrees = st.integers(1, 16)
 

@@ -1,0 +1,104 @@
+"""What a stage recomputes: one policy for all its blocks, or a mix with so many blocks under each.
+
+Written `full`, or `full:3` (three blocks in full, the others nothing), or `full:3/selective` (three in full, all others
+selectively). Blocks that recompute most come first in a stage, as in Megatron-LM's `--recompute-method block`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import AfterValidator
+
+from cost_models.errors import InputError
+
+Ints = npt.NDArray[np.int64]
+
+Recompute = Literal["none", "selective", "full"]
+RECOMPUTE_POLICIES: tuple[Recompute, ...] = get_args(Recompute)
+"""What is dropped in the forward pass and recomputed in backward: nothing, the attention core, whole blocks."""
+
+_PART = re.compile(rf"({'|'.join(RECOMPUTE_POLICIES)})(?::(\d{{1,6}}))?", re.ASCII)
+
+
+def _is_mix(text: str) -> str:
+    _parts(text)
+    return text
+
+
+StageRecompute = Annotated[str, AfterValidator(_is_mix)]
+"""A policy, or a mix of them."""
+
+
+def _parts(text: str) -> list[tuple[Recompute, int | None]]:
+    """The policies of a mix, each with its number of blocks; None: all that are left."""
+    found: list[tuple[Recompute, int | None]] = []
+    for word in text.split("/"):
+        match = _PART.fullmatch(word)
+        if match is None:
+            raise ValueError(
+                f"`{word}` is not {' / '.join(RECOMPUTE_POLICIES)}, or one with a count like `full:3`"
+            )
+        policy = RECOMPUTE_POLICIES[RECOMPUTE_POLICIES.index(match[1])]
+        if policy in [known for known, _ in found]:
+            raise ValueError(f"`{text}` names {policy} twice")
+        found.append((policy, None if match[2] is None else int(match[2])))
+    open_ended = [policy for policy, count in found if count is None]
+    if len(open_ended) > 1:
+        raise ValueError(f"`{text}` leaves the number of blocks open for {' and '.join(open_ended)}")
+    return found
+
+
+def policies_in(text: str) -> tuple[Recompute, ...]:
+    """The policies that a mix names, and `none` where it leaves blocks over."""
+    parts = _parts(text)
+    named = tuple(policy for policy, _ in parts)
+    return named if any(count is None for _, count in parts) or "none" in named else (*named, "none")
+
+
+def blocks_by_policy(layers: Sequence[int], recompute: Sequence[str]) -> Ints:
+    """(S, P): blocks of each stage under each policy, from its blocks and its mix.
+
+    Raises:
+        InputError: a mix names more blocks than its stage has.
+    """
+    counts_SP = np.zeros((len(layers), len(RECOMPUTE_POLICIES)), dtype=np.int64)
+    for stage, (blocks, text) in enumerate(zip(layers, recompute, strict=True)):
+        rest: Recompute = "none"
+        for policy, count in _parts(text):
+            if count is None:
+                rest = policy
+            counts_SP[stage, RECOMPUTE_POLICIES.index(policy)] += count or 0
+        left = blocks - int(counts_SP[stage].sum())
+        if left < 0:
+            raise InputError(f"recompute `{text}` names more blocks than the {blocks} of stage {stage}")
+        counts_SP[stage, RECOMPUTE_POLICIES.index(rest)] += left
+    return counts_SP
+
+
+def named_blocks(text: str) -> int:
+    """How many blocks a mix gives a count to."""
+    return sum(count or 0 for _, count in _parts(text))
+
+
+def mix_of(counts_P: Sequence[int]) -> str:
+    """The mix of a stage with so many blocks under each policy: `full:3/selective`, most recompute first."""
+    used = [(policy, count) for policy, count in zip(RECOMPUTE_POLICIES, counts_P, strict=True) if count][
+        ::-1
+    ]
+    if len(used) <= 1:
+        return used[0][0] if used else "none"
+    named = [f"{policy}:{count}" for policy, count in used[:-1]]
+    last = used[-1][0]
+    return "/".join(named if last == "none" else [*named, last])
+
+
+def policy_of_blocks(blocks: int, text: str) -> tuple[Recompute, ...]:
+    """The policy of each block of a stage, in model order: those that recompute most first."""
+    counts_P = blocks_by_policy((blocks,), (text,))[0].tolist()
+    ordered = zip(RECOMPUTE_POLICIES[::-1], counts_P[::-1], strict=True)
+    return tuple(policy for policy, count in ordered for _ in range(count))
