@@ -1,7 +1,7 @@
 """Schedules with several chunks a rank: the placements the search covers, few enough to price every one.
 
-Sizes: blocks as even as they divide. Where they do not, the smaller stages come first and last, in any split between
-the two ends: next to embedding and head, as trainers that count these as a layer place them.
+Sizes: equal stages, or one or two stages at the ends with a block less, next to embedding and head, as trainers place
+them that count these as a layer.
 
 Recompute: every rank recomputes so many of its blocks in full and so many selectively, the first ones in the order of
 its chunks. Earlier chunks keep more microbatches, so recomputing there spares most; ranks share the numbers because the
@@ -24,12 +24,23 @@ TIMED_TOGETHER = 16
 """Patterns whose timelines are evaluated at once, which takes little longer than one."""
 
 
+MOST_SMALLER = 2
+"""Stages that may have a block less than the others: one for the embedding and one for the head."""
+
+
+def goes_in_chunks(num_layers: int, stages: int) -> bool:
+    """Whether so many blocks make so many stages of the sizes that the search covers."""
+    return stages <= num_layers and -num_layers % stages <= MOST_SMALLER
+
+
 def chunk_sizes(num_layers: int, stages: int) -> Ints:
-    """(Z, S): the blocks of every virtual stage."""
+    """(Z, S): the blocks of every virtual stage; none where they do not divide as the search covers."""
     size, larger = divmod(num_layers, stages)
     if not larger:
         return np.full((1, stages), size)
     smaller, stage_S = stages - larger, np.arange(stages)
+    if smaller > MOST_SMALLER:
+        return np.empty((0, stages), dtype=np.int64)
     first_Z1 = np.arange(smaller + 1)[:, None]
     short_ZS = (stage_S < first_Z1) | (stage_S >= stages - (smaller - first_Z1))
     return size + 1 - short_ZS.astype(np.int64)

@@ -15,6 +15,7 @@ from cost_models.specs.columns import Ints, LayoutColumns
 from cost_models.specs.layout import SCHEDULES
 from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.specs.training import TrainingSpec
+from planner.chunks import goes_in_chunks
 from planner.legality import Bools, legal_rows
 
 SEARCHED_AXES = ("tp", "pp", "vpp", "dp", "mbs", "zero", "sp", "schedule")
@@ -182,8 +183,10 @@ def _candidates(question: Question, restrictions: Restrictions, tp: int, pp: int
     if training.global_batch % dp:
         return np.empty((0, len(AXES)), dtype=np.int64)
     one_chunk = [(1, SCHEDULES.index("1f1b"))] + ([(1, SCHEDULES.index("gpipe"))] if pp > 1 else [])
-    chunks = range(2, model.num_layers // pp + 1) if pp > 1 else ()
-    interleaved = [(vpp, SCHEDULES.index("interleaved")) for vpp in chunks]
+    chunks = [
+        vpp for vpp in range(2, model.num_layers // pp + 1) if goes_in_chunks(model.num_layers, pp * vpp)
+    ]
+    interleaved = [(vpp, SCHEDULES.index("interleaved")) for vpp in chunks if pp > 1]
     shapes = np.array(one_chunk + interleaved, dtype=np.int64)
     mbs = np.array(_divisors(training.global_batch // dp), dtype=np.int64)
     switches = np.array(
