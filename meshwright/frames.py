@@ -61,7 +61,7 @@ def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "rank": np.repeat(np.arange(layout.pp), table.stage.shape[1]),
-            "kind": np.where(table.is_backward, "B", "F").ravel(),
+            "kind": np.array(schedules.KINDS)[table.kind].ravel(),
             "chunk": table.chunk.ravel(),
             "microbatch": table.microbatch.ravel(),
             "start_seconds": start.ravel(),
