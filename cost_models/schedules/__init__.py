@@ -1,6 +1,7 @@
 """Pipeline schedules as action tables, and the timeline that prices them."""
 
 from cost_models.schedules.actions import IDLE, KINDS, Action, ActionTable
+from cost_models.schedules.halves import backward_halves
 from cost_models.schedules.liveness import live_profiles, pending_profiles
 from cost_models.schedules.registry import build, legal
 from cost_models.schedules.timeline import CriticalPath, Timeline, compile_timeline
@@ -20,6 +21,7 @@ __all__ = [
     "CriticalPath",
     "Timeline",
     "allowed_recompute",
+    "backward_halves",
     "build",
     "compile_timeline",
     "legal",

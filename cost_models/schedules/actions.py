@@ -75,7 +75,8 @@ class ActionTable:
     @property
     def is_backward(self) -> Bools:
         """(R, A): whole backward passes and their halves."""
-        return (self.kind != FORWARD) & (self.kind != IDLE)
+        backward_RA: Bools = (self.kind != FORWARD) & (self.kind != IDLE)
+        return backward_RA
 
     @property
     def chunk(self) -> Ints:

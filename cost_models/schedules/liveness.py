@@ -68,7 +68,8 @@ def _changes(table: ActionTable, by_kind: dict[int, int]) -> Ints:
     change_RA = np.zeros_like(table.kind)
     for kind, change in by_kind.items():
         change_RA[table.kind == kind] = change
-    return change_RA[..., None] * (table.chunk[..., None] == np.arange(table.vpp))
+    change_RAV: Ints = change_RA[..., None] * (table.chunk[..., None] == np.arange(table.vpp))
+    return change_RAV
 
 
 def _distinct(vectors_AV: Ints) -> Ints:

@@ -5,12 +5,32 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.specs.layout import RECOMPUTE_POLICIES, V_SHAPED, Recompute, Schedule
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.layout import RECOMPUTE_POLICIES, SCHEDULES, V_SHAPED, Recompute, Schedule
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 SPLIT_BACKWARD: frozenset[Schedule] = frozenset({"zero-bubble", "zbv", "dualpipev"})
 """Schedules that run the two halves of a backward pass, towards input and weights, at different times."""
+
+
+ALWAYS_SPLIT: frozenset[Schedule] = frozenset({"zero-bubble", "zbv"})
+"""Those of them that split every backward pass; DualPipeV does so in warm-up and cool-down only."""
+
+
+def always_split(columns: LayoutColumns) -> Bools:
+    """(N,): layouts whose schedule splits every backward pass."""
+    return _is_one_of(columns, ALWAYS_SPLIT)
+
+
+def v_shaped(columns: LayoutColumns) -> Bools:
+    """(N,): layouts whose first and last stage are on one rank of several."""
+    return _is_one_of(columns, V_SHAPED)
+
+
+def _is_one_of(columns: LayoutColumns, some: frozenset[Schedule]) -> Bools:
+    return np.isin(columns.schedule, [SCHEDULES.index(schedule) for schedule in sorted(some)])
 
 
 def rank_of_stage(schedule: Schedule, pp: int, vpp: int) -> Ints:

@@ -35,7 +35,8 @@ def zero_bubble(pp: int, vpp: int, microbatches: int) -> ActionTable:
     forward_RU = i_U + paired_RU + np.maximum(0, paired_RU - rank_R1)
 
     def input_place(j_RU: Ints) -> Ints:
-        return np.minimum(warm_up_R1 + j_RU + 1, units) + j_RU + np.maximum(0, j_RU - rank_R1)
+        place_RU: Ints = np.minimum(warm_up_R1 + j_RU + 1, units) + j_RU + np.maximum(0, j_RU - rank_R1)
+        return place_RU
 
     later_RU = i_U + rank_R1
     weight_RU = np.where(later_RU < units, input_place(later_RU) + 1, 2 * units + i_U)

@@ -30,15 +30,19 @@ def random_costs(rng: np.random.Generator, rows: int = 1, *, tightness: float = 
     full = blocks(0.05, 0.2)
     activation = np.stack([full + blocks(0.5, 1.5), full + blocks(0.2, 0.5), full], axis=1)
     working = np.stack([draw(0, 0.2), draw(0, 0.5), draw(0, 1.0)], axis=1)
+    head_backward = draw(0, 2.5)
     return StageCosts(
         layer_forward=forward,
         layer_backward=backward,
         embedding_forward=draw(0, 0.5),
         embedding_backward=draw(0, 0.5),
         head_forward=draw(0, 1.5),
-        head_backward=draw(0, 2.5),
+        head_backward=head_backward,
         stage_forward=draw(0, 0.2),
         stage_backward=draw(0, 0.2),
+        layer_weight=plain * 0.45,
+        head_weight=head_backward * 0.3,
+        stage_weight=np.full(rows, 0.05),
         p2p=draw(0, 0.3),
         layer_sync=draw(0, 0.5),
         embedding_sync=draw(0, 1),
@@ -52,12 +56,14 @@ def random_costs(rng: np.random.Generator, rows: int = 1, *, tightness: float = 
         static=draw(0, 1),
         layer_static=blocks(0.2, 1.0),
         layer_activation=activation,
+        layer_pending=full * 0.8,
         layer_update=draw(0, 0.3),
         embedding_static=draw(0, 1),
         embedding_activation=draw(0, 0.2),
         embedding_update=draw(0, 0.3),
         head_static=draw(0, 1),
         head_activation=draw(0, 0.5),
+        head_pending=np.full(rows, 0.2),
         head_update=draw(0, 0.3),
         working=working,
         head_moment=draw(0, 1.0),
