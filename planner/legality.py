@@ -6,7 +6,7 @@ read the same quantities. A legal layout may still not fit in memory: that is fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from cost_models import schedules
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import SCHEDULES, Layout
+from cost_models.specs.layout import SCHEDULES, Layout, Schedule
 from cost_models.specs.transformer import TransformerSpec
 
 Bools = npt.NDArray[np.bool_]
@@ -76,7 +76,7 @@ def _every_stage_has_a_block(question: Question, layout: Layout) -> Words:
 def _chunks_are_equal(question: Question, layout: Layout) -> Words:
     blocks, written = question.model.num_layers, f"pp{layout.pp} vpp{layout.vpp}"
     fitting = [f"vpp{vpp}" for vpp in range(2, blocks // layout.pp + 1) if blocks % (layout.pp * vpp) == 0]
-    what = f"interleaved stages are equal, and {blocks} blocks do not divide into `{written}`"
+    what = f"{layout.schedule} stages are equal, and {blocks} blocks do not divide into `{written}`"
     return Words(what, f"{_either(fitting)} divides them, or give `layers=`" if fitting else "give `layers=`")
 
 
@@ -173,6 +173,35 @@ def _chunks_need_a_pipeline(question: Question, layout: Layout) -> Words:
 
 def _schedule_needs_a_pipeline(question: Question, layout: Layout) -> Words:
     return Words(f"`schedule={layout.schedule}` needs pp2 or more", "leave out `schedule`")
+
+
+def _stack_has_no_schedule(question: Question, layout: Layout) -> Words:
+    return Words(
+        f"software stack `{question.stack.name}` cannot run `schedule={layout.schedule}`",
+        f"it has {_either(list(question.stack.schedules))}; `--stack` names another",
+    )
+
+
+def _split_needs_weights(question: Question, layout: Layout) -> Words:
+    what = f"`zero{layout.zero}` gathers weights again for each backward pass, and `schedule={layout.schedule}`"
+    return Words(
+        f"{what} splits that pass: PyTorch trains wrong without a word", "use zero2, or another schedule"
+    )
+
+
+def _recompute_objection(layout: Layout) -> Words | None:
+    """What forbids the layout's recompute under its schedule; asked of layouts, as recompute is no column."""
+    allowed = schedules.allowed_recompute(layout.schedule)
+    refused = sorted(set(layout.recompute) - set(allowed))
+    if not refused:
+        return None
+    what = f"`recompute={refused[0]}` does not go with `schedule={layout.schedule}`, which splits backward passes"
+    why = "PyTorch would recompute for every piece of them"
+    return Words(f"{what}: {why}", "leave out `recompute`, or use another schedule")
+
+
+def _is_scheduled(x: LayoutColumns, some: Iterable[Schedule]) -> Bools:
+    return np.isin(x.schedule, [SCHEDULES.index(schedule) for schedule in some])
 
 
 def _schedule_runs(question: Question, layout: Layout) -> Words:
@@ -316,9 +345,23 @@ RULES: tuple[Rule, ...] = (
         sentence=_chunks_need_a_pipeline,
     ),
     Rule(
-        name="GPipe needs a pipeline",
-        broken=lambda q, x: (x.schedule == SCHEDULES.index("gpipe")) & (x.pp == 1),
+        name="the schedule needs a pipeline",
+        broken=lambda q, x: (x.pp == 1) & (x.vpp == 1) & ~_is_scheduled(x, ("1f1b",)),
         sentence=_schedule_needs_a_pipeline,
+    ),
+    Rule(
+        name="the stack has this schedule",
+        broken=lambda q, x: ~_is_scheduled(x, q.stack.schedules),
+        sentence=_stack_has_no_schedule,
+    ),
+    Rule(
+        name="a split backward pass finds its weights",
+        broken=lambda q, x: (
+            (x.zero == 3)
+            & q.stack.zero3_gathers_every_microbatch
+            & _is_scheduled(x, schedules.SPLIT_BACKWARD)
+        ),
+        sentence=_split_needs_weights,
     ),
 )
 
@@ -370,6 +413,8 @@ def require_legal(question: Question, layout: Layout) -> None:
 
 def _problems(question: Question, layout: Layout) -> list[tuple[Problem, str]]:
     found = [(Problem("", words.what), words.hint) for _, words in objections(question, layout)]
+    if words := _recompute_objection(layout):
+        found.append((Problem("", words.what), words.hint))
     if layout.layers and sum(layout.layers) != question.model.num_layers:
         placed = f"`layers` places {sum(layout.layers)} blocks; the model has {question.model.num_layers}"
         found.append((Problem("", placed), "leave out `layers` to have them placed"))
