@@ -183,7 +183,9 @@ def _stack_has_no_schedule(question: Question, layout: Layout) -> Words:
 
 
 def _split_needs_weights(question: Question, layout: Layout) -> Words:
-    what = f"`zero{layout.zero}` gathers weights again for each backward pass, and `schedule={layout.schedule}`"
+    what = (
+        f"`zero{layout.zero}` gathers weights again for each backward pass, and `schedule={layout.schedule}`"
+    )
     return Words(
         f"{what} splits that pass: PyTorch trains wrong without a word", "use zero2, or another schedule"
     )
