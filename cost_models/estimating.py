@@ -20,7 +20,15 @@ from cost_models.memory.device import memory_limit
 from cost_models.memory_terms import MemoryTerms, memory_terms
 from cost_models.question import Question
 from cost_models.rank_memory import RankMemory
-from cost_models.schedules import ActionTable, build, compile_timeline, live_profiles
+from cost_models.schedules import (
+    ActionTable,
+    backward_halves,
+    build,
+    compile_timeline,
+    live_profiles,
+    pending_profiles,
+    stages_of_rank,
+)
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import Layout
 from cost_models.specs.recompute import blocks_by_policy
@@ -46,7 +54,7 @@ class Placed:
     @property
     def stage_ranks(self) -> npt.NDArray[np.int64]:
         """(S,) pipeline rank of each virtual stage."""
-        return np.arange(self.layout.num_stages) % self.layout.pp
+        return self.table.rank_of_stage
 
     def per_stage(
         self, block: float | Floats, first: float = 0.0, last: float = 0.0, stage: float = 0.0
@@ -143,8 +151,11 @@ def trust_of(question: Question) -> Trust:
     )
 
 
-def _stage_seconds(placed: Placed, terms: StageCosts, row: int = 0) -> tuple[Floats, Floats]:
-    """(S,) forward and (S,) backward seconds of one microbatch on every virtual stage."""
+def stage_seconds(placed: Placed, terms: StageCosts, row: int = 0) -> tuple[Floats, Floats, Floats]:
+    """(S,) seconds of one microbatch on every virtual stage: forward, backward, and the weight half of backward.
+
+    The last is zero, and the second the whole pass, where the schedule does not split it.
+    """
     t, r = terms, row
     forward = placed.per_stage(
         t.layer_forward[r], t.embedding_forward[r], t.head_forward[r], t.stage_forward[r]
@@ -152,28 +163,36 @@ def _stage_seconds(placed: Placed, terms: StageCosts, row: int = 0) -> tuple[Flo
     backward = placed.per_stage(
         t.layer_backward[r], t.embedding_backward[r], t.head_backward[r], t.stage_backward[r]
     )
-    return forward, backward
+    weight = placed.per_stage(t.layer_weight[r], 0.0, t.head_weight[r])
+    first, second = backward_halves(
+        placed.layout.schedule,
+        backward,
+        weight,
+        stage_backward=float(t.stage_backward[r]),
+        stage_weight=float(t.stage_weight[r]),
+    )
+    return forward, first, second
 
 
 def step_seconds(placed: Placed, costs: StageCosts, row: int = 0, *, hand_over: bool = True) -> float:
     """Seconds of a step of the layout in that row of `costs`; without `hand_over`, if transfers took no time."""
-    forward, backward = _stage_seconds(placed, costs, row)
+    forward, backward, weight = stage_seconds(placed, costs, row)
     sync, optimizer = _once_a_step(placed, costs, "sync", row), _once_a_step(placed, costs, "optimizer", row)
     p2p = float(costs.p2p[row]) if hand_over else 0.0
     if placed.layout.pp == 1:  # nobody to wait for
-        ends = np.array([placed.table.microbatches * float((forward + backward).sum())])
+        ends = np.array([placed.table.microbatches * float((forward + backward + weight).sum())])
     else:
-        ends = compile_timeline(placed.table).rank_ends(forward, backward, p2p)
+        ends = compile_timeline(placed.table).rank_ends(forward, backward, p2p, weight)
     return float(np.max(ends + sync) + np.max(optimizer) + costs.step_overhead[row])
 
 
 def _step(placed: Placed, times: TimeTerms, costs: StageCosts) -> tuple[float, Breakdown]:
     """Seconds of a step and their parts."""
-    forward, backward = _stage_seconds(placed, costs)
+    forward, backward, weight = stage_seconds(placed, costs)
     sync, optimizer = _once_a_step(placed, costs, "sync"), _once_a_step(placed, costs, "optimizer")
     seconds = step_seconds(placed, costs)
     m = placed.table.microbatches
-    busy = m * placed.per_rank(forward + backward) + sync + optimizer
+    busy = m * placed.per_rank(forward + backward + weight) + sync + optimizer
     rank = int(np.argmax(busy))
     parts = {part: float(_part_seconds(placed, times, part)[rank]) for part in TIME_PARTS}
     parts["pp_comm"] += seconds - step_seconds(placed, costs, hand_over=False)
@@ -213,6 +232,8 @@ def _part_seconds(placed: Placed, times: TimeTerms, part: str) -> Floats:
         return placed.per_rank(placed.per_stage(at(f"layer_{kind}"), first, last, stage))
 
     compute = on_ranks("forward", scalar("stage_forward")) + on_ranks("backward", scalar("stage_backward"))
+    if placed.table.splits_backward:
+        compute = compute + placed.per_rank(placed.per_stage(0.0, stage=scalar("stage_weight")))
     once = on_ranks("sync") + scalar("rank_sync") + on_ranks("optimizer") + scalar("rank_optimizer")
     seconds: Floats = placed.table.microbatches * compute + once + scalar("step_overhead")
     return seconds
@@ -228,10 +249,17 @@ def _hidden(placed: Placed, times: TimeTerms) -> Breakdown:
 
 def _rank_memory(placed: Placed, memories: MemoryTerms) -> tuple[Breakdown, ...]:
     """Parts of each rank's peak, taken at the moment of the step when it is highest."""
-    memory, pp = RankMemory(memories), placed.layout.pp
+    memory, table = RankMemory(memories), placed.table
+    live_R, pending_R = live_profiles(table), pending_profiles(table)
     return tuple(
-        memory.peak(placed.blocks[r::pp], live, first=r == 0, last=r == pp - 1)
-        for r, live in enumerate(live_profiles(placed.table))
+        memory.peak(
+            placed.blocks[stages],
+            live_R[rank],
+            pending_R[rank],
+            first=0 in stages,
+            last=table.num_stages - 1 in stages,
+        )
+        for rank, stages in enumerate(stages_of_rank(table.schedule, table.pp, table.vpp))
     )
 
 

@@ -10,8 +10,10 @@ import numpy.typing as npt
 from cost_models.memory.activations import ActivationBytes, activation_bytes
 from cost_models.memory.boundaries import boundary_bytes
 from cost_models.memory.device import workspace_bytes
+from cost_models.memory.pending import pending_bytes
 from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.question import Question
+from cost_models.schedules.traits import always_split
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import SCHEDULES
 from cost_models.specs.recompute import RECOMPUTE_POLICIES
@@ -31,12 +33,14 @@ class MemoryTerms:
     static: Term
     layer_static: Term
     layer_activation: Term
+    layer_pending: Term
     layer_update: Term
     embedding_static: Term
     embedding_activation: Term
     embedding_update: Term
     head_static: Term
     head_activation: Term
+    head_pending: Term
     head_update: Term
     working: Term
     head_moment: Term
@@ -48,6 +52,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     experts = state_bytes(question, columns, experts=True)
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     kept = activation_bytes(question, columns)
+    pending = pending_bytes(question, columns)
     fp8_copies = _fp8_weight_bytes(question, columns)
     boundaries = boundary_bytes(question, columns)
     working = _working(question, columns, states, experts, counts, kept)
@@ -63,6 +68,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
             _held(states, counts.block, fp8_copies), _held(experts, counts.experts, fp8_copies)
         ),
         layer_activation={"activations": kept.block},
+        layer_pending={"activations": pending.block},
         layer_update=_joined(_updated(states, counts.block), _updated(experts, counts.experts)),
         embedding_static=_held(states, counts.embedding, always_gathered)
         | {"buffers": boundaries.first_rank},
@@ -70,6 +76,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
         embedding_update=_updated(states, counts.embedding),
         head_static=_held(states, head, always_gathered) | {"buffers": boundaries.last_rank},
         head_activation={"activations": head_live},
+        head_pending={"activations": pending.head},
         head_update=_updated(states, head),
         working={"working": working},
         head_moment={"working": head_moment},
@@ -153,10 +160,12 @@ def _working(
 def _head(columns: LayoutColumns, kept: ActivationBytes) -> tuple[Array, Array]:
     """(kept per live microbatch, held at once while the loss runs) of the last stage, (N,) each.
 
-    Schedules that run backward at once have one microbatch in the head, which belongs to that moment; GPipe keeps them
-    all.
+    Schedules that run backward at once have one microbatch in the head, which belongs to that moment. GPipe keeps them
+    all, and DualPipeV runs another microbatch between; where backward is always split, what the output product kept
+    waits for its weight half.
     """
-    collects = columns.schedule == SCHEDULES.index("gpipe")
+    collects = np.isin(columns.schedule, [SCHEDULES.index(name) for name in ("gpipe", "dualpipev")])
+    waits = always_split(columns)
     live = kept.head + kept.log_probabilities
-    moment = kept.loss_gradients + np.where(collects, 0.0, live)
-    return np.where(collects, live, 0.0), moment
+    moment = kept.loss_gradients + np.where(collects, 0.0, np.where(waits, kept.log_probabilities, live))
+    return np.where(collects, live, np.where(waits, kept.head, 0.0)), moment

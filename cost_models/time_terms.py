@@ -23,6 +23,7 @@ from cost_models.compute.ends import EndSeconds, end_seconds
 from cost_models.compute.host_update import host_update_seconds
 from cost_models.memory.states import state_bytes
 from cost_models.question import Question
+from cost_models.schedules.traits import always_split, v_shaped
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.training import STATE_BYTES
 from cost_models.workload.parameters import Parameters, parameters
@@ -58,6 +59,9 @@ class TimeTerms:
     head_backward: Term
     stage_forward: Term
     stage_backward: Term
+    layer_weight: Term
+    head_weight: Term
+    stage_weight: Term
     p2p: Term
     layer_sync: Term
     embedding_sync: Term
@@ -118,19 +122,23 @@ def time_terms(question: Question, columns: LayoutColumns) -> TimeTerms:
         block_data=_block_data(question, columns, groups, counts),
     )
     ends, tensor = pieces.ends, pieces.tensor
+    layer_backward, layer_weight = _halves(pieces, _layer_backward(pieces))
     hands_on = boundary_seconds(question, columns, groups)
     blocking = not question.stack.overlap_pipeline_sends
     action_host = np.where(columns.pp > 1, question.hardware.action_host_seconds, 0.0)
     stage = {"pp_comm": hands_on if blocking else pieces.none, "host": action_host}
     terms = {
         "layer_forward": _layer_forward(pieces),
-        "layer_backward": _layer_backward(pieces),
+        "layer_backward": layer_backward,
         "embedding_forward": {"compute": ends.embedding_forward, "tp_comm": tensor.embedding_forward},
         "embedding_backward": {"compute": ends.embedding_backward, "tp_comm": tensor.embedding_backward},
         "head_forward": {"compute": ends.head_forward, "tp_comm": tensor.head_forward},
         "head_backward": {"compute": ends.head_backward, "tp_comm": tensor.head_backward},
         "stage_forward": stage,
         "stage_backward": stage,
+        "layer_weight": layer_weight,
+        "head_weight": {"compute": ends.head_weight},
+        "stage_weight": {"host": np.where(always_split(columns), action_host, 0.0)},
         "p2p": {"pp_comm": pieces.none if blocking else hands_on},
         **_sync(pieces),
         **_optimizer(pieces),
@@ -216,13 +224,40 @@ def _layer_backward(pieces: _Pieces) -> Term:
     }
 
 
+def _halves(pieces: _Pieces, backward: Term) -> tuple[Term, Term]:
+    """One block backward as its schedule runs it, and the part of that which a split runs apart, towards the weights.
+
+    Communication stays with the other half. Where every pass is split each half is launched by itself; where few are,
+    launches are shared out as the device's work is, so that the halves add up to the whole pass.
+    """
+    weight, launches = pieces.block.weight, _launches(pieces)
+    device_seconds = total({part: value for part, value in backward.items() if part != "host"})
+    of_input, of_weight = pieces.question.stack.split_backward_launches
+    first = _outlasting(pieces, of_input * launches[:, None], device_seconds - weight[:, None])
+    second = _outlasting(pieces, of_weight * launches, weight)
+    shared = backward["host"][:, 0] * weight / device_seconds[:, 0]
+    always = always_split(pieces.columns)
+    host = np.where(always[:, None], first + second[:, None], backward["host"])
+    return {**backward, "host": host}, {"compute": weight, "host": np.where(always, second, shared)}
+
+
 def _host(pieces: _Pieces, device_seconds: Array, *, passes: float | Array) -> Array:
     """Time the host needs to launch a block: in full on a CPU, what outlasts the device's work on a GPU."""
+    per_pass = _launches(pieces)
+    launches: Array = per_pass * passes if isinstance(passes, float) else per_pass[:, None] * passes
+    return _outlasting(pieces, launches, device_seconds)
+
+
+def _launches(pieces: _Pieces) -> Array:
+    """(N,) seconds to launch a block once."""
     profile = pieces.question.hardware
     split = np.where(pieces.columns.tp > 1, profile.tensor_parallel_host_seconds, 0.0)
     split = split + np.where(pieces.columns.sp == 1, profile.sequence_parallel_host_seconds, 0.0)
-    per_pass = profile.host_layer_seconds + split
-    launches: Array = per_pass * passes if isinstance(passes, float) else per_pass[:, None] * passes
+    seconds: Array = profile.host_layer_seconds + split
+    return seconds
+
+
+def _outlasting(pieces: _Pieces, launches: Array, device_seconds: Array) -> Array:
     return np.maximum(0.0, launches - device_seconds) if pieces.device.launches_ahead else launches
 
 
@@ -307,11 +342,15 @@ def _head_parameters(pieces: _Pieces) -> Array:
 
 
 def _tied_reduce(pieces: _Pieces) -> Array:
-    """First and last stage add the gradients of a tied matrix: one transfer over the stage boundary's links."""
+    """First and last stage add the gradients of a tied matrix: one transfer over the stage boundary's links.
+
+    In a V both are on one rank.
+    """
     question = pieces.question
     message = pieces.counts.head_matrix * STATE_BYTES[gradient_dtype(question)]
     seconds = point_to_point_seconds(message, pieces.groups.pp, question.hardware)
-    return np.where(question.model.tied_embeddings & (pieces.columns.pp > 1), seconds, 0.0)
+    apart = (pieces.columns.pp > 1) & ~v_shaped(pieces.columns)
+    return np.where(question.model.tied_embeddings & apart, seconds, 0.0)
 
 
 def _node_doublings(question: Question, columns: LayoutColumns) -> Array:

@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.distributed.tensor.parallel import loss_parallel
 
+from cost_models.schedules import stages_of_rank
 from cost_models.workload.parameters import padded_vocabulary
 from executor.apply.data import share_data, synchronise_only_when
 from executor.apply.local import local
@@ -59,7 +60,14 @@ class Engine:
         if layout.pp > 1:
             microbatches = layout.microbatches(training.global_batch)
             self.pipeline = make_pipeline(
-                plan, self.parts, self._my_stages(), self.mesh, device, microbatches, self._share_of_loss
+                plan,
+                self.parts,
+                self._my_stages(),
+                self.mesh,
+                device,
+                microbatches,
+                self._share_of_loss,
+                self.optimizer.take_gradients,
             )
 
     def step(self, inputs_BS: Tensor, targets_BS: Tensor) -> tuple[float, float]:
@@ -111,7 +119,8 @@ class Engine:
 
     def _my_stages(self) -> list[int]:
         """Virtual stages of this pipeline rank, in model order."""
-        return list(range(self.mesh["pp"].get_local_rank(), self.layout.num_stages, self.layout.pp))
+        stages = stages_of_rank(self.layout.schedule, self.layout.pp, self.layout.vpp)
+        return [int(stage) for stage in stages[self.mesh["pp"].get_local_rank()]]
 
     def _part(self, stage: int) -> Transformer:
         """One virtual stage: built, initialised, split over tensor ranks, recomputing, sharded; in that order."""

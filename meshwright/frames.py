@@ -13,12 +13,12 @@ import numpy as np
 from cost_models.costs import stage_costs
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
+from cost_models.estimating import place, stage_seconds
 from cost_models.question import Question
+from cost_models.schedules import KINDS, compile_timeline
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import Layout
-from cost_models.specs.recompute import blocks_by_policy
 from meshwright.measured import comparison, read_report
-from planner.placement import Leaf
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,28 +46,22 @@ def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:
     """A row per action of a placed layout: `rank`, `kind`, `chunk`, `microbatch`, `start_seconds`, `end_seconds`."""
     import pandas as pd
 
-    blocks = blocks_by_policy(layout.layers, layout.stage_recompute)
-    leaf = Leaf(
-        costs=stage_costs(question, LayoutColumns.of([layout])),
-        pp=layout.pp,
-        vpp=layout.vpp,
-        schedule=layout.schedule,
-        microbatches=layout.microbatches(question.training.global_batch),
-        num_layers=question.model.num_layers,
-        allowed=np.ones(blocks.shape[-1], dtype=np.bool_),
-    )
-    table = leaf.timeline.table
-    start, end = leaf.timeline.spans(leaf.forward(blocks), leaf.backward(blocks), leaf.cost("p2p"))
-    return pd.DataFrame(
+    placed = place(layout, question)
+    table = placed.table
+    costs = stage_costs(question, LayoutColumns.of([layout]))
+    forward, backward, weight = stage_seconds(placed, costs)
+    start, end = compile_timeline(table).spans(forward, backward, float(costs.p2p[0]), weight)
+    frame = pd.DataFrame(
         {
             "rank": np.repeat(np.arange(layout.pp), table.stage.shape[1]),
-            "kind": np.where(table.is_backward, "B", "F").ravel(),
+            "kind": np.array([*KINDS, ""])[table.kind].ravel(),
             "chunk": table.chunk.ravel(),
             "microbatch": table.microbatch.ravel(),
             "start_seconds": start.ravel(),
             "end_seconds": end.ravel(),
         }
     )
+    return frame[frame["kind"] != ""].reset_index(drop=True)
 
 
 def accuracy_frame(paths: Sequence[Path]) -> pd.DataFrame:

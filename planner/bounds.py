@@ -28,7 +28,7 @@ from itertools import combinations
 import numpy as np
 
 from cost_models.specs.columns import Ints
-from planner.chunk_bounds import chunk_bounds
+from planner.chunk_bounds import chunk_bounds, quick_chunk_bounds
 from planner.group import Bools, Floats, Group, how_many
 from planner.placement import TOLERANCE
 
@@ -40,8 +40,8 @@ TABLE_ENTRIES = 4_000_000
 
 def quick_bounds(group: Group) -> Floats:
     """(N,) seconds: work shared evenly, memory respected on average; infinite where no placement can fit."""
-    if group.vpp > 1:
-        return chunk_bounds(group)
+    if not group.is_plain:
+        return quick_chunk_bounds(group)
     m, pp = group.microbatches, group.pp
     work = _least_work(group)
     cycle = work + group.cycle_delay
@@ -58,7 +58,7 @@ def quick_bounds(group: Group) -> Floats:
 
 def capacity_bounds(group: Group) -> Floats:
     """(N,) seconds: the shortest step in which whole blocks all find a place; infinite where they do not."""
-    if group.vpp > 1:
+    if not group.is_plain:
         return chunk_bounds(group)
     step = max(1, TABLE_ENTRIES // (group.pp * len(group.sizes)))
     parts = [

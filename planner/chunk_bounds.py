@@ -1,9 +1,11 @@
-"""A lower bound for layouts with several chunks a rank: the lightest work of any pattern that fits, where it hurts.
+"""Lower bounds for layouts whose stages go in patterns: the work of the lightest that fits, where it hurts.
 
     M ≥ Σ_{i<r} (T_i of chunk 0 + 2 c) + m Σ_chunks T_r        the same path as in `planner.bounds`, for every rank r
 
-It is taken on the first rank, which waits for none, on the last, which waits for all and has the head, and on the last
-of the fullest between them.
+Where backward passes are split, weight halves may run while the last microbatch is on its way up, and T_i is a forward
+pass only. The sum is taken on the first rank, which waits for none, on the last, which waits for all, and on the last
+of the fullest. The quick bound does without patterns: on the first rank, what does not fit without recompute is paid for
+at the best rate of any policy.
 
 Shape legend: N layouts of one (pp, vpp, schedule), R ranks, C chunks of a rank, T patterns of one choice of sizes, P
 policies.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models import schedules
 from cost_models.specs.columns import Ints
 from planner.chunks import blocks_of_chunks, blocks_recomputed, chunk_sizes
 from planner.group import Bools, Floats, Group
@@ -22,11 +25,44 @@ TABLE_ENTRIES = 4_000_000
 """Layouts × patterns × chunks handled at once: bounds memory."""
 
 
+def quick_chunk_bounds(group: Group) -> Floats:
+    """(N,) seconds; infinite where nothing fits on the first rank."""
+    x, size = group.costs, int(group.sizes[0])
+    blocks, m_N = group.vpp * size, group.microbatches
+    seconds_NP, allowed = group.block_seconds, np.flatnonzero(group.allowed)
+    fastest_N1 = seconds_NP.argmin(axis=1)[:, None]
+    kept_N1 = np.take_along_axis(x.layer_activation, fastest_N1, axis=1)
+    live_N, most_live_N = size * group.live[:, 0].sum(axis=1), group.live[:, 0].max(axis=1)
+    room_N = group.free_bytes[:, 0] - group.working[:, 0, allowed].min(axis=1) - blocks * x.layer_static
+    short_N = live_N * kept_N1[:, 0] - room_N - TOLERANCE * x.memory_limit
+    saved_NP, longer_NP = kept_N1 - x.layer_activation, seconds_NP - group.least_block_seconds[:, None]
+    saved_NP = np.where(group.allowed, saved_NP, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate_N = np.where(saved_NP > 0, longer_NP / saved_NP, np.inf).min(axis=1) / most_live_N
+        recompute_N = np.where(short_N > 0, short_N * rate_N, 0.0)
+    fits_N = (short_N <= live_N * saved_NP.max(axis=1)) & (blocks <= group.updatable[:, 0])
+    fixed_NR = group.fixed_seconds
+    work_N = blocks * group.least_block_seconds
+    first_N = m_N * (fixed_NR[:, 0] + work_N + recompute_N)
+    last_N = (group.pp - 1) * _way(group, size) + m_N * (fixed_NR[:, -1] + work_N)
+    longest_N = np.maximum(first_N, last_N)
+    return np.where(fits_N, longest_N + group.least_tail, np.inf)
+
+
+def _way(group: Group, size: int) -> Floats:
+    """(N,) least seconds that a rank waits longer than the one before it, with so many blocks in its first chunk."""
+    x = group.costs
+    if group.splits_backward:
+        return x.stage_forward + size * x.layer_forward + x.p2p
+    return x.stage_forward + x.stage_backward + size * group.least_block_seconds + 2 * x.p2p
+
+
 def chunk_bounds(group: Group) -> Floats:
     """(N,) seconds; infinite where no pattern fits."""
     least_N = np.full(len(group.costs), np.inf)
+    stage_of_RC = schedules.stages_of_rank(group.schedule, group.pp, group.vpp)
     for sizes_S in chunk_sizes(group.num_layers, group.pp * group.vpp):
-        sizes_CR = sizes_S.reshape(group.vpp, group.pp)
+        sizes_CR = sizes_S[stage_of_RC.T]
         ends_TP = blocks_recomputed(group.allowed, int(sizes_CR.sum(axis=0).max()))
         step = max(1, TABLE_ENTRIES // (len(ends_TP) * group.vpp))
         for start in range(0, len(least_N), step):
@@ -40,9 +76,11 @@ def _chunk_bounds(group: Group, sizes_CR: Ints, ends_TP: Ints) -> Floats:
     """(N,): the bound for one choice of sizes."""
     x, count_R = group.costs, sizes_CR.sum(axis=0)
     seconds_NP = np.where(group.allowed, group.block_seconds, 0.0)
-    fixed_N1 = (x.stage_forward + x.stage_backward)[:, None]
-    embedding_N1 = (x.embedding_forward + x.embedding_backward)[:, None]
-    head_N1 = (x.head_forward + x.head_backward)[:, None]
+    stage_N1 = (x.stage_forward + x.stage_backward)[:, None]
+    step_N1, way_NP = stage_N1 + 2 * x.p2p[:, None], seconds_NP
+    if group.splits_backward:
+        step_N1 = (x.stage_forward + x.p2p)[:, None]
+        way_NP = np.repeat(x.layer_forward[:, None], seconds_NP.shape[1], axis=1)
     first_RTP = np.stack([blocks_of_chunks(ends_TP, sizes_C)[:, 0] for sizes_C in sizes_CR.T])
     fits_NT = np.ones((len(x), len(ends_TP)), dtype=np.bool_)
     longest_NT = np.zeros(fits_NT.shape)
@@ -50,14 +88,11 @@ def _chunk_bounds(group: Group, sizes_CR: Ints, ends_TP: Ints) -> Floats:
     for rank in sorted({0, fullest, group.pp - 1}):
         blocks_TCP = blocks_of_chunks(ends_TP, sizes_CR[:, rank])
         fits_NT &= _fits(group, blocks_TCP, rank)
-        way_NT = seconds_NP @ first_RTP[:rank].sum(axis=0).T + rank * (fixed_N1 + 2 * x.p2p[:, None])
-        work_NT = group.vpp * fixed_N1 + seconds_NP @ blocks_TCP.sum(axis=1).T
-        work_NT = work_NT + (embedding_N1 if rank == 0 else 0.0) + (head_N1 if rank == group.pp - 1 else 0.0)
-        path_NT = way_NT + (embedding_N1 if rank else 0.0) + group.microbatches[:, None] * work_NT
-        longest_NT = np.maximum(longest_NT, path_NT)
+        waits_NT = way_NP @ first_RTP[:rank].sum(axis=0).T + rank * step_N1
+        work_NT = group.fixed_seconds[:, rank, None] + seconds_NP @ blocks_TCP.sum(axis=1).T
+        longest_NT = np.maximum(longest_NT, waits_NT + group.microbatches[:, None] * work_NT)
     least_N: Floats = np.where(fits_NT, longest_NT, np.inf).min(axis=1)
-    least_N += group.tail(int(count_R[0]))
-    return least_N
+    return least_N + group.tail(int(count_R.min() if group.splits_backward else count_R[0]))
 
 
 def _fits(group: Group, blocks_TCP: Ints, rank: int) -> Bools:

@@ -11,10 +11,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.schedules import SPLIT_BACKWARD
 from cost_models.specs.columns import Ints
-from cost_models.specs.layout import Schedule
+from cost_models.specs.layout import V_SHAPED, Schedule
 from cost_models.stage_costs import StageCosts
-from planner.placement import TOLERANCE, Leaf, stage_sizes
+from planner.placement import PLAIN, TOLERANCE, Leaf, stage_sizes
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -47,10 +48,25 @@ class Group:
             allowed=self.allowed,
         )
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether every number of blocks on every stage is covered."""
+        return self.schedule in PLAIN
+
+    @property
+    def splits_backward(self) -> bool:
+        """Weight halves of backward passes run at other times than input halves."""
+        return self.schedule in SPLIT_BACKWARD
+
+    @property
+    def last_rank(self) -> int:
+        """The rank of the last stage: in a V the first."""
+        return 0 if self.schedule in V_SHAPED else self.pp - 1
+
     @cached_property
     def sizes(self) -> Ints:
         """(B,): blocks one virtual stage may hold."""
-        low, high = stage_sizes(self.num_layers, self.pp, self.vpp)
+        low, high = stage_sizes(self.num_layers, self.pp, self.vpp, self.schedule)
         return np.arange(low, high + 1)
 
     @cached_property
@@ -67,11 +83,11 @@ class Group:
 
     @cached_property
     def fixed_seconds(self) -> Floats:
-        """(N, R): forward plus backward of one microbatch on each rank without its blocks."""
+        """(N, R): forward plus backward of one microbatch on each rank without its blocks, at least."""
         x = self.costs
         fixed_NR = np.repeat(self.vpp * (x.stage_forward + x.stage_backward)[:, None], self.pp, axis=1)
         fixed_NR[:, 0] += x.embedding_forward + x.embedding_backward
-        fixed_NR[:, -1] += x.head_forward + x.head_backward
+        fixed_NR[:, self.last_rank] += x.head_forward + x.head_backward
         return fixed_NR
 
     @cached_property
@@ -83,10 +99,11 @@ class Group:
     def tail(self, blocks_N: Floats | int) -> Floats:
         """(N,): what follows the last backward in any case, if rank 0 holds so many blocks at least.
 
-        The synchronisation of rank 0, where all paths end, and the optimizer step of the fullest rank.
+        The synchronisation of rank 0, where all paths end, or of any where they do not, and the optimizer step of the
+        fullest rank.
         """
         x = self.costs
-        sync = x.rank_sync + blocks_N * x.layer_sync + x.embedding_sync
+        sync = x.rank_sync + blocks_N * x.layer_sync + (0.0 if self.splits_backward else x.embedding_sync)
         optimizer = x.rank_optimizer + -(-self.num_layers // self.pp) * x.layer_optimizer
         if self.pp == 1:
             sync, optimizer = sync + x.head_sync, optimizer + x.embedding_optimizer + x.head_optimizer
@@ -108,6 +125,12 @@ class Group:
             return np.repeat(m_N1, self.pp, axis=1)[..., None].astype(np.float64)
         if self.schedule == "1f1b":
             return np.minimum(m_N1, self.pp - rank_R)[..., None].astype(np.float64)
+        if self.schedule == "zero-bubble":
+            every_NR1 = np.repeat(np.minimum(m_N1, self.pp), self.pp, axis=1)[..., None]
+            return np.repeat(every_NR1, self.vpp, axis=2).astype(np.float64)
+        if self.schedule in V_SHAPED:
+            down_up_RC = np.stack([2 * self.pp - 1 - rank_R, 1 + rank_R], axis=-1)
+            return np.where(m_N1[..., None] >= 2 * self.pp, down_up_RC, 1.0)
         round_N1 = m_N1 // np.maximum(1, m_N1 // self.pp)
         warm_up_NR = (self.vpp - 1) * round_N1 + 2 * (self.pp - 1 - rank_R)
         units_NR = np.minimum(warm_up_NR + 1, m_N1 * self.vpp)
@@ -123,7 +146,8 @@ class Group:
         x = self.costs
         free_NR = np.repeat((x.memory_limit - x.static)[:, None], self.pp, axis=1)
         free_NR[:, 0] -= x.embedding_static + self.live[:, 0, 0] * x.embedding_activation
-        free_NR[:, -1] -= x.head_static + self.live[:, -1, -1] * x.head_activation
+        last = self.last_rank
+        free_NR[:, last] -= x.head_static + self.live[:, last, -1] * x.head_activation
         return free_NR
 
     @cached_property
@@ -131,7 +155,8 @@ class Group:
         """(N, R, P): the largest temporary set of a rank whose chunks follow one policy, the loss on the last rank."""
         x = self.costs
         working_NRP = np.repeat(x.working[:, None, :], self.pp, axis=1)
-        working_NRP[:, -1] = np.maximum(working_NRP[:, -1], x.head_moment[:, None])
+        last = self.last_rank
+        working_NRP[:, last] = np.maximum(working_NRP[:, last], x.head_moment[:, None])
         return working_NRP
 
     @cached_property
@@ -140,7 +165,7 @@ class Group:
         x = self.costs
         free_NR = np.repeat((x.memory_limit - x.static)[:, None], self.pp, axis=1)
         free_NR[:, 0] -= x.embedding_static + x.embedding_update
-        free_NR[:, -1] -= x.head_static + x.head_update
+        free_NR[:, self.last_rank] -= x.head_static + x.head_update
         return how_many(free_NR, (x.layer_static + x.layer_update)[:, None])
 
 

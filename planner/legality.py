@@ -6,7 +6,7 @@ read the same quantities. A legal layout may still not fit in memory: that is fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +16,8 @@ from cost_models import schedules
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import SCHEDULES, Layout
-from cost_models.specs.recompute import named_blocks
+from cost_models.specs.layout import SCHEDULES, Layout, Schedule
+from cost_models.specs.recompute import named_blocks, policies_in
 from cost_models.specs.transformer import TransformerSpec
 
 Bools = npt.NDArray[np.bool_]
@@ -169,6 +169,38 @@ def _schedule_needs_a_pipeline(question: Question, layout: Layout) -> Words:
     return Words(f"`schedule={layout.schedule}` needs pp2 or more", "leave out `schedule`")
 
 
+def _stack_has_no_schedule(question: Question, layout: Layout) -> Words:
+    return Words(
+        f"software stack `{question.stack.name}` cannot run `schedule={layout.schedule}`",
+        f"it has {_either(list(question.stack.schedules))}; `--stack` names another",
+    )
+
+
+def _split_needs_weights(question: Question, layout: Layout) -> Words:
+    what = (
+        f"`zero{layout.zero}` gathers weights again for each backward pass, and `schedule={layout.schedule}`"
+    )
+    return Words(
+        f"{what} splits that pass: PyTorch trains wrong without a word", "use zero2, or another schedule"
+    )
+
+
+def _recompute_objection(layout: Layout) -> Words | None:
+    """What forbids the layout's recompute under its schedule; asked of layouts, as recompute is no column."""
+    allowed = schedules.allowed_recompute(layout.schedule)
+    named = {policy for mix in layout.recompute for policy in policies_in(mix)}
+    refused = sorted(named - set(allowed))
+    if not refused:
+        return None
+    what = f"`recompute={refused[0]}` does not go with `schedule={layout.schedule}`, which splits backward passes"
+    why = "PyTorch would recompute for every piece of them"
+    return Words(f"{what}: {why}", "leave out `recompute`, or use another schedule")
+
+
+def _is_scheduled(x: LayoutColumns, some: Iterable[Schedule]) -> Bools:
+    return np.isin(x.schedule, [SCHEDULES.index(schedule) for schedule in some])
+
+
 def _schedule_runs(question: Question, layout: Layout) -> Words:
     microbatches = layout.microbatches(question.training.global_batch)
     return Words(schedules.legal(layout.schedule, layout.pp, layout.vpp, microbatches) or "")
@@ -302,9 +334,23 @@ RULES: tuple[Rule, ...] = (
         sentence=_chunks_need_a_pipeline,
     ),
     Rule(
-        name="GPipe needs a pipeline",
-        broken=lambda q, x: (x.schedule == SCHEDULES.index("gpipe")) & (x.pp == 1),
+        name="the schedule needs a pipeline",
+        broken=lambda q, x: (x.pp == 1) & (x.vpp == 1) & ~_is_scheduled(x, ("1f1b",)),
         sentence=_schedule_needs_a_pipeline,
+    ),
+    Rule(
+        name="the stack has this schedule",
+        broken=lambda q, x: ~_is_scheduled(x, q.stack.schedules),
+        sentence=_stack_has_no_schedule,
+    ),
+    Rule(
+        name="a split backward pass finds its weights",
+        broken=lambda q, x: (
+            (x.zero == 3)
+            & q.stack.zero3_gathers_every_microbatch
+            & _is_scheduled(x, schedules.SPLIT_BACKWARD)
+        ),
+        sentence=_split_needs_weights,
     ),
 )
 
@@ -355,6 +401,8 @@ def require_legal(question: Question, layout: Layout) -> None:
 
 def _problems(question: Question, layout: Layout) -> list[tuple[Problem, str]]:
     found = [(Problem("", words.what), words.hint) for _, words in objections(question, layout)]
+    if words := _recompute_objection(layout):
+        found.append((Problem("", words.what), words.hint))
     if layout.layers and sum(layout.layers) != question.model.num_layers:
         placed = f"`layers` places {sum(layout.layers)} blocks; the model has {question.model.num_layers}"
         found.append((Problem("", placed), "leave out `layers` to have them placed"))
@@ -362,7 +410,9 @@ def _problems(question: Question, layout: Layout) -> list[tuple[Problem, str]]:
         found.append(
             (Problem("", "`layers` leaves a stage empty; every stage needs one block"), "use fewer stages")
         )
-    for stage, (blocks, mix) in enumerate(zip(layout.layers, layout.stage_recompute, strict=False)):
+    for stage, (blocks, mix) in enumerate(
+        zip(layout.layers, layout.stage_recompute if layout.layers else (), strict=True)
+    ):
         if named_blocks(mix) > blocks:
             what = f"`recompute={mix}` names {named_blocks(mix)} blocks; stage {stage} has {blocks}"
             found.append((Problem("", what), "name fewer, or leave out the number"))

@@ -40,7 +40,13 @@ def window_paths(leaf: Leaf) -> list[CriticalPath]:
 
 
 def _path(leaf: Leaf, forward: Ints, backward: Ints, transfers: int, rank: int = 0) -> CriticalPath:
-    return CriticalPath(forward_counts=forward, backward_counts=backward, p2p_count=transfers, rank=rank)
+    return CriticalPath(
+        forward_counts=forward,
+        backward_counts=backward,
+        weight_counts=backward,
+        p2p_count=transfers,
+        rank=rank,
+    )
 
 
 def _busy_rank(leaf: Leaf, rank: int, *, returns: bool) -> CriticalPath:

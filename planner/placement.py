@@ -28,15 +28,18 @@ TOLERANCE = 1e-9
 """Relative: two step times closer than this are the same, as rounding in sums of a million durations allows."""
 
 
-def stage_sizes(num_layers: int, pp: int, vpp: int) -> tuple[int, int]:
-    """The fewest and the most blocks of one virtual stage that the search covers.
+PLAIN: frozenset[Schedule] = frozenset({"gpipe", "1f1b"})
+"""Schedules with one chunk a rank and whole backward passes: every number of blocks on every stage is covered."""
 
-    One chunk per rank: anything that leaves every other stage a block. Several chunks: all equal, as trainers with
-    interleaved schedules ask for (Narayanan et al. 2021, section 2.2).
-    """
-    if vpp > 1 or pp == 1:
-        return num_layers // (pp * vpp), num_layers // (pp * vpp)
-    return 1, num_layers - pp + 1
+
+def stage_sizes(num_layers: int, pp: int, vpp: int, schedule: Schedule) -> tuple[int, int]:
+    """The fewest and the most blocks of one virtual stage that the search covers; `planner.chunks` says which of them
+    go together where a schedule is not plain."""
+    if pp == 1:
+        return num_layers, num_layers
+    if schedule in PLAIN:
+        return 1, num_layers - pp + 1
+    return num_layers // (pp * vpp), -(-num_layers // (pp * vpp))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,11 @@ class Leaf:
     """The mix of each virtual stage where it is given, not chosen."""
 
     @property
+    def is_plain(self) -> bool:
+        """Whether every number of blocks on every stage is covered."""
+        return self.schedule in PLAIN
+
+    @property
     def num_stages(self) -> int:
         """Virtual stages."""
         return self.pp * self.vpp
@@ -91,7 +99,7 @@ class Leaf:
     @cached_property
     def sizes(self) -> range:
         """Blocks one virtual stage may hold."""
-        low, high = stage_sizes(self.num_layers, self.pp, self.vpp)
+        low, high = stage_sizes(self.num_layers, self.pp, self.vpp, self.schedule)
         named = max((named_blocks(mix) for mix in self.recompute or ()), default=0)
         return range(max(low, named), high + 1)
 
@@ -111,13 +119,18 @@ class Leaf:
 
     @cached_property
     def rank_of_stage(self) -> Ints:
-        """(S,): virtual stage k is chunk k div pp of rank k mod pp."""
-        return np.arange(self.num_stages) % self.pp
+        """(S,): the pipeline rank that holds each virtual stage."""
+        return schedules.rank_of_stage(self.schedule, self.pp, self.vpp)
 
     @cached_property
     def stage_of(self) -> Ints:
         """(C, R): the virtual stage that is each chunk of each rank."""
-        return np.argsort(self.rank_of_stage, kind="stable").reshape(self.pp, self.vpp).T
+        return schedules.stages_of_rank(self.schedule, self.pp, self.vpp).T
+
+    @cached_property
+    def pending(self) -> tuple[Ints, ...]:
+        """For each rank (K, C): those of them, at the same moments, between the halves of their backward pass."""
+        return schedules.pending_profiles(self._table)
 
     def cost(self, name: str) -> float:
         """One column that is the same for the whole pipeline."""
@@ -155,9 +168,21 @@ class Leaf:
         return seconds_S
 
     def backward(self, blocks_SP: Ints) -> Floats:
-        """(..., S): seconds of one backward pass with what it recomputes."""
+        """(..., S): seconds of one whole backward pass with what it recomputes."""
         own_S: Floats = (blocks_SP * self.by_stage("layer_backward")).sum(axis=-1)
         return self.fixed_backward + own_S
+
+    def halves(self, blocks_SP: Ints) -> tuple[Floats, Floats]:
+        """(..., S) seconds of a backward pass and zero, or of its two halves where the schedule splits it."""
+        weight_S = blocks_SP.sum(axis=-1) * self.by_stage("layer_weight")
+        weight_S[..., -1] += self.by_stage("head_weight")[-1]
+        return schedules.backward_halves(
+            self.schedule,
+            self.backward(blocks_SP),
+            weight_S,
+            stage_backward=float(self.by_stage("stage_backward")[0]),
+            stage_weight=float(self.by_stage("stage_weight")[0]),
+        )
 
     @property
     def no_blocks(self) -> Ints:
@@ -177,7 +202,8 @@ class Leaf:
 
     def step_seconds(self, blocks_SP: Ints) -> Floats:
         """(...,): the exact step time."""
-        ends_R = self.timeline.rank_ends(self.forward(blocks_SP), self.backward(blocks_SP), self.cost("p2p"))
+        first_S, second_S = self.halves(blocks_SP)
+        ends_R = self.timeline.rank_ends(self.forward(blocks_SP), first_S, self.cost("p2p"), second_S)
         last = (ends_R + self.per_rank("sync", blocks_SP)).max(axis=-1)
         step: Floats = last + self.per_rank("optimizer", blocks_SP).max(axis=-1) + self.overhead
         return step
@@ -189,32 +215,47 @@ class Leaf:
 
     def busy_seconds(self, blocks_SP: Ints) -> Floats:
         """(...,): a lower bound: some rank does all its work between its first and its last microbatch's way."""
-        stage_S = self.forward(blocks_SP) + self.backward(blocks_SP)
-        first_R = stage_S[..., : self.pp] + 2 * self.cost("p2p")
+        forward_S, backward_S = self.forward(blocks_SP), self.backward(blocks_SP)
+        stage_S = forward_S + backward_S
+        if (
+            self.schedule in schedules.SPLIT_BACKWARD
+        ):  # weight halves may run while the last microbatch goes up
+            first_R = forward_S[..., : self.pp] + self.cost("p2p")
+        else:
+            first_R = stage_S[..., : self.pp] + 2 * self.cost("p2p")
         way_R = np.cumsum(first_R, axis=-1) - first_R
-        busy = (way_R + self.microbatches * self.sum_by_rank(stage_S)).max(axis=-1)
-        tail = self.per_rank("sync", blocks_SP)[..., 0] + self.per_rank("optimizer", blocks_SP).max(axis=-1)
-        total: Floats = busy + tail + self.overhead
+        busy_R = way_R + self.microbatches * self.sum_by_rank(stage_S)
+        sync_R = self.per_rank("sync", blocks_SP)
+        ends_on_first = self.schedule not in schedules.SPLIT_BACKWARD
+        last = (busy_R + (sync_R[..., :1] if ends_on_first else sync_R)).max(axis=-1)
+        total: Floats = last + self.per_rank("optimizer", blocks_SP).max(axis=-1) + self.overhead
         return total
 
     def critical_path(self, blocks_SP: Ints) -> schedules.CriticalPath:
         """The path, with the tail of its rank, that decides the step time of one placement."""
+        first_S, second_S = self.halves(blocks_SP)
         return self.timeline.critical_path(
             self.forward(blocks_SP),
-            self.backward(blocks_SP),
+            first_S,
             self.cost("p2p"),
             self.per_rank("sync", blocks_SP),
+            second_S,
         )
 
     def rank_bytes(self, blocks_SP: Ints) -> Floats:
         """(..., R): the peak of each rank, in training or in the optimizer step."""
         kept_S = (blocks_SP * self.by_stage("layer_activation")).sum(axis=-1)
         kept_S = kept_S + self.at_ends("embedding_activation", "head_activation")
-        kept_CR = kept_S[..., self.stage_of]
+        waits_S = blocks_SP.sum(axis=-1) * self.by_stage("layer_pending")
+        waits_S[..., 0] = 0.0  # the first stage runs no input half
+        waits_S[..., -1] += self.by_stage("head_pending")[-1]
+        kept_CR, waits_CR = kept_S[..., self.stage_of], waits_S[..., self.stage_of]
         live_R = np.stack(
             [
-                (live_KC @ kept_CR[..., rank, None]).max(axis=(-2, -1))
-                for rank, live_KC in enumerate(self.live)
+                (live_KC @ kept_CR[..., rank, None] + pending_KC @ waits_CR[..., rank, None]).max(
+                    axis=(-2, -1)
+                )
+                for rank, (live_KC, pending_KC) in enumerate(zip(self.live, self.pending, strict=True))
             ],
             axis=-1,
         )

@@ -30,7 +30,7 @@ from planner.ilp.solution import Solution
 from planner.ilp.stages import solve_stages
 from planner.infeasible import explain_infeasible
 from planner.legality import Bools, require_legal
-from planner.placement import TOLERANCE, Floats, Leaf, Placement
+from planner.placement import PLAIN, TOLERANCE, Floats, Leaf, Placement
 from planner.plan import Certificate
 from planner.priced_space import PricedSpace, price_space
 from planner.search_space import Restrictions
@@ -106,7 +106,7 @@ def place(question: Question, layout: Layout) -> Layout:
     require_legal(question, layout)
     if layout.layers:
         return layout
-    if layout.vpp > 1:
+    if layout.schedule not in PLAIN:
         return _best_sizes(question, layout)
     costs = stage_costs(question, LayoutColumns.of([layout]))
     named = {policy for mix in layout.stage_recompute for policy in policies_in(mix)}
@@ -208,11 +208,11 @@ class _State:
     def _place(self, row: int) -> None:
         """Give a row a good placement; an interleaved row gets its best one, if that can matter, and is decided."""
         leaf, cut_off = self.space.leaf(row), self.kth_seconds
-        found = best_pattern(leaf, cut_off) if leaf.vpp > 1 else good_placement(leaf)
+        found = good_placement(leaf) if leaf.is_plain else best_pattern(leaf, cut_off)
         if found:
             self.best[row] = found
         seconds = found[1] if found else cut_off
-        if leaf.vpp > 1 or seconds <= self.bound[row] * (1 + TOLERANCE):
+        if not leaf.is_plain or seconds <= self.bound[row] * (1 + TOLERANCE):
             self._decide(row, seconds)
 
     def _solve(self, row: int) -> None:

@@ -44,6 +44,8 @@ class BlockSeconds:
     forward: Array
     backward: Array
     """Without any recomputation."""
+    weight: Array
+    """The part of `backward` towards the weights: products and gradient accumulation."""
     recomputed: Array
     """(N, P): the part of `forward` that each recompute policy repeats."""
     core_forward: Array
@@ -57,15 +59,17 @@ def block_seconds(question: Question, columns: LayoutColumns, device: Device) ->
     """Roofline of every operator of the block."""
     tokens = columns.tokens(question.training.sequence_length)
     tp = columns.tp.astype(np.float64)
-    matrix_forward, matrix_backward = matrix_seconds(question, columns, device)
+    matrix_forward, matrix_backward, matrix_weight = matrix_seconds(question, columns, device)
     attention_forward, attention_backward = _attention_seconds(
         question, columns, device_of(question, wide=True)
     )
     others_forward, others_backward = _other_operators(question, columns, device)
+    accumulation = _accumulation_seconds(question, columns, device)
     forward = matrix_forward + attention_forward + others_forward
     return BlockSeconds(
         forward=forward,
-        backward=matrix_backward + attention_backward + others_backward,
+        backward=matrix_backward + attention_backward + (others_backward + accumulation),
+        weight=matrix_weight + accumulation,
         recomputed=_recomputed(question, tokens, tp, device, forward, attention_forward),
         core_forward=attention_forward,
         core_backward=attention_backward,
@@ -143,13 +147,10 @@ def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: D
 
 
 def _other_operators(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """Everything but products and the attention core, gradient accumulation included: measured curves, or bytes."""
-    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    weights = counts.block + counts.experts
+    """Everything but products, the attention core and gradient accumulation: measured curves, or bytes."""
     if has_measured_operators(question):
         measured = block_operators(question, columns)
-        return measured.forward, measured.backward + accumulation_seconds(question, columns, weights)
-    accumulation = gradient_accumulation_bytes(question, columns) * weights
+        return measured.forward, measured.backward
     moved = [block_traffic(question, columns, inner_elements(question, columns))]
     if (routing := routing_traffic(question, columns)) is not None:
         moved.append(routing)
@@ -157,7 +158,17 @@ def _other_operators(question: Question, columns: LayoutColumns, device: Device)
         np.sum([_traffic_seconds(traffic, device, backward=way) for traffic in moved], axis=0)
         for way in (False, True)
     )
-    return forward, backward + accumulation / device.memory_rate
+    return forward, backward
+
+
+def _accumulation_seconds(question: Question, columns: LayoutColumns, device: Device) -> Array:
+    """(N,) seconds to add a microbatch's weight gradients to what is there."""
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    weights = counts.block + counts.experts
+    if has_measured_operators(question):
+        return accumulation_seconds(question, columns, weights)
+    seconds: Array = gradient_accumulation_bytes(question, columns) * weights / device.memory_rate
+    return seconds
 
 
 def _traffic_seconds(traffic: Traffic, device: Device, *, backward: bool) -> Array:

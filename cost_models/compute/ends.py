@@ -29,6 +29,8 @@ class EndSeconds:
     embedding_backward: Array
     head_forward: Array
     head_backward: Array
+    head_weight: Array
+    """The part of `head_backward` towards the output matrix."""
 
 
 def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
@@ -37,13 +39,13 @@ def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> E
     vocabulary = padded_vocabulary(question.model, columns.tp) / columns.tp
     width = np.asarray(float(question.model.hidden_size))
     others = _measured(question, columns) or _by_bytes(question, tokens, tokens * vocabulary, device)
+    head_weight = gemm_seconds(width, vocabulary, tokens, device)
     return EndSeconds(
         embedding_forward=others.embedding_forward,
         embedding_backward=others.embedding_backward,
         head_forward=others.head_forward + gemm_seconds(tokens, vocabulary, width, device),
-        head_backward=others.head_backward
-        + gemm_seconds(tokens, width, vocabulary, device)
-        + gemm_seconds(width, vocabulary, tokens, device),
+        head_backward=others.head_backward + gemm_seconds(tokens, width, vocabulary, device) + head_weight,
+        head_weight=head_weight,
     )
 
 
@@ -57,6 +59,7 @@ def _measured(question: Question, columns: LayoutColumns) -> EndSeconds | None:
         embedding_backward=embedding.backward,
         head_forward=head.forward,
         head_backward=head.backward,
+        head_weight=np.zeros(len(columns)),
     )
 
 
@@ -75,4 +78,5 @@ def _by_bytes(question: Question, tokens: Array, logits: Array, device: Device) 
         embedding_backward=3 * kernel + 4 * hidden_bytes / device.memory_rate,
         head_forward=5 * kernel + (loss_forward + 2 * hidden_bytes) / device.memory_rate,
         head_backward=5 * kernel + (loss_backward + 3 * hidden_bytes) / device.memory_rate,
+        head_weight=np.zeros(tokens.shape),
     )

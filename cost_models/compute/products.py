@@ -26,23 +26,24 @@ _EXPERT_ROWS = 64.0
 """Kernels of grouped products take the rows of an expert in whole multiples of this."""
 
 
-def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
-    """Forward and backward (N,) seconds; a mixture is averaged with the blocks of the model that are dense.
+def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array, Array]:
+    """Forward, backward and the part of backward towards the weights, (N,) seconds each.
 
-    Backward runs each product twice, towards the input and towards the weight.
+    A mixture is averaged with the blocks of the model that are dense. Backward runs each product twice, towards the
+    input and towards the weight.
     """
     model = question.model
     tokens, tp = columns.tokens(question.training.sequence_length), columns.tp.astype(np.float64)
     by_norm = question.stack.transformer_engine
-    forward, backward = _twice(projections(model, tp), tokens, device, cast_by_norm=by_norm)
+    around = _twice(projections(model, tp), tokens, device, cast_by_norm=by_norm)
     dense = _mlp(model, model.ffn_hidden_size / tp)
-    dense_forward, dense_backward = _twice(dense, tokens, device, cast_by_norm=by_norm)
-    expert_forward, expert_backward = _mixture_seconds(question, columns, tokens, device)
+    mlp = _twice(dense, tokens, device, cast_by_norm=by_norm)
+    experts = _mixture_seconds(question, columns, tokens, device)
     share = model.moe_share
-    return (
-        forward + (1 - share) * dense_forward + share * expert_forward,
-        backward + (1 - share) * dense_backward + share * expert_backward,
+    forward, backward, weight = (
+        around[way] + (1 - share) * mlp[way] + share * experts[way] for way in (0, 1, 2)
     )
+    return forward, backward, weight
 
 
 def projections(model: TransformerSpec, tp: Array) -> Shapes:
@@ -68,11 +69,11 @@ def _mlp(model: TransformerSpec, width: Array) -> Shapes:
 
 def _mixture_seconds(
     question: Question, columns: LayoutColumns, tokens: Array, device: Device
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array, Array]:
     """Router, routed experts in one grouped product each way, shared experts."""
     model, routed = question.model, mixture(question, columns)
     if routed is None:
-        return np.zeros(len(columns)), np.zeros(len(columns))
+        return np.zeros(len(columns)), np.zeros(len(columns)), np.zeros(len(columns))
     rows = np.ceil(routed.rows / routed.local_experts / _EXPERT_ROWS) * _EXPERT_ROWS
     widths = (model.moe_ffn_hidden_size / columns.etp, model.shared_expert_ffn_hidden_size / columns.tp)
     router: Shapes = ((float(model.num_experts), float(model.hidden_size)),)
@@ -82,8 +83,8 @@ def _mixture_seconds(
     ]
     if model.shared_expert_ffn_hidden_size:
         parts.append(_twice(_mlp(model, widths[1]), tokens, device))
-    forward, backward = (sum(part[way] for part in parts) for way in (0, 1))
-    return np.asarray(forward), np.asarray(backward)
+    forward, backward, weight = (np.asarray(sum(part[way] for part in parts)) for way in (0, 1, 2))
+    return forward, backward, weight
 
 
 def forward_seconds(
@@ -111,15 +112,16 @@ def _twice(
     batch: Array | float = 1.0,
     *,
     cast_by_norm: bool = False,
-) -> tuple[Array, Array]:
-    """Forward, and backward towards input and weight."""
-    backward = np.zeros(rows.shape)
+) -> tuple[Array, Array, Array]:
+    """Forward, backward towards input and weight, and the latter alone."""
+    backward, weight = np.zeros(rows.shape), np.zeros(rows.shape)
     for n, k in shapes:
         out, inner = np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64)
         backward = backward + gemm_seconds(rows, inner, out, device, batch)
-        backward = backward + gemm_seconds(inner, out, rows, device, batch)
+        towards_weight = gemm_seconds(inner, out, rows, device, batch)
+        backward, weight = backward + towards_weight, weight + towards_weight
         backward = backward + _cast_seconds(rows * out * batch, device)
-    return forward_seconds(shapes, rows, device, batch, cast_by_norm=cast_by_norm), backward
+    return forward_seconds(shapes, rows, device, batch, cast_by_norm=cast_by_norm), backward, weight
 
 
 def _cast_seconds(elements: Array, device: Device) -> Array | float:

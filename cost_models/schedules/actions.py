@@ -1,35 +1,45 @@
 """The action table: what every pipeline rank does, in which order.
 
 A schedule is a function that returns such a table; the timeline, the memory model, the Gantt chart and the
-executor all read it, so what is costed is what runs. Virtual stage k lives on rank k mod pp as its chunk k
-div pp.
+executor all read it, so what is costed is what runs.
 
-Shape legend: R pipeline ranks, V chunks of one rank, U units of one rank (vpp · microbatches; a unit is one
-microbatch on one chunk), A actions of one rank (2 · U).
+Kinds: F forward; B backward; I and W are the halves of a backward pass that is split, towards the input (the
+stage before waits for it) and towards the weights (nobody does). A rank with fewer actions than others idles at
+the end of its row.
+
+Shape legend: R pipeline ranks, V chunks of one rank, S virtual stages, U units of one rank (vpp · microbatches;
+a unit is one microbatch on one chunk), A actions of the longest rank.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.schedules.traits import SPLIT_BACKWARD, Ints, rank_of_stage
 from cost_models.specs.layout import Schedule
 
-Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 CACHED_TABLES = 1024
 """Tables, and what is compiled from them, that stay in memory: a search returns to the same few shapes."""
 
 
-class Action(NamedTuple):
-    """One forward or backward of one microbatch through one virtual stage."""
+Kind = Literal["F", "B", "I", "W"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+FORWARD, BACKWARD, INPUT, WEIGHT = range(len(KINDS))
+"""A kind's index into `KINDS`, which the columns of a table hold."""
+IDLE = len(KINDS)
+"""What fills the row of a rank that is done."""
 
-    kind: Literal["F", "B"]
+
+class Action(NamedTuple):
+    """One pass of one microbatch through one virtual stage."""
+
+    kind: Kind
     stage: int
     microbatch: int
 
@@ -42,12 +52,15 @@ class ActionTable:
     pp: int
     vpp: int
     microbatches: int
-    is_backward: Bools
-    """(R, A)"""
+    kind: Ints
+    """(R, A): index into `KINDS`, or `IDLE`."""
     stage: Ints
-    """(R, A): virtual stage."""
+    """(R, A): virtual stage; of an idle entry 0."""
     microbatch: Ints
-    """(R, A)"""
+    """(R, A); of an idle entry 0."""
+    overlapped: Bools | None = None
+    """(R, A), where a schedule has such pairs: this forward and the backward after it are one step of the engine,
+    which runs them in turn and sends both results when both are done."""
 
     @property
     def num_stages(self) -> int:
@@ -55,16 +68,33 @@ class ActionTable:
         return self.pp * self.vpp
 
     @property
+    def splits_backward(self) -> bool:
+        """Whether any backward pass is split into its halves."""
+        return self.schedule in SPLIT_BACKWARD
+
+    @property
+    def is_backward(self) -> Bools:
+        """(R, A): whole backward passes and their halves."""
+        backward_RA: Bools = (self.kind != FORWARD) & (self.kind != IDLE)
+        return backward_RA
+
+    @property
     def chunk(self) -> Ints:
         """(R, A): chunk of the rank that the action runs on."""
         return self.stage // self.pp
 
+    @property
+    def rank_of_stage(self) -> Ints:
+        """(S,): the rank that holds each virtual stage."""
+        return rank_of_stage(self.schedule, self.pp, self.vpp)
+
     def actions(self, rank: int) -> tuple[Action, ...]:
         """What one rank does, in order."""
-        columns = (self.is_backward[rank], self.stage[rank], self.microbatch[rank])
+        columns = (self.kind[rank], self.stage[rank], self.microbatch[rank])
         return tuple(
-            Action("B" if backward else "F", stage, microbatch)
-            for backward, stage, microbatch in zip(*(column.tolist() for column in columns), strict=True)
+            Action(KINDS[kind], stage, microbatch)
+            for kind, stage, microbatch in zip(*(column.tolist() for column in columns), strict=True)
+            if kind != IDLE
         )
 
 
@@ -101,46 +131,12 @@ def table_of_units(
     rank_R1 = np.arange(pp)[:, None]
     stage_RA = interleave(forward_chunk_U * pp, backward_chunk_U * pp) + rank_R1
     stage_RA.flags.writeable = False
-    is_backward_RA = interleave(np.zeros_like(i_U), np.ones_like(i_U)).astype(np.bool_)
-    is_backward_RA.flags.writeable = False
     return ActionTable(
         schedule=schedule,
         pp=pp,
         vpp=vpp,
         microbatches=microbatches,
-        is_backward=is_backward_RA,
+        kind=interleave(np.full_like(i_U, FORWARD), np.full_like(i_U, BACKWARD)),
         stage=stage_RA,
         microbatch=interleave(forward_microbatch_U, backward_microbatch_U),
     )
-
-
-@lru_cache(maxsize=CACHED_TABLES)
-def live_profiles(table: ActionTable) -> tuple[Ints, ...]:
-    """How many microbatches each chunk keeps for its backward pass, at the moments that can be a rank's peak.
-
-    Returns for each rank an array (K, V): the distinct Pareto-maximal vectors of
-    forwarded-but-not-yet-backwarded microbatches per chunk, over the rank's own order. Memory rises with
-    every component, so one of them is the peak.
-    """
-    chunk_V = np.arange(table.vpp)
-    change_RAV = np.where(table.is_backward, -1, 1)[..., None] * (table.chunk[..., None] == chunk_V)
-    live_RAV = np.cumsum(change_RAV, axis=1)
-    # Before another forward nothing is released, so only a forward that a backward follows can be maximal.
-    last_forward_RA = ~table.is_backward & np.roll(table.is_backward, -1, axis=1)
-    return tuple(
-        _pareto_maximal(np.unique(live_AV[last_A], axis=0))
-        for live_AV, last_A in zip(live_RAV, last_forward_RA, strict=True)
-    )
-
-
-def _pareto_maximal(vectors_KV: Ints) -> Ints:
-    """The rows that no other row exceeds or equals in every component; rows must be distinct."""
-    total_K = vectors_KV.sum(axis=1)
-    kept = [
-        row
-        for row, (vector_V, total) in enumerate(zip(vectors_KV, total_K, strict=True))
-        if not (vectors_KV[total_K > total] >= vector_V).all(axis=1).any()  # only a larger total can dominate
-    ]
-    maximal_KV = vectors_KV[kept]
-    maximal_KV.flags.writeable = False
-    return maximal_KV

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.schedules.actions import ActionTable, table_of_units
+from cost_models.schedules.traits import Ints
+from cost_models.specs.layout import Schedule
 
 
 def interleaved_objection(pp: int, vpp: int, microbatches: int) -> str | None:
@@ -15,9 +17,14 @@ def interleaved_objection(pp: int, vpp: int, microbatches: int) -> str | None:
     """
     if vpp < 2:
         return "interleaved needs at least two chunks per pipeline rank: vpp2 or more"
-    rounds = _rounds(pp, microbatches)
-    if microbatches % rounds:
-        return f"{microbatches} microbatches do not make {rounds} equal rounds of interleaved on pp{pp}"
+    return rounds_objection("interleaved", pp, microbatches)
+
+
+def rounds_objection(schedule: Schedule, pp: int, microbatches: int) -> str | None:
+    """What forbids a schedule whose microbatches pass through the chunks in rounds, as a sentence, or None."""
+    number = rounds(pp, microbatches)
+    if microbatches % number:
+        return f"{microbatches} microbatches do not make {number} equal rounds of {schedule} on pp{pp}"
     return None
 
 
@@ -27,10 +34,8 @@ def interleaved(pp: int, vpp: int, microbatches: int) -> ActionTable:
     A round of g microbatches passes chunk after chunk; rank r runs (vpp − 1) · g + 2 (pp − 1 − r) forwards,
     at most all of them, before its first forward-backward pair.
     """
-    round_size = microbatches // _rounds(pp, microbatches)
-    unit_U = np.arange(microbatches * vpp)
-    chunk_U = (unit_U // round_size) % vpp
-    microbatch_U = unit_U // (round_size * vpp) * round_size + unit_U % round_size
+    round_size = microbatches // rounds(pp, microbatches)
+    chunk_U, microbatch_U = unit_order(vpp, microbatches, round_size)
     warm_up_R = (vpp - 1) * round_size + 2 * (pp - 1 - np.arange(pp))
     return table_of_units(
         "interleaved",
@@ -45,5 +50,13 @@ def interleaved(pp: int, vpp: int, microbatches: int) -> ActionTable:
     )
 
 
-def _rounds(pp: int, microbatches: int) -> int:
+def rounds(pp: int, microbatches: int) -> int:
+    """Rounds of about pp microbatches."""
     return max(1, microbatches // pp)
+
+
+def unit_order(vpp: int, microbatches: int, round_size: int) -> tuple[Ints, Ints]:
+    """(U,) chunk and (U,) microbatch of each forward of a rank: a round passes chunk after chunk."""
+    unit_U = np.arange(microbatches * vpp)
+    chunk_U = (unit_U // round_size) % vpp
+    return chunk_U, unit_U // (round_size * vpp) * round_size + unit_U % round_size

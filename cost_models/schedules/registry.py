@@ -8,9 +8,12 @@ from functools import lru_cache
 
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.schedules.actions import CACHED_TABLES, ActionTable
+from cost_models.schedules.dualpipev import dualpipev, dualpipev_objection
 from cost_models.schedules.gpipe import gpipe, gpipe_objection
 from cost_models.schedules.interleaved import interleaved, interleaved_objection
 from cost_models.schedules.one_f_one_b import one_f_one_b, one_f_one_b_objection
+from cost_models.schedules.zbv import zbv, zbv_objection
+from cost_models.schedules.zero_bubble import zero_bubble, zero_bubble_objection
 from cost_models.specs.layout import Schedule
 
 
@@ -26,6 +29,9 @@ _SCHEDULES: dict[Schedule, _PipelineSchedule] = {
     "gpipe": _PipelineSchedule(table=gpipe, objection=gpipe_objection),
     "1f1b": _PipelineSchedule(table=one_f_one_b, objection=one_f_one_b_objection),
     "interleaved": _PipelineSchedule(table=interleaved, objection=interleaved_objection),
+    "zero-bubble": _PipelineSchedule(table=zero_bubble, objection=zero_bubble_objection),
+    "zbv": _PipelineSchedule(table=zbv, objection=zbv_objection),
+    "dualpipev": _PipelineSchedule(table=dualpipev, objection=dualpipev_objection),
 }
 
 

@@ -1,8 +1,13 @@
 """An action table and durations → when every action starts and ends, and which path of them is the longest.
 
 A rank runs its actions in order. A forward waits for the same microbatch's forward on the stage before, a
-backward for its backward on the stage after, plus the transfer delay where the two stages are on different
-ranks (on one rank the order already says it, as it does for a backward after its own forward).
+backward (of a split one the input half) for its backward or input half on the stage after, plus the transfer
+delay where the two stages are on different ranks. On one rank the order already says it, as it does for a
+backward after its own forward and for a weight half, for which nobody waits. What one of an overlapped pair
+hands on leaves when both are done.
+
+Durations: F takes `forward`, I `backward`, W `weight`, a whole backward B `backward` + `weight`. Where no table
+splits, `weight` is left out and `backward` is all of it.
 
 Shape legend: `...` any batch of placements, B the same flattened, S virtual stages, R ranks, A actions of a
 rank, E all actions in the order they are evaluated.
@@ -17,7 +22,16 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.schedules.actions import CACHED_TABLES, ActionTable, Ints
+from cost_models.schedules.actions import (
+    BACKWARD,
+    CACHED_TABLES,
+    FORWARD,
+    INPUT,
+    KINDS,
+    WEIGHT,
+    ActionTable,
+)
+from cost_models.schedules.traits import Ints
 
 Floats = npt.NDArray[np.float64]
 
@@ -35,14 +49,16 @@ _BATCH_ROWS = 4_000_000
 class CriticalPath:
     """A chain of actions and transfers, each waiting for the one before, that ends with a rank's last action.
 
-    Its length, forward_counts · forward + backward_counts · backward + p2p_count · p2p, is a lower bound of
-    that rank's end for any durations, and equal to it for those it was found with.
+    Its length, forward_counts · forward + backward_counts · backward + weight_counts · weight + p2p_count · p2p,
+    is a lower bound of that rank's end for any durations, and equal to it for those it was found with.
     """
 
     forward_counts: Ints
     """(S,)"""
     backward_counts: Ints
-    """(S,)"""
+    """(S,): whole backward passes and input halves."""
+    weight_counts: Ints
+    """(S,): whole backward passes and weight halves."""
     p2p_count: int
     rank: int
 
@@ -55,15 +71,19 @@ class Timeline:
     levels: tuple[tuple[slice, Ints, Ints], ...]
     """Rows of a level, the row each follows on its own rank, the row it receives from."""
     duration_of: Ints
-    """(E,): which duration each takes, counted through the forward, then the backward durations."""
+    """(E,): which duration each takes, counted through those of `_flat`."""
     row_of: Ints
     """(R, A): row of the evaluation for each action of the table."""
 
     def rank_ends(
-        self, forward_S: npt.ArrayLike, backward_S: npt.ArrayLike, p2p: npt.ArrayLike = 0.0
+        self,
+        forward_S: npt.ArrayLike,
+        backward_S: npt.ArrayLike,
+        p2p: npt.ArrayLike = 0.0,
+        weight_S: npt.ArrayLike = 0.0,
     ) -> Floats:
         """(..., R): when each rank ends, from durations (..., S) and transfer delay (...), all in seconds."""
-        duration_BS, delay_B, batch = self._flat(forward_S, backward_S, p2p)
+        duration_BS, delay_B, batch = self._flat(forward_S, backward_S, p2p, weight_S)
         ends_BR = np.empty((len(delay_B), self.table.pp))
         step = max(1, _BATCH_ROWS // len(self.duration_of))
         for start in range(0, len(delay_B), step):
@@ -73,10 +93,14 @@ class Timeline:
         return ends_BR.reshape((*batch, self.table.pp))
 
     def spans(
-        self, forward_S: npt.ArrayLike, backward_S: npt.ArrayLike, p2p: npt.ArrayLike = 0.0
+        self,
+        forward_S: npt.ArrayLike,
+        backward_S: npt.ArrayLike,
+        p2p: npt.ArrayLike = 0.0,
+        weight_S: npt.ArrayLike = 0.0,
     ) -> tuple[Floats, Floats]:
         """(..., R, A) start and (..., R, A) end of every action of the table, in seconds."""
-        duration_BS, delay_B, batch = self._flat(forward_S, backward_S, p2p)
+        duration_BS, delay_B, batch = self._flat(forward_S, backward_S, p2p, weight_S)
         shape = (*batch, *self.row_of.shape)
         end_RAB = self._ends(duration_BS, delay_B)[self.row_of].reshape((*self.row_of.shape, -1))
         end = np.moveaxis(end_RAB, -1, 0).reshape(shape)
@@ -88,9 +112,10 @@ class Timeline:
         backward_S: npt.ArrayLike,
         p2p: float = 0.0,
         tail_R: npt.ArrayLike = 0.0,
+        weight_S: npt.ArrayLike = 0.0,
     ) -> CriticalPath:
         """One longest path to the last action of the rank with the greatest end + tail."""
-        duration_BS, delay_B, _ = self._flat(forward_S, backward_S, p2p)
+        duration_BS, delay_B, _ = self._flat(forward_S, backward_S, p2p, weight_S)
         end_E = self._ends(duration_BS, delay_B)
         rank = int(np.argmax(end_E[self.row_of[:, -1]] + np.asarray(tail_R)))
         follows_E = np.concatenate([follows for _, follows, _ in self.levels])
@@ -100,28 +125,41 @@ class Timeline:
         path = [int(self.row_of[rank, -1]) - _BEFORE]
         while (row := before[path[-1]]) != _STEP_START:
             path.append(row - _BEFORE)
-        stages = self.table.num_stages
-        counts = np.bincount(self.duration_of[path], minlength=2 * stages)
+        size = (len(KINDS) + 1) * self.table.num_stages
+        count_KS = np.bincount(self.duration_of[path], minlength=size).reshape(-1, self.table.num_stages)
         return CriticalPath(
-            forward_counts=counts[:stages],
-            backward_counts=counts[stages:],
+            forward_counts=count_KS[FORWARD],
+            backward_counts=count_KS[BACKWARD] + count_KS[INPUT],
+            weight_counts=count_KS[BACKWARD] + count_KS[WEIGHT],
             p2p_count=int(late_E[path].sum()),
             rank=rank,
         )
 
     def _flat(
-        self, forward_S: npt.ArrayLike, backward_S: npt.ArrayLike, p2p: npt.ArrayLike
+        self,
+        forward_S: npt.ArrayLike,
+        backward_S: npt.ArrayLike,
+        p2p: npt.ArrayLike,
+        weight_S: npt.ArrayLike,
     ) -> tuple[Floats, Floats, tuple[int, ...]]:
-        """One batch dimension: durations (batch, 2S), delay (batch,), and the shape the batch had."""
-        forward, backward, delay = (
-            np.asarray(value, dtype=np.float64) for value in (forward_S, backward_S, p2p)
-        )
+        """One batch dimension: durations of each kind and stage (batch, ·), delay (batch,), the shape the batch had.
+
+        The kinds stand in the order of `KINDS`, after them a duration of zero for idle entries; a table that does not
+        split has only the first two.
+        """
         stages = self.table.num_stages
-        assert forward.shape[-1] == stages, f"{forward.shape[-1]} forward durations for {stages} stages"
-        assert backward.shape[-1] == stages, f"{backward.shape[-1]} backward durations for {stages} stages"
-        batch = np.broadcast_shapes(forward.shape[:-1], backward.shape[:-1], delay.shape)
-        durations = [np.broadcast_to(value, (*batch, stages)) for value in (forward, backward)]
-        flat = np.concatenate(durations, axis=-1).reshape(-1, 2 * stages)
+        forward, backward, weight = (
+            _per_stage(value, stages, name)
+            for value, name in ((forward_S, "forward"), (backward_S, "backward"), (weight_S, "weight"))
+        )
+        delay = np.asarray(p2p, dtype=np.float64)
+        batch = np.broadcast_shapes(*(x.shape[:-1] for x in (forward, backward, weight)), delay.shape)
+        kinds = [forward, backward + weight]
+        if self.table.splits_backward:
+            kinds += [backward, weight, np.zeros(1)]
+        durations = [np.broadcast_to(value, (*batch, value.shape[-1])) for value in kinds]
+        flat = np.concatenate(durations, axis=-1)
+        flat = flat.reshape(-1, flat.shape[-1])
         return flat, np.broadcast_to(delay, batch).reshape(-1), batch
 
     def _ends(self, duration_BS: Floats, delay_B: Floats) -> Floats:
@@ -161,21 +199,36 @@ def compile_timeline(table: ActionTable) -> Timeline:
             (slice(_BEFORE + start, _BEFORE + stop), follows_E[start:stop], receives_E[start:stop])
             for start, stop in pairwise(bounds)
         ),
-        duration_of=(table.stage + table.num_stages * table.is_backward).ravel()[order_E],
+        duration_of=(table.stage + table.num_stages * table.kind).ravel()[order_E],
         row_of=row_RA,
     )
 
 
+def _per_stage(value: npt.ArrayLike, stages: int, name: str) -> Floats:
+    """(..., S) durations; one number stands for every stage."""
+    duration = np.asarray(value, dtype=np.float64)
+    if duration.ndim == 0:
+        return np.broadcast_to(duration, stages)
+    assert duration.shape[-1] == stages, f"{duration.shape[-1]} {name} durations for {stages} stages"
+    return duration
+
+
 def _senders(table: ActionTable) -> Ints:
     """(R, A): the action, numbered along the flattened table, on another rank that each waits for, or -1."""
-    stages = table.num_stages
-    backward = table.is_backward.astype(np.int64)
+    stages, rank_S = table.num_stages, table.rank_of_stage
+    forward_RA = table.kind == FORWARD
+    sends_RA = forward_RA | (table.kind == BACKWARD) | (table.kind == INPUT)
     number_of = np.full((2, stages, table.microbatches), -1)
     number_RA = np.arange(table.stage.size).reshape(table.stage.shape)
-    number_of[backward, table.stage, table.microbatch] = number_RA
-    source = table.stage + np.where(table.is_backward, 1, -1)
-    crosses = (source >= 0) & (source < stages) & (source % table.pp != table.stage % table.pp)
-    return np.where(crosses, number_of[backward, source.clip(0, stages - 1), table.microbatch], -1)
+    if table.overlapped is not None:  # the pair's results leave after its second action
+        number_RA = number_RA + (table.overlapped & forward_RA)
+    way = (~forward_RA).astype(np.int64)
+    number_of[way[sends_RA], table.stage[sends_RA], table.microbatch[sends_RA]] = number_RA[sends_RA]
+    source = table.stage + np.where(forward_RA, -1, 1)
+    receives_RA = sends_RA & (source >= 0) & (source < stages)
+    source = source.clip(0, stages - 1)
+    crosses_RA = receives_RA & (rank_S[source] != rank_S[table.stage])
+    return np.where(crosses_RA, number_of[way, source, table.microbatch], -1)
 
 
 def _levels(sender_RA: Ints) -> Ints:

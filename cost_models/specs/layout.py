@@ -15,8 +15,10 @@ from cost_models.specs.complaints import complaint
 from cost_models.specs.documents import show_key
 from cost_models.specs.recompute import StageRecompute
 
-Schedule = Literal["gpipe", "1f1b", "interleaved"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipev"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+V_SHAPED: frozenset[Schedule] = frozenset({"zbv", "dualpipev"})
+"""Stages go down the pipeline ranks and up again, two chunks a rank: rank 0 holds the first stage and the last."""
 
 
 class Layout(Spec):
@@ -49,7 +51,7 @@ class Layout(Spec):
     sp: bool = False
     """Megatron sequence parallelism: the regions outside tensor parallelism are split along the sequence."""
     schedule: Schedule = "1f1b"
-    """Pipeline schedule; `interleaved` exactly when vpp > 1."""
+    """Pipeline schedule; where it is not named `interleaved` with vpp > 1, else `1f1b`."""
     recompute: tuple[StageRecompute, ...] = ("none",)
     """One policy or mix of policies for all virtual stages, or one for each in model order."""
     layers: tuple[int, ...] = ()
@@ -60,6 +62,8 @@ class Layout(Spec):
     def _default_schedule(cls, data: Any) -> Any:
         if isinstance(data, dict) and "schedule" not in data:
             return {**data, "schedule": "interleaved" if data.get("vpp", 1) != 1 else "1f1b"}
+        if isinstance(data, dict) and "vpp" not in data and data["schedule"] in sorted(V_SHAPED):
+            return {**data, "vpp": 2}
         return data
 
     @model_validator(mode="after")
@@ -71,7 +75,7 @@ class Layout(Spec):
             raise ValueError(f"layers names {len(self.layers)} stages; the layout has {stages}")
         if any(count < 0 for count in self.layers):
             raise ValueError("layers must not be negative")
-        if (self.schedule == "interleaved") != (self.vpp > 1):
+        if not _goes_with(self.schedule, self.vpp):
             raise ValueError(f"schedule {self.schedule} does not go with vpp{self.vpp}")
         if len(self.recompute) > 1 and len(set(self.recompute)) == 1:
             object.__setattr__(self, "recompute", self.recompute[:1])
@@ -103,7 +107,7 @@ class Layout(Spec):
 
     @property
     def num_stages(self) -> int:
-        """Virtual stages: pp × vpp. Virtual stage k runs on pipeline rank k mod pp as its chunk k div pp."""
+        """Virtual stages: pp × vpp. Stage k is chunk k div pp of the rank that `schedules.rank_of_stage` says."""
         return self.pp * self.vpp
 
     @property
@@ -136,13 +140,22 @@ class Layout(Spec):
             words.append(f"shard{self.shard}")
         if self.sp:
             words.append("sp")
-        if self.schedule == "gpipe":
-            words.append("schedule=gpipe")
+        if self.schedule != ("interleaved" if self.vpp > 1 else "1f1b"):
+            words.append(f"schedule={self.schedule}")
         if self.recompute != ("none",):
             words.append("recompute=" + _run_lengths(self.recompute))
         if self.layers:
             words.append("layers=" + _run_lengths(self.layers))
         return " ".join(words)
+
+
+def _goes_with(schedule: Schedule, vpp: int) -> bool:
+    """Whether the schedule runs this number of chunks a rank."""
+    if schedule == "zero-bubble":
+        return True
+    if schedule in V_SHAPED:
+        return vpp == 2
+    return (schedule == "interleaved") == (vpp > 1)
 
 
 def _run_lengths(values: Iterable[object]) -> str:

@@ -61,6 +61,12 @@ class FlatParameters:
         mine, start = local(parameter), self._starts[id(parameter)]
         return self.gradients[start : start + mine.numel()].view_as(mine)
 
+    def take_gradients(self) -> None:
+        """Move what is in any `.grad` into the buffer."""
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                self._accumulate(parameter)
+
     def settle(self) -> None:
         """Add up over tensor-parallel ranks what each computed from its part of the sequence; once a step, together."""
         if not self._pending:

@@ -51,6 +51,11 @@ class Optimizer:
             return self.flat.gradient(parameter)
         return None if parameter.grad is None else local(parameter.grad)
 
+    def take_gradients(self) -> None:
+        """Move gradients that came without a hook's call into the flat buffer; elsewhere they stay in `.grad`."""
+        if self.flat is not None:
+            self.flat.take_gradients()
+
     def settle(self) -> None:
         """Complete the gradients within the tensor-parallel group; call after the backward pass."""
         if self.flat is not None:

@@ -7,22 +7,68 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleDualPipeV,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
+)
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
 from executor.apply.local import local
 from executor.models.transformer import Transformer
 from planner.plan import Plan
 
-Schedule = ScheduleGPipe | Schedule1F1B | ScheduleInterleaved1F1B
 Loss = Callable[[Tensor, Tensor], Tensor]
 
-_SINGLE: dict[str, type[ScheduleGPipe] | type[Schedule1F1B]] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+_ONE_CHUNK: dict[str, type[ScheduleGPipe] | type[Schedule1F1B]] = {
+    "gpipe": ScheduleGPipe,
+    "1f1b": Schedule1F1B,
+}
+_CHUNKS: dict[
+    str,
+    type[ScheduleInterleaved1F1B]
+    | type[ScheduleInterleavedZeroBubble]
+    | type[ScheduleZBVZeroBubble]
+    | type[ScheduleDualPipeV],
+] = {
+    "interleaved": ScheduleInterleaved1F1B,
+    "zero-bubble": ScheduleInterleavedZeroBubble,
+    "zbv": ScheduleZBVZeroBubble,
+    "dualpipev": ScheduleDualPipeV,
+}
+
+
+class _Stage(PipelineStage):
+    """Tells when the weight half of a backward pass has run: autograd calls no hooks of the parameters then."""
+
+    def __init__(
+        self,
+        part: Transformer,
+        stage: int,
+        stages: int,
+        device: torch.device,
+        group: torch.distributed.ProcessGroup,
+        take_gradients: Callable[[], None],
+    ) -> None:
+        super().__init__(part, stage, stages, device, group=group)
+        self._take_gradients = take_gradients
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
+        """Gradients of one microbatch's weights, then away with them."""
+        super().backward_weight_one_chunk(bwd_chunk_id, last_backward=last_backward)
+        self._take_gradients()
 
 
 class PipelineStep:
     """One step of a schedule on this rank; hides which ends of the pipeline the rank holds."""
 
-    def __init__(self, schedule: Schedule, *, first: bool, last: bool) -> None:
+    def __init__(
+        self, schedule: PipelineScheduleMulti | PipelineScheduleSingle, *, first: bool, last: bool
+    ) -> None:
         self.schedule = schedule
         self.first, self.last = first, last
 
@@ -45,16 +91,18 @@ def make_pipeline(
     device: torch.device,
     microbatches: int,
     loss: Loss,
+    take_gradients: Callable[[], None],
 ) -> PipelineStep:
-    """The plan's schedule over this rank's virtual stages."""
+    """The plan's schedule over this rank's virtual stages; `take_gradients` collects what is in `.grad`."""
     layout = plan.layout
     group = mesh["pp"].get_group()
     made = [
-        PipelineStage(part, stage, layout.num_stages, device, group=group)
+        _Stage(part, stage, layout.num_stages, device, group, take_gradients)
         for part, stage in zip(parts, stages, strict=True)
     ]
-    if layout.schedule == "interleaved":
-        schedule: Schedule = ScheduleInterleaved1F1B([*made], microbatches, loss_fn=loss, scale_grads=False)
+    schedule: PipelineScheduleMulti | PipelineScheduleSingle
+    if layout.schedule in _ONE_CHUNK:
+        schedule = _ONE_CHUNK[layout.schedule](made[0], microbatches, loss_fn=loss, scale_grads=False)
     else:
-        schedule = _SINGLE[layout.schedule](made[0], microbatches, loss_fn=loss, scale_grads=False)
+        schedule = _CHUNKS[layout.schedule]([*made], microbatches, loss_fn=loss, scale_grads=False)
     return PipelineStep(schedule, first=0 in stages, last=layout.num_stages - 1 in stages)

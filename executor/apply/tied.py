@@ -1,4 +1,4 @@
-"""Tied embeddings across pipeline stages: the first and the last stage add up the gradients of their copies."""
+"""Tied embeddings across pipeline stages: the gradients of the two copies, on the first and the last stage, add up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from cost_models.specs.layout import Layout
+from cost_models.specs.layout import V_SHAPED, Layout
 from executor.models.transformer import Transformer
 
 
@@ -20,13 +20,8 @@ class TiedGradients:
         self.copies: list[Tensor] = []
         if not tied or layout.pp == 1:
             return
-        per_stage = layout.dp * layout.tp
-        rank = dist.get_rank()
-        for place in range(per_stage):  # creating a group is collective, so all ranks create all of them
-            members = [place, (layout.pp - 1) * per_stage + place]
-            group = dist.new_group(members)
-            if rank in members:
-                self.group = group
+        if layout.schedule not in V_SHAPED:  # in a V one rank holds both
+            self._meet(layout)
         for part in parts:
             if part.embedding is not None:
                 self.copies.append(part.embedding.tokens.weight)
@@ -35,7 +30,20 @@ class TiedGradients:
 
     def add_up(self, gradient: Callable[[Tensor], Tensor | None]) -> None:
         """Call after the backward pass, before the optimizer; `gradient` finds what a parameter has accumulated."""
-        for copy in self.copies:
-            mine = gradient(copy)
-            if self.group is not None and mine is not None:
-                dist.all_reduce(mine, group=self.group)
+        mine = [found for copy in self.copies if (found := gradient(copy)) is not None]
+        if self.group is not None:
+            for one in mine:
+                dist.all_reduce(one, group=self.group)
+        elif len(mine) == 2:
+            mine[0].add_(mine[1])
+            mine[1].copy_(mine[0])
+
+    def _meet(self, layout: Layout) -> None:
+        """A group of each place on the first pipeline rank with the same place on the last."""
+        per_stage = layout.dp * layout.tp
+        rank = dist.get_rank()
+        for place in range(per_stage):  # creating a group is collective, so all ranks create all of them
+            members = [place, (layout.pp - 1) * per_stage + place]
+            group = dist.new_group(members)
+            if rank in members:
+                self.group = group

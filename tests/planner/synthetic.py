@@ -6,6 +6,8 @@ from itertools import product
 
 import numpy as np
 
+from cost_models import schedules
+from cost_models.schedules import SPLIT_BACKWARD
 from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from cost_models.stage_costs import StageCosts
 from planner.placement import Leaf
@@ -30,15 +32,19 @@ def random_costs(rng: np.random.Generator, rows: int = 1, *, tightness: float = 
     full = blocks(0.05, 0.2)
     activation = np.stack([full + blocks(0.5, 1.5), full + blocks(0.2, 0.5), full], axis=1)
     working = np.stack([draw(0, 0.2), draw(0, 0.5), draw(0, 1.0)], axis=1)
+    head_backward = draw(0, 2.5)
     return StageCosts(
         layer_forward=forward,
         layer_backward=backward,
         embedding_forward=draw(0, 0.5),
         embedding_backward=draw(0, 0.5),
         head_forward=draw(0, 1.5),
-        head_backward=draw(0, 2.5),
+        head_backward=head_backward,
         stage_forward=draw(0, 0.2),
         stage_backward=draw(0, 0.2),
+        layer_weight=plain * 0.45,
+        head_weight=head_backward * 0.3,
+        stage_weight=np.full(rows, 0.05),
         p2p=draw(0, 0.3),
         layer_sync=draw(0, 0.5),
         embedding_sync=draw(0, 1),
@@ -52,12 +58,14 @@ def random_costs(rng: np.random.Generator, rows: int = 1, *, tightness: float = 
         static=draw(0, 1),
         layer_static=blocks(0.2, 1.0),
         layer_activation=activation,
+        layer_pending=full * 0.8,
         layer_update=draw(0, 0.3),
         embedding_static=draw(0, 1),
         embedding_activation=draw(0, 0.2),
         embedding_update=draw(0, 0.3),
         head_static=draw(0, 1),
         head_activation=draw(0, 0.5),
+        head_pending=np.full(rows, 0.2),
         head_update=draw(0, 0.3),
         working=working,
         head_moment=draw(0, 1.0),
@@ -80,7 +88,13 @@ SHAPES = [
     ("interleaved", 3, 2, 6, 6),
     ("interleaved", 2, 3, 4, 12),
     ("interleaved", 2, 2, 4, 7),
-    ("interleaved", 3, 2, 6, 8),
+    ("interleaved", 3, 2, 6, 10),
+    ("zero-bubble", 2, 1, 4, 5),
+    ("zero-bubble", 3, 1, 6, 7),
+    ("zero-bubble", 2, 2, 4, 7),
+    ("zbv", 2, 2, 5, 7),
+    ("zbv", 3, 2, 6, 6),
+    ("dualpipev", 2, 2, 6, 8),
 ]
 """(schedule, pp, vpp, microbatches, blocks)."""
 
@@ -91,6 +105,8 @@ def random_leaf(seed: int) -> Leaf:
     schedule, pp, vpp, microbatches, layers = SHAPES[rng.integers(len(SHAPES))]
     allowed = rng.random(POLICIES) < 0.7
     allowed[rng.integers(POLICIES)] = True
+    if schedule in SPLIT_BACKWARD:
+        allowed = np.array([True, False, False])
     return Leaf(
         costs=random_costs(rng, tightness=rng.uniform(0.5, 2.5)),
         pp=pp,
@@ -125,9 +141,10 @@ def _first_blocks(sizes: tuple[int, ...], full: int, selective: int, weakest: in
 
 def every_placement(leaf: Leaf) -> np.ndarray:
     """(K, S, P): all placements the search covers, whether or not they fit."""
-    if leaf.vpp == 1:
+    if leaf.is_plain:
         sizes = [s for s in product(leaf.sizes, repeat=leaf.pp) if sum(s) == leaf.num_layers]
         return np.array([p for s in sizes for p in product(*(_stage_options(n, leaf.allowed) for n in s))])
+    stages_of_rank = schedules.stages_of_rank(leaf.schedule, leaf.pp, leaf.vpp).tolist()
     size, larger = divmod(leaf.num_layers, leaf.num_stages)
     smaller = (leaf.num_stages - larger) % leaf.num_stages
     weakest = int(np.flatnonzero(leaf.allowed)[0])
@@ -139,14 +156,16 @@ def every_placement(leaf: Leaf) -> np.ndarray:
             size + bool(larger) - (s < ends[0] or s >= leaf.num_stages - ends[1])
             for s in range(leaf.num_stages)
         ]
-        most = max(sum(own[r :: leaf.pp]) for r in range(leaf.pp))
+        most = max(sum(own[s] for s in stages) for stages in stages_of_rank)
         for full, selective in product(range(most + 1), repeat=2):
             if full + selective > most or (full and 2 not in strong) or (selective and 1 not in strong):
                 continue
-            stages: list[tuple[int, ...]] = [()] * leaf.num_stages
-            for rank in range(leaf.pp):
-                stages[rank :: leaf.pp] = _first_blocks(tuple(own[rank :: leaf.pp]), full, selective, weakest)
-            found.append(stages)
+            placed: list[tuple[int, ...]] = [()] * leaf.num_stages
+            for stages in stages_of_rank:
+                chunks = _first_blocks(tuple(own[s] for s in stages), full, selective, weakest)
+                for stage, chunk in zip(stages, chunks, strict=True):
+                    placed[stage] = chunk
+            found.append(placed)
     return np.array(found)
 
 

@@ -28,7 +28,7 @@ def same(one: float, other: float) -> bool:
 def test_the_exact_placement_is_the_best_of_all(seed: int) -> None:
     leaf = random_leaf(seed)
     exact = exhaustive_best(leaf)
-    if leaf.vpp > 1:
+    if not leaf.is_plain:
         found = best_pattern(leaf)
         assert same(found[1] if found else math.inf, exact)
         return
@@ -93,7 +93,7 @@ def test_out_of_time_the_bound_still_holds() -> None:
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_a_good_placement_is_a_placement(seed: int) -> None:
     leaf = random_leaf(seed)
-    if leaf.vpp > 1:
+    if not leaf.is_plain:
         return
     for budget in (0, THOROUGH):
         found = good_placement(leaf, budget)

@@ -12,11 +12,13 @@ from small import MODEL, small_question
 from cost_models.errors import InputError
 from cost_models.question import Question
 from cost_models.specs.catalog import load_stack
-from cost_models.specs.layout import SCHEDULES, Layout, parse_layout
+from cost_models.specs.layout import Layout, parse_layout
 from cost_models.specs.training import TrainingSpec
 from planner.legality import check, require_legal
 from planner.search_space import Restrictions, enumerate_layouts, parse_restrictions
 
+ENUMERATED = ("gpipe", "1f1b", "interleaved")
+"""Schedules the search covers."""
 TRAINING = TrainingSpec(global_batch=8, sequence_length=256)
 
 
@@ -29,7 +31,7 @@ def every_candidate(gpus: int) -> list[Layout]:
     """All layouts of small degrees that can be written at all."""
     degrees, found = range(1, gpus + 2), []
     for tp, pp, vpp, dp, mbs, zero, sp, schedule in product(
-        degrees, degrees, range(1, 4), degrees, (1, 2, 3, 4, 8), range(4), (False, True), SCHEDULES
+        degrees, degrees, range(1, 4), degrees, (1, 2, 3, 4, 8), range(4), (False, True), ENUMERATED
     ):
         try:
             found.append(Layout(tp=tp, pp=pp, vpp=vpp, dp=dp, mbs=mbs, zero=zero, sp=sp, schedule=schedule))
@@ -66,6 +68,20 @@ def test_the_enumerated_space_is_exactly_what_the_rules_allow(gpus: int) -> None
         ("dp8 shard4", "`shard4` says what ZeRO shards over, and zero0 shards nothing", "write zero1"),
         ("dp8 zero1 shard3", "`shard3` does not divide the 8 ranks of dp x cp", ""),
         ("dp8 ep2", "`ep2` shares experts, and model `small` has none", "leave it out"),
+        ("dp8 schedule=zero-bubble", "`schedule=zero-bubble` needs pp2 or more", "leave out `schedule`"),
+        ("pp2 dp4 schedule=dualpipev", "dualpipev needs at least as many microbatches as stages: 2 < 4", ""),
+        (
+            "pp2 dp4 mbs1 zero3 schedule=zbv",
+            "`zero3` gathers weights again for each backward pass, and `schedule=zbv` splits that pass: "
+            "PyTorch trains wrong without a word",
+            "use zero2, or another schedule",
+        ),
+        (
+            "pp2 dp4 schedule=zero-bubble recompute=full",
+            "`recompute=full` does not go with `schedule=zero-bubble`, which splits backward passes: "
+            "PyTorch would recompute for every piece of them",
+            "leave out `recompute`, or use another schedule",
+        ),
         (
             "pp4 dp2 layers=1,1,1,2",
             "`layers` places 5 blocks; the model has 4",
@@ -132,6 +148,23 @@ def test_a_stack_is_offered_only_the_zero_stages_it_has() -> None:
     (problem,) = check(asked, parse_layout("dp2 zero3"))
     assert problem.what == "software stack `megatron-core` cannot run `zero3`"
     assert set(enumerate_layouts(asked, Restrictions()).zero.tolist()) <= {0, 1}
+
+
+def test_a_stack_is_offered_only_the_schedules_it_has() -> None:
+    asked = replace(question(2), stack=load_stack("megatron-core"))
+    (problem,) = check(asked, parse_layout("pp2 schedule=zbv"))
+    assert problem.what == "software stack `megatron-core` cannot run `schedule=zbv`"
+    for schedule in ("zero-bubble", "zbv", "dualpipev"):
+        assert not check(question(2), parse_layout(f"pp2 schedule={schedule}"))
+
+
+def test_weights_that_stay_gathered_may_be_sharded_under_a_split_backward_pass() -> None:
+    asked = question(4)
+    stays = asked.stack.model_copy(update={"zero3_gathers_every_microbatch": False})
+    layout = parse_layout("pp2 dp2 zero3 schedule=zbv")
+    assert check(asked, layout)
+    assert not check(replace(asked, stack=stays), layout)
+    assert not check(asked, parse_layout("pp2 dp2 zero2 schedule=zbv"))
 
 
 def test_restrictions_narrow_the_space() -> None:

@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.errors import InputError, UnknownNameError
-from cost_models.schedules import Action, ActionTable, build, legal, live_profiles
+from cost_models.schedules import (
+    IDLE,
+    Action,
+    ActionTable,
+    build,
+    legal,
+    live_profiles,
+    pending_profiles,
+    rank_of_stage,
+    stages_of_rank,
+)
+from cost_models.specs.layout import SCHEDULES
 
 SHAPES = [
     *(("gpipe", pp, 1, m) for pp in (1, 2, 5) for m in (1, 3, 8)),
@@ -19,34 +30,68 @@ SHAPES = [
     *(("interleaved", pp, vpp, m) for pp in (1, 2, 3, 4) for vpp in (2, 3) for m in (1, 2, 3, 4, 6, 8, 12)),
     ("interleaved", 4, 2, 10),
     ("interleaved", 8, 6, 48),
+    *(("zero-bubble", pp, vpp, m) for pp in (1, 2, 4, 5) for vpp in (1, 2, 3) for m in (1, 3, 4, 8, 10)),
+    *(("zbv", pp, 2, m) for pp in (1, 2, 3, 4, 6) for m in (1, 2, 5, 8, 12, 17)),
+    *(("dualpipev", pp, 2, m) for pp in (1, 2, 3, 4, 6) for m in (2, 4, 8, 12, 17)),
 ]
 LEGAL_SHAPES = [shape for shape in SHAPES if legal(*shape) is None]
-TORCH_NAMES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
+TORCH_NAMES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved1F1B",
+    "zero-bubble": "InterleavedZeroBubble",
+    "zbv": "ZBVZeroBubble",
+    "dualpipev": "DualPipeV",
+}
+MULTI = [shape for shape in LEGAL_SHAPES if shape[0] not in ("gpipe", "1f1b")]
 
 
 @st.composite
 def tables(draw: st.DrawFn) -> ActionTable:
     """Any small legal table."""
-    schedule = draw(st.sampled_from(["gpipe", "1f1b", "interleaved"]))
+    schedule = draw(st.sampled_from(SCHEDULES))
     pp = draw(st.integers(1, 5))
-    vpp = draw(st.integers(2, 4)) if schedule == "interleaved" else 1
+    chunks = {"interleaved": st.integers(2, 4), "zero-bubble": st.integers(1, 4)}
+    vpp = 2 if schedule in ("zbv", "dualpipev") else draw(chunks.get(schedule, st.just(1)))
     microbatches = draw(st.integers(1, 14).filter(lambda m: legal(schedule, pp, vpp, m) is None))
     return build(schedule, pp, vpp, microbatches)
 
 
-@pytest.mark.parametrize("shape", [s for s in LEGAL_SHAPES if s[0] == "interleaved"], ids=str)
-def test_interleaved_order_is_the_one_torch_executes(shape: tuple[str, int, int, int]) -> None:
-    from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
+def torch_rows(schedule: str, pp: int, vpp: int, microbatches: int) -> list[list[tuple[str, bool]]]:
+    """Per rank the actions of torch's own table, and whether torch overlaps each with its neighbour.
 
-    schedule, pp, vpp, microbatches = shape
-    expected = get_schedule_ops(TORCH_NAMES[schedule], pp, microbatches, vpp)
-    table = build(schedule, pp, vpp, microbatches)
-    for rank, operations in enumerate(expected):
-        computed = [str(operation) for operation in operations if operation is not None]
-        assert [f"{a.stage}{a.kind}{a.microbatch}" for a in table.actions(rank)] == computed
+    `get_schedule_ops` of torch does the same but insists on two chunks a rank, which no schedule here does.
+    """
+    from torch.distributed.pipelining.schedules import get_schedule_class
+    from torch.distributed.pipelining.stage import PipelineStage
+
+    stage = mock.create_autospec(PipelineStage, instance=True)
+    stage.configure_mock(group_rank=0, group_size=pp, num_stages=pp * vpp, submod=None)
+    order = get_schedule_class(TORCH_NAMES[schedule])([stage] * vpp, microbatches).pipeline_order
+    return [
+        [
+            (str(part), action.sub_actions is not None)
+            for action in order[rank]
+            if action is not None
+            for part in action.sub_actions or (action,)
+        ]
+        for rank in range(pp)
+    ]
 
 
-@pytest.mark.parametrize("shape", [s for s in LEGAL_SHAPES if s[0] != "interleaved"], ids=str)
+@pytest.mark.parametrize("schedule", sorted({shape[0] for shape in MULTI}))
+def test_the_order_is_the_one_torch_executes(schedule: str) -> None:
+    for shape in (shape for shape in MULTI if shape[0] == schedule):
+        table = build(*shape)
+        overlapped = np.zeros_like(table.is_backward) if table.overlapped is None else table.overlapped
+        for rank, expected in enumerate(torch_rows(*shape)):
+            actions = table.actions(rank)
+            written = [f"{a.stage}{a.kind}{a.microbatch}" for a in actions]
+            pairs = overlapped[rank, : len(actions)].tolist()
+            assert list(zip(written, pairs, strict=True)) == expected, (shape, rank)
+
+
+@pytest.mark.parametrize("shape", [s for s in LEGAL_SHAPES if s not in MULTI], ids=str)
 def test_one_chunk_order_is_the_one_torch_executes(shape: tuple[str, int, int, int]) -> None:
     """The step itself runs on a recording stage: 1F1B's own listing starts the last rank at F1."""
     from torch.distributed.pipelining.schedules import get_schedule_class
@@ -70,13 +115,40 @@ def test_one_chunk_order_is_the_one_torch_executes(shape: tuple[str, int, int, i
 
 @given(tables())
 def test_every_unit_runs_once_forward_then_backward(table: ActionTable) -> None:
+    held = stages_of_rank(table.schedule, table.pp, table.vpp).tolist()
     for rank in range(table.pp):
         actions = table.actions(rank)
-        stages = range(rank, table.num_stages, table.pp)
-        units = [Action(kind, k, mb) for kind in "FB" for k in stages for mb in range(table.microbatches)]
-        assert Counter(actions) == Counter(units)
+        units = [(stage, microbatch) for stage in held[rank] for microbatch in range(table.microbatches)]
         place = {action: position for position, action in enumerate(actions)}
-        assert all(place["F", k, mb] < place["B", k, mb] for _, k, mb in units)
+        assert len(place) == len(actions)
+        wholes = {(stage, microbatch) for kind, stage, microbatch in actions if kind == "B"}
+        kinds = {unit: "FB" if unit in wholes else "FIW" for unit in units}
+        assert Counter(actions) == Counter(Action(kind, *unit) for unit in units for kind in kinds[unit])
+        for unit in units:
+            places = [place[Action(kind, *unit)] for kind in kinds[unit]]
+            assert places == sorted(places)
+        assert wholes == set(units) or table.splits_backward
+
+
+@given(tables())
+def test_ranks_idle_only_once_they_are_done(table: ActionTable) -> None:
+    idle = table.kind == IDLE
+    assert not (idle[:, :-1] & ~idle[:, 1:]).any()
+    assert not idle.all(axis=0).any()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_stages_lie_where_torch_puts_them(schedule: str) -> None:
+    from torch.distributed.pipelining._utils import generate_stage_to_rank_mapping
+
+    vpp = 1 if schedule in ("gpipe", "1f1b") else 2
+    style = "v" if schedule in ("zbv", "dualpipev") else "loop"
+    for pp in (1, 2, 3, 8):
+        expected = generate_stage_to_rank_mapping(pp, pp * vpp, style=style)
+        ranks = rank_of_stage(schedule, pp, vpp)
+        assert dict(enumerate(ranks.tolist())) == expected
+        for rank, stages in enumerate(stages_of_rank(schedule, pp, vpp).tolist()):
+            assert stages == [stage for stage in range(pp * vpp) if ranks[stage] == rank]
 
 
 @pytest.mark.parametrize(("pp", "microbatches"), [(1, 1), (4, 4), (4, 6), (8, 32)])
@@ -102,19 +174,39 @@ def test_interleaved_keeps_its_warm_up_and_one_more(shape: tuple[str, int, int, 
 
 @given(tables())
 def test_live_profiles_are_the_pareto_maximal_moments(table: ActionTable) -> None:
-    for rank, profile in enumerate(live_profiles(table)):
-        live, moments = np.zeros(table.vpp, dtype=int), []
+    """Live from the forward pass to the end of the backward pass, pending between its halves."""
+    for rank, (live_KV, pending_KV) in enumerate(
+        zip(live_profiles(table), pending_profiles(table), strict=True)
+    ):
+        live, pending = np.zeros(table.vpp, dtype=int), np.zeros(table.vpp, dtype=int)
+        moments = []
         for kind, stage, _ in table.actions(rank):
-            live[stage // table.pp] += 1 if kind == "F" else -1
-            moments.append(tuple(live.tolist()))
+            live[stage // table.pp] += {"F": 1, "I": 0, "B": -1, "W": -1}[kind]
+            pending[stage // table.pp] += {"F": 0, "I": 1, "B": 0, "W": -1}[kind]
+            moments.append((*live.tolist(), *pending.tolist()))
         assert not live.any()
+        assert not pending.any()
         maximal = {
             a
             for a in moments
             if not any(a != b and all(x <= y for x, y in zip(a, b, strict=True)) for b in moments)
         }
+        profile = np.concatenate([live_KV, pending_KV], axis=1)
         assert {tuple(vector) for vector in profile.tolist()} == maximal
         assert len(profile) == len(maximal)
+
+
+def test_zero_bubble_keeps_what_its_weight_halves_wait_for() -> None:
+    """Rank r runs its weight halves r units late, so every rank keeps as much as the first one of 1F1B does."""
+    table = build("zero-bubble", 4, 1, 12)
+    assert [profile.tolist() for profile in live_profiles(table)] == [[[4]]] * 4
+    assert [profile.tolist() for profile in pending_profiles(table)] == [[[rank + 1]] for rank in range(4)]
+
+
+def test_zbv_keeps_as_much_as_one_f_one_b() -> None:
+    """At most 2 · pp half-sized chunks on every rank (Qi et al. 2023, table 3)."""
+    for profile in live_profiles(build("zbv", 4, 2, 16)):
+        assert profile.sum(axis=1).max() <= 2 * 4 + 1
 
 
 @pytest.mark.parametrize(
@@ -125,6 +217,10 @@ def test_live_profiles_are_the_pareto_maximal_moments(table: ActionTable) -> Non
         (("1f1b", 4, 1, 3), "3 < pp4"),
         (("interleaved", 4, 1, 8), "at least two chunks"),
         (("interleaved", 4, 2, 9), "2 equal rounds"),
+        (("zero-bubble", 4, 1, 9), "2 equal rounds of zero-bubble"),
+        (("zbv", 4, 3, 8), "two chunks"),
+        (("dualpipev", 4, 1, 8), "two chunks"),
+        (("dualpipev", 4, 2, 7), "7 < 8"),
         (("1f1b", 1, 1, 0), "start at one"),
     ],
 )
@@ -146,7 +242,9 @@ def test_unknown_schedule_names_the_nearest() -> None:
 def test_legal_agrees_with_torch(pp: int, microbatches: int) -> None:
     from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
-    for schedule, vpp in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2)):
+    chunks = {"gpipe": 1, "1f1b": 1}
+    for schedule in SCHEDULES:
+        vpp = chunks.get(schedule, 2)
         try:
             get_schedule_ops(TORCH_NAMES[schedule], pp, microbatches, vpp)
         except ValueError:

@@ -19,6 +19,7 @@ degrees = st.integers(1, 16)
 def layouts(draw: st.DrawFn) -> Layout:
     """Any layout the notation can say, placed or not."""
     pp, vpp = draw(st.integers(1, 6)), draw(st.integers(1, 3))
+    chunked = {1: ["1f1b", "gpipe"], 2: ["interleaved", "zbv", "dualpipev"], 3: ["interleaved"]}
     stages = pp * vpp
     count = draw(st.sampled_from([1, stages]))
     return Layout(
@@ -33,7 +34,7 @@ def layouts(draw: st.DrawFn) -> Layout:
         zero=draw(st.integers(0, 3)),
         shard=draw(st.one_of(st.none(), degrees)),
         sp=draw(st.booleans()),
-        schedule="interleaved" if vpp > 1 else draw(st.sampled_from(["gpipe", "1f1b"])),
+        schedule=draw(st.sampled_from([*chunked[vpp], "zero-bubble"])),
         recompute=tuple(draw(st.lists(st.sampled_from(RECOMPUTE_POLICIES), min_size=count, max_size=count))),
         layers=tuple(
             draw(st.one_of(st.just([]), st.lists(st.integers(0, 9), min_size=stages, max_size=stages)))
@@ -78,6 +79,13 @@ def test_degrees_at_their_default_are_not_written() -> None:
     assert parse_layout("tp4 cp2 dp4 etp4 shard8").model_copy(update={"tp": 2, "dp": 8}).shard_group == 16
 
 
+def test_a_schedule_is_written_where_it_is_not_the_usual_one() -> None:
+    assert str(parse_layout("pp4 schedule=1f1b")) == "tp1 pp4 dp1 mbs1 zero0"
+    assert str(parse_layout("pp4 vpp3 schedule=interleaved")) == "tp1 pp4 vpp3 dp1 mbs1 zero0"
+    assert str(parse_layout("pp4 schedule=zero-bubble")).endswith(" schedule=zero-bubble")
+    assert str(parse_layout("pp4 schedule=zbv")) == "tp1 pp4 vpp2 dp1 mbs1 zero0 schedule=zbv"
+
+
 def test_runs_are_written_short() -> None:
     layout = parse_layout("pp4 layers=12*3,11 recompute=full*2,none*2")
     assert layout.layers == (12, 12, 12, 11)
@@ -94,6 +102,8 @@ def test_runs_are_written_short() -> None:
         ("zero4", "`zero`: must be at most 3, not `4`"),
         ("vpp2 schedule=1f1b", "schedule 1f1b does not go with vpp2"),
         ("schedule=interleaved", "schedule interleaved does not go with vpp1"),
+        ("vpp3 schedule=zbv", "schedule zbv does not go with vpp3"),
+        ("vpp1 schedule=dualpipev", "schedule dualpipev does not go with vpp1"),
         ("pp2 layers=1,2,3", "layers names 3 stages; the layout has 2"),
         ("pp4 recompute=full,none", "recompute names 2 stages; the layout has 4"),
         ("layers=a", "`a` is not a list like `12*7,11`"),

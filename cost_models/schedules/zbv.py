@@ -1,0 +1,52 @@
+"""ZB-V: two chunks a rank in a V, no bubble where F, I and W take equally long (Qi et al. 2023, section 6)."""
+
+from __future__ import annotations
+
+from cost_models.schedules.actions import FORWARD, INPUT, WEIGHT, ActionTable
+from cost_models.schedules.phases import repeat, table_of_phases
+from cost_models.schedules.traits import Ints
+
+
+def two_chunks_objection(vpp: int, schedule: str) -> str | None:
+    """What forbids a V here, as a sentence, or None."""
+    if vpp != 2:
+        return f"{schedule} runs two chunks per pipeline rank, not vpp{vpp}"
+    return None
+
+
+def zbv_objection(pp: int, vpp: int, microbatches: int) -> str | None:
+    """What forbids ZB-V here, as a sentence, or None."""
+    return two_chunks_objection(vpp, "zbv")
+
+
+def zbv(pp: int, vpp: int, microbatches: int) -> ActionTable:
+    """The table `torch.distributed.pipelining.ScheduleZBVZeroBubble` executes.
+
+    It is laid out for at least 2 · pp − 1 microbatches; with fewer the others are left out of it.
+    """
+    n = max(2 * pp - 1, microbatches)
+    ranks = [_rank_phases(pp, rank, n) for rank in range(pp)]
+    return table_of_phases("zbv", pp=pp, microbatches=microbatches, ranks=ranks)
+
+
+def _rank_phases(pp: int, r: int, n: int) -> list[Ints]:
+    """Two warm-ups, the first backward passes of the second chunk, the steady rounds, and the cool-down."""
+    stable = n - pp
+    return [
+        repeat(2 * (pp - r) - 1, (FORWARD, 0, 0)),
+        repeat(r, (FORWARD, 1, 0), (FORWARD, 0, 2 * (pp - r) - 1)),
+        repeat(pp - r, (FORWARD, 1, r), (INPUT, 1, 0), (WEIGHT, 1, 0)),
+        repeat(
+            stable,
+            (FORWARD, 0, 2 * pp - 1 - r),
+            (INPUT, 0, 0),
+            (WEIGHT, 0, 0),
+            (FORWARD, 1, pp),
+            (INPUT, 1, pp - r),
+            (WEIGHT, 1, pp - r),
+        ),
+        repeat(r, (INPUT, 0, stable), (INPUT, 1, n - r)),
+        repeat(pp - r, (INPUT, 0, stable + r), (WEIGHT, 0, stable)),
+        repeat(r, (WEIGHT, 1, n - r)),
+        repeat(r, (WEIGHT, 0, n - r)),
+    ]
