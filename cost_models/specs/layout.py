@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, ValidationError, model_validator
 
 from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.specs.axis_orders import DEFAULT_ORDER, Order, first_same
 from cost_models.specs.base import PositiveInt, Spec
 from cost_models.specs.complaints import complaint
 from cost_models.specs.documents import show_key
@@ -17,6 +18,11 @@ from cost_models.specs.recompute import StageRecompute
 
 Schedule = Literal["gpipe", "1f1b", "interleaved"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+
+Context = Literal["ring", "all-gather", "all-to-all"]
+CONTEXTS: tuple[Context, ...] = get_args(Context)
+"""How ranks that share a sequence get one another's keys and values: passed round behind attention, gathered before
+it, or by trading tokens for heads (Ulysses)."""
 
 
 class Layout(Spec):
@@ -50,6 +56,10 @@ class Layout(Spec):
     """Megatron sequence parallelism: the regions outside tensor parallelism are split along the sequence."""
     schedule: Schedule = "1f1b"
     """Pipeline schedule; `interleaved` exactly when vpp > 1."""
+    order: Order = DEFAULT_ORDER
+    """Mesh axes from neighbouring ranks outwards; of orders that differ in axes of degree one only, the first."""
+    context: Context | None = None
+    """How context-parallel ranks exchange keys and values; None: as the software stack does it, and where cp is 1."""
     recompute: tuple[StageRecompute, ...] = ("none",)
     """One policy or mix of policies for all virtual stages, or one for each in model order."""
     layers: tuple[int, ...] = ()
@@ -79,6 +89,9 @@ class Layout(Spec):
             object.__setattr__(self, "etp", None)
         if self.shard == self.replicas:
             object.__setattr__(self, "shard", None)
+        object.__setattr__(self, "order", first_same(self.order, self.cp, self.dp, self.pp))
+        if self.cp == 1:
+            object.__setattr__(self, "context", None)
         return self
 
     @property
@@ -138,6 +151,10 @@ class Layout(Spec):
             words.append("sp")
         if self.schedule == "gpipe":
             words.append("schedule=gpipe")
+        if self.order != DEFAULT_ORDER:
+            words.append(f"order={self.order}")
+        if self.context is not None:
+            words.append(f"context={self.context}")
         if self.recompute != ("none",):
             words.append("recompute=" + _run_lengths(self.recompute))
         if self.layers:
@@ -165,7 +182,8 @@ def _expand(text: str) -> list[str]:
 
 _DEGREES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "shard")
 _DEGREE = re.compile(rf"({'|'.join(_DEGREES)})=?(\d{{1,12}})$", re.ASCII)
-_WORDS = (*_DEGREES, "sp", "schedule=", "recompute=", "layers=")
+_NAMED = ("schedule=", "order=", "context=")
+_WORDS = (*_DEGREES, "sp", *_NAMED, "recompute=", "layers=")
 
 
 def parse_layout(text: str) -> Layout:
@@ -189,8 +207,9 @@ def parse_layout(text: str) -> Layout:
             put(match[1], int(match[2]), word)
         elif word == "sp":
             put("sp", True, word)
-        elif word.startswith("schedule="):
-            put("schedule", word.removeprefix("schedule="), word)
+        elif word.startswith(_NAMED):
+            key, _, value = word.partition("=")
+            put(key, value, word)
         elif word.startswith(("recompute=", "layers=")):
             key, _, value = word.partition("=")
             try:
