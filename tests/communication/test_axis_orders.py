@@ -88,9 +88,7 @@ def layouts(draw: st.DrawFn, degrees: tuple[int, ...]) -> Layout:
 
 @pytest.mark.parametrize("axis", AXES)
 @given(layout=layouts((1, 2, 4, 8)), gpus_per_node=st.sampled_from([1, 2, 4, 8, 16]))
-def test_powers_of_two_sit_exactly_where_listing_says(
-    axis: str, layout: Layout, gpus_per_node: int
-) -> None:
+def test_powers_of_two_sit_exactly_where_listing_says(axis: str, layout: Layout, gpus_per_node: int) -> None:
     groups = priced(layout, axis, gpus_per_node)
     fewest, most, shared = spread(listed(layout, axis), gpus_per_node)
     assert (groups.ranks_per_node[0], groups.nodes[0]) == (fewest, most)
