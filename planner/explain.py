@@ -19,7 +19,6 @@ from planner.compare import difference
 from planner.legality import check
 from planner.restrictions import AXES, Restrictions, allowed_rows, settled
 from planner.search import place, search
-from planner.trainers import refusals
 from planner.whatif import Sensitivity, same_degrees, with_memory
 
 UNLIMITED = 1e6
@@ -130,9 +129,7 @@ def why_not(
         InputError: `text` is not a layout.
     """
     layout = parse_layout(text)
-    problems = check(question, layout)
-    if restrictions is not None and restrictions.trainer is not None:
-        problems += [Problem("", words.what) for words in refusals(restrictions.trainer, question, layout)]
+    problems = check(question, layout, restrictions.trainer if restrictions else None)
     if problems:
         return WhyNot(layout=text, reason="illegal", problems=tuple(problems))
     priced = _best_placed(question, layout, estimate.memory_limit, recompute_given="recompute=" in text)

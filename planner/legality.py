@@ -24,6 +24,7 @@ from planner.rules import Rule as Rule
 from planner.rules import Words as Words
 from planner.rules import either
 from planner.stack_rules import STACK_RULES
+from planner.trainers import refusals
 
 
 def _gpus(number: int) -> str:
@@ -322,18 +323,18 @@ def objections(question: Question, layout: Layout) -> list[tuple[Rule, Words]]:
     return [(rule, rule.sentence(question, layout)) for rule in broken]
 
 
-def check(question: Question, layout: Layout) -> list[Problem]:
-    """What is wrong with a layout, all problems at once; where it is placed, with its placement too."""
-    return [problem for problem, _ in _problems(question, layout)]
+def check(question: Question, layout: Layout, trainer: str | None = None) -> list[Problem]:
+    """What is wrong with a layout (for a trainer), all problems at once; where it is placed, with its placement too."""
+    return [problem for problem, _ in _problems(question, layout, trainer)]
 
 
-def require_legal(question: Question, layout: Layout) -> None:
-    """Nothing for a legal layout.
+def require_legal(question: Question, layout: Layout, trainer: str | None = None) -> None:
+    """Nothing for a legal layout (that the trainer would start with).
 
     Raises:
         InputError: with every broken rule and the hint of the first.
     """
-    problems = _problems(question, layout)
+    problems = _problems(question, layout, trainer)
     if len(problems) == 1:
         raise InputError(problems[0][0].what, hint=problems[0][1])
     if problems:
@@ -344,7 +345,7 @@ def require_legal(question: Question, layout: Layout) -> None:
         )
 
 
-def _problems(question: Question, layout: Layout) -> list[tuple[Problem, str]]:
+def _problems(question: Question, layout: Layout, trainer: str | None) -> list[tuple[Problem, str]]:
     found = [(Problem("", words.what), words.hint) for _, words in objections(question, layout)]
     if layout.layers and sum(layout.layers) != question.model.num_layers:
         placed = f"`layers` places {sum(layout.layers)} blocks; the model has {question.model.num_layers}"
@@ -357,6 +358,9 @@ def _problems(question: Question, layout: Layout) -> list[tuple[Problem, str]]:
         if named_blocks(mix) > blocks:
             what = f"`recompute={mix}` names {named_blocks(mix)} blocks; stage {stage} has {blocks}"
             found.append((Problem("", what), "name fewer, or leave out the number"))
+    if trainer is not None:
+        refused = refusals(trainer, question, layout)
+        found += [(Problem("", words.what), words.hint) for words in refused]
     return found
 
 

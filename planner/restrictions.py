@@ -108,6 +108,18 @@ class Restrictions:
             )
         return kept
 
+    def alike(self, training: TrainingSpec) -> tuple[Restrictions, ...]:
+        """The same with one recompute policy each, where the trainer has one setting for all stages; else nothing.
+
+        Raises:
+            InputError: no policy is left.
+        """
+        policies = self.recompute(training)
+        if self.trainer is None or len(policies) == 1:
+            return ()
+        others = [frozenset(RECOMPUTE_POLICIES) - {policy} for policy in policies]
+        return tuple(replace(self, forbidden_recompute=forbidden) for forbidden in others)
+
     @property
     def fix_words(self) -> tuple[str, ...]:
         """Values and bounds as `--fix` reads them, in the order of `AXES`."""

@@ -99,7 +99,7 @@ MEGATRON = Trainer(
             sentence=_instances,
         ),
     ),
-    same_recompute=True,
+    counts_full=True,  # --recompute-method block --recompute-num-layers N
     source=(
         "NVIDIA/Megatron-LM, August 2026: megatron/training/arguments.py, megatron/core/parallel_state.py, "
         "transformer/transformer_config.py, transformer/moe/moe_layer.py, pipeline_parallel/schedules.py"

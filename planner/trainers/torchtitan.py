@@ -88,7 +88,7 @@ TORCHTITAN = Trainer(
             sentence=_experts_in_shard,
         ),
     ),
-    same_recompute=True,
+    counts_full=False,
     source=(
         "pytorch/torchtitan, August 2026: torchtitan/distributed/parallel_dims.py, fsdp.py, pipeline_parallel.py, "
         "activation_checkpoint.py, torchtitan/models/common/decoder.py"

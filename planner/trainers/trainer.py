@@ -17,7 +17,7 @@ class Trainer:
     """Catalogue name of the software stack it runs, unless the user names another."""
     rules: tuple[Rule, ...]
     """What it refuses, beyond what no trainer can run (`planner.legality`)."""
-    same_recompute: bool
-    """One setting of its says what every stage recomputes. Columns do not know stages: asked of placed layouts."""
+    counts_full: bool
+    """All stages recompute by one setting; it may name how many blocks of a stage are recomputed in full."""
     source: str
     """Code the rules were read from."""

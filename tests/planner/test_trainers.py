@@ -60,6 +60,8 @@ REFUSED = [
         {"experts": True},
     ),
     ("torchtitan", "dp8 ep4 zero3 shard2", "`ep4` takes ranks from one shard group", {"experts": True}),
+    ("megatron", "pp2 dp4 recompute=full:1/selective", "Megatron has one policy for the blocks of a", {}),
+    ("torchtitan", "pp2 dp4 zero3 recompute=full:1", "torchtitan has one policy for the blocks of a", {}),
     ("torchtitan", "pp2 dp4 zero3 recompute=full,none", "torchtitan recomputes the same", {}),
 ]
 
@@ -97,6 +99,10 @@ def test_the_search_keeps_to_the_rules(trainer: str, experts: bool) -> None:
     for row in range(len(held)):
         assert not refusals(trainer, question, held.layout(row))
         assert not check(question, held.layout(row))
+
+
+def test_megatron_recomputes_some_blocks_of_every_stage_in_full() -> None:
+    assert not refusals("megatron", asked("megatron"), parse_layout("pp2 dp4 recompute=full:1"))
 
 
 def test_an_unknown_trainer_is_named() -> None:
