@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from cost_models.calibration.measured_cluster import measured_cluster
 from cost_models.errors import InputError
 from cost_models.question import Question
 from cost_models.specs import catalog
-from cost_models.specs.cluster import ClusterSpec, GpuSpec
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.local import LOCAL
 from cost_models.specs.stack import StackSpec
@@ -64,6 +65,25 @@ def ask(
         training=training,
         stack=chosen,
         hardware=hardware,
+    )
+
+
+def questions_by_precision(question: Question, precisions: Sequence[Precision]) -> tuple[Question, ...]:
+    """The same question for each precision, in order; to choose among them is to answer them all.
+
+    Raises:
+        InputError: the GPU has no matrix rate in one of them.
+    """
+    gpu = question.cluster.gpu
+    missing = [precision for precision in precisions if precision not in gpu.peak]
+    if missing:
+        raise InputError(
+            f"`{gpu.name}` has no {' or '.join(missing)} matrix rate",
+            hint=f"it has {', '.join(f'`{name}`' for name in gpu.peak)}",
+        )
+    return tuple(
+        replace(question, training=question.training.model_copy(update={"precision": precision}))
+        for precision in precisions
     )
 
 

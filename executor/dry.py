@@ -17,6 +17,7 @@ from executor.apply.local import local
 from executor.engine import Engine, Options
 from executor.launch import require_trainable
 from executor.memory import held_parts
+from executor.mesh import rank_places
 from planner.plan import Plan
 
 
@@ -41,8 +42,8 @@ def build_without_devices(plan: Plan) -> tuple[BuiltRank, ...]:
         RunError: a rank cannot be built as the plan says.
     """
     require_trainable(plan, byte_text=False)
-    per_stage = plan.layout.tp * plan.layout.dp
-    return tuple(_built(plan, stage, stage * per_stage) for stage in range(plan.layout.pp))
+    first_of_stages = rank_places(plan.layout)[:, 0, 0].tolist()
+    return tuple(_built(plan, stage, rank) for stage, rank in enumerate(first_of_stages))
 
 
 def _built(plan: Plan, stage: int, rank: int) -> BuiltRank:

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from executor.engine import Options
 from executor.exhausted import ExhaustedError
 from executor.memory import predicted_parts
+from executor.mesh import pipeline_rank
 from executor.report import RunReport, save_report
 from executor.train import Progress, Schedule, train
 from planner.plan import Plan, load_plan
@@ -47,7 +48,7 @@ def work(plan: Plan, options: Options, schedule: Schedule, out_dir: Path, backen
         if rank == 0:
             save_report(report, out_dir / REPORT)
     except ExhaustedError as error:
-        stage = rank // (plan.layout.tp * plan.layout.dp)
+        stage = pipeline_rank(plan.layout, rank)
         predicted = predicted_parts(plan.prediction.rank_memory[stage])
         _write_failure(
             out_dir,

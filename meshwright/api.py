@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cost_models.asking import ask
 from cost_models.question import Question
@@ -15,6 +16,7 @@ from meshwright.answers import Estimated, Planned
 from meshwright.verbs.estimating import priced_layout
 from meshwright.verbs.planning import restrictions_of
 from planner.search import search
+from planner.trainers import trainer_named
 
 
 def plan(
@@ -28,19 +30,22 @@ def plan(
     fix: Sequence[str] = (),
     forbid: Sequence[str] = (),
     max_memory: str | None = None,
+    trainer: str | None = None,
     top: int = 5,
     time_limit: float | None = None,
 ) -> Planned:
     """The best layouts of a model on a cluster, with the proof.
 
-    Names and paths mean what they mean on the command line; `time_limit` is in seconds.
+    Names and paths mean what they mean on the command line; `time_limit` is in seconds. A `trainer` is one whose rules
+    the plan obeys (`--for`).
 
     Raises:
         InputError: what was asked is wrong.
         InfeasibleError: nothing fits.
     """
+    stack = stack or (trainer_named(trainer).stack if trainer else None)
     question, assumptions = _question(model, cluster, training, gpus, stack, profile)
-    restrictions = restrictions_of((tuple(fix), tuple(forbid), max_memory))
+    restrictions = replace(restrictions_of((tuple(fix), tuple(forbid), max_memory)), trainer=trainer)
     result = search(
         question, top=top, restrictions=restrictions, time_limit=time_limit, keep_on_interrupt=True
     )

@@ -40,13 +40,14 @@ def plan(
     gpus: o.Gpus = None,
     global_batch: o.GlobalBatch = None,
     sequence: o.Sequence = None,
-    precision: o.Precision = None,
+    precision: o.Precisions = None,
     training: o.Training = None,
     stack: o.Stack = None,
     profile: o.Profile = None,
     fix: o.Fix = None,
     forbid: o.Forbid = None,
     max_memory: o.MaxMemory = None,
+    trainer: o.For = None,
     top: Annotated[
         int | None,
         typer.Option(
@@ -80,6 +81,7 @@ def plan(
         training=training,
         stack=stack,
         profile=profile,
+        trainer=trainer,
     )
     limits = (tuple(fix or ()), tuple(forbid or ()), max_memory)
     output = Output(json=json, csv=csv, quiet=quiet)
@@ -103,6 +105,7 @@ def estimate(
     training: o.Training = None,
     stack: o.Stack = None,
     profile: o.Profile = None,
+    trainer: o.For = None,
     out: Annotated[
         Path | None,
         typer.Option("-o", "--out", metavar="FILE", help="Write it as a plan.", show_default=False),
@@ -125,6 +128,7 @@ def estimate(
         training=training,
         stack=stack,
         profile=profile,
+        trainer=trainer,
     )
     if not estimate(asked, layout, out=out, output=Output(json=json, csv=csv, quiet=quiet)):
         raise typer.Exit(1)
@@ -137,6 +141,7 @@ def compare(
             metavar="PLAN...", help="Plan files; after the first, layouts too.", show_default=False
         ),
     ],
+    trainer: o.For = None,
     json: o.Json = False,
     csv: o.Csv = None,
     quiet: o.Quiet = False,
@@ -144,7 +149,7 @@ def compare(
     """Set plans side by side, part by part."""
     from meshwright.verbs.comparing import compare
 
-    compare(choices, output=Output(json=json, csv=csv, quiet=quiet))
+    compare(choices, trainer=trainer, output=Output(json=json, csv=csv, quiet=quiet))
 
 
 def explain(

@@ -27,7 +27,17 @@ Sequence = Annotated[
     int | None, typer.Option("--sequence", metavar="N", help="Tokens per sequence.", show_default=False)
 ]
 Precision = Annotated[
-    str | None, typer.Option("--precision", metavar="TYPE", help="bf16, fp16 or fp32.", show_default=False)
+    str | None,
+    typer.Option("--precision", metavar="TYPE", help="bf16, fp16, fp32 or fp8.", show_default=False),
+]
+Precisions = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        metavar="TYPE[,TYPE]",
+        help="bf16, fp16, fp32 or fp8; of several the fastest.",
+        show_default=False,
+    ),
 ]
 Training = Annotated[
     Path | None,
@@ -48,15 +58,23 @@ Profile = Annotated[
 
 Fix = Annotated[
     list[str] | None,
-    typer.Option("--fix", metavar="AXIS=VALUE", help="Keep an axis, e.g. tp=8.", show_default=False),
+    typer.Option(
+        "--fix", metavar="AXIS=VALUE", help="Keep an axis, e.g. tp=8, tp=2,4, pp>=2.", show_default=False
+    ),
 ]
 Forbid = Annotated[
     list[str] | None,
     typer.Option(
         "--forbid",
         metavar="CHOICE",
-        help="Exclude a choice, e.g. zero3 or recompute=full.",
+        help="Exclude a choice, e.g. zero3, cp or recompute=full.",
         show_default=False,
+    ),
+]
+For = Annotated[
+    str | None,
+    typer.Option(
+        "--for", metavar="TRAINER", help="Obey its rules: megatron or torchtitan.", show_default=False
     ),
 ]
 MaxMemory = Annotated[

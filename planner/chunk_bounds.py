@@ -4,8 +4,8 @@
 
 Where backward passes are split, weight halves may run while the last microbatch is on its way up, and T_i is a forward
 pass only. The sum is taken on the first rank, which waits for none, on the last, which waits for all, and on the last
-of the fullest. The quick bound does without patterns: on the first rank, what does not fit without recompute is paid for
-at the best rate of any policy.
+of the fullest. The quick bound does without patterns: on the first rank, what does not fit without recompute is paid
+for at the best rate of any policy.
 
 Shape legend: N layouts of one (pp, vpp, schedule), R ranks, C chunks of a rank, T patterns of one choice of sizes, P
 policies.

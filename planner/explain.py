@@ -17,8 +17,8 @@ from cost_models.specs.recompute import RECOMPUTE_POLICIES, policies_in
 from planner.balanced import even_layers
 from planner.compare import difference
 from planner.legality import check
+from planner.restrictions import AXES, Restrictions, allowed_rows, settled
 from planner.search import place, search
-from planner.search_space import AXES, Restrictions
 from planner.whatif import Sensitivity, same_degrees, with_memory
 
 UNLIMITED = 1e6
@@ -129,7 +129,7 @@ def why_not(
         InputError: `text` is not a layout.
     """
     layout = parse_layout(text)
-    problems = check(question, layout)
+    problems = check(question, layout, restrictions.trainer if restrictions else None)
     if problems:
         return WhyNot(layout=text, reason="illegal", problems=tuple(problems))
     priced = _best_placed(question, layout, estimate.memory_limit, recompute_given="recompute=" in text)
@@ -137,14 +137,14 @@ def why_not(
     return WhyNot(
         layout=text,
         reason=_reason(estimate, priced),
-        excluded=restrictions is not None and not _within(restrictions, priced.layout),
+        excluded=restrictions is not None and not _within(question, restrictions, priced.layout),
         estimate=priced,
         difference=change,
     )
 
 
-def _within(restrictions: Restrictions, layout: Layout) -> bool:
-    allowed = restrictions.allows(LayoutColumns.of([layout]))
+def _within(question: Question, restrictions: Restrictions, layout: Layout) -> bool:
+    allowed = allowed_rows(question, restrictions, LayoutColumns.of([layout]))
     return bool(allowed[0]) and not restrictions.forbidden_recompute.intersection(
         policy for mix in layout.recompute for policy in policies_in(mix)
     )
@@ -166,7 +166,7 @@ def _best_placed(question: Question, layout: Layout, max_memory: float, *, recom
     """
     if layout.layers or recompute_given:
         return price(question, place(question, layout))
-    columns = LayoutColumns.of([layout])
+    columns = settled(question, LayoutColumns.of([layout]))
     only = {axis: frozenset({int(getattr(columns, axis)[0])}) for axis in AXES}
     try:
         return search(question, top=1, restrictions=Restrictions(only=only, max_memory=max_memory)).best

@@ -7,37 +7,24 @@ read the same quantities. A legal layout may still not fit in memory: that is fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models import schedules
+from cost_models.communication.context import context_ways
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import SCHEDULES, Layout, Schedule
+from cost_models.specs.columns import Ints, LayoutColumns
+from cost_models.specs.layout import CONTEXTS, SCHEDULES, Layout, Schedule
 from cost_models.specs.recompute import named_blocks, policies_in
 from cost_models.specs.transformer import TransformerSpec
-
-Bools = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What a broken rule tells the user: the sentence, and one hint (may be empty)."""
-
-    what: str
-    hint: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One named condition; `broken` takes N layouts and returns (N,) booleans."""
-
-    name: str
-    broken: Callable[[Question, LayoutColumns], Bools]
-    sentence: Callable[[Question, Layout], Words]
+from planner.rules import Bools as Bools
+from planner.rules import Rule as Rule
+from planner.rules import Words as Words
+from planner.rules import either
+from planner.stack_rules import STACK_RULES
+from planner.trainers import refusals
 
 
 def _gpus(number: int) -> str:
@@ -100,7 +87,7 @@ def _stack_has_no_zero(question: Question, layout: Layout) -> Words:
     stages = [f"zero{stage}" for stage in question.stack.zero_stages]
     return Words(
         f"software stack `{question.stack.name}` cannot run `zero{layout.zero}`",
-        f"it has {_either(stages)}; `--stack` names another",
+        f"it has {either(stages)}; `--stack` names another",
     )
 
 
@@ -119,23 +106,27 @@ def _sequence_divides(question: Question, layout: Layout) -> Words:
 
 
 def _sequence_divides_over_context(question: Question, layout: Layout) -> Words:
-    length, pieces = question.training.sequence_length, _pieces(question) * layout.cp
+    length = question.training.sequence_length
+    pieces = layout.cp * int(_pieces(question, LayoutColumns.of([layout]))[0])
     return Words(f"`cp{layout.cp}` deals a sequence of {length} tokens in {pieces:,} pieces")
 
 
 def _heads_divide_over_context(question: Question, layout: Layout) -> Words:
     heads = question.model.num_kv_heads
-    what = f"software stack `{question.stack.name}` trades tokens for heads: tp{layout.tp} x cp{layout.cp}"
+    who = "`context=all-to-all`" if layout.context else f"software stack `{question.stack.name}`"
+    what = f"{who} trades tokens for heads: tp{layout.tp} x cp{layout.cp}"
     return Words(f"{what} ranks share {heads} key/value heads")
 
 
-def _pieces(question: Question) -> int:
-    """Pieces of a sequence that each context rank has: two, one from either end, give causal attention equal work."""
-    return 1 if _trades_heads(question) else 2
+def _pieces(question: Question, x: LayoutColumns) -> Ints:
+    """(N,) pieces of a sequence that each context rank has: two, one from either end, give causal attention equal work;
+    one where heads are traded."""
+    return np.where(_trades_heads(question, x), 1, 2)
 
 
-def _trades_heads(question: Question) -> bool:
-    return question.stack.context_parallel == "all-to-all"
+def _trades_heads(question: Question, x: LayoutColumns) -> Bools:
+    trades: Bools = context_ways(question, x) == CONTEXTS.index("all-to-all")
+    return trades
 
 
 def _no_experts(question: Question, layout: Layout) -> Words:
@@ -172,7 +163,7 @@ def _schedule_needs_a_pipeline(question: Question, layout: Layout) -> Words:
 def _stack_has_no_schedule(question: Question, layout: Layout) -> Words:
     return Words(
         f"software stack `{question.stack.name}` cannot run `schedule={layout.schedule}`",
-        f"it has {_either(list(question.stack.schedules))}; `--stack` names another",
+        f"it has {either(list(question.stack.schedules))}; `--stack` names another",
     )
 
 
@@ -313,13 +304,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="cp divides the sequence",
-        broken=lambda q, x: (x.cp > 1) & (q.training.sequence_length % (_pieces(q) * x.cp) != 0),
+        broken=lambda q, x: (x.cp > 1) & (q.training.sequence_length % (_pieces(q, x) * x.cp) != 0),
         sentence=_sequence_divides_over_context,
     ),
     Rule(
         name="cp divides the heads it trades",
         broken=lambda q, x: (
-            (x.cp > 1) & _trades_heads(q) & (np.fmod(q.model.num_kv_heads, _product(x.cp, x.tp)) != 0)
+            (x.cp > 1) & _trades_heads(q, x) & (np.fmod(q.model.num_kv_heads, _product(x.cp, x.tp)) != 0)
         ),
         sentence=_heads_divide_over_context,
     ),
@@ -352,6 +343,7 @@ RULES: tuple[Rule, ...] = (
         ),
         sentence=_split_needs_weights,
     ),
+    *STACK_RULES,
 )
 
 SCHEDULE_RULE = Rule(name="the schedule can run", broken=_schedule_refuses, sentence=_schedule_runs)
@@ -377,18 +369,18 @@ def objections(question: Question, layout: Layout) -> list[tuple[Rule, Words]]:
     return [(rule, rule.sentence(question, layout)) for rule in broken]
 
 
-def check(question: Question, layout: Layout) -> list[Problem]:
-    """What is wrong with a layout, all problems at once; where it is placed, with its placement too."""
-    return [problem for problem, _ in _problems(question, layout)]
+def check(question: Question, layout: Layout, trainer: str | None = None) -> list[Problem]:
+    """What is wrong with a layout (for a trainer), all problems at once; where it is placed, with its placement too."""
+    return [problem for problem, _ in _problems(question, layout, trainer)]
 
 
-def require_legal(question: Question, layout: Layout) -> None:
-    """Nothing for a legal layout.
+def require_legal(question: Question, layout: Layout, trainer: str | None = None) -> None:
+    """Nothing for a legal layout (that the trainer would start with).
 
     Raises:
         InputError: with every broken rule and the hint of the first.
     """
-    problems = _problems(question, layout)
+    problems = _problems(question, layout, trainer)
     if len(problems) == 1:
         raise InputError(problems[0][0].what, hint=problems[0][1])
     if problems:
@@ -399,7 +391,7 @@ def require_legal(question: Question, layout: Layout) -> None:
         )
 
 
-def _problems(question: Question, layout: Layout) -> list[tuple[Problem, str]]:
+def _problems(question: Question, layout: Layout, trainer: str | None) -> list[tuple[Problem, str]]:
     found = [(Problem("", words.what), words.hint) for _, words in objections(question, layout)]
     if words := _recompute_objection(layout):
         found.append((Problem("", words.what), words.hint))
@@ -416,6 +408,9 @@ def _problems(question: Question, layout: Layout) -> list[tuple[Problem, str]]:
         if named_blocks(mix) > blocks:
             what = f"`recompute={mix}` names {named_blocks(mix)} blocks; stage {stage} has {blocks}"
             found.append((Problem("", what), "name fewer, or leave out the number"))
+    if trainer is not None:
+        refused = refusals(trainer, question, layout)
+        found += [(Problem("", words.what), words.hint) for words in refused]
     return found
 
 
@@ -424,9 +419,4 @@ def _degrees(axis: str, total: int, limit: int) -> str:
     fitting = [
         f"{axis}{degree}" for degree in range(1, limit + 1) if total % degree == 0 and limit % degree == 0
     ]
-    return f"{_either(fitting)} divide{'s' if len(fitting) == 1 else ''} them"
-
-
-def _either(words: list[str]) -> str:
-    """ "a", "a or b", "a, b or c"."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+    return f"{either(fitting)} divide{'s' if len(fitting) == 1 else ''} them"

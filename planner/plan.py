@@ -95,6 +95,8 @@ class PlanRestrictions(Spec):
     """`--forbid`: "zero=3"."""
     max_memory: Bytes | None = None
     """`--max-memory`: what a plan may fill of one device."""
+    trainer: str | None = None
+    """`--for`: the trainer whose rules the layout obeys."""
 
     @classmethod
     def of(cls, restrictions: Restrictions) -> PlanRestrictions:
@@ -105,13 +107,14 @@ class PlanRestrictions(Spec):
                 "fix": restrictions.fix_words,
                 "forbid": restrictions.forbid_words,
                 "max_memory": None if size is None else f"{size!r} B",
+                "trainer": restrictions.trainer,
             }
         )
 
     @property
     def read(self) -> Restrictions:
         """As the search takes them; raises InputError where a word cannot be read."""
-        return parse_restrictions(self.fix, self.forbid, max_memory=self.max_memory)
+        return parse_restrictions(self.fix, self.forbid, max_memory=self.max_memory, trainer=self.trainer)
 
 
 class Plan(Spec):

@@ -95,12 +95,12 @@ def price_space(question: Question, limits: Restrictions) -> PricedSpace:
 
 def _nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
     """Which of question and restrictions leaves nothing to choose from."""
-    restricted = [f"--fix {word}" for word in limits.fix_words]
-    restricted += [f"--forbid {word}" for word in limits.forbid_words]
+    restricted = limits.flags
     blamed = restricted and len(enumerate_layouts(question, Restrictions()))
     gpus = question.cluster.num_gpus
     where = f"on {gpus:,} GPU{'s' * (gpus > 1)} is legal with global batch {question.training.global_batch:,}"
-    return InfeasibleError(
-        f"no layout of {question.model.name} {where}" + f" under {' '.join(restricted)}" * bool(blamed),
-        hint="loosen --fix and --forbid" if blamed else "try a global batch that more GPUs divide",
-    )
+    what = f"no layout of {question.model.name} {where}"
+    if not blamed:
+        return InfeasibleError(what, hint="try a global batch that more GPUs divide")
+    hint = "loosen --fix and --forbid" + ", or plan without --for" * (limits.trainer is not None)
+    return InfeasibleError(f"{what} under {' '.join(restricted)}", hint=hint)

@@ -29,6 +29,7 @@ from planner.heuristics import THOROUGH, good_placement
 from planner.ilp.solution import Solution
 from planner.ilp.stages import solve_stages
 from planner.infeasible import explain_infeasible
+from planner.joint import search_alike
 from planner.legality import Bools, require_legal
 from planner.placement import PLAIN, TOLERANCE, Floats, Leaf, Placement
 from planner.plan import Certificate
@@ -75,6 +76,19 @@ def search(
         RunError: time ran out before anything was placed.
     """
     limits = restrictions or Restrictions()
+    if parts := limits.alike(question.training):
+
+        def part(asked: Question, within: Restrictions, seconds: float | None) -> SearchResult:
+            return search(
+                asked,
+                top=top,
+                restrictions=within,
+                time_limit=seconds,
+                on_progress=on_progress,
+                keep_on_interrupt=keep_on_interrupt,
+            )
+
+        return search_alike(part, question, parts, top, time_limit)
     start = time.monotonic()
     space = price_space(question, limits)
     state = _State(space, top, start, time_limit, on_progress)

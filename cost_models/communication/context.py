@@ -8,13 +8,15 @@ Each of the c ranks has the queries of b·s/c tokens and must see every key and 
                 (Llama 3, arXiv 2407.21783, section 3.3.2).
     all-to-all  tokens are traded for heads before the kernel and back after it (Jacobs et al. 2023, Ulysses).
 
-Tokens are dealt so that causal attention is the same work for every rank and step (two pieces, one from either end of
-the sequence). Ring steps hide behind the kernel of the step before; the others are in sight. Left out: merging the
-partial results of a ring, a pass over the output for each step.
+A layout names its way (`context=`) or leaves it to the software stack. Tokens are dealt so that causal attention is the
+same work for every rank and step: two pieces, one from either end of the sequence; where heads are traded a rank sees
+all of it. Ring steps hide behind the kernel of the step before; the others are in sight. Left out: merging the partial
+results of a ring, a pass over the output for each step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +30,8 @@ from cost_models.communication.collectives import (
 )
 from cost_models.communication.topology import Groups
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.columns import USUAL_CONTEXT, Ints, LayoutColumns
+from cost_models.specs.layout import CONTEXTS, Context
 
 Array = npt.NDArray[np.float64]
 
@@ -45,35 +48,73 @@ class ContextSeconds:
     backward_hidden: Array
 
 
+def context_ways(question: Question, columns: LayoutColumns) -> Ints:
+    """(N,) indices into `CONTEXTS`: what the layout says, or else what the stack usually does."""
+    usual = CONTEXTS.index(question.stack.context_parallel)
+    return np.where(columns.context == USUAL_CONTEXT, usual, columns.context)
+
+
+def attention_calls(question: Question, columns: LayoutColumns) -> Ints:
+    """(N,) calls of the attention kernel a pass: one a step of a ring, one a piece of a gathered sequence, else one."""
+    way = context_ways(question, columns)
+    several = [way == CONTEXTS.index("ring"), way == CONTEXTS.index("all-gather")]
+    calls: Ints = np.select([columns.cp == 1, *several], [1, columns.cp, 2], default=1)
+    return calls
+
+
 def context_seconds(
     question: Question, columns: LayoutColumns, group: Groups, core_forward: Array, core_backward: Array
 ) -> ContextSeconds:
     """Costs over the context-parallel groups, given the (N,) seconds of the attention kernels to hide behind."""
-    if (columns.cp == 1).all():
-        none = np.zeros(len(columns))
-        return ContextSeconds(forward=none, backward=none, forward_hidden=none, backward_hidden=none)
-    model, profile = question.model, question.hardware
-    sequence = question.training.sequence_length
-    rank_elements = columns.tokens(sequence) / columns.tp * question.training.element_bytes
-    keys_values = 2 * model.kv_size * rank_elements
-    if question.stack.context_parallel == "ring":
-        steps = columns.cp - 1
-        forward = steps * point_to_point_seconds(keys_values, group, profile)
-        backward = steps * point_to_point_seconds(2 * keys_values, group, profile)
-        forward_hidden = np.minimum(forward, core_forward * steps / columns.cp)
-        backward_hidden = np.minimum(backward, core_backward * steps / columns.cp)
-    elif question.stack.context_parallel == "all-gather":
-        forward = all_gather_seconds(columns.cp * keys_values, group, profile)
-        backward = forward + reduce_scatter_seconds(columns.cp * keys_values, group, profile)
-        forward_hidden = backward_hidden = np.zeros(len(columns))
-    else:
-        whole = columns.cp * rank_elements
-        forward = all_to_all_seconds(whole * (model.query_size + 2 * model.kv_size), group, profile)
-        forward = forward + all_to_all_seconds(whole * model.query_size, group, profile)
-        backward, forward_hidden, backward_hidden = forward, np.zeros(len(columns)), np.zeros(len(columns))
+    forward, backward, forward_hidden, backward_hidden = np.zeros((4, len(columns)))
+    way = context_ways(question, columns)
+    steps = columns.cp - 1
+    for index, name in enumerate(CONTEXTS):
+        rows = (way == index) & (columns.cp > 1)
+        if not rows.any():
+            continue
+        one_way, back = _PASSES[name](question, columns, group)
+        forward, backward = np.where(rows, one_way, forward), np.where(rows, back, backward)
+        if name == "ring":
+            behind_forward = np.minimum(one_way, core_forward * steps / columns.cp)
+            behind_backward = np.minimum(back, core_backward * steps / columns.cp)
+            forward_hidden = np.where(rows, behind_forward, forward_hidden)
+            backward_hidden = np.where(rows, behind_backward, backward_hidden)
     return ContextSeconds(
         forward=forward - forward_hidden,
         backward=backward - backward_hidden,
         forward_hidden=forward_hidden,
         backward_hidden=backward_hidden,
     )
+
+
+def _rank_bytes(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) bytes that a rank's tokens take for each of the model's columns it would hold without tp."""
+    tokens = columns.tokens(question.training.sequence_length)
+    size: Array = tokens / columns.tp * question.training.element_bytes
+    return size
+
+
+def _ring(question: Question, columns: LayoutColumns, group: Groups) -> tuple[Array, Array]:
+    keys_values = 2 * question.model.kv_size * _rank_bytes(question, columns)
+    steps = columns.cp - 1
+    forward = steps * point_to_point_seconds(keys_values, group, question.hardware)
+    return forward, steps * point_to_point_seconds(2 * keys_values, group, question.hardware)
+
+
+def _all_gather(question: Question, columns: LayoutColumns, group: Groups) -> tuple[Array, Array]:
+    keys_values = columns.cp * (2 * question.model.kv_size * _rank_bytes(question, columns))
+    forward = all_gather_seconds(keys_values, group, question.hardware)
+    return forward, forward + reduce_scatter_seconds(keys_values, group, question.hardware)
+
+
+def _all_to_all(question: Question, columns: LayoutColumns, group: Groups) -> tuple[Array, Array]:
+    model, whole = question.model, columns.cp * _rank_bytes(question, columns)
+    there = all_to_all_seconds(whole * (model.query_size + 2 * model.kv_size), group, question.hardware)
+    seconds = there + all_to_all_seconds(whole * model.query_size, group, question.hardware)
+    return seconds, seconds
+
+
+_Passes = Callable[[Question, LayoutColumns, Groups], tuple[Array, Array]]
+_PASSES: dict[Context, _Passes] = {"ring": _ring, "all-gather": _all_gather, "all-to-all": _all_to_all}
+"""(N,) seconds forward and backward, none of it hidden yet."""

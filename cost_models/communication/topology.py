@@ -1,14 +1,16 @@
 """Where the ranks of every parallel group sit in a cluster, and so which links the group has.
 
-Global rank = ((pp_rank · dp + dp_rank) · cp + cp_rank) · tp + tp_rank, and ranks fill nodes in order: a
-tensor-parallel group is tp neighbours, a context-parallel group has stride tp, a data-parallel group stride
-cp · tp, a pipeline stride dp · cp · tp. Gradients are summed over context and data together, dp · cp ranks of
-stride tp; hybrid sharding cuts these into runs of `shard` ranks.
+Ranks fill nodes in order. A layout's `order` names the mesh axes from neighbouring ranks outwards; the default is
+Megatron's (megatron/core/parallel_state.py, "tp-cp-ep-dp-pp"):
 
-Of the tp · cp · dp ranks of a stage the experts of a mixture take their own order: etp neighbours share an expert,
-ep groups of stride etp trade tokens, and what remains, of stride etp · ep, holds the same experts.
+    rank = ((pp_rank · dp + dp_rank) · cp + cp_rank) · tp + tp_rank
 
-This is the order of Megatron (megatron/core/parallel_state.py, "tp-cp-ep-dp-pp").
+A tensor-parallel group is tp neighbours in any order; the groups of another axis have the stride of what lies inside
+it. Gradients are summed over context and data together, dp · cp ranks; hybrid sharding cuts these, counted in order of
+rank, into runs of `shard` ranks. Where the pipeline lies between context and data they are several runs.
+
+Of the tp · cp · dp ranks of a stage, counted in order of rank, the experts of a mixture take their own: etp neighbours
+share an expert, ep groups of stride etp trade tokens, and what remains, of stride etp · ep, holds the same experts.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.communication.packing import Runs, packing, runs_of_stage
+from cost_models.specs.axis_orders import ranks_inside
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.columns import Ints, LayoutColumns
 
@@ -102,57 +106,73 @@ def axis_groups(cluster: ClusterSpec, columns: LayoutColumns) -> AxisGroups:
 
     Layouts must fit the cluster: on a cluster of one node none may be larger than it.
     """
+    x, world = columns, columns.ranks
+    seats = _Seats(cluster, columns)
     ones = np.ones(len(columns), dtype=np.int64)
-    world, replicas = columns.ranks, columns.replicas
-    tp = _groups(cluster, columns.tp, ones, world)
-    data = _replica_groups(cluster, replicas, columns.tp, columns.shard, world)
+    tp = seats.groups(x.tp, ones)
+    data = seats.replicas(x.replicas, x.tp, x.shard)
     etp, experts = tp, data  # as the rest, unless there are degrees of their own
-    if ((columns.ep > 1) | (columns.etp != columns.tp)).any():
-        etp = _groups(cluster, columns.etp, ones, world)
-        stride, copies = columns.etp * columns.ep, columns.expert_replicas
-        experts = _replica_groups(cluster, copies, stride, columns.expert_shard, world)
+    if ((x.ep > 1) | (x.etp != x.tp)).any():
+        etp = seats.groups(x.etp, ones)
+        experts = seats.replicas(x.expert_replicas, x.etp * x.ep, x.expert_shard)
+
+    def axis(name: str, degree: Ints) -> Groups:
+        stride = ranks_inside(name, x.order, x.tp, x.cp, x.dp, x.pp)
+        return _groups(cluster, Runs.single(degree, stride), world)
+
     return AxisGroups(
         tp=tp,
-        cp=_groups(cluster, columns.cp, columns.tp, world),
-        pp=_groups(cluster, columns.pp, columns.tp * replicas, world),
+        cp=axis("cp", x.cp),
+        pp=axis("pp", x.pp),
         data=data,
-        ep=_groups(cluster, columns.ep, columns.etp, world),
+        ep=seats.groups(x.ep, x.etp),
         etp=etp,
         experts=experts,
     )
 
 
-def _replica_groups(
-    cluster: ClusterSpec, size: Ints, stride: Ints, shard: Ints, world: Ints
-) -> ReplicaGroups:
-    """Groups of `size` ranks, and their runs of `shard`."""
-    every = _groups(cluster, size, stride, world)
-    if (shard == size).all():
-        ones = np.ones(len(size), dtype=np.int64)
-        return ReplicaGroups(every=every, shard=every, copies=_groups(cluster, ones, ones, world))
-    return ReplicaGroups(
-        every=every,
-        shard=_groups(cluster, shard, stride, world),
-        copies=_groups(cluster, size // shard, stride * shard, world),
-    )
+class _Seats:
+    """The ranks of one stage, of N layouts at once."""
+
+    def __init__(self, cluster: ClusterSpec, columns: LayoutColumns) -> None:
+        x = columns
+        self._cluster, self._world, self._stages = cluster, x.ranks, x.pp
+        self._piece = ranks_inside("pp", x.order, x.tp, x.cp, x.dp, x.pp)
+
+    def groups(self, size: Ints, stride: Ints) -> Groups:
+        """Groups of `size` ranks, `stride` apart as the stage counts them."""
+        runs = runs_of_stage(size, stride, self._piece, self._stages, self._world)
+        return _groups(self._cluster, runs, self._world)
+
+    def replicas(self, size: Ints, stride: Ints, shard: Ints) -> ReplicaGroups:
+        """Groups of `size` ranks, and their runs of `shard`."""
+        every = self.groups(size, stride)
+        if (shard == size).all():
+            ones = np.ones(len(size), dtype=np.int64)
+            return ReplicaGroups(every=every, shard=every, copies=self.groups(ones, ones))
+        return ReplicaGroups(
+            every=every,
+            shard=self.groups(shard, stride),
+            copies=self.groups(size // shard, stride * shard),
+        )
 
 
-def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, world: Ints) -> Groups:
-    """Groups of `size` ranks, `stride` apart, among `world` ranks."""
-    ranks_per_node, nodes = _packing(size, stride, cluster.gpus_per_node, world)
+def _groups(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
+    """The links of groups among `world` ranks."""
+    ranks_per_node, nodes = packing(runs, cluster.gpus_per_node, world)
     intra = cluster.links.intra_node
     inter = cluster.links.inter_node
     if inter is None:
         assert (nodes == 1).all(), f"a layout has more ranks than the one node of {cluster.name}"
         inter = intra  # never met
-    _, leaves = _packing(size, stride, cluster.gpus_per_node * _nodes_per_leaf(cluster), world)
+    _, leaves = packing(runs, cluster.gpus_per_node * _nodes_per_leaf(cluster), world)
     fraction: Array = np.where(leaves > 1, 1.0 / cluster.oversubscription, 1.0)
-    everywhere = np.ones(len(size))
+    everywhere = np.ones(len(world))
     return Groups(
-        size=size,
+        size=runs.size,
         ranks_per_node=ranks_per_node,
         nodes=nodes,
-        meets_inside=(nodes == 1) | (stride < cluster.gpus_per_node),
+        meets_inside=(nodes == 1) | (runs.stride < cluster.gpus_per_node),
         intra_bandwidth=intra.bandwidth * everywhere,
         inter_bandwidth=inter.bandwidth * fraction * ranks_per_node,
         intra_latency=intra.latency * everywhere,
@@ -163,21 +183,6 @@ def _groups(cluster: ClusterSpec, size: Ints, stride: Ints, world: Ints) -> Grou
 def _nodes_per_leaf(cluster: ClusterSpec) -> int:
     """Leaves nobody described hold one node each where the spine is slower, so that none escapes it."""
     return cluster.nodes_per_leaf or (1 if cluster.oversubscription > 1 else cluster.nodes)
-
-
-def _packing(size: Ints, stride: Ints, capacity: int, world: Ints) -> tuple[Ints, Ints]:
-    """Members that each node of a group holds at least, nodes it spans at most; a node has `capacity` ranks.
-
-    Where the stride divides the node, a node has `slots` = capacity / stride places for a group, and groups
-    lie end to end along these places. A node border then cuts a group at a multiple of gcd(size, slots),
-    which is all of it when the two divide evenly. Where the stride does not divide the node, one member to
-    a node is the least there can be.
-    """
-    slots = np.where(capacity % stride == 0, capacity // stride, 1)
-    together = np.gcd(size, slots)
-    spanned = 1 - (together - size) // slots  # 1 + ceil((size − together) / slots)
-    fits = world <= capacity
-    return np.where(fits, size, together), np.where(fits, 1, spanned)
 
 
 def topology_graph(cluster: ClusterSpec, max_nodes: int = 16) -> networkx.Graph[str]:

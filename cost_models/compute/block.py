@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.communication.context import attention_calls
 from cost_models.compute.device import Device, device_of
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.compute.measured_operators import (
@@ -124,7 +125,7 @@ def _attention_seconds(question: Question, columns: LayoutColumns, device: Devic
     seen = question.model.attended(sequence) / sequence
     unmasked = seen * (1 - seen / 2) + _FLASH_BLOCK / sequence / 2  # the rest is skipped block by block
     executed = flops * np.minimum(1.0, unmasked)
-    least = device.profile.kernel_seconds * columns.cp  # a ring calls it once a step
+    least = device.profile.kernel_seconds * attention_calls(question, columns)
     forward = executed / (device.peak * device.attention.forward)
     backward = _FLASH_BACKWARD_PRODUCTS * executed / (device.peak * device.attention.backward)
     return np.maximum(forward, least), np.maximum(backward, least)

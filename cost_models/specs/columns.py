@@ -8,9 +8,13 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.specs.layout import SCHEDULES, Layout
+from cost_models.specs.axis_orders import ORDERS
+from cost_models.specs.layout import CONTEXTS, SCHEDULES, Layout
 
 Ints = npt.NDArray[np.int64]
+
+USUAL_CONTEXT = -1
+"""In the column `context`: as the software stack does it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,10 @@ class LayoutColumns:
     """0 or 1."""
     schedule: Ints
     """Index into `SCHEDULES`."""
+    order: Ints
+    """Index into `ORDERS`."""
+    context: Ints
+    """Index into `CONTEXTS`, or `USUAL_CONTEXT`."""
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -55,10 +63,13 @@ class LayoutColumns:
             shard=column([x.shard_group for x in layouts]),
             sp=column([int(x.sp) for x in layouts]),
             schedule=column([SCHEDULES.index(x.schedule) for x in layouts]),
+            order=column([ORDERS.index(x.order) for x in layouts]),
+            context=column([CONTEXTS.index(x.context) if x.context else USUAL_CONTEXT for x in layouts]),
         )
 
     def layout(self, row: int) -> Layout:
         """Row → `Layout` (not placed)."""
+        context = int(self.context[row])
         return Layout(
             tp=int(self.tp[row]),
             pp=int(self.pp[row]),
@@ -72,6 +83,8 @@ class LayoutColumns:
             shard=int(self.shard[row]),
             sp=bool(self.sp[row]),
             schedule=SCHEDULES[int(self.schedule[row])],
+            order=ORDERS[int(self.order[row])],
+            context=None if context == USUAL_CONTEXT else CONTEXTS[context],
         )
 
     def rows(self, index: Ints | slice) -> LayoutColumns:

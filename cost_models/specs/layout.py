@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, ValidationError, model_validator
 
 from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.specs.axis_orders import DEFAULT_ORDER, Order, first_same
 from cost_models.specs.base import PositiveInt, Spec
 from cost_models.specs.complaints import complaint
 from cost_models.specs.documents import show_key
@@ -19,6 +20,11 @@ Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpi
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 V_SHAPED: frozenset[Schedule] = frozenset({"zbv", "dualpipev"})
 """Stages go down the pipeline ranks and up again, two chunks a rank: rank 0 holds the first stage and the last."""
+
+Context = Literal["ring", "all-gather", "all-to-all"]
+CONTEXTS: tuple[Context, ...] = get_args(Context)
+"""How ranks that share a sequence get one another's keys and values: passed round behind attention, gathered before
+it, or by trading tokens for heads (Ulysses)."""
 
 
 class Layout(Spec):
@@ -52,6 +58,10 @@ class Layout(Spec):
     """Megatron sequence parallelism: the regions outside tensor parallelism are split along the sequence."""
     schedule: Schedule = "1f1b"
     """Pipeline schedule; where it is not named `interleaved` with vpp > 1, else `1f1b`."""
+    order: Order = DEFAULT_ORDER
+    """Mesh axes from neighbouring ranks outwards; of orders that differ in axes of degree one only, the first."""
+    context: Context | None = None
+    """How context-parallel ranks exchange keys and values; None: as the software stack does it, and where cp is 1."""
     recompute: tuple[StageRecompute, ...] = ("none",)
     """One policy or mix of policies for all virtual stages, or one for each in model order."""
     layers: tuple[int, ...] = ()
@@ -83,6 +93,9 @@ class Layout(Spec):
             object.__setattr__(self, "etp", None)
         if self.shard == self.replicas:
             object.__setattr__(self, "shard", None)
+        object.__setattr__(self, "order", first_same(self.order, self.cp, self.dp, self.pp))
+        if self.cp == 1:
+            object.__setattr__(self, "context", None)
         return self
 
     @property
@@ -142,6 +155,10 @@ class Layout(Spec):
             words.append("sp")
         if self.schedule != ("interleaved" if self.vpp > 1 else "1f1b"):
             words.append(f"schedule={self.schedule}")
+        if self.order != DEFAULT_ORDER:
+            words.append(f"order={self.order}")
+        if self.context is not None:
+            words.append(f"context={self.context}")
         if self.recompute != ("none",):
             words.append("recompute=" + _run_lengths(self.recompute))
         if self.layers:
@@ -178,7 +195,8 @@ def _expand(text: str) -> list[str]:
 
 _DEGREES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "shard")
 _DEGREE = re.compile(rf"({'|'.join(_DEGREES)})=?(\d{{1,12}})$", re.ASCII)
-_WORDS = (*_DEGREES, "sp", "schedule=", "recompute=", "layers=")
+_NAMED = ("schedule=", "order=", "context=")
+_WORDS = (*_DEGREES, "sp", *_NAMED, "recompute=", "layers=")
 
 
 def parse_layout(text: str) -> Layout:
@@ -202,8 +220,9 @@ def parse_layout(text: str) -> Layout:
             put(match[1], int(match[2]), word)
         elif word == "sp":
             put("sp", True, word)
-        elif word.startswith("schedule="):
-            put("schedule", word.removeprefix("schedule="), word)
+        elif word.startswith(_NAMED):
+            key, _, value = word.partition("=")
+            put(key, value, word)
         elif word.startswith(("recompute=", "layers=")):
             key, _, value = word.partition("=")
             try:

@@ -6,9 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
+from cost_models.specs.axis_orders import DEFAULT_ORDER, Order
 from cost_models.specs.base import Name, Spec
 from cost_models.specs.cluster import AttentionKernel
-from cost_models.specs.layout import Schedule
+from cost_models.specs.layout import Context, Schedule
 from cost_models.specs.recompute import Recompute
 from cost_models.specs.training import StateDtype
 from cost_models.units import Bytes
@@ -70,9 +71,16 @@ class StackSpec(Spec):
     """Stage boundaries are sent without blocking the sender."""
     scatter_gather_pipeline_sends: bool = True
     """A boundary tensor crosses nodes once, split over the tensor-parallel ranks."""
-    context_parallel: Literal["ring", "all-gather", "all-to-all"] = "ring"
-    """How ranks that share a sequence get one another's keys and values: passed round behind attention, gathered
-    before it, or by trading tokens for heads (Ulysses)."""
+    axis_orders: tuple[Order, ...] = (DEFAULT_ORDER,)
+    """Orders of the mesh axes it can build its groups in."""
+    context_parallel: Context = "ring"
+    """How ranks that share a sequence get one another's keys and values unless the layout says."""
+    context_kinds: tuple[Context, ...] = ("ring",)
+    """The ways a layout may name, beside the usual one; none at all: it has no context parallelism."""
+    expert_tensor_parallel: bool = True
+    """An expert may be split over other ranks than the rest of the model (etp other than tp)."""
+    hybrid_shard: bool = True
+    """ZeRO may shard over fewer ranks than hold the same parameters (shard less than dp × cp)."""
     overlap_expert_exchange: float = Field(default=0.0, ge=0.0, le=1.0)
     """Share of the exchange of tokens between experts that is hidden behind other work."""
     zero3_gathers_every_microbatch: bool = True

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from cost_models.specs.layout import V_SHAPED, Layout
+from executor.mesh import rank_places
 from executor.models.transformer import Transformer
 
 
@@ -40,10 +42,9 @@ class TiedGradients:
 
     def _meet(self, layout: Layout) -> None:
         """A group of each place on the first pipeline rank with the same place on the last."""
-        per_stage = layout.dp * layout.tp
-        rank = dist.get_rank()
-        for place in range(per_stage):  # creating a group is collective, so all ranks create all of them
-            members = [place, (layout.pp - 1) * per_stage + place]
+        rank, places = dist.get_rank(), rank_places(layout)
+        ends = torch.stack([places[0].flatten(), places[-1].flatten()], dim=1)
+        for members in ends.tolist():  # creating a group is collective, so all ranks create all of them
             group = dist.new_group(members)
             if rank in members:
                 self.group = group

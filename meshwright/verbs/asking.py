@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast, get_args
 
-from cost_models.asking import ask
-from cost_models.errors import InputError, Problem
+from cost_models.asking import ask, questions_by_precision
+from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.question import Question
 from cost_models.specs import catalog
+from cost_models.specs.cluster import Precision
 from cost_models.specs.loading import resolve_cluster, resolve_model, resolve_training
 from meshwright.together import Together
+from planner.trainers import trainer_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,7 @@ class Asked:
     training: Path | None = None
     stack: str | None = None
     profile: str | None = None
+    trainer: str | None = None
 
 
 def question_of(asked: Asked) -> tuple[Question, tuple[str, ...]]:
@@ -53,10 +57,49 @@ def question_of(asked: Asked) -> tuple[Question, tuple[str, ...]]:
         )
     )
     together.read(lambda: catalog.load_stack(asked.stack) if asked.stack else None)
+    together.read(lambda: trainer_named(asked.trainer) if asked.trainer else None)
     together.read(lambda: catalog.load_profile(asked.profile) if asked.profile else None)
     together.require()
     assert model is not None
     assert cluster is not None
     assert training is not None
-    question = ask(model.spec, cluster, training, stack=asked.stack, profile=asked.profile)
+    stack = asked.stack or (trainer_named(asked.trainer).stack if asked.trainer else None)
+    question = ask(model.spec, cluster, training, stack=stack, profile=asked.profile)
     return question, model.assumptions
+
+
+def questions_of(asked: Asked) -> tuple[tuple[Question, ...], tuple[str, ...]]:
+    """The question in every precision it names, and what had to be assumed to build it.
+
+    Raises:
+        InputError: an argument is missing, or a file or a name is wrong; everything that is, at once.
+    """
+    together = Together()
+    precisions = together.read(lambda: read_precisions(asked.precision))
+    several = asked.precision is not None and "," in asked.precision
+    one = replace(asked, precision=precisions[0] if precisions else None) if several else asked
+    found = together.read(lambda: question_of(one))
+    together.require()
+    assert found is not None
+    question, assumptions = found
+    return (questions_by_precision(question, precisions) if precisions else (question,)), assumptions
+
+
+def read_precisions(text: str | None) -> tuple[Precision, ...]:
+    """`bf16,fp8`, each once; a single one is left to the question, which knows its own default.
+
+    Raises:
+        InputError: names that are no precision.
+    """
+    names = list(dict.fromkeys((text or "").split(",")))
+    if len(names) == 1:
+        return ()
+    known: tuple[Precision, ...] = get_args(Precision)
+    problems = [
+        Problem("--precision", f"`{name}` is not one of {', '.join(known)}{did_you_mean(name, known)}")
+        for name in names
+        if name not in known
+    ]
+    if problems:
+        raise InputError("--precision names what is none", problems=problems)
+    return tuple(known[known.index(cast(Precision, name))] for name in names)

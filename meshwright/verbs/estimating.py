@@ -16,6 +16,7 @@ from meshwright.together import Together
 from meshwright.verbs.asking import Asked, question_of
 from planner.legality import require_legal
 from planner.plan import make_plan, save_plan
+from planner.restrictions import Restrictions
 from planner.search import place
 
 
@@ -34,9 +35,9 @@ def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> 
     question, assumptions = found
     for assumption in assumptions:
         output.note(f"assumed: {assumption}")
-    priced = priced_layout(question, layout)
+    priced = priced_layout(question, layout, asked.trainer)
     if out is not None:
-        save_plan(make_plan(question, priced, None), out)
+        save_plan(make_plan(question, priced, None, Restrictions(trainer=asked.trainer)), out)
     output.answer(
         {
             "schema": JSON_SCHEMA,
@@ -54,12 +55,12 @@ def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> 
     return priced.fits
 
 
-def priced_layout(question: Question, text: str) -> Estimate:
-    """The estimate of a layout written in its notation.
+def priced_layout(question: Question, text: str, trainer: str | None = None) -> Estimate:
+    """The estimate of a layout written in its notation (for a trainer).
 
     Raises:
-        InputError: not a layout, or one that cannot run.
+        InputError: not a layout, or one that cannot run (or that the trainer refuses).
     """
     layout = parse_layout(text)
-    require_legal(question, layout)
+    require_legal(question, layout, trainer)
     return price(question, place(question, layout))

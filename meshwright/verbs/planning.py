@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from cost_models.errors import InputError
 from cost_models.question import Question
-from cost_models.units import parse_bytes
+from cost_models.units import format_seconds, parse_bytes
 from meshwright.output import Output, check_places
 from meshwright.progress import progress
 from meshwright.records import estimate_row, plans_record
 from meshwright.render.plans import certificate_sentence, plans_table, question_header
 from meshwright.render.words import count, sentence_list
 from meshwright.together import Together
-from meshwright.verbs.asking import Asked, question_of
+from meshwright.verbs.asking import Asked, questions_of
+from planner.joint import search_questions
 from planner.plan import load_plan, make_plan, save_plan
-from planner.search import search
-from planner.search_space import Restrictions, parse_restrictions
+from planner.restrictions import Restrictions
+from planner.search import SearchResult, search
+from planner.search_space import parse_restrictions
 
 TOP = 5
 """Plans ranked unless the user says otherwise."""
@@ -36,16 +39,17 @@ def plan(
         InfeasibleError: nothing fits.
     """
     together = Together()
-    found = together.read(lambda: question_of(asked))
+    found = together.read(lambda: questions_of(asked))
     restrictions = together.read(lambda: restrictions_of(limits))
     together.read(lambda: check_places(("-o", out), ("--csv", output.csv)))
     together.require()
     assert found is not None
     assert restrictions is not None
-    question, assumptions = found
+    questions, assumptions = found
+    restrictions = replace(restrictions, trainer=asked.trainer)
     for assumption in assumptions:
         output.note(f"assumed: {assumption}")
-    _answer(question, restrictions, assumptions, top=top, time_limit=time_limit, out=out, output=output)
+    _answer(questions, restrictions, assumptions, top=top, time_limit=time_limit, out=out, output=output)
 
 
 def replay(path: Path, *, top: int | None, time_limit: float, out: Path | None, output: Output) -> None:
@@ -63,7 +67,7 @@ def replay(path: Path, *, top: int | None, time_limit: float, out: Path | None, 
     if top is None:
         top = written.certificate.top if written.certificate else TOP
     restrictions = written.restrictions.read
-    _answer(written.question, restrictions, (), top=top, time_limit=time_limit, out=out, output=output)
+    _answer((written.question,), restrictions, (), top=top, time_limit=time_limit, out=out, output=output)
 
 
 def nothing_else_asked(asked: Asked, limits: Limits) -> None:
@@ -73,10 +77,12 @@ def nothing_else_asked(asked: Asked, limits: Limits) -> None:
         InputError: something else was asked too.
     """
     names = dict(zip(("fix", "forbid", "max_memory"), limits, strict=True))
+    flags = {"trainer": "--for"}
     given = [name for name, value in {**asdict(asked), **names}.items() if value not in (None, "", ())]
     if given:
         words = [
-            name.upper() if name in ("model", "cluster") else "--" + name.replace("_", "-") for name in given
+            name.upper() if name in ("model", "cluster") else flags.get(name, "--" + name.replace("_", "-"))
+            for name in given
         ]
         raise InputError(
             "--replay takes its question from the plan", hint=f"leave out {sentence_list(words)}"
@@ -84,7 +90,7 @@ def nothing_else_asked(asked: Asked, limits: Limits) -> None:
 
 
 def _answer(
-    question: Question,
+    questions: Sequence[Question],
     restrictions: Restrictions,
     assumptions: tuple[str, ...],
     *,
@@ -95,14 +101,19 @@ def _answer(
 ) -> None:
     """Search, print, write."""
     with progress(output) as reporter:
-        result = search(
-            question,
-            top=top,
-            restrictions=restrictions,
-            time_limit=time_limit,
-            on_progress=reporter.searching,
-            keep_on_interrupt=True,
-        )
+
+        def one(question: Question, within: Restrictions, seconds: float | None) -> SearchResult:
+            return search(
+                question,
+                top=top,
+                restrictions=within,
+                time_limit=seconds,
+                on_progress=reporter.searching,
+                keep_on_interrupt=True,
+            )
+
+        joint = search_questions(one, questions, restrictions, time_limit)
+    question, result = joint.question, joint.result
     best, certificate = result.estimates[0], result.certificate
     if out is not None:
         save_plan(make_plan(question, best, certificate, restrictions), out)
@@ -115,6 +126,11 @@ def _answer(
         "",
         certificate_sentence(certificate, best.step_seconds),
     )
+    for other, estimate in joint.others:
+        output.note(
+            f"note: in {other.training.precision} the best is {estimate.layout.brief},"
+            f" {format_seconds(estimate.step_seconds)} a step"
+        )
     if certificate.gap > 0:
         output.note("warning: optimality is not proved; allow more time to close the gap")
     elif certificate.undecided:

@@ -59,6 +59,8 @@ CASES = [
     ("gpt", "tp2 pp2 dp2 mbs1 zero1 schedule=dualpipev"),
     ("gpt", "tp2 pp2 dp2 mbs1 zero0 sp schedule=gpipe"),
     ("gpt", "tp2 pp2 dp2 mbs1 zero1"),
+    ("gpt", "tp2 pp2 dp2 mbs1 zero1 order=tp-pp-dp-cp"),
+    ("untied", "pp2 vpp2 dp2 mbs1 zero3 order=tp-pp-dp-cp"),
     ("llama", "tp2 pp2 vpp2 dp2 mbs1 zero3 sp recompute=selective"),
 ]
 

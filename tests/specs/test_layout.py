@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from cost_models.errors import InputError
+from cost_models.specs.axis_orders import ORDERS
 from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import Layout, parse_layout
+from cost_models.specs.layout import CONTEXTS, Layout, parse_layout
 from cost_models.specs.recompute import RECOMPUTE_POLICIES
 
 degrees = st.integers(1, 16)
@@ -35,6 +36,8 @@ def layouts(draw: st.DrawFn) -> Layout:
         shard=draw(st.one_of(st.none(), degrees)),
         sp=draw(st.booleans()),
         schedule=draw(st.sampled_from([*chunked[vpp], "zero-bubble"])),
+        order=draw(st.sampled_from(ORDERS)),
+        context=draw(st.sampled_from([None, *CONTEXTS])),
         recompute=tuple(draw(st.lists(st.sampled_from(RECOMPUTE_POLICIES), min_size=count, max_size=count))),
         layers=tuple(
             draw(st.one_of(st.just([]), st.lists(st.integers(0, 9), min_size=stages, max_size=stages)))
@@ -86,6 +89,14 @@ def test_a_schedule_is_written_where_it_is_not_the_usual_one() -> None:
     assert str(parse_layout("pp4 schedule=zbv")) == "tp1 pp4 vpp2 dp1 mbs1 zero0 schedule=zbv"
 
 
+def test_an_order_is_written_where_it_seats_ranks_otherwise() -> None:
+    layout = parse_layout("tp8 pp4 cp2 dp2 order=tp-pp-cp-dp context=all-to-all")
+    assert str(layout) == "tp8 pp4 cp2 dp2 mbs1 zero0 order=tp-pp-cp-dp context=all-to-all"
+    assert parse_layout("tp8 pp4 dp2 order=tp-pp-cp-dp").order == "tp-cp-pp-dp"
+    assert parse_layout("tp8 dp2 cp2 order=tp-pp-cp-dp") == parse_layout("tp8 dp2 cp2")
+    assert parse_layout("tp8 dp2 context=ring") == parse_layout("tp8 dp2")
+
+
 def test_runs_are_written_short() -> None:
     layout = parse_layout("pp4 layers=12*3,11 recompute=full*2,none*2")
     assert layout.layers == (12, 12, 12, 11)
@@ -104,6 +115,8 @@ def test_runs_are_written_short() -> None:
         ("schedule=interleaved", "schedule interleaved does not go with vpp1"),
         ("vpp3 schedule=zbv", "schedule zbv does not go with vpp3"),
         ("vpp1 schedule=dualpipev", "schedule dualpipev does not go with vpp1"),
+        ("order=pp-tp-cp-dp", "`order`: "),
+        ("cp2 context=rings", "`context`: "),
         ("pp2 layers=1,2,3", "layers names 3 stages; the layout has 2"),
         ("pp4 recompute=full,none", "recompute names 2 stages; the layout has 4"),
         ("layers=a", "`a` is not a list like `12*7,11`"),

@@ -1,0 +1,83 @@
+"""How the members of a group of ranks spread over nodes: how many each node holds, how many nodes a group spans.
+
+A group is a run of ranks a stride apart, or equal runs an outer stride apart: where a pipeline sits between the axes of
+a stage (`tp-cp-pp-dp`), the ranks of one stage are such pieces, pp pieces apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.specs.columns import Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """N groups, each (N,): `pieces` runs of `length` ranks `stride` apart; the runs begin `outer` ranks apart."""
+
+    length: Ints
+    stride: Ints
+    pieces: Ints
+    outer: Ints
+
+    @classmethod
+    def single(cls, length: Ints, stride: Ints) -> Runs:
+        """One run."""
+        ones = np.ones_like(length)
+        return cls(length=length, stride=stride, pieces=ones, outer=ones)
+
+    @property
+    def size(self) -> Ints:
+        """Members of a group."""
+        return self.length * self.pieces
+
+
+def runs_of_stage(size: Ints, stride: Ints, piece: Ints, stages: Ints, world: Ints) -> Runs:
+    """Groups among the ranks of one stage, `size` members that are `stride` apart as the stage counts its ranks.
+
+    A stage owns runs of `piece` neighbouring ranks, one in every piece · stages. Groups tile the stage's ranks. A group
+    that a piece holds, or that takes equal parts of whole pieces, is known exactly; of another only what its shortest
+    part is: those parts are then taken to share no node (`outer` is the world).
+    """
+    inside = (piece * stages == world) | (piece % (stride * size) == 0)
+    beyond = ~inside & (stride % piece == 0)
+    places = np.where(piece % stride == 0, piece // stride, 1)
+    across = ~inside & ~beyond & (piece % stride == 0) & (size % places == 0)
+    part = np.where(inside | beyond, size, np.gcd(size, places))
+    return Runs(
+        length=part,
+        stride=np.where(beyond, stride * stages, stride),
+        pieces=size // part,
+        outer=np.where(across, piece * stages, world),
+    )
+
+
+def packing(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
+    """Members that each node of a group holds at least, nodes it spans at most; a node has `capacity` ranks.
+
+    Groups tile the world, so a piece that lies in one node is a slot for the groups outside: what holds for single runs
+    (`_single`) holds for the pieces of a group. Where a node border cuts the pieces, they share no node.
+    """
+    members, nodes = _single(runs.length, runs.stride, capacity)
+    if (runs.pieces > 1).any():
+        pieces_held, pieces_spanned = _single(runs.pieces, runs.outer, capacity)
+        whole = capacity % runs.outer == 0  # pieces are aligned to the outer stride, and so in one node
+        several = runs.pieces > 1
+        members = np.where(several & whole, runs.length * pieces_held, members)
+        nodes = np.where(several, np.where(whole, pieces_spanned, nodes * runs.pieces), nodes)
+    fits = world <= capacity
+    return np.where(fits, runs.size, members), np.where(fits, 1, nodes)
+
+
+def _single(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, Ints]:
+    """Members that each node holds at least of a run, and nodes it spans at most.
+
+    Where the stride divides the node, a node has `slots` = capacity / stride places for a group, and groups lie end to
+    end along these places. A node border then cuts a group at a multiple of gcd(size, slots), which is all of it when
+    the two divide evenly. Where the stride does not divide the node, one member to a node is the least there can be.
+    """
+    slots = np.where(capacity % stride == 0, capacity // stride, 1)
+    together = np.gcd(size, slots)
+    return together, 1 - (together - size) // slots  # 1 + ceil((size − together) / slots)

@@ -1,0 +1,71 @@
+"""The order in which mesh axes fill a cluster's ranks: which groups are neighbours, and so which stay inside a node.
+
+`tp-cp-dp-pp` reads from the inside out: tensor-parallel ranks are neighbours, context ranks lie tp apart, data ranks
+tp · cp, pipeline ranks tp · cp · dp. tp is always innermost: docs/decisions/0007-tensor-ranks-are-neighbours.md.
+
+Axes of degree one have no place: with cp1 `tp-cp-dp-pp` and `tp-dp-cp-pp` seat every rank alike, and the first of
+`ORDERS` stands for all that do.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+Order = Literal["tp-cp-dp-pp", "tp-dp-cp-pp", "tp-cp-pp-dp", "tp-dp-pp-cp", "tp-pp-cp-dp", "tp-pp-dp-cp"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+"""Megatron's default first."""
+DEFAULT_ORDER: Order = ORDERS[0]
+
+_MESH_AXES = ("cp", "dp", "pp")
+"""Outside tp."""
+
+
+def same_seats(cp: int, dp: int, pp: int) -> tuple[int, ...]:
+    """For each of `ORDERS` the index of the first that seats the ranks of such a mesh alike."""
+    there = {axis for axis, degree in zip(_MESH_AXES, (cp, dp, pp), strict=True) if degree > 1}
+    seats = [tuple(axis for axis in order.split("-") if axis in there) for order in ORDERS]
+    return tuple(seats.index(seat) for seat in seats)
+
+
+def first_same(order: Order, cp: int, dp: int, pp: int) -> Order:
+    """The order that stands for all that seat the ranks of such a mesh as `order` does."""
+    return ORDERS[same_seats(cp, dp, pp)[ORDERS.index(order)]]
+
+
+def distinct_orders(cp: int, dp: int, pp: int) -> tuple[int, ...]:
+    """Indices of the orders of such a mesh that differ: one, two or six."""
+    return tuple(sorted(set(same_seats(cp, dp, pp))))
+
+
+_SAME_SEATS = np.array(
+    [same_seats(1 + bits % 2, 1 + bits // 2 % 2, 1 + bits // 4) for bits in range(8)], dtype=np.int64
+)
+"""(8, orders): `same_seats` by which of cp, dp, pp are above one, as bits from the lowest."""
+
+
+def same_seats_of(cp: Ints, dp: Ints, pp: Ints) -> Ints:
+    """(N, orders): `same_seats` of N meshes."""
+    table: Ints = _SAME_SEATS[(cp > 1) + 2 * (dp > 1) + 4 * (pp > 1)]
+    return table
+
+
+_INSIDE: dict[str, Ints] = {
+    axis: np.array(
+        [[int(order.index(other) < order.index(axis)) for other in _MESH_AXES] for order in ORDERS],
+        dtype=np.int64,
+    )
+    for axis in _MESH_AXES
+}
+"""Axis → (orders, 3): which of cp, dp, pp lie inside it."""
+
+
+def ranks_inside(axis: str, order: Ints, tp: Ints, cp: Ints, dp: Ints, pp: Ints) -> Ints:
+    """(N,) ranks between neighbours of an axis: tp and the degrees of the axes inside it, multiplied."""
+    inside = _INSIDE[axis][order]
+    stride: Ints = tp * cp ** inside[:, 0] * dp ** inside[:, 1] * pp ** inside[:, 2]
+    return stride

@@ -1,0 +1,104 @@
+"""Several searches as one: the same question under one recompute policy at a time, or in one precision at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from cost_models.errors import InfeasibleError
+from cost_models.estimate import Estimate
+from cost_models.question import Question
+from planner.plan import Certificate
+from planner.restrictions import Restrictions
+from planner.search_space import enumerate_layouts
+
+if TYPE_CHECKING:
+    from planner.search import SearchResult
+
+Search = Callable[[Question, Restrictions, float | None], "SearchResult"]
+"""A question within restrictions, and the seconds that are left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joint:
+    """The answer to several questions: the fastest one's layouts, with a proof over all."""
+
+    question: Question
+    result: SearchResult
+    others: tuple[tuple[Question, Estimate], ...]
+    """The best of every other question that has an answer."""
+
+
+def search_alike(
+    search: Search, question: Question, parts: Sequence[Restrictions], top: int, time_limit: float | None
+) -> SearchResult:
+    """The best layouts of a question under one of several restrictions each.
+
+    Raises:
+        InfeasibleError: nothing fits under any of them.
+    """
+    answers, certificate = _all(search, [(question, part) for part in parts], time_limit)
+    estimates = [estimate for _, result in answers for estimate in result.estimates]
+    ranked = sorted(estimates, key=lambda one: (one.step_seconds, one.peak_bytes, str(one.layout)))[:top]
+    return replace(answers[0][1], estimates=tuple(ranked), certificate=_closed(certificate, ranked[0]))
+
+
+def search_questions(
+    search: Search, questions: Sequence[Question], limits: Restrictions, time_limit: float | None
+) -> Joint:
+    """The question with the fastest step, with its best layouts.
+
+    Raises:
+        InfeasibleError: nothing fits, whichever is asked.
+    """
+    answers, certificate = _all(search, [(question, limits) for question in questions], time_limit)
+    index = min(range(len(answers)), key=lambda at: answers[at][1].best.step_seconds)
+    question, result = answers[index]
+    if len(questions) > 1:
+        result = replace(result, certificate=_closed(certificate, result.best))
+    others = [(other, found.best) for at, (other, found) in enumerate(answers) if at != index]
+    return Joint(question=question, result=result, others=tuple(others))
+
+
+Case = tuple[Question, Restrictions]
+
+
+def _all(
+    search: Search, cases: Sequence[Case], time_limit: float | None
+) -> tuple[list[tuple[Question, SearchResult]], Certificate]:
+    """Every case that has an answer, one after the other in what time is left, and what they prove together."""
+    start = time.monotonic()
+    answers: list[tuple[Question, SearchResult]] = []
+    unanswered, nothing = 0, InfeasibleError("nothing was asked")
+    for at, (question, limits) in enumerate(cases):
+        left = None if time_limit is None else max(0.001, time_limit - (time.monotonic() - start))
+        share = None if left is None else left / (len(cases) - at)
+        try:
+            answers.append((question, search(question, limits, share)))
+        except InfeasibleError as error:
+            nothing = error
+            unanswered += len(enumerate_layouts(question, limits))
+    if not answers:
+        raise nothing
+    found = [result.certificate for _, result in answers]
+    spaces = list(dict.fromkeys(one.space for one in found))
+    together = found[0].model_copy(
+        update={
+            "space": " | ".join(spaces),
+            "layouts": sum(one.layouts for one in found) + unanswered,
+            "infeasible": sum(one.infeasible for one in found) + unanswered,
+            "pruned": sum(one.pruned for one in found),
+            "solved": sum(one.solved for one in found),
+            "undecided": sum(one.undecided for one in found),
+            "bound": min(one.bound for one in found),
+            "seconds": time.monotonic() - start,
+        }
+    )
+    return answers, together
+
+
+def _closed(certificate: Certificate, best: Estimate) -> Certificate:
+    gap = max(0.0, (best.step_seconds - certificate.bound) / best.step_seconds)
+    return certificate.model_copy(update={"gap": gap})

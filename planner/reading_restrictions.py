@@ -1,0 +1,172 @@
+"""`--fix` and `--forbid` as people write them: `tp=8`, `tp=2,4`, `pp>=2`, `zero3`, `cp`, `order=tp-pp-cp-dp`."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.specs.recompute import RECOMPUTE_POLICIES
+from planner.restrictions import AXES, NAMES, Restrictions
+from planner.trainers import trainer_named
+
+ZERO_STAGES = 4
+"""ZeRO 0 to 3."""
+
+_WORD = re.compile(r"([a-z]+)(<=|>=|<|>|=)?(.*)$", re.ASCII)
+_NUMBER = re.compile(r"\d{1,12}$", re.ASCII)
+_OTHERWISE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+"""What is kept where a comparison is forbidden."""
+_SWITCHES = ("sp",)
+_CHOOSES = ("schedule", "context")
+"""Axes of which something must be chosen, so that they cannot be left out."""
+
+
+@dataclass(slots=True)
+class _Read:
+    """What the words of one flag say; what cannot be read is in `problems`."""
+
+    flag: str
+    problems: list[Problem]
+    values: dict[str, set[int]] = field(default_factory=dict)
+    at_least: dict[str, int] = field(default_factory=dict)
+    at_most: dict[str, int] = field(default_factory=dict)
+    bare: set[str] = field(default_factory=set)
+
+    def least(self, axis: str) -> int:
+        """The least an axis may be."""
+        return max(self.at_least.get(axis, 0), 0 if axis == "zero" else 1)
+
+    def most(self, axis: str) -> float:
+        """The most an axis may be."""
+        return min(self.at_most.get(axis, math.inf), ZERO_STAGES - 1 if axis == "zero" else math.inf)
+
+    def bound(self, axis: str, comparison: str, value: int) -> None:
+        """Of several bounds the tightest counts."""
+        if comparison.startswith(">"):
+            least = value + (comparison == ">")
+            self.at_least[axis] = max(least, self.at_least.get(axis, least))
+        else:
+            most = value - (comparison == "<")
+            self.at_most[axis] = min(most, self.at_most.get(axis, most))
+
+
+def parse_restrictions(
+    fix: Sequence[str] = (),
+    forbid: Sequence[str] = (),
+    *,
+    max_memory: float | None = None,
+    trainer: str | None = None,
+) -> Restrictions:
+    """Read `--fix tp=8 --fix pp>=2 --forbid zero3 --forbid cp --for megatron`; repeating an axis allows both values.
+
+    Raises:
+        InputError: every word that is wrong, at once.
+    """
+    problems: list[Problem] = []
+    kept, left_out = _read("--fix", fix, problems), _read("--forbid", forbid, problems)
+    for axis in sorted(kept.bare - set(_SWITCHES)):
+        example = f"{axis}={NAMES[axis][0]}" if axis in NAMES else f"{axis}=2` or `{axis}>=2"
+        problems.append(Problem(f"--fix {axis}", f"needs a value, like `{example}`"))
+    problems.extend(
+        Problem(f"--forbid {axis}", f"say which, like `{axis}={NAMES[axis][0]}`")
+        for axis in sorted(left_out.bare.intersection(_CHOOSES))
+    )
+    if trainer is not None:
+        try:
+            trainer_named(trainer)
+        except InputError as error:
+            problems.append(Problem(f"--for {trainer}", f"{error.headline} ({error.hint})"))
+    for axis, most in left_out.at_most.items():
+        kept.bound(axis, "<=", most)
+    for axis, least in left_out.at_least.items():
+        kept.bound(axis, ">=", least)
+    problems.extend(
+        Problem(f"--fix {axis}", "the bounds leave nothing")
+        for axis in sorted(kept.at_least.keys() | kept.at_most.keys())
+        if kept.least(axis) > kept.most(axis)
+    )
+    if problems:
+        raise InputError(
+            f"{len(problems)} restrictions cannot be read"
+            if len(problems) > 1
+            else "a restriction cannot be read",
+            problems=problems,
+            hint="write them like `--fix tp=8`, `--fix pp>=2`, `--forbid zero3` or `--forbid cp`",
+        )
+    unwanted = left_out.values.pop("recompute", set())
+    if recompute := kept.values.pop("recompute", set()):
+        unwanted |= set(range(len(RECOMPUTE_POLICIES))) - recompute
+    if "recompute" in left_out.bare:
+        unwanted |= set(range(len(RECOMPUTE_POLICIES))) - {RECOMPUTE_POLICIES.index("none")}
+    for axis in kept.bare:
+        kept.values.setdefault(axis, set()).add(1)
+    return Restrictions(
+        only={axis: frozenset(values) for axis, values in kept.values.items()},
+        never={axis: frozenset(values) for axis, values in left_out.values.items()},
+        at_least=kept.at_least,
+        at_most=kept.at_most,
+        unused=frozenset(left_out.bare - {"recompute"}),
+        forbidden_recompute=frozenset(RECOMPUTE_POLICIES[index] for index in unwanted),
+        max_memory=max_memory,
+        trainer=trainer,
+    )
+
+
+def _read(flag: str, words: Sequence[str], problems: list[Problem]) -> _Read:
+    read = _Read(flag, problems)
+    for word in words:
+        match = _WORD.match(word)
+        axis, comparison, text = (match[1], match[2] or "", match[3]) if match else (word, "", "")
+        if axis not in AXES and axis not in NAMES:
+            known = (*AXES, "recompute")
+            what = f"`{axis}` is not part of a layout{did_you_mean(axis, known)}"
+            problems.append(Problem(f"{flag} {word}", what))
+        elif not comparison and not text:
+            read.bare.add(axis)
+        elif axis in NAMES:
+            _read_names(read, word, axis, comparison, text)
+        else:
+            _read_numbers(read, word, axis, comparison, text)
+    return read
+
+
+def _read_names(read: _Read, word: str, axis: str, comparison: str, text: str) -> None:
+    """`schedule=1f1b,gpipe`."""
+    if comparison != "=":
+        what = f"`{axis}` is a choice: write `{axis}={NAMES[axis][0]}`"
+        read.problems.append(Problem(f"{read.flag} {word}", what))
+        return
+    for name in text.split(","):
+        if name in NAMES[axis]:
+            read.values.setdefault(axis, set()).add(NAMES[axis].index(name))
+        else:
+            known = NAMES[axis]
+            what = f"`{name}` is not one of {', '.join(known)}{did_you_mean(name, known)}"
+            read.problems.append(Problem(f"{read.flag} {word}", what))
+
+
+def _read_numbers(read: _Read, word: str, axis: str, comparison: str, text: str) -> None:
+    """`tp=2,4`, `tp8`, `pp>=2`, `sp=0`."""
+    bound = comparison not in ("", "=")
+    for number in [text] if bound else text.split(","):
+        if not _NUMBER.match(number):
+            kind = "0 or 1" if axis in _SWITCHES else "a whole number"
+            read.problems.append(Problem(f"{read.flag} {word}", f"`{number}` is not {kind}"))
+        elif complaint := _out_of_range(axis, int(number), bound=bound):
+            read.problems.append(Problem(f"{read.flag} {word}", complaint))
+        elif bound:
+            read.bound(axis, _OTHERWISE[comparison] if read.flag == "--forbid" else comparison, int(number))
+        else:
+            read.values.setdefault(axis, set()).add(int(number))
+
+
+def _out_of_range(axis: str, value: int, *, bound: bool) -> str:
+    """What is wrong with a value no layout can have, or nothing."""
+    if axis in _SWITCHES:
+        return f"`{axis}` is a switch: 0 or 1" if bound or value > 1 else ""
+    if axis == "zero":
+        return "" if value < ZERO_STAGES else f"ZeRO has stages 0 to {ZERO_STAGES - 1}"
+    return "" if value > 0 else "must be above zero"

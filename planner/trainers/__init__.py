@@ -1,0 +1,61 @@
+"""Trainers that a plan can be made for (`--for`): the rules of their own argument checks, and the stack they run."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.errors import UnknownNameError
+from cost_models.question import Question
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.layout import Layout
+from cost_models.specs.recompute import policies_in
+from planner.rules import Bools, Words
+from planner.trainers.megatron import MEGATRON
+from planner.trainers.torchtitan import TORCHTITAN
+from planner.trainers.trainer import Trainer as Trainer
+
+TRAINERS: dict[str, Trainer] = {"megatron": MEGATRON, "torchtitan": TORCHTITAN}
+
+
+def trainer_named(name: str) -> Trainer:
+    """The trainer of that name.
+
+    Raises:
+        UnknownNameError: there is none.
+    """
+    if name not in TRAINERS:
+        raise UnknownNameError("trainer", name, TRAINERS, hint=f"trainers: {', '.join(TRAINERS)}")
+    return TRAINERS[name]
+
+
+def rows_for(name: str, question: Question, columns: LayoutColumns) -> Bools:
+    """(N,): which layouts the trainer would start with."""
+    allowed = np.ones(len(columns), dtype=np.bool_)
+    for rule in trainer_named(name).rules:
+        allowed &= ~rule.broken(question, columns)
+    return allowed
+
+
+def refusals(name: str, question: Question, layout: Layout) -> list[Words]:
+    """Every rule of the trainer that the layout breaks, in words, and what its stages recompute."""
+    trainer, columns = trainer_named(name), LayoutColumns.of([layout])
+    broken = [rule for rule in trainer.rules if rule.broken(question, columns)[0]]
+    found = [rule.sentence(question, layout) for rule in broken]
+    if words := _recompute_refusal(trainer, layout):
+        found.append(words)
+    return found
+
+
+def _recompute_refusal(trainer: Trainer, layout: Layout) -> Words | None:
+    """One setting of a trainer says what every stage recomputes; columns do not know stages, so no `Rule` does."""
+    if len(layout.recompute) > 1:
+        what = f"{trainer.name} recomputes the same on every stage, not {', '.join(dict.fromkeys(layout.recompute))}"
+        return Words(what, "write one policy, like `recompute=selective`")
+    mix = layout.recompute[0]
+    policies = set(policies_in(mix))
+    if len(policies) == 1 or (trainer.counts_full and policies == {"full", "none"}):
+        return None
+    what = f"{trainer.name} has one policy for the blocks of a stage, not `recompute={mix}`"
+    return Words(
+        what, "write `recompute=full:N` or one policy" if trainer.counts_full else "write one policy"
+    )

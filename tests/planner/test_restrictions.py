@@ -1,0 +1,246 @@
+"""Restrictions: what they allow is what a person would read in them, and they read back as they are written."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small import small_question
+
+from cost_models.errors import InputError
+from cost_models.specs.axis_orders import ORDERS, first_same
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.layout import CONTEXTS, SCHEDULES, Layout, parse_layout
+from planner.legality import check
+from planner.restrictions import Restrictions, allowed_rows, settled
+from planner.search_space import enumerate_layouts, parse_restrictions
+
+NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "shard")
+COMPARISONS = {
+    "=": operator.eq,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+QUESTION = small_question(8, stack="meshwright")
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    """Small degrees, so that restrictions on small numbers decide."""
+    small = st.integers(1, 4)
+    tp, cp, dp = draw(small), draw(small), draw(small)
+    vpp = draw(st.integers(1, 2))
+    return Layout(
+        tp=tp,
+        pp=draw(small),
+        vpp=vpp,
+        cp=cp,
+        dp=dp,
+        ep=draw(small),
+        etp=draw(st.sampled_from([None, 1, 2])),
+        mbs=draw(small),
+        zero=draw(st.integers(0, 3)),
+        shard=draw(st.sampled_from([None, 1, 2])),
+        sp=draw(st.booleans()),
+        order=draw(st.sampled_from(ORDERS)),
+        context=draw(st.sampled_from([None, *CONTEXTS])),
+        schedule="interleaved" if vpp > 1 else draw(st.sampled_from(SCHEDULES[:2])),
+    )
+
+
+Wish = tuple[str, str, tuple[int | str, ...]]
+"""Axis, comparison, values."""
+
+
+@st.composite
+def wishes(draw: st.DrawFn) -> Wish:
+    """One word of `--fix` or `--forbid`, before it is written."""
+    axis = draw(st.sampled_from([*NUMBERS, "zero", "sp", "schedule", "order", "context"]))
+    names = {"schedule": SCHEDULES, "order": ORDERS, "context": CONTEXTS}
+    if axis in names:
+        return axis, "=", tuple(draw(st.lists(st.sampled_from(names[axis]), min_size=1, max_size=3)))
+    if axis == "sp":
+        return axis, "=", (draw(st.integers(0, 1)),)
+    number = st.integers(0, 3) if axis == "zero" else st.integers(1, 4)
+    comparison = draw(st.sampled_from(list(COMPARISONS)))
+    return axis, comparison, tuple(draw(st.lists(number, min_size=1, max_size=3 if comparison == "=" else 1)))
+
+
+def written(wish: Wish) -> str:
+    axis, comparison, values = wish
+    return f"{axis}{comparison}{','.join(str(value) for value in values)}"
+
+
+def meets(layout: Layout, axis: str, comparison: str, value: int | str) -> bool:
+    """One comparison, read off one layout."""
+    if axis == "order":
+        return first_same(str(value), layout.cp, layout.dp, layout.pp) == layout.order  # type: ignore[arg-type]
+    if axis == "context":
+        return layout.cp == 1 or (layout.context or QUESTION.stack.context_parallel) == value
+    own = {"etp": layout.expert_tp, "shard": layout.shard_group}.get(axis, getattr(layout, axis, None))
+    return bool(COMPARISONS[comparison](own, value))
+
+
+def kept(layout: Layout, fix: list[Wish], forbid: list[Wish]) -> bool:
+    """What a person would say."""
+    for axis in {axis for axis, comparison, _ in fix if comparison == "="}:
+        named = [v for a, c, values in fix if a == axis and c == "=" for v in values]
+        banned = [v for a, c, values in forbid if a == axis and c == "=" for v in values]
+        if axis in ("order", "context"):
+            named = [value for value in named if value not in banned]
+        if not any(meets(layout, axis, "=", value) for value in named) and not (
+            axis == "context" and layout.cp == 1
+        ):
+            return False
+    bounds = [(a, c, values[0]) for a, c, values in fix if c != "="]
+    if not all(meets(layout, *bound) for bound in bounds):
+        return False
+    if any(meets(layout, a, c, values[0]) for a, c, values in forbid if c != "="):
+        return False
+    for axis, comparison, values in forbid:
+        if comparison != "=" or (axis == "context" and layout.cp == 1):
+            continue
+        if axis == "order":
+            banned = [v for a, _, vs in forbid if a == "order" for v in vs]
+            if not any(meets(layout, axis, "=", order) for order in ORDERS if order not in banned):
+                return False
+        elif any(meets(layout, axis, "=", value) for value in values):
+            return False
+    return True
+
+
+def read(fix: list[Wish], forbid: list[Wish]) -> Restrictions | None:
+    """None: the bounds leave nothing."""
+    try:
+        return parse_restrictions([written(wish) for wish in fix], [written(wish) for wish in forbid])
+    except InputError:
+        return None
+
+
+@given(
+    st.lists(layouts(), min_size=1, max_size=8),
+    st.lists(wishes(), max_size=4),
+    st.lists(wishes(), max_size=3),
+)
+def test_what_they_allow_is_what_a_person_reads(
+    some: list[Layout], fix: list[Wish], forbid: list[Wish]
+) -> None:
+    limits = read(fix, forbid)
+    said = [kept(layout, fix, forbid) for layout in some]
+    if limits is None:
+        assert not any(said)
+        return
+    columns = settled(QUESTION, LayoutColumns.of(some))
+    assert limits.allows(columns).tolist() == said
+
+
+@given(
+    st.lists(wishes(), max_size=4),
+    st.lists(wishes(), max_size=3),
+    st.sets(st.sampled_from([*NUMBERS, "zero", "sp", "order", "recompute"])),
+    st.sampled_from([None, "megatron", "torchtitan"]),
+)
+def test_they_read_back_as_they_are_written(
+    fix: list[Wish], forbid: list[Wish], bare: set[str], trainer: str | None
+) -> None:
+    words = [written(wish) for wish in fix], [*(written(wish) for wish in forbid), *sorted(bare)]
+    try:
+        limits = parse_restrictions(*words, trainer=trainer)
+    except InputError:
+        return
+    assert parse_restrictions(limits.fix_words, limits.forbid_words, trainer=limits.trainer) == limits
+
+
+@given(layouts(), st.sampled_from([*NUMBERS, "zero", "sp", "order"]))
+def test_an_axis_left_out_is_as_if_nobody_had_named_it(layout: Layout, axis: str) -> None:
+    columns = settled(QUESTION, LayoutColumns.of([layout]))
+    unnamed = " ".join(
+        word for word in str(layout).split() if word.rstrip("0123456789").split("=")[0] != axis
+    )
+    as_written = getattr(parse_layout(unnamed), axis) if "schedule" not in axis else None
+    assert bool(parse_restrictions([], [axis]).allows(columns)[0]) == (getattr(layout, axis) == as_written)
+
+
+def test_lists_bounds_and_choices_narrow_the_space() -> None:
+    def enumerated(*words: str, forbid: tuple[str, ...] = ()) -> LayoutColumns:
+        return enumerate_layouts(QUESTION, parse_restrictions(words, forbid))
+
+    assert set(enumerated("tp=2,4").tp.tolist()) == {2, 4}
+    assert set(enumerated("pp>=2", "tp<2").pp.tolist()) == {2, 4}
+    assert set(enumerated(forbid=("vpp", "pp>2")).vpp.tolist()) == {1}
+    assert 4 not in enumerated(forbid=("vpp", "pp>2")).pp
+    assert set(enumerated("sp").sp.tolist()) == {1}
+    seated = enumerated("order=tp-pp-cp-dp")
+    assert {ORDERS[index] for index in seated.order.tolist()} == {"tp-cp-dp-pp", "tp-cp-pp-dp"}
+    assert ((seated.order != 0) == ((seated.dp > 1) & (seated.pp > 1))).all()
+
+
+def test_a_way_of_context_parallelism_may_be_fixed_under_its_name() -> None:
+    asked = small_question(8, stack="megatron-core")
+    ring = enumerate_layouts(asked, parse_restrictions(["cp=2", "context=ring"]))
+    assert {layout.context for layout in map(ring.layout, range(len(ring)))} == {None}
+    both = enumerate_layouts(asked, parse_restrictions(["cp=1,2", "context=ring,all-to-all"]))
+    ways = {(int(cp), both.layout(row).context) for row, cp in enumerate(both.cp)}
+    assert ways == {(1, None), (2, None), (2, "all-to-all")}
+
+
+def test_a_layout_of_the_usual_way_is_within_what_names_it() -> None:
+    limits = parse_restrictions(["context=ring"])
+    for text in ("cp2 dp4", "cp2 dp4 context=ring", "dp8"):
+        assert allowed_rows(QUESTION, limits, LayoutColumns.of([parse_layout(text)]))[0]
+    assert not allowed_rows(QUESTION, limits, LayoutColumns.of([parse_layout("cp2 dp4 context=all-gather")]))[
+        0
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fix", "forbid", "what"),
+    [
+        ("tpp>=2", "", "`tpp` is not part of a layout; did you mean `tp`?"),
+        ("tp>=x", "", "`x` is not a whole number"),
+        ("tp", "", "needs a value, like `tp=2` or `tp>=2`"),
+        ("zero=4", "", "ZeRO has stages 0 to 3"),
+        ("sp=2", "", "`sp` is a switch: 0 or 1"),
+        ("order>=tp-cp-dp-pp", "", "`order` is a choice: write `order=tp-cp-dp-pp`"),
+        ("order=tp-cp-pp-dpp", "", "did you mean `tp-cp-pp-dp`?"),
+        ("context=rings", "", "did you mean `ring`?"),
+        ("tp=0", "", "must be above zero"),
+        ("", "context", "say which, like `context=ring`"),
+        ("", "tp>=1", "the bounds leave nothing"),
+    ],
+)
+def test_what_cannot_be_read_says_why(fix: str, forbid: str, what: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_restrictions([fix] if fix else [], [forbid] if forbid else [])
+    assert what in str(caught.value.problems[0])
+
+
+def test_all_problems_come_at_once() -> None:
+    with pytest.raises(InputError) as caught:
+        parse_restrictions(["tpp=2", "pp>=4", "pp<=2"], ["cp=a", "schedule"], trainer="megatrom")
+    told = "\n".join(str(problem) for problem in caught.value.problems)
+    assert len(caught.value.problems) == 5
+    assert "did you mean `megatron`?" in told
+
+
+def test_stacks_offer_what_they_have() -> None:
+    core = small_question(8, stack="megatron-core")
+    assert not check(core, parse_layout("tp2 pp2 dp2 order=tp-pp-dp-cp"))
+    refused = {
+        "pp2 cp2 dp2 order=tp-pp-cp-dp": "cannot seat its ranks in `order=tp-pp-cp-dp`",
+        "cp2 dp4 context=all-gather": "has no `context=all-gather`",
+    }
+    for text, what in refused.items():
+        asked = replace(core, stack=core.stack.model_copy(update={"context_kinds": ("ring",)}))
+        (problem,) = check(asked, parse_layout(text))
+        assert what in problem.what
+    old = small_question(8, stack="megatron-2021")
+    (problem,) = check(old, parse_layout("cp2 dp4"))
+    assert problem.what == "software stack `megatron-2021` cannot split a sequence over ranks (`cp2`)"
+    (problem,) = check(old, parse_layout("dp8 zero1 shard4"))
+    assert "shards over all 8 ranks of dp x cp, not over `shard4`" in problem.what

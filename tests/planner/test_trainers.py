@@ -1,0 +1,115 @@
+"""Every rule of every trainer refuses a layout that every other rule lets pass, and says why in its words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from small import MODEL, small_question
+
+from cost_models.errors import UnknownNameError
+from cost_models.question import Question
+from cost_models.specs.catalog import load_stack
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.layout import parse_layout
+from planner.legality import check
+from planner.search_space import enumerate_layouts, parse_restrictions
+from planner.trainers import TRAINERS, refusals, rows_for, trainer_named
+
+EXPERTS = MODEL.model_copy(
+    update={"num_experts": 8, "experts_per_token": 2, "moe_ffn_hidden_size": 512, "ffn_hidden_size": 2048}
+)
+
+
+def asked(trainer: str, *, experts: bool = False, tied: bool = False) -> Question:
+    """Eight GPUs and the trainer's own stack."""
+    question = small_question(8, stack="meshwright")
+    model = EXPERTS if experts else MODEL.model_copy(update={"tied_embeddings": tied})
+    return replace(question, model=model, stack=load_stack(trainer_named(trainer).stack))
+
+
+REFUSED = [
+    ("megatron", "pp2 dp4 schedule=gpipe", "Megatron runs 1f1b", {}),
+    ("megatron", "dp8 zero2", "Megatron's distributed optimizer shards optimizer states (zero1)", {}),
+    ("megatron", "pp2 vpp2 dp4 mbs2", "Megatron interleaves microbatches in groups of pp2; there are 1", {}),
+    ("megatron", "tp2 dp4 ep2", "Megatron trains experts with tp2 only with sequence", {"experts": True}),
+    ("megatron", "pp2 cp2 dp2 order=tp-cp-pp-dp", "Megatron cannot seat `cp2` in `order=tp-cp-pp-dp`", {}),
+    (
+        "megatron",
+        "pp2 dp4 ep2 order=tp-cp-pp-dp",
+        "in `order=tp-cp-pp-dp` Megatron wants dp4 copies of an expert, not 2",
+        {"experts": True},
+    ),
+    (
+        "megatron",
+        "dp8 ep4 zero1 shard2",
+        "`shard2` makes 4 instances of the distributed optimizer, which do not divide the 2 ranks",
+        {"experts": True},
+    ),
+    ("megatron", "pp2 dp4 recompute=full,none", "Megatron recomputes the same on every stage, not full", {}),
+    ("torchtitan", "dp8 zero1", "torchtitan shards weights, gradients and optimizer states together", {}),
+    ("torchtitan", "cp2 dp4", "torchtitan shards weights over the ranks of `cp2`", {}),
+    ("torchtitan", "cp4 dp2 zero3 shard2", "`shard2` is no multiple of cp4", {}),
+    ("torchtitan", "pp2 dp4 zero3", "torchtitan cannot tie the embeddings of `small` across", {"tied": True}),
+    ("torchtitan", "tp2 dp4 ep2 zero3", "torchtitan keeps experts whole", {"experts": True}),
+    (
+        "torchtitan",
+        "tp2 dp4 etp1 zero3",
+        "without `ep` torchtitan splits experts over tp2",
+        {"experts": True},
+    ),
+    ("torchtitan", "dp8 ep4 zero3 shard2", "`ep4` takes ranks from one shard group", {"experts": True}),
+    ("megatron", "pp2 dp4 recompute=full:1/selective", "Megatron has one policy for the blocks of a", {}),
+    ("torchtitan", "pp2 dp4 zero3 recompute=full:1", "torchtitan has one policy for the blocks of a", {}),
+    ("torchtitan", "pp2 dp4 zero3 recompute=full,none", "torchtitan recomputes the same", {}),
+]
+
+
+@pytest.mark.parametrize(("trainer", "text", "what", "model"), REFUSED)
+def test_a_rule_refuses_in_its_words(trainer: str, text: str, what: str, model: dict[str, bool]) -> None:
+    (words,) = refusals(trainer, asked(trainer, **model), parse_layout(text))
+    assert what in words.what
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_every_rule_is_shown_to_refuse_something(trainer: str) -> None:
+    cases = [(text, model) for name, text, _, model in REFUSED if name == trainer]
+    for rule in trainer_named(trainer).rules:
+        broken = [
+            text
+            for text, model in cases
+            if rule.broken(asked(trainer, **model), LayoutColumns.of([parse_layout(text)]))[0]
+        ]
+        assert broken, rule.name
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize("experts", [False, True])
+def test_the_search_keeps_to_the_rules(trainer: str, experts: bool) -> None:
+    question = asked(trainer, experts=experts)
+    words = ["ep=1,2", "etp=1,2", "cp=1,2", "order=tp-cp-dp-pp,tp-cp-pp-dp"] if experts else ["cp=1,2"]
+    free = enumerate_layouts(question, parse_restrictions(words))
+    held = enumerate_layouts(question, parse_restrictions(words, trainer=trainer))
+    allowed = rows_for(trainer, question, free)
+    assert 0 < len(held) < len(free)
+    assert {str(held.layout(row)) for row in range(len(held))} == {
+        str(free.layout(row)) for row in np.flatnonzero(allowed)
+    }
+    for row in range(len(held)):
+        assert not refusals(trainer, question, held.layout(row))
+        assert not check(question, held.layout(row))
+
+
+def test_megatron_recomputes_some_blocks_of_every_stage_in_full() -> None:
+    assert not refusals("megatron", asked("megatron"), parse_layout("pp2 dp4 recompute=full:1"))
+
+
+def test_an_unknown_trainer_is_named() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown trainer `torchtitna`; did you mean `torchtitan`\?"):
+        trainer_named("torchtitna")
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_trainer_runs_a_stack_of_the_catalogue(trainer: str) -> None:
+    assert load_stack(trainer_named(trainer).stack).name == trainer_named(trainer).stack
