@@ -350,12 +350,12 @@ SCHEDULE_RULE = Rule(name="the schedule can run", broken=_schedule_refuses, sent
 """Asked last, and only of layouts whose batch divides: it speaks of microbatches."""
 
 
-def legal_rows(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,): which layouts break no rule."""
+def legal_rows(question: Question, columns: LayoutColumns, *, scheduled: bool = True) -> Bools:
+    """(N,): which layouts break no rule; where they are not `scheduled`, no rule but that of their schedule."""
     legal = np.ones(len(columns), dtype=np.bool_)
     for rule in RULES:
         legal &= ~rule.broken(question, columns)
-    candidates = np.flatnonzero(legal)
+    candidates = np.flatnonzero(legal) if scheduled else np.empty(0, dtype=np.int64)
     legal[candidates] = ~SCHEDULE_RULE.broken(question, columns.rows(candidates))
     return legal
 

@@ -85,7 +85,7 @@ class Layout(Spec):
             raise ValueError(f"layers names {len(self.layers)} stages; the layout has {stages}")
         if any(count < 0 for count in self.layers):
             raise ValueError("layers must not be negative")
-        if not _goes_with(self.schedule, self.vpp):
+        if not goes_with(self.schedule, self.vpp):
             raise ValueError(f"schedule {self.schedule} does not go with vpp{self.vpp}")
         if len(self.recompute) > 1 and len(set(self.recompute)) == 1:
             object.__setattr__(self, "recompute", self.recompute[:1])
@@ -166,7 +166,7 @@ class Layout(Spec):
         return " ".join(words)
 
 
-def _goes_with(schedule: Schedule, vpp: int) -> bool:
+def goes_with(schedule: Schedule, vpp: int) -> bool:
     """Whether the schedule runs this number of chunks a rank."""
     if schedule == "zero-bubble":
         return True
