@@ -33,7 +33,8 @@ def timeline(frame: Frame, ranks: int, subject: str) -> Figure:
     """Forwards and backwards on every pipeline rank; chunks of one rank are lighter shades.
 
     Args:
-        frame: a row per action with `rank`, `kind` (F, B, or its halves I and W), `chunk`, `microbatch`, `start_seconds`, `end_seconds`.
+        frame: a row per action with `rank`, `kind` (F, B, or its halves I and W), `chunk`, `microbatch`,
+            `start_seconds`, `end_seconds`.
         ranks: pipeline ranks.
         subject: which plan.
     """
