@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cost_models.errors import HostError, InputError, Problem, RunError
+from cost_models.schedules import SPLIT_BACKWARD
 from cost_models.units import format_bytes
 from executor.environment import worker_environment
 from executor.report import RunReport, load_report
@@ -61,6 +62,8 @@ def run_plan(
     loaded = plan if isinstance(plan, Plan) else load_plan(plan)
     name = "plan" if isinstance(plan, Plan) else Path(plan).name
     require_trainable(loaded, byte_text=tokens is None)
+    if compile:
+        _require_whole_backward(loaded)
     inside = "RANK" in os.environ
     chosen = backend or _best_backend(loaded)
     if not inside:
@@ -93,6 +96,16 @@ def require_trainable(plan: Plan, *, byte_text: bool) -> None:
             f"text of bytes needs a vocabulary of {_BYTE_VOCABULARY}; model `{plan.model.name}` has"
             f" {plan.model.vocab_size}",
             hint="give a token file",
+        )
+
+
+def _require_whole_backward(plan: Plan) -> None:
+    """Nothing for a plan whose blocks may be compiled. Raises InputError."""
+    schedule = plan.layout.schedule
+    if schedule in SPLIT_BACKWARD:
+        raise InputError(
+            f"a compiled block has one backward pass, which `schedule={schedule}` splits",
+            hint="leave out `compile`, or use another schedule",
         )
 
 
