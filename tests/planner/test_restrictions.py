@@ -6,7 +6,7 @@ import operator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import small_question
 
@@ -122,6 +122,7 @@ def read(fix: list[Wish], forbid: list[Wish]) -> Restrictions | None:
         return None
 
 
+@settings(deadline=None)
 @given(
     st.lists(layouts(), min_size=1, max_size=8),
     st.lists(wishes(), max_size=4),
@@ -139,6 +140,7 @@ def test_what_they_allow_is_what_a_person_reads(
     assert limits.allows(columns).tolist() == said
 
 
+@settings(deadline=None)
 @given(
     st.lists(wishes(), max_size=4),
     st.lists(wishes(), max_size=3),
@@ -156,6 +158,7 @@ def test_they_read_back_as_they_are_written(
     assert parse_restrictions(limits.fix_words, limits.forbid_words, trainer=limits.trainer) == limits
 
 
+@settings(deadline=None)
 @given(layouts(), st.sampled_from([*NUMBERS, "zero", "sp", "order"]))
 def test_an_axis_left_out_is_as_if_nobody_had_named_it(layout: Layout, axis: str) -> None:
     columns = settled(QUESTION, LayoutColumns.of([layout]))
