@@ -15,8 +15,8 @@ from planner.legality import legal_rows
 from planner.reading_restrictions import ZERO_STAGES
 from planner.reading_restrictions import parse_restrictions as parse_restrictions
 from planner.restrictions import AXES as AXES
+from planner.restrictions import GIVEN_AXES, allowed_rows
 from planner.restrictions import Restrictions as Restrictions
-from planner.restrictions import allowed_rows
 
 
 def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutColumns:
@@ -27,7 +27,7 @@ def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutC
     model, cluster = question.model, question.cluster
     blocks = [
         _candidates(question, restrictions, tp, pp, cp)
-        for cp in sorted(restrictions.only.get("cp", {1}))
+        for cp in restrictions.among("cp", 1, _divisors(cluster.num_gpus))
         for tp in _divisors(cluster.gpus_per_node)
         if cluster.num_gpus % (tp * cp) == 0
         for pp in _divisors(cluster.num_gpus // (tp * cp))
@@ -40,7 +40,7 @@ def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutC
 
 def _candidates(question: Question, restrictions: Restrictions, tp: int, pp: int, cp: int) -> Ints:
     """(N, axes): the layouts of one tp × pp × cp; every legal one is among them."""
-    model, training, only = question.model, question.training, restrictions.only
+    model, training = question.model, question.training
     dp = question.cluster.num_gpus // (tp * pp * cp)
     if training.global_batch % dp:
         return np.empty((0, len(AXES)), dtype=np.int64)
@@ -54,11 +54,18 @@ def _candidates(question: Question, restrictions: Restrictions, tp: int, pp: int
     switches = np.array(
         list(product(range(ZERO_STAGES if dp * cp > 1 else 1), range(2 if tp > 1 else 1))), dtype=np.int64
     )
-    defaults = {"ep": 1, "etp": tp, "shard": dp * cp}
-    choices = [sorted(only.get(axis, {default})) for axis, default in defaults.items()]
-    choices.append(_orders(restrictions, cp, dp, pp))
-    choices.append(_contexts(question, restrictions, cp))
-    given = np.array(list(product(*choices)), dtype=np.int64)
+    given = np.array(
+        list(
+            product(
+                restrictions.among("ep", 1, _divisors(max(1, model.num_experts))),
+                restrictions.among("etp", tp, _divisors(tp * cp * dp)),
+                restrictions.among("shard", dp * cp, _divisors(dp * cp)),
+                _orders(restrictions, cp, dp, pp),
+                _contexts(question, restrictions, cp),
+            )
+        ),
+        dtype=np.int64,
+    ).reshape(-1, len(GIVEN_AXES) - 1)
     sizes = (len(shapes), len(mbs), len(switches), len(given))
     shape_i, mbs_i, switch_i, given_i = (index.ravel() for index in np.indices(sizes, dtype=np.int64))
     same = np.ones_like(shape_i)

@@ -183,6 +183,18 @@ def test_lists_bounds_and_choices_narrow_the_space() -> None:
     assert ((seated.order != 0) == ((seated.dp > 1) & (seated.pp > 1))).all()
 
 
+def test_an_axis_that_is_bounded_is_searched_within_its_bounds() -> None:
+    def values(axis: str, *words: str) -> set[int]:
+        columns = enumerate_layouts(QUESTION, parse_restrictions(words))
+        return set(getattr(columns, axis).tolist())
+
+    assert values("cp", "cp<=4") == {1, 2, 4}
+    assert values("cp", "cp>=2", "cp<8") == {2, 4}
+    assert values("shard", "shard>=4", "dp=8") == {4, 8}
+    assert values("ep", "ep<=4") == {1}  # a dense model
+    assert not values("cp", "cp=3")
+
+
 def test_a_way_of_context_parallelism_may_be_fixed_under_its_name() -> None:
     asked = small_question(8, stack="megatron-core")
     ring = enumerate_layouts(asked, parse_restrictions(["cp=2", "context=ring"]))
