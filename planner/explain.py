@@ -11,6 +11,7 @@ from cost_models.errors import InfeasibleError, Problem
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.question import Question
+from cost_models.specs.axis_orders import first_same
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import Layout, parse_layout
 from cost_models.specs.recompute import RECOMPUTE_POLICIES, policies_in
@@ -197,7 +198,7 @@ def _neighbours(layout: Layout) -> list[Layout]:
 def _moved(layout: Layout, move: dict[str, int]) -> Layout:
     """The layout with some axes changed; what only a pipeline or a tensor group can have goes with it."""
     moved = layout.model_copy(update=move)
-    alone: dict[str, object] = {}
+    alone: dict[str, object] = {"order": first_same(moved.order, moved.cp, moved.dp, moved.pp)}
     if moved.pp == 1:
         alone |= {"vpp": 1, "schedule": "1f1b"}
     if moved.tp == 1:
