@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.pools import MixedCluster
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
@@ -20,3 +21,46 @@ class Question:
     training: TrainingSpec
     stack: StackSpec
     hardware: HardwareProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedQuestion(Question):
+    """A question about a cluster of several pools.
+
+    Its `cluster` and `hardware` are what holds for all pools (rules of legality, the weakest trust); prices come from
+    the questions of the pools.
+    """
+
+    mixed: MixedCluster
+    """Its pools are those of `pools`, as they were measured where a profile says so."""
+    pools: tuple[Question, ...]
+    """One for each pool, in the order of the cluster; model, training and stack are the same."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The pools' names, in the order of the cluster."""
+        return tuple(pool.cluster.name for pool in self.pools)
+
+
+def mixed_question(mixed: MixedCluster, pools: tuple[Question, ...]) -> MixedQuestion:
+    """The question whose pools ask the same of their own GPUs."""
+    known = mixed.model_copy(update={"pools": tuple(pool.cluster for pool in pools)})
+    first = pools[0]
+    return MixedQuestion(
+        model=first.model,
+        cluster=known.as_one,
+        training=first.training,
+        stack=first.stack,
+        hardware=max((pool.hardware for pool in pools), key=_doubt),
+        mixed=known,
+        pools=pools,
+    )
+
+
+_TIERS = ("measured", "profile", "datasheet")
+
+
+def _doubt(profile: HardwareProfile) -> tuple[int, float]:
+    """Greater for a profile that says less: its tier, then the error it has shown."""
+    error = profile.median_error
+    return _TIERS.index(profile.tier), float("inf") if error is None else error

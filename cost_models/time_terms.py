@@ -144,8 +144,8 @@ def time_terms(question: Question, columns: LayoutColumns) -> TimeTerms:
         **_optimizer(pieces),
         "step_overhead": {"host": np.full(len(columns), question.hardware.step_seconds)},
     }
-    slowdown = question.hardware.jitter_per_doubling * _node_doublings(question, columns)
-    return TimeTerms(**{name: _with_jitter(term, slowdown) for name, term in terms.items()})
+    slowdown = jitter(question, columns)
+    return TimeTerms(**{name: with_jitter(term, slowdown) for name, term in terms.items()})
 
 
 def _block_data(
@@ -353,12 +353,13 @@ def _tied_reduce(pieces: _Pieces) -> Array:
     return np.where(question.model.tied_embeddings & apart, seconds, 0.0)
 
 
-def _node_doublings(question: Question, columns: LayoutColumns) -> Array:
-    """log2 of the number of nodes the layout occupies, at least 0."""
-    return np.log2(np.maximum(1.0, columns.ranks / question.cluster.gpus_per_node))
+def jitter(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) what stragglers and noise add, as a share: so much for each doubling of the nodes that a layout occupies."""
+    doublings = np.log2(np.maximum(1.0, columns.ranks / question.cluster.gpus_per_node))
+    return question.hardware.jitter_per_doubling * doublings
 
 
-def _with_jitter(term: Term, slowdown: Array) -> Term:
+def with_jitter(term: Term, slowdown: Array) -> Term:
     """Adds what stragglers and noise cost, in proportion to the term."""
     seconds = total(term)
     return {**term, "jitter": (seconds.T * slowdown).T}
