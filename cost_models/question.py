@@ -51,7 +51,7 @@ def mixed_question(mixed: MixedCluster, pools: tuple[Question, ...]) -> MixedQue
         cluster=known.as_one,
         training=first.training,
         stack=first.stack,
-        hardware=max((pool.hardware for pool in pools), key=_doubt),
+        hardware=max((pool.hardware for pool in pools), key=doubt),
         mixed=known,
         pools=pools,
     )
@@ -60,7 +60,7 @@ def mixed_question(mixed: MixedCluster, pools: tuple[Question, ...]) -> MixedQue
 _TIERS = ("measured", "profile", "datasheet")
 
 
-def _doubt(profile: HardwareProfile) -> tuple[int, float]:
+def doubt(profile: HardwareProfile) -> tuple[int, float]:
     """Greater for a profile that says less: its tier, then the error it has shown."""
     error = profile.median_error
     return _TIERS.index(profile.tier), float("inf") if error is None else error
