@@ -78,13 +78,14 @@ def questions_by_precision(question: Question, precisions: Sequence[Precision]) 
     Raises:
         InputError: the GPU has no matrix rate in one of them.
     """
-    gpu = question.cluster.gpu
-    missing = [precision for precision in precisions if precision not in gpu.peak]
-    if missing:
-        raise InputError(
-            f"`{gpu.name}` has no {' or '.join(missing)} matrix rate",
-            hint=f"it has {', '.join(f'`{name}`' for name in gpu.peak)}",
-        )
+    for pool in question.pools if isinstance(question, MixedQuestion) else (question,):
+        gpu = pool.cluster.gpu
+        missing = [precision for precision in precisions if precision not in gpu.peak]
+        if missing:
+            raise InputError(
+                f"`{gpu.name}` has no {' or '.join(missing)} matrix rate",
+                hint=f"it has {', '.join(f'`{name}`' for name in gpu.peak)}",
+            )
     return tuple(
         replace(question, training=question.training.model_copy(update={"precision": precision}))
         for precision in precisions

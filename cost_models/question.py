@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
@@ -35,6 +35,11 @@ class MixedQuestion(Question):
     """Its pools are those of `pools`, as they were measured where a profile says so."""
     pools: tuple[Question, ...]
     """One for each pool, in the order of the cluster; model, training and stack are the same."""
+
+    def __post_init__(self) -> None:
+        assert self.cluster == self.mixed.as_one, "what is asked of each pool is changed there: see `each_pool`"
+        same = {"model": self.model, "training": self.training, "stack": self.stack}
+        object.__setattr__(self, "pools", tuple(replace(pool, **same) for pool in self.pools))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -65,9 +65,7 @@ def estimate_mixed(question: MixedQuestion, layout: Layout) -> Estimate:
     useful = model_flops(model, training, ran.tp)
     spent = useful + recomputed_flops(model, training, ran)
     peak = sum(p.cluster.num_gpus * p.cluster.gpu.peak[training.precision] for p in question.pools)
-    peaks = tuple(
-        rank_memory(placed, memories)[rank] for rank, memories in enumerate(ranks.memories)
-    )
+    peaks = tuple(rank_memory(placed, memories)[rank] for rank, memories in enumerate(ranks.memories))
     fullest = max(range(ran.pp), key=lambda rank: peaks[rank].total / ranks.limits[rank])
     return Estimate(
         layout=ran,
@@ -120,9 +118,7 @@ def _ranks(question: MixedQuestion, layout: Layout) -> _Ranks:
 def _row(terms: TimeTerms | MemoryTerms, rank: int) -> dict[str, dict[str, Floats]]:
     """One rank's coefficients, as those of a single layout."""
     named = ((field.name, getattr(terms, field.name)) for field in fields(terms))
-    return {
-        name: {part: value[rank : rank + 1] for part, value in term.items()} for name, term in named
-    }
+    return {name: {part: value[rank : rank + 1] for part, value in term.items()} for name, term in named}
 
 
 def _on_stages(ranks: _Ranks) -> tuple[Floats, Floats, Floats]:
@@ -156,9 +152,7 @@ def _step(ranks: _Ranks) -> tuple[float, Breakdown]:
     seconds = step(float(ranks.costs.p2p[0]))
     busy = ranks.placed.table.microbatches * ranks.placed.per_rank(forward + backward + weight) + sync + optimizer
     rank = int(np.argmax(busy))
-    parts = {
-        part: float(part_seconds(ranks.placed, ranks.times[rank], part)[rank]) for part in TIME_PARTS
-    }
+    parts = {part: float(part_seconds(ranks.placed, ranks.times[rank], part)[rank]) for part in TIME_PARTS}
     parts["pp_comm"] += seconds - step(0.0)
     parts["bubble"] = max(0.0, seconds - sum(parts.values()))  # rounding must not make it negative
     return seconds, Breakdown.from_dict(parts)

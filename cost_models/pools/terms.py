@@ -2,9 +2,9 @@
 
 A pool's coefficients are those of the same degrees on its own GPUs, links and profile. Four things know of the others:
 
-- a transfer between two ranks takes what their own boundary takes: inside a pool what it takes there, across pools what
-  `between` takes at the slower of both ends. A stack that blocks its sender pays each boundary on its own rank; one that
-  does not waits everywhere as long as at the slowest boundary, as a pipeline on one cluster does;
+- a transfer between two ranks takes what their own boundary takes: inside a pool what it takes there, across pools
+  what `between` takes at the slower of both ends. A stack that blocks its sender pays each boundary on its own rank;
+  one that does not waits everywhere as long as at the slowest boundary, as a pipeline on one cluster does;
 - the gradients of tied embeddings cross from the first rank's pool to the last one's;
 - stragglers are counted over all nodes of the job;
 - the fixed time of a step is that of the slowest pool.
@@ -119,9 +119,7 @@ def _as_large_as_all(pool: Question, question: MixedQuestion) -> Question:
     Groups of one rank stay as they are: each lies inside the pool, under its own leaf switches.
     """
     cluster = pool.cluster
-    links = cluster.links.model_copy(
-        update={"inter_node": cluster.links.inter_node or question.mixed.link}
-    )
+    links = cluster.links.model_copy(update={"inter_node": cluster.links.inter_node or question.mixed.link})
     update: dict[str, object] = {"links": links}
     update["nodes"] = -(-question.mixed.num_gpus // cluster.gpus_per_node)
     if cluster.nodes <= (cluster.nodes_per_leaf or 0):
@@ -141,9 +139,7 @@ def _without_transfers(times: TimeTerms, pool: Question, columns: LayoutColumns)
     return replace(times, **{name: alone(getattr(times, name)) for name in names})
 
 
-def _transfers(
-    question: MixedQuestion, whole: list[Question], columns: LayoutColumns
-) -> tuple[Array, Array]:
+def _transfers(question: MixedQuestion, whole: list[Question], columns: LayoutColumns) -> tuple[Array, Array]:
     """(K, K, N) seconds of a stage boundary, and (K, K, N) of a tied matrix."""
     count = len(whole)
     boundary, tied = np.zeros((2, count, count, len(columns)))

@@ -67,7 +67,7 @@ class Layout(Spec):
     layers: tuple[int, ...] = ()
     """Blocks of each virtual stage in model order (pp × vpp entries), or empty: not placed yet."""
     pools: tuple[Annotated[str, Field(pattern=POOL_NAME)], ...] = ()
-    """On a cluster of several pools: the one that each pipeline rank lies in. Empty: there is one, or not chosen yet."""
+    """On a cluster of several pools: the one each pipeline rank lies in. Empty: there is one, or not chosen yet."""
 
     @model_validator(mode="before")
     @classmethod

@@ -46,7 +46,9 @@ class MixedCluster(Spec):
         if self.num_gpus > MAX_GPUS:
             raise ValueError(f"{self.num_gpus:,} GPUs are more than there are; {MAX_GPUS:,} are the most")
         if self.between is None and any(pool.links.inter_node is None for pool in self.pools):
-            raise ValueError("not every pool has `links.inter_node`, so `between` must say how pools are linked")
+            raise ValueError(
+                "not every pool has `links.inter_node`, so `between` must say how pools are linked"
+            )
         return self
 
     @property
