@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from cost_models.specs.cluster import ClusterSpec
@@ -69,3 +70,40 @@ def doubt(profile: HardwareProfile) -> tuple[int, float]:
     """Greater for a profile that says less: its tier, then the error it has shown."""
     error = profile.median_error
     return _TIERS.index(profile.tier), float("inf") if error is None else error
+
+
+def parts_of(
+    question: Question,
+) -> tuple[ClusterSpec | MixedCluster, HardwareProfile | tuple[HardwareProfile, ...]]:
+    """The cluster and the profile, of several pools one each: as a file holds them."""
+    if isinstance(question, MixedQuestion):
+        return question.mixed, tuple(pool.hardware for pool in question.pools)
+    return question.cluster, question.hardware
+
+
+def question_of_parts(
+    model: TransformerSpec,
+    training: TrainingSpec,
+    stack: StackSpec,
+    cluster: ClusterSpec | MixedCluster,
+    hardware: HardwareProfile | tuple[HardwareProfile, ...],
+) -> Question:
+    """The other way round."""
+    clusters = cluster.pools if isinstance(cluster, MixedCluster) else (cluster,)
+    profiles = hardware if isinstance(hardware, tuple) else (hardware,)
+    questions = tuple(
+        Question(model=model, cluster=one, training=training, stack=stack, hardware=profile)
+        for one, profile in zip(clusters, profiles, strict=True)
+    )
+    return mixed_question(cluster, questions) if isinstance(cluster, MixedCluster) else questions[0]
+
+
+def each_pool(question: Question, change: Callable[[Question], Question | None]) -> Question | None:
+    """A change of a question, on several pools made to each of them that it means something to; None: to nobody."""
+    if not isinstance(question, MixedQuestion):
+        return change(question)
+    changed = [change(pool) for pool in question.pools]
+    if not any(changed):
+        return None
+    pools = tuple(new or old for new, old in zip(changed, question.pools, strict=True))
+    return mixed_question(question.mixed, pools)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
-from cost_models.question import Question
+from cost_models.question import Question, each_pool
 from cost_models.specs.cluster import LinkSpec
 from cost_models.specs.hardware import AttentionCurve, CurvePoint
 from cost_models.specs.layout import Layout
@@ -36,7 +36,7 @@ def sensitivities(
     """Every change of `CHANGES` that means something here, each searched again."""
     answers = []
     for words, change in CHANGES.items():
-        changed = change(question)
+        changed = each_pool(question, change)
         if changed is not None:
             best = _best(changed, _scaled(restrictions, question, changed))
             same = best is not None and same_degrees(best.layout, estimate.layout)
@@ -52,9 +52,14 @@ def same_degrees(one: Layout, other: Layout) -> bool:
 
 def with_memory(question: Question, factor: float) -> Question:
     """The same question on devices with `factor` times the memory."""
-    cluster = question.cluster
-    gpu = cluster.gpu.model_copy(update={"memory": cluster.gpu.memory * factor})
-    return replace(question, cluster=cluster.model_copy(update={"gpu": gpu}))
+
+    def change(one: Question) -> Question:
+        gpu = one.cluster.gpu.model_copy(update={"memory": one.cluster.gpu.memory * factor})
+        return replace(one, cluster=one.cluster.model_copy(update={"gpu": gpu}))
+
+    changed = each_pool(question, change)
+    assert changed is not None
+    return changed
 
 
 def _best(question: Question, restrictions: Restrictions) -> Estimate | None:

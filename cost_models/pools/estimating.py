@@ -84,6 +84,12 @@ def estimate_mixed(question: MixedQuestion, layout: Layout) -> Estimate:
     )
 
 
+def mixed_durations(question: MixedQuestion, layout: Layout) -> tuple[tuple[Floats, Floats, Floats], float]:
+    """What a placed layout's timeline is made of: (S,) seconds as `estimating.stage_seconds`, and the delay between."""
+    ranks = _ranks(question, with_pools(question, layout))
+    return _on_stages(ranks), float(ranks.costs.p2p[0])
+
+
 def with_pools(question: MixedQuestion, layout: Layout) -> Layout:
     """The layout with the pool of each rank; where it does not say, the pools follow one another as in the cluster.
 
