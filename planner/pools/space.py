@@ -14,24 +14,18 @@ import numpy as np
 
 from cost_models.costs import add_up, stage_costs
 from cost_models.errors import InfeasibleError
-from cost_models.estimate import Estimate
-from cost_models.estimating import estimate
 from cost_models.pools.terms import PoolTerms, pool_terms, rank_terms, ranks_in
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.columns import Ints, LayoutColumns
 from cost_models.specs.layout import SCHEDULES, Layout
 from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.stage_costs import StageCosts
-from cost_models.units import format_bytes
 from planner.placement import Bools, Floats, Leaf
 from planner.pools import bounds
 from planner.pools.group import RankGroup
+from planner.pools.infeasible import closest_first, least_share, nothing_fits
 from planner.pools.legality import fills_pools
-from planner.pools.proportion import proportional
 from planner.search_space import Restrictions, enumerate_layouts
-
-COMPARED = 4
-"""Layouts priced in full to find the one that comes closest to fitting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,34 +115,10 @@ class MixedSpace:
 
     def nothing_fits(self) -> InfeasibleError:
         """The error to raise when no placement of any layout fits, with the layout that comes closest."""
-        weakest = (RECOMPUTE_POLICIES[int(np.flatnonzero(self.allowed)[-1])],)
-        rough_N = np.array([self._rough_fullness(row) for row in range(len(self.columns))])
-        closest: list[Estimate] = []
-        for row in np.argsort(rough_N, kind="stable")[:COMPARED].tolist():
-            leaf = self.leaf(row)
-            layers = proportional(leaf)
-            placed = self.layout(row).model_copy(update={"layers": layers, "recompute": weakest})
-            priced = estimate(self.question, placed)
-            closest.append(priced if self.max_memory is None else priced.within(self.max_memory))
-        best = min(closest, key=lambda found: (found.peak_bytes / found.memory_limit, str(found.layout)))
-        rank = best.fullest_rank
-        return InfeasibleError(
-            f"no layout of {self.question.model.name} fits the {self.question.mixed.num_gpus:,} GPUs of"
-            f" `{self.question.mixed.name}`; the closest, {best.layout.brief}, needs"
-            f" {format_bytes(best.peak_bytes)} of {format_bytes(best.memory_limit)} on pipeline rank {rank},"
-            f" in pool `{best.layout.pools[rank]}`",
-            hint="use more GPUs, or shorter sequences",
-        )
-
-    def _rough_fullness(self, row: int) -> float:
-        """Memory that a pipeline needs at least, as a share of what all of its ranks have."""
-        costs = self.rank_costs(np.array([row]))
-        blocks = self.question.model.num_layers
-        needed = costs.static.sum() + blocks * costs.layer_static.min()
-        needed += (
-            blocks * costs.layer_activation[:, self.allowed].min() + costs.working[:, self.allowed].min()
-        )
-        return float(needed / costs.memory_limit.sum())
+        share_N = np.empty(len(self.columns))
+        for rows in self.groups:
+            share_N[rows] = least_share(self.group(rows))
+        return nothing_fits(self.question, closest_first(share_N), self.leaf, self.layout, self.max_memory)
 
 
 def price_pools(question: MixedQuestion, limits: Restrictions) -> MixedSpace:
