@@ -167,8 +167,14 @@ def _step(ranks: _Ranks) -> tuple[float, Breakdown]:
 def _hidden(ranks: _Ranks) -> Breakdown:
     """Communication that runs behind compute, of the rank that has most of it."""
     hidden = {part: part.replace("hidden", "comm") for part in HIDDEN_PARTS}
-    by_rank = [
-        {part: float(part_seconds(ranks.placed, times, part)[rank]) for part in hidden}
-        for rank, times in enumerate(ranks.times)
-    ]
-    return Breakdown.from_dict({name: max(one[part] for one in by_rank) for part, name in hidden.items()})
+    pools, layout = ranks.placed.layout.pools, ranks.placed.layout
+    alike = [
+        pools.index(name) for name in dict.fromkeys(pools)
+    ]  # transfers apart, ranks of a pool cost the same
+    most = dict.fromkeys(hidden, 0.0)
+    for first in alike:
+        own = [rank for rank in range(layout.pp) if pools[rank] == pools[first]]
+        for part in hidden:
+            seconds_R = part_seconds(ranks.placed, ranks.times[first], part)
+            most[part] = max(most[part], float(seconds_R[own].max()))
+    return Breakdown.from_dict({name: most[part] for part, name in hidden.items()})

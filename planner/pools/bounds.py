@@ -8,9 +8,6 @@ Shape legend: N layouts of one group, R ranks, B counts of blocks on a rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 import numpy as np
 
 from cost_models.specs.columns import Ints
@@ -29,13 +26,16 @@ def quick_bounds(group: RankGroup) -> Floats:
     high_NR = np.full_like(low_NR, group.sizes[-1])
     work_N = _least_work(group, low_NR, high_NR)
     pipeline_N = _pipeline(group, work_N, _even_finish(group))
-    fits_N = _in_parts(group, _most_that_fit)
+    most_NR = group.most_blocks
+    fits_N = (most_NR >= group.sizes[0]).all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
     return np.where(fits_N, pipeline_N + group.tail(low_NR), np.inf)
 
 
 def capacity_bounds(group: RankGroup) -> Floats:
     """(N,) seconds: the shortest step in which whole blocks all find a place; infinite where they do not."""
-    return _in_parts(group, _capacity_bounds)
+    step = max(1, TABLE_ENTRIES // (group.pp * len(group.sizes)))
+    starts = range(0, len(group), step)
+    return np.concatenate([_capacity_bounds(group.rows(slice(start, start + step))) for start in starts])
 
 
 def rank_sizes(group: RankGroup, step_N: Floats) -> tuple[Ints, Ints]:
@@ -47,7 +47,7 @@ def rank_sizes(group: RankGroup, step_N: Floats) -> tuple[Ints, Ints]:
     least_NR = np.full((len(group), group.pp), low)
     most_NR = np.full_like(least_NR, high)
     for _ in range(2):
-        work_N = _least_work(group, least_NR, most_NR)
+        work_N = np.maximum(_least_work(group, least_NR, most_NR), group.least_work)
         limit_NR = _rank_limits(group, least_NR, step_N - group.tail(least_NR), work_N) * (1 + TOLERANCE)
         count_NR = (group.seconds <= limit_NR[..., None]).sum(axis=2)
         most_NR = np.where(count_NR > 0, low + count_NR - 1, 0)
@@ -68,24 +68,6 @@ def leaf_sizes(leaf: Leaf, step_seconds: float) -> tuple[Ints, Ints]:
     )
     least_NR, most_NR = rank_sizes(group, np.array([step_seconds]))
     return least_NR[0], most_NR[0]
-
-
-A = TypeVar("A", Floats, Bools)
-
-
-def _in_parts(group: RankGroup, bound: Callable[[RankGroup], A]) -> A:
-    """`bound` of a few layouts at a time."""
-    step = max(1, TABLE_ENTRIES // (group.pp * len(group.sizes)))
-    parts = [bound(group.rows(slice(start, start + step))) for start in range(0, len(group), step)]
-    return np.concatenate(parts)
-
-
-def _most_that_fit(group: RankGroup) -> Bools:
-    """(N,): whether every rank holds a block, and all ranks together the model."""
-    count_NR = np.isfinite(group.seconds).sum(axis=2)
-    most_NR = group.sizes[0] + count_NR - 1
-    may: Bools = (count_NR > 0).all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
-    return may
 
 
 def _least_work(group: RankGroup, least_NR: Ints, most_NR: Ints) -> Floats:

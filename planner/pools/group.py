@@ -15,7 +15,11 @@ import numpy as np
 from cost_models.specs.columns import Ints
 from cost_models.specs.layout import Schedule
 from cost_models.stage_costs import StageCosts
+from planner.group import how_many
 from planner.placement import TOLERANCE, Bools, Floats, stage_sizes
+
+PRICES = 16
+"""Prices of a block that are tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,25 +102,65 @@ class RankGroup:
         return least
 
     @cached_property
+    def free_bytes(self) -> Floats:
+        """(N, R): left without the blocks."""
+        return self.of_ranks("memory_limit") - self.with_ends("static", self.of_ranks("static"))
+
+    @cached_property
+    def room_bytes(self) -> Floats:
+        """(N, R): left in training, when the rank works with as little as any policy needs."""
+        working = np.where(self.allowed, self.of_ranks("working"), np.inf).min(axis=2)
+        working[:, -1] = np.maximum(working[:, -1], self.of_ranks("head_moment")[:, -1])
+        left_NR = self.free_bytes - self.live * self.with_ends("activation") - working
+        room_NR: Floats = left_NR + TOLERANCE * self.of_ranks("memory_limit")
+        return room_NR
+
+    @cached_property
+    def most_blocks(self) -> Floats:
+        """(N, R): that fit if all of them keep as little as any policy does."""
+        kept_NR = np.where(self.allowed, self.of_ranks("layer_activation"), np.inf).min(axis=2)
+        held_NR = self.of_ranks("layer_static")
+        trained_NR = how_many(self.room_bytes, held_NR + self.live * kept_NR)
+        updated_NR = how_many(
+            self.free_bytes - self.with_ends("update"), held_NR + self.of_ranks("layer_update")
+        )
+        most_NR: Floats = np.minimum(np.minimum(trained_NR, updated_NR), self.sizes[-1])
+        return most_NR
+
+    @cached_property
     def seconds(self) -> Floats:
         """(N, R, B): least seconds of a microbatch on a rank with so many blocks; infinite where they do not fit.
 
         A lower bound where blocks of a stage may follow several policies: what is free is shared by all live blocks,
         and policies mix in any proportion.
         """
-        free_NR = self.of_ranks("memory_limit") - self.with_ends("static", self.of_ranks("static"))
-        update_NR1 = self.of_ranks("layer_update")[..., None] * self.sizes
-        update_NRB = update_NR1 + self.with_ends("update")[..., None]
         held_NRB = self.of_ranks("layer_static")[..., None] * self.sizes
-        working = np.where(self.allowed, self.of_ranks("working"), np.inf).min(axis=2)
-        working[:, -1] = np.maximum(working[:, -1], self.of_ranks("head_moment")[:, -1])
-        kept_NR = self.live * self.with_ends("activation") + working
-        left_NRB = (free_NR - kept_NR)[..., None] - held_NRB
-        left_NRB = left_NRB + TOLERANCE * self.of_ranks("memory_limit")[..., None]
-        room_NRB = left_NRB / (self.live[..., None] * self.sizes)
+        room_NRB = (self.room_bytes[..., None] - held_NRB) / (self.live[..., None] * self.sizes)
         each_NRB = _mixed(room_NRB, self.of_ranks("layer_activation"), self.block_seconds)
-        fits_NRB = free_NR[..., None] * (1 + TOLERANCE) >= held_NRB + update_NRB
+        fits_NRB = self.sizes <= self.most_blocks[..., None]
         return np.where(fits_NRB, self.sizes * each_NRB, np.inf) + self.fixed_seconds[..., None]
+
+    @cached_property
+    def least_work(self) -> Floats:
+        """(N,): least seconds of one microbatch over all ranks, each with the memory it has.
+
+        Blocks are paid for at a price on each; the ranks then take as many as suits them, which bounds the sum for any
+        price (Lagrange). The best price is where they take all blocks.
+        """
+        seconds_NRB = np.where(np.isfinite(self.seconds), self.seconds, np.finfo(np.float64).max / 1e6)
+        low_N, high_N = (
+            np.zeros(len(self)),
+            2 * np.nanmax(np.where(np.isfinite(self.block_seconds), self.block_seconds, np.nan), axis=(1, 2)),
+        )
+        best_N = np.full(len(self), -np.inf)
+        for _ in range(PRICES):
+            price_N = (low_N + high_N) / 2
+            left_NRB = seconds_NRB - price_N[:, None, None] * self.sizes
+            taken_N = self.sizes[left_NRB.argmin(axis=2)].sum(axis=1)
+            best_N = np.maximum(best_N, left_NRB.min(axis=2).sum(axis=1) + price_N * self.num_layers)
+            enough_N = taken_N >= self.num_layers
+            low_N, high_N = np.where(enough_N, low_N, price_N), np.where(enough_N, price_N, high_N)
+        return best_N
 
     def tail(self, least_NR: Ints) -> Floats:
         """(N,): what follows the last backward in any case, if the ranks hold so many blocks at least.
