@@ -38,9 +38,13 @@ class MixedQuestion(Question):
     """One for each pool, in the order of the cluster; model, training and stack are the same."""
 
     def __post_init__(self) -> None:
-        assert self.cluster == self.mixed.as_one, "what is asked of each pool is changed there: see `each_pool`"
-        same = {"model": self.model, "training": self.training, "stack": self.stack}
-        object.__setattr__(self, "pools", tuple(replace(pool, **same) for pool in self.pools))
+        assert self.cluster == self.mixed.as_one, (
+            "what is asked of each pool is changed there: see `each_pool`"
+        )
+        pools = tuple(
+            replace(pool, model=self.model, training=self.training, stack=self.stack) for pool in self.pools
+        )
+        object.__setattr__(self, "pools", pools)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.question import Question
 from planner.plan import Certificate
-from planner.restrictions import Restrictions
 from planner.pools.space import count_layouts
+from planner.restrictions import Restrictions
 
 if TYPE_CHECKING:
     from planner.search import SearchResult

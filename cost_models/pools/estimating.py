@@ -156,7 +156,11 @@ def _step(ranks: _Ranks) -> tuple[float, Breakdown]:
         return float(np.max(ends + sync) + np.max(optimizer) + overhead)
 
     seconds = step(float(ranks.costs.p2p[0]))
-    busy = ranks.placed.table.microbatches * ranks.placed.per_rank(forward + backward + weight) + sync + optimizer
+    busy = (
+        ranks.placed.table.microbatches * ranks.placed.per_rank(forward + backward + weight)
+        + sync
+        + optimizer
+    )
     rank = int(np.argmax(busy))
     parts = {part: float(part_seconds(ranks.placed, ranks.times[rank], part)[rank]) for part in TIME_PARTS}
     parts["pp_comm"] += seconds - step(0.0)

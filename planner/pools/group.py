@@ -67,7 +67,7 @@ class RankGroup:
     @cached_property
     def sizes(self) -> Ints:
         """(B,): blocks one rank may hold."""
-        low, high = stage_sizes(self.num_layers, self.pp, 1)
+        low, high = stage_sizes(self.num_layers, self.pp, 1, self.schedule)
         return np.arange(low, high + 1)
 
     @cached_property

@@ -14,6 +14,7 @@ from cost_models.specs.layout import SCHEDULES, Layout
 from planner.placement import PLAIN
 from planner.rules import Bools, Words
 
+
 def fills_pools(question: MixedQuestion, columns: LayoutColumns) -> Bools:
     """(N,): layouts whose ranks each lie in one pool and fill all of them, one stage a rank."""
     gpus_K1 = np.array([pool.cluster.num_gpus for pool in question.pools])[:, None]
@@ -49,7 +50,9 @@ def pool_objections(question: Question, layout: Layout) -> list[Words]:
     if layout.vpp > 1 or layout.schedule not in PLAIN:
         written = f"vpp{layout.vpp}" if layout.vpp > 1 else f"schedule={layout.schedule}"
         found.append(
-            Words(f"`{written}` needs equal stages, and pools of different GPUs have none", "use 1f1b or gpipe")
+            Words(
+                f"`{written}` needs equal stages, and pools of different GPUs have none", "use 1f1b or gpipe"
+            )
         )
     if not _pipeline_is_outermost(LayoutColumns.of([layout]))[0]:
         what = f"`order={layout.order}` spreads each pipeline rank, and each lies in one pool"
@@ -68,4 +71,6 @@ def _order_objections(question: MixedQuestion, layout: Layout) -> list[Words]:
         return []
     written = ",".join(f"{name}*{count}" for name, count in runs)
     fitting = ",".join(f"{name}*{count}" for name, count in right.items())
-    return [Words(f"`pools={written}` is not how the pools divide", f"pools={fitting}, in any order of the pools")]
+    return [
+        Words(f"`pools={written}` is not how the pools divide", f"pools={fitting}, in any order of the pools")
+    ]
