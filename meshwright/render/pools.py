@@ -29,7 +29,7 @@ def pools_table(question: Question, estimate: Estimate) -> Table:
     rows = [
         (
             record["pool"],
-            f"{record['gpus']} x {record['gpu']}",
+            str(record["gpus"]),
             _span(record["ranks"]),
             _runs(record["blocks"]),
             _runs(record["recompute"]),
@@ -37,7 +37,7 @@ def pools_table(question: Question, estimate: Estimate) -> Table:
         )
         for record in records
     ]
-    return table(HEADERS, rows, words=("pool", "GPUs", "blocks each", "recompute"))
+    return table(HEADERS, rows, names=("pool",), words=("blocks each", "recompute"))
 
 
 def _span(ranks: list[int]) -> str:
