@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
-from cost_models.question import Question, each_pool
+from cost_models.question import MixedQuestion, Question, each_pool, mixed_question
 from cost_models.specs.cluster import LinkSpec
 from cost_models.specs.hardware import AttentionCurve, CurvePoint
 from cost_models.specs.layout import Layout
@@ -35,8 +35,10 @@ def sensitivities(
 ) -> tuple[Sensitivity, ...]:
     """Every change of `CHANGES` that means something here, each searched again."""
     answers = []
-    for words, change in CHANGES.items():
-        changed = each_pool(question, change)
+    changes = {words: each_pool(question, change) for words, change in CHANGES.items()}
+    if isinstance(question, MixedQuestion):
+        changes["double bandwidth between pools"] = _between(question, 2.0)
+    for words, changed in changes.items():
         if changed is not None:
             best = _best(changed, _scaled(restrictions, question, changed))
             same = best is not None and same_degrees(best.layout, estimate.layout)
@@ -97,6 +99,11 @@ def _inter_node(factor: float) -> Callable[[Question], Question | None]:
         return replace(question, cluster=cluster.model_copy(update={"links": links}))
 
     return change
+
+
+def _between(question: MixedQuestion, factor: float) -> Question:
+    link = _faster(question.mixed.link, factor)
+    return mixed_question(question.mixed.model_copy(update={"between": link}), question.pools)
 
 
 def _compute(factor: float) -> Callable[[Question], Question | None]:

@@ -13,7 +13,7 @@ from cost_models.specs.loading import resolve_cluster
 from meshwright.cli import main
 from planner.plan import load_plan
 
-ASKED = ("gpt2-xl", "dgx-a100-80gb:8+dgx-h100:8", "--global-batch", "64", "--sequence", "1024")
+ASKED = ("gpt2-xl", "dgx-a100-80gb:8+dgx-h100:8", "--global-batch", "256", "--sequence", "1024")
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_explain_and_why_not(meshwright, plan_file: Path) -> None:
     code, out, _ = meshwright("explain", str(plan_file), "--quiet")
     assert code == 0
     assert "Binds:" in out
-    assert "double inter-node bandwidth" in out
+    assert "double bandwidth between pools" in out
     assert "dgx-h100" in out
     code, out, _ = meshwright("explain", str(plan_file), "--why-not", "tp1 pp2 dp8 mbs1 vpp2")
     assert "needs equal stages" in out
@@ -128,9 +128,8 @@ def test_other_pictures_are_drawn(meshwright, plan_file: Path, kind: str, tmp_pa
     assert (tmp_path / "picture.svg").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("more", [(), ("--dry-run",)])
-def test_run_refuses_with_its_reason(meshwright, plan_file: Path, more: tuple[str, ...]) -> None:
-    code, _, err = meshwright("run", str(plan_file), *more)
+def test_run_refuses_with_its_reason(meshwright, plan_file: Path) -> None:
+    code, _, err = meshwright("run", str(plan_file))
     assert code == 2
     assert "trains on one kind of GPU" in err
 
