@@ -118,7 +118,7 @@ def require_host(plan: Plan, name: str, backend: Backend) -> None:
         if devices < ranks:
             raise HostError(f"{name} needs {ranks} GPUs; this host has {devices}", hint=hint)
         return
-    if plan.cluster.gpu.kind != "cpu" and ranks > (os.cpu_count() or 1):
+    if plan.question.cluster.gpu.kind != "cpu" and ranks > (os.cpu_count() or 1):
         raise HostError(f"{name} needs {ranks} GPUs; this host has {_cuda_devices()}", hint=hint)
     most = _PROCESSES_PER_CORE * (os.cpu_count() or 1)
     if ranks > most:
@@ -133,7 +133,7 @@ def _cuda_devices() -> int:
 
 def _best_backend(plan: Plan) -> Backend:
     """A plan for CPU processes runs on them; one for GPUs takes them where there are any."""
-    return "nccl" if plan.cluster.gpu.kind != "cpu" and _cuda_devices() else "gloo"
+    return "nccl" if plan.question.cluster.gpu.kind != "cpu" and _cuda_devices() else "gloo"
 
 
 def _as_rank(

@@ -10,6 +10,7 @@ from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.loading import resolve_cluster, resolve_model, resolve_training
+from cost_models.specs.pools import MixedCluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from meshwright.answers import Estimated, Planned
@@ -21,7 +22,7 @@ from planner.trainers import trainer_named
 
 def plan(
     model: str | TransformerSpec,
-    cluster: str | ClusterSpec,
+    cluster: str | ClusterSpec | MixedCluster,
     training: str | TrainingSpec,
     *,
     gpus: int | None = None,
@@ -54,7 +55,7 @@ def plan(
 
 def estimate(
     model: str | TransformerSpec,
-    cluster: str | ClusterSpec,
+    cluster: str | ClusterSpec | MixedCluster,
     training: str | TrainingSpec,
     layout: str,
     *,
@@ -73,7 +74,7 @@ def estimate(
 
 def _question(
     model: str | TransformerSpec,
-    cluster: str | ClusterSpec,
+    cluster: str | ClusterSpec | MixedCluster,
     training: str | TrainingSpec,
     gpus: int | None,
     stack: str | None,

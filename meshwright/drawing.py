@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.estimate import Estimate
-from cost_models.question import Question
+from cost_models.question import MixedQuestion, Question
 from meshwright import frames
+from meshwright.render.pools import gpus_in_words
 from meshwright.render.words import sentence_list
 from planner.frontier import doublings, frontier_frame, scaling_frame
 
@@ -68,6 +69,7 @@ def draw_frontier(question: Question, chosen: Estimate, say: Say) -> Drawing:
     """Memory against throughput over every legal layout."""
     from meshwright.plots.tradeoff import frontier
 
+    _require_one_kind(question, "frontier")
     say("pricing every layout")
     frame = frontier_frame(question, chosen)
     return Drawing(frame=frame, figure=frontier(frame, chosen.memory_limit, _subject(question)))
@@ -81,6 +83,7 @@ def draw_scaling(question: Question, gpu_counts: Sequence[int] | None, say: Say)
     """
     from meshwright.plots.scaling import scaling
 
+    _require_one_kind(question, "scaling")
     counts = doublings(question) if gpu_counts is None else gpu_counts
     frame = scaling_frame(question, counts, say)
     if frame.empty:
@@ -136,11 +139,20 @@ def draw(
     return kinds[kind]()
 
 
+def _require_one_kind(question: Question, kind: str) -> None:
+    """Raises InputError for a question on several pools."""
+    if isinstance(question, MixedQuestion):
+        raise InputError(
+            f"`{kind}` is drawn for one kind of GPU, and `{question.cluster.name}` has several pools",
+            hint="time, memory and timeline are drawn for any plan",
+        )
+
+
 def _subject(question: Question, estimate: Estimate | None = None) -> str:
     """What a picture is about."""
-    cluster, training = question.cluster, question.training
+    training = question.training
     words = (
-        f"{question.model.name} on {cluster.num_gpus} x {cluster.gpu.name}, "
+        f"{question.model.name} on {gpus_in_words(question)}, "
         f"global batch {training.global_batch}, sequence {training.sequence_length}"
     )
     return words if estimate is None else f"{words}: {estimate.layout.brief}"

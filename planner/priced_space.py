@@ -10,10 +10,12 @@ from cost_models.costs import stage_costs
 from cost_models.errors import InfeasibleError
 from cost_models.question import Question
 from cost_models.specs.columns import Ints, LayoutColumns
-from cost_models.specs.layout import SCHEDULES
+from cost_models.specs.layout import SCHEDULES, Layout
 from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.stage_costs import StageCosts
-from planner.group import Group
+from planner.bounds import capacity_bounds, quick_bounds
+from planner.group import Floats, Group
+from planner.infeasible import explain_infeasible
 from planner.legality import Bools
 from planner.placement import Leaf
 from planner.search_space import Restrictions, enumerate_layouts
@@ -30,6 +32,8 @@ class PricedSpace:
     policies: tuple[Recompute, ...]
     groups: list[Ints]
     """Rows that share pp, vpp and schedule."""
+    question: Question
+    max_memory: float | None
 
     @property
     def allowed(self) -> Bools:
@@ -49,12 +53,28 @@ class PricedSpace:
             allowed=self.allowed,
         )
 
-    def in_words(self, question: Question) -> str:
+    def quick_bounds(self, rows: Ints) -> Floats:
+        """Bounds of rows of one group that cost microseconds each."""
+        return quick_bounds(self.group(rows))
+
+    def capacity_bounds(self, rows: Ints) -> Floats:
+        """Finer ones."""
+        return capacity_bounds(self.group(rows))
+
+    def layout(self, row: int) -> Layout:
+        """A row, not placed."""
+        return self.columns.layout(row)
+
+    def nothing_fits(self) -> InfeasibleError:
+        """The error to raise when no placement of any layout fits."""
+        return explain_infeasible(self.question, self.columns, self.costs, self.policies)
+
+    def in_words(self) -> str:
         """What the search covers."""
         return (
             "all legal tp x pp x vpp x dp x mbs x ZeRO x sequence parallelism x schedule"
-            f" on {question.cluster.num_gpus} GPUs; recompute {' / '.join(self.policies)}; every number of blocks and"
-            " every policy on each stage, or, where interleaved, equal stages and policies chunk by chunk"
+            f" on {self.question.cluster.num_gpus} GPUs; recompute {' / '.join(self.policies)}; every number of blocks"
+            " and every policy on each stage, or, where interleaved, equal stages and policies chunk by chunk"
         )
 
     def leaf(self, row: int) -> Leaf:
@@ -90,6 +110,8 @@ def price_space(question: Question, limits: Restrictions) -> PricedSpace:
         num_layers=question.model.num_layers,
         policies=policies,
         groups=np.split(order, starts[1:]),
+        question=question,
+        max_memory=limits.max_memory,
     )
 
 

@@ -14,25 +14,22 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from cost_models.costs import stage_costs
 from cost_models.errors import RunError
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate
-from cost_models.question import Question
+from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import CriticalPath
-from cost_models.specs.columns import Ints, LayoutColumns
+from cost_models.specs.columns import Ints
 from cost_models.specs.layout import Layout
 from cost_models.specs.recompute import RECOMPUTE_POLICIES, policies_in
-from planner.bounds import capacity_bounds, quick_bounds
 from planner.chunks import best_pattern, chunk_sizes
 from planner.heuristics import THOROUGH, good_placement
-from planner.ilp.solution import Solution
 from planner.ilp.stages import solve_stages
-from planner.infeasible import explain_infeasible
 from planner.joint import search_alike
 from planner.legality import Bools, require_legal
 from planner.placement import PLAIN, TOLERANCE, Floats, Leaf, Placement
 from planner.plan import Certificate
+from planner.pools.space import MixedSpace, layout_costs, orders_of, price_pools
 from planner.priced_space import PricedSpace, price_space
 from planner.search_space import Restrictions
 
@@ -90,7 +87,7 @@ def search(
 
         return search_alike(part, question, parts, top, time_limit)
     start = time.monotonic()
-    space = price_space(question, limits)
+    space = _space(question, limits)
     state = _State(space, top, start, time_limit, on_progress)
     try:
         state.run()
@@ -100,12 +97,12 @@ def search(
     if not state.best:
         if state.open_rows.any():
             raise RunError("time ran out before any layout was placed", hint="allow more with --time-limit")
-        raise explain_infeasible(question, space.columns, space.costs, space.policies)
+        raise space.nothing_fits()
     worst = state.kth_seconds * (1 + TOLERANCE)
     leaders = [(row, placement) for row, (placement, seconds) in state.best.items() if seconds <= worst]
     estimates = [_estimate(question, space, row, placement) for row, placement in leaders]
     ranked = sorted(estimates, key=lambda e: (e.step_seconds, e.peak_bytes, str(e.layout)))[:top]
-    return SearchResult(estimates=tuple(ranked), certificate=state.certificate(question))
+    return SearchResult(estimates=tuple(ranked), certificate=state.certificate())
 
 
 def place(question: Question, layout: Layout) -> Layout:
@@ -122,12 +119,19 @@ def place(question: Question, layout: Layout) -> Layout:
         return layout
     if layout.schedule not in PLAIN:
         return _best_sizes(question, layout)
-    costs = stage_costs(question, LayoutColumns.of([layout]))
+    candidates = list(orders_of(question, layout)) if isinstance(question, MixedQuestion) else [layout]
+    found = [(_placed(question, candidate), candidate) for candidate in candidates]
+    (_, _, placement), chosen = min(found, key=lambda one: one[0][:2])
+    return chosen.model_copy(update={"layers": placement.layers})
+
+
+def _placed(question: Question, layout: Layout) -> tuple[bool, float, Placement]:
+    """Whether a layout overflows memory wherever its blocks lie, and its best step time with its placement."""
+    costs = layout_costs(question, layout)
     named = {policy for mix in layout.stage_recompute for policy in policies_in(mix)}
-    solution: Solution | None = None
-    for row in (costs, replace(costs, memory_limit=np.full(1, math.inf))):
+    for overflows, rows in ((False, costs), (True, replace(costs, memory_limit=np.full(len(costs), np.inf)))):
         leaf = Leaf(
-            costs=row,
+            costs=rows,
             pp=layout.pp,
             vpp=layout.vpp,
             schedule=layout.schedule,
@@ -138,10 +142,14 @@ def place(question: Question, layout: Layout) -> Layout:
         )
         solution = solve_stages(leaf, incumbent=good_placement(leaf))
         if solution.placement is not None:
-            break
-    assert solution is not None
-    assert solution.placement is not None, "without a memory limit every legal layout has a placement"
-    return layout.model_copy(update={"layers": solution.placement.layers})
+            return overflows, solution.objective, solution.placement
+    raise AssertionError("without a memory limit every legal layout has a placement")
+
+
+def _space(question: Question, limits: Restrictions) -> PricedSpace | MixedSpace:
+    if isinstance(question, MixedQuestion):
+        return price_pools(question, limits)
+    return price_space(question, limits)
 
 
 def _best_sizes(question: Question, layout: Layout) -> Layout:
@@ -155,7 +163,7 @@ def _best_sizes(question: Question, layout: Layout) -> Layout:
 class _State:
     """What is known so far."""
 
-    space: PricedSpace
+    space: PricedSpace | MixedSpace
     top: int
     start: float
     time_limit: float | None
@@ -174,7 +182,7 @@ class _State:
         """Rows that were given a good placement, or were found to have none quickly."""
         self.decided = np.zeros(rows, dtype=np.bool_)
         for group in self.space.groups:
-            self.bound[group] = quick_bounds(self.space.group(group))
+            self.bound[group] = self.space.quick_bounds(group)
             self.refined[group] = self.space.columns.vpp[group] > 1  # their bound has no finer one
 
     @property
@@ -216,7 +224,7 @@ class _State:
         for group in self.space.groups:
             some = np.intersect1d(group, rows, assume_unique=True)
             if len(some):
-                self.bound[some] = np.maximum(self.bound[some], capacity_bounds(self.space.group(some)))
+                self.bound[some] = np.maximum(self.bound[some], self.space.capacity_bounds(some))
         self.refined[rows] = True
 
     def _place(self, row: int) -> None:
@@ -272,14 +280,14 @@ class _State:
         """No covered layout takes less."""
         return min(float(self.bound[self.open_rows].min(initial=math.inf)), self._best_seconds())
 
-    def certificate(self, question: Question) -> Certificate:
+    def certificate(self) -> Certificate:
         """What was covered, and what became of it."""
         infeasible, open_rows = np.isinf(self.bound), self.open_rows
         best, bound = self._best_seconds(), self._proven_bound()
         solved = self.decided & ~infeasible
         return Certificate(
             top=self.top,
-            space=self.space.in_words(question),
+            space=self.space.in_words(),
             layouts=len(self.bound),
             infeasible=int(infeasible.sum()),
             pruned=int((~infeasible & ~solved & ~open_rows).sum()),
@@ -291,13 +299,15 @@ class _State:
         )
 
 
-def _estimate(question: Question, space: PricedSpace, row: int, placement: Placement) -> Estimate:
+def _estimate(
+    question: Question, space: PricedSpace | MixedSpace, row: int, placement: Placement
+) -> Estimate:
     """The full price of a row's placement."""
-    layout = space.columns.layout(row).model_copy(
+    layout = space.layout(row).model_copy(
         update={
             "layers": placement.layers,
             "recompute": placement.recompute,
         }
     )
     priced = estimate(question, Layout(**layout.model_dump()))
-    return replace(priced, memory_limit=float(space.costs.memory_limit[row]))
+    return priced if space.max_memory is None else priced.within(space.max_memory)

@@ -7,12 +7,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from cost_models.errors import InputError
-from cost_models.question import Question
+from cost_models.question import MixedQuestion, Question
 from cost_models.units import format_seconds, parse_bytes
 from meshwright.output import Output, check_places
 from meshwright.progress import progress
 from meshwright.records import estimate_row, plans_record
-from meshwright.render.plans import certificate_sentence, plans_table, question_header
+from meshwright.render.plans import certificate_sentence, placed_on_pools, plans_table, question_header
 from meshwright.render.words import count, sentence_list
 from meshwright.together import Together
 from meshwright.verbs.asking import Asked, questions_of
@@ -123,6 +123,7 @@ def _answer(
         question_header(question, best.trust, best.memory_limit),
         "",
         plans_table(result.estimates),
+        *placed_on_pools(question, best),
         "",
         certificate_sentence(certificate, best.step_seconds),
     )
@@ -137,7 +138,8 @@ def _answer(
         left = count(certificate.undecided, "layout")
         output.note(f"warning: only the first is proved; {left} may still belong among the others")
     if out is not None:
-        output.note(f"Wrote {out}. Next: meshwright explain {out}, meshwright run {out}")
+        runs = "" if isinstance(question, MixedQuestion) else f", meshwright run {out}"
+        output.note(f"Wrote {out}. Next: meshwright explain {out}{runs}")
 
 
 def restrictions_of(limits: Limits) -> Restrictions:
