@@ -18,8 +18,9 @@ from cost_models.specs.recompute import RECOMPUTE_POLICIES, policies_in
 from planner.balanced import even_layers
 from planner.compare import difference
 from planner.legality import check
+from planner.placing import place
 from planner.restrictions import AXES, Restrictions, allowed_rows, settled
-from planner.search import place, search
+from planner.search import search
 from planner.whatif import Sensitivity, same_degrees, with_memory
 
 UNLIMITED = 1e6

@@ -3,7 +3,7 @@
     cores   ideal bound    → relaxed costs, a sharper bound
     cores   relaxed bound  → each of their shapes
     pairs   core and shape, bound of the pipeline under relaxed costs → each of their variants
-    rows    layouts, bound of the pipeline under their own costs      → placed by the search
+    rows    layouts, bound of the pipeline under their own costs      → placed by `planner.search`
 
 Opening replaces an entry by what it stands for. An entry whose bound cannot beat the k-th best layout is never opened,
 and all its layouts are done with at once.
@@ -12,25 +12,31 @@ and all its layouts are done with at once.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.costs import stage_costs
+from cost_models.errors import InfeasibleError
 from cost_models.question import Question
 from cost_models.schedules import allowed_recompute
 from cost_models.specs.columns import Ints, LayoutColumns
-from cost_models.specs.layout import SCHEDULES
+from cost_models.specs.layout import SCHEDULES, Layout
 from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.stage_costs import StageCosts
-from planner.bounds import quick_bounds
+from planner.bounds import capacity_bounds, quick_bounds
+from planner.candidates import Tally
 from planner.group import Group
+from planner.infeasible import explain_infeasible, nothing_legal
 from planner.placement import Leaf
 from planner.relaxed import core_bounds, ideal_seconds, relaxed_costs
-from planner.restrictions import Bools
-from planner.search_space import ONE_CHUNK, Space
+from planner.restrictions import Restrictions
+from planner.rules import Bools
+from planner.search_space import ONE_CHUNK, Space, legal_space
 
 Floats = npt.NDArray[np.float64]
+Columns = TypeVar("Columns", LayoutColumns, StageCosts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +129,8 @@ class Cores:
         order = np.argsort(self.bound, kind="stable")
         kind = (cores.tp * (1 << 40) + cores.pp * (1 << 20) + cores.cp)[order]
         _, first = np.unique(kind, return_index=True)
-        return order[np.sort(np.concatenate([first, np.arange(min(len(order), SEEDS))]))]
+        chosen: Ints = order[np.union1d(first, np.arange(min(len(order), SEEDS)))]
+        return chosen
 
     def relax(self, cores: Ints) -> None:
         """Sharpen the bounds of some cores."""
@@ -139,12 +146,11 @@ class Cores:
     def next(self, below: float, most: int) -> Ints:
         """Closed cores with the least bounds below a limit, relaxed first where they are not."""
         while True:
-            rows = np.flatnonzero(~self.is_open & (self.bound < below))
-            if len(rows) > most:
-                rows = rows[np.argpartition(self.bound[rows], most)[:most]]
+            closed = np.flatnonzero(~self.is_open & (self.bound < below))
+            rows = _least(self.bound, closed, most)
             if self.is_relaxed[rows].all():
                 return rows
-            self.relax(rows)
+            self.relax(_least(self.bound, closed[~self.is_relaxed[closed]], RELAXED_TOGETHER))
 
 
 class Pairs:
@@ -183,59 +189,142 @@ class Pairs:
 
     def next(self, below: float, most: int) -> Ints:
         """Closed pairs with the least bounds below a limit."""
-        rows = np.flatnonzero(~self.is_open & (self.bound < below))
-        return rows if len(rows) <= most else rows[np.argpartition(self.bound[rows], most)[:most]]
+        return _least(self.bound, np.flatnonzero(~self.is_open & (self.bound < below)), most)
 
 
-class Rows:
-    """Layouts that are written out, with their costs and bounds."""
+def _least(bound: Floats, rows: Ints, most: int) -> Ints:
+    """Those of some rows with the least bounds, in no order."""
+    return rows if len(rows) <= most else rows[np.argpartition(bound[rows], most)[:most]]
 
-    def __init__(self, pricing: Pricing) -> None:
-        self._pricing = pricing
+
+SEEDS = 64
+"""Cores opened at the start, beside one of each kind, to have a time to beat early."""
+FIRST_OPENED, MOST_OPENED = 128, 20_000
+"""Entries opened at once: few at first, twice as many each time."""
+RELAXED_TOGETHER = 8192
+"""Cores relaxed at once: enough for numpy, few enough not to be wasted."""
+TOGETHER = 50_000
+"""Rows priced at once: bounds memory."""
+
+
+class Levels:
+    """The candidates of a question on one kind of GPU."""
+
+    def __init__(self, question: Question, limits: Restrictions) -> None:
+        space = legal_space(question, limits)
+        if not len(space):
+            raise nothing_legal(question, limits)
+        self._pricing = Pricing(
+            space=space, policies=limits.recompute(question.training), max_memory=limits.max_memory
+        )
+        self._cores, self._pairs = Cores(self._pricing), Pairs(self._pricing)
         none = np.empty(0, dtype=np.int64)
-        self.columns = pricing.space.rows(none, none.reshape(0, 2), none.reshape(0, 2))
-        self.costs = stage_costs(pricing.question, self.columns)
-        self.bound = np.empty(0)
-        """Proven lower bound of each; infinite where it fits nowhere; the best time where it is decided."""
-        self.refined = np.empty(0, dtype=np.bool_)
-        self.placed = np.empty(0, dtype=np.bool_)
-        """Those that were given a good placement, or were found to have none quickly."""
-        self.decided = np.empty(0, dtype=np.bool_)
+        self._columns = space.rows(none, none.reshape(0, 2), none.reshape(0, 2))
+        self._costs = stage_costs(question, self._columns)
+        self._opened = 0
+        self._batch = FIRST_OPENED
+
+    @property
+    def question(self) -> Question:
+        """What was asked."""
+        return self._pricing.question
+
+    @property
+    def max_memory(self) -> float | None:
+        """Bytes of a device a plan may fill, where that is less than the device allows."""
+        return self._pricing.max_memory
 
     def __len__(self) -> int:
-        return len(self.bound)
+        return len(self._pricing.space)
 
-    def add(self, pairs: Pairs, chosen: Ints) -> None:
-        """All variants of some pairs."""
-        space = self._pricing.space
+    def least_closed(self) -> float:
+        """The least bound of what is not written out."""
+        return min(self._cores.least(), self._pairs.least())
+
+    def open(self, below: float) -> Floats:
+        """Open the entries with the least bounds; at first some of every kind, for a time to beat."""
+        self._opened += 1
+        if self._opened == 1:
+            seeds = self._cores.seeds()
+            self._cores.relax(seeds)
+            best = seeds[np.argsort(self._cores.bound[seeds], kind="stable")][:SEEDS]
+            self._open_cores(best[np.isfinite(self._cores.bound[best])])
+        elif self._cores.least() <= self._pairs.least():
+            self._open_cores(self._cores.next(below, self._batch))
+            self._batch = min(2 * self._batch, MOST_OPENED)
+            return np.empty(0)
+        return self._open_pairs(self._pairs.next(below, FIRST_OPENED))
+
+    def _open_cores(self, cores: Ints) -> None:
+        self._cores.is_open[cores] = True
+        self._pairs.add(cores)
+
+    def _open_pairs(self, chosen: Ints) -> Floats:
+        """Write out all variants of some pairs: their quick bounds."""
+        space, pairs = self._pricing.space, self._pairs
+        pairs.is_open[chosen] = True
         core, shape = pairs.core[chosen], pairs.shape[chosen]
         variants = [
             space.variants_of(index, vpp, schedule)
             for index, (vpp, schedule) in zip(core.tolist(), shape.tolist(), strict=True)
         ]
         counts = [len(own) for own in variants]
-        columns = space.rows(np.repeat(core, counts), np.concatenate(variants), np.repeat(shape, counts, axis=0))
-        costs = self._pricing.limited(stage_costs(self._pricing.question, columns))
-        closed = np.zeros(len(columns), dtype=np.bool_)
-        self.columns = _joined(self.columns, columns)
-        self.costs = _joined(self.costs, costs)
-        self.bound = np.concatenate([self.bound, self._pricing.bounds(columns, costs)])
-        self.refined = np.concatenate([self.refined, closed])
-        self.placed = np.concatenate([self.placed, closed])
-        self.decided = np.concatenate([self.decided, closed])
+        every = np.concatenate([shape[:0], *variants])
+        columns = space.rows(np.repeat(core, counts), every, np.repeat(shape, counts, axis=0))
+        costs = self._pricing.limited(stage_costs(self.question, columns))
+        self._columns, self._costs = _joined(self._columns, columns), _joined(self._costs, costs)
+        return self._pricing.bounds(columns, costs)
+
+    def tally(self, below: float) -> Tally:
+        """What is not written out, if only layouts that take less than `below` seconds are asked for."""
+        infeasible = pruned = undecided = 0
+        for level, layouts in (
+            (self._cores, self._pricing.space.sizes),
+            (self._pairs, self._pairs.layouts),
+        ):
+            closed = ~level.is_open
+            infeasible += int(layouts[closed & np.isinf(level.bound)].sum())
+            pruned += int(layouts[closed & np.isfinite(level.bound) & (level.bound >= below)].sum())
+            undecided += int(layouts[closed & (level.bound < below)].sum())
+        return Tally(infeasible, pruned, undecided)
+
+    def capacity_bounds(self, rows: Ints) -> Floats:
+        """(N,) finer bounds of written-out rows."""
+        bound = np.empty(len(rows))
+        for some in groups_of(self._columns.rows(rows)):
+            group = self._pricing.group(self._columns, self._costs, rows[some])
+            bound[some] = capacity_bounds(group)
+        return bound
 
     def leaf(self, row: int) -> Leaf:
-        """One layout, to be placed."""
-        return self._pricing.leaf(self.columns, self.costs, row)
+        """One written-out layout, to be placed."""
+        return self._pricing.leaf(self._columns, self._costs, row)
+
+    def layout(self, row: int) -> Layout:
+        """The same, not placed."""
+        return self._columns.layout(row)
+
+    def nothing_fits(self) -> InfeasibleError:
+        """The error to raise when no placement of any layout fits."""
+        columns = self._pricing.space.smallest_rows()
+        costs = self._pricing.limited(stage_costs(self.question, columns))
+        return explain_infeasible(self.question, columns, costs, self._pricing.policies)
+
+    def in_words(self) -> str:
+        """What is covered."""
+        shapes = np.concatenate([own for by_stage in self._pricing.space.shapes for own in by_stage])
+        used = [SCHEDULES[index] for index in np.unique(shapes[:, 1]).tolist()]
+        return (
+            "all legal tp x pp x vpp x cp x dp x ep x etp x mbs x ZeRO x shard groups x sequence parallelism x axis"
+            f" orders x ways of context parallelism x schedules ({', '.join(used)}) on"
+            f" {self.question.cluster.num_gpus} GPUs; any number of blocks of a stage under each of recompute"
+            f" {' / '.join(self._pricing.policies)}; every number of blocks on each stage or, where a rank has several"
+            " chunks or split backward passes, equal stages or one or two at the ends with a block less, all ranks"
+            " recomputing as many of their first blocks"
+        )
 
 
-SEEDS = 64
-"""Cores opened at the start, beside one of each kind, to have a time to beat early."""
-TOGETHER = 50_000
-"""Rows priced at once: bounds memory."""
-
-
-def _joined[Columns: (LayoutColumns, StageCosts)](one: Columns, other: Columns) -> Columns:
+def _joined(one: Columns, other: Columns) -> Columns:
     """The rows of both."""
     both = {
         field.name: np.concatenate([getattr(one, field.name), getattr(other, field.name)])

@@ -1,7 +1,7 @@
 """Cheaper questions whose answers bound a layout's price from below, whatever its ZeRO stage, shards and schedule.
 
     ideal     nothing but the compute of the fastest recompute policy, shared evenly by all pipeline ranks
-    relaxed   costs of a core at its best ZeRO stage in every single coefficient, data-parallel communication for nothing
+    relaxed   every coefficient of a core at the ZeRO stage best for it, data-parallel communication for nothing
 
 They are parts of the very same terms that price a layout. Both are used to leave most layouts unpriced.
 """
@@ -22,7 +22,7 @@ from cost_models.specs.distinct import codes_of
 from cost_models.stage_costs import StageCosts
 from cost_models.time_terms import TIME_PARTS, Term, TimeTerms, time_terms
 from planner.group import how_many
-from planner.restrictions import Bools
+from planner.rules import Bools
 from planner.search_space import Space
 
 Floats = npt.NDArray[np.float64]
@@ -87,13 +87,14 @@ def _without_data_parallel(question: Question, rows: LayoutColumns) -> StageCost
 def _alone(term: Term) -> Floats:
     """Seconds of a term without its data-parallel part and its share of the jitter."""
     own = [term[part] for part in TIME_PARTS if part in term and part not in ("dp_comm", "jitter")]
-    kept: Floats = sum(own, start=np.zeros(1))
+    kept: Floats = np.asarray(sum(own, start=np.zeros(1)))
     if "jitter" not in term:
         return kept
     all_of_it = kept + term.get("dp_comm", 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         slowdown = np.where(all_of_it > 0, term["jitter"] / all_of_it, 0.0)
-    return kept * (1 + slowdown)
+    slowed: Floats = kept * (1 + slowdown)
+    return slowed
 
 
 def core_bounds(space: Space, cores: Ints, costs: StageCosts, allowed: Bools) -> Floats:
@@ -117,4 +118,5 @@ def core_bounds(space: Space, cores: Ints, costs: StageCosts, allowed: Bools) ->
     working = np.where(allowed, x.working, np.inf).min(axis=1)
     room = how_many(x.memory_limit - x.static - working, x.layer_static + kept)
     seconds = m * work / pp + (pp - 1) / 2 * way + follows
-    return np.where(pp * room >= layers, seconds, np.inf)
+    bound: Floats = np.where(pp * room >= layers, seconds, np.inf)
+    return bound

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -95,14 +96,6 @@ class Restrictions:
         if axis in self.at_most:
             permitted &= values <= self.at_most[axis]
         return permitted
-
-    def among(self, axis: str, usual: int, candidates: Iterable[int]) -> list[int]:
-        """Values of an axis to search, in rising order: those named, of bounded ones the candidates within the bounds,
-        else the usual one."""
-        bounded = axis in self.at_least or axis in self.at_most
-        named = self.only.get(axis, candidates if bounded else {usual})
-        values = np.array(sorted(named), dtype=np.int64)
-        return [int(value) for value in values[self.permits(axis, values)]]
 
     def _axes(self) -> set[str]:
         return {*self.only, *self.never, *self.at_least, *self.at_most}

@@ -4,9 +4,9 @@
     variant   zero and shard
     shape     vpp and schedule
 
-A layout is one of each. Which variants are legal with a core depends on its tp cp dp ep etp alone, which shapes on its pp
-and number of microbatches and on the ZeRO stage (the rules are asked once for each such case), so layouts are counted
-without being written out, and the search writes out those it needs.
+A layout is one of each. Which variants are legal with a core depends on its tp cp dp ep etp alone, which shapes on its
+pp and number of microbatches and on the ZeRO stage (the rules are asked once for each such case), so layouts are
+counted without being written out, and the search writes out those it needs.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from planner.placement import PLAIN
 from planner.reading_restrictions import ZERO_STAGES
 from planner.reading_restrictions import parse_restrictions as parse_restrictions
 from planner.restrictions import AXES as AXES
-from planner.restrictions import Bools, allowed_rows
 from planner.restrictions import Restrictions as Restrictions
+from planner.restrictions import allowed_rows
+from planner.rules import Bools
 
 ONE_CHUNK = SCHEDULES.index("1f1b")
 """The shape that stands for all others where shapes do not matter."""
@@ -98,7 +99,8 @@ class Space:
         own = self.variants[int(self.family[core])]
         shapes = self.shapes[int(self.pipeline[core])]
         fine = [bool((shapes[zero] == (vpp, schedule)).all(axis=1).any()) for zero in range(ZERO_STAGES)]
-        return own[np.array(fine)[own[:, 0]]]
+        fitting: Ints = own[np.array(fine)[own[:, 0]]]
+        return fitting
 
     def zero_stages_of(self, cores: Ints) -> list[tuple[int, Bools]]:
         """ZeRO stage → (N,) which of these cores have a variant of it; stages that none has are left out."""
@@ -114,6 +116,16 @@ class Space:
             vpp=shape[:, 0],
             schedule=shape[:, 1],
         )
+
+    def smallest_rows(self) -> LayoutColumns:
+        """One layout of every core and ZeRO stage, over as many ranks as can share: the least memory of its kind."""
+        every = np.arange(len(self.cores))
+        found = [(zero, np.flatnonzero(has)) for zero, has in self.zero_stages_of(every)]
+        core = np.concatenate([own for _, own in found])
+        zero = np.repeat([zero for zero, _ in found], [len(own) for _, own in found])
+        shape = np.tile(np.array([[1, ONE_CHUNK]]), (len(core), 1))
+        variant = np.stack([zero, self.cores.replicas[core]], axis=1)
+        return self.rows(core, variant, shape)
 
     def all_rows(self) -> LayoutColumns:
         """Every layout written out."""
@@ -225,9 +237,9 @@ def _with_microbatch_sizes(
     for dp in np.unique(cores.dp).tolist():
         sizes = np.array(_divisors(question.training.global_batch // dp), dtype=np.int64)
         of_degree[dp] = sizes[restrictions.permits("mbs", sizes)]
-    sizes = [of_degree[dp] for dp in cores.dp.tolist()]
-    core = np.repeat(np.arange(len(cores)), [len(own) for own in sizes])
-    mbs = np.concatenate([np.empty(0, dtype=np.int64), *sizes])
+    own = [of_degree[dp] for dp in cores.dp.tolist()]
+    core = np.repeat(np.arange(len(cores)), [len(sizes) for sizes in own])
+    mbs = np.concatenate([np.empty(0, dtype=np.int64), *own])
     return replace(cores.rows(core), mbs=mbs)
 
 
@@ -267,9 +279,11 @@ def _legal(question: Question, restrictions: Restrictions, rows: LayoutColumns) 
 
 def _variants(question: Question, restrictions: Restrictions, families: LayoutColumns) -> tuple[Ints, ...]:
     """(V, 2) the legal variants of each family."""
-    family, zero, shard = [], [], []
+    family: list[int] = []
+    zero: list[int] = []
+    shard: list[int] = []
     for index, replicas in enumerate(families.replicas.tolist()):
-        groups = _divisors(replicas) if question.stack.hybrid_shard else [replicas]
+        groups = _divisors(replicas)[1:] if question.stack.hybrid_shard else [replicas]
         for stage in question.stack.zero_stages:
             own = groups if stage else [replicas]
             family += [index] * len(own)
@@ -323,7 +337,9 @@ def _shapes(
     legal[left] = legal_rows(question, rows.rows(left))
     table = np.array(shape, dtype=np.int64).reshape(-1, 2)
     of_pipeline, of_stage = np.array(pipeline, dtype=np.int64), rows.zero
-    borders = np.searchsorted(of_pipeline * ZERO_STAGES + of_stage, np.arange(len(pipelines) * ZERO_STAGES + 1))
+    borders = np.searchsorted(
+        of_pipeline * ZERO_STAGES + of_stage, np.arange(len(pipelines) * ZERO_STAGES + 1)
+    )
     return tuple(
         tuple(
             table[begin:end][legal[begin:end]]

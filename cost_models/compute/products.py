@@ -37,9 +37,7 @@ def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -
     return over_distinct(columns, names, lambda rows: _matrix_seconds(question, rows, device))
 
 
-def _matrix_seconds(
-    question: Question, columns: LayoutColumns, device: Device
-) -> tuple[Array, Array, Array]:
+def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array, Array]:
     model = question.model
     tokens, tp = columns.tokens(question.training.sequence_length), columns.tp.astype(np.float64)
     by_norm = question.stack.transformer_engine

@@ -20,7 +20,7 @@ _DENSE = 1 << 22
 
 
 def codes_of(columns: Sequence[Ints]) -> Ints:
-    """(N,): a number for each combination of values; the same for the same combination, rising with the first column."""
+    """(N,): a number for each combination of values, rising with the first column."""
     code, size = np.zeros_like(columns[0]), 1
     for column in columns:
         numbered, count = _numbered(column)

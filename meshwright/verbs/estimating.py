@@ -15,9 +15,9 @@ from meshwright.render.plans import placed_on_pools, question_header
 from meshwright.together import Together
 from meshwright.verbs.asking import Asked, question_of
 from planner.legality import require_legal
+from planner.placing import place
 from planner.plan import make_plan, save_plan
 from planner.restrictions import Restrictions
-from planner.search import place
 
 
 def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> bool:

@@ -1,10 +1,11 @@
 """All legal layouts of a question on several pools with their costs, in every order of the pools.
 
-The interface is that of `planner.priced_space`, so one search walks through both.
+One search walks through these and those of one kind of GPU (`planner.candidates`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations
@@ -20,6 +21,7 @@ from cost_models.specs.columns import Ints, LayoutColumns
 from cost_models.specs.layout import SCHEDULES, Layout
 from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.stage_costs import StageCosts
+from planner.candidates import Tally
 from planner.placement import Bools, Floats, Leaf
 from planner.pools import bounds
 from planner.pools.group import RankGroup
@@ -28,7 +30,7 @@ from planner.pools.legality import fills_pools
 from planner.search_space import Restrictions, enumerate_layouts
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class MixedSpace:
     """Every legal layout in every order of the pools: a row for each."""
 
@@ -48,6 +50,7 @@ class MixedSpace:
     max_memory: float | None
     groups: list[Ints]
     """Rows that share schedule, pp and order."""
+    _is_open: bool = False
 
     @property
     def allowed(self) -> Bools:
@@ -78,13 +81,33 @@ class MixedSpace:
             allowed=self.allowed,
         )
 
-    def quick_bounds(self, rows: Ints) -> Floats:
-        """Bounds of rows of one group that cost microseconds each."""
-        return bounds.quick_bounds(self.group(rows))
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def least_closed(self) -> float:
+        """All rows are written out at once; before that nothing is known of them."""
+        return math.inf if self._is_open else 0.0
+
+    def open(self, below: float) -> Floats:
+        """Bounds of all rows, which cost microseconds each."""
+        self._is_open = True
+        bound = np.empty(len(self))
+        for rows in self.groups:
+            bound[rows] = bounds.quick_bounds(self.group(rows))
+        return bound
+
+    def tally(self, below: float) -> Tally:
+        """Nothing stays closed."""
+        return Tally(0, 0, 0 if self._is_open else len(self))
 
     def capacity_bounds(self, rows: Ints) -> Floats:
-        """Finer ones."""
-        return bounds.capacity_bounds(self.group(rows))
+        """(N,) finer bounds."""
+        bound = np.empty(len(rows))
+        for group in self.groups:
+            mine = np.flatnonzero(np.isin(rows, group, assume_unique=True))
+            if len(mine):
+                bound[mine] = bounds.capacity_bounds(self.group(rows[mine]))
+        return bound
 
     def leaf(self, row: int) -> Leaf:
         """One layout in one order, to be placed."""

@@ -25,10 +25,11 @@ from planner.heuristics import good_placement
 from planner.ilp.stages import solve_stages
 from planner.legality import check
 from planner.placement import TOLERANCE, Leaf
+from planner.placing import place
 from planner.pools.bounds import capacity_bounds, leaf_sizes, quick_bounds
 from planner.pools.group import RankGroup
 from planner.pools.space import layout_costs, orders_of, price_pools
-from planner.search import SearchResult, place, search
+from planner.search import SearchResult, search
 from planner.search_space import Restrictions, parse_restrictions
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
