@@ -20,6 +20,7 @@ from cost_models.specs.layout import Schedule
 from planner.candidates import Candidates
 from planner.chunks import best_pattern
 from planner.heuristics import THOROUGH, good_placement
+from planner.ilp.solution import Solution
 from planner.ilp.stages import solve_stages
 from planner.placement import TOLERANCE, Placement
 from planner.plan import Certificate
@@ -53,6 +54,7 @@ class BranchAndBound:
         """(schedule, pp, microbatches) → critical paths met so far: they hold for any costs of the same pipeline."""
         self._twins: dict[bytes, tuple[Placement, float]] = {}
         """Placements by what decides them: layouts that differ in name alone have the same."""
+        self._solved: dict[bytes, Solution] = {}
         self._bound: Floats = np.empty(0)
         """Proven lower bound of each row; infinite where it fits nowhere; the best time where it is decided."""
         none = np.empty(0, dtype=np.bool_)
@@ -143,6 +145,9 @@ class BranchAndBound:
     def _solve(self, row: int) -> None:
         """Place one layout exactly, as far as it can still be among the k best."""
         leaf, left = self._candidates.leaf(row), self._seconds_left()
+        if (twin := self._solved.get(leaf.key)) is not None:
+            self._learn(row, twin)
+            return
         known = [found for found in (self.best.get(row), good_placement(leaf, THOROUGH)) if found]
         met = self._paths.setdefault((leaf.schedule, leaf.pp, leaf.microbatches), [])
         solution = solve_stages(
@@ -153,6 +158,12 @@ class BranchAndBound:
             time_limit=None if math.isinf(left) else left,
         )
         met += solution.paths
+        if solution.status != "stopped":
+            self._solved[leaf.key] = solution
+        self._learn(row, solution)
+
+    def _learn(self, row: int, solution: Solution) -> None:
+        """What an exact solve says of a row."""
         if solution.placement is not None:
             self.best[row] = (solution.placement, solution.objective)
         if solution.status == "stopped":

@@ -30,7 +30,7 @@ from planner.candidates import Tally
 from planner.group import Group
 from planner.infeasible import explain_infeasible, nothing_legal
 from planner.placement import Leaf
-from planner.relaxed import core_bounds, ideal_seconds, relaxed_costs
+from planner.relaxed import core_bounds, ideal_seconds, relaxed_bounds
 from planner.restrictions import Restrictions
 from planner.rules import Bools
 from planner.search_space import ONE_CHUNK, Space, legal_space
@@ -137,8 +137,7 @@ class Cores:
         cores = cores[~self.is_relaxed[cores]]
         for start in range(0, len(cores), TOGETHER):
             some = cores[start : start + TOGETHER]
-            costs = self._pricing.limited(relaxed_costs(self._pricing.space, some))
-            sharper = core_bounds(self._pricing.space, some, costs, self._allowed)
+            sharper = relaxed_bounds(self._pricing.space, some, self._allowed, self._pricing.max_memory)
             self.bound[some] = np.maximum(self.bound[some], sharper)
         self.is_relaxed[cores] = True
 

@@ -9,7 +9,9 @@ They are parts of the very same terms that price a layout. Both are used to leav
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +21,7 @@ from cost_models.memory.device import memory_limit
 from cost_models.memory_terms import MemoryTerms, memory_terms
 from cost_models.question import Question
 from cost_models.specs.columns import Ints, LayoutColumns
-from cost_models.specs.distinct import codes_of
+from cost_models.specs.distinct import first_of_each
 from cost_models.stage_costs import StageCosts
 from cost_models.time_terms import TIME_PARTS, Term, TimeTerms, time_terms
 from planner.group import how_many
@@ -27,24 +29,24 @@ from planner.rules import Bools
 from planner.search_space import Space
 
 Floats = npt.NDArray[np.float64]
+Terms = TypeVar("Terms", TimeTerms, MemoryTerms)
 
 
 def ideal_seconds(space: Space, allowed: Bools) -> Floats:
     """(N,) seconds that no layout of a core can undercut."""
     question, cores = space.question, space.cores
     m = cores.microbatches(question.training.global_batch)
-    code = codes_of([cores.tp, cores.cp, cores.mbs, cores.ep, cores.etp, cores.sp, cores.context])
-    fewest_first = np.lexsort((m, code))  # gradients are added up least often where microbatches are few
-    _, first, kind = np.unique(code[fewest_first], return_index=True, return_inverse=True)
-    index = np.empty(len(cores), dtype=np.int64)
-    index[fewest_first] = kind.reshape(-1)
-    rows = cores.rows(fewest_first[first])
+    _, kind = first_of_each([cores.tp, cores.cp, cores.mbs, cores.ep, cores.etp, cores.sp, cores.context])
+    few = np.empty(int(kind.max(initial=-1)) + 1, dtype=np.int64)
+    most_first = np.argsort(-m, kind="stable")
+    few[kind[most_first]] = most_first  # gradients are added up least often where microbatches are few
+    rows = cores.rows(few)
     terms = time_terms(question, replace(rows, zero=np.full(len(rows), max(question.stack.zero_stages))))
     backward = np.where(allowed, _inside_node(terms.layer_backward), np.inf).min(axis=-1)
     ends = [terms.embedding_forward, terms.embedding_backward, terms.head_forward, terms.head_backward]
     block = _inside_node(terms.layer_forward) + backward
     whole = question.model.num_layers * block + sum(_inside_node(end) for end in ends)
-    return np.asarray(m * whole[index] / cores.pp, dtype=np.float64)
+    return np.asarray(m * whole[kind] / cores.pp, dtype=np.float64)
 
 
 def _inside_node(term: Term) -> Floats:
@@ -54,36 +56,44 @@ def _inside_node(term: Term) -> Floats:
     return seconds
 
 
-def relaxed_costs(space: Space, cores: Ints) -> StageCosts:
-    """Costs of (N,) cores that no variant of them undercuts in any coefficient."""
-    question, best = space.question, None
+def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float | None) -> Floats:
+    """(N,) bounds of cores at costs that none of their variants undercuts in any coefficient."""
+    bound = np.full(len(cores), np.inf)
+    bytes_of = _least_of(space, cores, memory_terms, memory.total)
+    limit = memory_limit(space.question, space.cores.rows(cores))
+    limit = limit if max_memory is None else np.minimum(limit, max_memory)
+    fitting = np.flatnonzero(_fits(space, cores, bytes_of, limit, allowed))
+    seconds_of = _least_of(space, cores[fitting], time_terms, _alone)
+    costs = StageCosts(
+        **{name: _full(value, len(fitting)) for name, value in seconds_of.items()},
+        **{name: _full(value, len(cores))[fitting] for name, value in bytes_of.items()},
+        memory_limit=limit[fitting],
+    )
+    bound[fitting] = core_bounds(space, cores[fitting], costs, allowed)
+    return bound
+
+
+def _least_of(
+    space: Space,
+    cores: Ints,
+    terms_of: Callable[[Question, LayoutColumns], Terms],
+    total: Callable[[Term], Floats],
+) -> dict[str, Floats]:
+    """Each coefficient at the ZeRO stage, over all ranks, that has least of it."""
+    least: dict[str, Floats] = {}
     for zero, has in space.zero_stages_of(cores):
         rows = space.cores.rows(cores)
-        stage = np.where(rows.replicas > 1, zero, 0)
-        rows = replace(rows, zero=stage, shard=rows.replicas)
-        costs = _without_data_parallel(question, rows)
-        columns = {}
-        for field in fields(StageCosts):
-            value = getattr(costs, field.name)
-            if field.name != "memory_limit":
-                own = has if value.ndim == 1 else has[:, None]
-                value = np.where(own, value, np.inf)
-                value = value if best is None else np.minimum(value, getattr(best, field.name))
-            columns[field.name] = value
-        best = StageCosts(**columns)
-    assert best is not None, "a core without variants is not in the space"
-    return best
+        rows = replace(rows, zero=np.where(rows.replicas > 1, zero, 0), shard=rows.replicas)
+        terms = terms_of(space.question, rows)
+        for name in terms.__dataclass_fields__:
+            value = total(getattr(terms, name))
+            own = np.where(has if value.ndim == 1 else has[:, None], value, np.inf)
+            least[name] = np.minimum(least[name], own) if name in least else own
+    return least
 
 
-def _without_data_parallel(question: Question, rows: LayoutColumns) -> StageCosts:
-    times, memories = time_terms(question, rows), memory_terms(question, rows)
-    seconds = {field.name: _alone(getattr(times, field.name)) for field in fields(TimeTerms)}
-    space = {field.name: memory.total(getattr(memories, field.name)) for field in fields(MemoryTerms)}
-    every = np.zeros(len(rows))
-    return StageCosts(
-        **{name: value + (every if value.ndim == 1 else 0.0) for name, value in (seconds | space).items()},
-        memory_limit=memory_limit(question, rows),
-    )
+def _full(value: Floats, rows: int) -> Floats:
+    return np.broadcast_to(value, (rows, *value.shape[1:]))
 
 
 def _alone(term: Term) -> Floats:
@@ -127,9 +137,16 @@ def core_bounds(space: Space, cores: Ints, costs: StageCosts, allowed: Bools) ->
     else:
         way, others = way + x.stage_backward + back_N + x.p2p, np.maximum(shortest, x.stage_backward + back_N)
     follows = x.rank_sync + x.rank_optimizer + -(-layers // pp) * x.layer_optimizer + x.step_overhead
-    kept = np.where(allowed, x.layer_activation, np.inf).min(axis=1)
-    working = np.where(allowed, x.working, np.inf).min(axis=1)
-    room = how_many(x.memory_limit - x.static - working, x.layer_static + kept)
     seconds = np.maximum(m * work / pp + (pp - 1) / 2 * way, alone + (m - 1) * others) + follows
-    bound: Floats = np.where(pp * room >= layers, seconds, np.inf)
+    size = {field.name: getattr(x, field.name) for field in fields(MemoryTerms)}
+    bound: Floats = np.where(_fits(space, cores, size, x.memory_limit, allowed), seconds, np.inf)
     return bound
+
+
+def _fits(space: Space, cores: Ints, bytes_of: Mapping[str, Floats], limit: Floats, allowed: Bools) -> Bools:
+    """(N,): whether the ranks hold all blocks, each with a microbatch of its own."""
+    kept = np.where(allowed, bytes_of["layer_activation"], np.inf).min(axis=1)
+    working = np.where(allowed, bytes_of["working"], np.inf).min(axis=1)
+    room = how_many(limit - bytes_of["static"] - working, bytes_of["layer_static"] + kept)
+    fits: Bools = space.cores.pp[cores] * room >= space.question.model.num_layers
+    return fits

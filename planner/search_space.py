@@ -22,7 +22,7 @@ from cost_models import schedules
 from cost_models.question import Question
 from cost_models.specs.axis_orders import ORDERS, same_seats
 from cost_models.specs.columns import USUAL_CONTEXT, Ints, LayoutColumns
-from cost_models.specs.distinct import codes_of
+from cost_models.specs.distinct import first_of_each
 from cost_models.specs.layout import CONTEXTS, SCHEDULES, Schedule, goes_with
 from planner.chunks import goes_in_chunks
 from planner.legality import legal_rows
@@ -143,12 +143,12 @@ def legal_space(question: Question, restrictions: Restrictions) -> Space:
     cores = cores.rows(np.flatnonzero(_legal_at_any_stage(question, wide, cores)))
     cores = _with_microbatch_sizes(question, restrictions, cores)
     narrow = restrictions.without(("vpp", "schedule"))
-    first, family = _first_of_each([cores.tp, cores.cp, cores.dp, cores.ep, cores.etp])
+    first, family = first_of_each([cores.tp, cores.cp, cores.dp, cores.ep, cores.etp])
     variants = _variants(question, narrow, cores.rows(first))
     stages = np.array([np.bincount(own[:, 0], minlength=ZERO_STAGES) > 0 for own in variants])
     stages = stages.reshape(-1, ZERO_STAGES)[family] @ (1 << np.arange(ZERO_STAGES))
     microbatches = cores.microbatches(question.training.global_batch)
-    first, pipeline = _first_of_each([cores.pp, microbatches, stages])
+    first, pipeline = first_of_each([cores.pp, microbatches, stages])
     own = [variants[index] for index in family[first].tolist()]
     return Space(
         question=question,
@@ -348,12 +348,6 @@ def _shapes(
 def _covered(schedule: Schedule, num_layers: int, stages: int) -> bool:
     """Whether the search covers some sizes of so many stages."""
     return schedule in PLAIN or goes_in_chunks(num_layers, stages)
-
-
-def _first_of_each(columns: list[Ints]) -> tuple[Ints, Ints]:
-    """The first row of each different combination, and (N,) which combination each row has."""
-    _, first, index = np.unique(codes_of(columns), return_index=True, return_inverse=True)
-    return first, index.reshape(-1)
 
 
 def _divisors(number: int) -> list[int]:

@@ -45,18 +45,23 @@ def _numbered(column: Ints) -> tuple[Ints, int]:
     return index.reshape(-1), len(distinct)
 
 
+def first_of_each(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """The first row of each different combination of values, and (N,) which combination each row has."""
+    kind, count = _numbered(codes_of(columns))
+    first = np.empty(count if len(kind) else 0, dtype=np.int64)
+    first[kind[::-1]] = np.arange(len(kind))[::-1]
+    return first, kind
+
+
 def over_distinct(columns: LayoutColumns, names: Sequence[str], compute: Callable[[LayoutColumns], T]) -> T:
     """`compute(columns)`, a record of (N,) arrays that depends on the named columns alone, computed once for each
     combination of them."""
     if len(columns) < _WORTH_IT:
         return compute(columns)
-    code = codes_of([getattr(columns, name) for name in names])
-    rank, count = _numbered(code)
-    if count > len(columns) // 2:
+    first, kind = first_of_each([getattr(columns, name) for name in names])
+    if len(first) > len(columns) // 2:
         return compute(columns)
-    first = np.empty(count, dtype=np.int64)
-    first[rank[::-1]] = np.arange(len(columns))[::-1]
-    spread: T = _taken(compute(columns.rows(first)), rank)
+    spread: T = _taken(compute(columns.rows(first)), kind)
     return spread
 
 
