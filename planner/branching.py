@@ -20,10 +20,12 @@ from cost_models.specs.layout import Schedule
 from planner.candidates import Candidates
 from planner.chunks import best_pattern
 from planner.heuristics import THOROUGH, good_placement
+from planner.ilp.record import settle
 from planner.ilp.solution import Solution
+from planner.ilp.solvers import SolverName
 from planner.ilp.stages import solve_stages
-from planner.placement import TOLERANCE, Placement
-from planner.plan import Certificate
+from planner.placement import TOLERANCE, Leaf, Placement
+from planner.plan import Certificate, Settled
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -57,6 +59,9 @@ class BranchAndBound:
         self._solved: dict[bytes, Solution] = {}
         self._bound: Floats = np.empty(0)
         """Proven lower bound of each row; infinite where it fits nowhere; the best time where it is decided."""
+        self._first_bound: Floats = np.empty(0)
+        """The same before anything was placed."""
+        self.settled: Settled | None = None
         none = np.empty(0, dtype=np.bool_)
         self._refined, self._placed, self._decided = none, none, none
         """Rows with a capacity bound; with a good placement or known to have none; whose best placement is known."""
@@ -102,6 +107,32 @@ class BranchAndBound:
             self._solve(row)
             self._report()
 
+    def settle(self, solver: SolverName | None = None) -> None:
+        """Have the integer program choose among the layouts that bounds alone do not discard, and compare.
+
+        Layouts that are the same but in name stand for one another. Nothing is done where the search has not ended.
+        """
+        best = self._best_seconds()
+        if self.is_unfinished or not self.best:
+            return
+        leaves: dict[bytes, tuple[Leaf, Placement | None]] = {}
+        for row in np.flatnonzero(self._first_bound <= best * (1 + TOLERANCE)).tolist():
+            leaf = self._candidates.leaf(row)
+            known = self.best.get(row)
+            leaves.setdefault(leaf.key, (leaf, known[0] if known else None))
+        left = self._seconds_left()
+        found = settle(
+            list(leaves.values()), best, time_limit=None if math.isinf(left) else left, solver=solver
+        )
+        if found.verdict == "equal":
+            self.settled = Settled(
+                solver=found.solver,
+                layouts=found.layouts,
+                columns=found.columns,
+                rounds=found.rounds,
+                objective=found.objective,
+            )
+
     def _add(self, bound: Floats) -> None:
         """Rows that were written out."""
         closed = np.zeros(len(bound), dtype=np.bool_)
@@ -109,6 +140,7 @@ class BranchAndBound:
         self._refined = np.concatenate([self._refined, closed])
         self._placed = np.concatenate([self._placed, closed])
         self._decided = np.concatenate([self._decided, closed])
+        self._first_bound = np.concatenate([self._first_bound, bound])
 
     def _next(self, wanted: Bools) -> int | None:
         """The wanted open row with the least bound, once that bound is refined; None when there is none or no time."""
@@ -127,6 +159,7 @@ class BranchAndBound:
 
     def _refine(self, rows: Ints) -> None:
         self._bound[rows] = np.maximum(self._bound[rows], self._candidates.capacity_bounds(rows))
+        self._first_bound[rows] = self._bound[rows]
         self._refined[rows] = True
 
     def _place(self, row: int) -> None:
@@ -209,5 +242,6 @@ class BranchAndBound:
             undecided=int(open_rows.sum()) + closed.undecided,
             bound=bound,
             gap=(best - bound) / best if math.isfinite(best) else 1.0,
+            settled=self.settled,
             seconds=time.monotonic() - self._start,
         )

@@ -99,6 +99,11 @@ class Leaf:
         return self.schedule in PLAIN
 
     @property
+    def splits_backward(self) -> bool:
+        """Whether weight halves of backward passes run at other times than input halves."""
+        return self.schedule in schedules.SPLIT_BACKWARD
+
+    @property
     def num_stages(self) -> int:
         """Virtual stages."""
         return self.pp * self.vpp
@@ -224,16 +229,14 @@ class Leaf:
         """(...,): a lower bound: some rank does all its work between its first and its last microbatch's way."""
         forward_S, backward_S = self.forward(blocks_SP), self.backward(blocks_SP)
         stage_S = forward_S + backward_S
-        if (
-            self.schedule in schedules.SPLIT_BACKWARD
-        ):  # weight halves may run while the last microbatch goes up
+        if self.splits_backward:  # weight halves may run while the last microbatch goes up
             first_R = forward_S[..., : self.pp] + self.cost("p2p")
         else:
             first_R = stage_S[..., : self.pp] + 2 * self.cost("p2p")
         way_R = np.cumsum(first_R, axis=-1) - first_R
         busy_R = way_R + self.microbatches * self.sum_by_rank(stage_S)
         sync_R = self.per_rank("sync", blocks_SP)
-        ends_on_first = self.schedule not in schedules.SPLIT_BACKWARD
+        ends_on_first = not self.splits_backward
         last = (busy_R + (sync_R[..., :1] if ends_on_first else sync_R)).max(axis=-1)
         total: Floats = last + self.per_rank("optimizer", blocks_SP).max(axis=-1) + self.overhead
         return total

@@ -60,6 +60,20 @@ class Prediction(Spec):
     """Tier of the constants and the error it has shown."""
 
 
+class Settled(Spec):
+    """The integer program over the layouts whose bounds are below the best step time: it chooses and places."""
+
+    solver: str
+    layouts: int
+    """Layouts it chose among."""
+    columns: int
+    """Its binary variables besides."""
+    rounds: int
+    """Times the solver was called: paths were added between."""
+    objective: float
+    """Its optimum, seconds: the best step time."""
+
+
 class Certificate(Spec):
     """Why no other covered layout is better."""
 
@@ -82,6 +96,8 @@ class Certificate(Spec):
     """Proven lower bound on the step time of any covered layout, seconds."""
     gap: float
     """(best − bound) / best; 0 is proof."""
+    settled: Settled | None = None
+    """What the integer program chose; None where the search was stopped before."""
     seconds: float = 0.0
     """Search time. Not part of a plan file, so that the same query gives the same bytes."""
 

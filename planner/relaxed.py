@@ -63,6 +63,8 @@ def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float 
     limit = memory_limit(space.question, space.cores.rows(cores))
     limit = limit if max_memory is None else np.minimum(limit, max_memory)
     fitting = np.flatnonzero(_fits(space, cores, bytes_of, limit, allowed))
+    if not len(fitting):
+        return bound
     seconds_of = _least_of(space, cores[fitting], time_terms, _alone)
     costs = StageCosts(
         **{name: _full(value, len(fitting)) for name, value in seconds_of.items()},

@@ -16,6 +16,7 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.specs.layout import Layout
 from planner.branching import BranchAndBound, Progress
 from planner.candidates import Candidates
+from planner.ilp.solvers import SolverName
 from planner.joint import search_alike
 from planner.levels import Levels
 from planner.placement import Placement
@@ -45,11 +46,12 @@ def search(
     time_limit: float | None = None,
     on_progress: Progress | None = None,
     keep_on_interrupt: bool = False,
+    solver: SolverName | None = None,
 ) -> SearchResult:
     """The `top` fastest layouts of a question.
 
     `time_limit` is in seconds. When it runs out, or on Ctrl-C with `keep_on_interrupt`, the best so far comes back with
-    its proven gap.
+    its proven gap. `solver` settles the answer (`planner.ilp.record`); HiGHS where it is there.
 
     Raises:
         InfeasibleError: nothing fits, with the layout that comes closest.
@@ -67,6 +69,7 @@ def search(
                 time_limit=seconds,
                 on_progress=on_progress,
                 keep_on_interrupt=keep_on_interrupt,
+                solver=solver,
             )
 
         return search_alike(part, question, parts, top, time_limit)
@@ -75,6 +78,7 @@ def search(
     found = BranchAndBound(candidates, top, start, time_limit, on_progress)
     try:
         found.run()
+        found.settle(solver)
     except KeyboardInterrupt:
         if not (keep_on_interrupt and found.best):
             raise

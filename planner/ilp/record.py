@@ -1,0 +1,228 @@
+"""The program of record: one integer program chooses among the layouts that bounds could not discard, and places them.
+
+    y[l]      1 if layout l is the one
+    x[l, j]   1 if layout l has its column j: for plain pipelines so many blocks on one stage, under the fastest mix of
+              recompute policies that fits there; else a pattern of blocks and policies for all stages
+    M         end of the last action plus synchronisation, over all ranks           (in units of the time to beat)
+    O         longest optimizer step of any rank                                    (in units of the time to beat)
+
+    minimise M + O + Σ overhead[l] y[l]
+    subject to   one layout, each of its stages one size, all its layers placed (or one pattern),
+                 every rank of a pattern within its memory,
+                 the step no shorter than each known path of the layout, the optimizer step no shorter than any rank's
+
+Paths are added as in `planner.ilp.stages` until the timeline agrees with the program. Its optimum over these layouts is
+then the optimum over all, since the others have bounds above it; that it is what the search found is the certificate.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import pulp
+
+from cost_models.schedules import CriticalPath
+from cost_models.specs.columns import Ints
+from planner.chunks import chunk_patterns
+from planner.ilp.solvers import SolverName, available_solver, is_infeasible, is_proven, make_solver
+from planner.ilp.stages import useful_columns
+from planner.paths import known_paths
+from planner.placement import TOLERANCE, Floats, Leaf, Placement
+
+Verdict = Literal["equal", "stopped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What the program says of the search's best."""
+
+    solver: SolverName
+    layouts: int
+    """Layouts it chose among."""
+    columns: int
+    rounds: int
+    """Times the solver was called."""
+    objective: float
+    """Its optimum, seconds; a lower bound where it was stopped."""
+    verdict: Verdict
+
+
+@dataclass(eq=False)
+class Choice:
+    """One layout in the program."""
+
+    leaf: Leaf
+    blocks: Ints
+    """(J, S, P): the blocks that each column places."""
+    stage: Ints
+    """(J,): the stage that a column speaks of; −1 where it speaks of all."""
+    y: pulp.LpVariable
+    x: list[pulp.LpVariable]
+    paths: list[CriticalPath] = field(default_factory=list)
+
+    def sum(self, coefficients: Floats) -> pulp.LpAffineExpression:
+        """Σ coefficient · x over the columns."""
+        terms = zip(self.x, coefficients.tolist(), strict=True)
+        return pulp.LpAffineExpression({x: value for x, value in terms if value})
+
+    def chosen(self) -> Placement:
+        """The placement the solver chose, if it chose this layout."""
+        picked = np.array([(x.value() or 0.0) > 0.5 for x in self.x])
+        return Placement.of(self.blocks[picked].sum(axis=0))
+
+
+class Program:
+    """The program over some layouts."""
+
+    def __init__(self, leaves: Sequence[Leaf], target: float) -> None:
+        self.scale = target
+        self.problem = pulp.LpProblem("record", pulp.LpMinimize)
+        self.M, self.O = (self.problem.add_variable(name, lowBound=0) for name in "MO")
+        self.choices = [
+            self._choice(number, leaf, *columns)
+            for number, leaf in enumerate(leaves)
+            if (columns := _columns(leaf, target)) is not None
+        ]
+        overheads = {one.y: one.leaf.overhead / self.scale for one in self.choices}
+        self.problem += self.M + self.O + pulp.LpAffineExpression(overheads), "step_seconds"
+        self.one_layout()
+        for choice in self.choices:
+            self.one_size_a_stage_and_all_layers(choice)
+            self.every_rank_within_its_memory(choice)
+            self.optimizer_step_is_no_shorter_than_any(choice)
+
+    def _choice(self, number: int, leaf: Leaf, blocks: Ints, stage: Ints) -> Choice:
+        y = self.problem.add_variable(f"y_{number}", cat=pulp.LpBinary)
+        x = [self.problem.add_variable(f"x_{number}_{j}", cat=pulp.LpBinary) for j in range(len(blocks))]
+        return Choice(leaf, blocks, stage, y, x)
+
+    def one_layout(self) -> None:
+        """Σ_l y[l] = 1."""
+        self.problem += pulp.lpSum(one.y for one in self.choices) == 1, "one_layout"
+
+    def one_size_a_stage_and_all_layers(self, choice: Choice) -> None:
+        """Σ_j x[l, j] = y[l] for each stage of layout l, and Σ blocks · x = L y[l]; a pattern is all stages at once."""
+        name = choice.y.name
+        for stage in np.unique(choice.stage).tolist():
+            own = choice.sum((choice.stage == stage).astype(np.float64))
+            self.problem += own - choice.y == 0, f"one_size_{name}_{stage}"
+        layers = choice.sum(choice.blocks.sum(axis=(1, 2)).astype(np.float64))
+        self.problem += layers - choice.leaf.num_layers * choice.y == 0, f"all_layers_{name}"
+
+    def every_rank_within_its_memory(self, choice: Choice) -> None:
+        """Σ_j bytes[r, j] x[l, j] ≤ limit[r] y[l]; one stage a rank was asked for memory when its columns were made."""
+        if choice.leaf.is_plain:
+            return
+        full_JR = choice.leaf.rank_bytes(choice.blocks) / choice.leaf.memory_limit
+        for rank in range(choice.leaf.pp):
+            self.problem += choice.sum(full_JR[:, rank]) - choice.y <= 0, f"memory_{choice.y.name}_{rank}"
+
+    def optimizer_step_is_no_shorter_than_any(self, choice: Choice) -> None:
+        """O ≥ the optimizer step of every rank of layout l, if it is the one."""
+        leaf = choice.leaf
+        fixed_R = leaf.per_rank("optimizer", leaf.no_blocks)
+        own_JR = (leaf.per_rank("optimizer", choice.blocks) - fixed_R) / self.scale
+        for rank in range(leaf.pp):
+            least = choice.sum(own_JR[:, rank]) + float(fixed_R[rank] / self.scale) * choice.y
+            self.problem += self.O - least >= 0, f"optimizer_{choice.y.name}_{rank}"
+
+    def step_is_no_shorter_than_path(self, choice: Choice, path: CriticalPath) -> None:
+        """M ≥ the length of one path of layout l plus the synchronisation of the rank it ends on, if it is the one."""
+        fixed = float(_length(choice.leaf, path, choice.leaf.no_blocks))
+        own_J = (_length(choice.leaf, path, choice.blocks) - fixed) / self.scale
+        least = choice.sum(own_J) + fixed / self.scale * choice.y
+        self.problem += self.M - least >= 0, f"path_{choice.y.name}_{len(choice.paths)}"
+        choice.paths.append(path)
+
+    def modelled_seconds(self, choice: Choice, placement: Placement) -> float:
+        """The step time that the program's paths give a placement, in full precision."""
+        leaf, blocks = choice.leaf, placement.table
+        longest = max(float(_length(leaf, path, blocks)) for path in choice.paths)
+        return longest + float(leaf.per_rank("optimizer", blocks).max()) + leaf.overhead
+
+
+def settle(
+    leaves: Sequence[tuple[Leaf, Placement | None]],
+    best_seconds: float,
+    *,
+    time_limit: float | None = None,
+    solver: SolverName | None = None,
+) -> Record:
+    """The program's own optimum over layouts, each with a placement where one is known; the best takes `best_seconds`.
+
+    Raises:
+        AssertionError: it is another one, so that search and program cannot both be right.
+    """
+    start, name = time.monotonic(), solver or available_solver()
+    program = Program([leaf for leaf, _ in leaves], best_seconds * (1 + TOLERANCE))
+    known = {id(leaf): placement for leaf, placement in leaves}
+    for choice in program.choices:
+        if choice.leaf.is_plain:
+            for path in known_paths(choice.leaf):
+                program.step_is_no_shorter_than_path(choice, path)
+        if (placement := known[id(choice.leaf)]) is not None:
+            program.step_is_no_shorter_than_path(choice, choice.leaf.critical_path(placement.table))
+    bound, rounds = 0.0, 0
+    verdict: Verdict | None = None
+    while verdict is None:
+        left = None if time_limit is None else time_limit - (time.monotonic() - start)
+        if left is not None and left <= 0:
+            verdict = "stopped"
+            break
+        program.problem.solve(make_solver(name, left))
+        rounds += 1
+        assert not is_infeasible(program.problem), "the program has no layout as good as the best one found"
+        if not is_proven(program.problem):
+            verdict = "stopped"
+            break
+        choice = next(one for one in program.choices if (one.y.value() or 0.0) > 0.5)
+        placement = choice.chosen()
+        seconds = choice.leaf.price(placement)
+        bound = max(bound, program.modelled_seconds(choice, placement) if choice.paths else 0.0)
+        if seconds <= bound * (1 + TOLERANCE):
+            verdict = "equal"
+        else:
+            program.step_is_no_shorter_than_path(choice, choice.leaf.critical_path(placement.table))
+    agrees = math.isclose(bound, best_seconds, rel_tol=10 * TOLERANCE)
+    assert verdict == "stopped" or agrees, f"the program says {bound} s, the search {best_seconds} s"
+    return Record(
+        solver=name,
+        layouts=len(leaves),
+        columns=sum(len(one.x) for one in program.choices),
+        rounds=rounds,
+        objective=bound,
+        verdict=verdict,
+    )
+
+
+def _columns(leaf: Leaf, target: float) -> tuple[Ints, Ints] | None:
+    """(J, S, P) blocks and (J,) stages of the columns that a step of `target` seconds may have; None: no step."""
+    if not leaf.is_plain:
+        patterns = chunk_patterns(leaf)
+        patterns = patterns[leaf.busy_seconds(patterns) <= target]
+        return (patterns, np.full(len(patterns), -1)) if len(patterns) else None
+    columns = useful_columns(leaf, target)
+    if columns is None:
+        return None
+    stage = np.array([column.stage for column in columns])
+    blocks = np.zeros((len(columns), *leaf.no_blocks.shape), dtype=np.int64)
+    blocks[np.arange(len(columns)), stage] = [column.blocks for column in columns]
+    return blocks, stage
+
+
+def _length(leaf: Leaf, path: CriticalPath, blocks: Ints) -> Floats:
+    """(...,) seconds of a path with the synchronisation of the rank it ends on, for blocks (..., S, P)."""
+    first_S, second_S = leaf.halves(blocks)
+    seconds: Floats = (
+        leaf.forward(blocks) @ path.forward_counts
+        + first_S @ path.backward_counts
+        + second_S @ path.weight_counts
+        + path.p2p_count * leaf.cost("p2p")
+        + leaf.per_rank("sync", blocks)[..., path.rank]
+    )
+    return seconds
