@@ -80,8 +80,8 @@ def test_the_bounds_are_worth_having() -> None:
     assert np.isinf(bound[~feasible]).mean() > 0.5
 
 
-def legal_layouts(question: MixedQuestion) -> list[Layout]:
-    """Every layout, in every order of the pools, that breaks no rule; found one by one."""
+def legal_layouts(question: MixedQuestion, zeros: tuple[int, ...], sps: tuple[bool, ...]) -> list[Layout]:
+    """Every layout of some switches, in every order of the pools, that breaks no rule; found one by one."""
     gpus, batch = question.mixed.num_gpus, question.training.global_batch
     found = []
     for tp in (1, 2, 4):
@@ -89,8 +89,8 @@ def legal_layouts(question: MixedQuestion) -> list[Layout]:
             if gpus % (tp * pp) or any(p.cluster.num_gpus % (gpus // pp) for p in question.pools):
                 continue
             for mbs in (size for size in range(1, batch + 1) if batch % size == 0):
-                for zero in range(4):
-                    for sp in (False, True):
+                for zero in zeros:
+                    for sp in sps:
                         for schedule in ("1f1b", "gpipe"):
                             layout = Layout(
                                 tp=tp,
@@ -134,6 +134,8 @@ POOLS = [(2, 2), (1, 1), (1, 2), (2, 4), (1, 1, 1)]
     st.sampled_from([4, 8]),
     st.sampled_from([("none",), ("none", "full"), ("selective", "full"), ("none", "selective", "full")]),
     st.sampled_from(["megatron-core", "megatron-2021", "fsdp"]),
+    st.sampled_from([(0,), (0, 1), (0, 3), (1, 2)]),
+    st.sampled_from([(False,), (True, False)]),
 )
 @settings(max_examples=50, deadline=None, derandomize=True)
 def test_search_is_brute_force(
@@ -144,21 +146,24 @@ def test_search_is_brute_force(
     batch: int,
     recompute: tuple[str, ...],
     stack: str,
+    zeros: tuple[int, ...],
+    sps: tuple[bool, ...],
 ) -> None:
     pools = [pool(f"p{k}", gpus=gpus, speed=speeds[k], memory=memories[k]) for k, gpus in enumerate(sizes)]
     question = mixed_question(*pools, layers=layers, stack=stack, global_batch=batch, recompute=recompute)
-    layouts = legal_layouts(question)
+    layouts = legal_layouts(question, zeros, sps)
+    within = parse_restrictions([*(f"zero={zero}" for zero in zeros), *(f"sp={int(sp)}" for sp in sps)])
     if not layouts:
         with pytest.raises(InfeasibleError, match="is legal"):
-            search(question)
+            search(question, restrictions=within)
         return
     best = sorted(exhaustive_best(leaf_of(question, layout)) for layout in layouts)
     exact = [seconds for seconds in best if math.isfinite(seconds)]
     if not exact:
         with pytest.raises(InfeasibleError, match=r"fits the .* closest"):
-            search(question)
+            search(question, restrictions=within)
         return
-    result = search(question, top=3)
+    result = search(question, top=3, restrictions=within)
     assert seconds_of(result) == pytest.approx(exact[:3], rel=10 * TOLERANCE)
     proof = result.certificate
     assert (proof.gap, proof.undecided, proof.layouts) == (0, 0, len(layouts))
