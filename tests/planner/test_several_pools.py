@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pools import mixed_leaf, mixed_question, pool
+from several_pools import mixed_leaf, mixed_question, pool
 from synthetic import exhaustive_best
 
 from cost_models.asking import ask
