@@ -14,8 +14,8 @@ from cost_models.specs.columns import Ints
 from planner.placement import TOLERANCE, Bools, Floats, Leaf
 from planner.pools.group import RankGroup
 
-BISECTIONS = 32
-"""Halvings of the interval that holds a capacity bound: finer than the bounds are tight."""
+PRECISION = 1e-4
+"""Relative width of the interval that holds a capacity bound: finer than the bounds are tight."""
 TABLE_ENTRIES = 2_000_000
 """Layouts × ranks × counts of blocks handled at once: bounds memory."""
 
@@ -107,20 +107,22 @@ def _pipeline(group: RankGroup, work_N: Floats, busiest_N: Floats) -> Floats:
 
 
 def _capacity_bounds(group: RankGroup) -> Floats:
-    """Bisect the step time between zero and one at which memory alone decides."""
-    slowest_N = np.where(np.isfinite(group.seconds), group.seconds, 0.0).max(axis=(1, 2))
-    high_NR = np.full((len(group), group.pp), group.sizes[-1])
-    lower = np.zeros(len(group))
-    rounds = 2 * (group.microbatches + group.pp)
-    upper = rounds * (slowest_N + _cycle(group, np.zeros(len(group)))) + group.tail(high_NR)
+    """Bisect the step time between the quick bound and twice that, or one at which memory alone decides."""
+    lower = np.where(np.isfinite(quick := quick_bounds(group)), quick, 0.0)
 
     def enough(step_N: Floats) -> Bools:
         _, most_NR = rank_sizes(group, step_N)
         found: Bools = most_NR.all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
         return found
 
-    possible = enough(upper)
-    for _ in range(BISECTIONS):
+    near = enough(2 * lower)
+    high_NR = np.full((len(group), group.pp), group.sizes[-1])
+    slowest_N = np.where(np.isfinite(group.seconds), group.seconds, 0.0).max(axis=(1, 2))
+    rounds = 2 * (group.microbatches + group.pp)
+    far = rounds * (slowest_N + _cycle(group, np.zeros(len(group)))) + group.tail(high_NR)
+    upper = np.where(near, 2 * lower, far)
+    possible = np.isfinite(quick) & (near | enough(far))
+    while (upper - lower > PRECISION * lower)[possible].any():
         middle = (lower + upper) / 2
         reached = enough(middle)
         upper, lower = np.where(reached, middle, upper), np.where(reached, lower, middle)
