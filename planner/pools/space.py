@@ -156,8 +156,8 @@ class MixedSpace:
         """What the search covers."""
         sizes = " + ".join(f"{p.cluster.num_gpus} x {p.cluster.gpu.name}" for p in self.question.pools)
         return (
-            "all legal tp x pp x dp x mbs x ZeRO x sequence parallelism x schedule (1f1b, gpipe) on"
-            f" {sizes}, every pipeline rank in one pool, the pools in every order;"
+            "all legal tp x pp x cp x dp x ep x etp x mbs x ZeRO x shard groups x sequence parallelism x schedule"
+            f" (1f1b, gpipe) on {sizes}, every pipeline rank in one pool, the pools in every order;"
             f" recompute {' / '.join(self.policies)}; every number of blocks and every policy on each stage"
         )
 
