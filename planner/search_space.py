@@ -119,21 +119,29 @@ class Space:
 
     def all_rows(self) -> LayoutColumns:
         """Every layout written out."""
-        core, variant, shape = [], [], []
-        for index, (family, pipeline) in enumerate(
-            zip(self.family.tolist(), self.pipeline.tolist(), strict=True)
-        ):
-            for own in self.variants[family]:
-                shapes = self.shapes[pipeline][own[0]]
-                core += [index] * len(shapes)
-                variant += [own] * len(shapes)
-                shape.append(shapes)
-        none = np.empty((0, 2), dtype=np.int64)
-        return self.rows(
-            np.array(core, dtype=np.int64),
-            np.array(variant, dtype=np.int64).reshape(-1, 2),
-            np.concatenate([none, *shape]),
-        )
+        return self.rows_of(np.arange(len(self.cores)))
+
+    def rows_of(self, cores: Ints) -> LayoutColumns:
+        """Every layout of some cores, written out core by core; cores of one kind have the same variants and shapes."""
+        kinds = np.stack([self.family[cores], self.pipeline[cores]], axis=1)
+        _, first, kind = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
+        tables = [self._table(int(core)) for core in cores[first].tolist()]
+        sizes = np.array([len(table) for table in tables], dtype=np.int64)
+        each = sizes[kind.reshape(-1)]
+        start = np.cumsum(sizes) - sizes
+        written = np.concatenate([np.empty((0, 4), dtype=np.int64), *tables])
+        within = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
+        chosen = written[np.repeat(start[kind.reshape(-1)], each) + within]
+        return self.rows(np.repeat(cores, each), chosen[:, :2], chosen[:, 2:])
+
+    def _table(self, core: int) -> Ints:
+        """(K, 4) zero, shard, vpp and schedule of each layout of a core."""
+        shapes = self.shapes[int(self.pipeline[core])]
+        rows = [
+            np.concatenate([np.broadcast_to(own, shapes[own[0]].shape), shapes[own[0]]], axis=1)
+            for own in self.variants[int(self.family[core])]
+        ]
+        return np.concatenate([np.empty((0, 4), dtype=np.int64), *rows])
 
 
 def legal_space(question: Question, restrictions: Restrictions) -> Space:

@@ -21,11 +21,13 @@ import numpy.typing as npt
 
 from cost_models.communication.pipeline import boundary_seconds
 from cost_models.communication.topology import AxisGroups, Groups, axis_groups
+from cost_models.costs import add_up
 from cost_models.memory.device import memory_limit
 from cost_models.memory_terms import MemoryTerms, memory_terms
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.cluster import LinkSpec
 from cost_models.specs.columns import Ints, LayoutColumns
+from cost_models.stage_costs import StageCosts
 from cost_models.time_terms import TimeTerms, jitter, tied_reduce_seconds, time_terms, total, with_jitter
 
 Array = npt.NDArray[np.float64]
@@ -41,6 +43,8 @@ class PoolTerms:
     memories: tuple[MemoryTerms, ...]
     limits: tuple[Array, ...]
     """(N,) bytes that a device's peak may reach."""
+    costs: tuple[StageCosts, ...]
+    """All of this added up."""
     transfers: Array
     """(K, K, N) seconds from a rank in one pool to its neighbour in another, or in the same."""
     tied: Array
@@ -61,10 +65,14 @@ def pool_terms(question: MixedQuestion, columns: LayoutColumns) -> PoolTerms:
     times = [_without_transfers(time_terms(pool, columns), pool, columns) for pool in whole]
     overhead = _slowest([one.step_overhead for one in times])
     transfers, tied = _transfers(question, whole, columns)
+    times = [replace(one, step_overhead=overhead) for one in times]
+    memories = [memory_terms(pool, columns) for pool in whole]
+    limits = [memory_limit(pool, columns) for pool in whole]
     return PoolTerms(
-        times=tuple(replace(one, step_overhead=overhead) for one in times),
-        memories=tuple(memory_terms(pool, columns) for pool in whole),
-        limits=tuple(memory_limit(pool, columns) for pool in whole),
+        times=tuple(times),
+        memories=tuple(memories),
+        limits=tuple(limits),
+        costs=tuple(add_up(*one) for one in zip(times, memories, limits, strict=True)),
         transfers=transfers,
         tied=tied,
         slowdown=np.stack([jitter(pool, columns) for pool in whole]),
@@ -92,25 +100,46 @@ def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> tuple[TimeTerms, M
         field.name: _of_ranks([getattr(one, field.name) for one in terms.memories], rows, pool_R)
         for field in fields(MemoryTerms)
     }
-    limit = np.stack([one[rows] for one in terms.limits])[pool_R].T.reshape(-1)
-    here_Rn = terms.transfers[pool_R[:-1], pool_R[1:]][:, rows]
-    slower_Rn = np.maximum(terms.slowdown[pool_R[:-1]], terms.slowdown[pool_R[1:]])[:, rows]
-    onward = np.minimum(np.arange(len(pool_R)), len(pool_R) - 2)
-    back = np.maximum(np.arange(len(pool_R)) - 1, 0)
-    slowest_n = np.argmax(here_Rn * (1 + slower_Rn), axis=0)
-    everywhere = np.repeat(slowest_n[None], len(pool_R), axis=0)
-    if terms.blocking:
-        times["stage_forward"] = _plus(times["stage_forward"], here_Rn[onward], slower_Rn[onward])
-        times["stage_backward"] = _plus(times["stage_backward"], here_Rn[back], slower_Rn[back])
-    else:
-        delay_Rn, slower_Rn = (np.take_along_axis(one, everywhere, axis=0) for one in (here_Rn, slower_Rn))
-        times["p2p"] = _plus(times["p2p"], delay_Rn, slower_Rn)
-    first, last = int(pool_R[0]), int(pool_R[-1])
-    tied_Rn = np.repeat(terms.tied[first, last][rows][None], len(pool_R), axis=0)
-    slower_Rn = np.repeat(np.maximum(terms.slowdown[first], terms.slowdown[last])[rows][None], len(pool_R), 0)
-    for name in ("embedding_sync", "head_sync"):
-        times[name] = _plus(times[name], tied_Rn, slower_Rn)
+    for name, (seconds_Rn, slowdown_Rn) in _handed_on(terms, rows, pool_R).items():
+        seconds, noise = seconds_Rn.T.reshape(-1), (seconds_Rn * slowdown_Rn).T.reshape(-1)
+        term = times[name]
+        times[name] = {**term, "pp_comm": term["pp_comm"] + seconds, "jitter": term["jitter"] + noise}
+    limit = _on_ranks([one[rows] for one in terms.limits], pool_R)
     return TimeTerms(**times), MemoryTerms(**memories), limit
+
+
+def rank_costs(terms: PoolTerms, rows: Ints, pool_R: Ints) -> StageCosts:
+    """The same, parts added up."""
+    columns = {
+        field.name: _on_ranks([getattr(one, field.name)[rows] for one in terms.costs], pool_R)
+        for field in fields(StageCosts)
+    }
+    for name, (seconds_Rn, slowdown_Rn) in _handed_on(terms, rows, pool_R).items():
+        columns[name] = columns[name] + (seconds_Rn * (1 + slowdown_Rn)).T.reshape(-1)
+    return StageCosts(**columns)
+
+
+def _handed_on(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tuple[Array, Array]]:
+    """Coefficient → (R, n) seconds of transfers that it has in addition, and (R, n) what stragglers add as a share."""
+    ranks, here_R1, next_R1 = len(pool_R), pool_R[:-1, None], pool_R[1:, None]
+    delay_Bn = terms.transfers[here_R1, next_R1, rows]
+    slower_Bn = np.maximum(terms.slowdown[here_R1, rows], terms.slowdown[next_R1, rows])
+    first, last = int(pool_R[0]), int(pool_R[-1])
+    tied_n, slower_n = terms.tied[first, last, rows], np.maximum(*terms.slowdown[[first, last]][:, rows])
+    tied = tuple(np.broadcast_to(one, (ranks, len(rows))) for one in (tied_n, slower_n))
+    added = {"embedding_sync": (tied[0], tied[1]), "head_sync": (tied[0], tied[1])}
+    if terms.blocking:
+        onward = np.minimum(np.arange(ranks), ranks - 2)
+        back = np.maximum(np.arange(ranks) - 1, 0)
+        return {
+            **added,
+            "stage_forward": (delay_Bn[onward], slower_Bn[onward]),
+            "stage_backward": (delay_Bn[back], slower_Bn[back]),
+        }
+    slowest_n = np.argmax(delay_Bn * (1 + slower_Bn), axis=0)
+    everywhere = np.broadcast_to(slowest_n, (ranks, len(rows)))
+    p2p = tuple(np.take_along_axis(one, everywhere, axis=0) for one in (delay_Bn, slower_Bn))
+    return {**added, "p2p": (p2p[0], p2p[1])}
 
 
 def _as_large_as_all(pool: Question, question: MixedQuestion) -> Question:
@@ -193,12 +222,10 @@ def _of_ranks(terms: list[Term], rows: Ints, pool_R: Ints) -> Term:
 def _part_of_ranks(values: list[Array | None], rows: Ints, pool_R: Ints) -> Array:
     known = next(value for value in values if value is not None)
     none = np.zeros((len(rows), *known.shape[1:]))
-    value_Kn = np.stack([none if value is None else value[rows] for value in values])
-    value_nR = np.swapaxes(value_Kn[pool_R], 0, 1)
+    return _on_ranks([none if value is None else value[rows] for value in values], pool_R)
+
+
+def _on_ranks(values: list[Array], pool_R: Ints) -> Array:
+    """Each pool's (n,) or (n, P) → n · R rows."""
+    value_nR = np.stack(values, axis=1)[:, pool_R]
     return value_nR.reshape(-1, *value_nR.shape[2:])
-
-
-def _plus(term: Term, seconds_Rn: Array, slowdown_Rn: Array) -> Term:
-    """The term with so much of a transfer, and what stragglers add to it."""
-    seconds, noise = seconds_Rn.T.reshape(-1), (seconds_Rn * slowdown_Rn).T.reshape(-1)
-    return {**term, "pp_comm": term["pp_comm"] + seconds, "jitter": term["jitter"] + noise}

@@ -14,8 +14,8 @@ from cost_models.specs.columns import Ints
 from planner.placement import TOLERANCE, Bools, Floats, Leaf
 from planner.pools.group import RankGroup
 
-BISECTIONS = 32
-"""Halvings of the interval that holds a capacity bound: finer than the bounds are tight."""
+PRECISION = 1e-4
+"""Relative width of the interval that holds a capacity bound: finer than the bounds are tight."""
 TABLE_ENTRIES = 2_000_000
 """Layouts × ranks × counts of blocks handled at once: bounds memory."""
 
@@ -31,11 +31,16 @@ def quick_bounds(group: RankGroup) -> Floats:
     return np.where(fits_N, pipeline_N + group.tail(low_NR), np.inf)
 
 
-def capacity_bounds(group: RankGroup) -> Floats:
-    """(N,) seconds: the shortest step in which whole blocks all find a place; infinite where they do not."""
+def capacity_bounds(group: RankGroup, cut_off: float = np.inf) -> Floats:
+    """(N,) seconds: the shortest step in which whole blocks all find a place; infinite where they do not.
+
+    Where none takes less than `cut_off` seconds, that.
+    """
     step = max(1, TABLE_ENTRIES // (group.pp * len(group.sizes)))
     starts = range(0, len(group), step)
-    return np.concatenate([_capacity_bounds(group.rows(slice(start, start + step))) for start in starts])
+    return np.concatenate(
+        [_capacity_bounds(group.rows(slice(start, start + step)), cut_off) for start in starts]
+    )
 
 
 def rank_sizes(group: RankGroup, step_N: Floats) -> tuple[Ints, Ints]:
@@ -106,25 +111,28 @@ def _pipeline(group: RankGroup, work_N: Floats, busiest_N: Floats) -> Floats:
     return np.where(loops >= 1, np.maximum(pipeline, (loops + 1) * cycle + rest * busiest_N), pipeline)
 
 
-def _capacity_bounds(group: RankGroup) -> Floats:
-    """Bisect the step time between zero and one at which memory alone decides."""
-    slowest_N = np.where(np.isfinite(group.seconds), group.seconds, 0.0).max(axis=(1, 2))
-    high_NR = np.full((len(group), group.pp), group.sizes[-1])
-    lower = np.zeros(len(group))
-    rounds = 2 * (group.microbatches + group.pp)
-    upper = rounds * (slowest_N + _cycle(group, np.zeros(len(group)))) + group.tail(high_NR)
+def _capacity_bounds(group: RankGroup, cut_off: float) -> Floats:
+    """Bisect the step time between the quick bound and the cut-off, or one at which memory alone decides."""
+    quick = quick_bounds(group)
+    lower = np.where(np.isfinite(quick), quick, 0.0)
+    upper = np.full(len(group), cut_off)
+    if np.isinf(cut_off):
+        slowest_N = np.where(np.isfinite(group.seconds), group.seconds, 0.0).max(axis=(1, 2))
+        rounds = 2 * (group.microbatches + group.pp)
+        high_NR = np.full((len(group), group.pp), group.sizes[-1])
+        upper = rounds * (slowest_N + _cycle(group, np.zeros(len(group)))) + group.tail(high_NR)
 
     def enough(step_N: Floats) -> Bools:
         _, most_NR = rank_sizes(group, step_N)
         found: Bools = most_NR.all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
         return found
 
-    possible = enough(upper)
-    for _ in range(BISECTIONS):
+    possible = np.isfinite(quick) & enough(upper)
+    while (upper - lower > PRECISION * lower)[possible].any():
         middle = (lower + upper) / 2
         reached = enough(middle)
         upper, lower = np.where(reached, middle, upper), np.where(reached, lower, middle)
-    return np.where(possible, lower, np.inf)
+    return np.where(possible, lower, np.maximum(quick, cut_off))
 
 
 def _rank_limits(group: RankGroup, least_NR: Ints, pipeline_N: Floats, work_N: Floats) -> Floats:

@@ -6,28 +6,32 @@ One search walks through these and those of one kind of GPU (`planner.candidates
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import permutations
 from math import factorial
 
 import numpy as np
 
-from cost_models.costs import add_up, stage_costs
+from cost_models.costs import stage_costs
 from cost_models.errors import InfeasibleError
-from cost_models.pools.terms import PoolTerms, pool_terms, rank_terms, ranks_in
+from cost_models.pools.terms import PoolTerms, pool_terms, rank_costs, ranks_in
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.columns import Ints, LayoutColumns
 from cost_models.specs.layout import SCHEDULES, Layout
 from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.stage_costs import StageCosts
 from planner.candidates import Tally
-from planner.placement import Bools, Floats, Leaf
+from planner.placement import PLAIN, Bools, Floats, Leaf
 from planner.pools import bounds
 from planner.pools.group import RankGroup
+from planner.pools.ideal import ideal_bounds
 from planner.pools.infeasible import closest_first, least_share, nothing_fits
 from planner.pools.legality import fills_pools
-from planner.search_space import Restrictions, enumerate_layouts
+from planner.search_space import Restrictions, legal_space
+
+OPENED_TOGETHER = 2048
+"""Rows that get a quick bound in one go."""
 
 
 @dataclass(kw_only=True)
@@ -48,9 +52,18 @@ class MixedSpace:
     """(K, N) pipeline ranks in each pool."""
     policies: tuple[Recompute, ...]
     max_memory: float | None
-    groups: list[Ints]
-    """Rows that share schedule, pp and order."""
-    _is_open: bool = False
+    key: Ints
+    """(N,) equal for rows that share schedule, pp and order."""
+    ideal: Floats
+    """(N,) a first bound."""
+
+    def __post_init__(self) -> None:
+        self._closed = np.argsort(self.ideal, kind="stable")
+        """Rows that are not written out, least bound first."""
+        self._rows = np.empty(0, dtype=np.int64)
+        """Those that are, in the order of opening, by which the search speaks of them."""
+        self._cut_off = math.inf
+        """The time to beat when rows were last opened."""
 
     @property
     def allowed(self) -> Bools:
@@ -64,10 +77,10 @@ class MixedSpace:
 
     def rank_costs(self, rows: Ints) -> StageCosts:
         """Costs of rows of one group: a row for each of their ranks."""
-        times, memories, limit = rank_terms(self.terms, self.base[rows], self.pool_of_rank(int(rows[0])))
-        if self.max_memory is not None:
-            limit = np.minimum(limit, self.max_memory)
-        return add_up(times, memories, limit)
+        costs = rank_costs(self.terms, self.base[rows], self.pool_of_rank(int(rows[0])))
+        if self.max_memory is None:
+            return costs
+        return replace(costs, memory_limit=np.minimum(costs.memory_limit, self.max_memory))
 
     def group(self, rows: Ints) -> RankGroup:
         """Rows of one group, for the bounds."""
@@ -85,32 +98,45 @@ class MixedSpace:
         return len(self.columns)
 
     def least_closed(self) -> float:
-        """All rows are written out at once; before that nothing is known of them."""
-        return math.inf if self._is_open else 0.0
+        """The first bound of the rows that are not open."""
+        return float(self.ideal[self._closed[0]]) if len(self._closed) else math.inf
 
     def open(self, below: float) -> Floats:
-        """Bounds of all rows, which cost microseconds each."""
-        self._is_open = True
-        bound = np.empty(len(self))
-        for rows in self.groups:
-            bound[rows] = bounds.quick_bounds(self.group(rows))
-        return bound
+        """Some thousands of rows, least bound first."""
+        self._cut_off = below
+        some = self._closed[:OPENED_TOGETHER]
+        some = some[self.ideal[some] < below]
+        self._closed = self._closed[len(some) :]
+        self._rows = np.concatenate([self._rows, some])
+        return np.maximum(self._by_group(some, bounds.quick_bounds), self.ideal[some])
 
     def tally(self, below: float) -> Tally:
-        """Nothing stays closed."""
-        return Tally(0, 0, 0 if self._is_open else len(self))
+        """Rows that are not open."""
+        left = self.ideal[self._closed]
+        undecided, infeasible = int((left < below).sum()), int(np.isinf(left).sum())
+        return Tally(infeasible, len(left) - undecided - infeasible, undecided)
 
     def capacity_bounds(self, rows: Ints) -> Floats:
-        """(N,) finer bounds."""
-        bound = np.empty(len(rows))
-        for group in self.groups:
-            mine = np.flatnonzero(np.isin(rows, group, assume_unique=True))
-            if len(mine):
-                bound[mine] = bounds.capacity_bounds(self.group(rows[mine]))
-        return bound
+        """(N,) finer bounds, or the time to beat where that is enough."""
+        return self._by_group(self._rows[rows], lambda group: bounds.capacity_bounds(group, self._cut_off))
+
+    def _by_group(self, rows: Ints, bound: Callable[[RankGroup], Floats]) -> Floats:
+        found = np.empty(len(rows))
+        order = np.argsort(self.key[rows], kind="stable")
+        starts = np.flatnonzero(np.diff(self.key[rows][order], prepend=-1))
+        for some in np.split(order, starts[1:]) if len(rows) else ():
+            found[some] = bound(self.group(rows[some]))
+        return found
 
     def leaf(self, row: int) -> Leaf:
-        """One layout in one order, to be placed."""
+        """One open layout in one order, to be placed."""
+        return self._leaf(int(self._rows[row]))
+
+    def layout(self, row: int) -> Layout:
+        """The same, not placed."""
+        return self._layout(int(self._rows[row]))
+
+    def _leaf(self, row: int) -> Leaf:
         return Leaf(
             costs=self.rank_costs(np.array([row])),
             pp=int(self.columns.pp[row]),
@@ -121,8 +147,7 @@ class MixedSpace:
             allowed=self.allowed,
         )
 
-    def layout(self, row: int) -> Layout:
-        """A row, not placed."""
+    def _layout(self, row: int) -> Layout:
         names = self.question.names
         pools = tuple(names[k] for k in self.pool_of_rank(row).tolist())
         return self.columns.layout(row).model_copy(update={"pools": pools})
@@ -131,17 +156,16 @@ class MixedSpace:
         """What the search covers."""
         sizes = " + ".join(f"{p.cluster.num_gpus} x {p.cluster.gpu.name}" for p in self.question.pools)
         return (
-            "all legal tp x pp x dp x mbs x ZeRO x sequence parallelism x schedule (1f1b, gpipe) on"
-            f" {sizes}, every pipeline rank in one pool, the pools in every order;"
+            "all legal tp x pp x cp x dp x ep x etp x mbs x ZeRO x shard groups x sequence parallelism x schedule"
+            f" (1f1b, gpipe) on {sizes}, every pipeline rank in one pool, the pools in every order;"
             f" recompute {' / '.join(self.policies)}; every number of blocks and every policy on each stage"
         )
 
     def nothing_fits(self) -> InfeasibleError:
         """The error to raise when no placement of any layout fits, with the layout that comes closest."""
-        share_N = np.empty(len(self.columns))
-        for rows in self.groups:
-            share_N[rows] = least_share(self.group(rows))
-        return nothing_fits(self.question, closest_first(share_N), self.leaf, self.layout, self.max_memory)
+        share_N = self._by_group(np.arange(len(self)), least_share)
+        rows = closest_first(share_N)
+        return nothing_fits(self.question, rows, self._leaf, self._layout, self.max_memory)
 
 
 def price_pools(question: MixedQuestion, limits: Restrictions) -> MixedSpace:
@@ -161,38 +185,50 @@ def price_pools(question: MixedQuestion, limits: Restrictions) -> MixedSpace:
     base = np.tile(np.arange(len(columns)), len(orders))
     order = np.repeat(np.arange(len(orders)), len(columns))
     every = columns.rows(base)
+    terms, ranks = pool_terms(question, columns), ranks_in(question, columns)
+    allowed = np.array([policy in policies for policy in RECOMPUTE_POLICIES])
+    ideal = ideal_bounds(
+        terms,
+        columns,
+        ranks,
+        global_batch=question.training.global_batch,
+        num_layers=question.model.num_layers,
+        allowed=allowed,
+        max_memory=limits.max_memory,
+    )
     return MixedSpace(
         question=question,
         columns=every,
-        terms=pool_terms(question, columns),
+        terms=terms,
         base=base,
         order=order,
         orders=orders,
-        ranks=ranks_in(question, every),
+        ranks=ranks[:, base],
         policies=policies,
         max_memory=limits.max_memory,
-        groups=_groups(np.stack([every.schedule, every.pp, order], axis=1)),
+        key=np.unique(np.stack([every.schedule, every.pp, order], axis=1), axis=0, return_inverse=True)[
+            1
+        ].reshape(-1),
+        ideal=ideal[base],
     )
 
 
 def count_layouts(question: Question, limits: Restrictions) -> int:
     """How many layouts the search covers, each order of several pools one of its own."""
     if not isinstance(question, MixedQuestion):
-        return len(enumerate_layouts(question, limits))
+        return len(legal_space(question, limits))
     return len(_layouts(question, limits)) * factorial(len(question.pools))
 
 
 def _layouts(question: MixedQuestion, limits: Restrictions) -> LayoutColumns:
-    columns = enumerate_layouts(question, limits)
-    return columns.rows(np.flatnonzero(fills_pools(question, columns)))
-
-
-def _groups(keys: Ints) -> list[Ints]:
-    """Rows with the same keys."""
-    _, index = np.unique(keys, axis=0, return_inverse=True)
-    order = np.argsort(index.reshape(-1), kind="stable")
-    starts = np.flatnonzero(np.diff(index.reshape(-1)[order], prepend=-1))
-    return np.split(order, starts[1:])
+    """Those with one stage a rank whose ranks fill the pools."""
+    plain = {SCHEDULES.index(name) for name in PLAIN}
+    only = limits.only | {
+        "schedule": frozenset(limits.only.get("schedule", plain)) & plain,
+        "vpp": frozenset(limits.only.get("vpp", {1})) & {1},
+    }
+    space = legal_space(question, replace(limits, only=only))
+    return space.rows_of(np.flatnonzero(fills_pools(question, space.cores)))
 
 
 def orders_of(question: MixedQuestion, layout: Layout) -> Iterator[Layout]:
@@ -212,4 +248,4 @@ def layout_costs(question: Question, layout: Layout) -> StageCosts:
     if not isinstance(question, MixedQuestion):
         return stage_costs(question, columns)
     pool_R = np.array([question.names.index(name) for name in layout.pools])
-    return add_up(*rank_terms(pool_terms(question, columns), np.zeros(1, dtype=np.int64), pool_R))
+    return rank_costs(pool_terms(question, columns), np.zeros(1, dtype=np.int64), pool_R)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pools import mixed_leaf, mixed_question, pool
+from several_pools import mixed_leaf, mixed_question, pool
 from synthetic import exhaustive_best
 
 from cost_models.asking import ask
@@ -16,7 +17,6 @@ from cost_models.errors import InfeasibleError, InputError
 from cost_models.estimating import estimate
 from cost_models.question import MixedQuestion
 from cost_models.specs import catalog
-from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import SCHEDULES, Layout, parse_layout
 from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
@@ -80,28 +80,24 @@ def test_the_bounds_are_worth_having() -> None:
     assert np.isinf(bound[~feasible]).mean() > 0.5
 
 
-def legal_layouts(question: MixedQuestion) -> list[Layout]:
-    """Every layout, in every order of the pools, that breaks no rule; found one by one."""
+def legal_layouts(question: MixedQuestion, zeros: tuple[int, ...], sps: tuple[bool, ...]) -> list[Layout]:
+    """Every layout of some switches, in every order of the pools, that breaks no rule; found one by one."""
     gpus, batch = question.mixed.num_gpus, question.training.global_batch
     found = []
     for tp in (1, 2, 4):
         for pp in range(2, question.model.num_layers + 1):
             if gpus % (tp * pp) or any(p.cluster.num_gpus % (gpus // pp) for p in question.pools):
                 continue
-            for mbs in (size for size in range(1, batch + 1) if batch % size == 0):
-                for zero in range(4):
-                    for sp in (False, True):
-                        for schedule in ("1f1b", "gpipe"):
-                            layout = Layout(
-                                tp=tp,
-                                pp=pp,
-                                dp=gpus // (tp * pp),
-                                mbs=mbs,
-                                zero=zero,
-                                sp=sp,
-                                schedule=schedule,
-                            )
-                            found += [one for one in orders_of(question, layout) if not check(question, one)]
+            dp = gpus // (tp * pp)
+            sizes = [size for size in range(1, batch + 1) if batch % size == 0]
+            shards = [shard for shard in range(2, dp + 1) if dp % shard == 0] or [1]
+            for mbs, zero, sp, schedule, shard in product(sizes, zeros, sps, ("1f1b", "gpipe"), shards):
+                if zero == 0 and shard < dp:
+                    continue
+                layout = Layout(
+                    tp=tp, pp=pp, dp=dp, mbs=mbs, zero=zero, sp=sp, schedule=schedule, shard=shard
+                )
+                found += [one for one in orders_of(question, layout) if not check(question, one)]
     return found
 
 
@@ -134,6 +130,8 @@ POOLS = [(2, 2), (1, 1), (1, 2), (2, 4), (1, 1, 1)]
     st.sampled_from([4, 8]),
     st.sampled_from([("none",), ("none", "full"), ("selective", "full"), ("none", "selective", "full")]),
     st.sampled_from(["megatron-core", "megatron-2021", "fsdp"]),
+    st.sampled_from([(0,), (0, 1), (0, 3), (1, 2)]),
+    st.sampled_from([(False,), (True, False)]),
 )
 @settings(max_examples=50, deadline=None, derandomize=True)
 def test_search_is_brute_force(
@@ -144,21 +142,25 @@ def test_search_is_brute_force(
     batch: int,
     recompute: tuple[str, ...],
     stack: str,
+    zeros: tuple[int, ...],
+    sps: tuple[bool, ...],
 ) -> None:
     pools = [pool(f"p{k}", gpus=gpus, speed=speeds[k], memory=memories[k]) for k, gpus in enumerate(sizes)]
     question = mixed_question(*pools, layers=layers, stack=stack, global_batch=batch, recompute=recompute)
-    layouts = legal_layouts(question)
+    layouts = legal_layouts(question, zeros, sps)
+    fixed = ["cp=1", *(f"zero={zero}" for zero in zeros), *(f"sp={int(sp)}" for sp in sps)]
+    within = parse_restrictions(fixed)
     if not layouts:
         with pytest.raises(InfeasibleError, match="is legal"):
-            search(question)
+            search(question, restrictions=within)
         return
     best = sorted(exhaustive_best(leaf_of(question, layout)) for layout in layouts)
     exact = [seconds for seconds in best if math.isfinite(seconds)]
     if not exact:
         with pytest.raises(InfeasibleError, match=r"fits the .* closest"):
-            search(question)
+            search(question, restrictions=within)
         return
-    result = search(question, top=3)
+    result = search(question, top=3, restrictions=within)
     assert seconds_of(result) == pytest.approx(exact[:3], rel=10 * TOLERANCE)
     proof = result.certificate
     assert (proof.gap, proof.undecided, proof.layouts) == (0, 0, len(layouts))
@@ -178,7 +180,7 @@ def test_two_equal_pools_are_one_cluster(stack: str, memory: str) -> None:
     halves = [pool(name, nodes=2, memory=memory) for name in ("left", "right")]
     mixed = mixed_question(*halves, layers=8, stack=stack, global_batch=16)
     whole = ask(mixed.model, one, mixed.training, stack=stack)
-    plain = parse_restrictions(["vpp=1"], ["pp=1"])
+    plain = parse_restrictions(["cp=1", "schedule=1f1b", "schedule=gpipe", "order=tp-cp-dp-pp"], ["pp=1"])
     alone = search(whole, restrictions=plain)
     together = search(mixed, top=2 * len(alone.estimates))
     assert seconds_of(together)[::2] == pytest.approx(seconds_of(alone), rel=10 * TOLERANCE)
@@ -226,7 +228,7 @@ def test_blocks_lie_in_proportion_to_speed() -> None:
 def test_every_order_of_the_pools_is_covered() -> None:
     question = mixed_question(*(pool(name, gpus=1) for name in "abc"), recompute=("none",))
     space = price_pools(question, Restrictions())
-    orders = {space.layout(row).pools for row in range(len(space.columns))}
+    orders = {space.layout(row).pools for row in range(len(space.open(math.inf)))}
     assert len(orders) == 6
     assert "every order" in space.in_words()
     assert set(space.columns.schedule.tolist()) == {SCHEDULES.index("1f1b"), SCHEDULES.index("gpipe")}
@@ -251,8 +253,9 @@ def test_interrupted_it_returns_the_best_so_far() -> None:
     question = mixed_question(pool("a", memory="200 MiB"), pool("b", speed=1.7, memory="200 MiB"))
     exact = search(question, top=1).best.step_seconds
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+    def interrupt(decided: int, layouts: int, best: float, bound: float) -> None:
+        if math.isfinite(best):
+            raise KeyboardInterrupt
 
     result = search(question, top=3, on_progress=interrupt, keep_on_interrupt=True)
     assert (
@@ -308,6 +311,6 @@ def test_why_not_speaks_of_the_pools_own_memory() -> None:
 def test_the_columns_of_a_mixed_space_are_layouts() -> None:
     question = mixed_question(pool("a"), pool("b"))
     space = price_pools(question, Restrictions())
-    columns = LayoutColumns.of([space.layout(row) for row in range(len(space.columns))])
-    assert (columns.pp == space.columns.pp).all()
-    assert all(not check(question, space.layout(row)) for row in range(len(space.columns)))
+    layouts = [space.layout(row) for row in range(len(space.open(math.inf)))]
+    assert len({str(layout) for layout in layouts}) == len(layouts) == len(space)
+    assert all(not check(question, layout) for layout in layouts)
