@@ -11,7 +11,9 @@ import math
 from dataclasses import dataclass, replace
 
 from cost_models.errors import InfeasibleError
+from cost_models.memory.device import memory_limit
 from cost_models.question import Question
+from cost_models.specs.columns import LayoutColumns
 from cost_models.units import format_bytes
 from planner.budget import Budget
 from planner.objectives import Objective
@@ -65,7 +67,15 @@ def least_memory(
         if found is not None:
             best, peak = found, min(limit, *(one.peak_bytes for one in found.estimates))
     last = budget.search(question, replace(restrictions, max_memory=peak * (1 + TOLERANCE)), top=top)
-    return LeastMemory(last or best, floor)
+    return LeastMemory(_within_own_limit(question, restrictions, last or best), floor)
+
+
+def _within_own_limit(question: Question, restrictions: Restrictions, result: SearchResult) -> SearchResult:
+    """The plans with the limit they were asked to keep, instead of the last one they were found under."""
+    asked = math.inf if restrictions.max_memory is None else restrictions.max_memory
+    limits = memory_limit(question, LayoutColumns.of([one.layout for one in result.estimates])).tolist()
+    pairs = zip(result.estimates, limits, strict=True)
+    return replace(result, estimates=tuple(replace(one, memory_limit=min(own, asked)) for one, own in pairs))
 
 
 def _under(

@@ -52,24 +52,24 @@ class Objective:
         """Whether steps of that length end in time."""
         return self.deadline is None or training_seconds(question, step_seconds) <= self.deadline
 
-    def require_complete(self, question: Question) -> None:
-        """Nothing where all that the objective needs was given.
+    def require_complete(self, question: Question, *, alone: bool = True) -> None:
+        """Nothing where all that the objective needs was given; as one of two of a frontier it needs no deadline.
 
         Raises:
             InputError: tokens, a price or a deadline is missing, or none of them means anything.
         """
-        needs_tokens = self.name in ("gpu-hours", "cost", "gpus") or self.deadline is not None
+        needs_tokens = self.name in ("gpu-hours", "cost") or self.deadline is not None
         problems = []
         if needs_tokens and question.training.tokens is None:
             why = (
                 f"`{self.name}` is that of a whole training run"
-                if self.name != "gpus"
+                if self.deadline is None
                 else "to meet a deadline with"
             )
             problems.append(Problem("--tokens", f"missing: {why}"))
         if self.name == "cost" and self.price is None:
             problems.append(Problem("--price", "missing: what a GPU costs an hour"))
-        if self.name == "gpus" and self.deadline is None:
+        if alone and self.name == "gpus" and self.deadline is None:
             problems.append(Problem("--deadline", "missing: the fewest GPUs for what?"))
         if self.price is not None and self.name != "cost":
             problems.append(Problem("--price", f"means nothing to `--objective {self.name}`"))

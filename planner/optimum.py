@@ -18,12 +18,14 @@ from cost_models.workload.flops import model_flops
 from planner.budget import Budget
 from planner.least_memory import least_memory
 from planner.objectives import Objective, training_seconds
-from planner.plan import Certificate
+from planner.plan import Certificate, Plan, PlanObjective
 from planner.search import SearchResult
 from planner.search_space import Restrictions
 from planner.sizes import resized
 
 DAY = 86400.0
+PROVEN = 2e-9
+"""A gap no larger is rounding: the least peak is known to a billionth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,39 @@ class Optimum:
     def gap(self) -> float:
         """Share of the value that could still be gained; 0 is proof."""
         return self.objective.measure.gap(self.value, self.bound)
+
+    def value_of(self, estimate: Estimate) -> float:
+        """Of one of the ranked plans, on its own number of GPUs."""
+        return self.objective.value(resized(self.question, estimate.layout.num_gpus), estimate)
+
+    @property
+    def plain(self) -> bool:
+        """The fastest step on the question's own GPUs was asked for."""
+        return self.objective == Objective() and not self.sizes
+
+    def written(self, gpus_per_node: int) -> PlanObjective | None:
+        """As a plan file holds it, for nodes of so many GPUs; None for the fastest step on the question's own GPUs."""
+        asked = self.objective
+        if self.plain:
+            return None
+        return PlanObjective(
+            name=asked.name,
+            price=asked.price,
+            deadline=None if asked.deadline is None else f"{asked.deadline!r} s",  # type: ignore[arg-type]
+            gpus=self.sizes,
+            gpus_per_node=gpus_per_node,
+            value=self.value,
+            bound=self.bound if self.gap < 1 else None,
+        )
+
+
+def asked_question(plan: Plan) -> Question:
+    """What a plan answers: its question, on whole nodes where the number of GPUs was part of the answer."""
+    question, objective = plan.question, plan.objective
+    if objective is None or not objective.gpus:
+        return question
+    nodes = plan.cluster.model_copy(update={"gpus_per_node": objective.gpus_per_node, "nodes": 1})
+    return replace(question, cluster=nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +179,10 @@ def _on_one_size(
     ranked = sorted(in_time, key=lambda e: (measure.loss(objective.value(question, e)), *_order(e)))
     loss = min(measure.loss(objective.value(question, _at_bound(result))) for result in found)
     certificate = _added([result.certificate for result in found])
+    if len(found) > 1:
+        best = ranked[0]
+        gap = measure.gap(objective.value(question, best), measure.loss(loss)) if everywhere else 1.0
+        certificate = certificate.model_copy(update={"gap": gap, "bound": best.step_seconds * (1 - gap)})
     return _Answer(
         question, tuple(ranked[:top]), certificate, measure.loss(loss) if everywhere else measure.open
     )
@@ -164,7 +203,7 @@ def _at_bound(result: SearchResult) -> Estimate:
 def too_late(question: Question, step_seconds: float) -> InfeasibleError:
     """Nothing meets the deadline; `step_seconds` is proven to be no more than the fastest takes."""
     days = training_seconds(question, step_seconds) / DAY
-    return InfeasibleError(f"{question.cluster.num_gpus:,} GPUs take at least {days:.1f} days")
+    return InfeasibleError(f"at least {days:.1f} days")
 
 
 def _added(certificates: Sequence[Certificate]) -> Certificate:
@@ -202,7 +241,7 @@ def _merged(
     searched = ", ".join(str(answer.question.cluster.num_gpus) for answer in answers)
     where = f"each of {searched} GPUs: " if len(answers) > 1 else ""
     changed: dict[str, object] = {"seconds": budget.spent, "space": where + added.space}
-    if objective.name not in ("memory", "gpus"):
+    if objective.name not in ("memory", "gpus") and len(answers) > 1:
         changed |= {"gap": gap, "bound": best.step_seconds * (1 - gap)}
     return Optimum(
         question=question,

@@ -77,7 +77,7 @@ def exact_frontier(
     if first.name == second.name:
         raise InputError(f"a frontier needs two objectives, not `{first.name}` twice")
     for objective in objectives:
-        objective.require_complete(question)
+        objective.require_complete(question, alone=False)
     limits, spending = restrictions or Restrictions(), budget or Budget()
     names = {first.name, second.name}
     found: list[Point] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +29,7 @@ def parse_sizes(text: str, question: Question) -> tuple[int, ...]:
     """Numbers of GPUs in rising order, from words between commas.
 
     `64` is itself, `64..1024` doubles from the first to the last, `64..1024:64` takes every 64th, and `64..1024x20`
-    takes 20 in even ratios, each moved to the nearest whole number of nodes on which some layout is legal.
+    takes 20 in even ratios, each moved to the whole number of nodes near it on which most layouts are legal.
 
     Raises:
         InputError: every word that cannot be read, and every size the cluster cannot have.
@@ -84,31 +85,37 @@ def _doublings(first: int, last: int) -> list[int]:
 
 
 def _in_even_ratios(question: Question, first: int, last: int, points: int) -> list[int]:
-    """Sizes near `first · (last / first)^(i / (points − 1))` that have a legal layout, each size once."""
+    """Sizes near `first · (last / first)^(i / (points − 1))`: of those nearest to each, the one with most layouts."""
     unit = question.cluster.gpus_per_node if first >= question.cluster.gpus_per_node else 1
     targets = np.geomspace(first, last, max(points, 2))[: max(points, 1)]
-    chosen: set[int] = set()
+    spread = (last / first) ** (0.5 / max(points - 1, 1))
+    chosen: list[int] = []
     for target in targets.tolist():
-        nearest = max(1, round(target / unit))
-        reach = max(1, int(nearest * (last / first) ** (0.5 / max(points - 1, 1))) - nearest)
-        around = sorted(range(max(1, nearest - reach), nearest + reach + 1), key=lambda n: abs(n - nearest))
-        sizes = (count * unit for count in around if first <= count * unit <= last)
-        found = next((size for size in sizes if size not in chosen and has_layout(question, size)), None)
-        if found is not None:
-            chosen.add(found)
-    return sorted(chosen)
+        low, high = math.ceil(target / spread / unit), math.floor(target * spread / unit)
+        around = range(max(low, 1), max(high, round(target / unit)) + 1)
+        sizes = [
+            count * unit for count in around if first <= count * unit <= last and count * unit not in chosen
+        ]
+        offers = {size: plain_layouts(question, size) for size in sizes}
+        best = max(sizes, key=lambda size: (offers[size], -abs(math.log(size / target))), default=0)
+        if best and offers[best]:
+            chosen.append(best)
+    return chosen
 
 
-def has_layout(question: Question, gpus: int) -> bool:
-    """Whether some plain pipeline (`mbs1`, no ZeRO) is legal on so many GPUs; more switches never make one legal."""
+def plain_layouts(question: Question, gpus: int) -> int:
+    """How many plain pipelines (`mbs1`, no ZeRO) are legal on so many GPUs; where none is, nothing is."""
     there = resized(question, gpus)
+    degrees = [
+        tp for tp in range(1, there.cluster.gpus_per_node + 1) if there.cluster.gpus_per_node % tp == 0
+    ]
     plain = [
         Layout(tp=tp, pp=pp, dp=gpus // (tp * pp))
-        for tp in range(1, there.cluster.gpus_per_node + 1)
+        for tp in degrees
         for pp in range(1, there.model.num_layers + 1)
         if gpus % (tp * pp) == 0 and there.training.global_batch % (gpus // (tp * pp)) == 0
     ]
-    return bool(plain) and bool(legal_rows(there, LayoutColumns.of(plain)).any())
+    return int(legal_rows(there, LayoutColumns.of(plain)).sum()) if plain else 0
 
 
 def possible(count: int, cluster: ClusterSpec) -> bool:
