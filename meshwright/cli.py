@@ -30,6 +30,7 @@ for _verb in (
     commands.estimate,
     commands.compare,
     commands.explain,
+    commands.verify,
     commands.plot,
     commands.run,
     commands.calibrate,

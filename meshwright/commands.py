@@ -11,6 +11,9 @@ import typer
 from meshwright import options as o
 from meshwright.output import Output
 
+VERIFY_SECONDS = 600.0
+"""A proof is done again from its beginning, so it may take as long as the user lets a search take, and more."""
+
 
 class PlotKind(StrEnum):
     """What can be drawn."""
@@ -183,6 +186,20 @@ def explain(
     from meshwright.verbs.explaining import explain
 
     explain(plan, why_not, output=Output(json=json, csv=csv, quiet=quiet))
+
+
+def verify(
+    plan: o.PlanFile,
+    time_limit: o.TimeLimit = VERIFY_SECONDS,
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Price a plan again and prove it again; say what is not true."""
+    from meshwright.verbs.verifying import verify
+
+    if not verify(plan, time_limit=time_limit, output=Output(json=json, csv=csv, quiet=quiet)):
+        raise typer.Exit(1)
 
 
 def plot(

@@ -9,7 +9,7 @@ from rich.table import Table
 from cost_models.estimate import Estimate, Trust
 from cost_models.question import Question
 from cost_models.units import format_bytes, format_count, format_seconds
-from meshwright.render.goals import value_text
+from meshwright.render.goals import proof_sentence, training_sentence, value_text
 from meshwright.render.tables import table
 from meshwright.render.words import count, part_label, percent, spaced, wrapped
 from planner.optimum import Optimum
@@ -82,6 +82,15 @@ def _swapped(cells: tuple[str, ...], cell: str) -> tuple[str, ...]:
     """The cells with another one in the place of tok/s/GPU."""
     place = HEADERS.index("tok/s/GPU")
     return (*cells[:place], cell, *cells[place + 1 :])
+
+
+def answer_sentence(optimum: Optimum) -> str:
+    """How long training takes, where the tokens are known, and the proof."""
+    if optimum.plain:
+        sentence = certificate_sentence(optimum.result.certificate, optimum.result.best.step_seconds)
+    else:
+        sentence = proof_sentence(optimum)
+    return "\n".join(text for text in (training_sentence(optimum), sentence) if text)
 
 
 def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:

@@ -10,8 +10,8 @@ from cost_models.units import parse_bytes
 from meshwright.output import Output, check_places
 from meshwright.progress import progress
 from meshwright.records import optimum_record, optimum_rows
-from meshwright.render.goals import left_out_text, proof_sentence, training_sentence
-from meshwright.render.plans import certificate_sentence, optimum_table, question_header
+from meshwright.render.goals import left_out_text
+from meshwright.render.plans import answer_sentence, optimum_table, question_header
 from meshwright.render.words import count, sentence_list
 from meshwright.together import Together
 from meshwright.verbs.asking import Asked
@@ -128,21 +128,12 @@ def _answer(
         "",
         optimum_table(optimum),
         "",
-        *_proof(optimum),
+        answer_sentence(optimum),
     )
     for warning in _warnings(optimum):
         output.note(warning)
     if out is not None:
         output.note(f"Wrote {out}. Next: meshwright explain {out}, meshwright run {out}")
-
-
-def _proof(optimum: Optimum) -> list[str]:
-    """Sentences below the table."""
-    if optimum.plain:
-        sentence = certificate_sentence(optimum.result.certificate, optimum.result.best.step_seconds)
-    else:
-        sentence = proof_sentence(optimum)
-    return [text for text in (training_sentence(optimum), sentence) if text]
 
 
 def _warnings(optimum: Optimum) -> list[str]:
