@@ -16,7 +16,7 @@ import numpy as np
 from cost_models.errors import InfeasibleError, InputError, RunError
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
-from cost_models.specs.layout import RECOMPUTE_POLICIES
+from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from cost_models.units import format_bytes, format_seconds
 from planner.balanced import balanced_prices, even_layers
 from planner.budget import Budget
