@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
 from command_line import ASKED, BIG, QUICK
+
+SMALL = ("gpt2-small", "dgx-a100-80gb", "--global-batch", "64", "--sequence", "1024", *QUICK)
 
 
 def test_plan_in_words(meshwright, tmp_path: Path) -> None:
@@ -110,3 +113,69 @@ def test_assumptions_about_a_hugging_face_config_are_said(meshwright, tmp_path: 
     assert assumed
     assert [f"assumed: {one}" for one in assumed] == answer.err.splitlines()
     assert meshwright(*words, "--quiet").err == ""
+
+
+def test_the_cheapest_of_several_sizes(meshwright, tmp_path: Path) -> None:
+    path, again = tmp_path / "plan.yaml", tmp_path / "again.yaml"
+    goal = ("--objective", "cost", "--tokens", "10B", "--price", "2.5", "--gpus", "4,8,16")
+    answer = meshwright("plan", *SMALL, *goal, "-o", str(path))
+    assert answer.code == 0
+    assert re.search(r"^# +GPUs +layout +step +MFU +cost +peak mem +bound by", answer.out, re.MULTILINE)
+    words = " ".join(answer.out.split())
+    assert "10 B tokens take 152 588 steps: " in words
+    assert " at 2.5 each" in words
+    assert "Proved least over 4, 8 and 16 GPUs: cost " in words
+    assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
+    assert meshwright("plan", "--replay", str(path), "-o", str(again)).code == 0
+    assert again.read_bytes() == path.read_bytes()
+    document = json.loads(meshwright("plan", *SMALL, *goal, "--json").out)["objective"]
+    assert (document["name"], document["unit"], document["gpus"]) == ("cost", "money", [4, 8, 16])
+    assert document["value"] == document["bound"]
+
+
+def test_fewest_gpus(meshwright) -> None:
+    goal = ("--objective", "gpus", "--gpus", "32", "--tokens", "10B", "--deadline", "12h")
+    answer = meshwright("plan", *SMALL, *goal)
+    assert answer.code == 0
+    words = " ".join(answer.out.split())
+    assert re.search(r"Proved least over 8, 16 and 32 GPUs( \(\d+: at least .* days\))?: GPUs \d+, ", words)
+    never = meshwright("plan", *SMALL, *goal[:-1], "1min")
+    assert never.code == 1
+    assert never.err.startswith("error: no plan of gpt2-small trains on 10 B tokens within ")
+    assert "\n  32 GPUs: at least " in never.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--objective", "cots"), "  --objective: `cots` is not one of `time`, `mfu`, `gpu-hours`, `cost`, "),
+        (
+            ("--objective", "cost"),
+            "  --tokens: missing: `cost` is that of a whole training run\n  --price: miss",
+        ),
+        (
+            ("--tokens", "many"),
+            "  --tokens: `many` is not a number; write it like `1.4T`, `300B` or `1.4e12`",
+        ),
+        (("--deadline", "soon"), "  --deadline: `soon` is not a duration; write it like `30d` or `36h`"),
+        (("--objective", "cost", "--price", "-1"), "  --price: must be above zero, not `-1`"),
+        (("--gpus", "8..x"), "  --gpus: `8..x` is not a number of GPUs"),
+        (("--objective", "gpus", "--deadline", "1d", "--tokens", "1B"), "  --gpus: missing: which numbers"),
+    ],
+)
+def test_what_an_objective_lacks(meshwright, words: tuple[str, ...], said: str) -> None:
+    answer = meshwright("plan", *SMALL, *words)
+    assert answer.code == 2
+    assert said in answer.err
+    assert answer.out == ""
+
+
+def test_a_cluster_of_a_file_ends_where_it_says(meshwright, tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(
+        "kind: cluster\nname: two-nodes\ngpu: a100-sxm-80gb\ngpus_per_node: 8\nnodes: 2\nlinks:\n"
+        "  intra_node: {kind: nvlink, bandwidth: 300 GB/s, latency: 3 us}\n"
+        "  inter_node: {kind: infiniband, bandwidth: 200 Gb/s, latency: 5 us}\n"
+    )
+    answer = meshwright("plan", SMALL[0], str(cluster), *SMALL[2:], "--gpus", "8..32")
+    assert answer.err.startswith("error: 32 GPUs are more than cluster `two-nodes` has, 16\n")
