@@ -22,8 +22,8 @@ from planner.frontier import pareto_frame
 from planner.optimum import Optimum
 from planner.pareto import POINTS, exact_frontier
 from planner.plan import Certificate, Plan, make_plan, save_plan
+from planner.restrictions import Restrictions
 from planner.search import SearchResult
-from planner.search_space import Restrictions
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,7 +18,7 @@ from meshwright.verbs.estimating import priced_layout
 from meshwright.verbs.goals import Goal, objective_of
 from meshwright.verbs.planning import restrictions_of
 from planner.budget import Budget
-from planner.optimum import optimise
+from planner.optimising import optimise
 from planner.plan import Plan, read_plan
 from planner.sizes import parse_sizes
 from planner.trainers import trainer_named

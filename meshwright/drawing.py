@@ -17,8 +17,8 @@ from planner.budget import Budget
 from planner.frontier import frontier_frame, pareto_frame
 from planner.objectives import Objective
 from planner.pareto import POINTS, exact_frontier
+from planner.restrictions import Restrictions
 from planner.scaling import KINDS, doublings, scaling_frame
-from planner.search_space import Restrictions
 
 if TYPE_CHECKING:
     import pandas as pd

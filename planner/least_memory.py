@@ -18,8 +18,8 @@ from cost_models.units import format_bytes
 from planner.budget import Budget
 from planner.objectives import Objective
 from planner.placement import TOLERANCE
+from planner.restrictions import Restrictions
 from planner.search import SearchResult
-from planner.search_space import Restrictions
 
 CLOSE = 1e-3
 """Relative gap at which halving ends."""

@@ -23,6 +23,7 @@ OBJECTIVES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
 Unit = Literal["seconds", "share", "GPU-hours", "money", "bytes", "GPUs"]
 
 _HOUR = 3600.0
+DAY = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,9 +23,9 @@ from cost_models.units import format_bytes
 from planner.budget import Budget
 from planner.least_memory import below, least_memory
 from planner.objectives import Objective, ObjectiveName
-from planner.optimum import paddings
+from planner.optimising import paddings
 from planner.placement import TOLERANCE
-from planner.search_space import Restrictions
+from planner.restrictions import Restrictions
 from planner.sizes import resized
 
 POINTS = 16

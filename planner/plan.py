@@ -19,7 +19,7 @@ from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.question import Question
 from cost_models.specs.base import GpuCount, Spec
-from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.documents import Document
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.layout import Layout, parse_layout
@@ -128,6 +128,8 @@ class PlanObjective(Spec):
     """In which the training job's tokens have to be trained on."""
     gpus: tuple[GpuCount, ...] = ()
     """Numbers of GPUs there were to choose from; the cluster has the chosen one. Empty: no choice."""
+    precisions: tuple[Precision, ...] = ()
+    """Types of matrix products there were to choose from; the training job has the chosen one. Empty: no choice."""
     gpus_per_node: GpuCount
     """Of a whole node, which the chosen number of GPUs may only be part of."""
     value: float

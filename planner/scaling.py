@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from cost_models.errors import InfeasibleError
 from cost_models.question import Question
 from planner.budget import Budget
+from planner.restrictions import Restrictions
 from planner.search import SearchResult
-from planner.search_space import Restrictions
 from planner.sizes import possible, require_possible, resized
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from planner.balanced import balanced_prices, even_layers
 from planner.budget import Budget
 from planner.explain import within
 from planner.objectives import Objective
-from planner.optimum import PROVEN, Optimum, asked_question, optimise
+from planner.optimising import optimise
+from planner.optimum import PROVEN, Optimum, asked_question
 from planner.plan import Certificate, Plan, PlanObjective, Prediction, layout_problems
 from planner.search_space import enumerate_layouts
 
@@ -204,12 +205,14 @@ def _searched(plan: Plan, certificate: Certificate, priced: Estimate, budget: Bu
     """The question asked again: nothing is better, and the certificate is the one that comes out."""
     written = plan.objective
     objective, sizes = (Objective(), ()) if written is None else (written.asked, written.gpus)
+    precisions = () if written is None else written.precisions
     question = asked_question(plan)
     try:
         optimum = optimise(
             question,
             objective,
             sizes=sizes,
+            precisions=precisions,
             top=certificate.top,
             restrictions=plan.restrictions.read,
             budget=budget,

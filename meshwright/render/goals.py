@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cost_models.units import format_bytes, format_count, format_seconds
 from meshwright.render.words import count, percent, sentence_list, spaced, wrapped
-from planner.objectives import Unit, gpu_hours, training_seconds
-from planner.optimum import DAY, PROVEN, Optimum
+from planner.objectives import DAY, Unit, gpu_hours, training_seconds
+from planner.optimum import PROVEN, Optimum
 
 _FEW = 6
 """Numbers of GPUs that are all named; of more only the ends."""

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.question import Question
+from cost_models.specs.cluster import Precision
 from cost_models.specs.loading import resolve_cluster
 from cost_models.units import parse_count, parse_seconds
 from meshwright.together import Together
-from meshwright.verbs.asking import Asked, question_of
+from meshwright.verbs.asking import Asked, questions_of
 from planner.objectives import OBJECTIVES, Objective
 from planner.sizes import SIZES_HINT, parse_sizes
 
@@ -32,6 +33,8 @@ class Aimed:
     objective: Objective
     sizes: tuple[int, ...]
     """Numbers of GPUs to choose from; empty: the question's own."""
+    precisions: tuple[Precision, ...] = ()
+    """Types of matrix products to choose from; empty: the question's own."""
     assumptions: tuple[str, ...] = ()
 
 
@@ -74,25 +77,28 @@ def aimed(asked: Asked, gpus: str | None, goal: Goal) -> Aimed:
     together = Together()
     aim = together.read(lambda: objective_of(goal))
     single = _single(gpus)
-    found = together.read(lambda: question_of(replace(asked, gpus=single)))
+    found = together.read(lambda: questions_of(replace(asked, gpus=single)))
     sizes: tuple[int, ...] | None = ()
     if found is not None and gpus is not None and single is None:
-        sizes = together.read(lambda: _sizes(asked, gpus, found[0]))
+        sizes = together.read(lambda: _sizes(asked, gpus, found[0][0]))
     if aim is not None and aim[0].name == "gpus" and found is not None and not sizes:
-        sizes = together.read(lambda: _up_to(asked, single, found[0]))
+        sizes = together.read(lambda: _up_to(asked, single, found[0][0]))
     together.require()
     assert found is not None
     assert aim is not None
     assert sizes is not None
-    question, assumptions = found
-    objective, tokens = aim
+    questions, assumptions = found
+    question, (objective, tokens) = questions[0], aim
+    precisions = tuple(one.training.precision for one in questions) if len(questions) > 1 else ()
     if tokens is not None:
         training = question.training.model_copy(update={"tokens": tokens})
         question = replace(question, training=training)
     objective.require_complete(question)
     if sizes:  # nodes are whole in the question, whatever part of one is chosen
         question = replace(question, cluster=resolve_cluster(asked.cluster))
-    return Aimed(question=question, objective=objective, sizes=sizes, assumptions=assumptions)
+    return Aimed(
+        question=question, objective=objective, sizes=sizes, precisions=precisions, assumptions=assumptions
+    )
 
 
 def _single(gpus: str | None) -> int | None:

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from cost_models.errors import InputError
-from cost_models.units import parse_bytes
+from cost_models.units import format_seconds, parse_bytes
 from meshwright.output import Output, check_places
 from meshwright.progress import progress
 from meshwright.records import optimum_record, optimum_rows
@@ -18,7 +18,8 @@ from meshwright.verbs.asking import Asked
 from meshwright.verbs.goals import Aimed, Goal, aimed
 from planner.budget import Budget
 from planner.objectives import Objective
-from planner.optimum import PROVEN, Optimum, asked_question, optimise
+from planner.optimising import optimise
+from planner.optimum import PROVEN, Optimum, asked_question
 from planner.plan import Plan, load_plan, make_plan, save_plan
 from planner.restrictions import Restrictions
 from planner.search_space import parse_restrictions
@@ -83,7 +84,12 @@ def asked_by(plan: Plan) -> Aimed:
     question, objective = asked_question(plan), plan.objective
     if objective is None:
         return Aimed(question=question, objective=Objective(), sizes=())
-    return Aimed(question=question, objective=objective.asked, sizes=objective.gpus)
+    return Aimed(
+        question=question,
+        objective=objective.asked,
+        sizes=objective.gpus,
+        precisions=objective.precisions,
+    )
 
 
 def nothing_else_asked(asked: Asked, limits: Limits, goal: Goal, gpus: str | None) -> None:
@@ -115,7 +121,13 @@ def _answer(
             time_limit=time_limit, on_progress=reporter.searching, say=reporter.doing, keep_on_interrupt=True
         )
         optimum = optimise(
-            aim.question, aim.objective, sizes=aim.sizes, top=top, restrictions=restrictions, budget=budget
+            aim.question,
+            aim.objective,
+            sizes=aim.sizes,
+            precisions=aim.precisions,
+            top=top,
+            restrictions=restrictions,
+            budget=budget,
         )
     best, certificate = optimum.result.best, optimum.result.certificate
     if out is not None:
@@ -130,6 +142,11 @@ def _answer(
         "",
         answer_sentence(optimum),
     )
+    for other, estimate in optimum.others:
+        output.note(
+            f"note: in {other.training.precision} the best is {estimate.layout.brief},"
+            f" {format_seconds(estimate.step_seconds)} a step"
+        )
     for warning in _warnings(optimum):
         output.note(warning)
     if out is not None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from command_line import ASKED, BIG, QUICK
 
+from planner.plan import load_plan
+
 SMALL = ("gpt2-small", "dgx-a100-80gb", "--global-batch", "64", "--sequence", "1024", *QUICK)
 
 
@@ -179,3 +181,16 @@ def test_a_cluster_of_a_file_ends_where_it_says(meshwright, tmp_path: Path) -> N
     )
     answer = meshwright("plan", SMALL[0], str(cluster), *SMALL[2:], "--gpus", "8..32")
     assert answer.err.startswith("error: 32 GPUs are more than cluster `two-nodes` has, 16\n")
+
+
+def test_a_choice_of_precisions_is_kept_in_the_plan(meshwright, tmp_path: Path) -> None:
+    path, again = tmp_path / "plan.yaml", tmp_path / "again.yaml"
+    answer = meshwright("plan", *ASKED, *QUICK, "--precision", "fp32,bf16", "-o", str(path))
+    assert answer.code == 0
+    assert answer.err.startswith("note: in fp32 the best is ")
+    assert "Proved optimal: " in answer.out
+    plan = load_plan(path)
+    assert (plan.training.precision, plan.objective.precisions) == ("bf16", ("fp32", "bf16"))
+    assert meshwright("plan", "--replay", str(path), *QUICK, "-o", str(again)).code == 0
+    assert again.read_bytes() == path.read_bytes()
+    assert meshwright("verify", str(path)).code == 0

@@ -14,7 +14,8 @@ from cost_models.question import Question
 from planner import budget as budgets
 from planner.budget import Budget
 from planner.objectives import Objective, gpu_hours, training_seconds, training_steps
-from planner.optimum import asked_question, optimise
+from planner.optimising import optimise
+from planner.optimum import asked_question
 from planner.plan import load_plan, make_plan, save_plan
 from planner.search import search
 from planner.search_space import parse_restrictions

@@ -11,7 +11,7 @@ from cost_models.errors import InputError
 from planner.budget import Budget
 from planner.frontier import frontier_frame, pareto_frame
 from planner.objectives import Objective
-from planner.optimum import optimise
+from planner.optimising import optimise
 from planner.pareto import exact_frontier
 from planner.search import search
 from planner.sizes import resized

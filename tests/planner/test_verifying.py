@@ -11,7 +11,7 @@ from cost_models.estimating import estimate
 from cost_models.specs.layout import parse_layout
 from planner.budget import Budget
 from planner.objectives import Objective
-from planner.optimum import optimise
+from planner.optimising import optimise
 from planner.plan import Plan, make_plan
 from planner.search import place, search
 from planner.search_space import parse_restrictions
