@@ -56,8 +56,8 @@ HAD: dict[str, tuple[tuple[str, ...], tuple[str, ...], str | None]] = {
     "megascale": ((), (), "megatron"),
     "dgxc": ((), (), "megatron"),
 }
-"""What to fix and forbid, and whose rules: Megatron of 2021 knew neither sharded optimizers nor sequence parallelism nor
-selective recomputation (Korthikanti et al. 2022)."""
+"""What to fix and forbid, and whose rules: Megatron of 2021 knew neither sharded optimizers nor sequence parallelism
+nor selective recomputation (Korthikanti et al. 2022)."""
 
 
 @dataclass(frozen=True)

@@ -235,6 +235,25 @@ def test_misspelt_verb(meshwright) -> None:
     assert "No such command 'paln'. Did you mean 'plan'?" in answer.err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("plan", *ASKED, "--stak", "nemo"), "no such option"),
+        (("plan", *ASKED, "--top", "many"), "invalid value for '--top'"),
+        (("paln",), "no such command"),
+    ],
+)
+def test_flags_that_cannot_be_read_are_a_json_document_too(
+    meshwright, words: tuple[str, ...], said: str
+) -> None:
+    answer = meshwright(*words, "--json")
+    assert answer.code == 2
+    error = json.loads(answer.out)["error"]
+    assert said in error["headline"].lower()
+    assert answer.err.startswith(f"error: {error['headline']}")
+    assert "Usage: " in meshwright(*words).err
+
+
 def test_debug_shows_the_traceback() -> None:
     with pytest.raises(ValueError, match="unknown model"):
         main(["plan", "gpt3-175c", *BIG[1:], "--debug"])
