@@ -8,11 +8,12 @@ from dataclasses import replace
 
 from cost_models.calibration.measured_cluster import measured_cluster
 from cost_models.errors import InputError
-from cost_models.question import Question
+from cost_models.question import MixedQuestion, Question, mixed_question
 from cost_models.specs import catalog
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.local import LOCAL
+from cost_models.specs.pools import MixedCluster
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
@@ -25,7 +26,7 @@ OWN_STACK = "meshwright"
 
 def ask(
     model: TransformerSpec,
-    cluster: ClusterSpec,
+    cluster: ClusterSpec | MixedCluster,
     training: TrainingSpec,
     *,
     stack: str | StackSpec | None = None,
@@ -35,12 +36,15 @@ def ask(
 
     The profile is the one given, the cluster's own, or the catalogue's nearest (`nearest_profile`). Where it measured
     peak, bandwidth or links of a machine without a datasheet, they take the place of the cluster's: its other constants
-    are shares of them.
+    are shares of them. A cluster of several pools gives a `MixedQuestion`: all pools have the stack of the first, and
+    a profile that is given counts for the pools whose GPU it is of.
 
     Raises:
         UnknownNameError: no such stack or profile.
         InputError: a profile of another GPU.
     """
+    if isinstance(cluster, MixedCluster):
+        return _ask_all(model, cluster, training, stack, profile)
     here = cluster.gpu.kind == "cpu" or cluster.name == LOCAL
     chosen = (
         stack
@@ -74,17 +78,39 @@ def questions_by_precision(question: Question, precisions: Sequence[Precision]) 
     Raises:
         InputError: the GPU has no matrix rate in one of them.
     """
-    gpu = question.cluster.gpu
-    missing = [precision for precision in precisions if precision not in gpu.peak]
-    if missing:
-        raise InputError(
-            f"`{gpu.name}` has no {' or '.join(missing)} matrix rate",
-            hint=f"it has {', '.join(f'`{name}`' for name in gpu.peak)}",
-        )
+    for pool in question.pools if isinstance(question, MixedQuestion) else (question,):
+        gpu = pool.cluster.gpu
+        missing = [precision for precision in precisions if precision not in gpu.peak]
+        if missing:
+            raise InputError(
+                f"`{gpu.name}` has no {' or '.join(missing)} matrix rate",
+                hint=f"it has {', '.join(f'`{name}`' for name in gpu.peak)}",
+            )
     return tuple(
         replace(question, training=question.training.model_copy(update={"precision": precision}))
         for precision in precisions
     )
+
+
+def _ask_all(
+    model: TransformerSpec,
+    mixed: MixedCluster,
+    training: TrainingSpec,
+    stack: str | StackSpec | None,
+    profile: str | HardwareProfile | None,
+) -> MixedQuestion:
+    given = catalog.load_profile(profile) if isinstance(profile, str) else profile
+    suits = [given is not None and (given.tier == "datasheet" or _is_of(given, p.gpu)) for p in mixed.pools]
+    if given is not None and not any(suits):
+        raise InputError(
+            f"profile `{given.name}` was made for `{given.gpu}`; no pool of `{mixed.name}` has it",
+            hint="leave out --profile for the catalogue's nearest",
+        )
+    pools: list[Question] = []
+    for pool, suited in zip(mixed.pools, suits, strict=True):
+        chosen = pools[0].stack if pools else stack
+        pools.append(ask(model, pool, training, stack=chosen, profile=given if suited else None))
+    return mixed_question(mixed, tuple(pools))
 
 
 def _is_of(profile: HardwareProfile, gpu: GpuSpec) -> bool:

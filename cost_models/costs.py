@@ -11,7 +11,7 @@ from cost_models import memory_terms as memory
 from cost_models import time_terms as time
 from cost_models.memory.device import memory_limit
 from cost_models.memory_terms import MemoryTerms, memory_terms
-from cost_models.question import Question
+from cost_models.question import MixedQuestion, Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.stage_costs import StageCosts
 from cost_models.time_terms import TimeTerms, time_terms
@@ -23,6 +23,9 @@ def stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     Raises:
         InputError: the GPU has no rate for the training precision.
     """
+    assert not isinstance(question, MixedQuestion), (
+        "ranks in several pools have no one price: see `pools.terms`"
+    )
     limit = memory_limit(question, columns)
     return add_up(time_terms(question, columns), memory_terms(question, columns), limit)
 

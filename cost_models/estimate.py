@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from cost_models.breakdown import Breakdown
@@ -63,7 +64,7 @@ class Estimate:
     rank_memory: tuple[Breakdown, ...]
     """For each pipeline rank: weights, gradients, optimizer, activations, working, buffers, reserved."""
     memory_limit: float
-    """Bytes of one device that a plan may fill."""
+    """Bytes of one device that a plan may fill; with several pools, of a device of the fullest rank."""
     mfu: float
     """Model FLOPs of the step / (step time × peak × GPUs); recompute does not count."""
     hfu: float
@@ -73,16 +74,24 @@ class Estimate:
     bound_by: str
     """The largest part that is not compute, or `compute`."""
     trust: Trust
+    rank_limits: tuple[float, ...] = ()
+    """With several pools: what a device of each pipeline rank may fill. Empty: `memory_limit` everywhere."""
 
     @property
     def peak_bytes(self) -> float:
         """Peak of the fullest rank."""
-        return max(rank.total for rank in self.rank_memory)
+        return self.rank_memory[self.fullest_rank].total
 
     @property
     def fullest_rank(self) -> int:
-        """Pipeline rank with the highest peak."""
-        return max(range(len(self.rank_memory)), key=lambda rank: self.rank_memory[rank].total)
+        """Pipeline rank with the highest peak; with several pools, as a share of what its device may fill."""
+        return _fullest(self.rank_memory, self.rank_limits)
+
+    def within(self, limit: float) -> Estimate:
+        """The same where a plan may fill no more than `limit` bytes of any device."""
+        limits = tuple(min(own, limit) for own in self.rank_limits)
+        own = limits[_fullest(self.rank_memory, limits)] if limits else self.memory_limit
+        return replace(self, memory_limit=min(own, limit), rank_limits=limits)
 
     @property
     def verdict(self) -> Verdict:
@@ -96,3 +105,12 @@ class Estimate:
     def fits(self) -> bool:
         """Every rank stays within the limit."""
         return self.peak_bytes <= self.memory_limit
+
+
+def _fullest(rank_memory: Sequence[Breakdown], limits: Sequence[float]) -> int:
+    """The rank whose peak is the largest share of its limit; without limits, the largest."""
+
+    def fullness(rank: int) -> float:
+        return rank_memory[rank].total / (limits[rank] if limits else 1.0)
+
+    return max(range(len(rank_memory)), key=fullness)

@@ -18,7 +18,7 @@ from cost_models.errors import InputError
 from cost_models.estimate import Estimate, Trust
 from cost_models.memory.device import memory_limit
 from cost_models.memory_terms import MemoryTerms, memory_terms
-from cost_models.question import Question
+from cost_models.question import MixedQuestion, Question
 from cost_models.rank_memory import RankMemory
 from cost_models.schedules import (
     ActionTable,
@@ -108,6 +108,10 @@ def estimate(question: Question, layout: Layout) -> Estimate:
     Raises:
         InputError: the layout cannot be placed or scheduled.
     """
+    if isinstance(question, MixedQuestion):
+        from cost_models.pools.estimating import estimate_mixed  # which is made of the functions below
+
+        return estimate_mixed(question, layout)
     placed = place(layout, question)
     columns = LayoutColumns.of([placed.layout])
     times, memories = time_terms(question, columns), memory_terms(question, columns)
@@ -124,12 +128,12 @@ def estimate(question: Question, layout: Layout) -> Estimate:
         step_seconds=seconds,
         time=parts,
         hidden_comm=_hidden(placed, times),
-        rank_memory=_rank_memory(placed, memories),
+        rank_memory=rank_memory(placed, memories),
         memory_limit=float(costs.memory_limit[0]),
         mfu=utilisation(useful, seconds, ran.num_gpus, peak),
         hfu=utilisation(spent, seconds, ran.num_gpus, peak),
         tokens_per_second=training.tokens_per_step / seconds,
-        bound_by=_bound_by(parts),
+        bound_by=bound_by(parts),
         trust=trust_of(question),
     )
 
@@ -177,7 +181,7 @@ def stage_seconds(placed: Placed, terms: StageCosts, row: int = 0) -> tuple[Floa
 def step_seconds(placed: Placed, costs: StageCosts, row: int = 0, *, hand_over: bool = True) -> float:
     """Seconds of a step of the layout in that row of `costs`; without `hand_over`, if transfers took no time."""
     forward, backward, weight = stage_seconds(placed, costs, row)
-    sync, optimizer = _once_a_step(placed, costs, "sync", row), _once_a_step(placed, costs, "optimizer", row)
+    sync, optimizer = once_a_step(placed, costs, "sync", row), once_a_step(placed, costs, "optimizer", row)
     p2p = float(costs.p2p[row]) if hand_over else 0.0
     if placed.layout.pp == 1:  # nobody to wait for
         ends = np.array([placed.table.microbatches * float((forward + backward + weight).sum())])
@@ -189,18 +193,18 @@ def step_seconds(placed: Placed, costs: StageCosts, row: int = 0, *, hand_over: 
 def _step(placed: Placed, times: TimeTerms, costs: StageCosts) -> tuple[float, Breakdown]:
     """Seconds of a step and their parts."""
     forward, backward, weight = stage_seconds(placed, costs)
-    sync, optimizer = _once_a_step(placed, costs, "sync"), _once_a_step(placed, costs, "optimizer")
+    sync, optimizer = once_a_step(placed, costs, "sync"), once_a_step(placed, costs, "optimizer")
     seconds = step_seconds(placed, costs)
     m = placed.table.microbatches
     busy = m * placed.per_rank(forward + backward + weight) + sync + optimizer
     rank = int(np.argmax(busy))
-    parts = {part: float(_part_seconds(placed, times, part)[rank]) for part in TIME_PARTS}
+    parts = {part: float(part_seconds(placed, times, part)[rank]) for part in TIME_PARTS}
     parts["pp_comm"] += seconds - step_seconds(placed, costs, hand_over=False)
     parts["bubble"] = max(0.0, seconds - sum(parts.values()))  # rounding must not make it negative
     return seconds, Breakdown.from_dict(parts)
 
 
-def _once_a_step(
+def once_a_step(
     placed: Placed, costs: StageCosts, kind: Literal["sync", "optimizer"], row: int = 0
 ) -> Floats:
     """(R,) seconds of what every rank does once a step."""
@@ -218,7 +222,7 @@ def _part_of(term: dict[str, Floats], part: str) -> Floats | float:
     return value if np.ndim(value) else float(value)
 
 
-def _part_seconds(placed: Placed, times: TimeTerms, part: str) -> Floats:
+def part_seconds(placed: Placed, times: TimeTerms, part: str) -> Floats:
     """(R,) seconds each rank spends on one part in a step."""
 
     def at(name: str) -> Floats | float:
@@ -243,11 +247,11 @@ def _hidden(placed: Placed, times: TimeTerms) -> Breakdown:
     """Communication of the busiest rank that runs behind its compute."""
     names = {part: part.replace("hidden", "comm") for part in HIDDEN_PARTS}
     return Breakdown.from_dict(
-        {name: float(_part_seconds(placed, times, part).max()) for part, name in names.items()}
+        {name: float(part_seconds(placed, times, part).max()) for part, name in names.items()}
     )
 
 
-def _rank_memory(placed: Placed, memories: MemoryTerms) -> tuple[Breakdown, ...]:
+def rank_memory(placed: Placed, memories: MemoryTerms) -> tuple[Breakdown, ...]:
     """Parts of each rank's peak, taken at the moment of the step when it is highest."""
     memory, table = RankMemory(memories), placed.table
     live_R, pending_R = live_profiles(table), pending_profiles(table)
@@ -263,7 +267,7 @@ def _rank_memory(placed: Placed, memories: MemoryTerms) -> tuple[Breakdown, ...]
     )
 
 
-def _bound_by(parts: Breakdown) -> str:
+def bound_by(parts: Breakdown) -> str:
     """The largest part that is not compute, where it is worth naming."""
     others = [(seconds, name) for name, seconds in parts if name != "compute"]
     seconds, name = max(others)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.communication.context import gathered_elements
 from cost_models.memory.activations import ActivationBytes, activation_bytes
 from cost_models.memory.boundaries import boundary_bytes
 from cost_models.memory.device import workspace_bytes
@@ -129,7 +130,8 @@ def _working(
     The widest moment of the backward pass holds the gradient of the residual stream, that of the MLP's inner activation
     and, unless products add into the gradient buffer themselves, that of the matrix between. ZeRO-3 holds weights of
     the block at work, and ZeRO-2 and 3 its full gradient once more while it is scattered. A mixture also holds the
-    gradient of the copies that its experts work on.
+    gradient of the copies that its experts work on. Where attention gathers keys and values over context ranks, these
+    and their gradients may be wider than the MLP.
     """
     model, training = question.model, question.training
     tokens = columns.tokens(training.sequence_length)
@@ -139,7 +141,8 @@ def _working(
     matrix = model.hidden_size * model.ffn_hidden_size / columns.tp
     new_gradient = np.zeros(len(columns)) if question.stack.fused_gradient_accumulation else matrix
     widest = np.maximum(inner + new_gradient, 2 * inner if model.gated_mlp else 0.0)
-    in_flight = training.element_bytes * (tokens * model.hidden_size + widest + copies)
+    attending = 2 * gathered_elements(question, columns)
+    in_flight = training.element_bytes * (tokens * model.hidden_size + np.maximum(widest + copies, attending))
     recomputed: Array = kept.block[:, :1] - kept.block
     if (
         question.stack.selective_drops != "all-but-every-other-product"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.pools import MixedCluster
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
@@ -20,3 +22,92 @@ class Question:
     training: TrainingSpec
     stack: StackSpec
     hardware: HardwareProfile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedQuestion(Question):
+    """A question about a cluster of several pools.
+
+    Its `cluster` and `hardware` are what holds for all pools (rules of legality, the weakest trust); prices come from
+    the questions of the pools.
+    """
+
+    mixed: MixedCluster
+    """Its pools are those of `pools`, as they were measured where a profile says so."""
+    pools: tuple[Question, ...]
+    """One for each pool, in the order of the cluster; model, training and stack are the same."""
+
+    def __post_init__(self) -> None:
+        assert self.cluster == self.mixed.as_one, (
+            "what is asked of each pool is changed there: see `each_pool`"
+        )
+        pools = tuple(
+            replace(pool, model=self.model, training=self.training, stack=self.stack) for pool in self.pools
+        )
+        object.__setattr__(self, "pools", pools)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The pools' names, in the order of the cluster."""
+        return tuple(pool.cluster.name for pool in self.pools)
+
+
+def mixed_question(mixed: MixedCluster, pools: tuple[Question, ...]) -> MixedQuestion:
+    """The question whose pools ask the same of their own GPUs."""
+    known = mixed.model_copy(update={"pools": tuple(pool.cluster for pool in pools)})
+    first = pools[0]
+    return MixedQuestion(
+        model=first.model,
+        cluster=known.as_one,
+        training=first.training,
+        stack=first.stack,
+        hardware=max((pool.hardware for pool in pools), key=doubt),
+        mixed=known,
+        pools=pools,
+    )
+
+
+_TIERS = ("measured", "profile", "datasheet")
+
+
+def doubt(profile: HardwareProfile) -> tuple[int, float]:
+    """Greater for a profile that says less: its tier, then the error it has shown."""
+    error = profile.median_error
+    return _TIERS.index(profile.tier), float("inf") if error is None else error
+
+
+def parts_of(
+    question: Question,
+) -> tuple[ClusterSpec | MixedCluster, HardwareProfile | tuple[HardwareProfile, ...]]:
+    """The cluster and the profile, of several pools one each: as a file holds them."""
+    if isinstance(question, MixedQuestion):
+        return question.mixed, tuple(pool.hardware for pool in question.pools)
+    return question.cluster, question.hardware
+
+
+def question_of_parts(
+    model: TransformerSpec,
+    training: TrainingSpec,
+    stack: StackSpec,
+    cluster: ClusterSpec | MixedCluster,
+    hardware: HardwareProfile | tuple[HardwareProfile, ...],
+) -> Question:
+    """The other way round."""
+    clusters = cluster.pools if isinstance(cluster, MixedCluster) else (cluster,)
+    profiles = hardware if isinstance(hardware, tuple) else (hardware,)
+    questions = tuple(
+        Question(model=model, cluster=one, training=training, stack=stack, hardware=profile)
+        for one, profile in zip(clusters, profiles, strict=True)
+    )
+    return mixed_question(cluster, questions) if isinstance(cluster, MixedCluster) else questions[0]
+
+
+def each_pool(question: Question, change: Callable[[Question], Question | None]) -> Question | None:
+    """A change of a question, on several pools made to each of them that it means something to; None: to nobody."""
+    if not isinstance(question, MixedQuestion):
+        return change(question)
+    changed = [change(pool) for pool in question.pools]
+    if not any(changed):
+        return None
+    pools = tuple(new or old for new, old in zip(changed, question.pools, strict=True))
+    return mixed_question(question.mixed, pools)

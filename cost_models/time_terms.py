@@ -16,7 +16,7 @@ from cost_models.communication.data import DataSeconds, data_seconds, exposed
 from cost_models.communication.expert import expert_seconds
 from cost_models.communication.pipeline import boundary_seconds
 from cost_models.communication.tensor import TensorSeconds, tensor_seconds
-from cost_models.communication.topology import AxisGroups, axis_groups
+from cost_models.communication.topology import AxisGroups, Groups, axis_groups
 from cost_models.compute.block import BlockSeconds, block_seconds
 from cost_models.compute.device import Device, device_of
 from cost_models.compute.ends import EndSeconds, end_seconds
@@ -144,8 +144,8 @@ def time_terms(question: Question, columns: LayoutColumns) -> TimeTerms:
         **_optimizer(pieces),
         "step_overhead": {"host": np.full(len(columns), question.hardware.step_seconds)},
     }
-    slowdown = question.hardware.jitter_per_doubling * _node_doublings(question, columns)
-    return TimeTerms(**{name: _with_jitter(term, slowdown) for name, term in terms.items()})
+    slowdown = jitter(question, columns)
+    return TimeTerms(**{name: with_jitter(term, slowdown) for name, term in terms.items()})
 
 
 def _block_data(
@@ -270,7 +270,7 @@ def _sync(pieces: _Pieces) -> dict[str, Term]:
     embedding = pieces.data(counts.embedding).step_reduce
     head = pieces.data(_head_parameters(pieces)).step_reduce
     head_shown = exposed(head, pieces.ends.head_backward + pieces.block.backward, overlapped=overlapped)
-    tied = _tied_reduce(pieces)
+    tied = tied_reduce_seconds(pieces.question, pieces.columns, pieces.groups.pp)
     return {
         "layer_sync": {"dp_comm": layer_shown, "dp_hidden": layer - layer_shown},
         "embedding_sync": {"dp_comm": embedding, "pp_comm": tied},
@@ -341,24 +341,25 @@ def _head_parameters(pieces: _Pieces) -> Array:
     return pieces.counts.final_norm + np.where(shared, 0.0, pieces.counts.head_matrix)
 
 
-def _tied_reduce(pieces: _Pieces) -> Array:
+def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Groups) -> Array:
     """First and last stage add the gradients of a tied matrix: one transfer over the stage boundary's links.
 
     In a V both are on one rank.
     """
-    question = pieces.question
-    message = pieces.counts.head_matrix * STATE_BYTES[gradient_dtype(question)]
-    seconds = point_to_point_seconds(message, pieces.groups.pp, question.hardware)
-    apart = (pieces.columns.pp > 1) & ~v_shaped(pieces.columns)
+    matrix = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp).head_matrix
+    message = matrix * STATE_BYTES[gradient_dtype(question)]
+    seconds = point_to_point_seconds(message, boundary, question.hardware)
+    apart = (columns.pp > 1) & ~v_shaped(columns)
     return np.where(question.model.tied_embeddings & apart, seconds, 0.0)
 
 
-def _node_doublings(question: Question, columns: LayoutColumns) -> Array:
-    """log2 of the number of nodes the layout occupies, at least 0."""
-    return np.log2(np.maximum(1.0, columns.ranks / question.cluster.gpus_per_node))
+def jitter(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) what stragglers and noise add, as a share: so much for each doubling of the nodes that a layout occupies."""
+    doublings = np.log2(np.maximum(1.0, columns.ranks / question.cluster.gpus_per_node))
+    return question.hardware.jitter_per_doubling * doublings
 
 
-def _with_jitter(term: Term, slowdown: Array) -> Term:
+def with_jitter(term: Term, slowdown: Array) -> Term:
     """Adds what stragglers and noise cost, in proportion to the term."""
     seconds = total(term)
     return {**term, "jitter": (seconds.T * slowdown).T}

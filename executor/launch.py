@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cost_models.errors import HostError, InputError, Problem, RunError
+from cost_models.schedules import SPLIT_BACKWARD
 from cost_models.units import format_bytes
 from executor.environment import worker_environment
 from executor.report import RunReport, load_report
@@ -61,6 +62,8 @@ def run_plan(
     loaded = plan if isinstance(plan, Plan) else load_plan(plan)
     name = "plan" if isinstance(plan, Plan) else Path(plan).name
     require_trainable(loaded, byte_text=tokens is None)
+    if compile:
+        _require_whole_backward(loaded)
     inside = "RANK" in os.environ
     chosen = backend or _best_backend(loaded)
     if inside:
@@ -98,6 +101,16 @@ def require_trainable(plan: Plan, *, byte_text: bool) -> None:
         )
 
 
+def _require_whole_backward(plan: Plan) -> None:
+    """Nothing for a plan whose blocks may be compiled. Raises InputError."""
+    schedule = plan.layout.schedule
+    if schedule in SPLIT_BACKWARD:
+        raise InputError(
+            f"a compiled block has one backward pass, which `schedule={schedule}` splits",
+            hint="leave out `compile`, or use another schedule",
+        )
+
+
 def require_host(plan: Plan, name: str, backend: Backend) -> None:
     """Nothing where this host has a device for every rank. Raises HostError."""
     ranks = plan.layout.num_gpus
@@ -107,7 +120,7 @@ def require_host(plan: Plan, name: str, backend: Backend) -> None:
         if devices < ranks:
             raise HostError(f"{name} needs {ranks} GPUs; this host has {devices}", hint=hint)
         return
-    if plan.cluster.gpu.kind != "cpu" and ranks > (os.cpu_count() or 1):
+    if plan.question.cluster.gpu.kind != "cpu" and ranks > (os.cpu_count() or 1):
         raise HostError(f"{name} needs {ranks} GPUs; this host has {_cuda_devices()}", hint=hint)
     most = _PROCESSES_PER_CORE * (os.cpu_count() or 1)
     if ranks > most:
@@ -132,7 +145,7 @@ def _cuda_devices() -> int:
 
 def _best_backend(plan: Plan) -> Backend:
     """A plan for CPU processes runs on them; one for GPUs takes them where there are any."""
-    return "nccl" if plan.cluster.gpu.kind != "cpu" and _cuda_devices() else "gloo"
+    return "nccl" if plan.question.cluster.gpu.kind != "cpu" and _cuda_devices() else "gloo"
 
 
 def _as_rank(

@@ -111,7 +111,7 @@ def make_report(
     median = statistics.median(steps)
     useful = model_flops(plan.model, plan.training, plan.layout.tp)
     spent = useful + recomputed_flops(plan.model, plan.training, plan.layout)
-    peak = plan.cluster.gpu.peak[plan.training.precision]
+    peak = plan.question.cluster.gpu.peak[plan.training.precision]
     return RunReport(
         model=plan.model.name,
         layout=plan.layout,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cost_models.specs.cluster import ClusterSpec
     from cost_models.specs.hardware import HardwareProfile
     from cost_models.specs.layout import Layout, parse_layout
+    from cost_models.specs.pools import MixedCluster
     from cost_models.specs.training import TrainingSpec
     from cost_models.specs.transformer import TransformerSpec
     from executor.calibrate import calibrate
@@ -50,6 +51,7 @@ _HOMES = {
     "parse_layout": "cost_models.specs.layout",
     "TransformerSpec": "cost_models.specs.transformer",
     "ClusterSpec": "cost_models.specs.cluster",
+    "MixedCluster": "cost_models.specs.pools",
     "TrainingSpec": "cost_models.specs.training",
     "HardwareProfile": "cost_models.specs.hardware",
     "MeshwrightError": "cost_models.errors",
@@ -71,6 +73,7 @@ __all__ = [
     "InputError",
     "Layout",
     "MeshwrightError",
+    "MixedCluster",
     "Plan",
     "Planned",
     "Ran",

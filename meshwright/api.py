@@ -11,6 +11,7 @@ from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.loading import resolve_cluster, resolve_model, resolve_training
+from cost_models.specs.pools import MixedCluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from meshwright.answers import Estimated, Planned
@@ -28,7 +29,7 @@ from planner.verifying import verify as checks_of
 
 def plan(
     model: str | TransformerSpec,
-    cluster: str | ClusterSpec,
+    cluster: str | ClusterSpec | MixedCluster,
     training: str | TrainingSpec,
     *,
     gpus: int | str | Sequence[int] | None = None,
@@ -86,7 +87,7 @@ def verify(plan: str | Path | Plan, *, time_limit: float | None = None) -> tuple
 
 def estimate(
     model: str | TransformerSpec,
-    cluster: str | ClusterSpec,
+    cluster: str | ClusterSpec | MixedCluster,
     training: str | TrainingSpec,
     layout: str,
     *,
@@ -105,7 +106,7 @@ def estimate(
 
 def _question(
     model: str | TransformerSpec,
-    cluster: str | ClusterSpec,
+    cluster: str | ClusterSpec | MixedCluster,
     training: str | TrainingSpec,
     gpus: int | None,
     stack: str | None,

@@ -8,11 +8,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cost_models.errors import InfeasibleError, UnknownNameError
+from cost_models.errors import InfeasibleError, InputError, UnknownNameError
 from cost_models.estimate import Estimate
-from cost_models.question import Question
+from cost_models.question import MixedQuestion, Question
 from meshwright import frames
 from meshwright.render.goals import sizes_text
+from meshwright.render.pools import gpus_in_words
 from planner.budget import Budget
 from planner.frontier import frontier_frame, pareto_frame
 from planner.objectives import Objective
@@ -92,6 +93,7 @@ def draw_frontier(
         InputError: an objective lacks what it needs.
         InfeasibleError: nothing fits.
     """
+    _require_one_kind(question, "frontier")
     what, spending = tradeoff or Tradeoff(), budget or Budget()
     if what.over_layouts:
         from meshwright.plots.tradeoff import frontier
@@ -131,6 +133,7 @@ def draw_scaling(
     """
     from meshwright.plots.scaling import scaling
 
+    _require_one_kind(question, "scaling")
     counts = doublings(question) if gpu_counts is None else gpu_counts
     frame = scaling_frame(question, counts, kinds=kinds, budget=budget)
     if frame.empty:
@@ -186,10 +189,19 @@ def draw(
     return kinds[kind]()
 
 
+def _require_one_kind(question: Question, kind: str) -> None:
+    """Raises InputError for a question on several pools."""
+    if isinstance(question, MixedQuestion):
+        raise InputError(
+            f"`{kind}` is drawn for one kind of GPU, and `{question.cluster.name}` has several pools",
+            hint="time, memory and timeline are drawn for any plan",
+        )
+
+
 def _subject(question: Question, estimate: Estimate | None = None, *, sized: bool = True) -> str:
     """What a picture is about."""
-    cluster, training = question.cluster, question.training
-    gpus = f"{cluster.num_gpus} x {cluster.gpu.name}" if sized else cluster.gpu.name
+    training = question.training
+    gpus = gpus_in_words(question) if sized else question.cluster.gpu.name
     words = (
         f"{question.model.name} on {gpus}, "
         f"global batch {training.global_batch}, sequence {training.sequence_length}"

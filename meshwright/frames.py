@@ -14,7 +14,8 @@ from cost_models.costs import stage_costs
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
 from cost_models.estimating import place, stage_seconds
-from cost_models.question import Question
+from cost_models.pools.estimating import mixed_durations
+from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import KINDS, compile_timeline
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import Layout
@@ -48,9 +49,12 @@ def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:
 
     placed = place(layout, question)
     table = placed.table
-    costs = stage_costs(question, LayoutColumns.of([layout]))
-    forward, backward, weight = stage_seconds(placed, costs)
-    start, end = compile_timeline(table).spans(forward, backward, float(costs.p2p[0]), weight)
+    if isinstance(question, MixedQuestion):
+        (forward, backward, weight), delay = mixed_durations(question, placed.layout)
+    else:
+        costs = stage_costs(question, LayoutColumns.of([layout]))
+        (forward, backward, weight), delay = stage_seconds(placed, costs), float(costs.p2p[0])
+    start, end = compile_timeline(table).spans(forward, backward, delay, weight)
     frame = pd.DataFrame(
         {
             "rank": np.repeat(np.arange(layout.pp), table.stage.shape[1]),

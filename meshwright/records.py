@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
-from cost_models.question import Question
+from cost_models.question import MixedQuestion, Question
 from cost_models.specs.layout import Layout
 from meshwright.output import JSON_SCHEMA
 from planner.optimum import Optimum
 
 
-def estimate_record(estimate: Estimate) -> dict[str, Any]:
-    """One estimate; seconds, bytes and shares, `memory` by pipeline rank."""
+def estimate_record(estimate: Estimate, question: Question | None = None) -> dict[str, Any]:
+    """One estimate; seconds, bytes and shares, `memory` by pipeline rank, `pools` where the question has several."""
     trust = estimate.trust
+    pools = pool_records(question, estimate) if question is not None else []
     return {
         "layout": str(estimate.layout),
         "step_seconds": estimate.step_seconds,
@@ -42,6 +44,7 @@ def estimate_record(estimate: Estimate) -> dict[str, Any]:
             "unseen_error": trust.unseen_error,
             "memory_error": trust.memory_error,
         },
+        **({"pools": pools} if pools else {}),
     }
 
 
@@ -88,7 +91,7 @@ def optimum_record(optimum: Optimum, assumptions: Sequence[str] = ()) -> dict[st
         "schema": JSON_SCHEMA,
         "question": question_record(optimum.question),
         "assumptions": list(assumptions),
-        "plans": [estimate_record(estimate) for estimate in optimum.result.estimates],
+        "plans": [estimate_record(estimate, optimum.question) for estimate in optimum.result.estimates],
         "certificate": optimum.result.certificate.model_dump(mode="json"),
         "objective": {
             "name": objective.name,
@@ -116,18 +119,58 @@ def optimum_rows(optimum: Optimum) -> list[dict[str, Any]]:
 
 
 def question_record(question: Question) -> dict[str, Any]:
-    """What was asked, by name."""
+    """What was asked, by name; `pools` where the cluster has several."""
+    mixed = isinstance(question, MixedQuestion)
+    pools = [
+        {
+            "name": p.cluster.name,
+            "gpu": p.cluster.gpu.name,
+            "gpus": p.cluster.num_gpus,
+            "profile": p.hardware.name,
+        }
+        for p in (question.pools if isinstance(question, MixedQuestion) else ())
+    ]
     return {
         "model": question.model.name,
         "cluster": question.cluster.name,
-        "gpu": question.cluster.gpu.name,
+        "gpu": None if mixed else question.cluster.gpu.name,
         "gpus": question.cluster.num_gpus,
         "global_batch": question.training.global_batch,
         "sequence_length": question.training.sequence_length,
         "precision": question.training.precision,
         "stack": question.stack.name,
-        "profile": question.hardware.name,
+        "profile": None if mixed else question.hardware.name,
+        **({"pools": pools} if mixed else {}),
     }
+
+
+def pool_records(question: Question, estimate: Estimate) -> list[dict[str, Any]]:
+    """What each pool holds of one estimate, in the order of the pipeline; empty on a cluster of one kind of GPU.
+
+    Bytes are those of the pool's fullest rank.
+    """
+    if not isinstance(question, MixedQuestion):
+        return []
+    by_name = dict(zip(question.names, question.pools, strict=True))
+    layout, records, first = estimate.layout, [], 0
+    for name, run in groupby(layout.pools):
+        ranks = range(first, first + len(list(run)))
+        first = ranks.stop
+        pool = by_name[name]
+        records.append(
+            {
+                "pool": name,
+                "gpu": pool.cluster.gpu.name,
+                "gpus": pool.cluster.num_gpus,
+                "profile": pool.hardware.name,
+                "ranks": list(ranks),
+                "blocks": [layout.layers[rank] for rank in ranks],
+                "recompute": [layout.stage_recompute[rank] for rank in ranks],
+                "peak_bytes": max(estimate.rank_memory[rank].total for rank in ranks),
+                "memory_limit": estimate.rank_limits[ranks.start],
+            }
+        )
+    return records
 
 
 def breakdown_rows(title: str, breakdown: Breakdown) -> list[dict[str, Any]]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from cost_models.errors import RunError
 from cost_models.question import Question
+from planner.branching import Progress
 from planner.restrictions import Restrictions
-from planner.search import Progress, SearchResult, search
+from planner.search import SearchResult, search
 
 Say = Callable[[str], None]
 """Told what is being searched now, in a few words."""

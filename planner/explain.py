@@ -11,18 +11,22 @@ from cost_models.errors import InfeasibleError, Problem
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.question import Question
+from cost_models.specs.axis_orders import first_same
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import Layout, parse_layout
 from cost_models.specs.recompute import RECOMPUTE_POLICIES, policies_in
 from planner.balanced import even_layers
 from planner.compare import difference
 from planner.legality import check
+from planner.placing import place
 from planner.restrictions import AXES, Restrictions, allowed_rows, settled
-from planner.search import place, search
+from planner.search import search
 from planner.whatif import Sensitivity, same_degrees, with_memory
 
 UNLIMITED = 1e6
 """Times the memory of a device: a question in which nothing fails to fit."""
+MOST_ORDERS = 24
+"""In which a pipeline passes through four pools, the most there are."""
 NEXT_TO_NOTHING = 1e-4
 """Relative gain of step time that is not worth a sentence."""
 
@@ -90,7 +94,7 @@ def binding(question: Question, estimate: Estimate) -> Binding:
         if check(question, layout):
             continue
         priced = price(question, place(roomy, layout))
-        if priced.peak_bytes > estimate.memory_limit and _gain(estimate, priced) > NEXT_TO_NOTHING:
+        if overflows(estimate, priced) and _gain(estimate, priced) > NEXT_TO_NOTHING:
             tempting.append(priced)
     if not tempting:
         return Binding(resource=estimate.bound_by)
@@ -132,7 +136,12 @@ def why_not(
     problems = check(question, layout, restrictions.trainer if restrictions else None)
     if problems:
         return WhyNot(layout=text, reason="illegal", problems=tuple(problems))
-    priced = _best_placed(question, layout, estimate.memory_limit, recompute_given="recompute=" in text)
+    priced = _best_placed(
+        question,
+        layout,
+        max(estimate.rank_limits, default=estimate.memory_limit),
+        recompute_given="recompute=" in text,
+    )
     change = difference(estimate.time, priced.time)
     return WhyNot(
         layout=text,
@@ -151,8 +160,17 @@ def within(question: Question, restrictions: Restrictions, layout: Layout) -> bo
     )
 
 
+def overflows(estimate: Estimate, other: Estimate) -> bool:
+    """Whether the other needs more memory than devices may fill under the restrictions of the first."""
+    if not estimate.rank_limits:
+        return other.peak_bytes > estimate.memory_limit
+    limits = dict(zip(estimate.layout.pools, estimate.rank_limits, strict=True))
+    peaks = zip(other.layout.pools, other.rank_memory, strict=True)
+    return any(peak.total > limits[pool] for pool, peak in peaks)
+
+
 def _reason(estimate: Estimate, priced: Estimate) -> Literal["memory", "slower", "same", "faster"]:
-    if priced.peak_bytes > estimate.memory_limit:
+    if overflows(estimate, priced):
         return "memory"
     gain = _gain(estimate, priced)
     if abs(gain) <= NEXT_TO_NOTHING:
@@ -169,9 +187,13 @@ def _best_placed(question: Question, layout: Layout, max_memory: float, *, recom
         return price(question, place(question, layout))
     columns = settled(question, LayoutColumns.of([layout]))
     only = {axis: frozenset({int(getattr(columns, axis)[0])}) for axis in AXES}
+    top = MOST_ORDERS if layout.pools else 1  # a layout in another order of the pools is a rival of its own
     try:
-        return search(question, top=1, restrictions=Restrictions(only=only, max_memory=max_memory)).best
-    except InfeasibleError:
+        found = search(
+            question, top=top, restrictions=Restrictions(only=only, max_memory=max_memory)
+        ).estimates
+        return next(one for one in found if layout.pools in ((), one.layout.pools))
+    except (InfeasibleError, StopIteration):
         strongest = max(question.training.recompute, key=RECOMPUTE_POLICIES.index)
         layers = even_layers(question.model.num_layers, layout.num_stages)
         return price(question, layout.model_copy(update={"recompute": (strongest,), "layers": layers}))
@@ -198,7 +220,9 @@ def _neighbours(layout: Layout) -> list[Layout]:
 def _moved(layout: Layout, move: dict[str, int]) -> Layout:
     """The layout with some axes changed; what only a pipeline or a tensor group can have goes with it."""
     moved = layout.model_copy(update=move)
-    alone: dict[str, object] = {}
+    alone: dict[str, object] = {"order": first_same(moved.order, moved.cp, moved.dp, moved.pp)}
+    if moved.pp != layout.pp:
+        alone["pools"] = ()
     if moved.pp == 1:
         alone |= {"vpp": 1, "schedule": "1f1b"}
     if moved.tp == 1:
@@ -209,7 +233,8 @@ def _moved(layout: Layout, move: dict[str, int]) -> Layout:
 def _changed_words(before: Layout, after: Layout) -> str:
     """The words of `after` that `before` does not have, placement aside."""
     known = set(str(before).split())
-    words = [word for word in str(after).split() if word not in known and not word.startswith("layers=")]
+    placing = ("layers=", "pools=")
+    words = [word for word in str(after).split() if word not in known and not word.startswith(placing)]
     if "recompute=" in str(before) and "recompute=" not in str(after):
         words.append("recompute=none")
     return " ".join(words)

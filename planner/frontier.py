@@ -16,9 +16,10 @@ from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from cost_models.workload.flops import model_flops
 from planner.balanced import BalancedPrices, Floats, balanced_prices, even_layers
 from planner.budget import Budget
+from planner.cloud import cloud
 from planner.objectives import Objective
 from planner.pareto import POINTS, Frontier, exact_frontier
-from planner.search_space import Restrictions, enumerate_layouts
+from planner.restrictions import Restrictions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +37,7 @@ def frontier_frame(
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> pd.DataFrame:
-    """Every legal layout under every recompute policy, cheaply priced, and the Pareto line of memory and step time.
+    """A cloud of legal layouts under every recompute policy, cheaply priced, and the Pareto line of memory and time.
 
     A row per layout and policy: `layout`, `peak_bytes` of the fullest device, `step_seconds`, `tokens_per_second`,
     `mfu`, `fits`, `pareto` (nothing that fits is both smaller and faster), `chosen`. Blocks are spread evenly, except
@@ -49,7 +50,7 @@ def frontier_frame(
     import pandas as pd
 
     limits = restrictions or Restrictions()
-    columns = enumerate_layouts(question, limits)
+    columns = cloud(question, limits, None if chosen is None else chosen.layout)
     prices = balanced_prices(question, columns)
     limit = float(memory_limit(question, columns).min()) if chosen is None else chosen.memory_limit
     cheap = pd.DataFrame(_cheap_rows(question, columns, prices))

@@ -17,6 +17,7 @@ from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.stage_costs import StageCosts
 from cost_models.units import GIB, format_bytes
 from planner.placement import Floats
+from planner.search_space import Restrictions, legal_space
 
 COMPARED = 4
 """Layouts, roughly the closest ones, that are priced in full."""
@@ -92,3 +93,16 @@ def _model_states(columns: LayoutColumns, costs: StageCosts, num_layers: int) ->
     one_pipeline = columns.pp * costs.static + num_layers * costs.layer_static + ends
     total: Floats = columns.tp * columns.replicas * one_pipeline
     return float(total.min())
+
+
+def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
+    """Which of question and restrictions leaves nothing to choose from."""
+    restricted = limits.flags
+    blamed = restricted and len(legal_space(question, Restrictions()))
+    gpus = question.cluster.num_gpus
+    where = f"on {gpus:,} GPU{'s' * (gpus > 1)} is legal with global batch {question.training.global_batch:,}"
+    what = f"no layout of {question.model.name} {where}"
+    if not blamed:
+        return InfeasibleError(what, hint="try a global batch that more GPUs divide")
+    hint = "loosen --fix and --forbid" + ", or plan without --for" * (limits.trainer is not None)
+    return InfeasibleError(f"{what} under {' '.join(restricted)}", hint=hint)

@@ -11,8 +11,8 @@ from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.question import Question
 from planner.plan import Certificate
+from planner.pools.space import count_layouts
 from planner.restrictions import Restrictions
-from planner.search_space import enumerate_layouts
 
 if TYPE_CHECKING:
     from planner.search import SearchResult
@@ -49,7 +49,7 @@ def _all(
             answers.append(search(question, limits, share))
         except InfeasibleError as error:
             nothing = error
-            unanswered += len(enumerate_layouts(question, limits))
+            unanswered += count_layouts(question, limits)
     if not answers:
         raise nothing
     found = [result.certificate for result in answers]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from cost_models.errors import InfeasibleError
 from cost_models.memory.device import memory_limit
-from cost_models.question import Question
+from cost_models.question import MixedQuestion, Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.units import format_bytes
 from planner.budget import Budget
@@ -72,6 +72,8 @@ def least_memory(
 
 def _within_own_limit(question: Question, restrictions: Restrictions, result: SearchResult) -> SearchResult:
     """The plans with the limit they were asked to keep, instead of the last one they were found under."""
+    if isinstance(question, MixedQuestion):
+        return result
     asked = math.inf if restrictions.max_memory is None else restrictions.max_memory
     limits = memory_limit(question, LayoutColumns.of([one.layout for one in result.estimates])).tolist()
     pairs = zip(result.estimates, limits, strict=True)

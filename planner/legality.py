@@ -19,6 +19,7 @@ from cost_models.specs.columns import Ints, LayoutColumns
 from cost_models.specs.layout import CONTEXTS, SCHEDULES, Layout, Schedule
 from cost_models.specs.recompute import named_blocks, policies_in
 from cost_models.specs.transformer import TransformerSpec
+from planner.pools.legality import pool_objections
 from planner.rules import Bools as Bools
 from planner.rules import Rule as Rule
 from planner.rules import Words as Words
@@ -350,12 +351,12 @@ SCHEDULE_RULE = Rule(name="the schedule can run", broken=_schedule_refuses, sent
 """Asked last, and only of layouts whose batch divides: it speaks of microbatches."""
 
 
-def legal_rows(question: Question, columns: LayoutColumns) -> Bools:
-    """(N,): which layouts break no rule."""
+def legal_rows(question: Question, columns: LayoutColumns, *, scheduled: bool = True) -> Bools:
+    """(N,): which layouts break no rule; where they are not `scheduled`, no rule but that of their schedule."""
     legal = np.ones(len(columns), dtype=np.bool_)
     for rule in RULES:
         legal &= ~rule.broken(question, columns)
-    candidates = np.flatnonzero(legal)
+    candidates = np.flatnonzero(legal) if scheduled else np.empty(0, dtype=np.int64)
     legal[candidates] = ~SCHEDULE_RULE.broken(question, columns.rows(candidates))
     return legal
 
@@ -395,6 +396,7 @@ def _problems(question: Question, layout: Layout, trainer: str | None) -> list[t
     found = [(Problem("", words.what), words.hint) for _, words in objections(question, layout)]
     if words := _recompute_objection(layout):
         found.append((Problem("", words.what), words.hint))
+    found += [(Problem("", words.what), words.hint) for words in pool_objections(question, layout)]
     if layout.layers and sum(layout.layers) != question.model.num_layers:
         placed = f"`layers` places {sum(layout.layers)} blocks; the model has {question.model.num_layers}"
         found.append((Problem("", placed), "leave out `layers` to have them placed"))

@@ -24,7 +24,7 @@ from planner.optimum import Optimum
 from planner.plan import Certificate
 from planner.restrictions import Restrictions
 from planner.search import SearchResult
-from planner.search_space import enumerate_layouts
+from planner.search_space import legal_space
 from planner.sizes import resized
 
 
@@ -108,7 +108,7 @@ class _Choices:
             answer = self._answer(question)
         except InfeasibleError as error:
             self.failures.append((gpus, error))
-            self.unfit += len(enumerate_layouts(question, self.limits))
+            self.unfit += len(legal_space(question, self.limits))
             return
         if answer is None:
             self.open_sizes.append(gpus)

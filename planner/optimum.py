@@ -74,5 +74,5 @@ def asked_question(plan: Plan) -> Question:
     question, objective = plan.question, plan.objective
     if objective is None or not objective.gpus:
         return question
-    nodes = plan.cluster.model_copy(update={"gpus_per_node": objective.gpus_per_node, "nodes": 1})
+    nodes = question.cluster.model_copy(update={"gpus_per_node": objective.gpus_per_node, "nodes": 1})
     return replace(question, cluster=nodes)

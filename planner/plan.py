@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
 
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
-from cost_models.question import Question
+from cost_models.question import Question, parts_of, question_of_parts
 from cost_models.specs.base import GpuCount, Spec
-from cost_models.specs.cluster import ClusterSpec, Precision
+from cost_models.specs.cluster import Precision
 from cost_models.specs.documents import Document
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.layout import Layout, parse_layout
 from cost_models.specs.parsing import check_kind, validate
+from cost_models.specs.pools import AnyCluster, MixedCluster
 from cost_models.specs.reading import read_document
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
@@ -150,10 +151,14 @@ class Plan(Spec):
     schema_version: int = PLAN_SCHEMA
     meshwright_version: str
     model: TransformerSpec
-    cluster: ClusterSpec
+    cluster: AnyCluster
     training: TrainingSpec
     stack: StackSpec
-    hardware: HardwareProfile
+    hardware: Annotated[
+        Annotated[HardwareProfile, Tag("[one]")] | Annotated[tuple[HardwareProfile, ...], Tag("[pools]")],
+        Discriminator(lambda value: "[pools]" if isinstance(value, (list, tuple)) else "[one]"),
+    ]
+    """One profile, or one for each pool of the cluster."""
     restrictions: PlanRestrictions = PlanRestrictions()
     """Within which the layout is the best."""
     objective: PlanObjective | None = None
@@ -164,16 +169,18 @@ class Plan(Spec):
     certificate: Certificate | None = None
     """None for a layout that was asked for, not searched."""
 
+    @model_validator(mode="after")
+    def _a_profile_for_each_pool(self) -> Plan:
+        pools = len(self.cluster.pools) if isinstance(self.cluster, MixedCluster) else None
+        profiles = len(self.hardware) if isinstance(self.hardware, tuple) else None
+        if pools != profiles:
+            raise ValueError("`hardware` must hold one profile for each pool of the cluster")
+        return self
+
     @property
     def question(self) -> Question:
         """What was asked."""
-        return Question(
-            model=self.model,
-            cluster=self.cluster,
-            training=self.training,
-            stack=self.stack,
-            hardware=self.hardware,
-        )
+        return question_of_parts(self.model, self.training, self.stack, self.cluster, self.hardware)
 
 
 _HEADER = """\
@@ -193,13 +200,14 @@ def make_plan(
     objective: PlanObjective | None = None,
 ) -> Plan:
     """The plan that runs an estimated layout; without a certificate it was asked for, not searched."""
+    cluster, hardware = parts_of(question)
     return Plan(
         meshwright_version=version("meshwright"),
         model=question.model,
-        cluster=question.cluster,
+        cluster=cluster,
         training=question.training,
         stack=question.stack,
-        hardware=question.hardware,
+        hardware=hardware,
         restrictions=PlanRestrictions.of(restrictions or Restrictions()),
         objective=objective,
         layout=estimate.layout,

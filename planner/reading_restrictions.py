@@ -166,7 +166,7 @@ def _read_numbers(read: _Read, word: str, axis: str, comparison: str, text: str)
 def _out_of_range(axis: str, value: int, *, bound: bool) -> str:
     """What is wrong with a value no layout can have, or nothing."""
     if axis in _SWITCHES:
-        return f"`{axis}` is a switch: 0 or 1" if bound or value > 1 else ""
+        return f"`{axis}` is a switch, not a number" if bound else f"`{value}` is not 0 or 1" * (value > 1)
     if axis == "zero":
         return "" if value < ZERO_STAGES else f"ZeRO has stages 0 to {ZERO_STAGES - 1}"
     return "" if value > 0 else "must be above zero"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -67,6 +68,21 @@ class Restrictions:
         for axis in self.unused:
             allowed &= getattr(columns, axis) == _unused(axis, columns)
         return allowed
+
+    def without(self, axes: Collection[str]) -> Restrictions:
+        """The same, but for what they say of some axes."""
+
+        def left(values: dict[str, Any]) -> dict[str, Any]:
+            return {axis: value for axis, value in values.items() if axis not in axes}
+
+        return replace(
+            self,
+            only=left(self.only),
+            never=left(self.never),
+            at_least=left(self.at_least),
+            at_most=left(self.at_most),
+            unused=self.unused.difference(axes),
+        )
 
     def permits(self, axis: str, values: Ints) -> Bools:
         """(N,): which values of an axis they allow by themselves, without those of other axes."""

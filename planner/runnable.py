@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cost_models.errors import InputError, Problem
-from cost_models.question import Question
+from cost_models.question import MixedQuestion, Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import Layout
 from planner.legality import Rule, Words
@@ -46,7 +46,16 @@ def _side_by_side(question: Question, layout: Layout) -> Words:
     )
 
 
+def _one_pool(question: Question, layout: Layout) -> Words:
+    return Words(f"the executor trains on one kind of GPU, and `{question.cluster.name}` has several pools")
+
+
 RUNNABLE: tuple[Rule, ...] = (
+    Rule(
+        name="one kind of GPU",
+        broken=lambda q, x: (x.tp > 0) & isinstance(q, MixedQuestion),
+        sentence=_one_pool,
+    ),
     Rule(
         name="a precision the executor has",
         broken=lambda q, x: (x.tp > 0) & (q.training.precision not in _PRECISIONS),

@@ -1,89 +1,367 @@
-"""All legal layouts of a model on a cluster, as columns, within what the user fixed or forbade."""
+"""All legal layouts of a model on a cluster, within what the user fixed or forbade, in three factors.
+
+    core      tp pp cp dp ep etp mbs sp, the order of the axes, the way of context parallelism
+    variant   zero and shard
+    shape     vpp and schedule
+
+A layout is one of each. Which variants are legal with a core depends on its tp cp dp ep etp alone, which shapes on its
+pp and number of microbatches and on the ZeRO stage (the rules are asked once for each such case), so layouts are
+counted without being written out, and the search writes out those it needs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 
 import numpy as np
 
+from cost_models import schedules
 from cost_models.question import Question
-from cost_models.specs.axis_orders import same_seats
+from cost_models.specs.axis_orders import ORDERS, same_seats
 from cost_models.specs.columns import USUAL_CONTEXT, Ints, LayoutColumns
-from cost_models.specs.layout import CONTEXTS, SCHEDULES
+from cost_models.specs.distinct import codes_of
+from cost_models.specs.layout import CONTEXTS, SCHEDULES, Schedule, goes_with
 from planner.chunks import goes_in_chunks
 from planner.legality import legal_rows
+from planner.placement import PLAIN
 from planner.reading_restrictions import ZERO_STAGES
 from planner.reading_restrictions import parse_restrictions as parse_restrictions
 from planner.restrictions import AXES as AXES
 from planner.restrictions import Restrictions as Restrictions
 from planner.restrictions import allowed_rows
+from planner.rules import Bools
+
+ONE_CHUNK = SCHEDULES.index("1f1b")
+"""The shape that stands for all others where shapes do not matter."""
+ROWS_TOGETHER = 200_000
+"""Rows that the rules are asked of at once: bounds memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """Cores, and what goes with each."""
+
+    question: Question
+    cores: LayoutColumns
+    """With shape 1f1b, zero0 and one shard group."""
+    family: Ints
+    """(N,): index into `variants`."""
+    variants: tuple[Ints, ...]
+    """(V, 2) zero and shard of each family."""
+    pipeline: Ints
+    """(N,): index into `shapes`."""
+    shapes: tuple[tuple[Ints, ...], ...]
+    """(K, 2) vpp and schedule of each pipeline, for each ZeRO stage."""
+
+    def __len__(self) -> int:
+        """Layouts in all."""
+        return int(self.sizes.sum())
+
+    @cached_property
+    def _stages(self) -> Ints:
+        """(F, Z): variants of each family with each ZeRO stage."""
+        counts = [np.bincount(own[:, 0], minlength=ZERO_STAGES) for own in self.variants]
+        return np.array(counts, dtype=np.int64).reshape(-1, ZERO_STAGES)
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """(N,): layouts of each core."""
+        shapes = np.array([[len(own) for own in of_stage] for of_stage in self.shapes])
+        shapes = shapes.reshape(-1, ZERO_STAGES)
+        counts: Ints = (self._stages[self.family] * shapes[self.pipeline]).sum(axis=1)
+        return counts
+
+    def _without_empty_cores(self) -> Space:
+        kept = np.flatnonzero(self.sizes)
+        return replace(
+            self, cores=self.cores.rows(kept), family=self.family[kept], pipeline=self.pipeline[kept]
+        )
+
+    def shapes_of(self, core: int) -> tuple[Ints, Ints]:
+        """(K, 2) all shapes of a core, and (K,) how many of its variants go with each."""
+        own = self.shapes[int(self.pipeline[core])]
+        stages = self._stages[self.family[core]]
+        counts: dict[tuple[int, int], int] = {}
+        for zero in range(ZERO_STAGES):
+            for vpp, schedule in own[zero].tolist():
+                counts[vpp, schedule] = counts.get((vpp, schedule), 0) + int(stages[zero])
+        found = [(shape, count) for shape, count in counts.items() if count]
+        return (
+            np.array([shape for shape, _ in found], dtype=np.int64).reshape(-1, 2),
+            np.array([count for _, count in found], dtype=np.int64),
+        )
+
+    def variants_of(self, core: int, vpp: int, schedule: int) -> Ints:
+        """(V, 2) the variants of a core that go with a shape."""
+        own = self.variants[int(self.family[core])]
+        shapes = self.shapes[int(self.pipeline[core])]
+        fine = [bool((shapes[zero] == (vpp, schedule)).all(axis=1).any()) for zero in range(ZERO_STAGES)]
+        fitting: Ints = own[np.array(fine)[own[:, 0]]]
+        return fitting
+
+    def zero_stages_of(self, cores: Ints) -> list[tuple[int, Bools]]:
+        """ZeRO stage → (N,) which of these cores have a variant of it; stages that none has are left out."""
+        own_NZ = self._stages[self.family[cores]] > 0
+        return [(zero, own_NZ[:, zero]) for zero in range(ZERO_STAGES) if own_NZ[:, zero].any()]
+
+    def rows(self, core: Ints, variant: Ints, shape: Ints) -> LayoutColumns:
+        """Layouts from (N,) cores, (N, 2) variants and (N, 2) shapes."""
+        return replace(
+            self.cores.rows(core),
+            zero=variant[:, 0],
+            shard=variant[:, 1],
+            vpp=shape[:, 0],
+            schedule=shape[:, 1],
+        )
+
+    def smallest_rows(self) -> LayoutColumns:
+        """One layout of every core and ZeRO stage, over as many ranks as can share: the least memory of its kind."""
+        every = np.arange(len(self.cores))
+        found = [(zero, np.flatnonzero(has)) for zero, has in self.zero_stages_of(every)]
+        core = np.concatenate([own for _, own in found])
+        zero = np.repeat([zero for zero, _ in found], [len(own) for _, own in found])
+        shape = np.tile(np.array([[1, ONE_CHUNK]]), (len(core), 1))
+        variant = np.stack([zero, self.cores.replicas[core]], axis=1)
+        return self.rows(core, variant, shape)
+
+    def all_rows(self) -> LayoutColumns:
+        """Every layout written out."""
+        core, variant, shape = [], [], []
+        for index in range(len(self.cores)):
+            for vpp, schedule in self.shapes_of(index)[0].tolist():
+                own = self.variants_of(index, vpp, schedule)
+                core += [index] * len(own)
+                variant.append(own)
+                shape += [(vpp, schedule)] * len(own)
+        none = np.empty((0, 2), dtype=np.int64)
+        return self.rows(
+            np.array(core, dtype=np.int64),
+            np.concatenate([none, *variant]),
+            np.array(shape, dtype=np.int64).reshape(-1, 2),
+        )
+
+
+def legal_space(question: Question, restrictions: Restrictions) -> Space:
+    """Everything that breaks no rule of `planner.legality` and keeps to the restrictions."""
+    wide = restrictions.without(("zero", "shard", "vpp", "schedule", "mbs"))
+    cores = _candidates(question, restrictions)
+    cores = cores.rows(np.flatnonzero(_legal_at_any_stage(question, wide, cores)))
+    cores = _with_microbatch_sizes(question, restrictions, cores)
+    narrow = restrictions.without(("vpp", "schedule"))
+    first, family = _first_of_each([cores.tp, cores.cp, cores.dp, cores.ep, cores.etp])
+    variants = _variants(question, narrow, cores.rows(first))
+    stages = np.array([np.bincount(own[:, 0], minlength=ZERO_STAGES) > 0 for own in variants])
+    stages = stages.reshape(-1, ZERO_STAGES)[family] @ (1 << np.arange(ZERO_STAGES))
+    microbatches = cores.microbatches(question.training.global_batch)
+    first, pipeline = _first_of_each([cores.pp, microbatches, stages])
+    own = [variants[index] for index in family[first].tolist()]
+    return Space(
+        question=question,
+        cores=cores,
+        family=family,
+        variants=variants,
+        pipeline=pipeline,
+        shapes=_shapes(question, restrictions, cores.rows(first), own),
+    )._without_empty_cores()
 
 
 def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutColumns:
-    """Every layout that breaks no rule of `planner.legality` and keeps to the restrictions.
-
-    The candidates are the divisors of GPUs and batch; the rules do the rest.
-    """
-    model, cluster = question.model, question.cluster
-    blocks = [
-        _candidates(question, restrictions, tp, pp, cp)
-        for cp in sorted(restrictions.only.get("cp", {1}))
-        for tp in _divisors(cluster.gpus_per_node)
-        if cluster.num_gpus % (tp * cp) == 0
-        for pp in _divisors(cluster.num_gpus // (tp * cp))
-        if pp <= model.num_layers
-    ]
-    columns = _columns(np.concatenate(blocks) if blocks else np.empty((0, len(AXES)), dtype=np.int64))
-    columns = columns.rows(np.flatnonzero(allowed_rows(question, restrictions, columns)))
-    return columns.rows(np.flatnonzero(legal_rows(question, columns)))
+    """The same, every layout written out: for small questions."""
+    return legal_space(question, restrictions).all_rows()
 
 
-def _candidates(question: Question, restrictions: Restrictions, tp: int, pp: int, cp: int) -> Ints:
-    """(N, axes): the layouts of one tp × pp × cp; every legal one is among them."""
-    model, training, only = question.model, question.training, restrictions.only
-    dp = question.cluster.num_gpus // (tp * pp * cp)
-    if training.global_batch % dp:
-        return np.empty((0, len(AXES)), dtype=np.int64)
-    one_chunk = [(1, SCHEDULES.index("1f1b"))] + ([(1, SCHEDULES.index("gpipe"))] if pp > 1 else [])
-    chunks = [
-        vpp for vpp in range(2, model.num_layers // pp + 1) if goes_in_chunks(model.num_layers, pp * vpp)
-    ]
-    interleaved = [(vpp, SCHEDULES.index("interleaved")) for vpp in chunks if pp > 1]
-    shapes = np.array(one_chunk + interleaved, dtype=np.int64)
-    mbs = np.array(_divisors(training.global_batch // dp), dtype=np.int64)
-    switches = np.array(
-        list(product(range(ZERO_STAGES if dp * cp > 1 else 1), range(2 if tp > 1 else 1))), dtype=np.int64
+def _candidates(question: Question, restrictions: Restrictions) -> LayoutColumns:
+    """Cores of mbs1 from the divisors of GPUs, batch and experts; every legal one is among them."""
+    model, cluster, stack = question.model, question.cluster, question.stack
+
+    def permitted(axis: str, values: Sequence[int]) -> list[int]:
+        numbers = np.array(values, dtype=np.int64)
+        return [int(number) for number in numbers[restrictions.permits(axis, numbers)]]
+
+    fixed = restrictions.only
+    experts = permitted("ep", _divisors(model.num_experts) if model.has_experts else [1])
+    blocks = []
+    for tp in permitted("tp", _divisors(cluster.gpus_per_node)):
+        if cluster.num_gpus % tp:
+            continue
+        sequence_parallel = permitted("sp", [0, 1] if tp > 1 else [0])
+        splits = _divisors(tp) if model.has_experts and stack.expert_tensor_parallel else [tp]
+        splits = permitted("etp", sorted({*splits, *fixed.get("etp", set())}))
+        for cp in permitted("cp", _divisors(cluster.num_gpus // tp)):
+            if question.training.sequence_length % cp or (cp > 1 and not stack.context_kinds):
+                continue
+            for pp in permitted("pp", _divisors(cluster.num_gpus // (tp * cp))):
+                dp = cluster.num_gpus // (tp * cp * pp)
+                if pp > model.num_layers or question.training.global_batch % dp or not permitted("dp", [dp]):
+                    continue
+                axes = [
+                    [tp],
+                    [pp],
+                    [cp],
+                    [dp],
+                    sequence_parallel,
+                    experts,
+                    splits,
+                    _orders(question, cp, dp, pp),
+                    _contexts(question, cp),
+                ]
+                blocks.append(np.array(list(product(*axes)), dtype=np.int64).reshape(-1, len(axes)))
+    table = np.concatenate([np.empty((0, 9), dtype=np.int64), *blocks])
+    tp_N, pp_N, cp_N, dp_N, sp_N, ep_N, etp_N, order_N, context_N = np.ascontiguousarray(table.T)
+    return LayoutColumns(
+        tp=tp_N,
+        pp=pp_N,
+        cp=cp_N,
+        dp=dp_N,
+        mbs=np.ones_like(tp_N),
+        sp=sp_N,
+        ep=ep_N,
+        etp=etp_N,
+        order=order_N,
+        context=context_N,
+        vpp=np.ones_like(tp_N),
+        schedule=np.full_like(tp_N, ONE_CHUNK),
+        zero=np.zeros_like(tp_N),
+        shard=dp_N * cp_N,
     )
-    defaults = {"ep": 1, "etp": tp, "shard": dp * cp}
-    choices = [sorted(only.get(axis, {default})) for axis, default in defaults.items()]
-    choices.append(_orders(restrictions, cp, dp, pp))
-    choices.append(_contexts(question, restrictions, cp))
-    given = np.array(list(product(*choices)), dtype=np.int64)
-    sizes = (len(shapes), len(mbs), len(switches), len(given))
-    shape_i, mbs_i, switch_i, given_i = (index.ravel() for index in np.indices(sizes, dtype=np.int64))
-    same = np.ones_like(shape_i)
-    vpp, schedule = shapes[shape_i].T
-    zero, sp = switches[switch_i].T
-    searched = [tp * same, pp * same, vpp, dp * same, mbs[mbs_i], zero, sp, schedule]
-    return np.stack([*searched, cp * same, *given[given_i].T], axis=1)
 
 
-def _orders(restrictions: Restrictions, cp: int, dp: int, pp: int) -> list[int]:
-    """Those the user fixed, each seating of the ranks once; else the default."""
+def _with_microbatch_sizes(
+    question: Question, restrictions: Restrictions, cores: LayoutColumns
+) -> LayoutColumns:
+    """Each core with every microbatch size that its share of the batch divides into."""
+    of_degree = {}
+    for dp in np.unique(cores.dp).tolist():
+        sizes = np.array(_divisors(question.training.global_batch // dp), dtype=np.int64)
+        of_degree[dp] = sizes[restrictions.permits("mbs", sizes)]
+    own = [of_degree[dp] for dp in cores.dp.tolist()]
+    core = np.repeat(np.arange(len(cores)), [len(sizes) for sizes in own])
+    mbs = np.concatenate([np.empty(0, dtype=np.int64), *own])
+    return replace(cores.rows(core), mbs=mbs)
+
+
+def _orders(question: Question, cp: int, dp: int, pp: int) -> list[int]:
+    """Those of the software stack, each seating of the ranks once."""
     seats = same_seats(cp, dp, pp)
-    return sorted({seats[order] for order in restrictions.only.get("order", {0})})
+    return sorted({seats[ORDERS.index(order)] for order in question.stack.axis_orders})
 
 
-def _contexts(question: Question, restrictions: Restrictions, cp: int) -> list[int]:
-    """Those the user fixed, the stack's usual way without its name; else that."""
-    if cp == 1 or "context" not in restrictions.only:
+def _contexts(question: Question, cp: int) -> list[int]:
+    """Those of the software stack, its usual way without its name."""
+    if cp == 1:
         return [USUAL_CONTEXT]
-    usual = CONTEXTS.index(question.stack.context_parallel)
-    return sorted({USUAL_CONTEXT if way == usual else way for way in restrictions.only["context"]})
+    others = [way for way in question.stack.context_kinds if way != question.stack.context_parallel]
+    return [USUAL_CONTEXT, *(CONTEXTS.index(way) for way in others)]
 
 
-def _columns(table: Ints) -> LayoutColumns:
-    return LayoutColumns(**{axis: np.ascontiguousarray(table[:, i]) for i, axis in enumerate(AXES)})
+def _legal_at_any_stage(question: Question, restrictions: Restrictions, cores: LayoutColumns) -> Bools:
+    """(N,): which cores are legal with some ZeRO stage over all ranks."""
+    legal = np.zeros(len(cores), dtype=np.bool_)
+    for start in range(0, len(cores), ROWS_TOGETHER):
+        some = np.arange(start, min(start + ROWS_TOGETHER, len(cores)))
+        for zero in question.stack.zero_stages:
+            left = some[~legal[some]]
+            rows = replace(cores.rows(left), zero=np.full(len(left), zero))
+            legal[left] = _legal(question, restrictions, rows)
+    return legal
+
+
+def _legal(question: Question, restrictions: Restrictions, rows: LayoutColumns) -> Bools:
+    """(N,): which rows keep to restrictions and rules, those of the schedule aside."""
+    legal = allowed_rows(question, restrictions, rows)
+    left = np.flatnonzero(legal)
+    legal[left] = legal_rows(question, rows.rows(left), scheduled=False)
+    return legal
+
+
+def _variants(question: Question, restrictions: Restrictions, families: LayoutColumns) -> tuple[Ints, ...]:
+    """(V, 2) the legal variants of each family."""
+    family: list[int] = []
+    zero: list[int] = []
+    shard: list[int] = []
+    for index, replicas in enumerate(families.replicas.tolist()):
+        groups = _divisors(replicas)[1:] if question.stack.hybrid_shard else [replicas]
+        for stage in question.stack.zero_stages:
+            own = groups if stage else [replicas]
+            family += [index] * len(own)
+            zero += [stage] * len(own)
+            shard += own
+    rows = families.rows(np.array(family, dtype=np.int64))
+    rows = replace(rows, zero=np.array(zero, dtype=np.int64), shard=np.array(shard, dtype=np.int64))
+    legal = np.flatnonzero(_legal(question, restrictions, rows))
+    both = np.stack([rows.zero, rows.shard], axis=1)[legal]
+    borders = np.searchsorted(np.array(family, dtype=np.int64)[legal], np.arange(1, len(families)))
+    return tuple(np.split(both, borders)) if len(families) else ()
+
+
+def _shapes(
+    question: Question, restrictions: Restrictions, pipelines: LayoutColumns, variants: list[Ints]
+) -> tuple[tuple[Ints, ...], ...]:
+    """(K, 2) the legal shapes of each pipeline, for each ZeRO stage its first core has."""
+    model, policies = question.model, set(restrictions.recompute(question.training))
+    runs = [
+        schedule
+        for schedule in question.stack.schedules
+        if policies & set(schedules.allowed_recompute(schedule))
+    ]
+    pipeline, stage, shape, shard = [], [], [], []
+    for index, pp in enumerate(pipelines.pp.tolist()):
+        own = [(1, ONE_CHUNK)]
+        if pp > 1:
+            chunks = range(1, model.num_layers // pp + 1)
+            own = [
+                (vpp, SCHEDULES.index(schedule))
+                for schedule in runs
+                for vpp in chunks
+                if goes_with(schedule, vpp) and _covered(schedule, model.num_layers, pp * vpp)
+            ]
+        for zero in range(ZERO_STAGES):
+            groups = variants[index][variants[index][:, 0] == zero, 1]
+            known = int(groups[0]) if len(groups) else int(pipelines.replicas[index])
+            pipeline += [index] * len(own)
+            stage += [zero] * len(own)
+            shard += [known] * len(own)
+            shape += own
+    rows = replace(
+        pipelines.rows(np.array(pipeline, dtype=np.int64)),
+        zero=np.array(stage, dtype=np.int64),
+        shard=np.array(shard, dtype=np.int64),
+        vpp=np.array([vpp for vpp, _ in shape], dtype=np.int64),
+        schedule=np.array([schedule for _, schedule in shape], dtype=np.int64),
+    )
+    legal = allowed_rows(question, restrictions, rows)
+    left = np.flatnonzero(legal)
+    legal[left] = legal_rows(question, rows.rows(left))
+    table = np.array(shape, dtype=np.int64).reshape(-1, 2)
+    of_pipeline, of_stage = np.array(pipeline, dtype=np.int64), rows.zero
+    borders = np.searchsorted(
+        of_pipeline * ZERO_STAGES + of_stage, np.arange(len(pipelines) * ZERO_STAGES + 1)
+    )
+    return tuple(
+        tuple(
+            table[begin:end][legal[begin:end]]
+            for begin, end in zip(
+                borders[index * ZERO_STAGES : (index + 1) * ZERO_STAGES],
+                borders[index * ZERO_STAGES + 1 : (index + 1) * ZERO_STAGES + 1],
+                strict=True,
+            )
+        )
+        for index in range(len(pipelines))
+    )
+
+
+def _covered(schedule: Schedule, num_layers: int, stages: int) -> bool:
+    """Whether the search covers some sizes of so many stages."""
+    return schedule in PLAIN or goes_in_chunks(num_layers, stages)
+
+
+def _first_of_each(columns: list[Ints]) -> tuple[Ints, Ints]:
+    """The first row of each different combination, and (N,) which combination each row has."""
+    _, first, index = np.unique(codes_of(columns), return_index=True, return_inverse=True)
+    return first, index.reshape(-1)
 
 
 def _divisors(number: int) -> list[int]:

@@ -16,16 +16,17 @@ import numpy as np
 from cost_models.errors import InfeasibleError, InputError, RunError
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
+from cost_models.question import MixedQuestion
 from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from cost_models.units import format_bytes, format_seconds
 from planner.balanced import balanced_prices, even_layers
 from planner.budget import Budget
+from planner.cloud import cloud
 from planner.explain import within
 from planner.objectives import Objective
 from planner.optimising import optimise
 from planner.optimum import PROVEN, Optimum, asked_question
 from planner.plan import Certificate, Plan, PlanObjective, Prediction, layout_problems
-from planner.search_space import enumerate_layouts
 
 TOLERANCE = 1e-9
 """Relative difference of two prices that is rounding."""
@@ -170,9 +171,11 @@ def _evenly_placed(plan: Plan, priced: Estimate) -> Check:
     """No layout with its blocks spread evenly is better: found by a formula of its own, priced in full one by one."""
     question, limits = plan.question, plan.restrictions.read
     objective = plan.objective.asked if plan.objective is not None else Objective()
+    if isinstance(question, MixedQuestion):
+        return Check("spot check", True, "is made on clusters of one kind of GPU")
     if objective.name in ("memory", "mfu"):
         return Check("spot check", True, f"compares step times, so it says nothing of `{objective.name}`")
-    columns = enumerate_layouts(question, limits)
+    columns = cloud(question, limits, plan.layout)
     prices = balanced_prices(question, columns)
     usable = np.array([policy in limits.recompute(question.training) for policy in RECOMPUTE_POLICIES])
     promising = np.where((prices.peak_bytes <= priced.memory_limit) & usable, prices.step_seconds, np.inf)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
-from cost_models.question import Question
+from cost_models.question import MixedQuestion, Question, each_pool, mixed_question
 from cost_models.specs.cluster import LinkSpec
 from cost_models.specs.hardware import AttentionCurve, CurvePoint
 from cost_models.specs.layout import Layout
@@ -35,8 +35,10 @@ def sensitivities(
 ) -> tuple[Sensitivity, ...]:
     """Every change of `CHANGES` that means something here, each searched again."""
     answers = []
-    for words, change in CHANGES.items():
-        changed = change(question)
+    changes = {words: each_pool(question, change) for words, change in CHANGES.items()}
+    if isinstance(question, MixedQuestion):
+        changes["double bandwidth between pools"] = _between(question, 2.0)
+    for words, changed in changes.items():
         if changed is not None:
             best = _best(changed, _scaled(restrictions, question, changed))
             same = best is not None and same_degrees(best.layout, estimate.layout)
@@ -52,9 +54,14 @@ def same_degrees(one: Layout, other: Layout) -> bool:
 
 def with_memory(question: Question, factor: float) -> Question:
     """The same question on devices with `factor` times the memory."""
-    cluster = question.cluster
-    gpu = cluster.gpu.model_copy(update={"memory": cluster.gpu.memory * factor})
-    return replace(question, cluster=cluster.model_copy(update={"gpu": gpu}))
+
+    def change(one: Question) -> Question:
+        gpu = one.cluster.gpu.model_copy(update={"memory": one.cluster.gpu.memory * factor})
+        return replace(one, cluster=one.cluster.model_copy(update={"gpu": gpu}))
+
+    changed = each_pool(question, change)
+    assert changed is not None
+    return changed
 
 
 def _best(question: Question, restrictions: Restrictions) -> Estimate | None:
@@ -92,6 +99,11 @@ def _inter_node(factor: float) -> Callable[[Question], Question | None]:
         return replace(question, cluster=cluster.model_copy(update={"links": links}))
 
     return change
+
+
+def _between(question: MixedQuestion, factor: float) -> Question:
+    link = _faster(question.mixed.link, factor)
+    return mixed_question(question.mixed.model_copy(update={"between": link}), question.pools)
 
 
 def _compute(factor: float) -> Callable[[Question], Question | None]:

@@ -62,6 +62,14 @@ def attention_calls(question: Question, columns: LayoutColumns) -> Ints:
     return calls
 
 
+def gathered_elements(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) elements of the keys and values of a whole sequence that a rank holds for a block while it attends, and
+    again of their gradients in the backward pass; zero where they are not gathered."""
+    gathers = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-gather"))
+    whole = columns.cp * columns.tokens(question.training.sequence_length) / columns.tp
+    return np.where(gathers, whole * (question.model.kv_size + question.model.value_size), 0.0)
+
+
 def context_seconds(
     question: Question, columns: LayoutColumns, group: Groups, core_forward: Array, core_backward: Array
 ) -> ContextSeconds:

@@ -25,6 +25,7 @@ from cost_models.communication.packing import Runs, packing, runs_of_stage
 from cost_models.specs.axis_orders import ranks_inside
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.columns import Ints, LayoutColumns
+from cost_models.specs.distinct import over_distinct
 
 if TYPE_CHECKING:
     import networkx
@@ -106,6 +107,11 @@ def axis_groups(cluster: ClusterSpec, columns: LayoutColumns) -> AxisGroups:
 
     Layouts must fit the cluster: on a cluster of one node none may be larger than it.
     """
+    names = ("tp", "cp", "pp", "dp", "ep", "etp", "shard", "order")
+    return over_distinct(columns, names, lambda rows: _axis_groups(cluster, rows))
+
+
+def _axis_groups(cluster: ClusterSpec, columns: LayoutColumns) -> AxisGroups:
     x, world = columns, columns.ranks
     seats = _Seats(cluster, columns)
     ones = np.ones(len(columns), dtype=np.int64)

@@ -15,6 +15,7 @@ from cost_models.compute.device import Device, device_of
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.distinct import over_distinct
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.workload.mixture import mixture
 
@@ -32,6 +33,11 @@ def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -
     A mixture is averaged with the blocks of the model that are dense. Backward runs each product twice, towards the
     input and towards the weight.
     """
+    names = ("tp", "cp", "mbs", "ep", "etp")
+    return over_distinct(columns, names, lambda rows: _matrix_seconds(question, rows, device))
+
+
+def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array, Array]:
     model = question.model
     tokens, tp = columns.tokens(question.training.sequence_length), columns.tp.astype(np.float64)
     by_norm = question.stack.transformer_engine

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.question import Question
+from cost_models.schedules.traits import always_split
 from cost_models.specs.columns import LayoutColumns
 
 Array = npt.NDArray[np.float64]
@@ -28,7 +29,8 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
     """One buffer each way, or what a stack that retains them accumulates over the step's microbatches.
 
     `torch.distributed.pipelining` keeps the received gradient of every microbatch until the step ends; with several
-    chunks a rank also what it sent, both ways, so a stage holds three tensors a microbatch (the first two).
+    chunks a rank also what it sent, both ways, so a stage holds three tensors a microbatch (the first two). Where every
+    backward pass is split its inputs stay too: four a microbatch, two on the first stage and on the last.
     """
     tokens = columns.tokens(question.training.sequence_length)
     tensor = tokens * question.model.hidden_size * question.training.element_bytes
@@ -40,9 +42,13 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
     tensor = np.where(piped, tensor, 0.0)
     held = tensor * columns.microbatches(question.training.global_batch)
     waiting = 2 * tensor * ((columns.vpp - 1) * columns.pp + 1)  # live microbatches have no gradients yet
-    chunked = columns.vpp > 1
+    chunked, split = columns.vpp > 1, always_split(columns)
+    every = np.where(chunked, 3 * columns.vpp * held - waiting, held)
+    live = (
+        tensor * (3 * columns.vpp - 2) * columns.pp
+    )  # inputs are counted with them, and fewer have gradients
     return BoundaryBytes(
-        every_rank=np.where(chunked, 3 * columns.vpp * held - waiting, held),
-        first_rank=np.where(chunked, -held, 0.0),
-        last_rank=np.where(chunked, -2 * held, -held),
+        every_rank=np.where(split, 4 * columns.vpp * held - live, every),
+        first_rank=np.where(split, -2 * held, np.where(chunked, -held, 0.0)),
+        last_rank=np.where(chunked | split, -2 * held, -held),
     )

@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ +/-]{0,99}$")]
 """A name safe to print and to use in a file name."""
+POOL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,49}$"
+"""A name that can stand in a layout: of a pool of GPUs."""
 PositiveInt = Annotated[int, Field(gt=0, le=10**12)]
 """A count of at least one."""
 MAX_GPUS = 10**7

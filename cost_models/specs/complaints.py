@@ -13,7 +13,7 @@ from cost_models.specs.documents import Key, printable, show_key
 
 def complaint(spec_type: type[BaseModel], details: ErrorDetails) -> tuple[Key, str]:
     """Where an error is, and a sentence without full stop about it."""
-    key: Key = tuple(part for part in details["loc"] if part != "[key]")
+    key: Key = tuple(part for part in details["loc"] if not str(part).startswith("["))
     name, given = show_key(key[-1:]), details["input"]
     context = details.get("ctx", {})
     match details["type"]:

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.specs.axis_orders import DEFAULT_ORDER, Order, first_same
-from cost_models.specs.base import PositiveInt, Spec
+from cost_models.specs.base import POOL_NAME, PositiveInt, Spec
 from cost_models.specs.complaints import complaint
 from cost_models.specs.documents import show_key
 from cost_models.specs.recompute import StageRecompute
@@ -66,6 +66,8 @@ class Layout(Spec):
     """One policy or mix of policies for all virtual stages, or one for each in model order."""
     layers: tuple[int, ...] = ()
     """Blocks of each virtual stage in model order (pp × vpp entries), or empty: not placed yet."""
+    pools: tuple[Annotated[str, Field(pattern=POOL_NAME)], ...] = ()
+    """On a cluster of several pools: the one each pipeline rank lies in. Empty: there is one, or not chosen yet."""
 
     @model_validator(mode="before")
     @classmethod
@@ -83,9 +85,11 @@ class Layout(Spec):
             raise ValueError(f"recompute names {len(self.recompute)} stages; the layout has {stages}")
         if self.layers and len(self.layers) != stages:
             raise ValueError(f"layers names {len(self.layers)} stages; the layout has {stages}")
+        if self.pools and len(self.pools) != self.pp:
+            raise ValueError(f"pools names {len(self.pools)} ranks; the pipeline has {self.pp}")
         if any(count < 0 for count in self.layers):
             raise ValueError("layers must not be negative")
-        if not _goes_with(self.schedule, self.vpp):
+        if not goes_with(self.schedule, self.vpp):
             raise ValueError(f"schedule {self.schedule} does not go with vpp{self.vpp}")
         if len(self.recompute) > 1 and len(set(self.recompute)) == 1:
             object.__setattr__(self, "recompute", self.recompute[:1])
@@ -163,10 +167,12 @@ class Layout(Spec):
             words.append("recompute=" + _run_lengths(self.recompute))
         if self.layers:
             words.append("layers=" + _run_lengths(self.layers))
+        if self.pools:
+            words.append("pools=" + _run_lengths(self.pools))
         return " ".join(words)
 
 
-def _goes_with(schedule: Schedule, vpp: int) -> bool:
+def goes_with(schedule: Schedule, vpp: int) -> bool:
     """Whether the schedule runs this number of chunks a rank."""
     if schedule == "zero-bubble":
         return True
@@ -196,7 +202,7 @@ def _expand(text: str) -> list[str]:
 _DEGREES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "shard")
 _DEGREE = re.compile(rf"({'|'.join(_DEGREES)})=?(\d{{1,12}})$", re.ASCII)
 _NAMED = ("schedule=", "order=", "context=")
-_WORDS = (*_DEGREES, "sp", *_NAMED, "recompute=", "layers=")
+_WORDS = (*_DEGREES, "sp", *_NAMED, "recompute=", "layers=", "pools=")
 
 
 def parse_layout(text: str) -> Layout:
@@ -223,7 +229,7 @@ def parse_layout(text: str) -> Layout:
         elif word.startswith(_NAMED):
             key, _, value = word.partition("=")
             put(key, value, word)
-        elif word.startswith(("recompute=", "layers=")):
+        elif word.startswith(("recompute=", "layers=", "pools=")):
             key, _, value = word.partition("=")
             try:
                 values = _expand(value)

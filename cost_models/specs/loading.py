@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cost_models.errors import InputError, UnknownNameError
+from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.specs import catalog
 from cost_models.specs.base import MAX_GPUS
 from cost_models.specs.cluster import ClusterSpec
@@ -14,6 +15,7 @@ from cost_models.specs.documents import Document, Key, printable
 from cost_models.specs.huggingface import read_config
 from cost_models.specs.local import LOCAL
 from cost_models.specs.parsing import check_kind, load_spec, parse_spec, validate
+from cost_models.specs.pools import MixedCluster
 from cost_models.specs.reading import is_file, read_document
 from cost_models.specs.schema import json_schema
 from cost_models.specs.training import TrainingSpec
@@ -31,6 +33,8 @@ __all__ = [
 
 HUGGING_FACE_FILE = "config.json"
 _FILE_SUFFIXES = (".yaml", ".yml", ".json")
+_POOLS = re.compile(r"[^:+]+:[0-9]{1,9}(\+[^:+]+:[0-9]{1,9})+", re.ASCII)
+"""Clusters with their numbers of GPUs: `dgx-a100-80gb:512+dgx-h100:512`."""
 _FLAGS = {"sequence_length": "--sequence"}
 """Flags not spelt like their field."""
 
@@ -67,11 +71,12 @@ def resolve_model(text: str) -> LoadedModel:
     return LoadedModel(spec=validate(document, TransformerSpec))
 
 
-def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec:
-    """A catalogue name or a YAML file, cut or grown to `gpus` GPUs in all.
+def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCluster:
+    """A catalogue name or a YAML file, cut or grown to `gpus` GPUs in all, or several: `name:GPUs+name:GPUs`.
 
     Catalogue clusters have any number of nodes (one unless `gpus` says more), `local` any number of
-    processes; a file has the nodes it states and no more. `gpus` is whole nodes, or part of one.
+    processes; a file has the nodes it states and no more. `gpus` is whole nodes, or part of one. A cluster of several
+    pools has the sizes it states.
 
     Raises:
         UnknownNameError: neither a known name nor a file.
@@ -80,6 +85,8 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec:
     if gpus is not None and gpus <= 0:
         raise InputError(f"a cluster of {gpus} GPUs cannot train anything", hint="--gpus must be above zero")
     _require_existing(gpus or 0)
+    if _POOLS.fullmatch(text):
+        return _as_stated(_pooled(text), gpus)
     if text == LOCAL:
         return catalog.local_cluster(gpus)
     if text in catalog.names("clusters"):
@@ -92,9 +99,10 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec:
             catalog.names("clusters"),
             hint="known names: meshwright catalog clusters",
         )
-    cluster = load_spec(text, ClusterSpec, replace={"gpu": catalog.gpu_fields})
-    if cluster.profile and (beside := Path(text).parent / cluster.profile).is_file():
-        cluster = cluster.model_copy(update={"profile": str(beside)})
+    document = read_document(text)
+    if isinstance(document.value, dict) and "pools" in document.value:
+        return _as_stated(_mixed_cluster(document), gpus)
+    cluster = _with_profile_beside(validate(document, ClusterSpec, replace={"gpu": catalog.gpu_fields}), text)
     if gpus is not None and gpus > cluster.num_gpus:
         raise InputError(
             f"{gpus} GPUs are more than cluster `{cluster.name}` has, {cluster.num_gpus}",
@@ -102,6 +110,70 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec:
         )
     _require_existing(gpus or cluster.num_gpus)
     return _sized(cluster, gpus or cluster.num_gpus)
+
+
+def _pooled(text: str) -> MixedCluster:
+    """`dgx-a100-80gb:512+dgx-h100:512` → a cluster of two pools; every part that is wrong is told."""
+    pools: list[ClusterSpec] = []
+    problems: list[Problem] = []
+    for part in text.split("+"):
+        name, _, size = part.rpartition(":")
+        try:
+            pool = resolve_cluster(name, int(size))
+        except InputError as error:
+            problems.append(Problem(printable(part), error.headline))
+            continue
+        if isinstance(pool, MixedCluster):
+            problems.append(Problem(printable(part), "a pool is a cluster of one GPU"))
+            continue
+        before = sum(pool.name in (known.name, known.name.rpartition(".")[0]) for known in pools)
+        pools.append(pool.model_copy(update={"name": f"{pool.name}.{before + 1}"}) if before else pool)
+    if problems:
+        raise InputError(f"`{printable(text)}` is no cluster", problems=problems)
+    document = Document(
+        source=f"`{printable(text)}`",
+        value={
+            "name": printable("+".join(pool.name for pool in pools), limit=90),
+            "pools": [pool.model_dump(mode="json") for pool in pools],
+        },
+    )
+    return validate(document, MixedCluster)
+
+
+def _mixed_cluster(document: Document) -> MixedCluster:
+    """A cluster file with `pools:`, whose GPUs may be names."""
+    problems = dict(document.problems)
+    pools = document.value["pools"]
+    if isinstance(pools, list):
+        pools = [dict(pool) if isinstance(pool, dict) else pool for pool in pools]
+        for number, pool in enumerate(pools):
+            if isinstance(pool, dict) and isinstance(name := pool.get("gpu"), str):
+                key = ("pools", number, "gpu")
+                try:
+                    pool["gpu"] = catalog.gpu_fields(name)
+                except InputError as error:
+                    problems[key] = Problem(document.where(key), error.headline)
+    fields = document.value | {"pools": pools}
+    mixed = validate(replace(document, value=fields, problems=problems), MixedCluster)
+    beside = tuple(_with_profile_beside(pool, document.source) for pool in mixed.pools)
+    return mixed.model_copy(update={"pools": beside})
+
+
+def _as_stated(mixed: MixedCluster, gpus: int | None) -> MixedCluster:
+    """The cluster, if `--gpus` says nothing else. Raises InputError."""
+    if gpus not in (None, mixed.num_gpus):
+        raise InputError(
+            f"--gpus {gpus} leaves open which pools of `{mixed.name}` they come from",
+            hint="size the pools: `nodes:` in the file, or `dgx-a100-80gb:512+dgx-h100:512`",
+        )
+    return mixed
+
+
+def _with_profile_beside(cluster: ClusterSpec, path: str) -> ClusterSpec:
+    """A profile named by a path is looked for beside the file that names it."""
+    if cluster.profile and (beside := Path(path).parent / cluster.profile).is_file():
+        return cluster.model_copy(update={"profile": str(beside)})
+    return cluster
 
 
 def _require_existing(gpus: int) -> None:

@@ -8,6 +8,7 @@ from cost_models.errors import UnknownNameError
 from cost_models.specs.base import Spec
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.pools import MixedCluster
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import DERIVED_FIELDS, TransformerSpec
@@ -15,11 +16,12 @@ from cost_models.specs.transformer import DERIVED_FIELDS, TransformerSpec
 KINDS: dict[str, type[Spec]] = {
     "transformer": TransformerSpec,
     "cluster": ClusterSpec,
+    "pools": MixedCluster,
     "training": TrainingSpec,
     "stack": StackSpec,
     "profile": HardwareProfile,
 }
-"""`kind:` of a file → what it holds."""
+"""What a file describes → its fields; `pools` is a cluster of several."""
 
 
 def json_schema(kind: str) -> dict[str, Any]:
@@ -33,8 +35,9 @@ def json_schema(kind: str) -> dict[str, Any]:
     schema = KINDS[kind].model_json_schema(mode="serialization")
     required = [name for name in schema.get("required", []) if name not in DERIVED_FIELDS]
     schema["required"] = required
-    if kind == "cluster":
-        gpu = schema["properties"]["gpu"]
+    if kind in ("cluster", "pools"):
+        cluster = schema if kind == "cluster" else schema["$defs"]["ClusterSpec"]
+        gpu = cluster["properties"]["gpu"]
         inline = {"$ref": gpu.pop("$ref")}
         gpu["anyOf"] = [{"type": "string"}, inline]
     return schema

@@ -19,6 +19,13 @@ _BAR = 0.82
 _LIGHTEST = 0.62
 """How far the last chunk's colour is mixed with white."""
 _NUMBER_POINTS = 7.0
+_KINDS = {
+    "F": ("forward", style.BLUE),
+    "B": ("backward", style.GREEN),
+    "I": ("backward to the input", style.PURPLE),
+    "W": ("backward to the weights", style.ORANGE),
+}
+"""Name and colour of each kind of action."""
 _MAX_NUMBERED_RANKS = 20
 
 
@@ -26,7 +33,8 @@ def timeline(frame: Frame, ranks: int, subject: str) -> Figure:
     """Forwards and backwards on every pipeline rank; chunks of one rank are lighter shades.
 
     Args:
-        frame: a row per action with `rank`, `kind` (F or B), `chunk`, `microbatch`, `start_seconds`, `end_seconds`.
+        frame: a row per action with `rank`, `kind` (F, B, or its halves I and W), `chunk`, `microbatch`,
+            `start_seconds`, `end_seconds`.
         ranks: pipeline ranks.
         subject: which plan.
     """
@@ -51,7 +59,9 @@ def timeline(frame: Frame, ranks: int, subject: str) -> Figure:
         shown = frame[frame["start_seconds"] < (window if zoomed else step_seconds)]
         limits = (0.0, window if zoomed else step_seconds)
         _draw(charts[-1], shown, ranks, limits, numbers=numbers)
-        _legend(figure, int(frame["chunk"].max()) + 1)
+        _legend(
+            figure, [kind for kind in _KINDS if kind in set(frame["kind"])], int(frame["chunk"].max()) + 1
+        )
         style.put_title(figure, _finding(frame, ranks, step_seconds), subject)
     return figure
 
@@ -65,7 +75,7 @@ def _window(frame: Frame) -> float:
     """Where the detail ends: the first rank's first actions, and every rank has begun its backward passes."""
     first = frame[frame["rank"] == 0].sort_values("start_seconds")
     enough = float(first["end_seconds"].iloc[min(_ZOOM_ACTIONS, len(first)) - 1])
-    backward = frame[frame["kind"] == "B"].groupby("rank")["end_seconds"].min()
+    backward = frame[frame["kind"] != "F"].groupby("rank")["end_seconds"].min()
     return max(enough, float(backward.max()))
 
 
@@ -101,7 +111,7 @@ def _number(axes: Axes, frame: Frame, end: float, chunks: int, scale: float) -> 
         if width_points < (len(text) + 0.5) * 0.62 * _NUMBER_POINTS or action.end_seconds > end:
             continue
         middle = (action.start_seconds + action.end_seconds) / 2 / scale
-        light = chunks > 1 and action.chunk > (chunks - 1) / 2
+        light = _KINDS[action.kind][1] not in style.DARK or (chunks > 1 and action.chunk > (chunks - 1) / 2)
         colour = style.INK if light else "white"
         axes.text(
             middle, action.rank, text, ha="center", va="center_baseline", size=_NUMBER_POINTS, color=colour
@@ -109,24 +119,29 @@ def _number(axes: Axes, frame: Frame, end: float, chunks: int, scale: float) -> 
 
 
 def _shade(kind: str, chunk: int, chunks: int) -> tuple[float, float, float]:
-    """Blue forwards, green backwards; later chunks nearer to white."""
+    """The colour of the kind; later chunks nearer to white."""
     light = _LIGHTEST * chunk / max(1, chunks - 1)
-    red, green, blue = to_rgb(style.BLUE if kind == "F" else style.GREEN)
+    red, green, blue = to_rgb(_KINDS[kind][1])
     return (red + (1 - red) * light, green + (1 - green) * light, blue + (1 - blue) * light)
 
 
-def _legend(figure: Figure, chunks: int) -> None:
+def _legend(figure: Figure, kinds: list[str], chunks: int) -> None:
     def name(kind: str, chunk: int) -> str:
-        return f"{'forward' if kind == 'F' else 'backward'}{f', chunk {chunk}' if chunks > 1 else ''}"
+        return f"{_KINDS[kind][0]}{f', chunk {chunk}' if chunks > 1 else ''}"
 
     some = range(chunks) if chunks <= 4 else (0, chunks - 1)
     handles = [
         Patch(facecolor=_shade(kind, chunk, chunks), label=name(kind, chunk))
-        for kind in "FB"
+        for kind in kinds
         for chunk in some
     ]
     handles.append(Patch(facecolor="white", edgecolor=style.PALE, label="idle"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 7), handlelength=1.0)
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=min(len(handles), 7 if len(kinds) <= 2 else 5),
+        handlelength=1.0,
+    )
 
 
 def _finding(frame: Frame, ranks: int, step_seconds: float) -> str:

@@ -82,13 +82,14 @@ def why_not_text(answer: WhyNot, plan: Estimate) -> str:
     assert answer.difference is not None
     other, name = answer.estimate, f"`{answer.layout}`"
     if answer.reason == "memory":
-        excess = other.peak_bytes - plan.memory_limit
+        limit = other.memory_limit if other.rank_limits else plan.memory_limit
+        excess = other.peak_bytes - limit
         unit = size_unit(other.peak_bytes)
         parts = sorted(other.rank_memory[other.fullest_rank], key=lambda part: -part[1])[:_MAX_PARTS]
         largest = sentence_list([f"{part_label(part)} {in_unit(size, unit)}" for part, size in parts])
         return wrapped(
             f"{name} does not fit: {unplaced(other.layout)} needs {format_bytes(other.peak_bytes)} on pipeline rank "
-            f"{other.fullest_rank}, {format_bytes(excess)} over the limit of {format_bytes(plan.memory_limit)} "
+            f"{other.fullest_rank}, {format_bytes(excess)} over the limit of {format_bytes(limit)} "
             f"({largest} {unit[0]} are its largest parts)."
         )
     if answer.reason == "same":

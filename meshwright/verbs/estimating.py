@@ -11,13 +11,13 @@ from cost_models.specs.layout import parse_layout
 from meshwright.output import JSON_SCHEMA, Output, check_places
 from meshwright.records import estimate_record, estimate_row, question_record
 from meshwright.render.estimates import estimate_text
-from meshwright.render.plans import question_header
+from meshwright.render.plans import placed_on_pools, question_header
 from meshwright.together import Together
 from meshwright.verbs.asking import Asked, question_of
 from planner.legality import require_legal
+from planner.placing import place
 from planner.plan import make_plan, save_plan
 from planner.restrictions import Restrictions
-from planner.search import place
 
 
 def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> bool:
@@ -43,12 +43,13 @@ def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> 
             "schema": JSON_SCHEMA,
             "question": question_record(question),
             "assumptions": list(assumptions),
-            "estimate": estimate_record(priced),
+            "estimate": estimate_record(priced, question),
         },
         [estimate_row(priced)],
         question_header(question, priced.trust, priced.memory_limit),
         "",
         estimate_text(priced),
+        *placed_on_pools(question, priced),
     )
     if out is not None:
         output.note(f"Wrote {out}. Next: meshwright explain {out}")

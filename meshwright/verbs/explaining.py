@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from meshwright.output import JSON_SCHEMA, Output
 from meshwright.progress import progress
 from meshwright.records import breakdown_rows, estimate_record, question_record
 from meshwright.render.explanation import explanation_text, why_not_text
-from meshwright.render.plans import question_header
+from meshwright.render.plans import placed_on_pools, question_header
 from planner.explain import Explanation, WhyNot, binding, rivalry, ties
 from planner.explain import why_not as ask_why_not
 from planner.plan import load_plan
@@ -43,7 +42,7 @@ def explain(path: Path, why_not: str | None, *, output: Output) -> None:
     restrictions = plan.restrictions.read
     estimate = price(question, plan.layout)
     if restrictions.max_memory is not None:
-        estimate = replace(estimate, memory_limit=min(estimate.memory_limit, restrictions.max_memory))
+        estimate = estimate.within(restrictions.max_memory)
     drift = estimate.step_seconds / plan.prediction.step_seconds - 1
     if abs(drift) > DRIFT:
         output.note(
@@ -66,6 +65,7 @@ def explain(path: Path, why_not: str | None, *, output: Output) -> None:
         question_header(question, estimate.trust, estimate.memory_limit),
         "",
         explanation_text(explanation),
+        *placed_on_pools(question, estimate),
     )
 
 
@@ -86,7 +86,7 @@ def _explanation_record(question: Question, explanation: Explanation) -> dict[st
     return {
         "schema": JSON_SCHEMA,
         "question": question_record(question),
-        "plan": estimate_record(explanation.estimate),
+        "plan": estimate_record(explanation.estimate, question),
         "binds": {
             "resource": bound.resource,
             "change": bound.change,

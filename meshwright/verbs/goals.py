@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.question import Question
-from cost_models.specs.cluster import Precision
+from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.loading import resolve_cluster
+from cost_models.specs.pools import MixedCluster
 from cost_models.units import parse_count, parse_seconds
 from meshwright.together import Together
 from meshwright.verbs.asking import Asked, questions_of
@@ -95,7 +96,7 @@ def aimed(asked: Asked, gpus: str | None, goal: Goal) -> Aimed:
         question = replace(question, training=training)
     objective.require_complete(question)
     if sizes:  # nodes are whole in the question, whatever part of one is chosen
-        question = replace(question, cluster=resolve_cluster(asked.cluster))
+        question = replace(question, cluster=_whole_nodes(asked))
     return Aimed(
         question=question, objective=objective, sizes=sizes, precisions=precisions, assumptions=assumptions
     )
@@ -108,6 +109,7 @@ def _single(gpus: str | None) -> int | None:
 
 
 def _sizes(asked: Asked, gpus: str, question: Question) -> tuple[int, ...]:
+    _whole_nodes(asked)
     sizes = parse_sizes(gpus, question)
     resolve_cluster(asked.cluster, max(sizes))  # a cluster of a file ends where the file says
     return sizes
@@ -115,13 +117,22 @@ def _sizes(asked: Asked, gpus: str, question: Question) -> tuple[int, ...]:
 
 def _up_to(asked: Asked, most: int | None, question: Question) -> tuple[int, ...]:
     """Doublings from one node to the given number of GPUs."""
-    node = resolve_cluster(asked.cluster).gpus_per_node
+    whole = _whole_nodes(asked)
     if most is None:
         raise InputError(
             "`--objective gpus` cannot be answered",
             problems=[Problem("--gpus", "missing: which numbers of GPUs there are to choose from")],
             hint=SIZES_HINT,
         )
-    return parse_sizes(
-        f"{min(node, most)}..{most}", replace(question, cluster=resolve_cluster(asked.cluster))
-    )
+    return parse_sizes(f"{min(whole.gpus_per_node, most)}..{most}", replace(question, cluster=whole))
+
+
+def _whole_nodes(asked: Asked) -> ClusterSpec:
+    """The cluster, its nodes whole whatever part of one may be chosen."""
+    cluster = resolve_cluster(asked.cluster)
+    if isinstance(cluster, MixedCluster):
+        raise InputError(
+            f"the number of GPUs of `{cluster.name}` is no choice: it has several pools",
+            hint="change the pools in its file",
+        )
+    return cluster

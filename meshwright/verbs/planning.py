@@ -6,12 +6,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from cost_models.errors import InputError
+from cost_models.question import MixedQuestion
 from cost_models.units import format_seconds, parse_bytes
 from meshwright.output import Output, check_places
 from meshwright.progress import progress
 from meshwright.records import optimum_record, optimum_rows
 from meshwright.render.goals import left_out_text
-from meshwright.render.plans import answer_sentence, optimum_table, question_header
+from meshwright.render.plans import answer_sentence, optimum_table, placed_on_pools, question_header
 from meshwright.render.words import count, sentence_list
 from meshwright.together import Together
 from meshwright.verbs.asking import Asked
@@ -139,6 +140,7 @@ def _answer(
         question_header(optimum.question, best.trust, best.memory_limit),
         "",
         optimum_table(optimum),
+        *placed_on_pools(optimum.question, best),
         "",
         answer_sentence(optimum),
     )
@@ -150,7 +152,8 @@ def _answer(
     for warning in _warnings(optimum):
         output.note(warning)
     if out is not None:
-        output.note(f"Wrote {out}. Next: meshwright explain {out}, meshwright run {out}")
+        runs = "" if isinstance(optimum.question, MixedQuestion) else f", meshwright run {out}"
+        output.note(f"Wrote {out}. Next: meshwright explain {out}{runs}")
 
 
 def _warnings(optimum: Optimum) -> list[str]:

@@ -141,7 +141,8 @@ def _planned(path: Path) -> tuple[Question, Estimate]:
     """A plan's question and layout, priced again, within the memory it was planned for."""
     plan = load_plan(path)
     priced = price(plan.question, plan.layout)
-    return plan.question, replace(priced, memory_limit=plan.prediction.memory_limit)
+    limit = plan.restrictions.read.max_memory
+    return plan.question, priced if limit is None else priced.within(limit)
 
 
 def _frontier(request: Request) -> Drawing:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from meshwright.output import JSON_SCHEMA, Output, check_places
 from meshwright.progress import progress
+from meshwright.render.pools import gpus_in_words
 from meshwright.render.tables import table
 from meshwright.render.words import count, wrapped
 from planner.budget import Budget
@@ -40,7 +41,7 @@ def verify(path: Path, *, time_limit: float, output: Output) -> bool:
             "checks": [{"check": one.name, "passed": one.passed, "found": one.what} for one in checks],
         },
         rows,
-        wrapped(f"{path.name}: {plan.model.name} on {plan.cluster.num_gpus} x {plan.cluster.gpu.name}"),
+        wrapped(f"{path.name}: {plan.model.name} on {gpus_in_words(plan.question)}"),
         "",
         table(
             ("check", "verdict", "found"),

@@ -26,6 +26,7 @@ import numpy as np
 import pulp
 
 from cost_models.schedules import CriticalPath
+from cost_models.specs.columns import Ints
 from planner.bounds import rank_sizes
 from planner.group import group_of
 from planner.ilp.solution import Solution, Status
@@ -33,6 +34,7 @@ from planner.ilp.solvers import SolverName, available_solver, is_infeasible, is_
 from planner.mixes import fastest_mixes
 from planner.paths import known_paths, window_paths
 from planner.placement import TOLERANCE, Floats, Leaf, Placement
+from planner.pools.bounds import leaf_sizes
 
 CUTS_PER_ROUND = 12
 """Written-down paths added at once: enough to save rounds, few enough to keep the program small."""
@@ -136,10 +138,10 @@ def useful_columns(leaf: Leaf, target: float) -> list[Column] | None:
     """
     seconds_BR, blocks_BRP = fastest_mixes(leaf)
     useful_BR = np.isfinite(seconds_BR)
-    if math.isfinite(target) and len(leaf.costs) == 1:
-        least_NR, most_NR = rank_sizes(group_of(leaf), np.array([target * (1 + TOLERANCE)]))
+    if math.isfinite(target):
+        least_R, most_R = _useful_sizes(leaf, target * (1 + TOLERANCE))
         size_B1 = np.array(leaf.sizes)[:, None]
-        useful_BR &= (size_B1 >= least_NR) & (size_B1 <= most_NR)
+        useful_BR &= (size_B1 >= least_R) & (size_B1 <= most_R)
     if not useful_BR.any(axis=0).all():
         return None
     return [
@@ -147,6 +149,14 @@ def useful_columns(leaf: Leaf, target: float) -> list[Column] | None:
         for rank in range(leaf.pp)
         for size in np.flatnonzero(useful_BR[:, rank]).tolist()
     ]
+
+
+def _useful_sizes(leaf: Leaf, step_seconds: float) -> tuple[Ints, Ints]:
+    """(R,) fewest and most blocks of each rank in a placement that takes no longer."""
+    if len(leaf.costs) > 1:
+        return leaf_sizes(leaf, step_seconds)
+    least_NR, most_NR = rank_sizes(group_of(leaf), np.array([step_seconds]))
+    return least_NR[0], most_NR[0]
 
 
 def build_program(

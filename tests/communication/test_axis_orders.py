@@ -7,7 +7,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.communication.topology import Groups, axis_groups
@@ -87,6 +87,7 @@ def layouts(draw: st.DrawFn, degrees: tuple[int, ...]) -> Layout:
 
 
 @pytest.mark.parametrize("axis", AXES)
+@settings(deadline=None)
 @given(layout=layouts((1, 2, 4, 8)), gpus_per_node=st.sampled_from([1, 2, 4, 8, 16]))
 def test_powers_of_two_sit_exactly_where_listing_says(axis: str, layout: Layout, gpus_per_node: int) -> None:
     groups = priced(layout, axis, gpus_per_node)
@@ -97,6 +98,7 @@ def test_powers_of_two_sit_exactly_where_listing_says(axis: str, layout: Layout,
 
 
 @pytest.mark.parametrize("axis", AXES)
+@settings(deadline=None)
 @given(layout=layouts((1, 2, 3, 4, 6)), gpus_per_node=st.sampled_from([1, 3, 4, 6, 8, 12]))
 def test_odd_sizes_are_never_priced_better_than_they_are(
     axis: str, layout: Layout, gpus_per_node: int
@@ -128,6 +130,7 @@ def test_gradients_of_ranks_on_either_side_of_a_pipeline_are_counted_together() 
     assert (groups.size[0], groups.ranks_per_node[0], groups.nodes[0]) == (16, 4, 4)
 
 
+@settings(deadline=None)
 @given(cp=st.integers(1, 3), dp=st.integers(1, 3), pp=st.integers(1, 3))
 def test_orders_that_seat_ranks_alike_are_one_order(cp: int, dp: int, pp: int) -> None:
     seats = {order: mesh(Layout(tp=2, cp=cp, dp=dp, pp=pp, order=order)).tobytes() for order in ORDERS}

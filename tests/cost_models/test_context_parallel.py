@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +19,11 @@ from cost_models.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs import catalog
 from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import Layout, parse_layout
+from cost_models.specs.layout import CONTEXTS, Context, Layout, parse_layout
 from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 
 GPUS, BATCH, SEQUENCE = 64, 64, 8192
-Context = Literal["ring", "all-gather", "all-to-all"]
 
 
 def asked(how: Context = "ring", stack: str = "megatron-core", **training: Any) -> Question:
@@ -87,6 +86,38 @@ def test_without_context_ranks_nothing_is_exchanged(how: Context) -> None:
         assert value[0] == 0
         assert value[1] > 0
     assert estimate(question, Layout(dp=GPUS)).time["cp_comm"] == 0
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([1, 2]), st.sampled_from([1, 2, 4]), st.sampled_from([None, *CONTEXTS])),
+        min_size=1,
+        max_size=6,
+    ),
+    st.sampled_from(CONTEXTS),
+)
+def test_a_layout_that_names_its_way_costs_what_a_stack_costs_that_usually_goes_it(
+    rows: list[tuple[int, int, Context | None]], usual: Context
+) -> None:
+    """Row by row, times and memory."""
+    layouts = [Layout(tp=tp, cp=cp, dp=GPUS // (tp * cp), context=way) for tp, cp, way in rows]
+    together = stage_costs(asked(usual), LayoutColumns.of(layouts))
+    for row, (layout, (_, _, way)) in enumerate(zip(layouts, rows, strict=True)):
+        unnamed = layout.model_copy(update={"context": None})
+        alone = stage_costs(asked(way or usual), LayoutColumns.of([unnamed]))
+        for name in ("layer_forward", "layer_backward", "layer_activation", "working"):
+            np.testing.assert_array_equal(getattr(together, name)[row], getattr(alone, name)[0])
+
+
+def test_gathered_keys_and_values_take_memory_where_they_outgrow_the_mlp() -> None:
+    """cp8: the keys and values of eight ranks, 2·1024 in 16 bits, and their gradients, against the MLP's gradients."""
+    question, size = asked(sequence_length=131072), 131072 / 8 * 2
+    ring, gathers = (
+        float(stage_costs(question, columns(f"cp8 dp8 context={way}")).working[0, 0])
+        for way in ("ring", "all-gather")
+    )
+    widest = max(14336, 2 * 14336)  # gate and up; the stack adds weight gradients up by itself
+    assert gathers - ring == pytest.approx(size * (2 * 8 * 2 * 1024 - widest))
 
 
 @settings(max_examples=30, deadline=None)

@@ -70,6 +70,11 @@ def test_a_rank_of_another_number_of_processes(
     assert done.stderr.startswith(f"error: plan.yaml needs 2 processes; {said}\n")
 
 
+def test_compiled_blocks_have_no_halves() -> None:
+    with pytest.raises(InputError, match="one backward pass, which `schedule=zbv` splits"):
+        run_plan(plan_for("pp2 mbs2 schedule=zbv"), compile=True)
+
+
 def test_more_processes_than_the_cores_bear() -> None:
     plan = plan_for("mbs2")
     crowd = plan.model_copy(update={"layout": plan.layout.model_copy(update={"dp": 4096})})
@@ -140,7 +145,13 @@ def test_memory_that_runs_out_is_told_part_by_part(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "layout", ["mbs2", "tp2 pp2 vpp2 dp2 mbs1 zero3 sp", "pp2 dp2 mbs2 zero1 schedule=gpipe"]
+    "layout",
+    [
+        "mbs2",
+        "tp2 pp2 vpp2 dp2 mbs1 zero3 sp",
+        "pp2 dp2 mbs2 zero1 schedule=gpipe",
+        "pp2 dp2 mbs1 zero2 schedule=zbv",
+    ],
 )
 def test_a_dry_run_builds_what_the_ranks_would_hold(layout: str) -> None:
     """Every block once over the stages, and the stages' shares are the model's."""

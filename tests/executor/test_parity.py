@@ -102,7 +102,15 @@ def test_adamw_trains_the_same_under_sharding(processes: Processes) -> None:
 
 
 @pytest.mark.parametrize(
-    "layout", ["mbs2", "dp2 mbs2 zero1", "dp2 mbs2 zero3", "tp2 sp mbs2", "pp2 dp2 mbs2 zero1"]
+    "layout",
+    [
+        "mbs2",
+        "dp2 mbs2 zero1",
+        "dp2 mbs2 zero3",
+        "tp2 sp mbs2",
+        "pp2 dp2 mbs2 zero1",
+        "pp2 dp2 mbs1 zero1 schedule=zbv",
+    ],
 )
 def test_sixteen_bits_follow_the_curve(
     layout: str, processes: Processes, references: dict[str, list[tuple[float, float]]]

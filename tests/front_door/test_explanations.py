@@ -19,8 +19,9 @@ from planner.balanced import balanced_prices, even_layers
 from planner.compare import compare, difference
 from planner.explain import binding, rivalry, ties, why_not
 from planner.frontier import frontier_frame, pareto_rows
+from planner.placing import place
 from planner.scaling import doublings, scaling_frame
-from planner.search import place, search
+from planner.search import search
 from planner.search_space import Restrictions
 from planner.whatif import CHANGES, sensitivities
 

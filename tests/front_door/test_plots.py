@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
 from cost_models.memory_terms import MEMORY_PARTS
-from cost_models.schedules import build, compile_timeline
+from cost_models.schedules import KINDS, build, compile_timeline
 from cost_models.time_terms import TIME_PARTS
 from meshwright.frames import memory_frame, time_frame
 from meshwright.plots import style
@@ -59,17 +59,21 @@ def scaling_points() -> pd.DataFrame:
 
 def timeline_points(schedule: str, pp: int, vpp: int, microbatches: int) -> pd.DataFrame:
     table = build(schedule, pp, vpp, microbatches)
-    start, end = compile_timeline(table).spans(np.full(pp * vpp, 1.0), np.full(pp * vpp, 2.0))
-    return pd.DataFrame(
+    halves = table.splits_backward
+    start, end = compile_timeline(table).spans(
+        np.full(pp * vpp, 1.0), np.full(pp * vpp, 1.0 if halves else 2.0), 0.0, float(halves)
+    )
+    frame = pd.DataFrame(
         {
             "rank": np.repeat(np.arange(pp), table.stage.shape[1]),
-            "kind": np.where(table.is_backward, "B", "F").ravel(),
+            "kind": np.array([*KINDS, ""])[table.kind].ravel(),
             "chunk": table.chunk.ravel(),
             "microbatch": table.microbatch.ravel(),
             "start_seconds": start.ravel(),
             "end_seconds": end.ravel(),
         }
     )
+    return frame[frame["kind"] != ""]
 
 
 def accuracy_points() -> pd.DataFrame:
@@ -146,3 +150,18 @@ def test_frontier_says_when_nothing_fits() -> None:
 def test_long_timelines_are_shown_whole_and_in_part(pp: int, microbatches: int, charts: int) -> None:
     figure = timeline(timeline_points("1f1b", pp, 1, microbatches), pp, "subject")
     assert len(figure.axes) == charts
+
+
+@pytest.mark.parametrize(
+    ("schedule", "vpp", "halves"),
+    [("1f1b", 1, set()), ("zbv", 2, {"input", "weights"}), ("dualpipev", 2, {"input", "weights"})],
+)
+def test_halves_of_a_backward_pass_have_colours_of_their_own(
+    schedule: str, vpp: int, halves: set[str]
+) -> None:
+    figure = timeline(timeline_points(schedule, 4, vpp, 12), 4, "subject")
+    (legend,) = figure.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert {half for half in ("input", "weights") if any(half in name for name in names)} == halves
+    colours = [patch.get_facecolor() for patch in legend.get_patches()]
+    assert len(set(colours)) == len(colours)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from cost_models.asking import ask
@@ -36,3 +37,9 @@ def small_question(
     """A question about `MODEL`."""
     spec = TrainingSpec(**{"global_batch": 8, "sequence_length": 256} | training)
     return ask(MODEL, small_cluster(gpus, memory), spec, stack=stack)
+
+
+def every_axis(question: Question) -> Question:
+    """The same on a stack that also has context parallelism, in two ways, and shard groups."""
+    ways = {"context_kinds": ("ring", "all-to-all"), "hybrid_shard": True}
+    return replace(question, stack=question.stack.model_copy(update=ways))

@@ -6,7 +6,7 @@ import operator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import small_question
 
@@ -122,6 +122,7 @@ def read(fix: list[Wish], forbid: list[Wish]) -> Restrictions | None:
         return None
 
 
+@settings(deadline=None)
 @given(
     st.lists(layouts(), min_size=1, max_size=8),
     st.lists(wishes(), max_size=4),
@@ -139,6 +140,7 @@ def test_what_they_allow_is_what_a_person_reads(
     assert limits.allows(columns).tolist() == said
 
 
+@settings(deadline=None)
 @given(
     st.lists(wishes(), max_size=4),
     st.lists(wishes(), max_size=3),
@@ -156,6 +158,7 @@ def test_they_read_back_as_they_are_written(
     assert parse_restrictions(limits.fix_words, limits.forbid_words, trainer=limits.trainer) == limits
 
 
+@settings(deadline=None)
 @given(layouts(), st.sampled_from([*NUMBERS, "zero", "sp", "order"]))
 def test_an_axis_left_out_is_as_if_nobody_had_named_it(layout: Layout, axis: str) -> None:
     columns = settled(QUESTION, LayoutColumns.of([layout]))
@@ -178,6 +181,18 @@ def test_lists_bounds_and_choices_narrow_the_space() -> None:
     seated = enumerated("order=tp-pp-cp-dp")
     assert {ORDERS[index] for index in seated.order.tolist()} == {"tp-cp-dp-pp", "tp-cp-pp-dp"}
     assert ((seated.order != 0) == ((seated.dp > 1) & (seated.pp > 1))).all()
+
+
+def test_an_axis_that_is_bounded_is_searched_within_its_bounds() -> None:
+    def values(axis: str, *words: str) -> set[int]:
+        columns = enumerate_layouts(QUESTION, parse_restrictions(words))
+        return set(getattr(columns, axis).tolist())
+
+    assert values("cp", "cp<=4") == {1, 2, 4}
+    assert values("cp", "cp>=2", "cp<8") == {2, 4}
+    assert values("shard", "shard>=4", "dp=8") == {4, 8}
+    assert values("ep", "ep<=4") == {1}  # a dense model
+    assert not values("cp", "cp=3")
 
 
 def test_a_way_of_context_parallelism_may_be_fixed_under_its_name() -> None:
@@ -205,7 +220,8 @@ def test_a_layout_of_the_usual_way_is_within_what_names_it() -> None:
         ("tp>=x", "", "`x` is not a whole number"),
         ("tp", "", "needs a value, like `tp=2` or `tp>=2`"),
         ("zero=4", "", "ZeRO has stages 0 to 3"),
-        ("sp=2", "", "`sp` is a switch: 0 or 1"),
+        ("sp=2", "", "`2` is not 0 or 1"),
+        ("sp>=1", "", "`sp` is a switch, not a number"),
         ("order>=tp-cp-dp-pp", "", "`order` is a choice: write `order=tp-cp-dp-pp`"),
         ("order=tp-cp-pp-dpp", "", "did you mean `tp-cp-pp-dp`?"),
         ("context=rings", "", "did you mean `ring`?"),

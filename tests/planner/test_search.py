@@ -16,7 +16,8 @@ from cost_models.question import Question
 from cost_models.specs.layout import SCHEDULES, parse_layout
 from planner import search as search_module
 from planner.placement import TOLERANCE, Leaf
-from planner.search import SearchResult, place, search
+from planner.placing import place
+from planner.search import SearchResult, search
 from planner.search_space import Restrictions, enumerate_layouts, parse_restrictions
 
 QUESTIONS = [

@@ -1,0 +1,204 @@
+"""Coefficients of a pipeline that passes through several pools: every rank has those of the pool it lies in.
+
+A pool's coefficients are those of the same degrees on its own GPUs, links and profile. Four things know of the others:
+
+- a transfer between two ranks takes what their own boundary takes: inside a pool what it takes there, across pools
+  what `between` takes at the slower of both ends. A stack that blocks its sender pays each boundary on its own rank;
+  one that does not waits everywhere as long as at the slowest boundary, as a pipeline on one cluster does;
+- the gradients of tied embeddings cross from the first rank's pool to the last one's;
+- stragglers are counted over all nodes of the job;
+- the fixed time of a step is that of the slowest pool.
+
+Shape legend: N layouts, K pools, R pipeline ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.communication.pipeline import boundary_seconds
+from cost_models.communication.topology import AxisGroups, Groups, axis_groups
+from cost_models.memory.device import memory_limit
+from cost_models.memory_terms import MemoryTerms, memory_terms
+from cost_models.question import MixedQuestion, Question
+from cost_models.specs.cluster import LinkSpec
+from cost_models.specs.columns import Ints, LayoutColumns
+from cost_models.time_terms import TimeTerms, jitter, tied_reduce_seconds, time_terms, total, with_jitter
+
+Array = npt.NDArray[np.float64]
+Term = dict[str, Array]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolTerms:
+    """The coefficients of N layouts in each of K pools, and the transfers between ranks."""
+
+    times: tuple[TimeTerms, ...]
+    """For each pool, transfers left out; the fixed time of a step is the slowest pool's in all of them."""
+    memories: tuple[MemoryTerms, ...]
+    limits: tuple[Array, ...]
+    """(N,) bytes that a device's peak may reach."""
+    transfers: Array
+    """(K, K, N) seconds from a rank in one pool to its neighbour in another, or in the same."""
+    tied: Array
+    """(K, K, N) seconds to add the gradients of a tied matrix between two pools."""
+    slowdown: Array
+    """(K, N): see `time_terms.jitter`."""
+    blocking: bool
+    """Whether a sender waits for its transfer."""
+
+
+def pool_terms(question: MixedQuestion, columns: LayoutColumns) -> PoolTerms:
+    """Price N layouts, whose `pp` counts the ranks of all pools, in every pool.
+
+    Raises:
+        InputError: a GPU has no rate for the training precision.
+    """
+    whole = [_as_large_as_all(pool, question) for pool in question.pools]
+    times = [_without_transfers(time_terms(pool, columns), pool, columns) for pool in whole]
+    overhead = _slowest([one.step_overhead for one in times])
+    transfers, tied = _transfers(question, whole, columns)
+    return PoolTerms(
+        times=tuple(replace(one, step_overhead=overhead) for one in times),
+        memories=tuple(memory_terms(pool, columns) for pool in whole),
+        limits=tuple(memory_limit(pool, columns) for pool in whole),
+        transfers=transfers,
+        tied=tied,
+        slowdown=np.stack([jitter(pool, columns) for pool in whole]),
+        blocking=not question.stack.overlap_pipeline_sends,
+    )
+
+
+def ranks_in(question: MixedQuestion, columns: LayoutColumns) -> Ints:
+    """(K, N) pipeline ranks that each pool holds, all of its GPUs in use."""
+    gpus_K1 = np.array([pool.cluster.num_gpus for pool in question.pools])[:, None]
+    ranks: Ints = gpus_K1 // (columns.tp * columns.replicas)
+    return ranks
+
+
+def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> tuple[TimeTerms, MemoryTerms, Array]:
+    """The coefficients of some layouts with R ranks, rank r in pool `pool_R[r]`: n · R rows, a layout's ranks together.
+
+    The third value is what the peak of each rank's device may reach.
+    """
+    times = {
+        field.name: _of_ranks([getattr(one, field.name) for one in terms.times], rows, pool_R)
+        for field in fields(TimeTerms)
+    }
+    memories = {
+        field.name: _of_ranks([getattr(one, field.name) for one in terms.memories], rows, pool_R)
+        for field in fields(MemoryTerms)
+    }
+    limit = np.stack([one[rows] for one in terms.limits])[pool_R].T.reshape(-1)
+    here_Rn = terms.transfers[pool_R[:-1], pool_R[1:]][:, rows]
+    slower_Rn = np.maximum(terms.slowdown[pool_R[:-1]], terms.slowdown[pool_R[1:]])[:, rows]
+    onward = np.minimum(np.arange(len(pool_R)), len(pool_R) - 2)
+    back = np.maximum(np.arange(len(pool_R)) - 1, 0)
+    slowest_n = np.argmax(here_Rn * (1 + slower_Rn), axis=0)
+    everywhere = np.repeat(slowest_n[None], len(pool_R), axis=0)
+    if terms.blocking:
+        times["stage_forward"] = _plus(times["stage_forward"], here_Rn[onward], slower_Rn[onward])
+        times["stage_backward"] = _plus(times["stage_backward"], here_Rn[back], slower_Rn[back])
+    else:
+        delay_Rn, slower_Rn = (np.take_along_axis(one, everywhere, axis=0) for one in (here_Rn, slower_Rn))
+        times["p2p"] = _plus(times["p2p"], delay_Rn, slower_Rn)
+    first, last = int(pool_R[0]), int(pool_R[-1])
+    tied_Rn = np.repeat(terms.tied[first, last][rows][None], len(pool_R), axis=0)
+    slower_Rn = np.repeat(np.maximum(terms.slowdown[first], terms.slowdown[last])[rows][None], len(pool_R), 0)
+    for name in ("embedding_sync", "head_sync"):
+        times[name] = _plus(times[name], tied_Rn, slower_Rn)
+    return TimeTerms(**times), MemoryTerms(**memories), limit
+
+
+def _as_large_as_all(pool: Question, question: MixedQuestion) -> Question:
+    """The pool's question on as many nodes as the whole job has, so that its degrees find room.
+
+    Groups of one rank stay as they are: each lies inside the pool, under its own leaf switches.
+    """
+    cluster = pool.cluster
+    links = cluster.links.model_copy(update={"inter_node": cluster.links.inter_node or question.mixed.link})
+    update: dict[str, object] = {"links": links}
+    update["nodes"] = -(-question.mixed.num_gpus // cluster.gpus_per_node)
+    if cluster.nodes <= (cluster.nodes_per_leaf or 0):
+        update["oversubscription"] = 1.0  # no group leaves the one leaf that all nodes are under
+    return replace(pool, cluster=cluster.model_copy(update=update))
+
+
+def _without_transfers(times: TimeTerms, pool: Question, columns: LayoutColumns) -> TimeTerms:
+    """What a rank does alone: hands nothing on."""
+    slowdown = jitter(pool, columns)
+
+    def alone(term: Term) -> Term:
+        own = {part: value for part, value in term.items() if part not in ("pp_comm", "jitter")}
+        return with_jitter({**own, "pp_comm": np.zeros(len(columns))}, slowdown)
+
+    names = ("stage_forward", "stage_backward", "p2p", "embedding_sync", "head_sync")
+    return replace(times, **{name: alone(getattr(times, name)) for name in names})
+
+
+def _transfers(question: MixedQuestion, whole: list[Question], columns: LayoutColumns) -> tuple[Array, Array]:
+    """(K, K, N) seconds of a stage boundary, and (K, K, N) of a tied matrix."""
+    count = len(whole)
+    boundary, tied = np.zeros((2, count, count, len(columns)))
+    ranks_KN = ranks_in(question, columns)
+    for k, pool in enumerate(question.pools):
+        own = replace(columns, pp=ranks_KN[k])
+        boundary[k, k] = boundary_seconds(pool, own, axis_groups(pool.cluster, own))
+    ends = [_end_of_link(pool, question.mixed.link, columns) for pool in whole]
+    for one in range(count):
+        for other in range(count):
+            if one != other:
+                pair = (ends[one], ends[other])
+                boundary[one, other] = np.maximum(*(boundary_seconds(q, columns, g) for q, g in pair))
+                tied[one, other] = np.maximum(*(tied_reduce_seconds(q, columns, g.pp) for q, g in pair))
+    return boundary, tied
+
+
+def _end_of_link(pool: Question, link: LinkSpec, columns: LayoutColumns) -> tuple[Question, AxisGroups]:
+    """A pool's question and groups, with neighbours in the pipeline at the other end of a link to another pool.
+
+    Measured transfers are of the pool's own network, so they do not speak of that link.
+    """
+    collectives = tuple(curve for curve in pool.hardware.collectives if curve.operation != "p2p")
+    hardware = pool.hardware.model_copy(update={"collectives": collectives})
+    ones, everywhere = np.ones(len(columns), dtype=np.int64), np.ones(len(columns))
+    across = Groups(
+        size=2 * ones,
+        ranks_per_node=ones,
+        nodes=2 * ones,
+        meets_inside=ones == 0,
+        intra_bandwidth=pool.cluster.links.intra_node.bandwidth * everywhere,
+        inter_bandwidth=link.bandwidth * everywhere,
+        intra_latency=pool.cluster.links.intra_node.latency * everywhere,
+        inter_latency=link.latency * everywhere,
+    )
+    return replace(pool, hardware=hardware), replace(axis_groups(pool.cluster, columns), pp=across)
+
+
+def _slowest(terms: list[Term]) -> Term:
+    """The term of the pool where it takes longest."""
+    longest = int(np.argmax([float(total(term).max()) for term in terms]))
+    return terms[longest]
+
+
+def _of_ranks(terms: list[Term], rows: Ints, pool_R: Ints) -> Term:
+    """Each pool's term → n · R rows."""
+    parts = dict.fromkeys(part for term in terms for part in term)
+    return {part: _part_of_ranks([term.get(part) for term in terms], rows, pool_R) for part in parts}
+
+
+def _part_of_ranks(values: list[Array | None], rows: Ints, pool_R: Ints) -> Array:
+    known = next(value for value in values if value is not None)
+    none = np.zeros((len(rows), *known.shape[1:]))
+    value_Kn = np.stack([none if value is None else value[rows] for value in values])
+    value_nR = np.swapaxes(value_Kn[pool_R], 0, 1)
+    return value_nR.reshape(-1, *value_nR.shape[2:])
+
+
+def _plus(term: Term, seconds_Rn: Array, slowdown_Rn: Array) -> Term:
+    """The term with so much of a transfer, and what stragglers add to it."""
+    seconds, noise = seconds_Rn.T.reshape(-1), (seconds_Rn * slowdown_Rn).T.reshape(-1)
+    return {**term, "pp_comm": term["pp_comm"] + seconds, "jitter": term["jitter"] + noise}

@@ -1,0 +1,71 @@
+"""Rows that are alike: which combination of some columns each has, and what is computed once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from cost_models.specs.columns import Ints, LayoutColumns
+
+T = TypeVar("T")
+
+_MOST = 1 << 62
+_WORTH_IT = 256
+"""Rows below which looking for equal ones takes longer than computing them all."""
+_DENSE = 1 << 22
+"""Values up to here are numbered by a table, which is faster than by sorting."""
+
+
+def codes_of(columns: Sequence[Ints]) -> Ints:
+    """(N,): a number for each combination of values, rising with the first column."""
+    code, size = np.zeros_like(columns[0]), 1
+    for column in columns:
+        numbered, count = _numbered(column)
+        if size * count > _MOST:
+            code, size = _numbered(code)
+        code, size = code * count + numbered, size * count
+    return code
+
+
+def _numbered(column: Ints) -> tuple[Ints, int]:
+    """(N,) the rank of each value among the distinct ones, and how many these are."""
+    if not len(column):
+        return column, 1
+    low = int(column.min())
+    span = int(column.max()) - low + 1
+    if span <= _DENSE:
+        met = np.zeros(span, dtype=np.int64)
+        met[column - low] = 1
+        rank = np.cumsum(met) - 1
+        return rank[column - low], int(rank[-1]) + 1
+    distinct, index = np.unique(column, return_inverse=True)
+    return index.reshape(-1), len(distinct)
+
+
+def over_distinct(columns: LayoutColumns, names: Sequence[str], compute: Callable[[LayoutColumns], T]) -> T:
+    """`compute(columns)`, a record of (N,) arrays that depends on the named columns alone, computed once for each
+    combination of them."""
+    if len(columns) < _WORTH_IT:
+        return compute(columns)
+    code = codes_of([getattr(columns, name) for name in names])
+    rank, count = _numbered(code)
+    if count > len(columns) // 2:
+        return compute(columns)
+    first = np.empty(count, dtype=np.int64)
+    first[rank[::-1]] = np.arange(len(columns))[::-1]
+    spread: T = _taken(compute(columns.rows(first)), rank)
+    return spread
+
+
+def _taken(value: Any, index: Ints) -> Any:
+    """The same record with some rows of its arrays."""
+    if isinstance(value, np.ndarray):
+        return value[index]
+    if isinstance(value, tuple):
+        return tuple(_taken(one, index) for one in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value)(**{own.name: _taken(getattr(value, own.name), index) for own in fields(value)})
+    return value

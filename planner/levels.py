@@ -1,0 +1,333 @@
+"""From bounds of many layouts at once to the costs of single ones: what the search opens, best bound first.
+
+    cores   ideal bound    → relaxed costs, a sharper bound
+    cores   relaxed bound  → each of their shapes
+    pairs   core and shape, bound of the pipeline under relaxed costs → each of their variants
+    rows    layouts, bound of the pipeline under their own costs      → placed by `planner.search`
+
+Opening replaces an entry by what it stands for. An entry whose bound cannot beat the k-th best layout is never opened,
+and all its layouts are done with at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.costs import stage_costs
+from cost_models.errors import InfeasibleError
+from cost_models.question import Question
+from cost_models.schedules import allowed_recompute
+from cost_models.specs.columns import Ints, LayoutColumns
+from cost_models.specs.layout import SCHEDULES, Layout
+from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
+from cost_models.stage_costs import StageCosts
+from planner.bounds import capacity_bounds, quick_bounds
+from planner.candidates import Tally
+from planner.group import Group
+from planner.infeasible import explain_infeasible, nothing_legal
+from planner.placement import Leaf
+from planner.relaxed import core_bounds, ideal_seconds, relaxed_costs
+from planner.restrictions import Restrictions
+from planner.rules import Bools
+from planner.search_space import ONE_CHUNK, Space, legal_space
+
+Floats = npt.NDArray[np.float64]
+Columns = TypeVar("Columns", LayoutColumns, StageCosts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pricing:
+    """How rows of a space are priced."""
+
+    space: Space
+    policies: tuple[Recompute, ...]
+    """Recompute policies the search may use."""
+    max_memory: float | None
+    """Bytes of a device a plan may fill, where that is less than the device allows."""
+
+    @property
+    def question(self) -> Question:
+        """What was asked."""
+        return self.space.question
+
+    def allowed(self, schedule: int) -> Bools:
+        """(P,): policies a stage may use under a schedule."""
+        own = allowed_recompute(SCHEDULES[schedule])
+        return np.array([policy in self.policies and policy in own for policy in RECOMPUTE_POLICIES])
+
+    def limited(self, costs: StageCosts) -> StageCosts:
+        """The same costs with no more memory than was allowed."""
+        if self.max_memory is None:
+            return costs
+        return replace(costs, memory_limit=np.minimum(costs.memory_limit, self.max_memory))
+
+    def bounds(self, columns: LayoutColumns, costs: StageCosts) -> Floats:
+        """(N,) quick bounds of layouts, those of one pipeline shape together."""
+        bound = np.empty(len(columns))
+        for rows in groups_of(columns):
+            bound[rows] = quick_bounds(self.group(columns, costs, rows))
+        return bound
+
+    def group(self, columns: LayoutColumns, costs: StageCosts, rows: Ints) -> Group:
+        """Rows of one pipeline shape, for the bounds."""
+        first = rows[0]
+        own = columns.rows(rows)
+        return Group(
+            costs=costs.rows(rows),
+            pp=int(columns.pp[first]),
+            vpp=int(columns.vpp[first]),
+            schedule=SCHEDULES[columns.schedule[first]],
+            microbatches=own.microbatches(self.question.training.global_batch),
+            num_layers=self.question.model.num_layers,
+            allowed=self.allowed(int(columns.schedule[first])),
+        )
+
+    def leaf(self, columns: LayoutColumns, costs: StageCosts, row: int) -> Leaf:
+        """One layout, to be placed."""
+        own = columns.rows(slice(row, row + 1))
+        return Leaf(
+            costs=costs.rows(slice(row, row + 1)),
+            pp=int(own.pp[0]),
+            vpp=int(own.vpp[0]),
+            schedule=SCHEDULES[own.schedule[0]],
+            microbatches=int(own.microbatches(self.question.training.global_batch)[0]),
+            num_layers=self.question.model.num_layers,
+            allowed=self.allowed(int(own.schedule[0])),
+        )
+
+
+def groups_of(columns: LayoutColumns) -> list[Ints]:
+    """Rows that share pp, vpp and schedule."""
+    if not len(columns):
+        return []
+    keys = (columns.schedule * (1 << 40)) + (columns.pp << 20) + columns.vpp
+    order = np.argsort(keys, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(keys[order])) + 1)
+
+
+class Cores:
+    """Cores under their ideal bound and, once that was opened, under their relaxed bound."""
+
+    def __init__(self, pricing: Pricing) -> None:
+        self._pricing = pricing
+        self._allowed = np.array([policy in pricing.policies for policy in RECOMPUTE_POLICIES])
+        self.bound = ideal_seconds(pricing.space, self._allowed)
+        self.is_relaxed = np.zeros(len(self.bound), dtype=np.bool_)
+        self.is_open = np.zeros(len(self.bound), dtype=np.bool_)
+
+    def least(self) -> float:
+        """The least bound of what is closed."""
+        return float(np.min(self.bound, where=~self.is_open, initial=np.inf))
+
+    def seeds(self) -> Ints:
+        """Cores that are likely to hold a good layout: the best of every tp, pp and cp under their ideal bound."""
+        cores = self._pricing.space.cores
+        order = np.argsort(self.bound, kind="stable")
+        kind = (cores.tp * (1 << 40) + cores.pp * (1 << 20) + cores.cp)[order]
+        _, first = np.unique(kind, return_index=True)
+        chosen: Ints = order[np.union1d(first, np.arange(min(len(order), SEEDS)))]
+        return chosen
+
+    def relax(self, cores: Ints) -> None:
+        """Sharpen the bounds of some cores."""
+        cores = cores[~self.is_relaxed[cores]]
+        for start in range(0, len(cores), TOGETHER):
+            some = cores[start : start + TOGETHER]
+            shape = np.tile(np.array([[1, ONE_CHUNK]]), (len(some), 1))
+            costs = self._pricing.limited(relaxed_costs(self._pricing.space, some, shape))
+            sharper = core_bounds(self._pricing.space, some, costs, self._allowed)
+            self.bound[some] = np.maximum(self.bound[some], sharper)
+        self.is_relaxed[cores] = True
+
+    def next(self, below: float, most: int) -> Ints:
+        """Closed cores with the least bounds below a limit, relaxed first where they are not."""
+        while True:
+            closed = np.flatnonzero(~self.is_open & (self.bound < below))
+            rows = _least(self.bound, closed, most)
+            if self.is_relaxed[rows].all():
+                return rows
+            self.relax(_least(self.bound, closed[~self.is_relaxed[closed]], RELAXED_TOGETHER))
+
+
+class Pairs:
+    """Cores in one of their shapes, under the bound of their pipeline at relaxed costs."""
+
+    def __init__(self, pricing: Pricing) -> None:
+        self._pricing = pricing
+        self.core = np.empty(0, dtype=np.int64)
+        self.shape = np.empty((0, 2), dtype=np.int64)
+        self.layouts = np.empty(0, dtype=np.int64)
+        """Layouts of each."""
+        self.bound = np.empty(0)
+        self.is_open = np.empty(0, dtype=np.bool_)
+
+    def add(self, cores: Ints) -> None:
+        """All shapes of some cores."""
+        shapes = [self._pricing.space.shapes_of(core) for core in cores.tolist()]
+        core = np.repeat(cores, [len(shape) for shape, _ in shapes])
+        shape = np.concatenate([self.shape[:0], *(shape for shape, _ in shapes)])
+        layouts = np.concatenate([self.layouts[:0], *(count for _, count in shapes)])
+        bound = np.empty(len(core))
+        for start in range(0, len(core), TOGETHER):
+            some = slice(start, start + TOGETHER)
+            costs = self._pricing.limited(relaxed_costs(self._pricing.space, core[some], shape[some]))
+            none = np.zeros((len(costs), 2), dtype=np.int64)
+            bound[some] = self._pricing.bounds(self._pricing.space.rows(core[some], none, shape[some]), costs)
+        self.core = np.concatenate([self.core, core])
+        self.shape = np.concatenate([self.shape, shape])
+        self.layouts = np.concatenate([self.layouts, layouts])
+        self.bound = np.concatenate([self.bound, bound])
+        self.is_open = np.concatenate([self.is_open, np.zeros(len(core), dtype=np.bool_)])
+
+    def least(self) -> float:
+        """The least bound of what is closed."""
+        return float(np.min(self.bound, where=~self.is_open, initial=np.inf))
+
+    def next(self, below: float, most: int) -> Ints:
+        """Closed pairs with the least bounds below a limit."""
+        return _least(self.bound, np.flatnonzero(~self.is_open & (self.bound < below)), most)
+
+
+def _least(bound: Floats, rows: Ints, most: int) -> Ints:
+    """Those of some rows with the least bounds, in no order."""
+    return rows if len(rows) <= most else rows[np.argpartition(bound[rows], most)[:most]]
+
+
+SEEDS = 64
+"""Cores opened at the start, beside one of each kind, to have a time to beat early."""
+FIRST_OPENED, MOST_OPENED = 128, 20_000
+"""Entries opened at once: few at first, twice as many each time."""
+RELAXED_TOGETHER = 8192
+"""Cores relaxed at once: enough for numpy, few enough not to be wasted."""
+TOGETHER = 50_000
+"""Rows priced at once: bounds memory."""
+
+
+class Levels:
+    """The candidates of a question on one kind of GPU."""
+
+    def __init__(self, question: Question, limits: Restrictions) -> None:
+        space = legal_space(question, limits)
+        if not len(space):
+            raise nothing_legal(question, limits)
+        self._pricing = Pricing(
+            space=space, policies=limits.recompute(question.training), max_memory=limits.max_memory
+        )
+        self._cores, self._pairs = Cores(self._pricing), Pairs(self._pricing)
+        none = np.empty(0, dtype=np.int64)
+        self._columns = space.rows(none, none.reshape(0, 2), none.reshape(0, 2))
+        self._costs = stage_costs(question, self._columns)
+        self._opened = 0
+        self._batch = FIRST_OPENED
+
+    @property
+    def question(self) -> Question:
+        """What was asked."""
+        return self._pricing.question
+
+    @property
+    def max_memory(self) -> float | None:
+        """Bytes of a device a plan may fill, where that is less than the device allows."""
+        return self._pricing.max_memory
+
+    def __len__(self) -> int:
+        return len(self._pricing.space)
+
+    def least_closed(self) -> float:
+        """The least bound of what is not written out."""
+        return min(self._cores.least(), self._pairs.least())
+
+    def open(self, below: float) -> Floats:
+        """Open the entries with the least bounds; at first some of every kind, for a time to beat."""
+        self._opened += 1
+        if self._opened == 1:
+            seeds = self._cores.seeds()
+            self._cores.relax(seeds)
+            best = seeds[np.argsort(self._cores.bound[seeds], kind="stable")][:SEEDS]
+            self._open_cores(best[np.isfinite(self._cores.bound[best])])
+        elif self._cores.least() <= self._pairs.least():
+            self._open_cores(self._cores.next(below, self._batch))
+            self._batch = min(2 * self._batch, MOST_OPENED)
+            return np.empty(0)
+        return self._open_pairs(self._pairs.next(below, FIRST_OPENED))
+
+    def _open_cores(self, cores: Ints) -> None:
+        self._cores.is_open[cores] = True
+        self._pairs.add(cores)
+
+    def _open_pairs(self, chosen: Ints) -> Floats:
+        """Write out all variants of some pairs: their quick bounds."""
+        space, pairs = self._pricing.space, self._pairs
+        pairs.is_open[chosen] = True
+        core, shape = pairs.core[chosen], pairs.shape[chosen]
+        variants = [
+            space.variants_of(index, vpp, schedule)
+            for index, (vpp, schedule) in zip(core.tolist(), shape.tolist(), strict=True)
+        ]
+        counts = [len(own) for own in variants]
+        every = np.concatenate([shape[:0], *variants])
+        columns = space.rows(np.repeat(core, counts), every, np.repeat(shape, counts, axis=0))
+        costs = self._pricing.limited(stage_costs(self.question, columns))
+        self._columns, self._costs = _joined(self._columns, columns), _joined(self._costs, costs)
+        return self._pricing.bounds(columns, costs)
+
+    def tally(self, below: float) -> Tally:
+        """What is not written out, if only layouts that take less than `below` seconds are asked for."""
+        infeasible = pruned = undecided = 0
+        for level, layouts in (
+            (self._cores, self._pricing.space.sizes),
+            (self._pairs, self._pairs.layouts),
+        ):
+            closed = ~level.is_open
+            infeasible += int(layouts[closed & np.isinf(level.bound)].sum())
+            pruned += int(layouts[closed & np.isfinite(level.bound) & (level.bound >= below)].sum())
+            undecided += int(layouts[closed & (level.bound < below)].sum())
+        return Tally(infeasible, pruned, undecided)
+
+    def capacity_bounds(self, rows: Ints) -> Floats:
+        """(N,) finer bounds of written-out rows."""
+        bound = np.empty(len(rows))
+        for some in groups_of(self._columns.rows(rows)):
+            group = self._pricing.group(self._columns, self._costs, rows[some])
+            bound[some] = capacity_bounds(group)
+        return bound
+
+    def leaf(self, row: int) -> Leaf:
+        """One written-out layout, to be placed."""
+        return self._pricing.leaf(self._columns, self._costs, row)
+
+    def layout(self, row: int) -> Layout:
+        """The same, not placed."""
+        return self._columns.layout(row)
+
+    def nothing_fits(self) -> InfeasibleError:
+        """The error to raise when no placement of any layout fits."""
+        columns = self._pricing.space.smallest_rows()
+        costs = self._pricing.limited(stage_costs(self.question, columns))
+        return explain_infeasible(self.question, columns, costs, self._pricing.policies)
+
+    def in_words(self) -> str:
+        """What is covered."""
+        shapes = np.concatenate([own for by_stage in self._pricing.space.shapes for own in by_stage])
+        used = [SCHEDULES[index] for index in np.unique(shapes[:, 1]).tolist()]
+        return (
+            "all legal tp x pp x vpp x cp x dp x ep x etp x mbs x ZeRO x shard groups x sequence parallelism x axis"
+            f" orders x ways of context parallelism x schedules ({', '.join(used)}) on"
+            f" {self.question.cluster.num_gpus} GPUs; any number of blocks of a stage under each of recompute"
+            f" {' / '.join(self._pricing.policies)}; every number of blocks on each stage or, where a rank has several"
+            " chunks or split backward passes, equal stages or one or two at the ends with a block less, all ranks"
+            " recomputing as many of their first blocks"
+        )
+
+
+def _joined(one: Columns, other: Columns) -> Columns:
+    """The rows of both."""
+    both = {
+        field.name: np.concatenate([getattr(one, field.name), getattr(other, field.name)])
+        for field in fields(one)
+    }
+    return type(one)(**both)

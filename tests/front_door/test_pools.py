@@ -1,0 +1,165 @@
+"""A session on several pools at the command line: plan, explain, estimate, compare, replay, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+import meshwright as mw
+from cost_models.specs.loading import resolve_cluster
+from meshwright.cli import main
+from planner.plan import load_plan
+
+ASKED = ("gpt2-xl", "dgx-a100-80gb:8+dgx-h100:8", "--global-batch", "256", "--sequence", "1024")
+
+
+@pytest.fixture
+def meshwright(capsys: pytest.CaptureFixture[str]):
+    def call(*words: str) -> tuple[int, str, str]:
+        try:
+            main(words)
+            code = 0
+        except SystemExit as left:
+            code = left.code if isinstance(left.code, int) else 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plans") / "mixed.yaml"
+    with pytest.raises(SystemExit, match="0"):
+        main(["plan", *ASKED, "--top", "2", "--quiet", "-o", str(path)])
+    return path
+
+
+def test_plan_says_which_blocks_lie_on_which_pool(meshwright) -> None:
+    code, out, _err = meshwright("plan", *ASKED, "--top", "1")
+    assert code == 0
+    assert "8 x a100-sxm-80gb + 8 x h100-sxm" in out
+    assert "hardware profiles a100 and h100" in out
+    assert "Proved optimal" in out
+    rows = [line.split() for line in out.splitlines() if line.startswith(("dgx-a100-80gb ", "dgx-h100 "))]
+    assert {row[0]: row[1] for row in rows} == {"dgx-a100-80gb": "8", "dgx-h100": "8"}
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+def test_json_has_the_pools(meshwright, plan_file: Path) -> None:
+    code, out, _ = meshwright("plan", *ASKED, "--top", "1", "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert [pool["gpu"] for pool in answer["question"]["pools"]] == ["a100-sxm-80gb", "h100-sxm"]
+    assert answer["question"]["gpu"] is None
+    best = answer["plans"][0]
+    assert sum(sum(pool["blocks"]) for pool in best["pools"]) == 48
+    assert [rank for pool in best["pools"] for rank in pool["ranks"]] == list(range(len(best["memory"])))
+    assert all(pool["peak_bytes"] <= pool["memory_limit"] for pool in best["pools"])
+    assert best["layout"] == str(load_plan(plan_file).layout)
+
+
+def test_a_plan_of_pools_reads_back_and_replays_to_the_byte(
+    meshwright, plan_file: Path, tmp_path: Path
+) -> None:
+    again = tmp_path / "again.yaml"
+    code, _, _ = meshwright("plan", "--replay", str(plan_file), "-o", str(again), "--quiet")
+    assert code == 0
+    assert again.read_bytes() == plan_file.read_bytes()
+    assert [pool["name"] for pool in yaml.safe_load(plan_file.read_text("utf-8"))["cluster"]["pools"]] == [
+        "dgx-a100-80gb",
+        "dgx-h100",
+    ]
+
+
+def test_a_plan_with_too_few_profiles_is_refused(meshwright, plan_file: Path, tmp_path: Path) -> None:
+    broken = yaml.safe_load(plan_file.read_text("utf-8"))
+    broken["hardware"] = broken["hardware"][:1]
+    path = tmp_path / "broken.yaml"
+    path.write_text(yaml.safe_dump(broken, explicit_end=True), encoding="utf-8")
+    code, _, err = meshwright("explain", str(path))
+    assert code == 2
+    assert "one profile for each pool" in err
+
+
+def test_explain_and_why_not(meshwright, plan_file: Path) -> None:
+    code, out, _ = meshwright("explain", str(plan_file), "--quiet")
+    assert code == 0
+    assert "Binds:" in out
+    assert "double bandwidth between pools" in out
+    assert "dgx-h100" in out
+    code, out, _ = meshwright("explain", str(plan_file), "--why-not", "tp1 pp2 dp8 mbs1 vpp2")
+    assert "needs equal stages" in out
+    code, out, _ = meshwright("explain", str(plan_file), "--why-not", "tp1 pp2 dp8 mbs1 zero1")
+    assert code == 0
+    assert "pools=" in out or "as fast" in out
+
+
+def test_estimate_places_what_is_left_open(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "asked.yaml"
+    code, out, _ = meshwright("estimate", *ASKED, "--layout", "tp1 pp2 dp8 zero1", "-o", str(path))
+    assert code == 0
+    layout = load_plan(path).layout
+    blocks = dict(zip(layout.pools, layout.layers, strict=True))
+    assert blocks["dgx-h100"] > blocks["dgx-a100-80gb"]
+    assert "peak mem" in out
+
+
+def test_compare(meshwright, plan_file: Path) -> None:
+    code, out, _ = meshwright("compare", str(plan_file), "tp1 pp2 dp8 zero1")
+    assert code == 0
+    assert "throughput" in out
+
+
+@pytest.mark.parametrize("kind", ["frontier", "scaling"])
+def test_pictures_of_one_kind_of_gpu_are_refused(meshwright, plan_file: Path, kind: str) -> None:
+    code, _, err = meshwright("plot", kind, str(plan_file))
+    assert code == 2
+    assert "has several pools" in err
+
+
+@pytest.mark.parametrize("kind", ["memory", "timeline"])
+def test_other_pictures_are_drawn(meshwright, plan_file: Path, kind: str, tmp_path: Path) -> None:
+    code, _, _ = meshwright("plot", kind, str(plan_file), "-o", str(tmp_path / "picture.svg"))
+    assert code == 0
+    assert (tmp_path / "picture.svg").stat().st_size > 1000
+
+
+def test_run_refuses_with_its_reason(meshwright, plan_file: Path) -> None:
+    code, _, err = meshwright("run", str(plan_file))
+    assert code == 2
+    assert "trains on one kind of GPU" in err
+
+
+def test_what_is_wrong_is_told_at_once(meshwright) -> None:
+    code, _, err = meshwright(
+        "plan", "gpt2-xxl", "dgx-a100:8+dgx-h100:9", "--global-batch", "64", "--sequence", "1024"
+    )
+    assert code == 2
+    assert "unknown model `gpt2-xxl`" in err
+    assert "dgx-a100:8: unknown cluster" in err
+    assert "dgx-h100:9: 9 GPUs are no whole number" in err
+    assert "Traceback" not in err
+
+
+def test_when_nothing_fits_the_fullest_pool_is_told(meshwright) -> None:
+    code, _, err = meshwright(
+        "plan", "llama3-70b", "dgx-a100-80gb:8+dgx-h100:8", "--global-batch", "64", "--sequence", "4096"
+    )
+    assert code == 1
+    assert "the closest, tp8 pp2" in err
+    assert "in pool `dgx-a100-80gb`" in err
+
+
+def test_the_python_api_takes_pools() -> None:
+    cluster = resolve_cluster("dgx-a100-80gb:8+dgx-h100:8")
+    assert isinstance(cluster, mw.MixedCluster)
+    training = mw.TrainingSpec(global_batch=64, sequence_length=1024)
+    answer = mw.plan("gpt2-xl", cluster, training, top=2)
+    assert set(answer.best.layout.pools) == {"dgx-a100-80gb", "dgx-h100"}
+    assert "Proved optimal" in repr(answer)
+    asked = mw.estimate("gpt2-xl", cluster, training, "tp1 pp2 dp8 zero1")
+    assert asked.estimate.step_seconds >= answer.best.step_seconds

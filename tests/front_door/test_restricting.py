@@ -1,0 +1,107 @@
+"""`--fix`, `--forbid`, `--for` and several precisions on the command line and in plan files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import meshwright as mw
+from cost_models.errors import InputError
+from meshwright.cli import main
+from planner.plan import load_plan
+
+ASKED = ("gpt2-small", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--sequence", "1024")
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr."""
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    captured = capsys.readouterr()
+    return int(left.value.code or 0), captured.out, captured.err
+
+
+def test_a_plan_remembers_what_it_was_kept_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.yaml"
+    flags = ("--fix", "pp>=2", "--fix", "dp=1,2,4", "--fix", "order=tp-pp-cp-dp", "--forbid", "vpp")
+    code, _, _ = told(capsys, "plan", *ASKED, *flags, "--for", "megatron", "--top", "1", "-o", str(path))
+    assert code == 0
+    plan = load_plan(path)
+    assert plan.restrictions.trainer == "megatron"
+    assert plan.restrictions.forbid == ("vpp",)
+    assert set(plan.restrictions.fix) == {"dp=1", "dp=2", "dp=4", "order=tp-pp-cp-dp", "pp>=2"}
+    assert plan.layout.pp >= 2
+    assert plan.layout.vpp == 1
+    assert len(plan.layout.recompute) == 1
+    code, _, err = told(capsys, "explain", str(path), "--why-not", "pp2 dp4 schedule=gpipe")
+    assert code == 0, err
+
+
+def test_the_stack_is_the_trainers_unless_another_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    def stack(*words: str) -> str:
+        code, out, err = told(capsys, "plan", *ASKED, "--top", "1", "--json", *words)
+        assert code == 0, err
+        return str(json.loads(out)["question"]["stack"])
+
+    assert stack("--for", "torchtitan") == "torchtitan"
+    assert stack("--for", "megatron", "--stack", "nemo") == "nemo"
+
+
+def test_a_trainer_refuses_a_layout_in_its_words(capsys: pytest.CaptureFixture[str]) -> None:
+    layout = ("--layout", "pp2 dp4 schedule=gpipe recompute=full,none")
+    code, _, err = told(capsys, "estimate", *ASKED, *layout, "--for", "megatron")
+    assert code == 2
+    assert "Megatron runs 1f1b" in err
+    assert "Megatron recomputes the same on every stage" in err
+
+
+def test_compared_layouts_are_held_to_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.yaml"
+    assert told(capsys, "estimate", *ASKED, "--layout", "dp8 mbs8", "-o", str(path))[0] == 0
+    assert told(capsys, "compare", str(path), "pp2 dp4 schedule=gpipe")[0] == 0
+    code, _, err = told(capsys, "compare", str(path), "pp2 dp4 schedule=gpipe", "--for", "megatron")
+    assert code == 2
+    assert "Megatron runs 1f1b" in err
+    assert told(capsys, "compare", str(path), "dp8", "--for", "megatrno")[2].startswith(
+        "error: unknown trainer `megatrno`; did you mean `megatron`?"
+    )
+
+
+def test_of_several_precisions_the_fastest_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    def step(precision: str) -> tuple[str, float, str]:
+        code, out, err = told(capsys, "plan", *ASKED, "--top", "1", "--json", "--precision", precision)
+        assert code == 0, err
+        found = json.loads(out)
+        return found["question"]["precision"], found["plans"][0]["step_seconds"], err
+
+    alone = {name: step(name)[1] for name in ("bf16", "fp32")}
+    precision, seconds, err = step("fp32,bf16")
+    assert (precision, seconds) == min(alone.items(), key=lambda item: item[1])
+    assert "note: in fp32 the best is" in err
+
+
+def test_what_is_no_precision_and_no_trainer_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = told(
+        capsys, "plan", *ASKED, "--precision", "bf61,fp8", "--for", "megatrno", "--fix", "x=1"
+    )
+    assert code == 2
+    assert err.count("`bf61` is not one of bf16, fp16, fp32, fp8; did you mean `bf16`?") == 1
+    assert err.count("unknown trainer `megatrno`; did you mean `megatron`?") == 1
+    assert "`x` is not part of a layout" in err
+
+
+def test_a_precision_the_gpu_has_no_rate_in(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("gpt2-small", "dgx-a100-80gb", *ASKED[2:], "--precision", "bf16,fp8")
+    assert "`a100-sxm-80gb` has no fp8 matrix rate" in told(capsys, "plan", *words)[2]
+
+
+def test_the_api_takes_a_trainer() -> None:
+    training = mw.TrainingSpec(global_batch=64, sequence_length=1024)
+    planned = mw.plan("gpt2-small", "dgx-h100", training, gpus=8, trainer="torchtitan", fix=["dp>=4"], top=1)
+    assert planned.question.stack.name == "torchtitan"
+    assert planned.plan.restrictions.trainer == "torchtitan"
+    assert planned.best.layout.dp >= 4
+    with pytest.raises(InputError, match="unknown trainer"):
+        mw.plan("gpt2-small", "dgx-h100", training, gpus=8, trainer="torchtita")

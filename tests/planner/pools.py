@@ -1,0 +1,80 @@
+"""Small questions on several pools, and leaves whose ranks differ."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+from small import MODEL, small_cluster
+from synthetic import POLICIES, random_costs
+
+from cost_models.asking import ask
+from cost_models.question import MixedQuestion
+from cost_models.specs.cluster import ClusterSpec, LinkSpec
+from cost_models.specs.pools import MixedCluster
+from cost_models.specs.training import TrainingSpec
+from cost_models.stage_costs import StageCosts
+from planner.placement import Leaf
+
+NETWORK = LinkSpec(kind="infiniband", bandwidth="2 GB/s", latency="10 us")  # type: ignore[arg-type]
+
+PLAIN_SHAPES = [
+    ("1f1b", 2, 2, 5),
+    ("1f1b", 2, 5, 6),
+    ("1f1b", 3, 3, 6),
+    ("1f1b", 3, 8, 6),
+    ("1f1b", 4, 6, 6),
+    ("gpipe", 2, 1, 5),
+    ("gpipe", 3, 4, 5),
+]
+"""(schedule, pp, microbatches, blocks)."""
+
+
+def pool(
+    name: str, *, gpus: int = 2, nodes: int = 1, speed: float = 1.0, memory: str = "1 GiB"
+) -> ClusterSpec:
+    """Nodes of a GPU that is `speed` times as fast as the small one."""
+    base = small_cluster(gpus, memory)
+    gpu = base.gpu.model_copy(
+        update={
+            "name": f"{name}-gpu",
+            "peak": {precision: rate * speed for precision, rate in base.gpu.peak.items()},
+            "memory_bandwidth": base.gpu.memory_bandwidth * speed,
+        }
+    )
+    links = base.links.model_copy(update={"inter_node": NETWORK})
+    return base.model_copy(update={"name": name, "gpu": gpu, "nodes": nodes, "links": links})
+
+
+def mixed_question(
+    *pools: ClusterSpec, layers: int = 4, stack: str = "megatron-core", **training: Any
+) -> MixedQuestion:
+    """A question about the small model on some pools."""
+    spec = TrainingSpec(**{"global_batch": 8, "sequence_length": 256} | training)
+    model = MODEL.model_copy(update={"num_layers": layers})
+    question = ask(model, MixedCluster(name="mixed", pools=pools), spec, stack=stack)
+    assert isinstance(question, MixedQuestion)
+    return question
+
+
+def mixed_leaf(seed: int) -> Leaf:
+    """One small leaf whose ranks lie in two or three pools, each pool with costs of its own."""
+    rng = np.random.default_rng(seed)
+    schedule, pp, microbatches, layers = PLAIN_SHAPES[rng.integers(len(PLAIN_SHAPES))]
+    pools = int(rng.integers(2, min(pp, 3) + 1))
+    allowed = rng.random(POLICIES) < 0.6
+    allowed[rng.integers(POLICIES)] = True
+    pool_R = np.sort(np.concatenate([np.arange(pools), rng.integers(0, pools, pp - pools)]))
+    costs = random_costs(rng, pools, tightness=rng.uniform(0.5, 2.5))
+    ranks = StageCosts(**{field.name: getattr(costs, field.name)[pool_R] for field in fields(costs)})
+    same = {name: np.full(pp, getattr(ranks, name).max()) for name in ("p2p", "step_overhead")}
+    return Leaf(
+        costs=replace(ranks, **same),
+        pp=pp,
+        vpp=1,
+        schedule=schedule,
+        microbatches=microbatches,
+        num_layers=layers,
+        allowed=allowed,
+    )

@@ -1,0 +1,313 @@
+"""Several pools: bounds, placement and search equal brute force; equal pools are one cluster; faster is not slower."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pools import mixed_leaf, mixed_question, pool
+from synthetic import exhaustive_best
+
+from cost_models.asking import ask
+from cost_models.errors import InfeasibleError, InputError
+from cost_models.estimating import estimate
+from cost_models.question import MixedQuestion
+from cost_models.specs import catalog
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.layout import SCHEDULES, Layout, parse_layout
+from cost_models.specs.loading import resolve_cluster
+from cost_models.specs.training import TrainingSpec
+from planner.explain import why_not
+from planner.heuristics import good_placement
+from planner.ilp.stages import solve_stages
+from planner.legality import check
+from planner.placement import TOLERANCE, Leaf
+from planner.placing import place
+from planner.pools.bounds import capacity_bounds, leaf_sizes, quick_bounds
+from planner.pools.group import RankGroup
+from planner.pools.space import layout_costs, orders_of, price_pools
+from planner.search import SearchResult, search
+from planner.search_space import Restrictions, parse_restrictions
+
+SEEDS = st.integers(min_value=0, max_value=10**6)
+
+
+def group_of(leaf: Leaf) -> RankGroup:
+    return RankGroup(
+        costs=leaf.costs,
+        pp=leaf.pp,
+        schedule=leaf.schedule,
+        microbatches=np.array([leaf.microbatches]),
+        num_layers=leaf.num_layers,
+        allowed=leaf.allowed,
+    )
+
+
+@given(SEEDS)
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_no_placement_is_faster_than_the_bounds(seed: int) -> None:
+    leaf = mixed_leaf(seed)
+    exact = exhaustive_best(leaf)
+    quick, capacity = quick_bounds(group_of(leaf))[0], capacity_bounds(group_of(leaf))[0]
+    assert quick <= exact * (1 + TOLERANCE)
+    assert capacity <= exact * (1 + TOLERANCE)
+
+
+@given(SEEDS)
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_the_exact_placement_is_the_best_of_all(seed: int) -> None:
+    leaf = mixed_leaf(seed)
+    exact = exhaustive_best(leaf)
+    solution = solve_stages(leaf, incumbent=good_placement(leaf))
+    assert solution.objective == pytest.approx(exact, rel=TOLERANCE)
+    assert solution.status == ("optimal" if math.isfinite(exact) else "infeasible")
+    if solution.placement is not None:
+        assert leaf.fits(solution.placement.table)
+        least, most = leaf_sizes(leaf, exact * (1 + TOLERANCE))
+        assert (least <= solution.placement.layers).all()
+        assert (most >= solution.placement.layers).all()
+
+
+def test_the_bounds_are_worth_having() -> None:
+    leaves = [mixed_leaf(seed) for seed in range(80)]
+    exact = np.array([exhaustive_best(leaf) for leaf in leaves])
+    bound = np.array([capacity_bounds(group_of(leaf))[0] for leaf in leaves])
+    feasible = np.isfinite(exact)
+    assert np.mean(1 - bound[feasible] / exact[feasible]) < 0.05
+    assert np.isinf(bound[~feasible]).mean() > 0.5
+
+
+def legal_layouts(question: MixedQuestion) -> list[Layout]:
+    """Every layout, in every order of the pools, that breaks no rule; found one by one."""
+    gpus, batch = question.mixed.num_gpus, question.training.global_batch
+    found = []
+    for tp in (1, 2, 4):
+        for pp in range(2, question.model.num_layers + 1):
+            if gpus % (tp * pp) or any(p.cluster.num_gpus % (gpus // pp) for p in question.pools):
+                continue
+            for mbs in (size for size in range(1, batch + 1) if batch % size == 0):
+                for zero in range(4):
+                    for sp in (False, True):
+                        for schedule in ("1f1b", "gpipe"):
+                            layout = Layout(
+                                tp=tp,
+                                pp=pp,
+                                dp=gpus // (tp * pp),
+                                mbs=mbs,
+                                zero=zero,
+                                sp=sp,
+                                schedule=schedule,
+                            )
+                            found += [one for one in orders_of(question, layout) if not check(question, one)]
+    return found
+
+
+def leaf_of(question: MixedQuestion, layout: Layout) -> Leaf:
+    policies = ("none", "selective", "full")
+    return Leaf(
+        costs=layout_costs(question, layout),
+        pp=layout.pp,
+        vpp=1,
+        schedule=layout.schedule,
+        microbatches=layout.microbatches(question.training.global_batch),
+        num_layers=question.model.num_layers,
+        allowed=np.array([policy in question.training.recompute for policy in policies]),
+    )
+
+
+def seconds_of(result: SearchResult) -> list[float]:
+    return [found.step_seconds for found in result.estimates]
+
+
+POOLS = [(2, 2), (1, 1), (1, 2), (2, 4), (1, 1, 1)]
+"""GPUs of each pool."""
+
+
+@pytest.mark.parametrize("sizes", POOLS)
+@given(
+    st.lists(st.floats(0.5, 4.0), min_size=3, max_size=3),
+    st.lists(st.sampled_from(["120 MiB", "160 MiB", "220 MiB", "400 MiB", "1 GiB"]), min_size=3, max_size=3),
+    st.sampled_from([3, 4, 5]),
+    st.sampled_from([4, 8]),
+    st.sampled_from([("none",), ("none", "full"), ("selective", "full"), ("none", "selective", "full")]),
+    st.sampled_from(["megatron-core", "megatron-2021", "fsdp"]),
+)
+@settings(max_examples=50, deadline=None, derandomize=True)
+def test_search_is_brute_force(
+    sizes: tuple[int, ...],
+    speeds: list[float],
+    memories: list[str],
+    layers: int,
+    batch: int,
+    recompute: tuple[str, ...],
+    stack: str,
+) -> None:
+    pools = [pool(f"p{k}", gpus=gpus, speed=speeds[k], memory=memories[k]) for k, gpus in enumerate(sizes)]
+    question = mixed_question(*pools, layers=layers, stack=stack, global_batch=batch, recompute=recompute)
+    layouts = legal_layouts(question)
+    if not layouts:
+        with pytest.raises(InfeasibleError, match="is legal"):
+            search(question)
+        return
+    best = sorted(exhaustive_best(leaf_of(question, layout)) for layout in layouts)
+    exact = [seconds for seconds in best if math.isfinite(seconds)]
+    if not exact:
+        with pytest.raises(InfeasibleError, match=r"fits the .* closest"):
+            search(question)
+        return
+    result = search(question, top=3)
+    assert seconds_of(result) == pytest.approx(exact[:3], rel=10 * TOLERANCE)
+    proof = result.certificate
+    assert (proof.gap, proof.undecided, proof.layouts) == (0, 0, len(layouts))
+    assert proof.layouts == proof.infeasible + proof.pruned + proof.solved
+    for found in result.estimates:
+        assert found.fits
+        assert estimate(question, parse_layout(str(found.layout))).step_seconds == found.step_seconds
+        assert all(
+            peak.total <= limit for peak, limit in zip(found.rank_memory, found.rank_limits, strict=True)
+        )
+
+
+@pytest.mark.parametrize("stack", ["megatron-core", "megatron-2021"])
+@pytest.mark.parametrize("memory", ["220 MiB", "1 GiB"])
+def test_two_equal_pools_are_one_cluster(stack: str, memory: str) -> None:
+    one = pool("one", nodes=4, memory=memory)
+    halves = [pool(name, nodes=2, memory=memory) for name in ("left", "right")]
+    mixed = mixed_question(*halves, layers=8, stack=stack, global_batch=16)
+    whole = ask(mixed.model, one, mixed.training, stack=stack)
+    plain = parse_restrictions(["vpp=1"], ["pp=1"])
+    alone = search(whole, restrictions=plain)
+    together = search(mixed, top=2 * len(alone.estimates))
+    assert seconds_of(together)[::2] == pytest.approx(seconds_of(alone), rel=10 * TOLERANCE)
+    assert seconds_of(together)[1::2] == pytest.approx(seconds_of(alone), rel=10 * TOLERANCE)
+    best, same = alone.best, estimate(mixed, alone.best.layout)
+    assert (same.step_seconds, same.mfu, same.peak_bytes) == pytest.approx(
+        (best.step_seconds, best.mfu, best.peak_bytes)
+    )
+    assert same.time.as_dict() == pytest.approx(best.time.as_dict())
+    assert same.hidden_comm.as_dict() == pytest.approx(best.hidden_comm.as_dict())
+
+
+@given(st.floats(0.5, 3.0), st.floats(1.0, 3.0), st.booleans(), st.sampled_from(["220 MiB", "1 GiB"]))
+@settings(max_examples=20, deadline=None, derandomize=True)
+def test_a_faster_pool_never_makes_it_slower(speed: float, factor: float, first: bool, memory: str) -> None:
+    other = pool("other", memory=memory)
+    seconds = []
+    for rate in (speed, speed * factor):
+        pools = [pool("changed", speed=rate, memory=memory), other]
+        question = mixed_question(
+            *(pools if first else pools[::-1]), global_batch=4, recompute=("none", "full")
+        )
+        seconds.append(search(question, top=1).best.step_seconds)
+    assert seconds[1] <= seconds[0] * (1 + TOLERANCE)
+
+
+def test_more_memory_and_a_faster_link_are_never_slower() -> None:
+    question = mixed_question(pool("a", memory="200 MiB"), pool("b", speed=2.0, memory="200 MiB"))
+    before = search(question, top=1).best.step_seconds
+    roomy = mixed_question(pool("a", memory="200 MiB"), pool("b", speed=2.0, memory="1 GiB"))
+    assert search(roomy, top=1).best.step_seconds <= before
+    link = question.mixed.link.model_copy(update={"bandwidth": 20e9, "latency": 1e-6})
+    linked = ask(question.model, question.mixed.model_copy(update={"between": link}), question.training)
+    assert search(linked, top=1).best.step_seconds <= before
+
+
+def test_blocks_lie_in_proportion_to_speed() -> None:
+    training = TrainingSpec(global_batch=512, sequence_length=2048)
+    question = ask(catalog.load_model("gpt3-175b"), resolve_cluster("dgx-a100-80gb:64+dgx-h100:64"), training)
+    best = search(question, top=1, restrictions=parse_restrictions(["tp=8", "pp=8"])).best
+    blocks = dict(zip(best.layout.pools, best.layout.layers, strict=True))
+    assert 2.5 <= blocks["dgx-h100"] / blocks["dgx-a100-80gb"] <= 3.5
+
+
+def test_every_order_of_the_pools_is_covered() -> None:
+    question = mixed_question(*(pool(name, gpus=1) for name in "abc"), recompute=("none",))
+    space = price_pools(question, Restrictions())
+    orders = {space.layout(row).pools for row in range(len(space.columns))}
+    assert len(orders) == 6
+    assert "every order" in space.in_words()
+    assert set(space.columns.schedule.tolist()) == {SCHEDULES.index("1f1b"), SCHEDULES.index("gpipe")}
+
+
+def test_restrictions_and_the_memory_asked_for_hold() -> None:
+    question = mixed_question(pool("a"), pool("b", speed=2.0))
+    result = search(question, restrictions=parse_restrictions(["pp=4"], ["recompute=none"]))
+    assert {found.layout.pp for found in result.estimates} == {4}
+    limit = 0.7 * search(question, top=1).best.peak_bytes
+    smaller = search(question, top=1, restrictions=parse_restrictions(max_memory=limit)).best
+    assert smaller.peak_bytes <= limit
+    assert max(smaller.rank_limits) == smaller.memory_limit == limit
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    first, second = (search(mixed_question(pool("a"), pool("b", speed=2.0))) for _ in range(2))
+    assert first.estimates == second.estimates
+
+
+def test_interrupted_it_returns_the_best_so_far() -> None:
+    question = mixed_question(pool("a", memory="200 MiB"), pool("b", speed=1.7, memory="200 MiB"))
+    exact = search(question, top=1).best.step_seconds
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    result = search(question, top=3, on_progress=interrupt, keep_on_interrupt=True)
+    assert (
+        result.certificate.bound <= exact * (1 + TOLERANCE) <= result.best.step_seconds * (1 + 2 * TOLERANCE)
+    )
+    assert result.certificate.undecided > 0
+
+
+def test_a_layout_is_placed_as_search_places_it() -> None:
+    question = mixed_question(pool("a"), pool("b", speed=2.5), layers=8)
+    best = search(question, top=1).best
+    named = best.layout.model_copy(update={"layers": ()})
+    open_layout = named.model_copy(update={"pools": ()})
+    for layout in (named, open_layout):
+        assert estimate(question, place(question, layout)).step_seconds == pytest.approx(best.step_seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("pp2 dp2 zero1 pools=a,c", "is not how the pools divide"),
+        ("pp4 pools=a,b,a,b", "pools=a*2,b*2, in any order of the pools"),
+        ("pp4 pools=a*3,b", "is not how the pools divide"),
+        ("pp1 dp4 zero1", "does not divide pool `a` of 2"),
+        ("pp2 vpp2 dp2 mbs1 zero1", "needs equal stages"),
+    ],
+)
+def test_what_does_not_lie_in_pools_is_refused(text: str, told: str) -> None:
+    question = mixed_question(pool("a"), pool("b"))
+    with pytest.raises(InputError, match=told.replace("*", r"\*")):
+        place(question, parse_layout(text))
+
+
+def test_pools_are_for_clusters_of_several() -> None:
+    question = mixed_question(pool("a"), pool("b")).pools[0]
+    problems = check(question, parse_layout("pp2 pools=a,b"))
+    assert any("is one" in problem.what for problem in problems)
+
+
+def test_why_not_speaks_of_the_pools_own_memory() -> None:
+    question = mixed_question(pool("a", memory="160 MiB"), pool("b", memory="2 GiB"), layers=8)
+    best = search(question, top=1).best
+    heavy = best.layout.model_copy(update={"layers": (), "recompute": ("none",)})
+    crowded = [7, 1] if best.layout.pp == 2 else [3, 3, 1, 1]
+    order = ("a", "b") if best.layout.pp == 2 else ("a", "a", "b", "b")
+    text = str(heavy.model_copy(update={"layers": tuple(crowded), "pools": order}))
+    answer = why_not(question, best, text)
+    assert answer.reason == "memory"
+    assert answer.estimate is not None
+    assert answer.estimate.layout.pools[answer.estimate.fullest_rank] == "a"
+
+
+def test_the_columns_of_a_mixed_space_are_layouts() -> None:
+    question = mixed_question(pool("a"), pool("b"))
+    space = price_pools(question, Restrictions())
+    columns = LayoutColumns.of([space.layout(row) for row in range(len(space.columns))])
+    assert (columns.pp == space.columns.pp).all()
+    assert all(not check(question, space.layout(row)) for row in range(len(space.columns)))
