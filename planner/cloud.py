@@ -14,12 +14,12 @@ from planner.search_space import enumerate_layouts
 
 MOST_ROWS = 20_000
 """Layouts of a cloud; of more every n-th is taken."""
-_PLAIN = ("etp", "shard", "order", "context")
+_PLAIN = ("etp", "shard", "order")
 """Axes that stay as if a layout did not name them, unless the user restricts them."""
 
 
 def cloud(question: Question, limits: Restrictions, like: Layout | None = None) -> LayoutColumns:
-    """Legal layouts within the restrictions whose cp and ep are 1 or, where a plan to compare with is given, its own."""
+    """Legal layouts within the restrictions; cp and ep are 1 or, with a plan to compare with, its own."""
     named = {*limits.only, *limits.never, *limits.at_least, *limits.at_most, *limits.unused}
     degrees = {axis: {1} if like is None else {1, getattr(like, axis)} for axis in ("cp", "ep")}
     only = {axis: frozenset(values) for axis, values in degrees.items() if axis not in named}

@@ -29,7 +29,7 @@ def parse_sizes(text: str, question: Question) -> tuple[int, ...]:
     """Numbers of GPUs in rising order, from words between commas.
 
     `64` is itself, `64..1024` doubles from the first to the last, `64..1024:64` takes every 64th, and `64..1024x20`
-    takes 20 in even ratios, each moved to the whole number of nodes near it on which most layouts are legal.
+    takes 20 in even ratios, each moved to the whole number of nodes near it with most layouts of equal stages.
 
     Raises:
         InputError: every word that cannot be read, and every size the cluster cannot have.
@@ -85,7 +85,7 @@ def _doublings(first: int, last: int) -> list[int]:
 
 
 def _in_even_ratios(question: Question, first: int, last: int, points: int) -> list[int]:
-    """Sizes near `first · (last / first)^(i / (points − 1))`: of those nearest to each, the one with most layouts."""
+    """Sizes near `first · (last / first)^(i / (points − 1))`: near each the one with most layouts of equal stages."""
     unit = question.cluster.gpus_per_node if first >= question.cluster.gpus_per_node else 1
     targets = np.geomspace(first, last, max(points, 2))[: max(points, 1)]
     spread = (last / first) ** (0.5 / max(points - 1, 1))
@@ -97,14 +97,17 @@ def _in_even_ratios(question: Question, first: int, last: int, points: int) -> l
             count * unit for count in around if first <= count * unit <= last and count * unit not in chosen
         ]
         offers = {size: plain_layouts(question, size) for size in sizes}
-        best = max(sizes, key=lambda size: (offers[size], -abs(math.log(size / target))), default=0)
-        if best and offers[best]:
+        best = max(sizes, key=lambda size: (*offers[size], -abs(math.log(size / target))), default=0)
+        if best and offers[best][1]:
             chosen.append(best)
     return chosen
 
 
-def plain_layouts(question: Question, gpus: int) -> int:
-    """How many plain pipelines (`mbs1`, no ZeRO) are legal on so many GPUs; where none is, nothing is."""
+def plain_layouts(question: Question, gpus: int) -> tuple[int, int]:
+    """How many plain pipelines (`mbs1`, no ZeRO) are legal on so many GPUs: those of equal stages, and all of them.
+
+    Where none is, nothing is.
+    """
     there = resized(question, gpus)
     degrees = [
         tp for tp in range(1, there.cluster.gpus_per_node + 1) if there.cluster.gpus_per_node % tp == 0
@@ -115,7 +118,11 @@ def plain_layouts(question: Question, gpus: int) -> int:
         for pp in range(1, there.model.num_layers + 1)
         if gpus % (tp * pp) == 0 and there.training.global_batch % (gpus // (tp * pp)) == 0
     ]
-    return int(legal_rows(there, LayoutColumns.of(plain)).sum()) if plain else 0
+    if not plain:
+        return 0, 0
+    columns = LayoutColumns.of(plain)
+    legal = legal_rows(there, columns)
+    return int((legal & (there.model.num_layers % columns.pp == 0)).sum()), int(legal.sum())
 
 
 def possible(count: int, cluster: ClusterSpec) -> bool:

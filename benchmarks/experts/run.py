@@ -33,7 +33,6 @@ from cost_models.validation.shipped import shipped_rows
 from meshwright.render.explanation import saves_and_pays, unplaced
 from planner.compare import difference
 from planner.legality import check
-from planner.restrictions import GIVEN_AXES
 from planner.search import search
 from planner.search_space import parse_restrictions
 
@@ -171,24 +170,21 @@ def compared(row: Row, time_limit: float) -> Pair:
     theirs = estimate(case.question, _published(case))
     fix, forbid, trainer = HAD[row.source]
     jax = case.question.stack.name == "jax"
-    had = None if jax else _search(case.question, theirs.layout, fix, forbid, trainer, time_limit)
-    free = _search(case.question, theirs.layout, (), (), None, time_limit)
+    had = None if jax else _search(case.question, fix, forbid, trainer, time_limit)
+    free = _search(case.question, (), (), None, time_limit)
     assert free is not None
     return Pair(row=row, question=case.question, theirs=theirs, had=free if jax else had, free=free)
 
 
 def _search(
     question: Question,
-    theirs: Layout,
     fix: Sequence[str],
     forbid: Sequence[str],
     trainer: str | None,
     time_limit: float,
 ) -> Found | None:
-    """The best; axes that the search leaves at their default may take it or the value they have in theirs."""
-    values = {axis: value for axis, value in (("cp", theirs.cp), ("ep", theirs.ep)) if value > 1}
-    words = [f"{axis}={one}" for axis, value in values.items() if axis in GIVEN_AXES for one in (1, value)]
-    limits = parse_restrictions([*fix, *words], forbid, trainer=trainer)
+    """The best within what is fixed and forbidden; None where nothing fits or was found in time."""
+    limits = parse_restrictions(fix, forbid, trainer=trainer)
     try:
         found = search(question, top=1, restrictions=limits, time_limit=time_limit)
     except (InfeasibleError, RunError):
