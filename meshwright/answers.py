@@ -116,7 +116,7 @@ class Planned:
 
     def plot(self, kind: str, *, gpus: Sequence[int] | None = None) -> Drawing:
         """Draw `frontier`, `scaling` (at these numbers of GPUs), `time`, `memory` or `timeline`."""
-        return draw(kind, self.question, self.estimates, gpus)
+        return draw(kind, self.question, self.estimates, gpus, self.restrictions)
 
     def __repr__(self) -> str:
         header, proof = self._around_the_table()

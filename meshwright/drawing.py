@@ -169,16 +169,22 @@ def draw_timeline(question: Question, estimate: Estimate) -> Drawing:
 
 
 def draw(
-    kind: str, question: Question, estimates: Sequence[Estimate], gpu_counts: Sequence[int] | None = None
+    kind: str,
+    question: Question,
+    estimates: Sequence[Estimate],
+    gpu_counts: Sequence[int] | None = None,
+    restrictions: Restrictions | None = None,
 ) -> Drawing:
-    """One kind of picture of a question and its ranked layouts, best first.
+    """One kind of picture of a question and its ranked layouts, best first; a frontier keeps to the restrictions.
 
     Raises:
         UnknownNameError: there is no such kind.
     """
     best = estimates[0]
     kinds: dict[str, Callable[[], Drawing]] = {
-        "frontier": lambda: draw_frontier(question, best, Tradeoff(sizes=tuple(gpu_counts or ()))),
+        "frontier": lambda: draw_frontier(
+            question, best, Tradeoff(sizes=tuple(gpu_counts or ()), restrictions=restrictions)
+        ),
         "scaling": lambda: draw_scaling(question, gpu_counts),
         "time": lambda: draw_time(question, estimates),
         "memory": lambda: draw_memory(question, best),

@@ -21,7 +21,7 @@ from planner.placement import TOLERANCE
 from planner.restrictions import Restrictions
 from planner.search import SearchResult
 
-CLOSE = 1e-3
+CLOSE = 5e-3
 """Relative gap at which halving ends."""
 QUICK_SECONDS = 1.0
 """What a search may take that only has to find some plan; one that finds none is repeated without a limit."""

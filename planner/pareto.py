@@ -28,7 +28,7 @@ from planner.placement import TOLERANCE
 from planner.restrictions import Restrictions
 from planner.sizes import resized
 
-POINTS = 16
+POINTS = 12
 """Points of a walk against memory unless the user says otherwise."""
 POINT_SECONDS = 20.0
 """Time limit of one point, which is then the best found, with its gap."""

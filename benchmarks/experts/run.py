@@ -316,11 +316,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("sources", nargs="*", default=list(SOURCES), choices=[*SOURCES, []], metavar="SOURCE")
+    parser.add_argument("sources", nargs="*", help=f"of {', '.join(SOURCES)}; default: all")
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds of one search")
     given = parser.parse_args()
     rows = []
-    for row in chosen_rows(given.sources):
+    for row in chosen_rows(given.sources or list(SOURCES)):
         try:
             pair = compared(row, given.time_limit)
         except UnpredictableError as reason:

@@ -138,7 +138,7 @@ ERRORS = {
         "  --precision: `bf17` is not one of `bf16`, `fp16`, `fp32`, `fp8`; did you mean `bf16`?\n"
         "  --fix tp=3x: `3x` is not a whole number\n"
         "  --fix zero=9: ZeRO has stages 0 to 3\n"
-        "  --forbid sp=2: `sp` is a switch: 0 or 1\n"
+        "  --forbid sp=2: `2` is not 0 or 1\n"
         "  --max-memory: `3` is not a size; write it like `80 GiB` or `80 GB`\n"
         "  -o .: is a folder\n"
         "  --csv no/x: the folder `no` does not exist\n",
@@ -166,7 +166,7 @@ ERRORS = {
     ),
     "schema of what": (
         ("catalog", "schema"),
-        "error: which schema?\n\nhint: meshwright catalog schema transformer|cluster|training|stack|profile\n",
+        "error: which schema?\n\nhint: meshwright catalog schema transformer|cluster|pools|training|stack|profile\n",
     ),
 }
 

@@ -89,7 +89,7 @@ def test_run_sets_measured_beside_predicted(
 
 def test_a_dry_run_needs_no_devices(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "large.yaml"
-    assert meshwright("plan", *BIG, *QUICK, "-o", str(path)).code == 0
+    assert meshwright("plan", *BIG, *QUICK, "--fix", "cp=1", "-o", str(path)).code == 0
     answer = meshwright("run", str(path), "--dry-run", "--json")
     assert answer.code == 0, answer.err
     document = json.loads(answer.out)
@@ -128,7 +128,7 @@ def test_plot_accuracy_from_a_run_report(meshwright, run_report: RunReport, tmp_
 
 def test_run_on_the_wrong_machine(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "large.yaml"
-    assert meshwright("plan", *BIG, *QUICK, "-o", str(path)).code == 0
+    assert meshwright("plan", *BIG, *QUICK, "--fix", "cp=1", "-o", str(path)).code == 0
     answer = meshwright("run", str(path), "--out", str(tmp_path))
     assert answer.code == 2
     assert answer.err.startswith("error: large.yaml needs 1024 GPUs; this host has ")
