@@ -27,7 +27,7 @@ from planner.plan import Certificate
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-REFINED_TOGETHER = 256
+REFINED_TOGETHER = 64
 """Layouts whose capacity bound is computed in one go: enough for numpy, few enough not to be wasted."""
 
 Progress = Callable[[int, int, float, float], None]
@@ -51,6 +51,8 @@ class BranchAndBound:
         """Row → the best placement known and its step time."""
         self._paths: dict[tuple[Schedule, int, int], list[CriticalPath]] = {}
         """(schedule, pp, microbatches) → critical paths met so far: they hold for any costs of the same pipeline."""
+        self._twins: dict[bytes, tuple[Placement, float]] = {}
+        """Placements by what decides them: layouts that differ in name alone have the same."""
         self._bound: Floats = np.empty(0)
         """Proven lower bound of each row; infinite where it fits nowhere; the best time where it is decided."""
         none = np.empty(0, dtype=np.bool_)
@@ -128,8 +130,11 @@ class BranchAndBound:
     def _place(self, row: int) -> None:
         """Give a row a good placement; where patterns are few it gets its best one, if that can matter: decided."""
         leaf, cut_off = self._candidates.leaf(row), self.kth_seconds
-        found = good_placement(leaf) if leaf.is_plain else best_pattern(leaf, cut_off)
+        found = self._twins.get(leaf.key)
+        if found is None:
+            found = good_placement(leaf) if leaf.is_plain else best_pattern(leaf, cut_off)
         if found:
+            self._twins[leaf.key] = found
             self.best[row] = found
         seconds = found[1] if found else cut_off
         if not leaf.is_plain or seconds <= self._bound[row] * (1 + TOLERANCE):

@@ -17,6 +17,7 @@ import numpy as np
 
 from cost_models import schedules
 from cost_models.specs.columns import Ints
+from cost_models.specs.layout import V_SHAPED
 from planner.chunks import blocks_of_chunks, blocks_recomputed, chunk_sizes
 from planner.group import Bools, Floats, Group
 from planner.placement import TOLERANCE
@@ -45,8 +46,25 @@ def quick_chunk_bounds(group: Group) -> Floats:
     work_N = blocks * group.least_block_seconds
     first_N = m_N * (fixed_NR[:, 0] + work_N + recompute_N)
     last_N = (group.pp - 1) * _way(group, size) + m_N * (fixed_NR[:, -1] + work_N)
-    longest_N = np.maximum(first_N, last_N)
+    longest_N = np.max([first_N, last_N, _one_after_another(group, size)], axis=0)
     return np.where(fits_N, longest_N + group.least_tail, np.inf)
+
+
+def _one_after_another(group: Group, size: int) -> Floats:
+    """(N,): one microbatch down all stages and up again, and the first stage's passes of all others besides."""
+    x, stages = group.costs, group.pp * group.vpp
+    forward = (
+        group.num_layers * x.layer_forward + stages * x.stage_forward + x.embedding_forward + x.head_forward
+    )
+    block_N = np.where(group.allowed, x.layer_backward, np.inf).min(axis=1)
+    backward = group.num_layers * block_N + stages * x.stage_backward + x.head_backward
+    others = np.maximum(x.stage_forward + size * x.layer_forward, x.stage_backward + size * block_N)
+    if group.splits_backward:
+        backward = backward - group.num_layers * x.layer_weight - x.head_weight
+        others = x.stage_forward + size * x.layer_forward
+    crossings = stages - 1 - (group.schedule in V_SHAPED)
+    total: Floats = forward + backward + 2 * crossings * x.p2p + (group.microbatches - 1) * others
+    return total
 
 
 def _way(group: Group, size: int) -> Floats:
@@ -91,6 +109,7 @@ def _chunk_bounds(group: Group, sizes_CR: Ints, ends_TP: Ints) -> Floats:
         waits_NT = way_NP @ first_RTP[:rank].sum(axis=0).T + rank * step_N1
         work_NT = group.fixed_seconds[:, rank, None] + seconds_NP @ blocks_TCP.sum(axis=1).T
         longest_NT = np.maximum(longest_NT, waits_NT + group.microbatches[:, None] * work_NT)
+    longest_NT = np.maximum(longest_NT, _one_after_another(group, int(group.sizes[0]))[:, None])
     least_N: Floats = np.where(fits_NT, longest_NT, np.inf).min(axis=1)
     return least_N + group.tail(int(count_R.min() if group.splits_backward else count_R[0]))
 

@@ -1,9 +1,9 @@
 """From bounds of many layouts at once to the costs of single ones: what the search opens, best bound first.
 
     cores   ideal bound    → relaxed costs, a sharper bound
-    cores   relaxed bound  → each of their shapes
-    pairs   core and shape, bound of the pipeline under relaxed costs → each of their variants
-    rows    layouts, bound of the pipeline under their own costs      → placed by `planner.search`
+    cores   relaxed bound  → each of their variants
+    pairs   core and variant, the same bound under their own costs → each of their shapes
+    rows    layouts, bound of their pipeline                       → placed by `planner.branching`
 
 Opening replaces an entry by what it stands for. An entry whose bound cannot beat the k-th best layout is never opened,
 and all its layouts are done with at once.
@@ -137,8 +137,7 @@ class Cores:
         cores = cores[~self.is_relaxed[cores]]
         for start in range(0, len(cores), TOGETHER):
             some = cores[start : start + TOGETHER]
-            shape = np.tile(np.array([[1, ONE_CHUNK]]), (len(some), 1))
-            costs = self._pricing.limited(relaxed_costs(self._pricing.space, some, shape))
+            costs = self._pricing.limited(relaxed_costs(self._pricing.space, some))
             sharper = core_bounds(self._pricing.space, some, costs, self._allowed)
             self.bound[some] = np.maximum(self.bound[some], sharper)
         self.is_relaxed[cores] = True
@@ -154,32 +153,33 @@ class Cores:
 
 
 class Pairs:
-    """Cores in one of their shapes, under the bound of their pipeline at relaxed costs."""
+    """Cores with one of their variants, under the bound of a core at their own costs."""
 
     def __init__(self, pricing: Pricing) -> None:
         self._pricing = pricing
+        self._allowed = np.array([policy in pricing.policies for policy in RECOMPUTE_POLICIES])
         self.core = np.empty(0, dtype=np.int64)
-        self.shape = np.empty((0, 2), dtype=np.int64)
+        self.variant = np.empty((0, 2), dtype=np.int64)
         self.layouts = np.empty(0, dtype=np.int64)
         """Layouts of each."""
         self.bound = np.empty(0)
         self.is_open = np.empty(0, dtype=np.bool_)
 
     def add(self, cores: Ints) -> None:
-        """All shapes of some cores."""
-        shapes = [self._pricing.space.shapes_of(core) for core in cores.tolist()]
-        core = np.repeat(cores, [len(shape) for shape, _ in shapes])
-        shape = np.concatenate([self.shape[:0], *(shape for shape, _ in shapes)])
-        layouts = np.concatenate([self.layouts[:0], *(count for _, count in shapes)])
+        """All variants of some cores."""
+        space = self._pricing.space
+        variants = [space.variants[family] for family in space.family[cores].tolist()]
+        core = np.repeat(cores, [len(own) for own in variants])
+        variant = np.concatenate([self.variant[:0], *variants])
         bound = np.empty(len(core))
         for start in range(0, len(core), TOGETHER):
             some = slice(start, start + TOGETHER)
-            costs = self._pricing.limited(relaxed_costs(self._pricing.space, core[some], shape[some]))
-            none = np.zeros((len(costs), 2), dtype=np.int64)
-            bound[some] = self._pricing.bounds(self._pricing.space.rows(core[some], none, shape[some]), costs)
+            columns = space.rows(core[some], variant[some], np.array([[1, ONE_CHUNK]]))
+            costs = self._pricing.limited(stage_costs(self._pricing.question, columns))
+            bound[some] = core_bounds(space, core[some], costs, self._allowed)
         self.core = np.concatenate([self.core, core])
-        self.shape = np.concatenate([self.shape, shape])
-        self.layouts = np.concatenate([self.layouts, layouts])
+        self.variant = np.concatenate([self.variant, variant])
+        self.layouts = np.concatenate([self.layouts, space.shape_counts(core, variant[:, 0])])
         self.bound = np.concatenate([self.bound, bound])
         self.is_open = np.concatenate([self.is_open, np.zeros(len(core), dtype=np.bool_)])
 
@@ -253,24 +253,24 @@ class Levels:
             self._open_cores(self._cores.next(below, self._batch))
             self._batch = min(2 * self._batch, MOST_OPENED)
             return np.empty(0)
-        return self._open_pairs(self._pairs.next(below, FIRST_OPENED))
+        return self._open_pairs(self._pairs.next(below, self._batch))
 
     def _open_cores(self, cores: Ints) -> None:
         self._cores.is_open[cores] = True
         self._pairs.add(cores)
 
     def _open_pairs(self, chosen: Ints) -> Floats:
-        """Write out all variants of some pairs: their quick bounds."""
+        """Write out all shapes of some pairs: their quick bounds."""
         space, pairs = self._pricing.space, self._pairs
         pairs.is_open[chosen] = True
-        core, shape = pairs.core[chosen], pairs.shape[chosen]
-        variants = [
-            space.variants_of(index, vpp, schedule)
-            for index, (vpp, schedule) in zip(core.tolist(), shape.tolist(), strict=True)
+        core, variant = pairs.core[chosen], pairs.variant[chosen]
+        shapes = [
+            space.shapes[pipeline][zero]
+            for pipeline, zero in zip(space.pipeline[core].tolist(), variant[:, 0].tolist(), strict=True)
         ]
-        counts = [len(own) for own in variants]
-        every = np.concatenate([shape[:0], *variants])
-        columns = space.rows(np.repeat(core, counts), every, np.repeat(shape, counts, axis=0))
+        counts = [len(own) for own in shapes]
+        every = np.concatenate([variant[:0], *shapes])
+        columns = space.rows(np.repeat(core, counts), np.repeat(variant, counts, axis=0), every)
         costs = self._pricing.limited(stage_costs(self.question, columns))
         self._columns, self._costs = _joined(self._columns, columns), _joined(self._costs, costs)
         return self._pricing.bounds(columns, costs)

@@ -9,7 +9,7 @@ placement is its blocks (S, P): so many of each stage under each policy.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -85,6 +85,13 @@ class Leaf:
     """(P,): the policies the blocks may use."""
     recompute: tuple[str, ...] | None = None
     """The mix of each virtual stage where it is given, not chosen."""
+
+    @cached_property
+    def key(self) -> bytes:
+        """What its placement depends on: equal for leaves that are the same but in name."""
+        shape = repr((self.schedule, self.pp, self.vpp, self.microbatches, self.recompute)).encode()
+        columns = (getattr(self.costs, own.name) for own in fields(StageCosts))
+        return shape + b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
 
     @property
     def is_plain(self) -> bool:

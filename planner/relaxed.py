@@ -1,6 +1,7 @@
 """Cheaper questions whose answers bound a layout's price from below, whatever its ZeRO stage, shards and schedule.
 
-    ideal     nothing but the compute of the fastest recompute policy, shared evenly by all pipeline ranks
+    ideal     compute and tensor-parallel communication under the fastest recompute policy, shared evenly by all ranks
+              of a pipeline: a tensor group lies in one node, wherever the rest of the layout does
     relaxed   every coefficient of a core at the ZeRO stage best for it, data-parallel communication for nothing
 
 They are parts of the very same terms that price a layout. Both are used to leave most layouts unpriced.
@@ -39,24 +40,25 @@ def ideal_seconds(space: Space, allowed: Bools) -> Floats:
     index[fewest_first] = kind.reshape(-1)
     rows = cores.rows(fewest_first[first])
     terms = time_terms(question, replace(rows, zero=np.full(len(rows), max(question.stack.zero_stages))))
-    block = terms.layer_forward["compute"] + _fastest(terms.layer_backward, allowed)
+    backward = np.where(allowed, _inside_node(terms.layer_backward), np.inf).min(axis=-1)
     ends = [terms.embedding_forward, terms.embedding_backward, terms.head_forward, terms.head_backward]
-    whole = question.model.num_layers * block + sum(end["compute"] for end in ends)
+    block = _inside_node(terms.layer_forward) + backward
+    whole = question.model.num_layers * block + sum(_inside_node(end) for end in ends)
     return np.asarray(m * whole[index] / cores.pp, dtype=np.float64)
 
 
-def _fastest(term: Term, allowed: Bools) -> Floats:
-    """(N,) compute of a backward pass under the fastest policy."""
-    both = term["compute"] + term["recompute"]
-    least: Floats = np.where(allowed, both, np.inf).min(axis=-1)
-    return least
+def _inside_node(term: Term) -> Floats:
+    """Seconds that depend on what a tensor group does alone."""
+    own = [term[part] for part in ("compute", "recompute", "tp_comm") if part in term]
+    seconds: Floats = np.asarray(sum(own, start=np.zeros(1)))
+    return seconds
 
 
-def relaxed_costs(space: Space, cores: Ints, shape: Ints) -> StageCosts:
-    """Costs of (N,) cores in (N, 2) shapes that no variant of them undercuts in any coefficient."""
+def relaxed_costs(space: Space, cores: Ints) -> StageCosts:
+    """Costs of (N,) cores that no variant of them undercuts in any coefficient."""
     question, best = space.question, None
     for zero, has in space.zero_stages_of(cores):
-        rows = space.rows(cores, np.zeros((len(cores), 2), dtype=np.int64), shape)
+        rows = space.cores.rows(cores)
         stage = np.where(rows.replicas > 1, zero, 0)
         rows = replace(rows, zero=stage, shard=rows.replicas)
         costs = _without_data_parallel(question, rows)
@@ -100,11 +102,16 @@ def _alone(term: Term) -> Floats:
 def core_bounds(space: Space, cores: Ints, costs: StageCosts, allowed: Bools) -> Floats:
     """(N,) seconds that no layout of a core can undercut in any schedule; infinite where none can fit.
 
-    All work is shared by pp ranks, and rank r starts no earlier than r forward passes of the shortest chunks:
+    All work is shared by pp ranks, and rank r waits r passes of the shortest chunk before its first action:
 
-        step ≥ (m · work + (pp − 1) pp / 2 · (stage + shortest chunk forward + transfer)) / pp + what follows
+        step ≥ (m · work + (pp − 1) pp / 2 · shortest chunk and transfer) / pp + what follows
 
-    Every rank holds its blocks and, at one moment, a microbatch of each.
+    A microbatch goes down all stages and up again, and the others pass the first stage besides:
+
+        step ≥ all blocks + (m − 1) · shortest chunk + what follows
+
+    A pass is one forward and one back; where a schedule of the space splits backward passes, only the part towards the
+    input counts of it, or nothing. Every rank holds its blocks and, at one moment, a microbatch of each.
     """
     layers, x = space.question.model.num_layers, costs
     own = space.cores.rows(cores)
@@ -112,11 +119,17 @@ def core_bounds(space: Space, cores: Ints, costs: StageCosts, allowed: Bools) ->
     block_NP = np.where(allowed, x.layer_forward[:, None] + x.layer_backward, np.inf)
     ends = x.embedding_forward + x.embedding_backward + x.head_forward + x.head_backward
     work = layers * block_NP.min(axis=1) + ends + pp * (x.stage_forward + x.stage_backward)
-    way = x.stage_forward + x.layer_forward + x.p2p
+    block_N, back_N = block_NP.min(axis=1), block_NP.min(axis=1) - x.layer_forward
+    shortest, alone = x.stage_forward + x.layer_forward, layers * block_N + ends
+    way, others = shortest + x.p2p, shortest
+    if space.splits_backward:
+        alone = alone - layers * x.layer_weight - x.head_weight - x.embedding_backward
+    else:
+        way, others = way + x.stage_backward + back_N + x.p2p, np.maximum(shortest, x.stage_backward + back_N)
     follows = x.rank_sync + x.rank_optimizer + -(-layers // pp) * x.layer_optimizer + x.step_overhead
     kept = np.where(allowed, x.layer_activation, np.inf).min(axis=1)
     working = np.where(allowed, x.working, np.inf).min(axis=1)
     room = how_many(x.memory_limit - x.static - working, x.layer_static + kept)
-    seconds = m * work / pp + (pp - 1) / 2 * way + follows
+    seconds = np.maximum(m * work / pp + (pp - 1) / 2 * way, alone + (m - 1) * others) + follows
     bound: Floats = np.where(pp * room >= layers, seconds, np.inf)
     return bound

@@ -80,27 +80,17 @@ class Space:
             self, cores=self.cores.rows(kept), family=self.family[kept], pipeline=self.pipeline[kept]
         )
 
-    def shapes_of(self, core: int) -> tuple[Ints, Ints]:
-        """(K, 2) all shapes of a core, and (K,) how many of its variants go with each."""
-        own = self.shapes[int(self.pipeline[core])]
-        stages = self._stages[self.family[core]]
-        counts: dict[tuple[int, int], int] = {}
-        for zero in range(ZERO_STAGES):
-            for vpp, schedule in own[zero].tolist():
-                counts[vpp, schedule] = counts.get((vpp, schedule), 0) + int(stages[zero])
-        found = [(shape, count) for shape, count in counts.items() if count]
-        return (
-            np.array([shape for shape, _ in found], dtype=np.int64).reshape(-1, 2),
-            np.array([count for _, count in found], dtype=np.int64),
-        )
+    def shape_counts(self, cores: Ints, zero: Ints) -> Ints:
+        """(N,): shapes that go with (N,) cores at (N,) ZeRO stages."""
+        counts = np.array([[len(own) for own in of_stage] for of_stage in self.shapes], dtype=np.int64)
+        found: Ints = counts.reshape(-1, ZERO_STAGES)[self.pipeline[cores], zero]
+        return found
 
-    def variants_of(self, core: int, vpp: int, schedule: int) -> Ints:
-        """(V, 2) the variants of a core that go with a shape."""
-        own = self.variants[int(self.family[core])]
-        shapes = self.shapes[int(self.pipeline[core])]
-        fine = [bool((shapes[zero] == (vpp, schedule)).all(axis=1).any()) for zero in range(ZERO_STAGES)]
-        fitting: Ints = own[np.array(fine)[own[:, 0]]]
-        return fitting
+    @cached_property
+    def splits_backward(self) -> bool:
+        """Whether a schedule of some layout does."""
+        met = {int(index) for by_stage in self.shapes for own in by_stage for index in own[:, 1]}
+        return any(SCHEDULES[index] in schedules.SPLIT_BACKWARD for index in met)
 
     def zero_stages_of(self, cores: Ints) -> list[tuple[int, Bools]]:
         """ZeRO stage → (N,) which of these cores have a variant of it; stages that none has are left out."""
@@ -108,7 +98,8 @@ class Space:
         return [(zero, own_NZ[:, zero]) for zero in range(ZERO_STAGES) if own_NZ[:, zero].any()]
 
     def rows(self, core: Ints, variant: Ints, shape: Ints) -> LayoutColumns:
-        """Layouts from (N,) cores, (N, 2) variants and (N, 2) shapes."""
+        """Layouts from (N,) cores, (N, 2) variants and (N, 2) shapes, or one shape for all."""
+        shape = np.broadcast_to(shape, variant.shape)
         return replace(
             self.cores.rows(core),
             zero=variant[:, 0],
@@ -123,24 +114,25 @@ class Space:
         found = [(zero, np.flatnonzero(has)) for zero, has in self.zero_stages_of(every)]
         core = np.concatenate([own for _, own in found])
         zero = np.repeat([zero for zero, _ in found], [len(own) for _, own in found])
-        shape = np.tile(np.array([[1, ONE_CHUNK]]), (len(core), 1))
         variant = np.stack([zero, self.cores.replicas[core]], axis=1)
-        return self.rows(core, variant, shape)
+        return self.rows(core, variant, np.array([[1, ONE_CHUNK]]))
 
     def all_rows(self) -> LayoutColumns:
         """Every layout written out."""
         core, variant, shape = [], [], []
-        for index in range(len(self.cores)):
-            for vpp, schedule in self.shapes_of(index)[0].tolist():
-                own = self.variants_of(index, vpp, schedule)
-                core += [index] * len(own)
-                variant.append(own)
-                shape += [(vpp, schedule)] * len(own)
+        for index, (family, pipeline) in enumerate(
+            zip(self.family.tolist(), self.pipeline.tolist(), strict=True)
+        ):
+            for own in self.variants[family]:
+                shapes = self.shapes[pipeline][own[0]]
+                core += [index] * len(shapes)
+                variant += [own] * len(shapes)
+                shape.append(shapes)
         none = np.empty((0, 2), dtype=np.int64)
         return self.rows(
             np.array(core, dtype=np.int64),
-            np.concatenate([none, *variant]),
-            np.array(shape, dtype=np.int64).reshape(-1, 2),
+            np.array(variant, dtype=np.int64).reshape(-1, 2),
+            np.concatenate([none, *shape]),
         )
 
 
