@@ -21,6 +21,8 @@ _BANDWIDTH = {f"{unit}/s": factor for unit, factor in _BYTES.items()} | _BITS_PE
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _FLOP_RATE = {"FLOP/s": 1.0, "MFLOP/s": 1e6, "GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15}
 
+_COUNTS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+
 _QUANTITY = re.compile(r"^\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]+)\s*$")
 
 
@@ -32,7 +34,9 @@ def _parse(text: object, units: dict[str, float], noun: str, example: str) -> fl
     if match is None or match[2] not in units:
         raise ValueError(f"`{text}` is not {noun}; {hint}")
     value = float(match[1]) * units[match[2]]
-    if not math.isfinite(value) or value <= 0:
+    if math.isinf(value):
+        raise ValueError(f"`{text}` is too large a number")
+    if value <= 0:
         raise ValueError(f"`{text}` must be above zero")
     return value
 
@@ -55,6 +59,17 @@ def parse_seconds(text: object) -> float:
 def parse_flop_rate(text: object) -> float:
     """ "312 TFLOP/s" → FLOP/s."""
     return _parse(text, _FLOP_RATE, "a compute rate", "`312 TFLOP/s`")
+
+
+def parse_count(text: object) -> float:
+    """ "1.4T", "300 B", "2.5M" or "1.4e12" → a number."""
+    try:
+        value = float(str(text))
+    except ValueError:
+        return _parse(text, _COUNTS, "a number", "`1.4T`, `300B` or `1.4e12`")
+    if not math.isfinite(value) or value <= 0:
+        raise ValueError(f"`{text}` must be a number above zero")
+    return value
 
 
 def _exact(value: float, units: dict[str, float], preferred: tuple[str, ...], base: str) -> str:

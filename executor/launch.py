@@ -56,7 +56,7 @@ def run_plan(
 
     Raises:
         InputError: the plan cannot be trained: its precision, its layout, its vocabulary, its text.
-        HostError: too few devices.
+        HostError: too few devices, or another number of processes than the plan has ranks.
         RunError: a rank failed or ran out of memory; the problems say where and its last lines.
     """
     loaded = plan if isinstance(plan, Plan) else load_plan(plan)
@@ -66,7 +66,9 @@ def run_plan(
         _require_whole_backward(loaded)
     inside = "RANK" in os.environ
     chosen = backend or _best_backend(loaded)
-    if not inside:
+    if inside:
+        require_world(loaded, name)
+    else:
         require_host(loaded, name, chosen)
     with tempfile.TemporaryDirectory(prefix="meshwright-run-") as temporary:
         folder = Path(out_dir) if out_dir is not None else Path(temporary)
@@ -123,6 +125,16 @@ def require_host(plan: Plan, name: str, backend: Backend) -> None:
     most = _PROCESSES_PER_CORE * (os.cpu_count() or 1)
     if ranks > most:
         raise HostError(f"{name} needs {ranks} processes; this host runs {most} at most", hint=hint)
+
+
+def require_world(plan: Plan, name: str) -> None:
+    """Nothing where whoever started this rank started one for each of the plan's. Raises HostError."""
+    ranks, started = plan.layout.num_gpus, int(os.environ.get("WORLD_SIZE", "1"))
+    if started != ranks:
+        raise HostError(
+            f"{name} needs {ranks} processes; {started} {'was' if started == 1 else 'were'} started",
+            hint=f"torchrun --nproc-per-node {ranks} on one host, or as many on each that their product is {ranks}",
+        )
 
 
 def _cuda_devices() -> int:

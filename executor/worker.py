@@ -18,8 +18,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from cost_models.errors import HostError, InputError
 from executor.engine import Options
 from executor.exhausted import ExhaustedError
+from executor.launch import require_world
 from executor.memory import predicted_parts
 from executor.mesh import pipeline_rank
 from executor.report import RunReport, save_report
@@ -93,7 +95,11 @@ def main() -> None:
         measure_memory=not given.no_memory,
     )
     try:
-        work(load_plan(given.plan), options, schedule, given.out, given.backend)
+        plan = load_plan(given.plan)
+        require_world(plan, given.plan.name)
+        work(plan, options, schedule, given.out, given.backend)
+    except (HostError, InputError) as error:
+        sys.exit(f"error: {error}")
     except Exception:
         traceback.print_exc()
         sys.exit(1)

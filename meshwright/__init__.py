@@ -23,15 +23,18 @@ if TYPE_CHECKING:
     from cost_models.specs.transformer import TransformerSpec
     from executor.calibrate import calibrate
     from meshwright.answers import Estimated, Planned
-    from meshwright.api import estimate, plan
+    from meshwright.api import estimate, plan, verify
     from meshwright.drawing import Drawing
     from meshwright.ran import Ran, run
     from meshwright.validation import Validated, validate
     from planner.plan import Plan, load_plan, save_plan
+    from planner.verifying import Check
 
 _HOMES = {
     "plan": "meshwright.api",
     "estimate": "meshwright.api",
+    "verify": "meshwright.api",
+    "Check": "planner.verifying",
     "run": "meshwright.ran",
     "validate": "meshwright.validation",
     "calibrate": "executor.calibrate",
@@ -59,6 +62,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Check",
     "ClusterSpec",
     "Drawing",
     "Estimate",
@@ -85,6 +89,7 @@ __all__ = [
     "run",
     "save_plan",
     "validate",
+    "verify",
 ]
 
 

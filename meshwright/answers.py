@@ -13,12 +13,17 @@ from meshwright.drawing import Drawing, draw
 from meshwright.records import estimate_row
 from meshwright.render.estimates import estimate_text
 from meshwright.render.explanation import explanation_text, why_not_text
-from meshwright.render.plans import HEADERS, certificate_sentence, plans_rows, question_header
+from meshwright.render.plans import answer_sentence, optimum_cells, question_header
 from meshwright.verbs.explaining import explained
+from meshwright.verbs.goals import Goal, objective_of
+from planner.budget import Budget
 from planner.explain import why_not
+from planner.frontier import pareto_frame
+from planner.optimum import Optimum
+from planner.pareto import POINTS, exact_frontier
 from planner.plan import Certificate, Plan, make_plan, save_plan
+from planner.restrictions import Restrictions
 from planner.search import SearchResult
-from planner.search_space import Restrictions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,15 +33,26 @@ if TYPE_CHECKING:
 class Planned:
     """A question, its best plans and the proof."""
 
-    question: Question
-    result: SearchResult
+    optimum: Optimum
     restrictions: Restrictions
+    gpus_per_node: int
+    """Of a whole node of the cluster that was asked for."""
     assumptions: tuple[str, ...] = ()
     """What had to be assumed to read the model."""
 
     @property
+    def question(self) -> Question:
+        """On the best plan's number of GPUs."""
+        return self.optimum.question
+
+    @property
+    def result(self) -> SearchResult:
+        """The ranked layouts and their certificate."""
+        return self.optimum.result
+
+    @property
     def best(self) -> Estimate:
-        """The fastest layout."""
+        """The best layout."""
         return self.result.best
 
     @property
@@ -52,7 +68,8 @@ class Planned:
     @property
     def plan(self) -> Plan:
         """The best layout as a plan."""
-        return make_plan(self.question, self.best, self.certificate, self.restrictions)
+        objective = self.optimum.written(self.gpus_per_node)
+        return make_plan(self.question, self.best, self.certificate, self.restrictions, objective)
 
     def save(self, path: str | Path) -> None:
         """Write the best plan."""
@@ -70,9 +87,36 @@ class Planned:
         """A row per layout; seconds, bytes, shares."""
         return _frame(self.estimates)
 
+    def frontier(
+        self,
+        between: tuple[str, str] = ("time", "memory"),
+        *,
+        gpus: Sequence[int] = (),
+        points: int | None = POINTS,
+        time_limit: float | None = None,
+    ) -> pd.DataFrame:
+        """The exact frontier of two objectives, over these numbers of GPUs (default: the plan's); a row per point.
+
+        `points` is how many at most where memory is one of them (None: all); `time_limit` is in seconds.
+        """
+        price = self.optimum.objective.price
+        goals = [Goal(objective=name, price=price if name == "cost" else None) for name in between]
+        first, second = (objective_of(goal)[0] for goal in goals)
+        budget = Budget(time_limit=time_limit, keep_on_interrupt=True)
+        return pareto_frame(
+            exact_frontier(
+                self.question,
+                (first, second),
+                sizes=gpus,
+                points=points,
+                restrictions=self.restrictions,
+                budget=budget,
+            )
+        )
+
     def plot(self, kind: str, *, gpus: Sequence[int] | None = None) -> Drawing:
         """Draw `frontier`, `scaling` (at these numbers of GPUs), `time`, `memory` or `timeline`."""
-        return draw(kind, self.question, self.estimates, gpus)
+        return draw(kind, self.question, self.estimates, gpus, self.restrictions)
 
     def __repr__(self) -> str:
         header, proof = self._around_the_table()
@@ -87,12 +131,13 @@ class Planned:
         """The table of `meshwright plan`."""
         import pandas as pd
 
-        return pd.DataFrame(plans_rows(self.estimates), columns=list(HEADERS))
+        headers, rows = optimum_cells(self.optimum)
+        return pd.DataFrame(rows, columns=list(headers))
 
     def _around_the_table(self) -> tuple[str, str]:
         """What was asked, and why nothing is better."""
         header = question_header(self.question, self.best.trust, self.best.memory_limit)
-        return header, certificate_sentence(self.certificate, self.best.step_seconds)
+        return header, answer_sentence(self.optimum)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

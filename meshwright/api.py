@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from cost_models.asking import ask
 from cost_models.question import Question
@@ -15,9 +16,15 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from meshwright.answers import Estimated, Planned
 from meshwright.verbs.estimating import priced_layout
+from meshwright.verbs.goals import Goal, objective_of
 from meshwright.verbs.planning import restrictions_of
-from planner.search import search
+from planner.budget import Budget
+from planner.optimising import optimise
+from planner.plan import Plan, read_plan
+from planner.sizes import parse_sizes
 from planner.trainers import trainer_named
+from planner.verifying import Check
+from planner.verifying import verify as checks_of
 
 
 def plan(
@@ -25,32 +32,57 @@ def plan(
     cluster: str | ClusterSpec | MixedCluster,
     training: str | TrainingSpec,
     *,
-    gpus: int | None = None,
+    gpus: int | str | Sequence[int] | None = None,
     stack: str | None = None,
     profile: str | HardwareProfile | None = None,
     fix: Sequence[str] = (),
     forbid: Sequence[str] = (),
     max_memory: str | None = None,
     trainer: str | None = None,
+    objective: str = "time",
+    tokens: str | float | None = None,
+    price: float | None = None,
+    deadline: str | None = None,
     top: int = 5,
     time_limit: float | None = None,
 ) -> Planned:
     """The best layouts of a model on a cluster, with the proof.
 
-    Names and paths mean what they mean on the command line; `time_limit` is in seconds. A `trainer` is one whose rules
-    the plan obeys (`--for`).
+    Names and paths mean what they mean on the command line; `time_limit` is in seconds. Several `gpus`, as a list or
+    written like `64..1024`, are a choice; `objective`, `tokens`, `price` and `deadline` say what the best is. A
+    `trainer` is one whose rules the plan obeys (`--for`).
 
     Raises:
         InputError: what was asked is wrong.
-        InfeasibleError: nothing fits.
+        InfeasibleError: nothing fits, or nothing meets the deadline.
     """
     stack = stack or (trainer_named(trainer).stack if trainer else None)
-    question, assumptions = _question(model, cluster, training, gpus, stack, profile)
+    one = gpus if isinstance(gpus, int) else None
+    question, assumptions = _question(model, cluster, training, one, stack, profile)
+    aim, count = objective_of(Goal(objective=objective, tokens=tokens, price=price, deadline=deadline))
+    sizes: tuple[int, ...] = ()
+    if gpus is not None and not isinstance(gpus, int):
+        sizes = parse_sizes(gpus if isinstance(gpus, str) else ",".join(map(str, gpus)), question)
+    if count is not None:
+        training_spec = question.training.model_copy(update={"tokens": count})
+        question = replace(question, training=training_spec)
     restrictions = replace(restrictions_of((tuple(fix), tuple(forbid), max_memory)), trainer=trainer)
-    result = search(
-        question, top=top, restrictions=restrictions, time_limit=time_limit, keep_on_interrupt=True
+    budget = Budget(time_limit=time_limit, keep_on_interrupt=True)
+    optimum = optimise(question, aim, sizes=sizes, top=top, restrictions=restrictions, budget=budget)
+    per_node = question.cluster.gpus_per_node
+    return Planned(
+        optimum=optimum, gpus_per_node=per_node, restrictions=restrictions, assumptions=assumptions
     )
-    return Planned(question=question, result=result, restrictions=restrictions, assumptions=assumptions)
+
+
+def verify(plan: str | Path | Plan, *, time_limit: float | None = None) -> tuple[Check, ...]:
+    """Every check of a plan or of a plan file; it is true where all of them passed.
+
+    Raises:
+        InputError: not a plan file.
+    """
+    loaded = plan if isinstance(plan, Plan) else read_plan(plan)
+    return tuple(checks_of(loaded, Budget(time_limit=time_limit)))
 
 
 def estimate(

@@ -30,6 +30,7 @@ for _verb in (
     commands.estimate,
     commands.compare,
     commands.explain,
+    commands.verify,
     commands.plot,
     commands.run,
     commands.calibrate,
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words  # wherever it stands
     try:
-        app([word for word in words if word != "--debug"], prog_name="meshwright")
+        _call([word for word in words if word != "--debug"])
     except BrokenPipeError:
         _leave_closed_pipe()
     except (ValueError, OSError) as error:
@@ -75,6 +76,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print_error(worded, json="--json" in words)
         sys.exit(worded.exit_code)
+
+
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""What typer raises for flags and arguments it cannot read; it has no public name of its own."""
+
+
+def _call(words: list[str]) -> None:
+    """Run a verb; with `--json` what typer says of a flag is a document too."""
+    if "--json" not in words:
+        app(words, prog_name="meshwright")
+        return
+    try:
+        code = app(words, prog_name="meshwright", standalone_mode=False)
+    except _UsageError as error:
+        said = getattr(error, "format_message", error.__str__)().rstrip(".")
+        print_error(
+            InputError(said[:1].lower() + said[1:], hint="meshwright --help lists verbs and flags"), json=True
+        )
+        sys.exit(InputError.exit_code)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def _worded(error: Exception) -> MeshwrightError | None:

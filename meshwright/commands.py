@@ -11,6 +11,9 @@ import typer
 from meshwright import options as o
 from meshwright.output import Output
 
+VERIFY_SECONDS = 600.0
+"""A proof is done again from its beginning, so it may take as long as the user lets a search take, and more."""
+
 
 class PlotKind(StrEnum):
     """What can be drawn."""
@@ -37,7 +40,7 @@ class CatalogKind(StrEnum):
 def plan(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Catalogue name, config.json or YAML.")] = "",
     cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Catalogue name or YAML file.")] = "",
-    gpus: o.Gpus = None,
+    gpus: o.GpuChoice = None,
     global_batch: o.GlobalBatch = None,
     sequence: o.Sequence = None,
     precision: o.Precisions = None,
@@ -48,6 +51,13 @@ def plan(
     forbid: o.Forbid = None,
     max_memory: o.MaxMemory = None,
     trainer: o.For = None,
+    objective: Annotated[
+        str,
+        typer.Option("--objective", metavar="WHAT", help="time, mfu, gpu-hours, cost, memory or gpus."),
+    ] = "time",
+    tokens: o.Tokens = None,
+    price: o.Price = None,
+    deadline: o.Deadline = None,
     top: Annotated[
         int | None,
         typer.Option(
@@ -70,11 +80,11 @@ def plan(
     """Find the best layout and prove it."""
     from meshwright.verbs import planning
     from meshwright.verbs.asking import Asked
+    from meshwright.verbs.goals import Goal
 
     asked = Asked(
         model=model,
         cluster=cluster,
-        gpus=gpus,
         global_batch=global_batch,
         sequence=sequence,
         precision=precision,
@@ -84,11 +94,21 @@ def plan(
         trainer=trainer,
     )
     limits = (tuple(fix or ()), tuple(forbid or ()), max_memory)
+    goal = Goal(objective=objective, tokens=tokens, price=price, deadline=deadline)
     output = Output(json=json, csv=csv, quiet=quiet)
     if replay is None:
-        planning.plan(asked, limits, top=top or planning.TOP, time_limit=time_limit, out=out, output=output)
+        planning.plan(
+            asked,
+            limits,
+            goal,
+            gpus=gpus,
+            top=top or planning.TOP,
+            time_limit=time_limit,
+            out=out,
+            output=output,
+        )
     else:
-        planning.nothing_else_asked(asked, limits)
+        planning.nothing_else_asked(asked, limits, goal, gpus)
         planning.replay(replay, top=top, time_limit=time_limit, out=out, output=output)
 
 
@@ -168,6 +188,20 @@ def explain(
     explain(plan, why_not, output=Output(json=json, csv=csv, quiet=quiet))
 
 
+def verify(
+    plan: o.PlanFile,
+    time_limit: o.TimeLimit = VERIFY_SECONDS,
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Price a plan again and prove it again; say what is not true."""
+    from meshwright.verbs.verifying import verify
+
+    if not verify(plan, time_limit=time_limit, output=Output(json=json, csv=csv, quiet=quiet)):
+        raise typer.Exit(1)
+
+
 def plot(
     kind: Annotated[PlotKind, typer.Argument(help="What to draw.", show_default=False)],
     files: Annotated[
@@ -178,8 +212,28 @@ def plot(
     ],
     gpus: Annotated[
         str | None,
+        typer.Option("--gpus", metavar="N,N,...", help="Also 64..1024, 64..16384x50.", show_default=False),
+    ] = None,
+    between: Annotated[
+        str | None,
         typer.Option(
-            "--gpus", metavar="N,N,...", help="GPU counts of the scaling curves.", show_default=False
+            "--between", metavar="A,B", help="frontier: two objectives; time,memory.", show_default=False
+        ),
+    ] = None,
+    points: Annotated[
+        str | None,
+        typer.Option("--points", metavar="N", help="frontier: how many, or all.", show_default=False),
+    ] = None,
+    kind_of_scaling: Annotated[
+        str | None,
+        typer.Option("--kind", metavar="KIND", help="scaling: strong or weak.", show_default=False),
+    ] = None,
+    tokens: o.Tokens = None,
+    price: o.Price = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            "--time-limit", metavar="SECONDS", min=0.001, help="Of all searches; 120.", show_default=False
         ),
     ] = None,
     out: Annotated[
@@ -191,9 +245,18 @@ def plot(
     quiet: o.Quiet = False,
 ) -> None:
     """Draw a curve or a breakdown."""
-    from meshwright.verbs.plotting import plot
+    from meshwright.verbs.plotting import Wanted, plot
 
-    plot(kind.value, files, gpu_counts=gpus, out=out, output=Output(json=json, csv=csv, quiet=quiet))
+    wanted = Wanted(
+        gpus=gpus,
+        between=between,
+        points=points,
+        kind=kind_of_scaling,
+        tokens=tokens,
+        price=price,
+        time_limit=time_limit,
+    )
+    plot(kind.value, files, wanted, out=out, output=Output(json=json, csv=csv, quiet=quiet))
 
 
 def run(

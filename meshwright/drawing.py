@@ -8,19 +8,22 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cost_models.errors import InputError, UnknownNameError
+from cost_models.errors import InfeasibleError, InputError, UnknownNameError
 from cost_models.estimate import Estimate
 from cost_models.question import MixedQuestion, Question
 from meshwright import frames
+from meshwright.render.goals import sizes_text
 from meshwright.render.pools import gpus_in_words
-from meshwright.render.words import sentence_list
-from planner.frontier import doublings, frontier_frame, scaling_frame
+from planner.budget import Budget
+from planner.frontier import frontier_frame, pareto_frame
+from planner.objectives import Objective
+from planner.pareto import POINTS, exact_frontier
+from planner.restrictions import Restrictions
+from planner.scaling import KINDS, doublings, scaling_frame
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
-
-Say = Callable[[str], None]
 
 _SCREEN_DOTS_PER_INCH = 90
 """Pictures in notebooks: sharp at the width of a page, and small in the file."""
@@ -65,29 +68,76 @@ class Drawing:
         return picture.getvalue()
 
 
-def draw_frontier(question: Question, chosen: Estimate, say: Say) -> Drawing:
-    """Memory against throughput over every legal layout."""
-    from meshwright.plots.tradeoff import frontier
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tradeoff:
+    """What a frontier is drawn between."""
 
+    objectives: tuple[Objective, Objective] = (Objective(name="time"), Objective(name="memory"))
+    sizes: tuple[int, ...] = ()
+    """Numbers of GPUs; empty: the plan's own."""
+    points: int | None = POINTS
+    restrictions: Restrictions | None = None
+
+    @property
+    def over_layouts(self) -> bool:
+        """Time against memory on the plan's own GPUs, drawn over the cloud of all layouts."""
+        return {one.name for one in self.objectives} == {"time", "memory"} and not self.sizes
+
+
+def draw_frontier(
+    question: Question, chosen: Estimate, tradeoff: Tradeoff | None = None, budget: Budget | None = None
+) -> Drawing:
+    """The exact frontier of two objectives; that of time and memory over the cloud of every legal layout.
+
+    Raises:
+        InputError: an objective lacks what it needs.
+        InfeasibleError: nothing fits.
+    """
     _require_one_kind(question, "frontier")
-    say("pricing every layout")
-    frame = frontier_frame(question, chosen)
-    return Drawing(frame=frame, figure=frontier(frame, chosen.memory_limit, _subject(question)))
+    what, spending = tradeoff or Tradeoff(), budget or Budget()
+    if what.over_layouts:
+        from meshwright.plots.tradeoff import frontier
+
+        frame = frontier_frame(
+            question, chosen, exact=True, points=what.points, restrictions=what.restrictions, budget=spending
+        )
+        return Drawing(frame=frame, figure=frontier(frame, chosen.memory_limit, _subject(question)))
+    from meshwright.plots.pareto import pareto
+
+    found = exact_frontier(
+        question,
+        what.objectives,
+        sizes=what.sizes,
+        points=what.points,
+        restrictions=what.restrictions,
+        budget=spending,
+    )
+    frame = pareto_frame(found)
+    first, second = (one.measure for one in what.objectives)
+    names = (what.objectives[0].name, what.objectives[1].name)
+    return Drawing(
+        frame=frame, figure=pareto(frame, names, (first, second), _subject(question, sized=not what.sizes))
+    )
 
 
-def draw_scaling(question: Question, gpu_counts: Sequence[int] | None, say: Say) -> Drawing:
+def draw_scaling(
+    question: Question,
+    gpu_counts: Sequence[int] | None,
+    kinds: Sequence[str] = KINDS,
+    budget: Budget | None = None,
+) -> Drawing:
     """The best layout at each number of GPUs, with the same batch and with one that grows.
 
     Raises:
-        InputError: nothing fits on any of them.
+        InfeasibleError: nothing fits on any of them.
     """
     from meshwright.plots.scaling import scaling
 
     _require_one_kind(question, "scaling")
     counts = doublings(question) if gpu_counts is None else gpu_counts
-    frame = scaling_frame(question, counts, say)
+    frame = scaling_frame(question, counts, kinds=kinds, budget=budget)
     if frame.empty:
-        raise InputError(f"nothing fits on {sentence_list([str(count) for count in counts])} GPUs")
+        raise InfeasibleError(f"nothing fits on {sizes_text(tuple(counts))}")
     gpu, sequence = question.cluster.gpu.name, question.training.sequence_length
     subject = f"{question.model.name} on {gpu}, sequence {sequence}; the best layout at each point"
     return Drawing(frame=frame, figure=scaling(frame, subject))
@@ -119,17 +169,23 @@ def draw_timeline(question: Question, estimate: Estimate) -> Drawing:
 
 
 def draw(
-    kind: str, question: Question, estimates: Sequence[Estimate], gpu_counts: Sequence[int] | None = None
+    kind: str,
+    question: Question,
+    estimates: Sequence[Estimate],
+    gpu_counts: Sequence[int] | None = None,
+    restrictions: Restrictions | None = None,
 ) -> Drawing:
-    """One kind of picture of a question and its ranked layouts, best first.
+    """One kind of picture of a question and its ranked layouts, best first; a frontier keeps to the restrictions.
 
     Raises:
         UnknownNameError: there is no such kind.
     """
     best = estimates[0]
     kinds: dict[str, Callable[[], Drawing]] = {
-        "frontier": lambda: draw_frontier(question, best, _silent),
-        "scaling": lambda: draw_scaling(question, gpu_counts, _silent),
+        "frontier": lambda: draw_frontier(
+            question, best, Tradeoff(sizes=tuple(gpu_counts or ()), restrictions=restrictions)
+        ),
+        "scaling": lambda: draw_scaling(question, gpu_counts),
         "time": lambda: draw_time(question, estimates),
         "memory": lambda: draw_memory(question, best),
         "timeline": lambda: draw_timeline(question, best),
@@ -148,15 +204,12 @@ def _require_one_kind(question: Question, kind: str) -> None:
         )
 
 
-def _subject(question: Question, estimate: Estimate | None = None) -> str:
+def _subject(question: Question, estimate: Estimate | None = None, *, sized: bool = True) -> str:
     """What a picture is about."""
     training = question.training
+    gpus = gpus_in_words(question) if sized else question.cluster.gpu.name
     words = (
-        f"{question.model.name} on {gpus_in_words(question)}, "
+        f"{question.model.name} on {gpus}, "
         f"global batch {training.global_batch}, sequence {training.sequence_length}"
     )
     return words if estimate is None else f"{words}: {estimate.layout.brief}"
-
-
-def _silent(_: str) -> None:
-    """Progress nobody reads."""

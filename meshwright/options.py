@@ -19,6 +19,22 @@ Gpus = Annotated[
         "--gpus", metavar="N", help="GPUs to use; the cluster is sized to them.", show_default=False
     ),
 ]
+GpuChoice = Annotated[
+    str | None,
+    typer.Option("--gpus", metavar="N", help="GPUs to use; a choice: 64,96 or 64..1024.", show_default=False),
+]
+Tokens = Annotated[
+    str | None,
+    typer.Option("--tokens", metavar="N", help="Tokens to train on, e.g. 1.4T.", show_default=False),
+]
+Price = Annotated[
+    float | None,
+    typer.Option("--price", metavar="MONEY", help="Of one GPU-hour, for cost.", show_default=False),
+]
+Deadline = Annotated[
+    str | None,
+    typer.Option("--deadline", metavar="TIME", help="For all tokens, e.g. 30d.", show_default=False),
+]
 GlobalBatch = Annotated[
     int | None,
     typer.Option("--global-batch", metavar="N", help="Sequences per optimizer step.", show_default=False),

@@ -25,6 +25,7 @@ class Reporter:
 
     def __init__(self, visible: bool) -> None:
         self._text = ""
+        self._doing = ""
         self._line: Progress | None = None
         self._closed = False
         self._lock = threading.Lock()
@@ -40,12 +41,19 @@ class Reporter:
             if self._line is not None:
                 self._line.update(self._line.task_ids[0], description=text)
 
+    def doing(self, what: str) -> None:
+        """What the next searches are for: the beginning of their line."""
+        self._doing = f"{what}  "
+        self.say(what)
+
     def searching(self, done: int, total: int, best_seconds: float, bound_seconds: float) -> None:
         """The line of a search: layouts decided, the best step so far and how far it can be from the optimum."""
         known = math.isfinite(best_seconds)
         gap = percent(1 - bound_seconds / best_seconds) if known else "?"
         best = format_seconds(best_seconds) if known else "none yet"
-        self.say(f"searching  {spaced(done)}/{spaced(total)} layouts  best {best}  gap {gap}")
+        bound = format_seconds(bound_seconds) if math.isfinite(bound_seconds) else "?"
+        reached = f"best {best}  bound {bound}  gap {gap}"
+        self.say(f"{self._doing or 'searching  '}{spaced(done)}/{spaced(total)} layouts  {reached}")
 
     def close(self) -> None:
         """Remove the line."""

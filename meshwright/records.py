@@ -11,7 +11,7 @@ from cost_models.estimate import Estimate
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.layout import Layout
 from meshwright.output import JSON_SCHEMA
-from planner.plan import Certificate
+from planner.optimum import Optimum
 
 
 def estimate_record(estimate: Estimate, question: Question | None = None) -> dict[str, Any]:
@@ -84,20 +84,38 @@ def layout_cells(layout: Layout) -> dict[str, int]:
     }
 
 
-def plans_record(
-    question: Question,
-    estimates: Sequence[Estimate],
-    certificate: Certificate,
-    assumptions: Sequence[str] = (),
-) -> dict[str, Any]:
-    """The JSON document of `plan`: plans best first, and why none is better."""
+def optimum_record(optimum: Optimum, assumptions: Sequence[str] = ()) -> dict[str, Any]:
+    """The JSON document of `plan`: plans best first, what they are best at, and why none is better."""
+    objective = optimum.objective
     return {
         "schema": JSON_SCHEMA,
-        "question": question_record(question),
+        "question": question_record(optimum.question),
         "assumptions": list(assumptions),
-        "plans": [estimate_record(estimate, question) for estimate in estimates],
-        "certificate": certificate.model_dump(mode="json"),
+        "plans": [estimate_record(estimate, optimum.question) for estimate in optimum.result.estimates],
+        "certificate": optimum.result.certificate.model_dump(mode="json"),
+        "objective": {
+            "name": objective.name,
+            "tokens": optimum.question.training.tokens,
+            "price": objective.price,
+            "deadline_seconds": objective.deadline,
+            "gpus": list(optimum.sizes),
+            "value": optimum.value,
+            "unit": objective.measure.unit,
+            "bound": optimum.bound,
+            "gap": optimum.gap,
+            "left_out": [{"gpus": gpus, "why": why} for gpus, why in optimum.left_out],
+        },
     }
+
+
+def optimum_rows(optimum: Optimum) -> list[dict[str, Any]]:
+    """Its plans as flat rows; with the objective's value where that is not in them already."""
+    if optimum.plain:
+        return [estimate_row(estimate) for estimate in optimum.result.estimates]
+    return [
+        {**estimate_row(estimate), "gpus": estimate.layout.num_gpus, "objective": optimum.value_of(estimate)}
+        for estimate in optimum.result.estimates
+    ]
 
 
 def question_record(question: Question) -> dict[str, Any]:

@@ -146,13 +146,14 @@ def why_not(
     return WhyNot(
         layout=text,
         reason=_reason(estimate, priced),
-        excluded=restrictions is not None and not _within(question, restrictions, priced.layout),
+        excluded=restrictions is not None and not within(question, restrictions, priced.layout),
         estimate=priced,
         difference=change,
     )
 
 
-def _within(question: Question, restrictions: Restrictions, layout: Layout) -> bool:
+def within(question: Question, restrictions: Restrictions, layout: Layout) -> bool:
+    """Whether a layout keeps to what was fixed and forbidden, and to the rules of the trainer."""
     allowed = allowed_rows(question, restrictions, LayoutColumns.of([layout]))
     return bool(allowed[0]) and not restrictions.forbidden_recompute.intersection(
         policy for mix in layout.recompute for policy in policies_in(mix)

@@ -1,14 +1,11 @@
-"""Trade-off curves as data frames: memory against throughput over all layouts, and scaling over GPUs."""
+"""Trade-offs as data frames: every layout as a cloud of memory and throughput, and exact frontiers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.errors import InfeasibleError, InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.memory.device import memory_limit
@@ -18,36 +15,55 @@ from cost_models.specs.layout import Layout
 from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from cost_models.workload.flops import model_flops
 from planner.balanced import BalancedPrices, Floats, balanced_prices, even_layers
-from planner.search import search
-from planner.search_space import Restrictions, enumerate_layouts
+from planner.budget import Budget
+from planner.cloud import cloud
+from planner.objectives import Objective
+from planner.pareto import POINTS, Frontier, exact_frontier
+from planner.restrictions import Restrictions
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SCALING_SECONDS = 20.0
-"""Time limit of one point of a scaling curve; its answer is then the best found."""
 MAX_EXACT = 40
 """Points of the Pareto line that are priced exactly."""
 
 
-def frontier_frame(question: Question, chosen: Estimate | None = None) -> pd.DataFrame:
-    """Every legal layout under every recompute policy, cheaply priced, and the Pareto line of them priced exactly.
+def frontier_frame(
+    question: Question,
+    chosen: Estimate | None = None,
+    *,
+    exact: bool = False,
+    points: int | None = POINTS,
+    restrictions: Restrictions | None = None,
+    budget: Budget | None = None,
+) -> pd.DataFrame:
+    """A cloud of legal layouts under every recompute policy, cheaply priced, and the Pareto line of memory and time.
 
     A row per layout and policy: `layout`, `peak_bytes` of the fullest device, `step_seconds`, `tokens_per_second`,
     `mfu`, `fits`, `pareto` (nothing that fits is both smaller and faster), `chosen`. Blocks are spread evenly, except
-    in the chosen plan.
+    in the chosen plan. With `exact` the line is that of `planner.pareto` over all placements, with at most `points`
+    points (None: all of them); without it, the best of the evenly placed ones, priced in full.
+
+    Raises:
+        InfeasibleError: `exact`, and nothing fits.
     """
     import pandas as pd
 
-    columns = enumerate_layouts(question, Restrictions())
+    limits = restrictions or Restrictions()
+    columns = cloud(question, limits, None if chosen is None else chosen.layout)
     prices = balanced_prices(question, columns)
     limit = float(memory_limit(question, columns).min()) if chosen is None else chosen.memory_limit
     cheap = pd.DataFrame(_cheap_rows(question, columns, prices))
-    line = pareto_rows(prices.peak_bytes.ravel(), prices.step_seconds.ravel(), limit)
-    exact = [price(question, _even(question, columns, flat)) for flat in _thinned(line, MAX_EXACT)]
+    if exact:
+        objectives = (Objective(name="memory"), Objective(name="time"))
+        walked = exact_frontier(question, objectives, points=points, restrictions=limits, budget=budget)
+        line = [point.estimate for point in walked.points]
+    else:
+        rows = pareto_rows(prices.peak_bytes.ravel(), prices.step_seconds.ravel(), limit)
+        line = [price(question, _even(question, columns, flat)) for flat in _thinned(rows, MAX_EXACT)]
     if chosen:
-        exact = [one for one in exact if one.layout != chosen.layout] + [chosen]
-    known = [_exact_row(one) for one in exact]
+        line = [one for one in line if one.layout != chosen.layout] + [chosen]
+    known = [_exact_row(one) for one in line]
     frame = pd.concat([cheap, pd.DataFrame(known)], ignore_index=True)
     frame["fits"] = frame["peak_bytes"] <= limit
     frame["chosen"] = False
@@ -61,6 +77,26 @@ def frontier_frame(question: Question, chosen: Estimate | None = None) -> pd.Dat
     return frame
 
 
+def pareto_frame(frontier: Frontier) -> pd.DataFrame:
+    """A row per point of an exact frontier, from the best in its first objective to the best in its second.
+
+    Columns: `gpus`, `layout`, `step_seconds`, `tokens_per_second`, `mfu`, `peak_bytes`, `gap`, `proven`, and the two
+    objectives under their names.
+    """
+    import pandas as pd
+
+    rows = []
+    for point in frontier.points:
+        values: dict[str, object] = {
+            o.name: o.value(point.question, point.estimate) for o in frontier.objectives
+        }
+        gpus = point.question.cluster.num_gpus
+        rows.append(
+            {"gpus": gpus, **_exact_row(point.estimate), "gap": point.gap, "proven": point.gap <= 0, **values}
+        )
+    return pd.DataFrame(rows)
+
+
 def pareto_rows(size: Floats, seconds: Floats, limit: float) -> Ints:
     """Indices, by size, of the rows within `limit` that no smaller or equal row beats in time."""
     order = np.lexsort((seconds, size))
@@ -68,84 +104,6 @@ def pareto_rows(size: Floats, seconds: Floats, limit: float) -> Ints:
     best_before = np.minimum.accumulate(np.concatenate([[np.inf], seconds[order][:-1]]))
     rows: Ints = order[seconds[order] < best_before]
     return rows
-
-
-def scaling_frame(
-    question: Question, gpu_counts: Sequence[int], on_point: Callable[[str], None] | None = None
-) -> pd.DataFrame:
-    """The best layout at each number of GPUs: `strong` keeps the global batch, `weak` grows it with the GPUs.
-
-    Columns: `kind`, `gpus`, `global_batch`, `layout`, `step_seconds`, `tokens_per_second`, `mfu`, `gap`. Numbers
-    of GPUs on which no layout is legal or fits are left out.
-
-    Raises:
-        InputError: numbers of GPUs that the cluster cannot have.
-    """
-    import pandas as pd
-
-    _require_possible(question, gpu_counts)
-
-    base = question.cluster.num_gpus
-    batch = question.training.global_batch
-    points = [("strong", gpus, batch) for gpus in gpu_counts]
-    points += [("weak", gpus, batch * gpus // base) for gpus in gpu_counts if batch * gpus >= base]
-    rows = []
-    for kind, gpus, global_batch in points:
-        if on_point is not None:
-            on_point(f"{kind} scaling, {gpus} GPUs")
-        try:
-            found = search(_resized(question, gpus, global_batch), top=1, time_limit=SCALING_SECONDS)
-        except InfeasibleError:
-            continue
-        best = found.estimates[0]
-        rows.append(
-            {
-                "kind": kind,
-                "gpus": gpus,
-                "global_batch": global_batch,
-                "layout": best.layout.brief,
-                "step_seconds": best.step_seconds,
-                "tokens_per_second": best.tokens_per_second,
-                "mfu": best.mfu,
-                "gap": found.certificate.gap,
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def doublings(question: Question) -> list[int]:
-    """GPU counts worth a curve: an eighth of the cluster to four times it, in whole nodes."""
-    gpus, per_node = question.cluster.num_gpus, question.cluster.gpus_per_node
-    counts = [gpus // 8, gpus // 4, gpus // 2, gpus, 2 * gpus, 4 * gpus]
-    connected = question.cluster.links.inter_node is not None
-    return sorted({count for count in counts if count > 0 and _possible(count, per_node, connected)})
-
-
-def _possible(count: int, per_node: int, connected: bool) -> bool:
-    return count <= per_node or (connected and count % per_node == 0)
-
-
-def _require_possible(question: Question, counts: Sequence[int]) -> None:
-    cluster = question.cluster
-    per_node, connected = cluster.gpus_per_node, cluster.links.inter_node is not None
-    reason = "no whole number of nodes" if connected else "more than a node, and nodes are not connected"
-    problems = [
-        Problem("", f"{count:,} GPUs are {reason}; a node has {per_node}")
-        for count in counts
-        if not _possible(count, per_node, connected)
-    ]
-    if problems:
-        raise InputError(f"`{cluster.name}` cannot have these numbers of GPUs", problems=problems)
-
-
-def _resized(question: Question, gpus: int, global_batch: int) -> Question:
-    cluster = question.cluster
-    per_node = min(gpus, cluster.gpus_per_node)
-    return replace(
-        question,
-        cluster=cluster.model_copy(update={"gpus_per_node": per_node, "nodes": gpus // per_node}),
-        training=question.training.model_copy(update={"global_batch": global_batch}),
-    )
 
 
 def _cheap_rows(question: Question, columns: LayoutColumns, prices: BalancedPrices) -> dict[str, object]:

@@ -1,10 +1,10 @@
-"""Several searches as one: the same question under one recompute policy at a time, or in one precision at a time."""
+"""Several searches as one: the same question under one recompute policy at a time."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InfeasibleError
@@ -21,16 +21,6 @@ Search = Callable[[Question, Restrictions, float | None], "SearchResult"]
 """A question within restrictions, and the seconds that are left."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joint:
-    """The answer to several questions: the fastest one's layouts, with a proof over all."""
-
-    question: Question
-    result: SearchResult
-    others: tuple[tuple[Question, Estimate], ...]
-    """The best of every other question that has an answer."""
-
-
 def search_alike(
     search: Search, question: Question, parts: Sequence[Restrictions], top: int, time_limit: float | None
 ) -> SearchResult:
@@ -39,50 +29,30 @@ def search_alike(
     Raises:
         InfeasibleError: nothing fits under any of them.
     """
-    answers, certificate = _all(search, [(question, part) for part in parts], time_limit)
-    estimates = [estimate for _, result in answers for estimate in result.estimates]
+    answers, certificate = _all(search, question, parts, time_limit)
+    estimates = [estimate for result in answers for estimate in result.estimates]
     ranked = sorted(estimates, key=lambda one: (one.step_seconds, one.peak_bytes, str(one.layout)))[:top]
-    return replace(answers[0][1], estimates=tuple(ranked), certificate=_closed(certificate, ranked[0]))
-
-
-def search_questions(
-    search: Search, questions: Sequence[Question], limits: Restrictions, time_limit: float | None
-) -> Joint:
-    """The question with the fastest step, with its best layouts.
-
-    Raises:
-        InfeasibleError: nothing fits, whichever is asked.
-    """
-    answers, certificate = _all(search, [(question, limits) for question in questions], time_limit)
-    index = min(range(len(answers)), key=lambda at: answers[at][1].best.step_seconds)
-    question, result = answers[index]
-    if len(questions) > 1:
-        result = replace(result, certificate=_closed(certificate, result.best))
-    others = [(other, found.best) for at, (other, found) in enumerate(answers) if at != index]
-    return Joint(question=question, result=result, others=tuple(others))
-
-
-Case = tuple[Question, Restrictions]
+    return replace(answers[0], estimates=tuple(ranked), certificate=_closed(certificate, ranked[0]))
 
 
 def _all(
-    search: Search, cases: Sequence[Case], time_limit: float | None
-) -> tuple[list[tuple[Question, SearchResult]], Certificate]:
-    """Every case that has an answer, one after the other in what time is left, and what they prove together."""
+    search: Search, question: Question, parts: Sequence[Restrictions], time_limit: float | None
+) -> tuple[list[SearchResult], Certificate]:
+    """Every part that has an answer, one after the other in what time is left, and what they prove together."""
     start = time.monotonic()
-    answers: list[tuple[Question, SearchResult]] = []
+    answers: list[SearchResult] = []
     unanswered, nothing = 0, InfeasibleError("nothing was asked")
-    for at, (question, limits) in enumerate(cases):
+    for at, limits in enumerate(parts):
         left = None if time_limit is None else max(0.001, time_limit - (time.monotonic() - start))
-        share = None if left is None else left / (len(cases) - at)
+        share = None if left is None else left / (len(parts) - at)
         try:
-            answers.append((question, search(question, limits, share)))
+            answers.append(search(question, limits, share))
         except InfeasibleError as error:
             nothing = error
             unanswered += count_layouts(question, limits)
     if not answers:
         raise nothing
-    found = [result.certificate for _, result in answers]
+    found = [result.certificate for result in answers]
     spaces = list(dict.fromkeys(one.space for one in found))
     together = found[0].model_copy(
         update={

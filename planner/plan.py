@@ -18,7 +18,8 @@ from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.question import Question, parts_of, question_of_parts
-from cost_models.specs.base import Spec
+from cost_models.specs.base import GpuCount, Spec
+from cost_models.specs.cluster import Precision
 from cost_models.specs.documents import Document
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.layout import Layout, parse_layout
@@ -28,8 +29,9 @@ from cost_models.specs.reading import read_document
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.units import Bytes
+from cost_models.units import Bytes, Seconds
 from planner.legality import check
+from planner.objectives import Objective, ObjectiveName
 from planner.search_space import Restrictions, parse_restrictions
 
 PLAN_SCHEMA = 1
@@ -133,6 +135,31 @@ class PlanRestrictions(Spec):
         return parse_restrictions(self.fix, self.forbid, max_memory=self.max_memory, trainer=self.trainer)
 
 
+class PlanObjective(Spec):
+    """What was asked for besides the fastest step on the cluster's GPUs, and how good the plan is at it."""
+
+    name: ObjectiveName
+    price: float | None = None
+    """Money for one GPU-hour."""
+    deadline: Seconds | None = None
+    """In which the training job's tokens have to be trained on."""
+    gpus: tuple[GpuCount, ...] = ()
+    """Numbers of GPUs there were to choose from; the cluster has the chosen one. Empty: no choice."""
+    precisions: tuple[Precision, ...] = ()
+    """Types of matrix products there were to choose from; the training job has the chosen one. Empty: no choice."""
+    gpus_per_node: GpuCount
+    """Of a whole node, which the chosen number of GPUs may only be part of."""
+    value: float
+    """Of the plan: seconds, a share, GPU-hours, money, bytes or GPUs."""
+    bound: float | None
+    """No covered plan is better; None: nothing was proven."""
+
+    @property
+    def asked(self) -> Objective:
+        """As the search takes it."""
+        return Objective(name=self.name, price=self.price, deadline=self.deadline)
+
+
 class Plan(Spec):
     """One question and its answer."""
 
@@ -150,6 +177,8 @@ class Plan(Spec):
     """One profile, or one for each pool of the cluster."""
     restrictions: PlanRestrictions = PlanRestrictions()
     """Within which the layout is the best."""
+    objective: PlanObjective | None = None
+    """None: step time, on all GPUs of the cluster."""
     layout: LayoutText
     """Placed: `layers` and `recompute` of every virtual stage are given."""
     prediction: Prediction
@@ -184,6 +213,7 @@ def make_plan(
     estimate: Estimate,
     certificate: Certificate | None = None,
     restrictions: Restrictions | None = None,
+    objective: PlanObjective | None = None,
 ) -> Plan:
     """The plan that runs an estimated layout; without a certificate it was asked for, not searched."""
     cluster, hardware = parts_of(question)
@@ -195,6 +225,7 @@ def make_plan(
         stack=question.stack,
         hardware=hardware,
         restrictions=PlanRestrictions.of(restrictions or Restrictions()),
+        objective=objective,
         layout=estimate.layout,
         prediction=Prediction(
             step_seconds=estimate.step_seconds,
@@ -248,6 +279,35 @@ def load_plan(path: str | Path) -> Plan:
         InputError: missing, no plan, of another schema version, cut short, or inconsistent; all problems at once.
     """
     document = read_document(path)
+    plan = _read_plan(path, document)
+    problems = layout_problems(plan)
+    if problems:
+        where = document.where(("layout",))
+        raise InputError(
+            f"the layout of `{path}` cannot run",
+            problems=[Problem(where, problem.what) for problem in problems],
+        )
+    return plan
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Read a plan file whose layout is still to be checked.
+
+    Raises:
+        InputError: missing, no plan, of another schema version or cut short; all problems at once.
+    """
+    return _read_plan(path, read_document(path))
+
+
+def layout_problems(plan: Plan) -> list[Problem]:
+    """What is wrong with a plan's layout on its own cluster: broken rules, and blocks that are not placed."""
+    problems = check(plan.question, plan.layout)
+    if not plan.layout.layers:
+        problems.append(Problem("", "the layout does not place its blocks (`layers=`)"))
+    return problems
+
+
+def _read_plan(path: str | Path, document: Document) -> Plan:
     check_kind(document, Plan)
     written = document.value.get("schema_version")
     if written != PLAN_SCHEMA:
@@ -260,15 +320,6 @@ def load_plan(path: str | Path) -> Plan:
         raise InputError(f"`{path}` is cut short: it does not end with `{_END}`", hint="plan again")
     plan = validate(document, Plan)
     _require_readable(plan.restrictions, document)
-    problems = check(plan.question, plan.layout)
-    if not plan.layout.layers:
-        problems.append(Problem("", "the layout does not place its blocks (`layers=`)"))
-    if problems:
-        where = document.where(("layout",))
-        raise InputError(
-            f"the layout of `{path}` cannot run",
-            problems=[Problem(where, problem.what) for problem in problems],
-        )
     return plan
 
 

@@ -12,6 +12,8 @@ from meshwright.render.words import percent, spaced
 
 _COLOURS = {"strong": style.BLUE, "weak": style.VERMILION}
 _MARKS = {"strong": "o", "weak": "s"}
+_MAX_LABELS = 8
+"""Points with a layout and a tick each; of more, every n-th has a layout, and ticks are doublings."""
 _LEGEND_HEIGHT = {"strong": 0.11, "weak": 0.05}
 """Where each kind is named, as a share of the axis: the foot of the chart, which MFU curves leave free."""
 
@@ -34,7 +36,7 @@ def scaling(frame: Frame, subject: str) -> Figure:
                 "color": _COLOURS[str(kind)],
                 "marker": _MARKS[str(kind)],
                 "linewidth": 1.8,
-                "markersize": 5,
+                "markersize": 5 if len(line) <= _MAX_LABELS else 3,
             }
             speed.plot(line["gpus"], line["tokens_per_second"], **look)
             use.plot(line["gpus"], 100 * line["mfu"], **look)
@@ -52,7 +54,7 @@ def scaling(frame: Frame, subject: str) -> Figure:
         speed.set_ylabel("throughput (tokens/s, all GPUs)")
         use.set_ylabel("MFU (%)")
         use.set_ylim(0, 1.25 * 100 * frame["mfu"].max())
-        counts = sorted(frame["gpus"].unique())
+        counts = _ticks(frame)
         for axes in (speed, use):
             axes.set_xscale("log", base=2)
             axes.set_xticks(counts, [spaced(int(gpus)) for gpus in counts])
@@ -63,6 +65,17 @@ def scaling(frame: Frame, subject: str) -> Figure:
         use.margins(x=0.08)
         style.put_title(figure, _finding(frame), subject)
     return figure
+
+
+def _ticks(frame: Frame) -> list[int]:
+    """Every number of GPUs, or doublings where there are many."""
+    counts = sorted(frame["gpus"].unique().tolist())
+    if len(counts) <= _MAX_LABELS:
+        return counts
+    doublings = [counts[0]]
+    while 2 * doublings[-1] <= counts[-1]:
+        doublings.append(2 * doublings[-1])
+    return doublings
 
 
 def _ideal(axes: Axes, frame: Frame) -> None:
@@ -85,9 +98,11 @@ def _ideal(axes: Axes, frame: Frame) -> None:
 def _label_layouts(axes: Axes, frame: Frame) -> None:
     """The best layout at each point: strong below its line, weak above where it differs."""
     strong = {row["gpus"]: row["layout"] for _, row in frame[frame["kind"] == "strong"].iterrows()}
+    counts = sorted(frame["gpus"].unique())
+    shown = set(counts[:: -(-len(counts) // _MAX_LABELS)])
     for _, row in frame.iterrows():
         below = row["kind"] == "strong"
-        if not below and strong.get(row["gpus"]) == row["layout"]:
+        if row["gpus"] not in shown or (not below and strong.get(row["gpus"]) == row["layout"]):
             continue
         axes.annotate(
             style.short_layout(_degrees(row["layout"]), 16),

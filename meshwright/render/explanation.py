@@ -67,7 +67,7 @@ def rivalry_sentence(estimate: Estimate, rivalry: Rivalry) -> str:
     lead = rivalry.rival.step_seconds / estimate.step_seconds - 1
     margin = _margin(lead)
     rival = unplaced(rivalry.rival.layout)
-    parts = _saves_and_pays(rivalry.difference, estimate.step_seconds)
+    parts = saves_and_pays(rivalry.difference, estimate.step_seconds)
     if lead < 0:
         return f"Loses to {rival} by {margin}, which the plan's restrictions kept out: {parts}."
     return f"Wins over {rival} by {margin}: {parts}."
@@ -97,7 +97,7 @@ def why_not_text(answer: WhyNot, plan: Estimate) -> str:
             f"{name} is as fast: {format_seconds(other.step_seconds)}, placed as {other.layout.brief}."
         )
     margin = _margin(other.step_seconds / plan.step_seconds - 1)
-    parts_text = _saves_and_pays(answer.difference, plan.step_seconds)
+    parts_text = saves_and_pays(answer.difference, plan.step_seconds)
     times = f"{format_seconds(other.step_seconds)} against {format_seconds(plan.step_seconds)}"
     if answer.reason == "faster":
         kept_out = ", which the plan's restrictions kept out" if answer.excluded else ""
@@ -114,7 +114,7 @@ def unplaced(layout: Layout) -> str:
     return str(layout.model_copy(update={"layers": ()}))
 
 
-def _saves_and_pays(difference: Breakdown, step_seconds: float) -> str:
+def saves_and_pays(difference: Breakdown, step_seconds: float) -> str:
     """ "saves 7.0 s of tp comm, pays 1.6 s of dp comm": the largest changes worth naming."""
     unit = time_unit(step_seconds)
     worth = [

@@ -9,9 +9,11 @@ from rich.table import Table
 from cost_models.estimate import Estimate, Trust
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import format_bytes, format_count, format_seconds
+from meshwright.render.goals import proof_sentence, training_sentence, value_text
 from meshwright.render.pools import gpus_in_words, pools_table
 from meshwright.render.tables import table
 from meshwright.render.words import count, part_label, percent, sentence_list, spaced, wrapped
+from planner.optimum import Optimum
 from planner.plan import Certificate
 
 
@@ -61,6 +63,47 @@ def plans_rows(estimates: Sequence[Estimate]) -> list[tuple[str, ...]]:
         )
         for rank, estimate in enumerate(estimates, start=1)
     ]
+
+
+def optimum_table(optimum: Optimum) -> Table:
+    """Plans best first with what they are best at: in place of tok/s/GPU their GPUs, GPU-hours or cost."""
+    headers, rows = optimum_cells(optimum)
+    return table(headers, rows, words=("layout", "bound by"))
+
+
+def optimum_cells(optimum: Optimum) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Headers and cells of that table, as text."""
+    estimates = optimum.result.estimates
+    rows = plans_rows(estimates)
+    name = optimum.objective.name
+    if optimum.plain or (name in ("time", "mfu", "memory") and not optimum.sizes):
+        return HEADERS, rows
+    measure = optimum.objective.measure
+    gpus = [spaced(estimate.layout.num_gpus) for estimate in estimates]
+    values = [value_text(optimum.value_of(estimate), measure.unit) for estimate in estimates]
+    if name not in ("gpu-hours", "cost"):
+        return _swapped(HEADERS, "GPUs"), [_swapped(row, cell) for row, cell in zip(rows, gpus, strict=True)]
+    headers = _swapped(HEADERS, measure.label)
+    rows = [_swapped(row, cell) for row, cell in zip(rows, values, strict=True)]
+    if not optimum.sizes:
+        return headers, rows
+    wide = [(row[0], cell, *row[1:]) for row, cell in zip(rows, gpus, strict=True)]
+    return (headers[0], "GPUs", *headers[1:]), wide
+
+
+def _swapped(cells: tuple[str, ...], cell: str) -> tuple[str, ...]:
+    """The cells with another one in the place of tok/s/GPU."""
+    place = HEADERS.index("tok/s/GPU")
+    return (*cells[:place], cell, *cells[place + 1 :])
+
+
+def answer_sentence(optimum: Optimum) -> str:
+    """How long training takes, where the tokens are known, and the proof."""
+    if optimum.plain:
+        sentence = certificate_sentence(optimum.result.certificate, optimum.result.best.step_seconds)
+    else:
+        sentence = proof_sentence(optimum)
+    return "\n".join(text for text in (training_sentence(optimum), sentence) if text)
 
 
 def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:

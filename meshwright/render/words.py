@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from cost_models.breakdown import Breakdown
@@ -77,10 +76,33 @@ def parts_sentence(breakdown: Breakdown, unit: tuple[str, float], *, hidden: Bre
 
 
 def wrapped(text: str, *, indent: str = "  ") -> str:
-    """A sentence on lines of at most 80 columns, those after the first indented; units stay with their numbers."""
-    return textwrap.fill(
-        text, LINE_WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-    )
+    """A sentence on lines of at most 80 columns, those after the first indented.
+
+    Lines end at spaces; a word longer than a line, such as a placement, ends after one of its commas.
+    """
+    return "\n".join(lines_of(text, LINE_WIDTH, indent=indent))
+
+
+def lines_of(text: str, width: int, *, indent: str = "") -> list[str]:
+    """Text on lines of `width` columns that end at spaces, or after commas of words that fill more than a line."""
+    first = " " * (len(text) - len(text.lstrip(" ")))
+    lines, line = [], first
+    for word in text.split():
+        for number, piece in enumerate(_pieces(word, width - len(indent))):
+            glue = " " if number == 0 and line.strip() else ""
+            if line.strip() and len(line) + len(glue) + len(piece) > width:
+                lines.append(line)
+                line, glue = indent, ""
+            line += glue + piece
+    return [*lines, line] if line.strip() or not lines else lines
+
+
+def _pieces(word: str, width: int) -> list[str]:
+    """A word whole, or the parts between its commas where it is too long for a line."""
+    if len(word) <= width or "," not in word:
+        return [word]
+    parts = word.split(",")
+    return [f"{part}," for part in parts[:-1]] + [parts[-1]]
 
 
 def sentence_list(words: Sequence[str]) -> str:

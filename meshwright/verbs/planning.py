@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from cost_models.errors import InputError
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import MixedQuestion
 from cost_models.units import format_seconds, parse_bytes
 from meshwright.output import Output, check_places
 from meshwright.progress import progress
-from meshwright.records import estimate_row, plans_record
-from meshwright.render.plans import certificate_sentence, placed_on_pools, plans_table, question_header
+from meshwright.records import optimum_record, optimum_rows
+from meshwright.render.goals import left_out_text
+from meshwright.render.plans import answer_sentence, optimum_table, placed_on_pools, question_header
 from meshwright.render.words import count, sentence_list
 from meshwright.together import Together
-from meshwright.verbs.asking import Asked, questions_of
-from planner.joint import search_questions
-from planner.plan import load_plan, make_plan, save_plan
+from meshwright.verbs.asking import Asked
+from meshwright.verbs.goals import Aimed, Goal, aimed
+from planner.budget import Budget
+from planner.objectives import Objective
+from planner.optimising import optimise
+from planner.optimum import PROVEN, Optimum, asked_question
+from planner.plan import Plan, load_plan, make_plan, save_plan
 from planner.restrictions import Restrictions
-from planner.search import SearchResult, search
 from planner.search_space import parse_restrictions
 
 TOP = 5
@@ -30,26 +33,33 @@ Limits = tuple[tuple[str, ...], tuple[str, ...], str | None]
 
 
 def plan(
-    asked: Asked, limits: Limits, *, top: int, time_limit: float, out: Path | None, output: Output
+    asked: Asked,
+    limits: Limits,
+    goal: Goal,
+    *,
+    gpus: str | None,
+    top: int,
+    time_limit: float,
+    out: Path | None,
+    output: Output,
 ) -> None:
-    """Answer a question.
+    """Answer a question; `gpus` is what `--gpus` says.
 
     Raises:
         InputError: what was asked is wrong.
-        InfeasibleError: nothing fits.
+        InfeasibleError: nothing fits, or nothing meets the deadline.
     """
     together = Together()
-    found = together.read(lambda: questions_of(asked))
+    aim = together.read(lambda: aimed(asked, gpus, goal))
     restrictions = together.read(lambda: restrictions_of(limits))
     together.read(lambda: check_places(("-o", out), ("--csv", output.csv)))
     together.require()
-    assert found is not None
+    assert aim is not None
     assert restrictions is not None
-    questions, assumptions = found
     restrictions = replace(restrictions, trainer=asked.trainer)
-    for assumption in assumptions:
+    for assumption in aim.assumptions:
         output.note(f"assumed: {assumption}")
-    _answer(questions, restrictions, assumptions, top=top, time_limit=time_limit, out=out, output=output)
+    _answer(aim, restrictions, top=top, time_limit=time_limit, out=out, output=output)
 
 
 def replay(path: Path, *, top: int | None, time_limit: float, out: Path | None, output: Output) -> None:
@@ -67,18 +77,32 @@ def replay(path: Path, *, top: int | None, time_limit: float, out: Path | None, 
     if top is None:
         top = written.certificate.top if written.certificate else TOP
     restrictions = written.restrictions.read
-    _answer((written.question,), restrictions, (), top=top, time_limit=time_limit, out=out, output=output)
+    _answer(asked_by(written), restrictions, top=top, time_limit=time_limit, out=out, output=output)
 
 
-def nothing_else_asked(asked: Asked, limits: Limits) -> None:
-    """A replay takes its question and its restrictions from the plan file.
+def asked_by(plan: Plan) -> Aimed:
+    """What a plan file answers."""
+    question, objective = asked_question(plan), plan.objective
+    if objective is None:
+        return Aimed(question=question, objective=Objective(), sizes=())
+    return Aimed(
+        question=question,
+        objective=objective.asked,
+        sizes=objective.gpus,
+        precisions=objective.precisions,
+    )
+
+
+def nothing_else_asked(asked: Asked, limits: Limits, goal: Goal, gpus: str | None) -> None:
+    """A replay takes its question, its objective and its restrictions from the plan file.
 
     Raises:
         InputError: something else was asked too.
     """
     names = dict(zip(("fix", "forbid", "max_memory"), limits, strict=True))
     flags = {"trainer": "--for"}
-    given = [name for name, value in {**asdict(asked), **names}.items() if value not in (None, "", ())]
+    said = {**asdict(asked), "gpus": gpus, **names, **asdict(goal)}
+    given = [name for name, value in said.items() if value not in (None, "", (), Goal().objective)]
     if given:
         words = [
             name.upper() if name in ("model", "cluster") else flags.get(name, "--" + name.replace("_", "-"))
@@ -90,56 +114,57 @@ def nothing_else_asked(asked: Asked, limits: Limits) -> None:
 
 
 def _answer(
-    questions: Sequence[Question],
-    restrictions: Restrictions,
-    assumptions: tuple[str, ...],
-    *,
-    top: int,
-    time_limit: float,
-    out: Path | None,
-    output: Output,
+    aim: Aimed, restrictions: Restrictions, *, top: int, time_limit: float, out: Path | None, output: Output
 ) -> None:
     """Search, print, write."""
     with progress(output) as reporter:
-
-        def one(question: Question, within: Restrictions, seconds: float | None) -> SearchResult:
-            return search(
-                question,
-                top=top,
-                restrictions=within,
-                time_limit=seconds,
-                on_progress=reporter.searching,
-                keep_on_interrupt=True,
-            )
-
-        joint = search_questions(one, questions, restrictions, time_limit)
-    question, result = joint.question, joint.result
-    best, certificate = result.estimates[0], result.certificate
+        budget = Budget(
+            time_limit=time_limit, on_progress=reporter.searching, say=reporter.doing, keep_on_interrupt=True
+        )
+        optimum = optimise(
+            aim.question,
+            aim.objective,
+            sizes=aim.sizes,
+            precisions=aim.precisions,
+            top=top,
+            restrictions=restrictions,
+            budget=budget,
+        )
+    best, certificate = optimum.result.best, optimum.result.certificate
     if out is not None:
-        save_plan(make_plan(question, best, certificate, restrictions), out)
+        objective = optimum.written(aim.question.cluster.gpus_per_node)
+        save_plan(make_plan(optimum.question, best, certificate, restrictions, objective), out)
     output.answer(
-        plans_record(question, result.estimates, certificate, assumptions),
-        [estimate_row(estimate) for estimate in result.estimates],
-        question_header(question, best.trust, best.memory_limit),
+        optimum_record(optimum, aim.assumptions),
+        optimum_rows(optimum),
+        question_header(optimum.question, best.trust, best.memory_limit),
         "",
-        plans_table(result.estimates),
-        *placed_on_pools(question, best),
+        optimum_table(optimum),
+        *placed_on_pools(optimum.question, best),
         "",
-        certificate_sentence(certificate, best.step_seconds),
+        answer_sentence(optimum),
     )
-    for other, estimate in joint.others:
+    for other, estimate in optimum.others:
         output.note(
             f"note: in {other.training.precision} the best is {estimate.layout.brief},"
             f" {format_seconds(estimate.step_seconds)} a step"
         )
-    if certificate.gap > 0:
-        output.note("warning: optimality is not proved; allow more time to close the gap")
-    elif certificate.undecided:
-        left = count(certificate.undecided, "layout")
-        output.note(f"warning: only the first is proved; {left} may still belong among the others")
+    for warning in _warnings(optimum):
+        output.note(warning)
     if out is not None:
-        runs = "" if isinstance(question, MixedQuestion) else f", meshwright run {out}"
+        runs = "" if isinstance(optimum.question, MixedQuestion) else f", meshwright run {out}"
         output.note(f"Wrote {out}. Next: meshwright explain {out}{runs}")
+
+
+def _warnings(optimum: Optimum) -> list[str]:
+    """What is not proved, and which numbers of GPUs have no answer."""
+    warnings = [left_out_text(optimum)]
+    if optimum.gap > PROVEN:
+        warnings.append("warning: optimality is not proved; allow more time to close the gap")
+    elif optimum.result.certificate.undecided:
+        left = count(optimum.result.certificate.undecided, "layout")
+        warnings.append(f"warning: only the first is proved; {left} may still belong among the others")
+    return [warning for warning in warnings if warning]
 
 
 def restrictions_of(limits: Limits) -> Restrictions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cost_models.errors import InputError, Problem
@@ -11,17 +11,63 @@ from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.question import Question
 from meshwright import frames
-from meshwright.drawing import Drawing, draw_frontier, draw_memory, draw_scaling, draw_time, draw_timeline
+from meshwright.drawing import (
+    Drawing,
+    Tradeoff,
+    draw_frontier,
+    draw_memory,
+    draw_scaling,
+    draw_time,
+    draw_timeline,
+)
 from meshwright.output import JSON_SCHEMA, Output, as_csv, check_places, write_text
 from meshwright.progress import Reporter, progress
 from meshwright.render.words import sentence_list
+from meshwright.verbs.goals import Goal, objective_of
+from planner.budget import Budget
+from planner.optimum import asked_question
+from planner.pareto import POINTS
 from planner.plan import load_plan
+from planner.scaling import KINDS
 from planner.search import search
+from planner.sizes import parse_sizes
 
 RIVALS = 5
 """Bars of the time breakdown of a single plan."""
 RIVALS_SECONDS = 20.0
 """Time limit of the search for them."""
+CURVE_SECONDS = 120.0
+"""Time limit of all searches of a curve, unless the user says otherwise."""
+MOST_POINTS = 1000
+"""Points of a frontier that can be asked for by number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the flags say of the curves that are searched for."""
+
+    gpus: str | None = None
+    """Numbers of GPUs, for `scaling` and `frontier`."""
+    between: str | None = None
+    """Two objectives, for `frontier`."""
+    points: str | None = None
+    """How many of a frontier, or `all`."""
+    kind: str | None = None
+    """`strong` or `weak`, for `scaling`."""
+    tokens: str | None = None
+    price: float | None = None
+    time_limit: float | None = None
+
+
+_MEANT_FOR = {
+    "gpus": ("scaling", "frontier"),
+    "between": ("frontier",),
+    "points": ("frontier",),
+    "kind": ("scaling",),
+    "tokens": ("frontier",),
+    "price": ("frontier",),
+    "time_limit": ("scaling", "frontier"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,27 +75,32 @@ class Request:
     """What to draw, and from what."""
 
     files: Sequence[Path]
-    gpu_counts: str | None
+    wanted: Wanted
     reporter: Reporter
+    budget: Budget
+    """For the searches of a curve."""
 
 
-def plot(
-    kind: str, files: Sequence[Path], *, gpu_counts: str | None, out: Path | None, output: Output
-) -> None:
+def plot(kind: str, files: Sequence[Path], wanted: Wanted, *, out: Path | None, output: Output) -> None:
     """Draw one kind of plot and write it.
 
     Raises:
-        InputError: a file, a list of GPUs or a suffix that is wrong.
+        InputError: a file, a flag, a list of GPUs or a suffix that is wrong.
     """
     from meshwright.plots.style import check_suffix
 
-    if gpu_counts is not None and kind != "scaling":
-        raise InputError(f"--gpus says where scaling curves are drawn, and means nothing to `{kind}`")
+    _only_what_it_means(kind, wanted)
     path = out or Path(f"{kind}.png")
     check_suffix(path)
     check_places(("-o", path), ("--csv", output.csv))
     with progress(output) as reporter:
-        drawing = _KINDS[kind](Request(files=files, gpu_counts=gpu_counts, reporter=reporter))
+        budget = Budget(
+            time_limit=wanted.time_limit or CURVE_SECONDS,
+            on_progress=reporter.searching,
+            say=reporter.doing,
+            keep_on_interrupt=True,
+        )
+        drawing = _KINDS[kind](Request(files=files, wanted=wanted, reporter=reporter, budget=budget))
     drawing.save(path)
     rows = drawing.points
     if output.csv is not None:
@@ -62,6 +113,22 @@ def plot(
         "points": rows,
     }
     Output(json=output.json, quiet=output.quiet).answer(document, rows, drawing.title, f"Wrote {path}")
+    if budget.ended:
+        output.note("warning: time ran out before every point was searched; allow more with --time-limit")
+
+
+def _only_what_it_means(kind: str, wanted: Wanted) -> None:
+    """No flag that says nothing to this kind of plot. Raises InputError."""
+    problems = [
+        Problem(
+            "--" + name.replace("_", "-"),
+            f"is for {sentence_list([f'`{one}`' for one in kinds])}, not `{kind}`",
+        )
+        for name, kinds in _MEANT_FOR.items()
+        if getattr(wanted, name) is not None and kind not in kinds
+    ]
+    if problems:
+        raise InputError(f"`{kind}` takes fewer flags", problems=problems)
 
 
 def _only_plan(request: Request, kind: str) -> tuple[Question, Estimate]:
@@ -80,13 +147,57 @@ def _planned(path: Path) -> tuple[Question, Estimate]:
 
 def _frontier(request: Request) -> Drawing:
     question, chosen = _only_plan(request, "frontier")
-    return draw_frontier(question, chosen, request.reporter.say)
+    plan, wanted = load_plan(request.files[0]), request.wanted
+    asked = question if wanted.gpus is None else asked_question(plan)
+    names = _two_objectives(wanted.between)
+    tokens = wanted.tokens or question.training.tokens
+    aims = [
+        objective_of(Goal(objective=name, tokens=tokens, price=wanted.price if name == "cost" else None))
+        for name in names
+    ]
+    if aims[0][1] is not None:
+        asked = replace(asked, training=asked.training.model_copy(update={"tokens": aims[0][1]}))
+    tradeoff = Tradeoff(
+        objectives=(aims[0][0], aims[1][0]),
+        sizes=() if wanted.gpus is None else parse_sizes(wanted.gpus, asked),
+        points=_points(wanted.points),
+        restrictions=plan.restrictions.read,
+    )
+    return draw_frontier(asked, chosen, tradeoff, request.budget)
+
+
+def _two_objectives(text: str | None) -> tuple[str, str]:
+    """ "time,memory" → its two words."""
+    words = ("time,memory" if text is None else text).split(",")
+    if len(words) != 2:
+        raise InputError(
+            f"a frontier lies between two objectives, not {len(words)}",
+            hint="write it like --between time,cost",
+        )
+    return words[0].strip(), words[1].strip()
+
+
+def _points(text: str | None) -> int | None:
+    """A number of points; None: all of them."""
+    if text is None:
+        return POINTS
+    if text == "all":
+        return None
+    if not text.isdecimal() or not 2 <= int(text) <= MOST_POINTS:
+        raise InputError(f"--points: `{text}` is neither `all` nor a number from 2 to {MOST_POINTS}")
+    return int(text)
 
 
 def _scaling(request: Request) -> Drawing:
     question, _ = _only_plan(request, "scaling")
-    counts = None if request.gpu_counts is None else _counts(request.gpu_counts)
-    return draw_scaling(question, counts, request.reporter.say)
+    wanted = request.wanted
+    if wanted.kind not in (None, *KINDS):
+        raise InputError(
+            f"--kind: `{wanted.kind}` is not one of {sentence_list([f'`{one}`' for one in KINDS])}"
+        )
+    counts = None if wanted.gpus is None else parse_sizes(wanted.gpus, question)
+    kinds = KINDS if wanted.kind is None else (wanted.kind,)
+    return draw_scaling(question, counts, kinds, request.budget)
 
 
 def _time(request: Request) -> Drawing:
@@ -116,21 +227,6 @@ def _accuracy(request: Request) -> Drawing:
         raise InputError("nothing to draw: no row has the quantity `step_seconds`")
     figure = accuracy(frame, sentence_list([str(path) for path in request.files]))
     return Drawing(frame=frame, figure=figure)
-
-
-def _counts(text: str) -> list[int]:
-    """ "64,128" → [64, 128]."""
-    words = text.split(",")
-    problems = [
-        Problem("--gpus", f"`{word}` is not a number of GPUs")
-        for word in words
-        if not word.strip().isdecimal() or int(word) == 0
-    ]
-    if problems:
-        raise InputError(
-            "the scaling curves cannot be drawn", problems=problems, hint="write it like --gpus 64,128,256"
-        )
-    return sorted({int(word) for word in words})
 
 
 _KINDS: dict[str, Callable[[Request], Drawing]] = {

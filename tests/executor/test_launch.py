@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,23 @@ def test_a_plan_for_gpus_is_refused_here_with_both_numbers() -> None:
     plan = local.model_copy(update={"cluster": cluster, "layout": local.layout.model_copy(update={"dp": 64})})
     with pytest.raises(HostError, match=r"plan needs 64 GPUs; this host has \d+"):
         run_plan(plan)
+
+
+@pytest.mark.parametrize(("started", "said"), [("1", "1 was started"), ("3", "3 were started")])
+def test_a_rank_of_another_number_of_processes(
+    started: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun with the wrong `--nproc-per-node` is told so before anything is joined."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", started)
+    save_plan(plan_for("dp2 mbs2 zero1"), tmp_path / "plan.yaml")
+    with pytest.raises(HostError, match=rf"plan.yaml needs 2 processes; {said}"):
+        run_plan(tmp_path / "plan.yaml", backend="gloo")
+    command = [sys.executable, "-m", "executor.worker", str(tmp_path / "plan.yaml"), "--out", str(tmp_path)]
+    command += ["--backend", "gloo", "--steps", "1", "--warm-up", "0", "--learning-rate", "1e-3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: plan.yaml needs 2 processes; {said}\n")
 
 
 def test_compiled_blocks_have_no_halves() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from command_line import ASKED, QUICK, Answer
 
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate, Trust
@@ -15,6 +17,7 @@ from cost_models.specs.layout import parse_layout
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+from meshwright.cli import main
 from planner.plan import Certificate
 
 GIB = 2.0**30
@@ -119,3 +122,28 @@ def certificate() -> Certificate:
         gap=0.0,
         seconds=1.4,
     )
+
+
+@pytest.fixture
+def meshwright(capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """Call the command line with these words."""
+
+    def call(*words: str) -> Answer:
+        try:
+            main(words)
+            code = 0
+        except SystemExit as left:
+            code = left.code if isinstance(left.code, int) else 0
+        captured = capsys.readouterr()
+        return Answer(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The best plan of `ASKED`."""
+    path = tmp_path_factory.mktemp("plans") / "plan.yaml"
+    with pytest.raises(SystemExit, match="0"):
+        main(["plan", *ASKED, *QUICK, "--quiet", "-o", str(path)])
+    return path

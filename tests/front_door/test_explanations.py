@@ -18,8 +18,9 @@ from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from planner.balanced import balanced_prices, even_layers
 from planner.compare import compare, difference
 from planner.explain import binding, rivalry, ties, why_not
-from planner.frontier import doublings, frontier_frame, pareto_rows, scaling_frame
+from planner.frontier import frontier_frame, pareto_rows
 from planner.placing import place
+from planner.scaling import doublings, scaling_frame
 from planner.search import search
 from planner.search_space import Restrictions
 from planner.whatif import CHANGES, sensitivities

@@ -19,7 +19,16 @@ from meshwright.render.estimates import memory_sentence, time_sentence
 from meshwright.render.plans import certificate_sentence, plans_table, question_header
 from meshwright.render.run import comparison_table as run_table
 from meshwright.render.run import step_line
-from meshwright.render.words import change, count, parts_sentence, percent, sentence_list, time_unit
+from meshwright.render.words import (
+    change,
+    count,
+    lines_of,
+    parts_sentence,
+    percent,
+    sentence_list,
+    time_unit,
+    wrapped,
+)
 from planner.compare import compare
 from planner.plan import Certificate, make_plan
 
@@ -165,3 +174,14 @@ def test_a_run_is_told_step_by_step_and_compared(
     assert cells[2][0] == "tokens/s"
     assert cells[3][-2:] == ["+5.3", "%"]
     assert cells[4][-1] == "-"
+
+
+def test_lines_end_at_spaces_and_long_placements_after_commas() -> None:
+    placement = "recompute=" + ",".join(f"full*{n},none*{n}" for n in range(10, 30))
+    for width in (20, 36, 80):
+        lines = lines_of(f"tp8 pp20 {placement} layers=5*20", width)
+        assert max(map(len, lines)) <= width
+        assert "".join(lines).replace(" ", "") == f"tp8pp20{placement}layers=5*20"
+        assert all(line.endswith(",") or not line[-1].isalpha() for line in lines[:-1])
+    assert wrapped("a b") == "a b"
+    assert wrapped("  x " + "y" * 79, indent="    ").splitlines() == ["  x", "    " + "y" * 79]

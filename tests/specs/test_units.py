@@ -58,12 +58,22 @@ def test_what_people_write(parse: Callable[[object], float], text: str, value: f
         (units.parse_flop_rate, "312 TFLOPS", "is not a compute rate; write it like `312 TFLOP/s`"),
         (units.parse_bytes, "0 GiB", "must be above zero"),
         (units.parse_bytes, "-1 GiB", "must be above zero"),
+        (units.parse_bandwidth, "1e300 GB/s", "is too large a number"),
+        (units.parse_count, "12 X", "is not a number; write it like `1.4T`, `300B` or `1.4e12`"),
+        (units.parse_count, "nan", "must be a number above zero"),
     ],
 )
 def test_wrong_quantities_are_named(parse: Callable[[object], float], text: object, message: str) -> None:
     with pytest.raises(ValueError, match=r"^`") as caught:
         parse(text)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("1.4T", 1.4e12), ("300 B", 300e9), ("1.4e12", 1.4e12), ("7M", 7e6), (8, 8.0)]
+)
+def test_counts(text: object, count: float) -> None:
+    assert units.parse_count(text) == count
 
 
 positive = st.floats(min_value=1e-12, max_value=1e21, allow_nan=False, allow_infinity=False)

@@ -1,0 +1,75 @@
+"""What a plan is best at, in words."""
+
+from __future__ import annotations
+
+from cost_models.units import format_bytes, format_count, format_seconds
+from meshwright.render.words import count, percent, sentence_list, spaced, wrapped
+from planner.objectives import DAY, Unit, gpu_hours, training_seconds
+from planner.optimum import PROVEN, Optimum
+
+_FEW = 6
+"""Numbers of GPUs that are all named; of more only the ends."""
+
+
+def value_text(value: float, unit: Unit) -> str:
+    """A value of an objective: "18.73 s", "56.6 %", "508.0 k", "5.6 GiB"."""
+    if unit == "seconds":
+        return format_seconds(value)
+    if unit == "share":
+        return percent(value)
+    if unit == "bytes":
+        return format_bytes(value)
+    if unit == "GPUs" or value < 1e4:
+        return spaced(round(value)) if unit == "GPUs" or value >= 100 else f"{value:.2f}"
+    return f"{value / 1e3:.1f} k" if value < 1e6 else format_count(value)
+
+
+def training_sentence(optimum: Optimum) -> str:
+    """ "300 B tokens take 95 368 steps of 18.73 s: 20.7 days, 508.0 k GPU-hours, 1.27 M at 2.5 each"; or nothing."""
+    question, objective = optimum.question, optimum.objective
+    tokens = question.training.tokens
+    if tokens is None:
+        return ""
+    step = optimum.result.best.step_seconds
+    seconds, hours = training_seconds(question, step), gpu_hours(question, step)
+    words = (
+        f"{format_count(tokens)} tokens take {spaced(round(seconds / step))} steps: {seconds / DAY:.1f} days on "
+        f"{count(question.cluster.num_gpus, 'GPU')}, {value_text(hours, 'GPU-hours')} GPU-hours"
+    )
+    if objective.price is not None:
+        words += f", {value_text(hours * objective.price, 'money')} at {objective.price:g} each"
+    return wrapped(words)
+
+
+def proof_sentence(optimum: Optimum) -> str:
+    """The proof of an objective other than the step time on given GPUs, or how far it got."""
+    measure, certificate = optimum.objective.measure, optimum.result.certificate
+    done = f"{count(certificate.layouts, 'layout')} in {format_seconds(certificate.seconds)}"
+    best = f"{measure.label} {value_text(optimum.value, measure.unit)}"
+    over = f" over {sizes_text(optimum.sizes)}" if optimum.sizes else ""
+    if optimum.objective.name == "gpus":
+        fewer = [f"{spaced(gpus)}: {why}" for gpus, why in optimum.left_out]
+        over += f" ({fewer[-1]})" if fewer else ""
+    if optimum.gap <= PROVEN:
+        least = "most" if measure.highest else "least"
+        return wrapped(f"Proved {least}{over}: {best}, {done}, gap 0 %")
+    if optimum.gap >= 1:
+        return wrapped(f"Stopped: {best}{over}, nothing proven yet ({done})")
+    return wrapped(f"Stopped: {best}{over}, proven within {percent(optimum.gap)} of optimal ({done})")
+
+
+def sizes_text(sizes: tuple[int, ...]) -> str:
+    """ "64, 128 and 256 GPUs", or "64 to 16 384 GPUs (50 numbers)"."""
+    if len(sizes) <= _FEW:
+        return f"{sentence_list([spaced(size) for size in sizes])} GPUs"
+    return f"{spaced(sizes[0])} to {spaced(sizes[-1])} GPUs ({len(sizes)} numbers)"
+
+
+def left_out_text(optimum: Optimum) -> str:
+    """ "no answer on 96 GPUs: no layout … is legal": a line for each of a few, a count of more; or nothing."""
+    left = optimum.left_out
+    if not left or (optimum.objective.name == "gpus" and optimum.gap <= PROVEN):
+        return ""
+    if len(left) > _FEW:
+        return f"note: no answer on {len(left)} of {len(optimum.sizes)} numbers of GPUs"
+    return "\n".join(f"note: no answer on {spaced(gpus)} GPUs: {why}" for gpus, why in left)

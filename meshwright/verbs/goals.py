@@ -1,0 +1,138 @@
+"""From flags to an objective, and to the numbers of GPUs to choose from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.question import Question
+from cost_models.specs.cluster import ClusterSpec, Precision
+from cost_models.specs.loading import resolve_cluster
+from cost_models.specs.pools import MixedCluster
+from cost_models.units import parse_count, parse_seconds
+from meshwright.together import Together
+from meshwright.verbs.asking import Asked, questions_of
+from planner.objectives import OBJECTIVES, Objective
+from planner.sizes import SIZES_HINT, parse_sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What `--objective`, `--tokens`, `--price` and `--deadline` say."""
+
+    objective: str = "time"
+    tokens: str | float | None = None
+    price: float | None = None
+    deadline: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aimed:
+    """A question with what its answer should be best at."""
+
+    question: Question
+    objective: Objective
+    sizes: tuple[int, ...]
+    """Numbers of GPUs to choose from; empty: the question's own."""
+    precisions: tuple[Precision, ...] = ()
+    """Types of matrix products to choose from; empty: the question's own."""
+    assumptions: tuple[str, ...] = ()
+
+
+def objective_of(goal: Goal) -> tuple[Objective, float | None]:
+    """The objective and the tokens to train on.
+
+    Raises:
+        InputError: everything that cannot be read, at once.
+    """
+    problems: list[Problem] = []
+    name = next((known for known in OBJECTIVES if known == goal.objective), None)
+    if name is None:
+        known = ", ".join(f"`{one}`" for one in OBJECTIVES)
+        what = f"`{goal.objective}` is not one of {known}{did_you_mean(goal.objective, OBJECTIVES)}"
+        problems.append(Problem("--objective", what))
+    tokens = deadline = None
+    try:
+        tokens = None if goal.tokens is None else parse_count(goal.tokens)
+    except ValueError as error:
+        problems.append(Problem("--tokens", str(error)))
+    try:
+        deadline = None if goal.deadline is None else parse_seconds(goal.deadline)
+    except ValueError:
+        problems.append(
+            Problem("--deadline", f"`{goal.deadline}` is not a duration; write it like `30d` or `36h`")
+        )
+    if goal.price is not None and not 0 < goal.price < float("inf"):
+        problems.append(Problem("--price", f"must be above zero, not `{goal.price:g}`"))
+    if problems or name is None:
+        raise InputError("the objective cannot be read", problems=problems)
+    return Objective(name=name, price=goal.price, deadline=deadline), tokens
+
+
+def aimed(asked: Asked, gpus: str | None, goal: Goal) -> Aimed:
+    """The question, what its answer should be best at, and the numbers of GPUs to choose from.
+
+    Raises:
+        InputError: an argument is missing or wrong; everything that is, at once.
+    """
+    together = Together()
+    aim = together.read(lambda: objective_of(goal))
+    single = _single(gpus)
+    found = together.read(lambda: questions_of(replace(asked, gpus=single)))
+    sizes: tuple[int, ...] | None = ()
+    if found is not None and gpus is not None and single is None:
+        sizes = together.read(lambda: _sizes(asked, gpus, found[0][0]))
+    if aim is not None and aim[0].name == "gpus" and found is not None and not sizes:
+        sizes = together.read(lambda: _up_to(asked, single, found[0][0]))
+    together.require()
+    assert found is not None
+    assert aim is not None
+    assert sizes is not None
+    questions, assumptions = found
+    question, (objective, tokens) = questions[0], aim
+    precisions = tuple(one.training.precision for one in questions) if len(questions) > 1 else ()
+    if tokens is not None:
+        training = question.training.model_copy(update={"tokens": tokens})
+        question = replace(question, training=training)
+    objective.require_complete(question)
+    if sizes:  # nodes are whole in the question, whatever part of one is chosen
+        question = replace(question, cluster=_whole_nodes(asked))
+    return Aimed(
+        question=question, objective=objective, sizes=sizes, precisions=precisions, assumptions=assumptions
+    )
+
+
+def _single(gpus: str | None) -> int | None:
+    """The one number that `--gpus` says, or None."""
+    word = (gpus or "").strip()
+    return int(word) if word.removeprefix("-").isdecimal() and len(word) < 100 else None
+
+
+def _sizes(asked: Asked, gpus: str, question: Question) -> tuple[int, ...]:
+    _whole_nodes(asked)
+    sizes = parse_sizes(gpus, question)
+    resolve_cluster(asked.cluster, max(sizes))  # a cluster of a file ends where the file says
+    return sizes
+
+
+def _up_to(asked: Asked, most: int | None, question: Question) -> tuple[int, ...]:
+    """Doublings from one node to the given number of GPUs."""
+    whole = _whole_nodes(asked)
+    if most is None:
+        raise InputError(
+            "`--objective gpus` cannot be answered",
+            problems=[Problem("--gpus", "missing: which numbers of GPUs there are to choose from")],
+            hint=SIZES_HINT,
+        )
+    return parse_sizes(f"{min(whole.gpus_per_node, most)}..{most}", replace(question, cluster=whole))
+
+
+def _whole_nodes(asked: Asked) -> ClusterSpec:
+    """The cluster, its nodes whole whatever part of one may be chosen."""
+    cluster = resolve_cluster(asked.cluster)
+    if isinstance(cluster, MixedCluster):
+        raise InputError(
+            f"the number of GPUs of `{cluster.name}` is no choice: it has several pools",
+            hint="change the pools in its file",
+        )
+    return cluster

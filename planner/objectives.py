@@ -1,0 +1,141 @@
+"""What a plan is best at: step time, MFU, GPU-hours, money, peak memory, or the fewest GPUs that meet a deadline.
+
+On a fixed number of GPUs GPU-hours and money are the step time times a constant, so they have the same optimum. MFU
+does not quite: its numerator counts the output layer over the vocabulary as padded for tensor parallelism, so it is the
+step time times a constant only among layouts with the same padding.
+
+A training run takes ⌈tokens / tokens of a step⌉ steps; neither failures nor restarts are counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from cost_models.errors import InputError, Problem
+from cost_models.estimate import Estimate
+from cost_models.question import Question
+
+ObjectiveName = Literal["time", "mfu", "gpu-hours", "cost", "memory", "gpus"]
+OBJECTIVES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
+Unit = Literal["seconds", "share", "GPU-hours", "money", "bytes", "GPUs"]
+
+_HOUR = 3600.0
+DAY = 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """What is asked for, and the terms it is asked under."""
+
+    name: ObjectiveName = "time"
+    price: float | None = None
+    """Money for one GPU-hour, in any currency."""
+    deadline: float | None = None
+    """Seconds in which all tokens have to be trained on; plans that take longer are left out."""
+
+    @property
+    def measure(self) -> Measure:
+        """How plans are compared."""
+        return MEASURES[self.name]
+
+    def value(self, question: Question, estimate: Estimate) -> float:
+        """Of a plan, in the unit of the measure."""
+        return self.measure.of(question, estimate, self)
+
+    def meets_deadline(self, question: Question, estimate: Estimate) -> bool:
+        """Whether a plan finishes in time; every plan does where there is no deadline."""
+        return self.may_meet_deadline(question, estimate.step_seconds)
+
+    def may_meet_deadline(self, question: Question, step_seconds: float) -> bool:
+        """Whether steps of that length end in time."""
+        return self.deadline is None or training_seconds(question, step_seconds) <= self.deadline
+
+    def require_complete(self, question: Question, *, alone: bool = True) -> None:
+        """Nothing where all that the objective needs was given; as one of two of a frontier it needs no deadline.
+
+        Raises:
+            InputError: tokens, a price or a deadline is missing, or none of them means anything.
+        """
+        needs_tokens = self.name in ("gpu-hours", "cost") or self.deadline is not None
+        problems = []
+        if needs_tokens and question.training.tokens is None:
+            why = (
+                f"`{self.name}` is that of a whole training run"
+                if self.deadline is None
+                else "to meet a deadline with"
+            )
+            problems.append(Problem("--tokens", f"missing: {why}"))
+        if self.name == "cost" and self.price is None:
+            problems.append(Problem("--price", "missing: what a GPU costs an hour"))
+        if alone and self.name == "gpus" and self.deadline is None:
+            problems.append(Problem("--deadline", "missing: the fewest GPUs for what?"))
+        if self.price is not None and self.name != "cost":
+            problems.append(Problem("--price", f"means nothing to `--objective {self.name}`"))
+        if problems:
+            raise InputError(
+                f"`--objective {self.name}` cannot be answered",
+                problems=problems,
+                hint="for example --objective cost --tokens 1.4T --price 2.50, or --objective gpus --deadline 30d",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """One way to compare plans."""
+
+    label: str
+    unit: Unit
+    of: Callable[[Question, Estimate, Objective], float]
+    highest: bool = False
+    """More is better."""
+
+    def loss(self, value: float) -> float:
+        """The value so that less is better."""
+        return -value if self.highest else value
+
+    @property
+    def open(self) -> float:
+        """The bound where nothing is proven."""
+        return math.inf if self.highest else 0.0
+
+    def gap(self, value: float, bound: float) -> float:
+        """Share of the value that could still be gained: 0 is proof."""
+        if self.highest:
+            return max(0.0, bound / value - 1) if math.isfinite(bound) else 1.0
+        return max(0.0, 1 - bound / value)
+
+
+def training_steps(question: Question) -> int:
+    """Optimizer steps to train on all tokens."""
+    assert question.training.tokens is not None
+    return math.ceil(question.training.tokens / question.training.tokens_per_step)
+
+
+def training_seconds(question: Question, step_seconds: float) -> float:
+    """All of them, one after another."""
+    return training_steps(question) * step_seconds
+
+
+def gpu_hours(question: Question, step_seconds: float) -> float:
+    """Of the whole training run on all GPUs."""
+    return training_seconds(question, step_seconds) * question.cluster.num_gpus / _HOUR
+
+
+def _money(question: Question, estimate: Estimate, objective: Objective) -> float:
+    assert objective.price is not None
+    return gpu_hours(question, estimate.step_seconds) * objective.price
+
+
+MEASURES: dict[ObjectiveName, Measure] = {
+    "time": Measure(label="step", unit="seconds", of=lambda q, e, o: e.step_seconds),
+    "mfu": Measure(label="MFU", unit="share", of=lambda q, e, o: e.mfu, highest=True),
+    "gpu-hours": Measure(
+        label="GPU-hours", unit="GPU-hours", of=lambda q, e, o: gpu_hours(q, e.step_seconds)
+    ),
+    "cost": Measure(label="cost", unit="money", of=_money),
+    "memory": Measure(label="peak mem", unit="bytes", of=lambda q, e, o: e.peak_bytes),
+    "gpus": Measure(label="GPUs", unit="GPUs", of=lambda q, e, o: float(q.cluster.num_gpus)),
+}

@@ -1,0 +1,295 @@
+"""The best plan for any objective, over one number of GPUs or several, from proven time-optimal searches.
+
+What is minimised on one number of GPUs is the step time, except for MFU (one search for each padding of the vocabulary,
+the best of them) and for peak memory (`planner.least_memory`). Over several numbers every one is searched; for the
+fewest GPUs they are searched in rising order until one meets the deadline, and each before it is proven not to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from cost_models.asking import questions_by_precision
+from cost_models.errors import InfeasibleError, Problem
+from cost_models.estimate import Estimate
+from cost_models.question import Question
+from cost_models.specs.cluster import Precision
+from cost_models.units import format_count
+from cost_models.workload.flops import model_flops
+from planner.budget import Budget
+from planner.least_memory import least_memory
+from planner.objectives import DAY, Objective, training_seconds
+from planner.optimum import Optimum
+from planner.plan import Certificate
+from planner.restrictions import Restrictions
+from planner.search import SearchResult
+from planner.search_space import legal_space
+from planner.sizes import resized
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The best plans on one number of GPUs."""
+
+    question: Question
+    estimates: tuple[Estimate, ...]
+    certificate: Certificate
+    bound: float
+    """In the unit of the measure."""
+
+    @property
+    def gpus(self) -> int:
+        """Of the question's cluster."""
+        return self.question.cluster.num_gpus
+
+    def value(self, objective: Objective) -> float:
+        """Of the best plan."""
+        return objective.value(self.question, self.estimates[0])
+
+
+def optimise(
+    question: Question,
+    objective: Objective,
+    *,
+    sizes: Sequence[int] = (),
+    precisions: Sequence[Precision] = (),
+    top: int = 5,
+    restrictions: Restrictions | None = None,
+    budget: Budget | None = None,
+) -> Optimum:
+    """The `top` best plans of a question for an objective.
+
+    `sizes` are numbers of GPUs to choose from, `precisions` types of matrix products, both in place of the question's
+    own. When the budget's time runs out, or on Ctrl-C where it keeps interrupts, the best so far comes back with its
+    proven gap. The ranked plans are all of the best one's precision.
+
+    Raises:
+        InputError: the objective lacks what it needs, or the GPU has no matrix rate in a precision.
+        InfeasibleError: nothing fits, or nothing meets the deadline.
+        RunError: time ran out before anything was placed.
+    """
+    objective.require_complete(question)
+    questions = questions_by_precision(question, precisions) if precisions else (question,)
+    choices = _Choices(objective, restrictions or Restrictions(), top, budget or Budget())
+    counts = tuple(sorted(sizes)) or (question.cluster.num_gpus,)
+    for number, gpus in enumerate(counts, start=1):
+        if choices.budget.say is not None and len(counts) > 1:
+            choices.budget.say(f"{gpus} GPUs ({number} of {len(counts)})")
+        for one in questions:
+            choices.search(resized(one, gpus) if sizes else one)
+        if objective.name == "gpus" and choices.answers:
+            break
+    return choices.best(question, tuple(sizes), tuple(precisions))
+
+
+@dataclass(slots=True)
+class _Choices:
+    """What was found on every number of GPUs and in every precision so far."""
+
+    objective: Objective
+    limits: Restrictions
+    top: int
+    budget: Budget
+    answers: list[_Answer] = field(default_factory=list)
+    failures: list[tuple[int, InfeasibleError]] = field(default_factory=list)
+    """Numbers of GPUs on which nothing fits or nothing is fast enough."""
+    open_sizes: list[int] = field(default_factory=list)
+    """Those for which time ran out."""
+    lost: list[Certificate] = field(default_factory=list)
+    """Of searches that found nothing fast enough."""
+    unfit: int = 0
+    """Layouts of searches that found nothing that fits."""
+
+    def search(self, question: Question) -> None:
+        """Answer one question and keep what comes of it."""
+        gpus = question.cluster.num_gpus
+        try:
+            answer = self._answer(question)
+        except InfeasibleError as error:
+            self.failures.append((gpus, error))
+            self.unfit += len(legal_space(question, self.limits))
+            return
+        if answer is None:
+            self.open_sizes.append(gpus)
+        elif answer.estimates:
+            self.answers.append(answer)
+        else:
+            days = training_seconds(question, answer.certificate.bound) / DAY
+            self.failures.append((gpus, InfeasibleError(f"at least {days:.1f} days")))
+            self.lost.append(answer.certificate)
+
+    def _answer(self, question: Question) -> _Answer | None:
+        """The best plans that meet the deadline, none where none does; None where time ran out before that was decided.
+
+        Raises:
+            InfeasibleError: nothing fits.
+        """
+        objective, budget = self.objective, self.budget
+        if objective.name == "memory":
+            least = least_memory(question, objective, self.limits, top=self.top, budget=budget)
+            if least is None:
+                return None
+            return _Answer(question, least.result.estimates, least.result.certificate, least.bound)
+        groups = paddings(question, self.limits) if objective.name == "mfu" else [self.limits]
+        results, failures = [], []
+        for group in groups:
+            try:
+                results.append(budget.search(question, group, top=self.top))
+            except InfeasibleError as error:
+                failures.append(error)
+        if len(failures) == len(groups):
+            raise failures[0]
+        found = [result for result in results if result is not None]
+        return _ranked(question, objective, found, self.top, everywhere=len(found) == len(results))
+
+    def best(self, question: Question, sizes: tuple[int, ...], precisions: tuple[Precision, ...]) -> Optimum:
+        """The best over all of them, with the layouts of all of them counted.
+
+        Raises:
+            InfeasibleError: there is none.
+            RunError: time ran out before there was one.
+        """
+        if not self.answers:
+            if self.open_sizes:
+                raise self.budget.nothing_found()
+            raise _nothing(question, self.objective, self.failures)
+        objective, measure = self.objective, self.objective.measure
+        by_loss = sorted(self.answers, key=lambda one: (measure.loss(one.value(objective)), one.gpus))
+        chosen = by_loss[0]
+        value, bound = (
+            chosen.value(objective),
+            measure.loss(min(measure.loss(one.bound) for one in self.answers)),
+        )
+        if objective.name == "gpus":
+            bound = float(min([*self.open_sizes, chosen.gpus]))
+        elif self.open_sizes:
+            bound = measure.open
+        same = [one for one in self.answers if _precision(one.question) == _precision(chosen.question)]
+        ranked = sorted(
+            ((one.question, estimate) for one in same for estimate in one.estimates),
+            key=lambda pair: (
+                measure.loss(objective.value(*pair)),
+                pair[0].cluster.num_gpus,
+                *_order(pair[1]),
+            ),
+        )
+        others = {_precision(one.question): one for one in by_loss[::-1] if one not in same}
+        return Optimum(
+            question=chosen.question,
+            result=SearchResult(
+                estimates=tuple(estimate for _, estimate in ranked[: self.top]),
+                certificate=self._certificate(chosen, measure.gap(value, bound)),
+            ),
+            objective=objective,
+            sizes=sizes,
+            precisions=precisions,
+            value=value,
+            bound=bound,
+            left_out=tuple(
+                sorted(
+                    [(gpus, error.headline) for gpus, error in self.failures]
+                    + [(g, "time ran out") for g in self.open_sizes]
+                )
+            ),
+            others=tuple((one.question, one.estimates[0]) for one in others.values()),
+        )
+
+    def _certificate(self, chosen: _Answer, gap: float) -> Certificate:
+        """The chosen answer's, with the layouts of all searches counted, and the gap over all of them."""
+        rest = [one.certificate for one in self.answers if one is not chosen] + self.lost
+        if not rest and not self.unfit:
+            return chosen.certificate
+        added = _added([chosen.certificate, *rest])
+        gpus = dict.fromkeys(str(one.gpus) for one in self.answers)
+        types = dict.fromkeys(_precision(one.question) for one in self.answers)
+        where = f"{' / '.join(types)} on {', '.join(gpus)} GPUs: {added.space}"
+        changed: dict[str, object] = {
+            "seconds": self.budget.spent,
+            "space": where,
+            "layouts": added.layouts + self.unfit,
+            "infeasible": added.infeasible + self.unfit,
+        }
+        if self.objective.name not in ("memory", "gpus"):
+            changed |= {"gap": gap, "bound": chosen.estimates[0].step_seconds * (1 - gap)}
+        return added.model_copy(update=changed)
+
+
+def _ranked(
+    question: Question, objective: Objective, found: Sequence[SearchResult], top: int, *, everywhere: bool
+) -> _Answer | None:
+    """Several searches of one question as one answer; None where time ran out before they decided anything."""
+    in_time = [e for result in found for e in result.estimates if objective.meets_deadline(question, e)]
+    if not in_time:
+        soonest = min((result.certificate.bound for result in found), default=0.0)
+        if not everywhere or objective.may_meet_deadline(question, soonest):
+            return None
+        certificate = _added([result.certificate for result in found])
+        return _Answer(question, (), certificate.model_copy(update={"bound": soonest}), 0.0)
+    measure = objective.measure
+    ranked = sorted(in_time, key=lambda e: (measure.loss(objective.value(question, e)), *_order(e)))
+    loss = min(measure.loss(objective.value(question, _at_bound(result))) for result in found)
+    certificate = _added([result.certificate for result in found])
+    if len(found) > 1:
+        best = ranked[0]
+        gap = measure.gap(objective.value(question, best), measure.loss(loss)) if everywhere else 1.0
+        certificate = certificate.model_copy(update={"gap": gap, "bound": best.step_seconds * (1 - gap)})
+    return _Answer(
+        question, tuple(ranked[:top]), certificate, measure.loss(loss) if everywhere else measure.open
+    )
+
+
+def _precision(question: Question) -> Precision:
+    return question.training.precision
+
+
+def _order(estimate: Estimate) -> tuple[float, float, str]:
+    """How the search ranks what is as good."""
+    return estimate.step_seconds, estimate.peak_bytes, str(estimate.layout)
+
+
+def _at_bound(result: SearchResult) -> Estimate:
+    """The best plan as if its step took no longer than was proven."""
+    best, bound = result.best, result.certificate.bound
+    faster = best.step_seconds / bound
+    return replace(best, step_seconds=bound, mfu=best.mfu * faster, hfu=best.hfu * faster)
+
+
+def _added(certificates: Sequence[Certificate]) -> Certificate:
+    """Several searches as one: the counts of all, the bound and the gap of the first."""
+    counts = ("layouts", "infeasible", "pruned", "solved", "undecided", "seconds")
+    sums = {name: sum(getattr(one, name) for one in certificates) for name in counts}
+    return certificates[0].model_copy(update=sums)
+
+
+def paddings(question: Question, limits: Restrictions) -> list[Restrictions]:
+    """The restrictions split by the tensor-parallel degrees that count the same model FLOPs, most of them first."""
+    per_node = question.cluster.gpus_per_node
+    degrees = limits.only.get("tp", frozenset(range(1, per_node + 1)))
+    groups: dict[float, set[int]] = {}
+    for tp in sorted(degrees):
+        if per_node % tp == 0:
+            groups.setdefault(model_flops(question.model, question.training, tp), set()).add(tp)
+    if len(groups) < 2:
+        return [limits]
+    return [
+        replace(limits, only={**limits.only, "tp": frozenset(groups[flops])})
+        for flops in sorted(groups, reverse=True)
+    ]
+
+
+def _nothing(
+    question: Question, objective: Objective, failures: Sequence[tuple[int, InfeasibleError]]
+) -> InfeasibleError:
+    """The answer is no on every number of GPUs."""
+    if len(failures) == 1 and objective.deadline is None:
+        return failures[0][1]
+    if objective.deadline is None:
+        headline, hint = f"no plan of {question.model.name} fits", failures[-1][1].hint
+    else:
+        tokens = format_count(question.training.tokens or 0.0)
+        days = f"{objective.deadline / DAY:.3g} days"
+        headline = f"no plan of {question.model.name} trains on {tokens} tokens within {days}"
+        hint = "more GPUs, fewer tokens or a later deadline would do"
+    problems = [Problem(f"{gpus:,} GPUs", error.headline) for gpus, error in failures]
+    return InfeasibleError(headline, problems=problems, hint=hint)

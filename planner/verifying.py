@@ -1,0 +1,281 @@
+"""Is a plan file true? Its prices are computed again from its own inputs, and its proof is done again.
+
+Every check is a sentence with a verdict. Nothing is taken from the file but the question: numbers are compared with
+what this version computes, the layout with its own restrictions, the certificate with a search of its own, and the
+optimum with layouts that another, simpler formula (blocks spread evenly, priced in full one by one) puts forward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cost_models.errors import InfeasibleError, InputError, RunError
+from cost_models.estimate import Estimate
+from cost_models.estimating import estimate as price
+from cost_models.question import MixedQuestion
+from cost_models.specs.recompute import RECOMPUTE_POLICIES
+from cost_models.units import format_bytes, format_seconds
+from planner.balanced import balanced_prices, even_layers
+from planner.budget import Budget
+from planner.cloud import cloud
+from planner.explain import within
+from planner.objectives import Objective
+from planner.optimising import optimise
+from planner.optimum import PROVEN, Optimum, asked_question
+from planner.plan import Certificate, Plan, PlanObjective, Prediction, layout_problems
+
+TOLERANCE = 1e-9
+"""Relative difference of two prices that is rounding."""
+TRIED = 40
+"""Evenly placed layouts, the quickest-looking ones, that are priced in full against the plan."""
+_NAMED = 3
+"""Differences named in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that a plan file claims."""
+
+    name: str
+    passed: bool | None
+    """None: it could not be decided."""
+    what: str
+    """In words: what was found."""
+
+
+def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
+    """Every check of a plan, one by one; a plan without a certificate is checked as a price only."""
+    problems = layout_problems(plan)
+    yield Check(
+        "layout",
+        not problems,
+        "; ".join(problem.what for problem in problems) or "breaks no rule of its question",
+    )
+    if problems:
+        return
+    priced = _priced(plan)
+    yield _restrictions(plan)
+    yield from _prediction(plan.prediction, priced)
+    yield _memory(priced)
+    if plan.certificate is None:
+        return
+    yield _arithmetic(plan, plan.certificate)
+    yield _evenly_placed(plan, priced)
+    yield from _searched(plan, plan.certificate, priced, budget or Budget())
+
+
+def _priced(plan: Plan) -> Estimate:
+    """The layout's price by the plan's own inputs, under the limit it was planned for."""
+    priced = price(plan.question, plan.layout)
+    most = plan.restrictions.max_memory
+    return replace(priced, memory_limit=min(priced.memory_limit, math.inf if most is None else most))
+
+
+def _restrictions(plan: Plan) -> Check:
+    """The layout keeps to `--fix` and `--forbid`."""
+    limits = plan.restrictions.read
+    words = limits.flags
+    if not words:
+        return Check("restrictions", True, "none asked for")
+    kept = within(plan.question, limits, plan.layout)
+    return Check("restrictions", kept, f"the layout {'keeps to' if kept else 'breaks'} {', '.join(words)}")
+
+
+def _prediction(claimed: Prediction, priced: Estimate) -> Iterator[Check]:
+    """Every predicted number, against what the plan's inputs give."""
+    headline = {
+        name: (getattr(claimed, name), getattr(priced, name))
+        for name in ("step_seconds", "mfu", "hfu", "tokens_per_second")
+    }
+    yield _same("step", headline)
+    yield _same("time parts", _pairs(claimed.time, priced.time.as_dict()))
+    sizes = {name: (getattr(claimed, name), getattr(priced, name)) for name in ("peak_bytes", "memory_limit")}
+    if len(claimed.rank_memory) != len(priced.rank_memory):
+        what = f"names {len(claimed.rank_memory)} ranks; the layout has {len(priced.rank_memory)}"
+        yield Check("rank memory", False, what)
+    else:
+        for rank, (mine, right) in enumerate(zip(claimed.rank_memory, priced.rank_memory, strict=True)):
+            pairs = _pairs(mine, right.as_dict())
+            sizes |= {f"rank {rank} {part}": pair for part, pair in pairs.items()}
+        yield _same("rank memory", sizes)
+    trusted = claimed.trust == str(priced.trust)
+    yield Check(
+        "trust", trusted, claimed.trust if trusted else f"says `{claimed.trust}`; it is `{priced.trust}`"
+    )
+
+
+def _pairs(claimed: Mapping[str, float], right: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """Part → what is claimed and what is right; a part that one of them lacks is zero there."""
+    return {part: (claimed.get(part, 0.0), right.get(part, 0.0)) for part in {**right, **claimed}}
+
+
+def _same(name: str, pairs: Mapping[str, tuple[float, float]]) -> Check:
+    """All claims are right up to rounding."""
+    wrong = [
+        f"`{part}` says {claimed:.6g}, priced again it is {right:.6g}"
+        for part, (claimed, right) in pairs.items()
+        if not math.isclose(claimed, right, rel_tol=TOLERANCE, abs_tol=TOLERANCE * 1e-3)
+    ]
+    if not wrong:
+        return Check(name, True, f"{len(pairs)} numbers priced again, equal to {TOLERANCE:g}")
+    more = f", and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+    return Check(name, False, "; ".join(wrong[:_NAMED]) + more)
+
+
+def _memory(priced: Estimate) -> Check:
+    """The fullest rank stays within the limit."""
+    peak, limit = format_bytes(priced.peak_bytes), format_bytes(priced.memory_limit)
+    words = f"the fullest rank peaks at {peak}, the limit is {limit}"
+    return Check("fits", priced.fits, words)
+
+
+def _arithmetic(plan: Plan, certificate: Certificate) -> Check:
+    """The certificate does not contradict itself."""
+    step = plan.prediction.step_seconds
+    counted = certificate.infeasible + certificate.pruned + certificate.solved + certificate.undecided
+    wrong = []
+    if counted != certificate.layouts:
+        wrong.append(f"its counts add up to {counted:,}, not to {certificate.layouts:,} layouts")
+    if min(certificate.infeasible, certificate.pruned, certificate.solved, certificate.undecided) < 0:
+        wrong.append("it counts fewer than no layouts")
+    if not math.isclose(certificate.gap, 1 - certificate.bound / step, rel_tol=0, abs_tol=TOLERANCE):
+        gap = 1 - certificate.bound / step
+        wrong.append(f"its gap is {certificate.gap:.3g}; bound and step say {gap:.3g}")
+    if plan.objective is not None:
+        wrong += _objective_words(plan, plan.objective)
+    return Check(
+        "certificate", not wrong, "; ".join(wrong) or "its counts, bound and gap agree with one another"
+    )
+
+
+def _objective_words(plan: Plan, written: PlanObjective) -> list[str]:
+    """What is wrong with the objective's value and bound."""
+    try:
+        written.asked.require_complete(plan.question)
+    except InputError as error:
+        return [error.headline, *map(str, error.problems)]
+    value = written.asked.value(plan.question, _priced(plan))
+    wrong = []
+    if not math.isclose(value, written.value, rel_tol=TOLERANCE):
+        wrong.append(f"its {written.name} says {written.value:.6g}; it is {value:.6g}")
+    if not written.asked.meets_deadline(plan.question, _priced(plan)):
+        wrong.append("it misses its deadline")
+    return wrong
+
+
+def _evenly_placed(plan: Plan, priced: Estimate) -> Check:
+    """No layout with its blocks spread evenly is better: found by a formula of its own, priced in full one by one."""
+    question, limits = plan.question, plan.restrictions.read
+    objective = plan.objective.asked if plan.objective is not None else Objective()
+    if isinstance(question, MixedQuestion):
+        return Check("spot check", True, "is made on clusters of one kind of GPU")
+    if objective.name in ("memory", "mfu"):
+        return Check("spot check", True, f"compares step times, so it says nothing of `{objective.name}`")
+    columns = cloud(question, limits, plan.layout)
+    prices = balanced_prices(question, columns)
+    usable = np.array([policy in limits.recompute(question.training) for policy in RECOMPUTE_POLICIES])
+    promising = np.where((prices.peak_bytes <= priced.memory_limit) & usable, prices.step_seconds, np.inf)
+    gap = plan.certificate.gap if plan.certificate is not None else 0.0
+    least = priced.step_seconds * (1 - gap - TOLERANCE)
+    tried, best = 0, math.inf
+    for flat in np.argsort(promising, axis=None, kind="stable")[:TRIED].tolist():
+        row, policy = divmod(flat, len(RECOMPUTE_POLICIES))
+        if not math.isfinite(promising[row, policy]):
+            break
+        layout = columns.layout(row)
+        layers = even_layers(question.model.num_layers, layout.num_stages)
+        even = layout.model_copy(update={"layers": layers, "recompute": (RECOMPUTE_POLICIES[policy],)})
+        other = price(question, even)
+        tried += 1
+        if other.peak_bytes > min(priced.memory_limit, other.memory_limit):
+            continue
+        if other.step_seconds < least:
+            return Check(
+                "spot check",
+                False,
+                f"`{even.brief}` takes {format_seconds(other.step_seconds)}, which is less",
+            )
+        best = min(best, other.step_seconds)
+    found = f", the fastest that fits takes {format_seconds(best)}" if math.isfinite(best) else ", none fits"
+    return Check("spot check", True, f"{tried} promising layouts, evenly placed{found}")
+
+
+def _searched(plan: Plan, certificate: Certificate, priced: Estimate, budget: Budget) -> Iterator[Check]:
+    """The question asked again: nothing is better, and the certificate is the one that comes out."""
+    written = plan.objective
+    objective, sizes = (Objective(), ()) if written is None else (written.asked, written.gpus)
+    precisions = () if written is None else written.precisions
+    question = asked_question(plan)
+    try:
+        optimum = optimise(
+            question,
+            objective,
+            sizes=sizes,
+            precisions=precisions,
+            top=certificate.top,
+            restrictions=plan.restrictions.read,
+            budget=budget,
+        )
+    except (InputError, InfeasibleError) as error:
+        yield Check("optimum", False, f"asked again there is no answer: {error.headline}")
+        return
+    except RunError as error:
+        yield Check("optimum", None, error.headline)
+        return
+    yield _optimum(plan, objective, priced, optimum)
+    if optimum.gap > PROVEN and certificate.gap <= 0:
+        yield Check("proof", None, f"not proven again within {format_seconds(budget.spent)}; allow more time")
+        return
+    yield _proof(plan, certificate, optimum)
+
+
+def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimum) -> Check:
+    """The plan is as good as the best one."""
+    measure = objective.measure
+    value = objective.value(plan.question, priced)
+    gained = measure.loss(value) - measure.loss(optimum.value)
+    layout = optimum.result.best.layout.brief
+    found = (
+        f"`{layout}` on {optimum.question.cluster.num_gpus:,} GPUs has {measure.label} {optimum.value:.6g}"
+    )
+    allowed = 0.0
+    if plan.certificate is not None and plan.certificate.gap > 0:
+        allowed = plan.certificate.gap
+    if gained > (PROVEN + allowed) * abs(value):
+        return Check("optimum", False, f"{found}, better than {value:.6g}")
+    if gained < -PROVEN * abs(value) and optimum.gap <= PROVEN:
+        return Check(
+            "optimum", False, f"a search finds nothing as good, so it does not cover this layout; {found}"
+        )
+    return Check(
+        "optimum", True, f"a search of its own finds nothing better than {measure.label} {value:.6g}"
+    )
+
+
+def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
+    """The certificate is what a search gives today."""
+    found = optimum.result.certificate
+    names = ("layouts", "infeasible", "pruned", "solved", "undecided", "bound", "gap")
+    complete = claimed.gap <= 0 and not claimed.undecided
+    wrong = [
+        f"`{name}` says {getattr(claimed, name):.8g}, a search counts {getattr(found, name):.8g}"
+        for name in (names if complete else ("layouts",))
+        if not math.isclose(
+            getattr(claimed, name), getattr(found, name), rel_tol=TOLERANCE, abs_tol=TOLERANCE
+        )
+    ]
+    if claimed.space != found.space:
+        wrong.append("it names another space than a search covers")
+    if plan.objective is not None and complete:
+        stored, here = plan.objective.bound, optimum.bound
+        if stored is None or not math.isclose(stored, here, rel_tol=PROVEN):
+            wrong.append(f"the objective's bound says {stored}, a search proves {here:.8g}")
+    if wrong:
+        return Check("proof", False, "; ".join(wrong))
+    counts = f"{found.infeasible:,} do not fit, {found.pruned:,} by bound, {found.solved:,} placed"
+    done = f"{found.layouts:,} layouts: {counts}"
+    return Check("proof", True, f"{done}, as the certificate says")

@@ -1,0 +1,196 @@
+"""`plan`: the table, the documents, replays, and answers that are no."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pytest
+from command_line import ASKED, BIG, QUICK
+
+from planner.plan import load_plan
+
+SMALL = ("gpt2-small", "dgx-a100-80gb", "--global-batch", "64", "--sequence", "1024", *QUICK)
+
+
+def test_plan_in_words(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "best.yaml"
+    answer = meshwright("plan", *BIG, *QUICK, "-o", str(path))
+    assert answer.code == 0
+    assert answer.out.startswith("gpt3-175b on 1024 x a100-sxm-80gb (128 nodes)")
+    assert "Proved optimal: " in answer.out
+    assert "gap 0 %" in answer.out
+    assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
+    assert answer.err == f"Wrote {path}. Next: meshwright explain {path}, meshwright run {path}\n"
+    assert path.exists()
+
+
+def test_plan_as_json_is_one_document(meshwright) -> None:
+    answer = meshwright("plan", *ASKED, *QUICK, "--json", "--top", "3")
+    document = json.loads(answer.out)
+    assert document["schema"] == 1
+    assert [plan["step_seconds"] for plan in document["plans"]] == sorted(
+        plan["step_seconds"] for plan in document["plans"]
+    )
+    best = document["plans"][0]
+    assert sum(best["parts"].values()) == pytest.approx(best["step_seconds"])
+    assert max(sum(rank.values()) for rank in best["memory"]) == pytest.approx(best["peak_bytes"])
+    assert {"layout", "mfu", "hfu", "peak_bytes", "fits", "trust"} <= set(best)
+    certificate = document["certificate"]
+    assert certificate["gap"] == 0
+    counts = ("infeasible", "pruned", "solved", "undecided")
+    assert certificate["layouts"] == sum(certificate[name] for name in counts)
+
+
+def test_plan_as_csv(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "plans.csv"
+    assert meshwright("plan", *ASKED, *QUICK, "--top", "2", "--csv", str(path)).code == 0
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert len(rows) == 2
+    assert float(rows[0]["step_seconds"]) <= float(rows[1]["step_seconds"])
+
+
+def test_a_plan_replays_to_the_same_bytes(meshwright, plan_file: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.yaml"
+    assert meshwright("plan", "--replay", str(plan_file), *QUICK, "-o", str(again)).code == 0
+    assert again.read_bytes() == plan_file.read_bytes()
+
+
+def test_a_replay_keeps_the_restrictions_and_the_number_of_plans(meshwright, tmp_path: Path) -> None:
+    first, again = tmp_path / "plan.yaml", tmp_path / "again.yaml"
+    limits = ("--fix", "tp=2", "--forbid", "zero1", "--max-memory", "40GiB", "--top", "2")
+    assert meshwright("plan", *ASKED, *QUICK, *limits, "-o", str(first)).code == 0
+    replayed = meshwright("plan", "--replay", str(first), "-o", str(again), "--json")
+    assert len(json.loads(replayed.out)["plans"]) == 2
+    assert again.read_bytes() == first.read_bytes()
+    answer = meshwright("explain", str(first), "--why-not", "dp8 mbs8")
+    assert "the plan's restrictions kept out" in answer.out
+
+
+def test_fixed_axes_are_kept(meshwright) -> None:
+    answer = meshwright("plan", *ASKED, *QUICK, "--fix", "tp=2", "--forbid", "zero1", "--json")
+    for plan in json.loads(answer.out)["plans"]:
+        assert "tp2 " in plan["layout"]
+        assert "zero1" not in plan["layout"]
+
+
+def test_interrupting_before_anything_is_known(meshwright, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("planner.budget.search", interrupted)
+    answer = meshwright("plan", *ASKED)
+    assert (answer.code, answer.out, answer.err) == (130, "", "")
+
+
+def test_restrictions_that_leave_nothing_are_named(meshwright) -> None:
+    answer = meshwright("plan", *ASKED, "--fix", "tp=3", "--forbid", "zero3")
+    assert answer.err == (
+        "error: no layout of gpt2-small on 8 GPUs is legal with global batch 64 under --fix tp=3 --forbid zero=3\n\n"
+        "hint: loosen --fix and --forbid\n"
+    )
+    assert answer.code == 1
+
+
+def test_nothing_fits_is_an_answer_not_a_mistake(meshwright) -> None:
+    answer = meshwright("plan", *BIG[:2], "--gpus", "16", "--global-batch", "16", "--sequence", "2048")
+    assert answer.code == 1
+    assert answer.out == ""
+    assert answer.err.startswith("error: no layout of gpt3-175b fits ")
+    assert "\nhint: " in answer.err
+
+
+def test_assumptions_about_a_hugging_face_config_are_said(meshwright, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(
+        '{"model_type": "llama", "num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4,'
+        ' "intermediate_size": 512, "vocab_size": 1000}'
+    )
+    words = ("plan", str(config), *ASKED[1:], *QUICK, "--json")
+    answer = meshwright(*words)
+    assert answer.code == 0
+    assumed = json.loads(answer.out)["assumptions"]
+    assert assumed
+    assert [f"assumed: {one}" for one in assumed] == answer.err.splitlines()
+    assert meshwright(*words, "--quiet").err == ""
+
+
+def test_the_cheapest_of_several_sizes(meshwright, tmp_path: Path) -> None:
+    path, again = tmp_path / "plan.yaml", tmp_path / "again.yaml"
+    goal = ("--objective", "cost", "--tokens", "10B", "--price", "2.5", "--gpus", "4,8,16")
+    answer = meshwright("plan", *SMALL, *goal, "-o", str(path))
+    assert answer.code == 0
+    assert re.search(r"^# +GPUs +layout +step +MFU +cost +peak mem +bound by", answer.out, re.MULTILINE)
+    words = " ".join(answer.out.split())
+    assert "10 B tokens take 152 588 steps: " in words
+    assert " at 2.5 each" in words
+    assert "Proved least over 4, 8 and 16 GPUs: cost " in words
+    assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
+    assert meshwright("plan", "--replay", str(path), "-o", str(again)).code == 0
+    assert again.read_bytes() == path.read_bytes()
+    document = json.loads(meshwright("plan", *SMALL, *goal, "--json").out)["objective"]
+    assert (document["name"], document["unit"], document["gpus"]) == ("cost", "money", [4, 8, 16])
+    assert document["value"] == document["bound"]
+
+
+def test_fewest_gpus(meshwright) -> None:
+    goal = ("--objective", "gpus", "--gpus", "32", "--tokens", "10B", "--deadline", "12h")
+    answer = meshwright("plan", *SMALL, *goal)
+    assert answer.code == 0
+    words = " ".join(answer.out.split())
+    assert re.search(r"Proved least over 8, 16 and 32 GPUs( \(\d+: at least .* days\))?: GPUs \d+, ", words)
+    never = meshwright("plan", *SMALL, *goal[:-1], "1min")
+    assert never.code == 1
+    assert never.err.startswith("error: no plan of gpt2-small trains on 10 B tokens within ")
+    assert "\n  32 GPUs: at least " in never.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--objective", "cots"), "  --objective: `cots` is not one of `time`, `mfu`, `gpu-hours`, `cost`, "),
+        (
+            ("--objective", "cost"),
+            "  --tokens: missing: `cost` is that of a whole training run\n  --price: miss",
+        ),
+        (
+            ("--tokens", "many"),
+            "  --tokens: `many` is not a number; write it like `1.4T`, `300B` or `1.4e12`",
+        ),
+        (("--deadline", "soon"), "  --deadline: `soon` is not a duration; write it like `30d` or `36h`"),
+        (("--objective", "cost", "--price", "-1"), "  --price: must be above zero, not `-1`"),
+        (("--gpus", "8..x"), "  --gpus: `8..x` is not a number of GPUs"),
+        (("--objective", "gpus", "--deadline", "1d", "--tokens", "1B"), "  --gpus: missing: which numbers"),
+    ],
+)
+def test_what_an_objective_lacks(meshwright, words: tuple[str, ...], said: str) -> None:
+    answer = meshwright("plan", *SMALL, *words)
+    assert answer.code == 2
+    assert said in answer.err
+    assert answer.out == ""
+
+
+def test_a_cluster_of_a_file_ends_where_it_says(meshwright, tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(
+        "kind: cluster\nname: two-nodes\ngpu: a100-sxm-80gb\ngpus_per_node: 8\nnodes: 2\nlinks:\n"
+        "  intra_node: {kind: nvlink, bandwidth: 300 GB/s, latency: 3 us}\n"
+        "  inter_node: {kind: infiniband, bandwidth: 200 Gb/s, latency: 5 us}\n"
+    )
+    answer = meshwright("plan", SMALL[0], str(cluster), *SMALL[2:], "--gpus", "8..32")
+    assert answer.err.startswith("error: 32 GPUs are more than cluster `two-nodes` has, 16\n")
+
+
+def test_a_choice_of_precisions_is_kept_in_the_plan(meshwright, tmp_path: Path) -> None:
+    path, again = tmp_path / "plan.yaml", tmp_path / "again.yaml"
+    answer = meshwright("plan", *ASKED, *QUICK, "--precision", "fp32,bf16", "-o", str(path))
+    assert answer.code == 0
+    assert answer.err.startswith("note: in fp32 the best is ")
+    assert "Proved optimal: " in answer.out
+    plan = load_plan(path)
+    assert (plan.training.precision, plan.objective.precisions) == ("bf16", ("fp32", "bf16"))
+    assert meshwright("plan", "--replay", str(path), *QUICK, "-o", str(again)).code == 0
+    assert again.read_bytes() == path.read_bytes()
+    assert meshwright("verify", str(path)).code == 0

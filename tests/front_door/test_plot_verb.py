@@ -1,0 +1,103 @@
+"""`plot`: every kind of picture from a plan file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import QUICK
+
+
+@pytest.mark.parametrize("kind", ["time", "memory", "timeline", "frontier", "scaling"])
+def test_plot(meshwright, plan_file: Path, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"{kind}.svg"
+    more = {"scaling": ("--gpus", "4,8"), "frontier": ("--points", "2")}.get(kind, ())
+    answer = meshwright("plot", kind, str(plan_file), "-o", str(path), *more)
+    assert answer.code == 0, answer.err
+    assert path.read_text().startswith("<?xml")
+    assert answer.out.endswith(f"Wrote {path}\n")
+
+
+def test_plot_accuracy_from_csv(meshwright, tmp_path: Path) -> None:
+    rows = tmp_path / "runs.csv"
+    rows.write_text("label,quantity,predicted,measured\na,step_seconds,1.0,1.1\nb,step_seconds,2.0,1.9\n")
+    path = tmp_path / "accuracy.png"
+    answer = meshwright("plot", "accuracy", str(rows), "-o", str(path), "--json")
+    document = json.loads(answer.out)
+    assert document["title"] == "Step time: median error 7.2 %; 2 of 2 runs within 10 %"
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_unconnected_nodes_do_not_scale(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    small = ("gpt2-tiny", "local", "--gpus", "2", "--global-batch", "8", "--sequence", "128")
+    assert meshwright("plan", *small, *QUICK, "-o", str(path)).code == 0
+    answer = meshwright("plot", "scaling", str(path), "--gpus", "1,4,6", "-o", str(tmp_path / "x.png"))
+    assert answer.code == 2
+    assert (
+        "\n  4 GPUs are more than a node, and nodes are not connected; a node has 2\n  6 GPUs" in answer.err
+    )
+
+
+@pytest.mark.parametrize("between", ["time,gpu-hours", "cost,mfu"])
+def test_frontier_of_any_two_objectives(meshwright, plan_file: Path, tmp_path: Path, between: str) -> None:
+    path = tmp_path / "frontier.svg"
+    money = ("--price", "2.5") if "cost" in between else ()
+    words = ("--gpus", "4,8", "--between", between, "--tokens", "1B", *money, "-o", str(path), "--json")
+    answer = meshwright("plot", "frontier", str(plan_file), *words)
+    assert answer.code == 0, answer.err
+    points = json.loads(answer.out)["points"]
+    assert points
+    assert {*between.split(","), "gpus", "layout", "gap"} <= set(points[0])
+    assert all(point["proven"] for point in points)
+    assert path.read_text().startswith("<?xml")
+
+
+def test_scaling_over_many_points(meshwright, plan_file: Path, tmp_path: Path) -> None:
+    words = ("--gpus", "8..64x12", "--kind", "strong", "-o", str(tmp_path / "x.png"), "--json")
+    points = json.loads(meshwright("plot", "scaling", str(plan_file), *words).out)["points"]
+    assert len(points) >= 4
+    assert {point["kind"] for point in points} == {"strong"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("frontier", "--points", "one"), "--points: `one` is neither `all` nor a number from 2 to 1000"),
+        (("frontier", "--between", "time"), "a frontier lies between two objectives, not 1"),
+        (("frontier", "--between", "time,tmie"), "--objective: `tmie` is not one of"),
+        (("frontier", "--between", "time,time"), "a frontier needs two objectives, not `time` twice"),
+        (("frontier", "--between", "time,cost"), "--tokens: missing"),
+        (("scaling", "--kind", "both"), "--kind: `both` is not one of `strong` and `weak`"),
+        (
+            ("time", "--points", "3", "--kind", "weak"),
+            "  --points: is for `frontier`, not `time`\n  --kind: is",
+        ),
+    ],
+)
+def test_flags_of_curves(meshwright, plan_file: Path, words: tuple[str, ...], said: str) -> None:
+    answer = meshwright("plot", words[0], str(plan_file), *words[1:])
+    assert (answer.code, answer.out) == (2, "")
+    assert said in answer.err
+
+
+def test_a_curve_that_is_interrupted_keeps_its_points(
+    meshwright, plan_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from planner import budget
+
+    left, search = [2], budget.search
+
+    def interrupted(*args: object, **kwargs: object) -> object:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return search(*args, **kwargs)
+
+    monkeypatch.setattr(budget, "search", interrupted)
+    words = ("--gpus", "2,4,8", "--kind", "strong", "-o", str(tmp_path / "x.png"), "--json")
+    answer = meshwright("plot", "scaling", str(plan_file), *words)
+    assert answer.code == 0
+    assert [point["gpus"] for point in json.loads(answer.out)["points"]] == [2, 4]
+    assert answer.err.startswith("warning: time ran out before every point was searched")

@@ -1,0 +1,74 @@
+"""`estimate`, `compare`, `explain` and `catalog`: what is said of one layout, of several, and of what is known."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from command_line import ASKED, BIG
+
+
+def test_estimate(meshwright) -> None:
+    answer = meshwright("estimate", *ASKED, "--layout", "tp2 dp4 mbs2 zero1")
+    assert answer.code == 0
+    assert "layout tp2 pp1 dp4 mbs2 zero1 layers=12" in answer.out
+    document = json.loads(meshwright("estimate", *ASKED, "--layout", "tp2 dp4 mbs2", "--json").out)
+    assert document["estimate"]["layout"].startswith("tp2 pp1 dp4")
+
+
+def test_estimate_of_what_does_not_fit_says_so_and_exits_with_one(meshwright) -> None:
+    answer = meshwright("estimate", *BIG, "--layout", "tp8 dp128 mbs1 zero1")
+    assert answer.code == 1
+    assert "does not fit" in " ".join(answer.out.split())
+
+
+def test_compare_takes_plans_and_layouts(meshwright, plan_file: Path) -> None:
+    answer = meshwright("compare", str(plan_file), "tp4 dp2 mbs8 sp", "tp2 dp4 mbs8")
+    assert answer.code == 0
+    assert re.search(r"^step +.* m?s +", answer.out, re.MULTILINE)
+    assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
+
+
+def test_explain(meshwright, plan_file: Path) -> None:
+    answer = meshwright("explain", str(plan_file))
+    assert answer.code == 0
+    for beginning in ("layout ", "step ", "memory ", "Binds: ", "If only:"):
+        assert re.search(f"^{beginning}", answer.out, re.MULTILINE), beginning
+    assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
+    document = json.loads(meshwright("explain", str(plan_file), "--json").out)
+    assert set(document) == {"schema", "question", "plan", "binds", "ties", "runner_up", "if_only"}
+
+
+def test_explain_why_not(meshwright, plan_file: Path) -> None:
+    illegal = meshwright("explain", str(plan_file), "--why-not", "tp16 dp1").out
+    assert illegal.startswith("`tp16 dp1` cannot run:")
+    slower = json.loads(meshwright("explain", str(plan_file), "--why-not", "tp4 dp2 mbs1", "--json").out)
+    assert slower["reason"] == "slower"
+    assert sum(slower["difference"].values()) > 0
+
+
+def test_a_plan_of_other_costs_says_so(meshwright, plan_file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    text = re.sub(r"(prediction:\n  step_seconds: ).*", r"\g<1>1234.5", plan_file.read_text())
+    other.write_text(text)
+    answer = meshwright("explain", str(other), "--why-not", "dp8")
+    assert answer.err.startswith(
+        f"note: {other} was written with a step of 1234.5 s; this version prices it at "
+    )
+    assert meshwright("explain", str(plan_file), "--why-not", "dp8").err == ""
+
+
+@pytest.mark.parametrize("kind", ["models", "gpus", "clusters", "stacks", "profiles"])
+def test_catalog(meshwright, kind: str) -> None:
+    answer = meshwright("catalog", kind)
+    assert answer.code == 0
+    assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
+    entries = json.loads(meshwright("catalog", kind, "--json").out)[kind]
+    first = next(iter(entries[0].values()))
+    assert json.loads(meshwright("catalog", kind, first, "--json").out)["entry"]["name"]
+
+
+def test_catalog_schema(meshwright) -> None:
+    assert json.loads(meshwright("catalog", "schema", "cluster").out)["title"] == "ClusterSpec"

@@ -1,0 +1,135 @@
+"""`run`: measured beside predicted, without devices, and on the wrong machine."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+from command_line import BIG, QUICK
+
+from executor.report import Environment, PhaseReport, RankReport, RunReport, make_report, save_report
+from meshwright.measured import time_parts
+from planner.plan import load_plan
+
+
+@pytest.fixture
+def run_report(plan_file: Path) -> RunReport:
+    plan = load_plan(plan_file)
+    ranks = [
+        RankReport(
+            rank=rank,
+            pipeline_rank=0,
+            wall_seconds=(1.0, 1.1),
+            thread_seconds=(0.9, 0.9),
+            process_seconds=(1.5, 1.5),
+            forward_backward=PhaseReport(
+                wall_seconds=(0.8, 0.9),
+                thread_seconds=(0.5 + rank, 0.5 + rank),
+                waiting_seconds={"tp": 0.0, "dp": 0.1, "pp": 0.2},
+            ),
+            update=PhaseReport(
+                wall_seconds=(0.2, 0.2),
+                thread_seconds=(0.1, 0.1),
+                waiting_seconds={"tp": 0.0, "dp": 0.05, "pp": 0.05},
+            ),
+            memory={"weights": 2**20, "gradients": 2**20, "optimizer": 2**21, "rest": 2**22 + rank},
+            predicted_memory={
+                "weights": 2.0**20,
+                "gradients": 2.0**20,
+                "optimizer": 2.0**21,
+                "rest": 2.0**22,
+            },
+        )
+        for rank in range(2)
+    ]
+    machine = Environment(torch="2", python="3", device="cpu", backend="gloo", world_size=2, cores=2)
+    return make_report(
+        plan, ranks, losses=[5.0, 4.5], gradient_norms=[1.0, 1.0], warm_up=0, seed=0, environment=machine
+    )
+
+
+def test_run_sets_measured_beside_predicted(
+    meshwright, plan_file: Path, run_report: RunReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_plan(path: Path, *, steps: int, out_dir: Path, backend: str | None, on_step) -> RunReport:
+        on_step({"step": 0, "loss": 5.0, "seconds": 1.1, "measured": False})
+        on_step({"step": 1, "loss": 4.5, "seconds": 1.0, "measured": True})
+        return run_report
+
+    monkeypatch.setattr("meshwright.verbs.running.run_plan", run_plan)
+    words = ("run", str(plan_file), "--steps", "2", "--out", str(tmp_path))
+    answer = meshwright(*words)
+    assert answer.code == 0
+    told = answer.err.splitlines()
+    assert told[0].startswith("step    0  loss 5.0000  1.10 s")
+    assert told[0].endswith("warm-up")
+    assert not told[1].endswith("warm-up")
+    assert told[2].startswith(f"Wrote {tmp_path / 'run-report.json'}")
+    assert re.search(r"^peak +8\.0 MiB +8\.0 MiB +-0\.0 %", answer.out, re.MULTILINE)
+    document = json.loads(meshwright(*words, "--json").out)
+    assert [line["quantity"] for line in document["comparison"]] == [
+        "step_seconds",
+        "compute_seconds",
+        "pp_comm_and_bubble_seconds",
+        "dp_comm_and_update_seconds",
+        "thread_cpu_seconds",
+        "tokens_per_second",
+        "mfu",
+        "hfu",
+        "peak_bytes",
+        "weights_bytes",
+        "gradients_bytes",
+        "optimizer_bytes",
+        "rest_bytes",
+    ]
+
+
+def test_a_dry_run_needs_no_devices(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "large.yaml"
+    assert meshwright("plan", *BIG, *QUICK, "--fix", "cp=1", "-o", str(path)).code == 0
+    answer = meshwright("run", str(path), "--dry-run", "--json")
+    assert answer.code == 0, answer.err
+    document = json.loads(answer.out)
+    assert math.prod(document["mesh"].values()) == 1024
+    assert len(document["ranks"]) == document["mesh"]["pp"]
+    assert sum(sum(rank["blocks"]) for rank in document["ranks"]) == load_plan(path).model.num_layers
+    text = meshwright("run", str(path), "--dry-run").out
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_parts_of_a_step_are_those_of_its_busiest_rank(run_report: RunReport) -> None:
+    """Waiting for other stages is not part of the update; ZeRO's waiting inside forward and backward is with it."""
+    parts = {line.quantity: line for line in time_parts(run_report)}
+    assert parts["compute_seconds"].measured == 1.5  # rank 1's thread
+    assert parts["pp_comm_and_bubble_seconds"].measured == pytest.approx(0.25)
+    assert parts["dp_comm_and_update_seconds"].measured == pytest.approx(0.1 + 0.2 - 0.05)
+    assert sum(line.predicted for line in parts.values()) == pytest.approx(run_report.predicted.step_seconds)
+    on_gpu = run_report.environment.model_copy(update={"device": "NVIDIA H100"})
+    there = {
+        line.quantity: line for line in time_parts(run_report.model_copy(update={"environment": on_gpu}))
+    }
+    assert there["compute_seconds"].measured == pytest.approx(0.85 - 0.3)
+
+
+def test_plot_accuracy_from_a_run_report(meshwright, run_report: RunReport, tmp_path: Path) -> None:
+    report = tmp_path / "run-report.json"
+    save_report(run_report, report)
+    answer = meshwright("plot", "accuracy", str(report), "-o", str(tmp_path / "accuracy.svg"))
+    assert answer.code == 0, answer.err
+    report.write_text("{}")
+    answer = meshwright("plot", "accuracy", str(report), "-o", str(tmp_path / "accuracy.svg"))
+    assert (
+        answer.err == f"error: `{report}` is no run report\n\nhint: meshwright run writes run-report.json\n"
+    )
+
+
+def test_run_on_the_wrong_machine(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "large.yaml"
+    assert meshwright("plan", *BIG, *QUICK, "--fix", "cp=1", "-o", str(path)).code == 0
+    answer = meshwright("run", str(path), "--out", str(tmp_path))
+    assert answer.code == 2
+    assert answer.err.startswith("error: large.yaml needs 1024 GPUs; this host has ")
+    assert meshwright("run", str(path), "--backend", "mpi").err.startswith("error: unknown backend `mpi`\n")

@@ -1,0 +1,45 @@
+"""`verify`: exit codes, the table and the document."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from command_line import ASKED
+
+
+def test_a_true_plan(meshwright, plan_file: Path) -> None:
+    answer = meshwright("verify", str(plan_file))
+    assert answer.code == 0, answer.out
+    assert answer.out.rstrip().endswith("Verified: 11 checks, prices and proof")
+    assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
+
+
+def test_a_tampered_plan(meshwright, plan_file: Path, tmp_path: Path) -> None:
+    forged = tmp_path / "forged.yaml"
+    lines = plan_file.read_text().splitlines(keepends=True)
+    forged.write_text("".join("  mfu: 0.99\n" if line.startswith("  mfu: ") else line for line in lines))
+    answer = meshwright("verify", str(forged), "--json")
+    assert answer.code == 1
+    document = json.loads(answer.out)
+    assert not document["verified"]
+    assert [check["check"] for check in document["checks"] if not check["passed"]] == ["step"]
+    text = meshwright("verify", str(forged)).out
+    assert "FAIL" in text
+    assert text.rstrip().endswith("Not verified: 1 of 11 checks failed")
+
+
+def test_a_layout_that_was_asked_for(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "asked.yaml"
+    assert meshwright("estimate", *ASKED, "--layout", "tp2 dp4 mbs2", "-o", str(path)).code == 0
+    answer = meshwright("verify", str(path))
+    assert answer.code == 0
+    assert "Verified as a price: " in answer.out
+
+
+def test_no_plan_at_all(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "other.yaml"
+    path.write_text("kind: cluster\n")
+    answer = meshwright("verify", str(path))
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("error: ")

@@ -1,0 +1,173 @@
+"""Every objective against all plans priced one by one, and the numbers of GPUs as a choice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from every_plan import every_plan, few_layouts
+from small import small_question
+
+from cost_models.errors import InfeasibleError, InputError, RunError
+from cost_models.question import Question
+from planner import budget as budgets
+from planner.budget import Budget
+from planner.objectives import Objective, gpu_hours, training_seconds, training_steps
+from planner.optimising import optimise
+from planner.optimum import asked_question
+from planner.plan import load_plan, make_plan, save_plan
+from planner.search import search
+from planner.search_space import parse_restrictions
+from planner.sizes import resized
+
+SIZES = (1, 2, 4)
+
+
+def with_tokens(question: Question, tokens: float = 1e9) -> Question:
+    return replace(question, training=question.training.model_copy(update={"tokens": tokens}))
+
+
+@pytest.fixture(scope="module")
+def asked() -> Question:
+    return with_tokens(small_question(memory="220 MiB"))
+
+
+@pytest.fixture(scope="module")
+def roomy() -> Question:
+    """One that fits on a single GPU."""
+    return with_tokens(small_question(memory="500 MiB"))
+
+
+def test_the_last_step_may_be_part_full(asked: Question) -> None:
+    """8 x 256 tokens a step: 1e9 of them take 488 281.25 steps, so one more than 488 281."""
+    assert training_steps(asked) == 488_282
+    assert gpu_hours(asked, 3600.0) == 4 * 488_282
+
+
+@pytest.mark.parametrize("memory", ["220 MiB", "130 MiB"])
+def test_least_memory_is_that_of_all_plans(memory: str) -> None:
+    question, few = few_layouts(memory)
+    found = optimise(question, Objective(name="memory"), restrictions=few)
+    least = min(plan.peak_bytes for plan in every_plan(question, few))
+    assert found.value == pytest.approx(least, rel=1e-9)
+    assert found.gap <= 2e-9
+    assert found.result.best.memory_limit == search(question, restrictions=few).best.memory_limit
+
+
+def test_least_memory_within_a_deadline(asked: Question) -> None:
+    """Between the extremes: not the least of all plans, and in time."""
+    _, few = few_layouts()
+    plans = every_plan(asked, few)
+    seconds = sorted(training_seconds(asked, plan.step_seconds) for plan in plans if plan.fits)
+    deadline = seconds[len(seconds) // 4]
+    objective = Objective(name="memory", deadline=deadline)
+    found = optimise(asked, objective, restrictions=few)
+    in_time = [p.peak_bytes for p in plans if p.fits and training_seconds(asked, p.step_seconds) <= deadline]
+    assert found.value == pytest.approx(min(in_time), rel=1e-9)
+
+
+def test_highest_mfu_counts_the_padding_of_the_vocabulary() -> None:
+    question, few = few_layouts()
+    found = optimise(question, Objective(name="mfu"), restrictions=few)
+    best = max(plan.mfu for plan in every_plan(question, few) if plan.fits)
+    assert found.value == pytest.approx(best, rel=1e-9)
+    assert found.gap == pytest.approx(0.0, abs=1e-9)
+    paddings = {search(question, restrictions=few).best.mfu, found.value}
+    assert len(paddings) in (1, 2)
+
+
+def test_gpu_hours_and_money_are_step_time_on_given_gpus(asked: Question) -> None:
+    fastest = search(asked).best
+    for objective in (Objective(name="gpu-hours"), Objective(name="cost", price=2.5)):
+        found = optimise(asked, objective)
+        assert found.result.best == fastest
+        assert found.gap == 0
+    assert found.value == pytest.approx(2.5 * gpu_hours(asked, fastest.step_seconds))
+
+
+@pytest.mark.parametrize("name", ["time", "gpu-hours", "mfu", "memory"])
+def test_the_best_number_of_gpus(roomy: Question, name: str) -> None:
+    objective = Objective(name=name)  # type: ignore[arg-type]
+    few = parse_restrictions(["vpp=1", "schedule=1f1b", "mbs=1", "cp=1", "zero=0", "zero=1"], ["sp"])
+    found = optimise(roomy, objective, sizes=SIZES, top=3, restrictions=few)
+    each = [optimise(resized(roomy, gpus), objective, top=3, restrictions=few) for gpus in SIZES]
+    losses = [objective.measure.loss(one.value) for one in each]
+    assert objective.measure.loss(found.value) == min(losses)
+    assert found.question.cluster.num_gpus == SIZES[losses.index(min(losses))]
+    assert found.result.certificate.layouts == sum(one.result.certificate.layouts for one in each)
+    values = [objective.measure.loss(found.value_of(one)) for one in found.result.estimates]
+    assert values == sorted(values)
+    assert found.gap <= 2e-9
+
+
+def test_fewest_gpus_that_meet_a_deadline(roomy: Question) -> None:
+    days = {gpus: training_seconds(roomy, search(resized(roomy, gpus)).best.step_seconds) for gpus in (2, 4)}
+    objective = Objective(name="gpus", deadline=(days[2] + days[4]) / 2)
+    found = optimise(roomy, objective, sizes=SIZES)
+    assert found.value == found.bound == 4
+    assert [gpus for gpus, _ in found.left_out] == [1, 2]
+    assert "at least" in found.left_out[-1][1]
+    with pytest.raises(InfeasibleError, match="no plan of small trains on 1 B tokens within") as caught:
+        optimise(roomy, Objective(name="gpus", deadline=days[4] / 2), sizes=SIZES)
+    assert [problem.where for problem in caught.value.problems] == ["1 GPUs", "2 GPUs", "4 GPUs"]
+
+
+@pytest.mark.parametrize(
+    ("objective", "missing"),
+    [
+        (Objective(name="gpu-hours"), ["--tokens"]),
+        (Objective(name="cost"), ["--tokens", "--price"]),
+        (Objective(name="gpus"), ["--deadline"]),
+        (Objective(name="time", price=1.0), ["--price"]),
+        (Objective(name="time", deadline=1.0), ["--tokens"]),
+    ],
+)
+def test_what_an_objective_needs(objective: Objective, missing: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        optimise(small_question(), objective)
+    assert [problem.where for problem in caught.value.problems] == missing
+
+
+def interrupt_after(searches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [searches]
+
+    def interrupted(*args: object, **kwargs: object) -> object:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return search(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(budgets, "search", interrupted)
+
+
+@pytest.mark.parametrize("name", ["gpu-hours", "memory", "mfu"])
+def test_an_interrupt_keeps_the_best_so_far(
+    roomy: Question, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt_after(1, monkeypatch)
+    objective = Objective(name=name)  # type: ignore[arg-type]
+    found = optimise(roomy, objective, sizes=SIZES, budget=Budget(keep_on_interrupt=True))
+    assert found.result.best.fits
+    assert found.gap == 1
+    assert found.left_out == ((2, "time ran out"), (4, "time ran out"))
+    interrupt_after(1, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        optimise(roomy, objective, sizes=SIZES)
+
+
+def test_time_that_runs_out_before_anything_is_found(roomy: Question) -> None:
+    with pytest.raises(RunError, match="time ran out before any layout was placed"):
+        optimise(roomy, Objective(name="gpu-hours"), sizes=SIZES, budget=Budget(time_limit=1e-9))
+
+
+def test_an_objective_is_kept_in_the_plan(roomy: Question, tmp_path: Path) -> None:
+    found = optimise(roomy, Objective(name="gpu-hours"), sizes=SIZES, top=1)
+    plan = make_plan(found.question, found.result.best, found.result.certificate, None, found.written(4))
+    save_plan(plan, tmp_path / "plan.yaml")
+    read = load_plan(tmp_path / "plan.yaml")
+    assert read.objective == plan.objective
+    assert read.objective is not None
+    again = optimise(asked_question(read), read.objective.asked, sizes=read.objective.gpus, top=1)
+    assert again.value == found.value
+    assert optimise(roomy, Objective()).written(4) is None

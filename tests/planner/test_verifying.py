@@ -1,0 +1,177 @@
+"""A plan file that is true passes every check; one that was tampered with fails, with words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from small import small_question
+
+from cost_models.estimating import estimate
+from cost_models.specs.layout import parse_layout
+from planner.budget import Budget
+from planner.objectives import Objective
+from planner.optimising import optimise
+from planner.placing import place
+from planner.plan import Plan, make_plan
+from planner.search import search
+from planner.search_space import parse_restrictions
+from planner.verifying import Check, verify
+
+LIMITS = parse_restrictions(["vpp=1"], ["zero=3"])
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    question = small_question(memory="220 MiB")
+    found = search(question, restrictions=LIMITS)
+    return make_plan(question, found.best, found.certificate, LIMITS)
+
+
+def failures(plan: Plan) -> dict[str, str]:
+    """Name → words of the checks that did not pass."""
+    return {one.name: one.what for one in verify(plan) if not one.passed}
+
+
+def of_layout(plan: Plan, text: str) -> Plan:
+    """The plan with another layout, priced truly, its certificate kept."""
+    priced = estimate(plan.question, place(plan.question, parse_layout(text)))
+    return make_plan(plan.question, priced, plan.certificate, plan.restrictions.read)
+
+
+def predicting(plan: Plan, **update: object) -> Plan:
+    return plan.model_copy(update={"prediction": plan.prediction.model_copy(update=update)})
+
+
+def certified(plan: Plan, **update: object) -> Plan:
+    assert plan.certificate is not None
+    return plan.model_copy(update={"certificate": plan.certificate.model_copy(update=update)})
+
+
+def test_a_true_plan_passes_every_check(plan: Plan) -> None:
+    checks = list(verify(plan))
+    assert [one for one in checks if not one.passed] == []
+    assert [one.name for one in checks] == [
+        *("layout", "restrictions", "step", "time parts", "rank memory", "trust", "fits"),
+        *("certificate", "spot check", "optimum", "proof"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["memory", "mfu", "gpu-hours"])
+def test_a_true_plan_for_an_objective_passes_every_check(name: str) -> None:
+    question = small_question(memory="500 MiB")
+    question = replace(question, training=question.training.model_copy(update={"tokens": 1e9}))
+    objective = Objective(name=name)  # type: ignore[arg-type]
+    few = parse_restrictions(["vpp=1", "schedule=1f1b", "cp=1", "zero=1", "mbs=1"], ["sp"])
+    found = optimise(question, objective, sizes=(2, 4), restrictions=few)
+    best = found.result.best
+    plan = make_plan(found.question, best, found.result.certificate, few, found.written(4))
+    assert failures(plan) == {}
+    assert plan.objective is not None
+    better = plan.model_copy(update={"objective": plan.objective.model_copy(update={"value": 1.0})})
+    assert f"its {name} says 1; it is" in failures(better)["certificate"]
+    forged = plan.model_copy(update={"objective": plan.objective.model_copy(update={"bound": 1.0})})
+    assert "the objective's bound says 1" in failures(forged)["proof"]
+
+
+def test_what_was_asked_for_is_verified_as_a_price(plan: Plan) -> None:
+    asked = of_layout(plan, "tp2 dp2 mbs1 zero1").model_copy(update={"certificate": None})
+    checks = list(verify(asked))
+    assert all(one.passed for one in checks)
+    assert "optimum" not in [one.name for one in checks]
+
+
+@pytest.mark.parametrize(
+    ("update", "check", "said"),
+    [
+        ({"step_seconds": 1e-3}, "step", "`step_seconds` says 0.001, priced again it is"),
+        ({"mfu": 0.9}, "step", "`mfu` says 0.9"),
+        ({"peak_bytes": 1.0}, "rank memory", "`peak_bytes` says 1"),
+        ({"memory_limit": 1e12}, "rank memory", "`memory_limit` says 1e+12"),
+        ({"trust": "measured, no error"}, "trust", "says `measured, no error`; it is `"),
+        ({"rank_memory": ()}, "rank memory", "names 0 ranks"),
+    ],
+)
+def test_edited_numbers(plan: Plan, update: dict[str, object], check: str, said: str) -> None:
+    assert said in failures(predicting(plan, **update))[check]
+
+
+def test_an_edited_part(plan: Plan) -> None:
+    parts = {**plan.prediction.time, "compute": 1e-6, "magic": 1.0}
+    said = failures(predicting(plan, time=parts))["time parts"]
+    assert "`compute` says 1e-06" in said
+    assert "`magic` says 1, priced again it is 0" in said
+    first, *others = plan.prediction.rank_memory
+    ranks = ({**first, "weights": 7.0}, *others)
+    assert "`rank 0 weights` says 7" in failures(predicting(plan, rank_memory=ranks))["rank memory"]
+
+
+def test_another_layout_under_the_same_numbers(plan: Plan) -> None:
+    other = of_layout(plan, "tp2 pp1 dp2 mbs1 zero1")
+    swapped = plan.model_copy(update={"layout": other.layout})
+    failed = failures(swapped)
+    assert {"step", "time parts", "optimum"} <= set(failed)
+    assert "better than" in failed["optimum"]
+
+
+def test_a_slower_layout_with_its_own_numbers_and_a_borrowed_proof(plan: Plan) -> None:
+    failed = failures(of_layout(plan, "tp2 pp1 dp2 mbs1 zero1"))
+    assert set(failed) == {"certificate", "spot check", "optimum"}
+    assert "which is less" in failed["spot check"]
+
+
+def test_a_layout_that_breaks_its_restrictions(plan: Plan) -> None:
+    failed = failures(of_layout(plan, "tp1 pp2 dp2 vpp2 mbs1 zero1"))
+    assert failed["restrictions"] == "the layout breaks --fix vpp=1, --forbid zero=3"
+
+
+def test_a_layout_that_cannot_run(plan: Plan) -> None:
+    broken = plan.model_copy(update={"layout": parse_layout("tp3 pp2 layers=2*2")})
+    checks = list(verify(broken))
+    assert [one.passed for one in checks] == [False]
+    assert "`tp3`" in checks[0].what
+
+
+@pytest.mark.parametrize(
+    ("update", "said"),
+    [
+        ({"layouts": 10**6}, {"certificate": "its counts add up to", "proof": "`layouts` says 1000000"}),
+        ({"gap": 0.1}, {"certificate": "its gap is 0.1; bound and step say"}),
+        ({"bound": 1e-9}, {"certificate": "its gap is 0;", "proof": "`bound` says 1e-09"}),
+        ({"space": "everything"}, {"proof": "it names another space"}),
+    ],
+)
+def test_forged_certificates(plan: Plan, update: dict[str, object], said: dict[str, str]) -> None:
+    failed = failures(certified(plan, **update))
+    assert set(said) <= set(failed)
+    for check, words in said.items():
+        assert words in failed[check]
+
+
+def test_counts_moved_from_one_reason_to_another(plan: Plan) -> None:
+    assert plan.certificate is not None
+    moved = {"solved": plan.certificate.solved + 1, "pruned": plan.certificate.pruned - 1}
+    failed = failures(certified(plan, **moved))
+    assert set(failed) == {"proof"}
+    assert "`solved` says" in failed["proof"]
+
+
+def test_a_certificate_for_what_was_never_searched(plan: Plan) -> None:
+    """An uneven layout outside the covered space, made to look proven."""
+    forged = of_layout(plan, "tp2 pp2 dp1 mbs1 zero0")
+    forged = certified(forged, bound=forged.prediction.step_seconds)
+    assert {"spot check", "optimum", "proof"} <= set(failures(forged))
+
+
+def test_a_stopped_search_is_held_to_its_own_gap(plan: Plan) -> None:
+    """Bound and gap are right and nothing better than the bound exists; the counts need not come out again."""
+    assert plan.certificate is not None
+    step = plan.prediction.step_seconds
+    stopped = {"gap": 0.05, "bound": step * 0.95, "undecided": 1, "solved": plan.certificate.solved - 1}
+    assert failures(certified(plan, **stopped)) == {}
+
+
+def test_a_proof_that_takes_too_long_stays_open(plan: Plan) -> None:
+    checks = list(verify(plan, Budget(time_limit=1e-9)))
+    assert [one.name for one in checks if one.passed is None] == ["optimum"]
+    assert isinstance(checks[0], Check)
