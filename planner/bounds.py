@@ -34,6 +34,8 @@ from planner.placement import TOLERANCE
 
 BISECTIONS = 32
 """Halvings of the interval that holds a capacity bound: finer than the bounds are tight."""
+ROUNDS = 3
+"""Times the limits of ranks are sharpened by one another's."""
 TABLE_ENTRIES = 4_000_000
 """Layouts × ranks × counts of blocks handled at once: bounds memory."""
 
@@ -169,14 +171,16 @@ def rank_sizes(group: Group, step: Floats) -> tuple[Ints, Ints]:
 def _rank_sizes(group: Group, seconds_NRB: Floats, step: Floats, work: Floats) -> tuple[Ints, Ints]:
     """The limits use lower bounds on all work and on the tail.
 
-    Where the ranks have little to spare, each must hold the blocks that the others cannot, which raises both; so the
-    second round is tighter, and each alone is admissible.
+    Where the ranks have little to spare, each must hold the blocks that the others cannot, which raises both, and none
+    takes longer than with its most blocks; so a further round is tighter, and each alone is admissible.
     """
     low, high, tail = group.sizes[0], group.sizes[-1], group.least_tail
-    for _ in range(2):
-        limit_NR = _rank_limits(group, seconds_NRB, step - tail, work) * (1 + TOLERANCE)
+    longest_NR = np.repeat((step / group.microbatches)[:, None], group.pp, axis=1)
+    for _ in range(ROUNDS):
+        limit_NR = _rank_limits(group, seconds_NRB, step - tail, work, longest_NR) * (1 + TOLERANCE)
         count_NR = (seconds_NRB <= limit_NR[..., None]).sum(axis=2)
         most_NR = np.where(count_NR > 0, low + count_NR - 1, 0)
+        longest_NR = np.minimum(limit_NR, _longest_seconds(group, seconds_NRB, np.maximum(count_NR - 1, 0)))
         spare_N = most_NR.sum(axis=1) - group.num_layers
         least_NR = np.clip(most_NR - spare_N[:, None], low, high)
         needed_NR = np.take_along_axis(seconds_NRB, (least_NR - low)[..., None], axis=2)[..., 0]
@@ -187,10 +191,19 @@ def _rank_sizes(group: Group, seconds_NRB: Floats, step: Floats, work: Floats) -
     return least_NR, most_NR
 
 
-def _rank_limits(group: Group, seconds_NRB: Floats, pipeline: Floats, work: Floats) -> Floats:
+def _longest_seconds(group: Group, seconds_NRB: Floats, fullest_NR: Ints) -> Floats:
+    """(N, R): what a rank takes with its most blocks where all of them may have the fastest policy; else infinite."""
+    full_NR = np.take_along_axis(seconds_NRB, fullest_NR[..., None], axis=2)[..., 0]
+    least_NR = group.fixed_seconds + group.sizes[fullest_NR] * group.least_block_seconds[:, None]
+    return np.where(full_NR <= least_NR * (1 + TOLERANCE), full_NR, np.inf)
+
+
+def _rank_limits(
+    group: Group, seconds_NRB: Floats, pipeline: Floats, work: Floats, longest_NR: Floats
+) -> Floats:
     """(N, R): the most seconds per microbatch of each rank if the pipeline ends in time; the paths above, turned round.
 
-    Sums over other ranks are what all work leaves, with at most M / m on every rank that does not matter.
+    Sums over other ranks are what all work leaves, with at most `longest` (N, R) on every rank that does not matter.
     """
     pp, rank_R, c = group.pp, np.arange(group.pp), group.costs.p2p[:, None]
     M, m, W = pipeline[:, None], group.microbatches[:, None], work[:, None]
@@ -198,15 +211,18 @@ def _rank_limits(group: Group, seconds_NRB: Floats, pipeline: Floats, work: Floa
     least_NR = np.where(np.isfinite(least_NR), least_NR, 0.0)  # where a rank holds nothing, its count says so
     before_NR = np.cumsum(least_NR, axis=1) - least_NR
     limits = [(M - before_NR - 2 * rank_R * c) / m]
+    upto_NR = np.cumsum(longest_NR, axis=1) - longest_NR
+    after_NR = longest_NR.sum(axis=1, keepdims=True) - longest_NR - upto_NR
     cycle = W + group.cycle_delay[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
-        limits.append((M - 2 * rank_R * c - W + (pp - 1 - rank_R) * M / m) / (m - 1))
+        limits.append((M - 2 * rank_R * c - W + after_NR) / (m - 1))
         if group.schedule == "gpipe":
             limits.append((M - cycle) / (m - 1))
         elif pp > 1:
             window_R = pp - rank_R
             limits.append(2 * (M - cycle) / (2 * m - window_R - 1))
-            again = W - rank_R * M / m + 2 * (window_R - 1) * c
+            least_from_NR = np.cumsum(least_NR[:, ::-1], axis=1)[:, ::-1]
+            again = np.maximum(W - upto_NR, least_from_NR) + 2 * (window_R - 1) * c
             limits.append(np.where(m > window_R + 1, (M - cycle - again) / (m - window_R - 1), np.inf))
             loops, rest = np.divmod(m - 1, pp)
             left = M - (loops + 1) * cycle

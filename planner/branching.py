@@ -21,7 +21,6 @@ from planner.candidates import Candidates
 from planner.chunks import best_pattern
 from planner.heuristics import THOROUGH, good_placement
 from planner.ilp.record import settle
-from planner.ilp.solution import Solution
 from planner.ilp.solvers import SolverName
 from planner.ilp.stages import solve_stages
 from planner.placement import TOLERANCE, Leaf, Placement
@@ -54,9 +53,8 @@ class BranchAndBound:
         """Row → the best placement known and its step time."""
         self._paths: dict[tuple[Schedule, int, int], list[CriticalPath]] = {}
         """(schedule, pp, microbatches) → critical paths met so far: they hold for any costs of the same pipeline."""
-        self._twins: dict[bytes, tuple[Placement, float]] = {}
-        """Placements by what decides them: layouts that differ in name alone have the same."""
-        self._solved: dict[bytes, Solution] = {}
+        self._twins: dict[bytes, int] = {}
+        """The row that stands for all layouts that cost the same in every coefficient."""
         self._bound: Floats = np.empty(0)
         """Proven lower bound of each row; infinite where it fits nowhere; the best time where it is decided."""
         self._first_bound: Floats = np.empty(0)
@@ -165,11 +163,11 @@ class BranchAndBound:
     def _place(self, row: int) -> None:
         """Give a row a good placement; where patterns are few it gets its best one, if that can matter: decided."""
         leaf, cut_off = self._candidates.leaf(row), self.kth_seconds
-        found = self._twins.get(leaf.key)
-        if found is None:
-            found = good_placement(leaf) if leaf.is_plain else best_pattern(leaf, cut_off)
+        if (twin := self._twins.setdefault(leaf.key, row)) != row:
+            self._join(twin, row, leaf.key)
+            return
+        found = good_placement(leaf) if leaf.is_plain else best_pattern(leaf, cut_off)
         if found:
-            self._twins[leaf.key] = found
             self.best[row] = found
         seconds = found[1] if found else cut_off
         if not leaf.is_plain or seconds <= self._bound[row] * (1 + TOLERANCE):
@@ -178,9 +176,6 @@ class BranchAndBound:
     def _solve(self, row: int) -> None:
         """Place one layout exactly, as far as it can still be among the k best."""
         leaf, left = self._candidates.leaf(row), self._seconds_left()
-        if (twin := self._solved.get(leaf.key)) is not None:
-            self._learn(row, twin)
-            return
         known = [found for found in (self.best.get(row), good_placement(leaf, THOROUGH)) if found]
         met = self._paths.setdefault((leaf.schedule, leaf.pp, leaf.microbatches), [])
         solution = solve_stages(
@@ -191,12 +186,6 @@ class BranchAndBound:
             time_limit=None if math.isinf(left) else left,
         )
         met += solution.paths
-        if solution.status != "stopped":
-            self._solved[leaf.key] = solution
-        self._learn(row, solution)
-
-    def _learn(self, row: int, solution: Solution) -> None:
-        """What an exact solve says of a row."""
         if solution.placement is not None:
             self.best[row] = (solution.placement, solution.objective)
         if solution.status == "stopped":
@@ -205,6 +194,17 @@ class BranchAndBound:
             self._decide(row, math.inf)
         else:
             self._decide(row, solution.bound)
+
+    def _join(self, row: int, twin: int, key: bytes) -> None:
+        """A row that costs the same as a placed one is done with; the one with the shorter name stands for both."""
+        lengths = [len(str(self._candidates.layout(one))) for one in (row, twin)]
+        if lengths[1] < lengths[0]:
+            for column in (self._bound, self._decided):
+                column[[row, twin]] = column[[twin, row]]
+            if (known := self.best.pop(row, None)) is not None:
+                self.best[twin] = known
+            self._twins[key], row, twin = twin, twin, row
+        self._decide(twin, self._bound[twin])
 
     def _decide(self, row: int, seconds: float) -> None:
         self._bound[row], self._decided[row] = max(self._bound[row], seconds), True

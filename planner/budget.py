@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from cost_models.errors import RunError
 from cost_models.question import Question
 from planner.branching import Progress
+from planner.ilp.solvers import SolverName
 from planner.restrictions import Restrictions
 from planner.search import SearchResult, search
 
@@ -26,6 +27,8 @@ class Budget:
     on_progress: Progress | None = None
     say: Say | None = None
     keep_on_interrupt: bool = False
+    solver: SolverName | None = None
+    """Which solver settles the answers; None: the usual one."""
     start: float = field(default_factory=time.monotonic)
     ended: bool = False
     """Time ran out, or the user interrupted."""
@@ -72,6 +75,7 @@ class Budget:
                 time_limit=None if math.isinf(limit) else limit,
                 on_progress=self.on_progress,
                 keep_on_interrupt=self.keep_on_interrupt,
+                solver=self.solver,
             )
         except RunError:
             pass

@@ -26,7 +26,7 @@ from planner.explain import within
 from planner.objectives import Objective
 from planner.optimising import optimise
 from planner.optimum import PROVEN, Optimum, asked_question
-from planner.plan import Certificate, Plan, PlanObjective, Prediction, layout_problems
+from planner.plan import Certificate, Plan, PlanObjective, Prediction, Settled, layout_problems
 
 TOLERANCE = 1e-9
 """Relative difference of two prices that is rounding."""
@@ -65,7 +65,11 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
         return
     yield _arithmetic(plan, plan.certificate)
     yield _evenly_placed(plan, priced)
-    yield from _searched(plan, plan.certificate, priced, budget or Budget())
+    spending = budget or Budget()
+    settled = plan.certificate.settled
+    if settled is not None:
+        spending.solver = "cbc" if settled.solver == "highs" else "highs"
+    yield from _searched(plan, plan.certificate, priced, spending)
 
 
 def _priced(plan: Plan) -> Estimate:
@@ -231,6 +235,25 @@ def _searched(plan: Plan, certificate: Certificate, priced: Estimate, budget: Bu
         yield Check("proof", None, f"not proven again within {format_seconds(budget.spent)}; allow more time")
         return
     yield _proof(plan, certificate, optimum)
+    if certificate.settled is not None:
+        yield _settled(certificate.settled, optimum.result.certificate.settled)
+
+
+def _settled(claimed: Settled, found: Settled | None) -> Check:
+    """Another solver chooses among as many layouts and finds the same."""
+    if found is None:
+        return Check("program", None, "the integer program was not solved again in time")
+    wrong = [
+        f"`{name}` says {getattr(claimed, name)}, {getattr(found, name)} were met"
+        for name in ("layouts", "columns")
+        if getattr(claimed, name) != getattr(found, name)
+    ]
+    if not math.isclose(claimed.objective, found.objective, rel_tol=PROVEN):
+        wrong.append(f"its optimum says {claimed.objective:.8g}, {found.solver} finds {found.objective:.8g}")
+    if wrong:
+        return Check("program", False, "; ".join(wrong))
+    chosen = f"{found.solver} chooses among {found.layouts} layouts and {found.columns} columns"
+    return Check("program", True, f"{chosen}, and finds the same optimum")
 
 
 def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimum) -> Check:

@@ -114,6 +114,17 @@ def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:
     )
     seconds = format_seconds(certificate.seconds)
     if certificate.gap <= 0:
-        return wrapped(f"Proved optimal: {done}, gap 0 %, {seconds}")
+        return wrapped(f"Proved optimal: {done}, gap 0 %, {seconds}{_settled_words(certificate)}")
     best = f"best {format_seconds(best_seconds)}, proven within {percent(certificate.gap)} of optimal"
     return wrapped(f"Stopped after {seconds}: {best} ({done})")
+
+
+def _settled_words(certificate: Certificate) -> str:
+    """What the integer program has to say."""
+    settled = certificate.settled
+    if settled is None:
+        return ""
+    chose = f"chose among the {count(settled.layouts, 'layout')} that bounds could not discard"
+    if settled.layouts == 1:
+        chose = "placed the one layout that bounds could not discard"
+    return f"; the integer program {chose}, and agrees"
