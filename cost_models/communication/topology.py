@@ -173,16 +173,19 @@ def _groups(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
         inter = intra  # never met
     _, leaves = packing(runs, cluster.gpus_per_node * _nodes_per_leaf(cluster), world)
     fraction: Array = np.where(leaves > 1, 1.0 / cluster.oversubscription, 1.0)
-    everywhere = np.ones(len(world))
+
+    def everywhere(value: float) -> Array:
+        return np.broadcast_to(np.float64(value), world.shape)
+
     return Groups(
         size=runs.size,
         ranks_per_node=ranks_per_node,
         nodes=nodes,
         meets_inside=(nodes == 1) | (runs.stride < cluster.gpus_per_node),
-        intra_bandwidth=intra.bandwidth * everywhere,
+        intra_bandwidth=everywhere(intra.bandwidth),
         inter_bandwidth=inter.bandwidth * fraction * ranks_per_node,
-        intra_latency=intra.latency * everywhere,
-        inter_latency=inter.latency * everywhere,
+        intra_latency=everywhere(intra.latency),
+        inter_latency=everywhere(inter.latency),
     )
 
 

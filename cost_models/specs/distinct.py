@@ -81,7 +81,8 @@ def over_distinct(columns: LayoutColumns, names: Sequence[str], compute: Callabl
 def _taken(value: Any, index: Ints) -> Any:
     """The same record with some rows of its arrays."""
     if isinstance(value, np.ndarray):
-        return value[index]
+        alike = value.strides == (0,)  # one number for all rows
+        return np.broadcast_to(value[:1], index.shape) if alike else value[index]
     if isinstance(value, tuple):
         return tuple(_taken(one, index) for one in value)
     if is_dataclass(value) and not isinstance(value, type):
