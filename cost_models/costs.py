@@ -49,9 +49,7 @@ def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
 
 def _priced_as() -> Ints:
     """The first schedule whose stages are priced by the same rules, for each schedule."""
-    traits = [
-        (name in ALWAYS_SPLIT, name in V_SHAPED, name in memory.KEEPS_ALL_LOGITS) for name in SCHEDULES
-    ]
+    traits = [(name in ALWAYS_SPLIT, name in V_SHAPED, name in memory.KEEPS_ALL_LOGITS) for name in SCHEDULES]
     return np.array([traits.index(own) for own in traits])
 
 

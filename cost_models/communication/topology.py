@@ -81,18 +81,24 @@ class ReplicaGroups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AxisGroups:
-    """Groups of the mesh axes; consecutive members of a `pp` group exchange stage boundaries."""
+class MeshGroups:
+    """Ranks that work on one microbatch; consecutive members of a `pp` group exchange stage boundaries."""
 
     tp: Groups
     cp: Groups
     pp: Groups
-    data: ReplicaGroups
-    """Over data and context parallelism together."""
     ep: Groups
     """Ranks that hold different experts of one block and trade tokens for them."""
     etp: Groups
     """Ranks that hold parts of the same experts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisGroups(MeshGroups):
+    """Groups of all axes, with the ranks that hold the same parameters."""
+
+    data: ReplicaGroups
+    """Over data and context parallelism together."""
     experts: ReplicaGroups
     """Ranks that hold the same experts."""
 
