@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,10 @@ from cost_models import time_terms as time
 from cost_models.memory.device import memory_limit
 from cost_models.memory_terms import MemoryTerms, memory_terms
 from cost_models.question import MixedQuestion, Question
-from cost_models.specs.columns import LayoutColumns
+from cost_models.schedules.traits import ALWAYS_SPLIT
+from cost_models.specs.columns import Ints, LayoutColumns
+from cost_models.specs.distinct import over_distinct
+from cost_models.specs.layout import SCHEDULES, V_SHAPED
 from cost_models.stage_costs import StageCosts
 from cost_models.time_terms import TimeTerms, time_terms
 
@@ -26,8 +29,31 @@ def stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     assert not isinstance(question, MixedQuestion), (
         "ranks in several pools have no one price: see `pools.terms`"
     )
+    names = [field.name for field in fields(LayoutColumns)]
+    return over_distinct(as_priced(question, columns), names, lambda rows: _stage_costs(question, rows))
+
+
+def _stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     limit = memory_limit(question, columns)
     return add_up(time_terms(question, columns), memory_terms(question, columns), limit)
+
+
+def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
+    """The same with as few different rows as there are different prices of their stages.
+
+    Chunks and schedules make the pipeline; of the coefficients of one stage few know of them.
+    """
+    vpp = columns.vpp if question.stack.retains_boundary_tensors else np.ones_like(columns.vpp)
+    return replace(columns, vpp=vpp, schedule=_PRICED_AS[columns.schedule])
+
+
+def _priced_as() -> Ints:
+    """The first schedule whose stages are priced by the same rules, for each schedule."""
+    traits = [(name in ALWAYS_SPLIT, name in V_SHAPED, name in memory.KEEPS_ALL_LOGITS) for name in SCHEDULES]
+    return np.array([traits.index(own) for own in traits])
+
+
+_PRICED_AS = _priced_as()
 
 
 def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:

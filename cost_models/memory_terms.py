@@ -25,6 +25,8 @@ Array = npt.NDArray[np.float64]
 Term = dict[str, Array]
 
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "working", "buffers")
+KEEPS_ALL_LOGITS = ("gpipe", "dualpipev")
+"""Schedules that run something else between the forward and the backward pass of the head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +169,7 @@ def _head(columns: LayoutColumns, kept: ActivationBytes) -> tuple[Array, Array]:
     all, and DualPipeV runs another microbatch between; where backward is always split, what the output product kept
     waits for its weight half.
     """
-    collects = np.isin(columns.schedule, [SCHEDULES.index(name) for name in ("gpipe", "dualpipev")])
+    collects = np.isin(columns.schedule, [SCHEDULES.index(name) for name in KEEPS_ALL_LOGITS])
     waits = always_split(columns)
     live = kept.head + kept.log_probabilities
     moment = kept.loss_gradients + np.where(collects, 0.0, np.where(waits, kept.log_probabilities, live))

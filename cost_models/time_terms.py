@@ -16,7 +16,7 @@ from cost_models.communication.data import DataSeconds, data_seconds, exposed
 from cost_models.communication.expert import expert_seconds
 from cost_models.communication.pipeline import boundary_seconds
 from cost_models.communication.tensor import TensorSeconds, tensor_seconds
-from cost_models.communication.topology import AxisGroups, Groups, axis_groups
+from cost_models.communication.topology import Groups, MeshGroups, axis_groups
 from cost_models.compute.block import BlockSeconds, block_seconds
 from cost_models.compute.device import Device, device_of
 from cost_models.compute.ends import EndSeconds, end_seconds
@@ -25,6 +25,7 @@ from cost_models.memory.states import state_bytes
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split, v_shaped
 from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.distinct import over_distinct
 from cost_models.specs.training import STATE_BYTES
 from cost_models.workload.parameters import Parameters, parameters
 from cost_models.workload.traffic import gradient_dtype
@@ -75,13 +76,24 @@ class TimeTerms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Links:
+    """Where the ranks sit, and data-parallel seconds of each module."""
+
+    groups: MeshGroups
+    block: DataSeconds
+    """Its experts over the ranks that hold the same."""
+    embedding: DataSeconds
+    head: DataSeconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Pieces:
     """What the coefficients are put together from."""
 
     question: Question
     columns: LayoutColumns
     device: Device
-    groups: AxisGroups
+    links: _Links
     block: BlockSeconds
     ends: EndSeconds
     tensor: TensorSeconds
@@ -89,12 +101,6 @@ class _Pieces:
     experts: Array
     """Exchange of tokens between experts, one pass of one block."""
     counts: Parameters
-    block_data: DataSeconds
-    """Data-parallel seconds of one block, its experts over the ranks that hold the same."""
-
-    def data(self, module_parameters: Array) -> DataSeconds:
-        """Data-parallel seconds of one module."""
-        return data_seconds(self.question, self.columns, self.groups.data, module_parameters)
 
     @property
     def none(self) -> Array:
@@ -105,21 +111,21 @@ class _Pieces:
 def time_terms(question: Question, columns: LayoutColumns) -> TimeTerms:
     """All time coefficients for N layouts at once."""
     device = device_of(question)
-    groups = axis_groups(question.cluster, columns)
+    links = _links(question, columns)
+    groups = links.groups
     block = block_seconds(question, columns, device)
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     pieces = _Pieces(
         question=question,
         columns=columns,
         device=device,
-        groups=groups,
+        links=links,
         block=block,
         ends=end_seconds(question, columns, device_of(question, wide=True)),
         tensor=tensor_seconds(question, columns, groups.tp),
         context=context_seconds(question, columns, groups.cp, block.core_forward, block.core_backward),
         experts=expert_seconds(question, columns, groups),
         counts=counts,
-        block_data=_block_data(question, columns, groups, counts),
     )
     ends, tensor = pieces.ends, pieces.tensor
     layer_backward, layer_weight = _halves(pieces, _layer_backward(pieces))
@@ -148,14 +154,24 @@ def time_terms(question: Question, columns: LayoutColumns) -> TimeTerms:
     return TimeTerms(**{name: with_jitter(term, slowdown) for name, term in terms.items()})
 
 
-def _block_data(
-    question: Question, columns: LayoutColumns, groups: AxisGroups, counts: Parameters
-) -> DataSeconds:
-    """Gradients and weights of one block: experts have fewer replicas than the rest."""
-    shared = data_seconds(question, columns, groups.data, counts.block)
-    if not question.model.has_experts:
-        return shared
-    return shared + data_seconds(question, columns, groups.experts, counts.experts)
+def _links(question: Question, columns: LayoutColumns) -> _Links:
+    """Everything that does not depend on the size of a microbatch and on what is done with it."""
+    names = ("tp", "cp", "pp", "dp", "ep", "etp", "shard", "zero", "order")
+    return over_distinct(columns, names, lambda rows: _links_of_each(question, rows))
+
+
+def _links_of_each(question: Question, columns: LayoutColumns) -> _Links:
+    groups = axis_groups(question.cluster, columns)
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    block = data_seconds(question, columns, groups.data, counts.block)
+    if question.model.has_experts:  # experts have fewer replicas than the rest
+        block = block + data_seconds(question, columns, groups.experts, counts.experts)
+    return _Links(
+        groups=MeshGroups(tp=groups.tp, cp=groups.cp, pp=groups.pp, ep=groups.ep, etp=groups.etp),
+        block=block,
+        embedding=data_seconds(question, columns, groups.data, counts.embedding),
+        head=data_seconds(question, columns, groups.data, _head_parameters(question, columns, counts)),
+    )
 
 
 def total(term: Term) -> Array:
@@ -166,7 +182,7 @@ def total(term: Term) -> Array:
 def _layer_forward(pieces: _Pieces) -> Term:
     """One block forward: compute, exposed tensor-parallel and gather time, and launches that outlast the device."""
     block, tensor, context = pieces.block, pieces.tensor, pieces.context
-    data, experts = pieces.block_data, pieces.experts
+    data, experts = pieces.links.block, pieces.experts
     gather = exposed(data.forward_gather, block.forward, overlapped=True)
     shown = 1.0 - pieces.question.stack.overlap_tensor_parallel
     apart = 1.0 - pieces.question.stack.overlap_expert_exchange
@@ -190,7 +206,7 @@ def _layer_backward(pieces: _Pieces) -> Term:
     """One block backward under each policy; what is recomputed repeats its communication too."""
     question, block, tensor, context = pieces.question, pieces.block, pieces.tensor, pieces.context
     none, n = pieces.none, len(pieces.columns)
-    data = pieces.block_data
+    data = pieces.links.block
     recompute = block.recomputed
     repeated = np.stack([none, none, tensor.block_forward], axis=-1)
     shown = 1.0 - question.stack.overlap_tensor_parallel
@@ -264,13 +280,12 @@ def _outlasting(pieces: _Pieces, launches: Array, device_seconds: Array) -> Arra
 def _sync(pieces: _Pieces) -> dict[str, Term]:
     """Gradients still to be reduced after the last backward of a rank."""
     overlapped = pieces.question.stack.overlap_gradient_reduce
-    counts, columns = pieces.counts, pieces.columns
-    layer = pieces.block_data.step_reduce
+    columns, links = pieces.columns, pieces.links
+    layer = links.block.step_reduce
     layer_shown = exposed(layer, pieces.block.backward, overlapped=overlapped)
-    embedding = pieces.data(counts.embedding).step_reduce
-    head = pieces.data(_head_parameters(pieces)).step_reduce
+    embedding, head = links.embedding.step_reduce, links.head.step_reduce
     head_shown = exposed(head, pieces.ends.head_backward + pieces.block.backward, overlapped=overlapped)
-    tied = tied_reduce_seconds(pieces.question, pieces.columns, pieces.groups.pp)
+    tied = tied_reduce_seconds(pieces.question, pieces.columns, links.groups.pp)
     return {
         "layer_sync": {"dp_comm": layer_shown, "dp_hidden": layer - layer_shown},
         "embedding_sync": {"dp_comm": embedding, "pp_comm": tied},
@@ -288,9 +303,9 @@ def _optimizer(pieces: _Pieces) -> dict[str, Term]:
     the gradient. The gradient norm reads the gradients once more, averaging over replicas reads and writes them, a
     buffer that stays is zeroed. Offloaded states are the CPU's to update.
     """
-    columns, counts = pieces.columns, pieces.counts
+    columns, counts, links = pieces.columns, pieces.counts, pieces.links
     each = _update_seconds(pieces, experts=False)
-    head = _head_parameters(pieces)
+    head = _head_parameters(pieces.question, columns, counts)
     block = counts.block * each
     if pieces.question.model.has_experts:
         block = block + counts.experts * _update_seconds(pieces, experts=True)
@@ -304,11 +319,9 @@ def _optimizer(pieces: _Pieces) -> dict[str, Term]:
         }
 
     return {
-        "layer_optimizer": term(block, pieces.block_data.step_gather, pieces.block.forward),
-        "embedding_optimizer": term(
-            counts.embedding * each, pieces.data(counts.embedding).step_gather, pieces.none
-        ),
-        "head_optimizer": term(head * each, pieces.data(head).step_gather, pieces.block.forward),
+        "layer_optimizer": term(block, links.block.step_gather, pieces.block.forward),
+        "embedding_optimizer": term(counts.embedding * each, links.embedding.step_gather, pieces.none),
+        "head_optimizer": term(head * each, links.head.step_gather, pieces.block.forward),
         "rank_optimizer": {"optimizer": np.full(len(columns), pieces.device.profile.kernel_seconds)},
     }
 
@@ -335,10 +348,10 @@ def _touched_bytes(pieces: _Pieces, *, experts: bool) -> Array:
     return touched + 2 * question.training.element_bytes / sharded
 
 
-def _head_parameters(pieces: _Pieces) -> Array:
+def _head_parameters(question: Question, columns: LayoutColumns, counts: Parameters) -> Array:
     """Final norm and output matrix of the last stage; a tied matrix on the embedding's own rank is not held twice."""
-    shared = pieces.question.model.tied_embeddings & (pieces.columns.pp == 1)
-    return pieces.counts.final_norm + np.where(shared, 0.0, pieces.counts.head_matrix)
+    shared = question.model.tied_embeddings & (columns.pp == 1)
+    return counts.final_norm + np.where(shared, 0.0, counts.head_matrix)
 
 
 def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Groups) -> Array:

@@ -1,113 +1,133 @@
-"""How fast a proven answer comes: GPT-3 175B on 512 to 4096 A100, one core, median of five.
+"""How fast a proven answer comes, over how many layouts, in how much memory; one core, a process for each case.
 
-    python benchmarks/search_speed/run.py            prints a table and writes results.csv beside this file
+    python benchmarks/search_speed/run.py                       everything: table, results.csv, growth.png
+    python benchmarks/search_speed/run.py gpt3-1024 two-pools   these cases; the rows of others stay in results.csv
+    python benchmarks/search_speed/run.py --list
+    python benchmarks/search_speed/run.py --quick               each search once, to see that all of it runs
+    python benchmarks/search_speed/run.py --table               results.csv as the table of the report, and the figure
 
-"Priced" is enumerating all legal layouts and computing the time and memory coefficients of each; "proven" is all from
-the question to the best layouts with their proof, solver included. `plain` fixes vpp to 1: there every number of blocks
-on every stage is covered, and the ILP decides; over `all` layouts the winners are interleaved, and bounds close the
-proof. The first of the five runs of a size has to build its schedules; the others find them in memory, so the first is
-in the table too.
+"Proven" is all from the question to the best layouts with their proof, solver included: the median of five in one
+process. The first search of that process comes before them and has to build its schedules; it is in the table too.
+"Decided" are the layouts of the certificate over the proven seconds: most are decided with many others at once, by one
+bound. "Priced" are layouts written out and priced one by one (all coefficients of time and memory), nothing else.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
+import json
 import os
-import statistics
-import time
-from itertools import product
+import subprocess
+import sys
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-from cost_models.asking import ask
-from cost_models.costs import stage_costs
-from cost_models.question import Question
-from cost_models.specs import catalog
-from cost_models.specs.loading import resolve_cluster
-from cost_models.specs.training import TrainingSpec
-from planner.search import search
-from planner.search_space import Restrictions, enumerate_layouts, parse_restrictions
-
-SIZES = (512, 1024, 3072, 4096)
-REPEATS = 5
-SPACES = {"all": Restrictions(), "plain": parse_restrictions(["vpp=1"], [])}
-COLUMNS = (
-    "space",
-    "gpus",
-    "top",
-    "layouts",
-    "infeasible",
-    "pruned",
-    "solved",
-    "undecided",
-    "priced_per_second",
-    "first_seconds",
-    "proven_seconds",
-    "cpu_seconds",
-    "step_seconds",
-    "layout",
-)
-
-
-def gpt3_on(gpus: int) -> Question:
-    """Global batch 1536, sequence 2048."""
-    training = TrainingSpec(global_batch=1536, sequence_length=2048)
-    return ask(catalog.load_model("gpt3-175b"), resolve_cluster("dgx-a100-80gb", gpus), training)
-
-
-def priced_per_second(question: Question) -> float:
-    """Layouts enumerated and priced, a second."""
-    start = time.perf_counter()
-    columns = enumerate_layouts(question, Restrictions())
-    stage_costs(question, columns)
-    return len(columns) / (time.perf_counter() - start)
-
-
-def measure(space: str, gpus: int, top: int) -> dict[str, object]:
-    """One row of the table."""
-    question = gpt3_on(gpus)
-    rates, walls, cpus = [], [], []
-    for _ in range(REPEATS):
-        rates.append(priced_per_second(question))
-        wall, cpu = time.perf_counter(), time.process_time()
-        result = search(question, top=top, restrictions=SPACES[space])
-        walls.append(time.perf_counter() - wall)
-        cpus.append(time.process_time() - cpu)
-    proof = result.certificate
-    return {
-        "space": space,
-        "gpus": gpus,
-        "top": top,
-        "layouts": proof.layouts,
-        "infeasible": proof.infeasible,
-        "pruned": proof.pruned,
-        "solved": proof.solved,
-        "undecided": proof.undecided,
-        "priced_per_second": round(statistics.median(rates)),
-        "first_seconds": round(walls[0], 3),
-        "proven_seconds": round(statistics.median(walls), 3),
-        "cpu_seconds": round(statistics.median(cpus), 3),
-        "step_seconds": round(result.best.step_seconds, 4),
-        "layout": str(result.best.layout),
-    }
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+HERE = Path(__file__).parent
+RESULTS, FIGURE = HERE / "results.csv", HERE / "growth.png"
+TIME_LIMIT = 60.0
+PEERS_PER_SECOND = 1000.0
+"""Configurations that a planner which enumerates prices a second and core, with its logging off."""
 
 
 def main() -> None:
-    """Measure, print, save."""
-    rows = []
-    for space, gpus, top in product(SPACES, SIZES, (1, 5)):
-        rows.append(measure(space, gpus, top))
-        shown = rows[-1]
-        print(
-            f"{space:>5} {shown['gpus']:>5} GPUs  top {top}  {shown['layouts']:>6} layouts  "
-            f"{shown['priced_per_second']:>8,} priced/s  proven in {shown['proven_seconds']:.2f} s "
-            f"(first {shown['first_seconds']:.2f} s)  {shown['layout']}"
-        )
-    with (Path(__file__).parent / "results.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
+    """Measure, print, save, draw."""
+    asked = _arguments()
+    if asked.child:
+        _child(asked)
+        return
+    from cases import cases
+
+    known = {case.name: case for case in cases()}
+    if asked.list:
+        for case in known.values():
+            print(f"{case.name:24} {case.subject}")
+        return
+    if unknown := [name for name in asked.cases if name not in known]:
+        raise SystemExit(f"no case is called {', '.join(unknown)}; --list names them")
+    rows = _saved()
+    if asked.table:
+        from drawing import draw, markdown
+
+        print(markdown(rows.values()))
+        draw(rows.values(), FIGURE)
+        return
+    for name in asked.cases or known:
+        row = _measured(name, asked)
+        if row is None:
+            continue
+        print(_line(row), flush=True)
+        rows[name] = row
+        if not asked.quick:
+            _save({name: rows[name] for name in known if name in rows})
+    if not asked.quick:
+        from drawing import draw
+
+        draw(rows.values(), FIGURE)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("cases", nargs="*", help="names of cases; default: all")
+    parser.add_argument("--list", action="store_true", help="name the cases")
+    parser.add_argument("--quick", action="store_true", help="each search once; writes nothing")
+    parser.add_argument("--table", action="store_true", help="show what was measured; measures nothing")
+    parser.add_argument("--time-limit", type=float, default=TIME_LIMIT, help="seconds of one search")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _child(asked: argparse.Namespace) -> None:
+    """Measure one case here and print its row."""
+    from cases import cases
+    from measuring import measure
+
+    case = next(case for case in cases() if case.name == asked.cases[0])
+    print(json.dumps(measure(case, asked.time_limit, quick=asked.quick)))
+
+
+def _measured(name: str, asked: argparse.Namespace) -> dict[str, object] | None:
+    """The row of a case, from a fresh process with one thread; nothing, and a word, where that fails."""
+    flags = ["--child", name, "--time-limit", str(asked.time_limit), *(["--quick"] if asked.quick else [])]
+    one_thread = os.environ | dict.fromkeys(THREADS, "1")
+    done = subprocess.run(
+        [sys.executable, __file__, *flags], env=one_thread, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        print(f"{name}: failed\n{done.stderr}", file=sys.stderr)
+        return None
+    row: dict[str, object] = json.loads(done.stdout)
+    return row
+
+
+def _line(row: dict[str, object]) -> str:
+    """A row of the printed table."""
+    aim = f"aim {float(str(row['aim_seconds'])):g} s" if row["aim_seconds"] else ""
+    decided = float(str(row["decided_per_second"]))
+    priced = f"{int(str(row['priced_per_second'])):>9,}" if row["priced_per_second"] else " " * 9
+    return (
+        f"{row['case']:22} {int(str(row['layouts'])):>11,} layouts  solved {row['solved']:>4}"
+        f"  undecided {int(str(row['undecided'])):>10,}  gap {100 * float(str(row['gap'])):5.2f} %"
+        f"  proven {float(str(row['proven_seconds'])):7.2f} s (first {float(str(row['first_seconds'])):6.2f} s,"
+        f" cpu {float(str(row['cpu_seconds'])):6.2f} s) {aim:10} {int(str(row['peak_rss_mib'])):>5} MiB"
+        f"  decided/s {decided:>11,.0f} ({decided / PEERS_PER_SECOND:,.0f} x)  priced/s {priced}  {row['layout']}"
+    )
+
+
+def _saved() -> dict[str, dict[str, object]]:
+    """The rows of earlier runs, by case."""
+    if not RESULTS.is_file():
+        return {}
+    with RESULTS.open(newline="", encoding="utf-8") as file:
+        return {row["case"]: dict(row) for row in csv.DictReader(file)}
+
+
+def _save(rows: dict[str, dict[str, object]]) -> None:
+    columns = list(max(rows.values(), key=len))
+    with RESULTS.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(rows.values())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from cost_models.communication.collectives import (
     all_to_all_seconds,
     reduce_scatter_seconds,
 )
-from cost_models.communication.topology import AxisGroups
+from cost_models.communication.topology import MeshGroups
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.workload.mixture import mixture
@@ -24,7 +24,7 @@ from cost_models.workload.mixture import mixture
 Array = npt.NDArray[np.float64]
 
 
-def expert_seconds(question: Question, columns: LayoutColumns, groups: AxisGroups) -> Array:
+def expert_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:
     """(N,) seconds of one pass, forward or backward, averaged over blocks with and without experts."""
     model, profile, routed = question.model, question.hardware, mixture(question, columns)
     if routed is None:

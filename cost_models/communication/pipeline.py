@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.communication.collectives import all_gather_seconds, point_to_point_seconds
-from cost_models.communication.topology import AxisGroups
+from cost_models.communication.topology import MeshGroups
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 
 Array = npt.NDArray[np.float64]
 
 
-def boundary_seconds(question: Question, columns: LayoutColumns, groups: AxisGroups) -> Array:
+def boundary_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:
     """(N,) seconds; zero where pp is 1."""
     tokens = columns.tokens(question.training.sequence_length)
     message = tokens * question.model.hidden_size * question.training.element_bytes

@@ -81,18 +81,24 @@ class ReplicaGroups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AxisGroups:
-    """Groups of the mesh axes; consecutive members of a `pp` group exchange stage boundaries."""
+class MeshGroups:
+    """Ranks that work on one microbatch; consecutive members of a `pp` group exchange stage boundaries."""
 
     tp: Groups
     cp: Groups
     pp: Groups
-    data: ReplicaGroups
-    """Over data and context parallelism together."""
     ep: Groups
     """Ranks that hold different experts of one block and trade tokens for them."""
     etp: Groups
     """Ranks that hold parts of the same experts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisGroups(MeshGroups):
+    """Groups of all axes, with the ranks that hold the same parameters."""
+
+    data: ReplicaGroups
+    """Over data and context parallelism together."""
     experts: ReplicaGroups
     """Ranks that hold the same experts."""
 
@@ -173,16 +179,19 @@ def _groups(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
         inter = intra  # never met
     _, leaves = packing(runs, cluster.gpus_per_node * _nodes_per_leaf(cluster), world)
     fraction: Array = np.where(leaves > 1, 1.0 / cluster.oversubscription, 1.0)
-    everywhere = np.ones(len(world))
+
+    def everywhere(value: float) -> Array:
+        return np.broadcast_to(np.float64(value), world.shape)
+
     return Groups(
         size=runs.size,
         ranks_per_node=ranks_per_node,
         nodes=nodes,
         meets_inside=(nodes == 1) | (runs.stride < cluster.gpus_per_node),
-        intra_bandwidth=intra.bandwidth * everywhere,
+        intra_bandwidth=everywhere(intra.bandwidth),
         inter_bandwidth=inter.bandwidth * fraction * ranks_per_node,
-        intra_latency=intra.latency * everywhere,
-        inter_latency=inter.latency * everywhere,
+        intra_latency=everywhere(intra.latency),
+        inter_latency=everywhere(inter.latency),
     )
 
 

@@ -19,6 +19,7 @@ from cost_models.compute.measured_operators import (
 from cost_models.compute.products import forward_seconds, matrix_seconds, projections
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.distinct import over_distinct
 from cost_models.specs.stack import STORES_SCORES
 from cost_models.workload.mixture import inner_elements, routing_traffic
 from cost_models.workload.parameters import parameters
@@ -58,6 +59,13 @@ class BlockSeconds:
 
 def block_seconds(question: Question, columns: LayoutColumns, device: Device) -> BlockSeconds:
     """Roofline of every operator of the block."""
+    names = ["tp", "cp", "mbs", "ep", "etp", "sp", "context"]
+    if has_measured_operators(question) or not question.stack.fused_gradient_accumulation:
+        names += ["dp", "zero"]  # gradients are added as often as there are microbatches
+    return over_distinct(columns, names, lambda rows: _block_seconds(question, rows, device))
+
+
+def _block_seconds(question: Question, columns: LayoutColumns, device: Device) -> BlockSeconds:
     tokens = columns.tokens(question.training.sequence_length)
     tp = columns.tp.astype(np.float64)
     matrix_forward, matrix_backward, matrix_weight = matrix_seconds(question, columns, device)

@@ -16,6 +16,7 @@ from cost_models.compute.measured_operators import (
 )
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.distinct import over_distinct
 from cost_models.workload.parameters import padded_vocabulary
 
 Array = npt.NDArray[np.float64]
@@ -35,6 +36,11 @@ class EndSeconds:
 
 def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
     """Embedding is a gather and a scatter; the head is a product with the vocabulary and a memory-bound loss."""
+    names = ("tp", "cp", "mbs", "sp")
+    return over_distinct(columns, names, lambda rows: _end_seconds(question, rows, device))
+
+
+def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
     tokens = columns.tokens(question.training.sequence_length)
     vocabulary = padded_vocabulary(question.model, columns.tp) / columns.tp
     width = np.asarray(float(question.model.hidden_size))

@@ -12,22 +12,35 @@ from cost_models.specs.columns import Ints, LayoutColumns
 
 T = TypeVar("T")
 
-_MOST = 1 << 62
 _WORTH_IT = 256
 """Rows below which looking for equal ones takes longer than computing them all."""
-_DENSE = 1 << 22
-"""Values up to here are numbered by a table, which is faster than by sorting."""
+_DENSE = 1 << 16
+"""Values up to here are numbered by a table, which is faster than by sorting, and beyond with many rows."""
 
 
 def codes_of(columns: Sequence[Ints]) -> Ints:
     """(N,): a number for each combination of values, rising with the first column."""
     code, size = np.zeros_like(columns[0]), 1
+    if not len(code):
+        return code
+    most = _dense(len(code))
     for column in columns:
-        numbered, count = _numbered(column)
-        if size * count > _MOST:
+        low = int(column.min())
+        own, span = column, int(column.max()) - low + 1
+        if span == 1:
+            continue
+        if size * span > most:
             code, size = _numbered(code)
-        code, size = code * count + numbered, size * count
+        if size * span > most:
+            own, span = _numbered(column)
+            low = 0
+        code, size = (code * span + (own - low) if size > 1 else own - low), size * span
     return code
+
+
+def _dense(rows: int) -> int:
+    """The widest span of values that a table numbers faster than sorting does."""
+    return max(_DENSE, 8 * rows)
 
 
 def _numbered(column: Ints) -> tuple[Ints, int]:
@@ -36,7 +49,7 @@ def _numbered(column: Ints) -> tuple[Ints, int]:
         return column, 1
     low = int(column.min())
     span = int(column.max()) - low + 1
-    if span <= _DENSE:
+    if span <= _dense(len(column)):
         met = np.zeros(span, dtype=np.int64)
         met[column - low] = 1
         rank = np.cumsum(met) - 1
@@ -68,7 +81,8 @@ def over_distinct(columns: LayoutColumns, names: Sequence[str], compute: Callabl
 def _taken(value: Any, index: Ints) -> Any:
     """The same record with some rows of its arrays."""
     if isinstance(value, np.ndarray):
-        return value[index]
+        alike = value.strides == (0,)  # one number for all rows
+        return np.broadcast_to(value[:1], index.shape) if alike else value[index]
     if isinstance(value, tuple):
         return tuple(_taken(one, index) for one in value)
     if is_dataclass(value) and not isinstance(value, type):
