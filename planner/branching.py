@@ -20,10 +20,10 @@ from cost_models.specs.layout import Schedule
 from planner.candidates import Candidates
 from planner.chunks import best_pattern
 from planner.heuristics import THOROUGH, good_placement
-from planner.ilp.record import settle
+from planner.ilp.record import Survivor, settle
 from planner.ilp.solvers import SolverName
 from planner.ilp.stages import solve_stages
-from planner.placement import TOLERANCE, Leaf, Placement
+from planner.placement import TOLERANCE, Placement
 from planner.plan import Certificate, Settled
 
 Floats = npt.NDArray[np.float64]
@@ -113,11 +113,12 @@ class BranchAndBound:
         best = self._best_seconds()
         if self.is_unfinished or not self.best:
             return
-        leaves: dict[bytes, tuple[Leaf, Placement | None]] = {}
+        leaves: dict[bytes, Survivor] = {}
         for row in np.flatnonzero(self._first_bound <= best * (1 + TOLERANCE)).tolist():
             leaf = self._candidates.leaf(row)
             known = self.best.get(row)
-            leaves.setdefault(leaf.key, (leaf, known[0] if known else None))
+            met = self._paths.get((leaf.schedule, leaf.pp, leaf.microbatches), [])
+            leaves.setdefault(leaf.key, Survivor(leaf, known[0] if known else None, met))
         left = self._seconds_left()
         found = settle(
             list(leaves.values()), best, time_limit=None if math.isinf(left) else left, solver=solver
@@ -127,7 +128,6 @@ class BranchAndBound:
                 solver=found.solver,
                 layouts=found.layouts,
                 columns=found.columns,
-                rounds=found.rounds,
                 objective=found.objective,
             )
 

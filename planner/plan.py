@@ -70,8 +70,6 @@ class Settled(Spec):
     """Layouts it chose among."""
     columns: int
     """Its binary variables besides."""
-    rounds: int
-    """Times the solver was called: paths were added between."""
     objective: float
     """Its optimum, seconds: the best step time."""
 

@@ -121,13 +121,13 @@ class Space:
                         own.tolist(), key=lambda shape: (shape[1] != ONE_CHUNK, shape)
                     )
         every = np.arange(len(self.cores))
-        found = [(zero, np.flatnonzero(has)) for zero, has in self.zero_stages_of(every)]
+        found = [(stage, np.flatnonzero(has)) for stage, has in self.zero_stages_of(every)]
         core = np.concatenate([own for _, own in found])
-        zero = np.repeat([zero for zero, _ in found], [len(own) for _, own in found])
-        shape = simplest[self.pipeline[core], zero]
-        core, zero, shape = (values[shape[:, 0] > 0] for values in (core, zero, shape))
-        variant = np.stack([zero, self.cores.replicas[core]], axis=1)
-        return self.rows(core, variant, shape)
+        zero_N = np.repeat([stage for stage, _ in found], [len(own) for _, own in found])
+        shape = simplest[self.pipeline[core], zero_N]
+        variant = np.stack([zero_N, self.cores.replicas[core]], axis=1)
+        possible = shape[:, 0] > 0
+        return self.rows(core[possible], variant[possible], shape[possible])
 
     def all_rows(self) -> LayoutColumns:
         """Every layout written out."""

@@ -21,7 +21,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pulp
@@ -30,8 +30,8 @@ from cost_models.schedules import CriticalPath
 from cost_models.specs.columns import Ints
 from planner.chunks import chunk_patterns
 from planner.ilp.solvers import SolverName, available_solver, is_infeasible, is_proven, make_solver
-from planner.ilp.stages import useful_columns
-from planner.paths import known_paths
+from planner.ilp.stages import CUTS_PER_ROUND, useful_columns
+from planner.paths import known_paths, window_paths
 from planner.placement import TOLERANCE, Floats, Leaf, Placement
 
 Verdict = Literal["equal", "stopped"]
@@ -63,12 +63,25 @@ class Choice:
     """(J,): the stage that a column speaks of; −1 where it speaks of all."""
     y: pulp.LpVariable
     x: list[pulp.LpVariable]
+    pool: list[CriticalPath]
+    """Paths that can be written down but are not rows yet."""
     paths: list[CriticalPath] = field(default_factory=list)
+    """Those that are rows."""
 
     def sum(self, coefficients: Floats) -> pulp.LpAffineExpression:
         """Σ coefficient · x over the columns."""
         terms = zip(self.x, coefficients.tolist(), strict=True)
         return pulp.LpAffineExpression({x: value for x, value in terms if value})
+
+    def violated_paths(self, placement: Placement) -> list[CriticalPath]:
+        """The longest paths of the pool that the program should have known; they leave the pool."""
+        known = max((float(_length(self.leaf, path, placement.table)) for path in self.paths), default=0.0)
+        length = [float(_length(self.leaf, path, placement.table)) for path in self.pool]
+        longest_first = sorted(range(len(length)), key=lambda index: -length[index])[:CUTS_PER_ROUND]
+        new = [index for index in longest_first if length[index] > known * (1 + TOLERANCE)]
+        found = [self.pool[index] for index in new]
+        self.pool = [path for index, path in enumerate(self.pool) if index not in new]
+        return found
 
     def chosen(self) -> Placement:
         """The placement the solver chose, if it chose this layout."""
@@ -89,7 +102,9 @@ class Program:
             if (columns := _columns(leaf, target)) is not None
         ]
         overheads = {one.y: one.leaf.overhead / self.scale for one in self.choices}
-        self.problem += self.M + self.O + pulp.LpAffineExpression(overheads), "step_seconds"
+        step = self.M + self.O + pulp.LpAffineExpression(overheads)
+        self.problem += step, "step_seconds"
+        self.problem += (step <= 1.0), "no_worse_than_known"
         self.one_layout()
         for choice in self.choices:
             self.one_size_a_stage_and_all_layers(choice)
@@ -99,7 +114,7 @@ class Program:
     def _choice(self, number: int, leaf: Leaf, blocks: Ints, stage: Ints) -> Choice:
         y = self.problem.add_variable(f"y_{number}", cat=pulp.LpBinary)
         x = [self.problem.add_variable(f"x_{number}_{j}", cat=pulp.LpBinary) for j in range(len(blocks))]
-        return Choice(leaf, blocks, stage, y, x)
+        return Choice(leaf, blocks, stage, y, x, window_paths(leaf) if leaf.is_plain else [])
 
     def one_layout(self) -> None:
         """Σ_l y[l] = 1."""
@@ -146,8 +161,18 @@ class Program:
         return longest + float(leaf.per_rank("optimizer", blocks).max()) + leaf.overhead
 
 
+class Survivor(NamedTuple):
+    """A layout that bounds could not discard."""
+
+    leaf: Leaf
+    placement: Placement | None
+    """The best one known."""
+    met_paths: Sequence[CriticalPath]
+    """Critical paths met in its pipeline."""
+
+
 def settle(
-    leaves: Sequence[tuple[Leaf, Placement | None]],
+    leaves: Sequence[Survivor],
     best_seconds: float,
     *,
     time_limit: float | None = None,
@@ -159,14 +184,15 @@ def settle(
         AssertionError: it is another one, so that search and program cannot both be right.
     """
     start, name = time.monotonic(), solver or available_solver()
-    program = Program([leaf for leaf, _ in leaves], best_seconds * (1 + TOLERANCE))
-    known = {id(leaf): placement for leaf, placement in leaves}
+    program = Program([one.leaf for one in leaves], best_seconds * (1 + TOLERANCE))
+    known = {id(one.leaf): one for one in leaves}
     for choice in program.choices:
-        if choice.leaf.is_plain:
-            for path in known_paths(choice.leaf):
-                program.step_is_no_shorter_than_path(choice, path)
-        if (placement := known[id(choice.leaf)]) is not None:
-            program.step_is_no_shorter_than_path(choice, choice.leaf.critical_path(placement.table))
+        own = known[id(choice.leaf)]
+        paths = [*(known_paths(choice.leaf) if choice.leaf.is_plain else ()), *own.met_paths]
+        if own.placement is not None:
+            paths.append(choice.leaf.critical_path(own.placement.table))
+        for path in paths:
+            program.step_is_no_shorter_than_path(choice, path)
     bound, rounds = 0.0, 0
     verdict: Verdict | None = None
     while verdict is None:
@@ -187,7 +213,9 @@ def settle(
         if seconds <= bound * (1 + TOLERANCE):
             verdict = "equal"
         else:
-            program.step_is_no_shorter_than_path(choice, choice.leaf.critical_path(placement.table))
+            critical = choice.leaf.critical_path(placement.table)
+            for path in [critical, *choice.violated_paths(placement)]:
+                program.step_is_no_shorter_than_path(choice, path)
     agrees = math.isclose(bound, best_seconds, rel_tol=10 * TOLERANCE)
     assert verdict == "stopped" or agrees, f"the program says {bound} s, the search {best_seconds} s"
     return Record(
