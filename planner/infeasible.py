@@ -11,8 +11,9 @@ from cost_models.errors import InfeasibleError, Problem
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate
 from cost_models.question import Question
+from cost_models.schedules import allowed_recompute
 from cost_models.specs.columns import Ints, LayoutColumns
-from cost_models.specs.layout import Layout
+from cost_models.specs.layout import SCHEDULES, Layout
 from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.stage_costs import StageCosts
 from cost_models.units import GIB, format_bytes
@@ -56,7 +57,9 @@ def _closest(
 ) -> Estimate:
     """The layout whose fullest rank is least full, evenly placed under the policy that keeps least."""
     rough_NP = _rough_peak(columns, costs, question.model.num_layers)
-    rough_NP = np.where([policy in policies for policy in RECOMPUTE_POLICIES], rough_NP, np.inf)
+    own = [set(policies) & set(allowed_recompute(schedule)) for schedule in SCHEDULES]
+    allowed = np.array([[policy in may for policy in RECOMPUTE_POLICIES] for may in own])
+    rough_NP = np.where(allowed[columns.schedule], rough_NP, np.inf)
     rows = np.argsort(rough_NP.min(axis=1), kind="stable")[:COMPARED].tolist()
     lightest = [RECOMPUTE_POLICIES[int(policy)] for policy in rough_NP[rows].argmin(axis=1)]
     priced = [

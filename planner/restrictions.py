@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -95,6 +95,8 @@ class Restrictions:
             permitted &= values >= self.at_least[axis]
         if axis in self.at_most:
             permitted &= values <= self.at_most[axis]
+        if axis in self.unused and axis not in _FOLLOWING:
+            permitted &= values == _unused_alone(axis)
         return permitted
 
     def _axes(self) -> set[str]:
@@ -176,8 +178,19 @@ def settled(question: Question, columns: LayoutColumns) -> LayoutColumns:
 
 def _unused(axis: str, columns: LayoutColumns) -> Ints | int:
     """What an axis is where a layout does not name it."""
-    follows = {"etp": columns.tp, "shard": columns.replicas}
-    return follows[axis] if axis in follows else int(axis not in ("zero", "sp", "order"))
+    return _FOLLOWING[axis](columns) if axis in _FOLLOWING else _unused_alone(axis)
+
+
+def _unused_alone(axis: str) -> int:
+    """The same for an axis that does not follow others."""
+    return int(axis not in ("zero", "sp", "order"))
+
+
+_FOLLOWING: dict[str, Callable[[LayoutColumns], Ints]] = {
+    "etp": lambda x: x.tp,
+    "shard": lambda x: x.replicas,
+}
+"""Axes that a layout which does not name them has as others say."""
 
 
 def _words(values: Mapping[str, frozenset[int]]) -> tuple[str, ...]:

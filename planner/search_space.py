@@ -109,13 +109,25 @@ class Space:
         )
 
     def smallest_rows(self) -> LayoutColumns:
-        """One layout of every core and ZeRO stage, over as many ranks as can share: the least memory of its kind."""
+        """One layout of every core and ZeRO stage, over as many ranks as can share: the least memory of its kind.
+
+        In 1f1b, or where a pipeline cannot run that (it has few microbatches, or was fixed) in its first shape.
+        """
+        simplest = np.zeros((len(self.shapes), ZERO_STAGES, 2), dtype=np.int64)
+        for index, of_stage in enumerate(self.shapes):
+            for zero, own in enumerate(of_stage):
+                if len(own):
+                    simplest[index, zero] = min(
+                        own.tolist(), key=lambda shape: (shape[1] != ONE_CHUNK, shape)
+                    )
         every = np.arange(len(self.cores))
         found = [(zero, np.flatnonzero(has)) for zero, has in self.zero_stages_of(every)]
         core = np.concatenate([own for _, own in found])
         zero = np.repeat([zero for zero, _ in found], [len(own) for _, own in found])
+        shape = simplest[self.pipeline[core], zero]
+        core, zero, shape = (values[shape[:, 0] > 0] for values in (core, zero, shape))
         variant = np.stack([zero, self.cores.replicas[core]], axis=1)
-        return self.rows(core, variant, np.array([[1, ONE_CHUNK]]))
+        return self.rows(core, variant, shape)
 
     def all_rows(self) -> LayoutColumns:
         """Every layout written out."""

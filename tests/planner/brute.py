@@ -1,0 +1,271 @@
+"""Brute force over small questions: every layout by plain product, every placement priced from the stage costs.
+
+Nothing here comes from the search. Layouts are what the rules leave of a product; step times and peaks follow the
+formulas at the top of `cost_models.stage_costs`; placements are `synthetic.every_placement`.
+
+Shape legend: N layouts of one pipeline, K placements, S virtual stages, R ranks, P policies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+from itertools import product
+from math import prod
+
+import numpy as np
+from synthetic import POLICIES, every_placement, random_costs
+
+from cost_models import schedules
+from cost_models.costs import stage_costs
+from cost_models.question import Question
+from cost_models.schedules import SPLIT_BACKWARD, allowed_recompute
+from cost_models.specs.axis_orders import ORDERS
+from cost_models.specs.columns import USUAL_CONTEXT, LayoutColumns
+from cost_models.specs.layout import CONTEXTS, SCHEDULES, goes_with
+from cost_models.specs.recompute import RECOMPUTE_POLICIES
+from cost_models.stage_costs import StageCosts
+from planner.legality import legal_rows
+from planner.placement import PLAIN, Leaf
+
+AXES = tuple(field.name for field in fields(LayoutColumns))
+MOST_SMALLER = 2
+"""Where a schedule is not plain: stages that may have a block less than the others."""
+
+
+def divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def every_layout(question: Question) -> LayoutColumns:
+    """All that break no rule and whose placements the search covers; those that mean the same once."""
+    model, batch = question.model, question.training.global_batch
+    meshes = list(product(divisors(question.cluster.num_gpus), repeat=4))
+    rows = []
+    for tp, pp, cp, dp in meshes:
+        if prod((tp, pp, cp, dp)) != question.cluster.num_gpus or batch % dp or pp > model.num_layers:
+            continue
+        shares = (
+            product(divisors(model.num_experts), divisors(question.cluster.num_gpus))
+            if model.has_experts
+            else [(1, tp)]
+        )
+        states = [(0, cp * dp), *product((1, 2, 3), divisors(cp * dp)[1:])]  # a group of one shards nothing
+        inside = (tp, pp, cp, dp)
+        block = product(
+            _pipelines(model.num_layers, pp),
+            shares,
+            divisors(batch // dp),
+            states,
+            (0, 1) if tp > 1 else (0,),
+            _seatings({"cp": cp, "dp": dp, "pp": pp}),
+            _ways(question, cp),
+        )
+        rows += [
+            (*inside, vpp, schedule, ep, etp, mbs, zero, shard, sp, order, context)
+            for (vpp, schedule), (ep, etp), mbs, (zero, shard), sp, order, context in block
+        ]
+    names = (
+        *("tp", "pp", "cp", "dp", "vpp", "schedule", "ep", "etp"),
+        *("mbs", "zero", "shard", "sp", "order", "context"),
+    )
+    table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
+    columns = LayoutColumns(**{name: table[:, index].copy() for index, name in enumerate(names)})
+    return columns.rows(np.flatnonzero(legal_rows(question, columns)))
+
+
+def _pipelines(blocks: int, pp: int) -> list[tuple[int, int]]:
+    """(vpp, schedule) whose stages can be of the sizes that the search covers."""
+    found = []
+    for (index, schedule), vpp in product(enumerate(SCHEDULES), range(1, blocks // pp + 1)):
+        nearly = -blocks % (pp * vpp) <= MOST_SMALLER
+        if goes_with(schedule, vpp) and (schedule in PLAIN or nearly):
+            found.append((vpp, index))
+    return found
+
+
+def _seatings(degrees: dict[str, int]) -> list[int]:
+    """The first of the orders that put the axes of more than one rank in the same sequence."""
+    first: dict[tuple[str, ...], int] = {}
+    for index, order in enumerate(ORDERS):
+        first.setdefault(tuple(axis for axis in order.split("-") if degrees.get(axis, 1) > 1), index)
+    return sorted(first.values())
+
+
+def _ways(question: Question, cp: int) -> list[int]:
+    """Of context parallelism; the stack's usual one has no name."""
+    if cp == 1:
+        return [USUAL_CONTEXT]
+    named = [index for index, way in enumerate(CONTEXTS) if way != question.stack.context_parallel]
+    return [USUAL_CONTEXT, *named]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Every placement of one layout: (K,) each."""
+
+    seconds: np.ndarray
+    peak: np.ndarray
+    policies: np.ndarray
+    """Those it uses, as bits."""
+    fits: np.ndarray
+    """On the device, whatever the user allows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Everything:
+    """All layouts of a question with all their placements."""
+
+    question: Question
+    columns: LayoutColumns
+    placed: list[Placed]
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def best(
+        self, rows: np.ndarray, policies: int, max_memory: float, *, alike: bool = False
+    ) -> tuple[list[float], int]:
+        """Sorted least seconds of the layouts that fit, under those policies, and how many have policies at all.
+
+        Where stages must be `alike`, a layout counts once for each policy.
+        """
+        settings = [1 << bit for bit in range(POLICIES) if policies >> bit & 1] if alike else [policies]
+        found, covered = [], 0
+        for row, allowed in product(rows.tolist(), settings):
+            own = self.placed[row]
+            within = (own.policies & ~allowed) == 0
+            covered += bool(within.any())
+            within &= own.fits & (own.peak <= max_memory)
+            if within.any():
+                found.append(float(own.seconds[within].min()))
+        return sorted(found), covered
+
+
+def everything(question: Question) -> Everything:
+    """Price the whole space of a small question."""
+    columns = every_layout(question)
+    costs = stage_costs(question, columns)
+    m = columns.microbatches(question.training.global_batch)
+    placed: dict[int, Placed] = {}
+    shapes: dict[tuple[int, ...], list[int]] = {}
+    for row, shape in enumerate(zip(columns.schedule, columns.pp, columns.vpp, m, strict=True)):
+        shapes.setdefault(tuple(int(value) for value in shape), []).append(row)
+    for (schedule, pp, vpp, microbatches), own in shapes.items():
+        named = [policy in question.training.recompute for policy in RECOMPUTE_POLICIES]
+        runs = [policy in allowed_recompute(SCHEDULES[schedule]) for policy in RECOMPUTE_POLICIES]
+        allowed = tuple(one and other for one, other in zip(named, runs, strict=True))
+        if not any(allowed):
+            placed |= dict.fromkeys(own, _NONE)
+            continue
+        pipeline = (SCHEDULES[schedule], pp, vpp, microbatches)
+        blocks_KSP = _placements(SCHEDULES[schedule], pp, vpp, question.model.num_layers, allowed)
+        found = _price(pipeline, costs.rows(np.array(own)), blocks_KSP)
+        placed |= dict(zip(own, found, strict=True))
+    return Everything(question=question, columns=columns, placed=[placed[row] for row in range(len(columns))])
+
+
+_NONE = Placed(
+    seconds=np.empty(0),
+    peak=np.empty(0),
+    policies=np.empty(0, dtype=np.int64),
+    fits=np.empty(0, dtype=np.bool_),
+)
+
+
+@cache
+def _placements(schedule: str, pp: int, vpp: int, blocks: int, allowed: tuple[bool, ...]) -> np.ndarray:
+    """(K, S, P): all that the search covers."""
+    leaf = Leaf(
+        costs=random_costs(np.random.default_rng(0)),
+        pp=pp,
+        vpp=vpp,
+        schedule=schedule,
+        microbatches=2 * pp,
+        num_layers=blocks,
+        allowed=np.array(allowed),
+    )
+    return np.unique(every_placement(leaf), axis=0)
+
+
+def _price(pipeline: tuple[str, int, int, int], costs: StageCosts, blocks_KSP: np.ndarray) -> list[Placed]:
+    """Step time and peak of N layouts of one pipeline in K placements each."""
+    schedule, pp, vpp, _ = pipeline
+    x = {
+        field.name: getattr(costs, field.name)[:, None] for field in fields(StageCosts)
+    }  # (N, 1) or (N, 1, P)
+    stages, rank_of_S = pp * vpp, schedules.rank_of_stage(schedule, pp, vpp)
+    count_KS = blocks_KSP.sum(axis=-1)
+    count_KR = np.stack([count_KS[:, rank_of_S == rank].sum(axis=1) for rank in range(pp)], axis=1)
+    first_S, last_S = np.arange(stages) == 0, np.arange(stages) == stages - 1
+    first_R, last_R = (np.arange(pp) == rank_of_S[0]), (np.arange(pp) == rank_of_S[-1])
+
+    def per_stage(fixed: str, block: str, embedding: str, head: str) -> np.ndarray:
+        """(N, K, S)"""
+        own = x[block][..., None] * count_KS if x[block].ndim == 2 else _mixed(x[block], blocks_KSP)
+        return x[fixed][..., None] + own + x[embedding][..., None] * first_S + x[head][..., None] * last_S
+
+    def per_rank(fixed: str, block: str, embedding: str, head: str) -> np.ndarray:
+        """(N, K, R)"""
+        ends = x[embedding][..., None] * first_R + x[head][..., None] * last_R
+        return x[fixed][..., None] + x[block][..., None] * count_KR + ends
+
+    table = schedules.build(*pipeline)
+    forward = per_stage("stage_forward", "layer_forward", "embedding_forward", "head_forward")
+    backward = per_stage("stage_backward", "layer_backward", "embedding_backward", "head_backward")
+    weight = np.zeros(stages)
+    if schedule in SPLIT_BACKWARD:
+        whole = backward
+        weight = x["stage_weight"][..., None] + x["layer_weight"][..., None] * count_KS
+        weight = weight + x["head_weight"][..., None] * last_S
+        backward = whole + x["stage_weight"][..., None] - weight
+        backward[..., 0] = x["stage_backward"]
+        weight[..., 0] = whole[..., 0] + x["stage_weight"] - x["stage_backward"]
+    delay_NK = np.broadcast_to(x["p2p"], forward.shape[:2])
+    ends = schedules.compile_timeline(table).rank_ends(forward, backward, delay_NK, weight)
+    sync = per_rank("rank_sync", "layer_sync", "embedding_sync", "head_sync")
+    update = per_rank("rank_optimizer", "layer_optimizer", "embedding_optimizer", "head_optimizer")
+    seconds = (ends + sync).max(axis=-1) + update.max(axis=-1) + x["step_overhead"]
+    peak = _peaks(x, table, blocks_KSP, rank_of_S)
+    used = ((blocks_KSP.sum(axis=1) > 0) << np.arange(POLICIES)).sum(axis=1)
+    return [
+        Placed(seconds=seconds[row], peak=peak[row], policies=used, fits=peak[row] <= costs.memory_limit[row])
+        for row in range(len(costs))
+    ]
+
+
+def _mixed(each_N1P: np.ndarray, blocks_KSP: np.ndarray) -> np.ndarray:
+    """(N, K, S): a cost of each policy, summed over the blocks."""
+    return np.einsum("np,ksp->nks", each_N1P[:, 0], blocks_KSP)
+
+
+def _peaks(
+    x: dict[str, np.ndarray], table: object, blocks_KSP: np.ndarray, rank_of_S: np.ndarray
+) -> np.ndarray:
+    """(N, K): bytes of the fullest rank."""
+    live, pending = schedules.live_profiles(table), schedules.pending_profiles(table)
+    count_KS, stages = blocks_KSP.sum(axis=-1), len(rank_of_S)
+    kept = _mixed(x["layer_activation"], blocks_KSP)
+    waits = x["layer_pending"][..., None] * (count_KS * (np.arange(stages) > 0))
+    kept[..., 0] += x["embedding_activation"]
+    kept[..., -1] += x["head_activation"]
+    waits[..., -1] += x["head_pending"]
+    used_KSP = blocks_KSP > 0
+    working = np.max(x["working"][:, :, None] * used_KSP, axis=-1)
+    peaks = []
+    for rank in range(len(live)):
+        own = np.flatnonzero(rank_of_S == rank)
+        count = count_KS[:, own].sum(axis=1)
+        ends = {"embedding": 0 in own, "head": stages - 1 in own}
+        static = x["static"] + x["layer_static"] * count
+        update = x["layer_update"] * count
+        moment = working[..., own].max(axis=-1)
+        for end, here in ends.items():
+            if here:
+                static, update = static + x[f"{end}_static"], update + x[f"{end}_update"]
+        if ends["head"]:
+            moment = np.maximum(moment, x["head_moment"])
+        held = np.einsum("mc,nkc->nkm", live[rank], kept[..., own])
+        held = (held + np.einsum("mc,nkc->nkm", pending[rank], waits[..., own])).max(axis=-1)
+        peaks.append(static + np.maximum(held + moment, update))
+    return np.max(peaks, axis=0)

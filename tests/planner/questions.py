@@ -1,0 +1,245 @@
+"""Random small questions and restrictions on them: what exactness of the search is tested with.
+
+A restriction is drawn as words (`pp>=2`, `order=tp-pp-cp-dp`) together with what a person would say it keeps, so that
+the search's own reading of it is tested too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+from brute import Everything, everything
+from small import every_axis
+
+from cost_models.asking import ask
+from cost_models.question import Question
+from cost_models.specs.axis_orders import ORDERS
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, Links, LinkSpec
+from cost_models.specs.columns import USUAL_CONTEXT, LayoutColumns
+from cost_models.specs.layout import CONTEXTS, SCHEDULES
+from cost_models.specs.recompute import RECOMPUTE_POLICIES
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from planner.restrictions import Restrictions
+from planner.search_space import parse_restrictions
+from planner.trainers import rows_for
+
+NUMBERS = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "shard")
+NAMES = {"schedule": SCHEDULES, "order": ORDERS, "context": CONTEXTS}
+STACKS = ("every axis", "every axis", "meshwright", "torchtitan", "deepspeed", "megatron-core", "fsdp")
+WORLDS = ((1, 1), (2, 1), (2, 2), (3, 1), (4, 1), (2, 2), (4, 1), (2, 3), (4, 2), (8, 1))
+"""(GPUs of a node, nodes)."""
+
+
+def random_model(rng: np.random.Generator) -> TransformerSpec:
+    """Two to five narrow blocks, dense or a mixture."""
+    heads = int(rng.choice([2, 4, 8]))
+    shape: dict[str, Any] = {
+        "num_layers": int(rng.integers(2, 6)),
+        "hidden_size": 64 * int(rng.choice([1, 2, 4])),
+        "num_heads": heads,
+        "num_kv_heads": int(rng.choice([heads // 2, heads])),
+        "vocab_size": int(rng.choice([1000, 8000])),
+        "tied_embeddings": bool(rng.integers(2)),
+        "gated_mlp": bool(rng.integers(2)),
+    }
+    if rng.random() < 0.45:
+        shape |= {
+            "num_experts": int(rng.choice([2, 4])),
+            "experts_per_token": int(rng.choice([1, 2])),
+            "moe_ffn_hidden_size": 128,
+            "shared_expert_ffn_hidden_size": int(rng.choice([0, 128])),
+            "num_moe_layers": shape["num_layers"] - int(rng.integers(2)),
+        }
+    return TransformerSpec(name="random", **shape)
+
+
+def random_cluster(rng: np.random.Generator) -> ClusterSpec:
+    """One to eight GPUs on one to three nodes, with links of any speed."""
+    per_node, nodes = WORLDS[int(rng.integers(len(WORLDS)))]
+    gpu = GpuSpec.model_validate(
+        {
+            "name": "random-gpu",
+            "memory": f"{rng.choice([25, 50, 200, 2000])} MiB",
+            "memory_bandwidth": f"{rng.choice([10, 100, 1000])} GB/s",
+            "peak": {"bf16": f"{rng.choice([1, 10, 100])} TFLOP/s", "fp32": "1 TFLOP/s"},
+            "library_workspace": "1 B",
+        }
+    )
+    inside = {"kind": "pcie", "bandwidth": f"{rng.choice([1, 10, 100])} GB/s", "latency": "2 us"}
+    between = {"kind": "infiniband", "bandwidth": f"{rng.choice([0.1, 1, 10])} GB/s", "latency": "5 us"}
+    links = Links(
+        intra_node=LinkSpec.model_validate(inside),
+        inter_node=LinkSpec.model_validate(between) if nodes > 1 else None,
+    )
+    return ClusterSpec(
+        name="random", gpu=gpu, gpus_per_node=per_node, nodes=nodes, links=links, memory_reserve=0.06
+    )
+
+
+@cache
+def base(seed: int) -> Everything:
+    """One random question with its whole space by brute force."""
+    rng = np.random.default_rng(seed)
+    policies = [policy for policy in RECOMPUTE_POLICIES if rng.random() < 0.8] or list(RECOMPUTE_POLICIES)
+    training = TrainingSpec(
+        global_batch=int(rng.choice([1, 2, 4, 6, 8])),
+        sequence_length=int(rng.choice([32, 64, 256])),
+        precision=str(rng.choice(["bf16", "bf16", "fp32"])),  # type: ignore[arg-type]
+        recompute=tuple(policies),
+    )
+    stack = STACKS[int(rng.integers(len(STACKS)))]
+    named = "meshwright" if stack == "every axis" else stack
+    question = _without_context(ask(random_model(rng), random_cluster(rng), training, stack=named))
+    return everything(every_axis(question) if stack == "every axis" else question)
+
+
+def _without_context(question: Question) -> Question:
+    """On a stack that needs no memory for itself, so that small GPUs have some left."""
+    nothing = {"context_bytes": 1.0, "communicator_bytes": 1.0, "collective_buffers": None}
+    return replace(question, stack=question.stack.model_copy(update=nothing))
+
+
+@dataclass
+class Words:
+    """Restrictions as they are written, and the rows (N,) that they keep."""
+
+    columns: LayoutColumns
+    usual_context: int
+    said: np.ndarray
+    fix: list[str] = field(default_factory=list)
+    forbid: list[str] = field(default_factory=list)
+
+    @property
+    def kept(self) -> np.ndarray:
+        """(N,): what they say, and unless etp is fixed those that split experts as far as the rest or less."""
+        fixed = any(word.startswith("etp=") for word in self.fix)
+        return self.said if fixed else self.said & (self.columns.tp % self.columns.etp == 0)
+
+    def values(self, axis: str) -> np.ndarray:
+        """(N,) of an axis; the stack's usual way of context parallelism by its name."""
+        column = getattr(self.columns, axis)
+        return np.where(column == USUAL_CONTEXT, self.usual_context, column) if axis == "context" else column
+
+    def choose(self, axis: str, chosen: list[int], *, forbidden: bool) -> None:
+        """Fix an axis to some values, or forbid them."""
+        if axis == "order":
+            names = [name for index, name in enumerate(ORDERS) if (index in chosen) != forbidden]
+            fine = self._seated(names)
+        elif axis == "context":
+            fine = (np.isin(self.values(axis), chosen) != forbidden) | (self.columns.cp == 1)
+        else:
+            fine = np.isin(self.values(axis), chosen) != forbidden
+        named = [NAMES[axis][value] if axis in NAMES else str(value) for value in chosen]
+        (self.forbid if forbidden else self.fix).append(f"{axis}={','.join(named)}")
+        self.said &= fine
+
+    def bound(self, axis: str, least: int, *, forbidden: bool) -> None:
+        """Keep an axis at or above a value; the same said by forbidding what is below."""
+        self.said &= self.values(axis) >= least
+        if forbidden:
+            self.forbid.append(f"{axis}<{least}")
+        else:
+            self.fix.append(f"{axis}>={least}")
+
+    def leave_out(self, axis: str) -> None:
+        """Forbid an axis by its name alone."""
+        x = self.columns
+        usual = {"etp": x.tp, "shard": x.cp * x.dp, "zero": 0, "sp": 0, "order": 0}.get(axis, 1)
+        self.forbid.append(axis)
+        self.said &= getattr(x, axis) == usual
+
+    def _seated(self, names: list[str]) -> np.ndarray:
+        """(N,): whether one of these orders puts the axes of more than one rank in the layout's sequence."""
+        fine = np.zeros(len(self.columns), dtype=np.bool_)
+        x = self.columns
+        for row, (cp, dp, pp, own) in enumerate(zip(x.cp, x.dp, x.pp, x.order, strict=True)):
+            degrees = {"cp": cp, "dp": dp, "pp": pp}
+            seats = [
+                [axis for axis in name.split("-") if degrees.get(axis, 1) > 1]
+                for name in (ORDERS[own], *names)
+            ]
+            fine[row] = seats[0] in seats[1:]
+        return fine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """One search, and what brute force says of it."""
+
+    question: Question
+    restrictions: Restrictions
+    top: int
+    seconds: list[float]
+    """Of every layout that fits, best first."""
+    layouts: int
+
+
+def random_query(rng: np.random.Generator, bases: int) -> Query:
+    """Restrictions that keep some of the layouts near a random one, of one of the first so many questions."""
+    found = base(int(rng.integers(bases)))
+    words = _random_words(rng, found)
+    policies = [
+        p
+        for p in range(len(RECOMPUTE_POLICIES))
+        if RECOMPUTE_POLICIES[p] in found.question.training.recompute
+    ]
+    if rng.random() < 0.3:
+        policies = sorted(
+            rng.choice(policies, int(rng.integers(1, len(policies) + 1)), replace=False).tolist()
+        )
+        words.fix.append(f"recompute={','.join(RECOMPUTE_POLICIES[policy] for policy in policies)}")
+    trainer = str(rng.choice(["megatron", "torchtitan"])) if rng.random() < 0.1 else None
+    rows = np.flatnonzero(words.kept)
+    if trainer:
+        rows = rows[rows_for(trainer, found.question, found.columns.rows(rows))]
+    allowed = sum(1 << policy for policy in policies)
+    max_memory = _some_peak(rng, found, rows) if rng.random() < 0.4 else None
+    seconds, layouts = found.best(rows, allowed, max_memory or np.inf, alike=trainer is not None)
+    restrictions = parse_restrictions(words.fix, words.forbid, max_memory=max_memory, trainer=trainer)
+    return Query(
+        question=found.question,
+        restrictions=restrictions,
+        top=int(rng.integers(1, 5)),
+        seconds=seconds,
+        layouts=layouts,
+    )
+
+
+def _random_words(rng: np.random.Generator, found: Everything) -> Words:
+    """Axis by axis in random order, until few layouts are left."""
+    columns, stack = found.columns, found.question.stack
+    words = Words(columns, CONTEXTS.index(stack.context_parallel), np.ones(len(columns), dtype=np.bool_))
+    if not words.kept.any():
+        return words
+    some = words.kept if rng.random() < 0.9 else words.said
+    target, enough = int(rng.choice(np.flatnonzero(some))), int(rng.integers(3, 60))
+    for axis in rng.permutation([*NUMBERS, *NAMES, "sp"]).tolist():
+        if words.kept.sum() <= enough:
+            break
+        own = int(words.values(axis)[target])
+        others = sorted({*words.values(axis).tolist()} - {own})
+        kind = rng.random()
+        if kind < 0.15 and axis in NUMBERS and own > 0:
+            words.bound(axis, own, forbidden=bool(rng.integers(2)))
+        elif kind < 0.3 and others:
+            words.choose(axis, [int(rng.choice(others))], forbidden=True)
+        elif kind < 0.4 and axis not in ("schedule", "context"):
+            words.leave_out(axis)
+        else:
+            more = [int(rng.choice(others))] if others and rng.random() < 0.4 else []
+            words.choose(axis, sorted({own, *more}), forbidden=False)
+    return words
+
+
+def _some_peak(rng: np.random.Generator, found: Everything, rows: np.ndarray) -> float:
+    """A limit at which some placement of these layouts just fits, or a little less than any needs."""
+    if not len(rows):
+        return 1e6
+    peaks = np.concatenate([found.placed[row].peak for row in rows.tolist()])
+    if not len(peaks) or rng.random() < 0.1:
+        return 0.9 * float(peaks.min(initial=1e6))
+    return float(np.quantile(peaks, rng.random() ** 3, method="nearest")) * (1 + 1e-7)

@@ -1,0 +1,67 @@
+"""The search equals brute force on random small questions, over all axes, restrictions and limits of memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from questions import Query, random_query
+
+from cost_models.errors import InfeasibleError
+from planner.legality import check
+from planner.placement import TOLERANCE
+from planner.search import search
+
+QUERIES = 2000
+BASES = 48
+"""Random questions; restrictions and limits make many of each."""
+
+
+@dataclass
+class Tally:
+    """What the queries were, all together."""
+
+    queries: int = 0
+    layouts: int = 0
+    infeasible: int = 0
+
+
+def ask_both(query: Query) -> None:
+    """The search has brute force's answer, or none where it has none, and its proof adds up."""
+    if not query.seconds:
+        with pytest.raises(InfeasibleError):
+            search(query.question, top=query.top, restrictions=query.restrictions)
+        return
+    result = search(query.question, top=query.top, restrictions=query.restrictions)
+    found = [one.step_seconds for one in result.estimates]
+    assert found == pytest.approx(query.seconds[: query.top], rel=10 * TOLERANCE)
+    for one in result.estimates:
+        assert one.fits
+        assert one.peak_bytes <= (query.restrictions.max_memory or np.inf)
+    assert not check(query.question, result.best.layout, query.restrictions.trainer)
+    proof = result.certificate
+    assert (proof.layouts, proof.undecided, proof.gap) == (query.layouts, 0, 0)
+    assert proof.layouts == proof.infeasible + proof.pruned + proof.solved
+    assert proof.bound == pytest.approx(query.seconds[0], rel=10 * TOLERANCE)
+
+
+def test_search_equals_brute_force_on_random_questions() -> None:
+    tally = Tally()
+
+    @given(st.integers(0, 10**9))
+    @settings(max_examples=QUERIES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    def ask(seed: int) -> None:
+        query = random_query(np.random.default_rng(seed), BASES)
+        ask_both(query)
+        tally.queries += 1
+        tally.layouts += query.layouts
+        tally.infeasible += not query.seconds
+
+    ask()
+    print(tally)
+    assert tally.queries >= QUERIES
+    assert tally.layouts > 20 * QUERIES
+    assert QUERIES / 10 < tally.infeasible < QUERIES / 2
