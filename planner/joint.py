@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.question import Question
+from planner.placement import TOLERANCE
 from planner.plan import Certificate
 from planner.pools.space import count_layouts
 from planner.restrictions import Restrictions
@@ -70,5 +71,6 @@ def _all(
 
 
 def _closed(certificate: Certificate, best: Estimate) -> Certificate:
-    gap = max(0.0, (best.step_seconds - certificate.bound) / best.step_seconds)
-    return certificate.model_copy(update={"gap": gap})
+    """With the gap to a best one whose full price may differ from its bound by rounding."""
+    gap = (best.step_seconds - certificate.bound) / best.step_seconds
+    return certificate.model_copy(update={"gap": gap if gap > TOLERANCE else 0.0})

@@ -29,6 +29,7 @@ from planner.legality import legal_rows
 from planner.placement import PLAIN, Leaf
 
 AXES = tuple(field.name for field in fields(LayoutColumns))
+EVERY_POLICY = (1 << POLICIES) - 1
 MOST_SMALLER = 2
 """Where a schedule is not plain: stages that may have a block less than the others."""
 

@@ -63,7 +63,7 @@ def random_cluster(rng: np.random.Generator) -> ClusterSpec:
     gpu = GpuSpec.model_validate(
         {
             "name": "random-gpu",
-            "memory": f"{rng.choice([25, 50, 200, 2000])} MiB",
+            "memory": f"{rng.choice([40, 100, 400, 2000])} MiB",
             "memory_bandwidth": f"{rng.choice([10, 100, 1000])} GB/s",
             "peak": {"bf16": f"{rng.choice([1, 10, 100])} TFLOP/s", "fp32": "1 TFLOP/s"},
             "library_workspace": "1 B",
@@ -192,18 +192,18 @@ def random_query(rng: np.random.Generator, bases: int) -> Query:
             rng.choice(policies, int(rng.integers(1, len(policies) + 1)), replace=False).tolist()
         )
         words.fix.append(f"recompute={','.join(RECOMPUTE_POLICIES[policy] for policy in policies)}")
-    trainer = str(rng.choice(["megatron", "torchtitan"])) if rng.random() < 0.1 else None
+    trainer = str(rng.choice(["megatron", "torchtitan"])) if rng.random() < 0.06 else None
     rows = np.flatnonzero(words.kept)
     if trainer:
         rows = rows[rows_for(trainer, found.question, found.columns.rows(rows))]
     allowed = sum(1 << policy for policy in policies)
-    max_memory = _some_peak(rng, found, rows) if rng.random() < 0.4 else None
+    max_memory = _some_peak(rng, found, rows) if rng.random() < 0.35 else None
     seconds, layouts = found.best(rows, allowed, max_memory or np.inf, alike=trainer is not None)
     restrictions = parse_restrictions(words.fix, words.forbid, max_memory=max_memory, trainer=trainer)
     return Query(
         question=found.question,
         restrictions=restrictions,
-        top=int(rng.integers(1, 5)),
+        top=int(rng.choice([1, 1, 1, 2, 2, 3, 4])),
         seconds=seconds,
         layouts=layouts,
     )

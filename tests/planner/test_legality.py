@@ -13,10 +13,11 @@ from cost_models.errors import InputError
 from cost_models.question import Question
 from cost_models.specs.axis_orders import ORDERS
 from cost_models.specs.catalog import load_stack
-from cost_models.specs.layout import SCHEDULES, Layout, goes_with, parse_layout
+from cost_models.specs.columns import USUAL_CONTEXT, LayoutColumns
+from cost_models.specs.layout import CONTEXTS, SCHEDULES, Layout, goes_with, parse_layout
 from cost_models.specs.training import TrainingSpec
 from planner.chunks import goes_in_chunks
-from planner.legality import check, require_legal
+from planner.legality import check, legal_rows, require_legal
 from planner.placement import PLAIN
 from planner.search_space import Restrictions, enumerate_layouts, parse_restrictions
 
@@ -28,43 +29,53 @@ def question(gpus: int) -> Question:
     return every_axis(small_question(gpus, stack="meshwright"))
 
 
-def every_candidate(gpus: int) -> list[Layout]:
-    """All layouts of small degrees that can be written at all."""
-    degrees, found = range(1, gpus + 2), []
+def mixture(gpus: int) -> Question:
+    """The same with a model of two experts."""
+    model = MODEL.model_copy(update={"num_experts": 2, "experts_per_token": 1, "moe_ffn_hidden_size": 512})
+    return replace(question(gpus), model=model.model_copy(update={"num_moe_layers": model.num_layers}))
+
+
+def every_candidate(asked: Question) -> LayoutColumns:
+    """All layouts of small degrees that can be written at all, most of them illegal."""
+    gpus = asked.cluster.num_gpus
+    degrees = range(1, gpus + 2)
     worlds = [own for own in product(degrees, repeat=4) if np.prod(own) in (gpus, gpus + 1)]
-    for (tp, pp, cp, dp), vpp, mbs, zero, sp, schedule, order, context, shard in product(
-        worlds,
-        range(1, 4),
-        (1, 2, 3, 8),
-        range(4),
-        (0, 1),
-        SCHEDULES,
-        ORDERS,
-        (None, "all-to-all"),
-        (None, 2),
-    ):
-        axes = {"tp": tp, "pp": pp, "cp": cp, "dp": dp, "vpp": vpp, "mbs": mbs, "zero": zero, "sp": bool(sp)}
-        if goes_with(schedule, vpp):
-            found.append(Layout(**axes, schedule=schedule, order=order, context=context, shard=shard))
-    return found
+    pipelines = [
+        (vpp, index)
+        for (index, schedule), vpp in product(enumerate(SCHEDULES), range(1, MODEL.num_layers + 2))
+        if goes_with(schedule, vpp)
+    ]
+    shares = list(product((1, 2), (1, 2))) if asked.model.has_experts else [(1, 0), (2, 0)]
+    shards, ways = (2, gpus, gpus + 1), (USUAL_CONTEXT, CONTEXTS.index("all-to-all"))
+    axes = (worlds, pipelines, shares, (1, 2, 3, 4, 8), range(4), shards, (0, 1), range(len(ORDERS)), ways)
+    rows = np.array([(*world, *pipeline, *share, *rest) for world, pipeline, share, *rest in product(*axes)])
+    names = ("tp", "pp", "cp", "dp", "vpp", "schedule", "ep", "etp", "mbs", "zero", "shard", "sp")
+    named = dict(zip((*names, "order", "context"), np.ascontiguousarray(rows.T), strict=True))
+    named["etp"] = np.where(named["etp"] == 0, named["tp"], named["etp"])
+    named["shard"] = np.where(named["zero"] == 0, named["dp"] * named["cp"], named["shard"])
+    return LayoutColumns(**named)
 
 
 def covered(layout: Layout) -> bool:
-    """Whether the search places its stages: those that are not plain must nearly divide the blocks."""
-    return layout.schedule in PLAIN or goes_in_chunks(MODEL.num_layers, layout.num_stages)
+    """What the search leaves out: stages that neither are plain nor nearly divide the blocks, and experts split finer
+    than the rest of the model."""
+    placed = layout.schedule in PLAIN or goes_in_chunks(MODEL.num_layers, layout.num_stages)
+    return placed and layout.tp % layout.expert_tp == 0
 
 
-@pytest.mark.parametrize("gpus", [1, 4])
-def test_the_enumerated_space_is_exactly_what_the_rules_allow(gpus: int) -> None:
-    columns = enumerate_layouts(question(gpus), Restrictions())
+@pytest.mark.parametrize("asked", [question(1), question(2), question(4), mixture(2)])
+def test_the_enumerated_space_is_exactly_what_the_rules_allow(asked: Question) -> None:
+    columns = enumerate_layouts(asked, Restrictions())
     enumerated = [str(columns.layout(row)) for row in range(len(columns))]
-    asked, candidates = question(gpus), {str(layout): layout for layout in every_candidate(gpus)}
-    legal = {text for text, layout in candidates.items() if not check(asked, layout)}
+    candidates = every_candidate(asked)
+    fine = legal_rows(asked, candidates)
+    legal = {str(layout): layout for layout in map(candidates.layout, np.flatnonzero(fine).tolist())}
     assert len(enumerated) == len(set(enumerated))
-    assert {text for text in enumerated if "mbs4" not in text} == {
-        text for text in legal if covered(candidates[text])
-    }
-    assert legal
+    assert set(enumerated) == {text for text, layout in legal.items() if covered(layout)}
+    assert not any(check(asked, layout) for layout in legal.values())
+    rng = np.random.default_rng(0)
+    illegal = rng.choice(np.flatnonzero(~fine), 200, replace=False).tolist()
+    assert all(check(asked, candidates.layout(row)) for row in illegal)
 
 
 @pytest.mark.parametrize(

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import math
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
-from small import small_question
-from synthetic import exhaustive_best
+from brute import EVERY_POLICY, everything
+from small import every_axis, small_question
 
-from cost_models.costs import stage_costs
 from cost_models.errors import InfeasibleError, InputError, RunError
 from cost_models.estimating import estimate
 from cost_models.question import Question
-from cost_models.specs.layout import SCHEDULES, parse_layout
+from cost_models.specs.layout import parse_layout
+from planner import branching
 from planner import search as search_module
-from planner.placement import TOLERANCE, Leaf
+from planner.ilp import stages
+from planner.placement import TOLERANCE
 from planner.placing import place
 from planner.search import SearchResult, search
-from planner.search_space import Restrictions, enumerate_layouts, parse_restrictions
+from planner.search_space import parse_restrictions
 
 QUESTIONS = [
     {"gpus": 4, "memory": "1 GiB"},
@@ -28,26 +32,16 @@ QUESTIONS = [
     {"gpus": 1, "memory": "8 GiB"},
 ]
 
+STOPPED = [
+    small_question(memory="220 MiB"),
+    every_axis(small_question(4, "300 MiB", stack="meshwright")),
+]
+
 
 def brute_force(question: Question) -> list[float]:
     """The least step time of every layout that fits, best first."""
-    columns = enumerate_layouts(question, Restrictions())
-    costs = stage_costs(question, columns)
-    best = [
-        exhaustive_best(
-            Leaf(
-                costs=costs.rows(slice(row, row + 1)),
-                pp=int(columns.pp[row]),
-                vpp=int(columns.vpp[row]),
-                schedule=SCHEDULES[columns.schedule[row]],
-                microbatches=columns.layout(row).microbatches(question.training.global_batch),
-                num_layers=question.model.num_layers,
-                allowed=costs.layer_backward[0] > 0,
-            )
-        )
-        for row in range(len(columns))
-    ]
-    return sorted(seconds for seconds in best if math.isfinite(seconds))
+    found = everything(question)
+    return found.best(np.arange(len(found)), EVERY_POLICY, math.inf)[0]
 
 
 def seconds_of(result: SearchResult) -> list[float]:
@@ -83,8 +77,9 @@ def test_an_estimate_is_what_its_layout_costs() -> None:
         assert estimate(question, parse_layout(str(found.layout))).step_seconds == found.step_seconds
 
 
-def test_the_same_question_has_the_same_answer() -> None:
-    first, second = (search(small_question(memory="220 MiB")) for _ in range(2))
+@pytest.mark.parametrize("question", STOPPED)
+def test_the_same_question_has_the_same_answer(question: Question) -> None:
+    first, second = (search(question) for _ in range(2))
     assert first.estimates == second.estimates
     assert first.certificate.model_copy(update={"seconds": 0.0}) == second.certificate.model_copy(
         update={"seconds": 0.0}
@@ -107,22 +102,57 @@ def test_progress_tells_how_far_the_proof_is() -> None:
     assert seen
     assert all(0 <= done <= total and bound <= best for done, total, best, bound in seen)
     assert seen[-1][0] == seen[-1][1]
-    assert [best for _, _, best, _ in seen] == sorted((best for _, _, best, _ in seen), reverse=True)
+    bests, bounds = [best for _, _, best, _ in seen], [bound for _, _, _, bound in seen]
+    assert bests == sorted(bests, reverse=True)
+    assert bounds == sorted(bounds)
 
 
-def test_interrupted_it_returns_the_best_so_far_with_its_gap() -> None:
-    question = small_question(memory="220 MiB")
-    exact = brute_force(question)
+def stands(result: SearchResult, exact: list[float]) -> None:
+    """What the certificate of an unfinished search says is so."""
+    proof, best = result.certificate, result.best.step_seconds
+    assert proof.layouts == proof.infeasible + proof.pruned + proof.solved + proof.undecided
+    assert proof.bound <= exact[0] * (1 + TOLERANCE)
+    assert exact[0] <= best * (1 + TOLERANCE)
+    assert proof.gap == pytest.approx(1 - proof.bound / best)
+    assert all(found.fits for found in result.estimates)
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+
+@pytest.mark.parametrize("reports", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("question", STOPPED)
+def test_interrupted_it_returns_the_best_so_far_with_its_gap(question: Question, reports: int) -> None:
+    seen = 0
+
+    def interrupt(_done: int, _total: int, best: float, _bound: float) -> None:
+        nonlocal seen
+        seen += math.isfinite(best)
+        if seen >= reports:
+            raise KeyboardInterrupt
 
     result = search(question, top=3, on_progress=interrupt, keep_on_interrupt=True)
-    proof = result.certificate
-    assert proof.undecided > 0
-    assert proof.bound <= exact[0] * (1 + TOLERANCE) <= result.best.step_seconds * (1 + 2 * TOLERANCE)
-    assert proof.gap == pytest.approx(1 - proof.bound / result.best.step_seconds)
-    assert proof.layouts == proof.infeasible + proof.pruned + proof.solved + proof.undecided
+    stands(result, brute_force(question))
+    assert result.certificate.undecided > 0 or reports > 1
+
+
+@pytest.mark.parametrize("question", STOPPED)
+def test_out_of_time_it_returns_the_best_so_far_with_its_gap(
+    question: Question, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock that ticks whenever it is read, so that time runs out everywhere."""
+    ticks = count()
+    clock = SimpleNamespace(monotonic=lambda: float(next(ticks)))
+    for module in (search_module, branching, stages):
+        monkeypatch.setattr(module, "time", clock)
+    exact, unfinished = brute_force(question), 0
+    for limit in (5, 8, 13, 21, 34, 55, 89, 144, 233):
+        try:
+            result = search(question, top=3, time_limit=float(limit))
+        except RunError:
+            continue
+        stands(result, exact)
+        unfinished += result.certificate.undecided > 0
+        if not result.certificate.undecided:
+            assert seconds_of(result) == pytest.approx(exact[:3], rel=10 * TOLERANCE)
+    assert unfinished
 
 
 def test_interrupted_it_stops_unless_the_best_so_far_is_wanted() -> None:
@@ -190,12 +220,12 @@ def test_place_answers_even_when_nothing_fits() -> None:
 
 def test_the_solver_is_called_only_where_bounds_leave_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    solve = search_module.solve_stages
+    solve = branching.solve_stages
 
     def counted(*args: Any, **options: Any) -> Any:
         calls.append(args)
         return solve(*args, **options)
 
-    monkeypatch.setattr(search_module, "solve_stages", counted)
+    monkeypatch.setattr(branching, "solve_stages", counted)
     result = search(small_question(memory="220 MiB"), top=1)
     assert len(calls) <= result.certificate.solved < result.certificate.layouts / 2
