@@ -109,8 +109,10 @@ class Placed:
     peak: np.ndarray
     policies: np.ndarray
     """Those it uses, as bits."""
-    fits: np.ndarray
-    """On the device, whatever the user allows."""
+    limit: float
+    """Bytes the device allows."""
+    kind: int
+    """The same for layouts that cost the same in all else: they stand for one another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,18 +131,20 @@ class Everything:
     ) -> tuple[list[float], int]:
         """Sorted least seconds of the layouts that fit, under those policies, and how many have policies at all.
 
-        Where stages must be `alike`, a layout counts once for each policy.
+        Layouts that cost the same are told once. Where stages must be `alike`, each policy has its own.
         """
         settings = [1 << bit for bit in range(POLICIES) if policies >> bit & 1] if alike else [policies]
-        found, covered = [], 0
+        found: dict[tuple[int, int, float], float] = {}
+        covered = 0
         for row, allowed in product(rows.tolist(), settings):
             own = self.placed[row]
+            limit = min(own.limit, max_memory)
             within = (own.policies & ~allowed) == 0
             covered += bool(within.any())
-            within &= own.fits & (own.peak <= max_memory)
+            within &= own.peak <= limit
             if within.any():
-                found.append(float(own.seconds[within].min()))
-        return sorted(found), covered
+                found[allowed, own.kind, limit] = float(own.seconds[within].min())
+        return sorted(found.values()), covered
 
 
 def everything(question: Question) -> Everything:
@@ -157,21 +161,12 @@ def everything(question: Question) -> Everything:
         runs = [policy in allowed_recompute(SCHEDULES[schedule]) for policy in RECOMPUTE_POLICIES]
         allowed = tuple(one and other for one, other in zip(named, runs, strict=True))
         if not any(allowed):
-            placed |= dict.fromkeys(own, _NONE)
-            continue
+            allowed = tuple(runs)  # of no use to anybody: whoever asks allows other policies
         pipeline = (SCHEDULES[schedule], pp, vpp, microbatches)
         blocks_KSP = _placements(SCHEDULES[schedule], pp, vpp, question.model.num_layers, allowed)
         found = _price(pipeline, costs.rows(np.array(own)), blocks_KSP)
         placed |= dict(zip(own, found, strict=True))
     return Everything(question=question, columns=columns, placed=[placed[row] for row in range(len(columns))])
-
-
-_NONE = Placed(
-    seconds=np.empty(0),
-    peak=np.empty(0),
-    policies=np.empty(0, dtype=np.int64),
-    fits=np.empty(0, dtype=np.bool_),
-)
 
 
 @cache
@@ -227,12 +222,25 @@ def _price(pipeline: tuple[str, int, int, int], costs: StageCosts, blocks_KSP: n
     sync = per_rank("rank_sync", "layer_sync", "embedding_sync", "head_sync")
     update = per_rank("rank_optimizer", "layer_optimizer", "embedding_optimizer", "head_optimizer")
     seconds = (ends + sync).max(axis=-1) + update.max(axis=-1) + x["step_overhead"]
-    peak = _peaks(x, table, blocks_KSP, rank_of_S)
+    peak, kind = _peaks(x, table, blocks_KSP, rank_of_S), _kinds(pipeline, costs)
     used = ((blocks_KSP.sum(axis=1) > 0) << np.arange(POLICIES)).sum(axis=1)
     return [
-        Placed(seconds=seconds[row], peak=peak[row], policies=used, fits=peak[row] <= costs.memory_limit[row])
+        Placed(
+            seconds=seconds[row],
+            peak=peak[row],
+            policies=used,
+            limit=float(costs.memory_limit[row]),
+            kind=kind[row],
+        )
         for row in range(len(costs))
     ]
+
+
+def _kinds(pipeline: tuple[str, int, int, int], costs: StageCosts) -> list[int]:
+    """A number for all that is equal but the limit of memory."""
+    names = [field.name for field in fields(StageCosts) if field.name != "memory_limit"]
+    table = np.concatenate([getattr(costs, name).reshape(len(costs), -1) for name in names], axis=1)
+    return [hash((pipeline, row.tobytes())) for row in table]
 
 
 def _mixed(each_N1P: np.ndarray, blocks_KSP: np.ndarray) -> np.ndarray:
