@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 _WORTH_IT = 256
 """Rows below which looking for equal ones takes longer than computing them all."""
-_DENSE = 1 << 16
-"""Values up to here are numbered by a table, which is faster than by sorting, and beyond with many rows."""
+_DENSE = 8
+"""Values that span no more than so many times their number are numbered by a table, which is faster than sorting."""
 
 
 def codes_of(columns: Sequence[Ints]) -> Ints:
@@ -40,7 +40,7 @@ def codes_of(columns: Sequence[Ints]) -> Ints:
 
 def _dense(rows: int) -> int:
     """The widest span of values that a table numbers faster than sorting does."""
-    return max(_DENSE, 8 * rows)
+    return _DENSE * rows
 
 
 def _numbered(column: Ints) -> tuple[Ints, int]:
