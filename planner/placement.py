@@ -150,8 +150,15 @@ class Leaf:
 
     def by_rank(self, name: str) -> Floats:
         """(R,) or (R, P): one column on each rank."""
-        column: Floats = getattr(self.costs, name)
-        return np.broadcast_to(column, (self.pp, *column.shape[1:]))
+        if name not in self._by_rank:
+            column: Floats = getattr(self.costs, name)
+            self._by_rank[name] = np.broadcast_to(column, (self.pp, *column.shape[1:]))
+        return self._by_rank[name]
+
+    @cached_property
+    def _by_rank(self) -> dict[str, Floats]:
+        """Columns asked for so far: a placement asks for the same ones again and again."""
+        return {}
 
     def by_stage(self, name: str) -> Floats:
         """(S,) or (S, P): one column on each virtual stage."""

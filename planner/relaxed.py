@@ -31,6 +31,9 @@ from planner.search_space import Space
 Floats = npt.NDArray[np.float64]
 Terms = TypeVar("Terms", TimeTerms, MemoryTerms)
 
+SUBTRACTED = ("layer_weight", "head_weight")
+"""Parts of a backward pass that `core_bounds` leaves out where they may run at another time."""
+
 
 def ideal_seconds(space: Space, allowed: Bools) -> Floats:
     """(N,) seconds that no layout of a core can undercut."""
@@ -81,7 +84,7 @@ def _least_of(
     terms_of: Callable[[Question, LayoutColumns], Terms],
     total: Callable[[Term], Floats],
 ) -> dict[str, Floats]:
-    """Each coefficient at the ZeRO stage, over all ranks, that has least of it."""
+    """Each coefficient at the ZeRO stage, over all ranks, that has least of it; of what is subtracted, most."""
     least: dict[str, Floats] = {}
     for zero, has in space.zero_stages_of(cores):
         rows = space.cores.rows(cores)
@@ -89,8 +92,9 @@ def _least_of(
         terms = terms_of(space.question, rows)
         for name in terms.__dataclass_fields__:
             value = total(getattr(terms, name))
-            own = np.where(has if value.ndim == 1 else has[:, None], value, np.inf)
-            least[name] = np.minimum(least[name], own) if name in least else own
+            none, better = (-np.inf, np.maximum) if name in SUBTRACTED else (np.inf, np.minimum)
+            own = np.where(has if value.ndim == 1 else has[:, None], value, none)
+            least[name] = better(least[name], own) if name in least else own
     return least
 
 

@@ -30,7 +30,7 @@ from planner.trainers import rows_for
 NUMBERS = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "shard")
 NAMES = {"schedule": SCHEDULES, "order": ORDERS, "context": CONTEXTS}
 STACKS = ("every axis", "every axis", "meshwright", "torchtitan", "deepspeed", "megatron-core", "fsdp")
-WORLDS = ((1, 1), (2, 1), (2, 2), (3, 1), (4, 1), (2, 2), (4, 1), (2, 3), (4, 2), (8, 1))
+WORLDS = ((1, 1), (2, 1), (1, 2), (3, 1), (4, 1), (2, 2), (4, 1), (2, 2), (2, 3), (4, 2), (8, 1))
 """(GPUs of a node, nodes)."""
 
 
@@ -203,7 +203,7 @@ def random_query(rng: np.random.Generator, bases: int) -> Query:
     return Query(
         question=found.question,
         restrictions=restrictions,
-        top=int(rng.choice([1, 1, 1, 2, 2, 3, 4])),
+        top=int(rng.choice([1, 1, 1, 1, 1, 2, 2, 3, 4])),
         seconds=seconds,
         layouts=layouts,
     )
@@ -216,7 +216,7 @@ def _random_words(rng: np.random.Generator, found: Everything) -> Words:
     if not words.kept.any():
         return words
     some = words.kept if rng.random() < 0.9 else words.said
-    target, enough = int(rng.choice(np.flatnonzero(some))), int(rng.integers(3, 60))
+    target, enough = int(rng.choice(np.flatnonzero(some))), int(rng.integers(3, 40))
     for axis in rng.permutation([*NUMBERS, *NAMES, "sp"]).tolist():
         if words.kept.sum() <= enough:
             break

@@ -10,7 +10,7 @@ from cost_models import schedules
 from cost_models.schedules import SPLIT_BACKWARD
 from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from cost_models.stage_costs import StageCosts
-from planner.placement import Leaf
+from planner.placement import PLAIN, Leaf
 
 POLICIES = len(RECOMPUTE_POLICIES)
 
@@ -99,10 +99,14 @@ SHAPES = [
 """(schedule, pp, vpp, microbatches, blocks)."""
 
 
-def random_leaf(seed: int) -> Leaf:
+PLAIN_SHAPES = [shape for shape in SHAPES if shape[0] in PLAIN]
+
+
+def random_leaf(seed: int, *, plain: bool = False) -> Leaf:
     """One small leaf of any schedule, a few policies, any tightness of memory."""
     rng = np.random.default_rng(seed)
-    schedule, pp, vpp, microbatches, layers = SHAPES[rng.integers(len(SHAPES))]
+    shapes = PLAIN_SHAPES if plain else SHAPES
+    schedule, pp, vpp, microbatches, layers = shapes[rng.integers(len(shapes))]
     allowed = rng.random(POLICIES) < 0.7
     allowed[rng.integers(POLICIES)] = True
     if schedule in SPLIT_BACKWARD:

