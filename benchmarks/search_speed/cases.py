@@ -122,19 +122,19 @@ def _other() -> list[Case]:
 
 
 def _curve() -> Case:
-    """GPUs whose numbers have the factors 2, 3 and once 5: what a batch of 1536 and 96 blocks divide into."""
+    """Numbers of GPUs with the factors 2, 3 and once 5, which a batch of 1536 and some 96 stages can share."""
     sizes = sorted(
         2**twos * 3**threes * fives
         for twos in range(3, 15)
-        for threes in range(7)
-        for fives in ((1, 5) if not threes else (1,))
+        for threes in range(5)
+        for fives in ((1, 5) if threes < 2 else (1,))
         if 64 <= 2**twos * 3**threes * fives <= 16384
     )
     return Case(
         name="curve-50",
         model="gpt3-175b",
         cluster="dgx-a100-80gb",
-        gpus=(*sizes[:49], sizes[-1]),
+        gpus=(sizes[0], *sizes[4:]),
         batch=1536,
         sequence=2048,
         aim=15.0,

@@ -17,7 +17,7 @@ from planner.plan import Certificate
 from planner.search import search
 from planner.search_space import legal_space, parse_restrictions
 
-REPEATS = 1
+REPEATS = 5
 PRICED = 1_000_000
 """Layouts written out and priced for the rate, where the space has so many."""
 
