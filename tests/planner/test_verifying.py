@@ -53,7 +53,7 @@ def test_a_true_plan_passes_every_check(plan: Plan) -> None:
     assert [one for one in checks if not one.passed] == []
     assert [one.name for one in checks] == [
         *("layout", "restrictions", "step", "time parts", "rank memory", "trust", "fits"),
-        *("certificate", "spot check", "optimum", "proof"),
+        *("certificate", "spot check", "optimum", "proof", "program"),
     ]
 
 
