@@ -29,6 +29,8 @@ from planner.plan import Certificate, Settled
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
+MOST_SETTLED = 64
+"""Layouts that one integer program chooses among."""
 REFINED_TOGETHER = 64
 """Layouts whose capacity bound is computed in one go: enough for numpy, few enough not to be wasted."""
 
@@ -63,6 +65,8 @@ class BranchAndBound:
         none = np.empty(0, dtype=np.bool_)
         self._refined, self._placed, self._decided = none, none, none
         """Rows with a capacity bound; with a good placement or known to have none; whose best placement is known."""
+        self._by_program = none
+        """Rows that an integer program of their own decided."""
 
     @property
     def kth_seconds(self) -> float:
@@ -106,23 +110,27 @@ class BranchAndBound:
             self._report()
 
     def settle(self, solver: SolverName | None = None) -> None:
-        """Have the integer program choose among the layouts that bounds alone do not discard, and compare.
+        """Have one integer program choose among the layouts that neither bounds nor a program of their own discard.
 
-        Layouts that are the same but in name stand for one another. Nothing is done where the search has not ended.
+        Layouts that are the same but in name stand for one another. Nothing is done where the search has not ended, or
+        where so many are left that it would take longer.
         """
-        best = self._best_seconds()
+        worst = self._best_seconds() * (1 + TOLERANCE)
         if self.is_unfinished or not self.best:
             return
+        self._refine(np.flatnonzero((self._first_bound <= worst) & ~self._refined))
+        rows = np.flatnonzero((self._first_bound <= worst) & ~self._beaten(worst)).tolist()
         leaves: dict[bytes, Survivor] = {}
-        for row in np.flatnonzero(self._first_bound <= best * (1 + TOLERANCE)).tolist():
+        for row in rows:
             leaf = self._candidates.leaf(row)
             known = self.best.get(row)
             met = self._paths.get((leaf.schedule, leaf.pp, leaf.microbatches), [])
             leaves.setdefault(leaf.key, Survivor(leaf, known[0] if known else None, met))
+            if len(leaves) > MOST_SETTLED:
+                return
         left = self._seconds_left()
-        found = settle(
-            list(leaves.values()), best, time_limit=None if math.isinf(left) else left, solver=solver
-        )
+        limit = None if math.isinf(left) else left
+        found = settle(list(leaves.values()), self._best_seconds(), time_limit=limit, solver=solver)
         if found.verdict == "equal":
             self.settled = Settled(
                 solver=found.solver,
@@ -131,6 +139,13 @@ class BranchAndBound:
                 objective=found.objective,
             )
 
+    def _beaten(self, worst: float) -> Bools:
+        """(N,): rows that their own integer program proved to take longer."""
+        beaten = self._by_program.copy()
+        for row, (_, seconds) in self.best.items():
+            beaten[row] &= seconds > worst
+        return beaten
+
     def _add(self, bound: Floats) -> None:
         """Rows that were written out."""
         closed = np.zeros(len(bound), dtype=np.bool_)
@@ -138,6 +153,7 @@ class BranchAndBound:
         self._refined = np.concatenate([self._refined, closed])
         self._placed = np.concatenate([self._placed, closed])
         self._decided = np.concatenate([self._decided, closed])
+        self._by_program = np.concatenate([self._by_program, closed])
         self._first_bound = np.concatenate([self._first_bound, bound])
 
     def _next(self, wanted: Bools) -> int | None:
@@ -188,6 +204,7 @@ class BranchAndBound:
         met += solution.paths
         if solution.placement is not None:
             self.best[row] = (solution.placement, solution.objective)
+        self._by_program[row] = solution.status != "stopped"
         if solution.status == "stopped":
             self._bound[row] = max(self._bound[row], solution.bound)
         elif solution.status == "infeasible":

@@ -191,6 +191,9 @@ def settle(
         paths = [*(known_paths(choice.leaf) if choice.leaf.is_plain else ()), *own.met_paths]
         if own.placement is not None:
             paths.append(choice.leaf.critical_path(own.placement.table))
+        elif not choice.leaf.is_plain:
+            lightest = choice.blocks[np.argmin(choice.leaf.busy_seconds(choice.blocks))]
+            paths.append(choice.leaf.critical_path(lightest))
         for path in paths:
             program.step_is_no_shorter_than_path(choice, path)
     bound, rounds = 0.0, 0

@@ -183,7 +183,9 @@ def test_two_equal_pools_are_one_cluster(stack: str, memory: str) -> None:
     whole = ask(mixed.model, one, mixed.training, stack=stack)
     plain = parse_restrictions(["cp=1", "schedule=1f1b", "schedule=gpipe", "order=tp-cp-dp-pp"], ["pp=1"])
     alone = search(whole, restrictions=plain)
-    together = search(mixed, top=len(alone.estimates))  # left before right costs the same as right before left
+    together = search(
+        mixed, top=len(alone.estimates)
+    )  # left before right costs the same as right before left
     assert seconds_of(together) == pytest.approx(seconds_of(alone), rel=10 * TOLERANCE)
     best, same = alone.best, estimate(mixed, alone.best.layout)
     assert (same.step_seconds, same.mfu, same.peak_bytes) == pytest.approx(
