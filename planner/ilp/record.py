@@ -36,6 +36,9 @@ from planner.placement import TOLERANCE, Floats, Leaf, Placement
 
 Verdict = Literal["equal", "stopped"]
 
+OVERLOOKED = 1e-5
+"""Share of a limit by which a solver may miss it unnoticed; patterns that are above it by less are left out."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
@@ -236,6 +239,8 @@ def _columns(leaf: Leaf, target: float) -> tuple[Ints, Ints] | None:
     if not leaf.is_plain:
         patterns = chunk_patterns(leaf)
         patterns = patterns[leaf.busy_seconds(patterns) <= target]
+        fullest = (leaf.rank_bytes(patterns) / leaf.memory_limit).max(axis=-1, initial=0.0)
+        patterns = patterns[leaf.fits(patterns) | (fullest > 1 + OVERLOOKED)]
         return (patterns, np.full(len(patterns), -1)) if len(patterns) else None
     columns = useful_columns(leaf, target)
     if columns is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from cost_models.specs.layout import parse_layout
 from planner import branching
 from planner import search as search_module
 from planner.ilp import stages
+from planner.ilp.solvers import SolverName
 from planner.placement import TOLERANCE
 from planner.placing import place
 from planner.search import SearchResult, search
@@ -229,3 +231,14 @@ def test_the_solver_is_called_only_where_bounds_leave_doubt(monkeypatch: pytest.
     monkeypatch.setattr(branching, "solve_stages", counted)
     result = search(small_question(memory="220 MiB"), top=1)
     assert len(calls) <= result.certificate.solved < result.certificate.layouts / 2
+
+
+@pytest.mark.parametrize("solver", ["highs", "cbc"])
+def test_a_solver_overlooks_no_byte(solver: SolverName) -> None:
+    question = small_question(memory="400 MiB")
+    limits = {"fix": ["pp=2", "vpp=2"]}
+    best = search(question, top=1, restrictions=parse_restrictions(**limits), solver=solver).best
+    less = replace(parse_restrictions(**limits), max_memory=best.peak_bytes * (1 - TOLERANCE))
+    second = search(question, top=1, restrictions=less, solver=solver)
+    assert second.best.peak_bytes < best.peak_bytes
+    assert second.certificate.settled is not None
