@@ -13,6 +13,7 @@ from cost_models.question import Question
 from planner.placement import TOLERANCE
 from planner.plan import Certificate
 from planner.pools.space import count_layouts
+from planner.ranking import by_speed
 from planner.restrictions import Restrictions
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def search_alike(
     """
     answers, certificate = _all(search, question, parts, time_limit)
     estimates = [estimate for result in answers for estimate in result.estimates]
-    ranked = sorted(estimates, key=lambda one: (one.step_seconds, one.peak_bytes, str(one.layout)))[:top]
+    ranked = sorted(estimates, key=by_speed)[:top]
     return replace(answers[0], estimates=tuple(ranked), certificate=_closed(certificate, ranked[0]))
 
 

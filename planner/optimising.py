@@ -22,6 +22,7 @@ from planner.least_memory import least_memory
 from planner.objectives import DAY, Objective, training_seconds
 from planner.optimum import Optimum
 from planner.plan import Certificate
+from planner.ranking import by_speed
 from planner.restrictions import Restrictions
 from planner.search import SearchResult
 from planner.search_space import legal_space
@@ -171,7 +172,7 @@ class _Choices:
             key=lambda pair: (
                 measure.loss(objective.value(*pair)),
                 pair[0].cluster.num_gpus,
-                *_order(pair[1]),
+                *by_speed(pair[1]),
             ),
         )
         others = {_precision(one.question): one for one in by_loss[::-1] if one not in same}
@@ -227,7 +228,7 @@ def _ranked(
         certificate = _added([result.certificate for result in found])
         return _Answer(question, (), certificate.model_copy(update={"bound": soonest}), 0.0)
     measure = objective.measure
-    ranked = sorted(in_time, key=lambda e: (measure.loss(objective.value(question, e)), *_order(e)))
+    ranked = sorted(in_time, key=lambda e: (measure.loss(objective.value(question, e)), *by_speed(e)))
     loss = min(measure.loss(objective.value(question, _at_bound(result))) for result in found)
     certificate = _added([result.certificate for result in found])
     if len(found) > 1:
@@ -241,11 +242,6 @@ def _ranked(
 
 def _precision(question: Question) -> Precision:
     return question.training.precision
-
-
-def _order(estimate: Estimate) -> tuple[float, float, str]:
-    """How the search ranks what is as good."""
-    return estimate.step_seconds, estimate.peak_bytes, str(estimate.layout)
 
 
 def _at_bound(result: SearchResult) -> Estimate:

@@ -22,6 +22,7 @@ from planner.levels import Levels
 from planner.placement import Placement
 from planner.plan import Certificate
 from planner.pools.space import price_pools
+from planner.ranking import by_speed
 from planner.search_space import Restrictions
 
 
@@ -87,7 +88,7 @@ def search(
             raise RunError("time ran out before any layout was placed", hint="allow more with --time-limit")
         raise candidates.nothing_fits()
     estimates = [_estimate(candidates, row, placement) for row, placement in found.leaders()]
-    ranked = sorted(estimates, key=lambda e: (e.step_seconds, e.peak_bytes, str(e.layout)))[:top]
+    ranked = sorted(estimates, key=by_speed)[:top]
     return SearchResult(estimates=tuple(ranked), certificate=found.certificate())
 
 
