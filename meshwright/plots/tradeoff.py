@@ -123,7 +123,12 @@ def _finding(frame: Frame, limit_bytes: float) -> str:
     almost = line[line["tokens_per_second"] >= 0.95 * best["tokens_per_second"]]
     cheap = almost.iloc[0] if len(almost) else best
     if cheap["peak_bytes"] > 0.95 * best["peak_bytes"]:
-        return f"{percent(best['mfu'])} MFU needs {format_bytes(best['peak_bytes'])}; less memory costs more than 5 %"
+        needs = f"{percent(best['mfu'])} MFU needs {format_bytes(best['peak_bytes'])}"
+        smaller = line[line["peak_bytes"] < cheap["peak_bytes"]]
+        if smaller.empty:
+            return f"{needs}; nothing fits in less"
+        less = smaller.iloc[-1]
+        return f"{needs}; {format_bytes(less['peak_bytes'])} are enough for {percent(less['mfu'])}"
     return (
         f"{percent(best['mfu'])} MFU needs {format_bytes(best['peak_bytes'])}; "
         f"95 % of that speed fits in {format_bytes(cheap['peak_bytes'])}"
