@@ -314,7 +314,8 @@ class Levels:
         shapes = np.concatenate([own for by_stage in self._pricing.space.shapes for own in by_stage])
         used = [SCHEDULES[index] for index in np.unique(shapes[:, 1]).tolist()]
         return (
-            "all legal tp x pp x vpp x cp x dp x ep x etp x mbs x ZeRO x shard groups x sequence parallelism x axis"
+            "all legal tp x pp x vpp x cp x dp x ep x etp (a divisor of tp) x mbs x ZeRO x shard groups (of two ranks"
+            " or more) x sequence parallelism x axis"
             f" orders x ways of context parallelism x schedules ({', '.join(used)}) on"
             f" {self.question.cluster.num_gpus} GPUs; any number of blocks of a stage under each of recompute"
             f" {' / '.join(self._pricing.policies)}; every number of blocks on each stage or, where a rank has several"
