@@ -26,6 +26,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pulp
 
+from cost_models.errors import RunError
 from cost_models.schedules import CriticalPath
 from cost_models.specs.columns import Ints
 from planner.chunks import chunk_patterns
@@ -184,7 +185,7 @@ def settle(
     """The program's own optimum over layouts, each with a placement where one is known; the best takes `best_seconds`.
 
     Raises:
-        AssertionError: it is another one, so that search and program cannot both be right.
+        RunError: it is another one, so that search and program cannot both be right.
     """
     start, name = time.monotonic(), solver or available_solver()
     program = Program([one.leaf for one in leaves], best_seconds * (1 + TOLERANCE))
@@ -208,7 +209,8 @@ def settle(
             break
         program.problem.solve(make_solver(name, left))
         rounds += 1
-        assert not is_infeasible(program.problem), "the program has no layout as good as the best one found"
+        if is_infeasible(program.problem):
+            raise _disagreement("nothing as good", best_seconds)
         if not is_proven(program.problem):
             verdict = "stopped"
             break
@@ -223,7 +225,8 @@ def settle(
             for path in [critical, *choice.violated_paths(placement)]:
                 program.step_is_no_shorter_than_path(choice, path)
     agrees = math.isclose(bound, best_seconds, rel_tol=10 * TOLERANCE)
-    assert verdict == "stopped" or agrees, f"the program says {bound} s, the search {best_seconds} s"
+    if verdict == "equal" and not agrees:
+        raise _disagreement(f"{bound:.9g} s", best_seconds)
     return Record(
         solver=name,
         layouts=len(leaves),
@@ -232,6 +235,13 @@ def settle(
         objective=bound,
         verdict=verdict,
     )
+
+
+def _disagreement(found: str, best_seconds: float) -> RunError:
+    what = (
+        f"the integer program finds {found} where the search finds {best_seconds:.9g} s: one of them is wrong"
+    )
+    return RunError(what, hint="please report the question")
 
 
 def _columns(leaf: Leaf, target: float) -> tuple[Ints, Ints] | None:

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import exhaustive_best, random_costs, random_leaf
 
+from cost_models.errors import RunError
 from planner.chunks import best_pattern
 from planner.heuristics import THOROUGH, good_placement
+from planner.ilp.record import Survivor, settle
 from planner.ilp.stages import solve_stages
 from planner.placement import TOLERANCE, Leaf
 
@@ -121,3 +123,14 @@ def test_busy_time_never_exceeds_the_step(seed: int) -> None:
     blocks = np.zeros((leaf.num_stages, len(leaf.allowed)), dtype=np.int64)
     blocks[:, np.flatnonzero(leaf.allowed)[0]] = max(1, leaf.num_layers // leaf.num_stages)
     assert leaf.busy_seconds(blocks) <= leaf.step_seconds(blocks) * (1 + TOLERANCE)
+
+
+def test_the_program_of_record_agrees_or_says_that_it_does_not() -> None:
+    leaf = uneven_leaf()
+    best = solve_stages(leaf)
+    survivors = [Survivor(leaf, best.placement, ())]
+    assert same(settle(survivors, best.objective).objective, best.objective)
+    with pytest.raises(RunError, match="finds nothing as good where the search finds"):
+        settle(survivors, 0.99 * best.objective)
+    with pytest.raises(RunError, match="one of them is wrong"):
+        settle(survivors, 1.01 * best.objective)
