@@ -28,6 +28,7 @@ from itertools import combinations
 import numpy as np
 
 from cost_models.specs.columns import Ints
+from cost_models.specs.layout import Schedule
 from planner.chunk_bounds import chunk_bounds, quick_chunk_bounds
 from planner.group import Bools, Floats, Group, how_many
 from planner.placement import TOLERANCE
@@ -175,9 +176,21 @@ def _rank_sizes(group: Group, seconds_NRB: Floats, step: Floats, work: Floats) -
     takes longer than with its most blocks; so a further round is tighter, and each alone is admissible.
     """
     low, high, tail = group.sizes[0], group.sizes[-1], group.least_tail
+    shortest_NR = seconds_NRB.min(axis=2)
+    shortest_NR = np.where(
+        np.isfinite(shortest_NR), shortest_NR, 0.0
+    )  # where a rank holds nothing, its count says so
     longest_NR = np.repeat((step / group.microbatches)[:, None], group.pp, axis=1)
     for _ in range(ROUNDS):
-        limit_NR = _rank_limits(group, seconds_NRB, step - tail, work, longest_NR) * (1 + TOLERANCE)
+        limit_NR = (1 + TOLERANCE) * rank_limits(
+            group.schedule,
+            pipeline_N=step - tail,
+            microbatches_N=group.microbatches,
+            delay_N=group.costs.p2p,
+            work_N=work,
+            least_NR=shortest_NR,
+            longest_NR=longest_NR,
+        )
         count_NR = (seconds_NRB <= limit_NR[..., None]).sum(axis=2)
         most_NR = np.where(count_NR > 0, low + count_NR - 1, 0)
         longest_NR = np.minimum(limit_NR, _longest_seconds(group, seconds_NRB, np.maximum(count_NR - 1, 0)))
@@ -198,25 +211,32 @@ def _longest_seconds(group: Group, seconds_NRB: Floats, fullest_NR: Ints) -> Flo
     return np.where(full_NR <= least_NR * (1 + TOLERANCE), full_NR, np.inf)
 
 
-def _rank_limits(
-    group: Group, seconds_NRB: Floats, pipeline: Floats, work: Floats, longest_NR: Floats
+def rank_limits(
+    schedule: Schedule,
+    *,
+    pipeline_N: Floats,
+    microbatches_N: Ints,
+    delay_N: Floats,
+    work_N: Floats,
+    least_NR: Floats,
+    longest_NR: Floats,
 ) -> Floats:
     """(N, R): the most seconds per microbatch of each rank if the pipeline ends in time; the paths above, turned round.
 
-    Sums over other ranks are what all work leaves, with at most `longest` (N, R) on every rank that does not matter.
+    Ranks take `least` to `longest` seconds for one microbatch, all together at least `work`. Sums over other ranks are
+    what all work leaves, with at most `longest` on every rank that does not matter.
     """
-    pp, rank_R, c = group.pp, np.arange(group.pp), group.costs.p2p[:, None]
-    M, m, W = pipeline[:, None], group.microbatches[:, None], work[:, None]
-    least_NR = seconds_NRB.min(axis=2)
-    least_NR = np.where(np.isfinite(least_NR), least_NR, 0.0)  # where a rank holds nothing, its count says so
+    pp = least_NR.shape[1]
+    rank_R, c = np.arange(pp), delay_N[:, None]
+    M, m, W = pipeline_N[:, None], microbatches_N[:, None], work_N[:, None]
     before_NR = np.cumsum(least_NR, axis=1) - least_NR
     limits = [(M - before_NR - 2 * rank_R * c) / m]
     upto_NR = np.cumsum(longest_NR, axis=1) - longest_NR
     after_NR = longest_NR.sum(axis=1, keepdims=True) - longest_NR - upto_NR
-    cycle = W + group.cycle_delay[:, None]
+    cycle = W + 2 * (pp - 1) * c
     with np.errstate(divide="ignore", invalid="ignore"):
         limits.append((M - 2 * rank_R * c - W + after_NR) / (m - 1))
-        if group.schedule == "gpipe":
+        if schedule == "gpipe":
             limits.append((M - cycle) / (m - 1))
         elif pp > 1:
             window_R = pp - rank_R

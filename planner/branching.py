@@ -231,9 +231,9 @@ class BranchAndBound:
 
     def _report(self) -> None:
         if self._on_progress is not None:
-            proof = self.certificate()
-            done = proof.layouts - proof.undecided
-            self._on_progress(done, proof.layouts, self._best_seconds(), proof.bound)
+            total = len(self._candidates)
+            left = int(self._open_rows().sum()) + self._candidates.tally(self._threshold()).undecided
+            self._on_progress(total - left, total, self._best_seconds(), self._proven_bound())
 
     def _best_seconds(self) -> float:
         return min((seconds for _, seconds in self.best.values()), default=math.inf)

@@ -47,7 +47,7 @@ def chunk_sizes(num_layers: int, stages: int) -> Ints:
 
 
 def blocks_recomputed(allowed_P: Bools, most: int) -> Ints:
-    """(T, P − 1): for each policy but the first, where the blocks that recompute at least so much end.
+    """(T, P): for each policy, where the blocks that recompute at least so much end.
 
     `most` blocks are on a rank at most; policies are in order of rising recompute.
     """

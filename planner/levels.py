@@ -54,6 +54,11 @@ class Pricing:
         """What was asked."""
         return self.space.question
 
+    @property
+    def allowed_at_all(self) -> Bools:
+        """(P,): policies a stage may use under some schedule."""
+        return np.array([policy in self.policies for policy in RECOMPUTE_POLICIES])
+
     def allowed(self, schedule: int) -> Bools:
         """(P,): policies a stage may use under a schedule."""
         own = allowed_recompute(SCHEDULES[schedule])
@@ -114,8 +119,7 @@ class Cores:
 
     def __init__(self, pricing: Pricing) -> None:
         self._pricing = pricing
-        self._allowed = np.array([policy in pricing.policies for policy in RECOMPUTE_POLICIES])
-        self.bound = ideal_seconds(pricing.space, self._allowed)
+        self.bound = ideal_seconds(pricing.space, pricing.allowed_at_all)
         self.is_relaxed = np.zeros(len(self.bound), dtype=np.bool_)
         self.is_open = np.zeros(len(self.bound), dtype=np.bool_)
 
@@ -137,7 +141,9 @@ class Cores:
         cores = cores[~self.is_relaxed[cores]]
         for start in range(0, len(cores), TOGETHER):
             some = cores[start : start + TOGETHER]
-            sharper = relaxed_bounds(self._pricing.space, some, self._allowed, self._pricing.max_memory)
+            sharper = relaxed_bounds(
+                self._pricing.space, some, self._pricing.allowed_at_all, self._pricing.max_memory
+            )
             self.bound[some] = np.maximum(self.bound[some], sharper)
         self.is_relaxed[cores] = True
 
@@ -156,7 +162,6 @@ class Pairs:
 
     def __init__(self, pricing: Pricing) -> None:
         self._pricing = pricing
-        self._allowed = np.array([policy in pricing.policies for policy in RECOMPUTE_POLICIES])
         self.core = np.empty(0, dtype=np.int64)
         self.variant = np.empty((0, 2), dtype=np.int64)
         self.layouts = np.empty(0, dtype=np.int64)
@@ -175,7 +180,7 @@ class Pairs:
             some = slice(start, start + TOGETHER)
             columns = space.rows(core[some], variant[some], np.array([[1, ONE_CHUNK]]))
             costs = self._pricing.limited(stage_costs(self._pricing.question, columns))
-            bound[some] = core_bounds(space, core[some], costs, self._allowed)
+            bound[some] = core_bounds(space, core[some], costs, self._pricing.allowed_at_all)
         self.core = np.concatenate([self.core, core])
         self.variant = np.concatenate([self.variant, variant])
         self.layouts = np.concatenate([self.layouts, space.shape_counts(core, variant[:, 0])])

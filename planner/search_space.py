@@ -67,11 +67,15 @@ class Space:
         return np.array(counts, dtype=np.int64).reshape(-1, ZERO_STAGES)
 
     @cached_property
+    def _shapes(self) -> Ints:
+        """(K, Z): shapes of each pipeline with each ZeRO stage."""
+        counts = [[len(own) for own in of_stage] for of_stage in self.shapes]
+        return np.array(counts, dtype=np.int64).reshape(-1, ZERO_STAGES)
+
+    @cached_property
     def sizes(self) -> Ints:
         """(N,): layouts of each core."""
-        shapes = np.array([[len(own) for own in of_stage] for of_stage in self.shapes])
-        shapes = shapes.reshape(-1, ZERO_STAGES)
-        counts: Ints = (self._stages[self.family] * shapes[self.pipeline]).sum(axis=1)
+        counts: Ints = (self._stages[self.family] * self._shapes[self.pipeline]).sum(axis=1)
         return counts
 
     def _without_empty_cores(self) -> Space:
@@ -82,8 +86,7 @@ class Space:
 
     def shape_counts(self, cores: Ints, zero: Ints) -> Ints:
         """(N,): shapes that go with (N,) cores at (N,) ZeRO stages."""
-        counts = np.array([[len(own) for own in of_stage] for of_stage in self.shapes], dtype=np.int64)
-        found: Ints = counts.reshape(-1, ZERO_STAGES)[self.pipeline[cores], zero]
+        found: Ints = self._shapes[self.pipeline[cores], zero]
         return found
 
     @cached_property

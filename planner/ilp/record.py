@@ -49,8 +49,6 @@ class Record:
     layouts: int
     """Layouts it chose among."""
     columns: int
-    rounds: int
-    """Times the solver was called."""
     objective: float
     """Its optimum, seconds; a lower bound where it was stopped."""
     verdict: Verdict
@@ -200,7 +198,7 @@ def settle(
             paths.append(choice.leaf.critical_path(lightest))
         for path in paths:
             program.step_is_no_shorter_than_path(choice, path)
-    bound, rounds = 0.0, 0
+    bound = 0.0
     verdict: Verdict | None = None
     while verdict is None:
         left = None if time_limit is None else time_limit - (time.monotonic() - start)
@@ -208,7 +206,6 @@ def settle(
             verdict = "stopped"
             break
         program.problem.solve(make_solver(name, left))
-        rounds += 1
         if is_infeasible(program.problem):
             raise _disagreement("nothing as good", best_seconds)
         if not is_proven(program.problem):
@@ -231,7 +228,6 @@ def settle(
         solver=name,
         layouts=len(leaves),
         columns=sum(len(one.x) for one in program.choices),
-        rounds=rounds,
         objective=bound,
         verdict=verdict,
     )

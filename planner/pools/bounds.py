@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.specs.columns import Ints
+from planner.bounds import rank_limits
 from planner.placement import TOLERANCE, Bools, Floats, Leaf
 from planner.pools.group import RankGroup
 
@@ -53,7 +54,16 @@ def rank_sizes(group: RankGroup, step_N: Floats) -> tuple[Ints, Ints]:
     most_NR = np.full_like(least_NR, high)
     for _ in range(2):
         work_N = np.maximum(_least_work(group, least_NR, most_NR), group.least_work)
-        limit_NR = _rank_limits(group, least_NR, step_N - group.tail(least_NR), work_N) * (1 + TOLERANCE)
+        pipeline_N = step_N - group.tail(least_NR)
+        limit_NR = (1 + TOLERANCE) * rank_limits(
+            group.schedule,
+            pipeline_N=pipeline_N,
+            microbatches_N=group.microbatches,
+            delay_N=group.delay,
+            work_N=work_N,
+            least_NR=group.fixed_seconds + group.least_block_seconds * least_NR,
+            longest_NR=np.repeat((pipeline_N / group.microbatches)[:, None], group.pp, axis=1),
+        )
         count_NR = (group.seconds <= limit_NR[..., None]).sum(axis=2)
         most_NR = np.where(count_NR > 0, low + count_NR - 1, 0)
         spare_N = most_NR.sum(axis=1) - group.num_layers
@@ -133,33 +143,3 @@ def _capacity_bounds(group: RankGroup, cut_off: float) -> Floats:
         reached = enough(middle)
         upper, lower = np.where(reached, middle, upper), np.where(reached, lower, middle)
     return np.where(possible, lower, np.maximum(quick, cut_off))
-
-
-def _rank_limits(group: RankGroup, least_NR: Ints, pipeline_N: Floats, work_N: Floats) -> Floats:
-    """(N, R): the most seconds per microbatch of each rank if the pipeline ends in time.
-
-    The paths of `planner.bounds`, turned round. Sums over other ranks are what all work leaves, with at most M / m on
-    every rank that does not matter.
-    """
-    pp, rank_R, c = group.pp, np.arange(group.pp), group.delay[:, None]
-    M, m, W = pipeline_N[:, None], group.microbatches[:, None], work_N[:, None]
-    alone_NR = group.fixed_seconds + group.least_block_seconds * least_NR
-    before_NR = np.cumsum(alone_NR, axis=1) - alone_NR
-    limits = [(M - before_NR - 2 * rank_R * c) / m]
-    cycle = _cycle(group, work_N)[:, None]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        limits.append((M - 2 * rank_R * c - W + (pp - 1 - rank_R) * M / m) / (m - 1))
-        if group.schedule == "gpipe":
-            limits.append((M - cycle) / (m - 1))
-        else:
-            window_R = pp - rank_R
-            limits.append(2 * (M - cycle) / (2 * m - window_R - 1))
-            again = W - rank_R * M / m + 2 * (window_R - 1) * c
-            limits.append(np.where(m > window_R + 1, (M - cycle - again) / (m - window_R - 1), np.inf))
-            loops, rest = np.divmod(m - 1, pp)
-            left = M - (loops + 1) * cycle
-            limits.append(np.where((loops >= 1) & (rest > 0), left / rest, np.inf))
-            limits.append(np.where((loops >= 1) & (left < 0), -1.0, np.inf))
-    known = [np.where(np.isnan(limit) | (m == 1), limits[0], limit) for limit in limits]
-    least: Floats = np.min(known, axis=0)
-    return least
