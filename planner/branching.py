@@ -19,10 +19,10 @@ from cost_models.specs.columns import Ints
 from cost_models.specs.layout import Schedule
 from planner.candidates import Candidates
 from planner.chunks import best_pattern
-from planner.heuristics import THOROUGH, good_placement
+from planner.exact import best_placement
+from planner.heuristics import good_placement
 from planner.ilp.record import Survivor, settle
 from planner.ilp.solvers import SolverName
-from planner.ilp.stages import solve_stages
 from planner.placement import TOLERANCE, Placement
 from planner.plan import Certificate, Settled
 
@@ -65,8 +65,8 @@ class BranchAndBound:
         none = np.empty(0, dtype=np.bool_)
         self._refined, self._placed, self._decided = none, none, none
         """Rows with a capacity bound; with a good placement or known to have none; whose best placement is known."""
-        self._by_program = none
-        """Rows that an integer program of their own decided."""
+        self._solved = none
+        """Rows whose best placement was sought and proven."""
 
     @property
     def kth_seconds(self) -> float:
@@ -110,7 +110,7 @@ class BranchAndBound:
             self._report()
 
     def settle(self, solver: SolverName | None = None) -> None:
-        """Have one integer program choose among the layouts that neither bounds nor a program of their own discard.
+        """Have one integer program choose among the layouts that neither bounds nor label setting discard.
 
         Layouts that are the same but in name stand for one another. Nothing is done where the search has not ended, or
         where so many are left that it would take longer.
@@ -140,8 +140,8 @@ class BranchAndBound:
             )
 
     def _beaten(self, worst: float) -> Bools:
-        """(N,): rows that their own integer program proved to take longer."""
-        beaten = self._by_program.copy()
+        """(N,): rows whose best placement was found and takes longer."""
+        beaten = self._solved.copy()
         for row, (_, seconds) in self.best.items():
             beaten[row] &= seconds > worst
         return beaten
@@ -153,7 +153,7 @@ class BranchAndBound:
         self._refined = np.concatenate([self._refined, closed])
         self._placed = np.concatenate([self._placed, closed])
         self._decided = np.concatenate([self._decided, closed])
-        self._by_program = np.concatenate([self._by_program, closed])
+        self._solved = np.concatenate([self._solved, closed])
         self._first_bound = np.concatenate([self._first_bound, bound])
 
     def _next(self, wanted: Bools) -> int | None:
@@ -192,11 +192,10 @@ class BranchAndBound:
     def _solve(self, row: int) -> None:
         """Place one layout exactly, as far as it can still be among the k best."""
         leaf, left = self._candidates.leaf(row), self._seconds_left()
-        known = [found for found in (self.best.get(row), good_placement(leaf, THOROUGH)) if found]
         met = self._paths.setdefault((leaf.schedule, leaf.pp, leaf.microbatches), [])
-        solution = solve_stages(
+        solution = best_placement(
             leaf,
-            incumbent=min(known, key=lambda found: found[1], default=None),
+            incumbent=self.best.get(row),
             met_paths=met,
             cut_off=self.kth_seconds,
             time_limit=None if math.isinf(left) else left,
@@ -204,7 +203,7 @@ class BranchAndBound:
         met += solution.paths
         if solution.placement is not None:
             self.best[row] = (solution.placement, solution.objective)
-        self._by_program[row] = solution.status != "stopped"
+        self._solved[row] = solution.status != "stopped"
         if solution.status == "stopped":
             self._bound[row] = max(self._bound[row], solution.bound)
         elif solution.status == "infeasible":

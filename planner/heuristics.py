@@ -16,11 +16,11 @@ from planner.placement import Floats, Leaf, Placement
 
 ROUNDS = 4
 """Rounds of moving one block from a rank to another."""
-QUICK, THOROUGH = 500_000, 8_000_000
-"""Actions × placements that one round of moves may evaluate: milliseconds, or what a round of the solver takes."""
+MOST_ACTIONS = 500_000
+"""Actions × placements that one round of moves may evaluate: milliseconds."""
 
 
-def good_placement(leaf: Leaf, budget: int = QUICK) -> tuple[Placement, float] | None:
+def good_placement(leaf: Leaf) -> tuple[Placement, float] | None:
     """The best of a few balanced placements, improved by single moves, with its step time; None: none of them fits."""
     seconds_BR, blocks_BRP = fastest_mixes(leaf)
     candidates_KR = _balanced(leaf, seconds_BR)
@@ -30,7 +30,7 @@ def good_placement(leaf: Leaf, budget: int = QUICK) -> tuple[Placement, float] |
         if better is None or (best is not None and better[1] >= best[1]):
             break
         best = better
-        candidates_KR = _moves(leaf, np.array(best[0].layers), budget)
+        candidates_KR = _moves(leaf, np.array(best[0].layers))
     return best
 
 
@@ -83,13 +83,13 @@ def _reduced(most_R: Ints, total: int, low: int, order: list[int]) -> Ints:
     return layers_R
 
 
-def _moves(leaf: Leaf, layers_R: Ints, budget: int) -> Ints:
+def _moves(leaf: Leaf, layers_R: Ints) -> Ints:
     """(K, R): one block from any rank to any other; none where that is too much to evaluate."""
     ranks = np.arange(leaf.pp)
     giver_K, taker_K = (index.ravel() for index in np.meshgrid(ranks, ranks, indexing="ij"))
     useful_K = (giver_K != taker_K) & (layers_R[giver_K] > leaf.sizes.start)
     giver_K, taker_K = giver_K[useful_K], taker_K[useful_K]
-    if len(giver_K) * 2 * leaf.microbatches * leaf.pp > budget:
+    if len(giver_K) * 2 * leaf.microbatches * leaf.pp > MOST_ACTIONS:
         return np.empty((0, leaf.pp), dtype=np.int64)
     row = np.arange(len(giver_K))
     moved_KR = np.repeat(layers_R[None], len(giver_K), axis=0)

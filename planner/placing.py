@@ -11,8 +11,8 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.specs.layout import Layout
 from cost_models.specs.recompute import RECOMPUTE_POLICIES, policies_in
 from planner.chunks import chunk_sizes
+from planner.exact import best_placement
 from planner.heuristics import good_placement
-from planner.ilp.stages import solve_stages
 from planner.legality import require_legal
 from planner.placement import PLAIN, Leaf, Placement
 from planner.pools.space import layout_costs, orders_of
@@ -53,7 +53,7 @@ def _placed(question: Question, layout: Layout) -> tuple[bool, float, Placement]
             allowed=np.array([policy in named for policy in RECOMPUTE_POLICIES]),
             recompute=layout.stage_recompute,
         )
-        solution = solve_stages(leaf, incumbent=good_placement(leaf))
+        solution = best_placement(leaf, incumbent=good_placement(leaf))
         if solution.placement is not None:
             return overflows, solution.objective, solution.placement
     raise AssertionError("without a memory limit every legal layout has a placement")

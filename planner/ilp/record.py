@@ -1,44 +1,28 @@
 """The program of record: one integer program chooses among the layouts that bounds could not discard, and places them.
 
-    y[l]      1 if layout l is the one
-    x[l, j]   1 if layout l has its column j: for plain pipelines so many blocks on one stage, under the fastest mix of
-              recompute policies that fits there; else a pattern of blocks and policies for all stages
-    M         end of the last action plus synchronisation, over all ranks           (in units of the time to beat)
-    O         longest optimizer step of any rank                                    (in units of the time to beat)
-
-    minimise M + O + Σ overhead[l] y[l]
-    subject to   one layout, each of its stages one size, all its layers placed (or one pattern),
-                 every rank of a pattern within its memory,
-                 the step no shorter than each known path of the layout, the optimizer step no shorter than any rank's
-
-Paths are added as in `planner.ilp.stages` until the timeline agrees with the program. Its optimum over these layouts is
-then the optimum over all, since the others have bounds above it; that it is what the search found is the certificate.
+Its optimum over these layouts is the optimum over all, since the others have bounds above it; that it is what the
+search found is the certificate.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-import pulp
 
 from cost_models.errors import RunError
 from cost_models.schedules import CriticalPath
-from cost_models.specs.columns import Ints
-from planner.chunks import chunk_patterns
-from planner.ilp.solvers import SolverName, available_solver, is_infeasible, is_proven, make_solver
-from planner.ilp.stages import CUTS_PER_ROUND, useful_columns
-from planner.paths import known_paths, window_paths
-from planner.placement import TOLERANCE, Floats, Leaf, Placement
+from planner.ilp.cutting import minimum
+from planner.ilp.program import Choice, Columns, Program, pattern_columns, stage_columns
+from planner.ilp.solvers import SolverName, available_solver
+from planner.labels.solving import choices_in_time
+from planner.paths import known_paths
+from planner.placement import TOLERANCE, Leaf, Placement
 
 Verdict = Literal["equal", "stopped"]
-
-OVERLOOKED = 1e-5
-"""Share of a limit by which a solver may miss it unnoticed; patterns that are above it by less are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,115 +38,6 @@ class Record:
     verdict: Verdict
 
 
-@dataclass(eq=False)
-class Choice:
-    """One layout in the program."""
-
-    leaf: Leaf
-    blocks: Ints
-    """(J, S, P): the blocks that each column places."""
-    stage: Ints
-    """(J,): the stage that a column speaks of; −1 where it speaks of all."""
-    y: pulp.LpVariable
-    x: list[pulp.LpVariable]
-    pool: list[CriticalPath]
-    """Paths that can be written down but are not rows yet."""
-    paths: list[CriticalPath] = field(default_factory=list)
-    """Those that are rows."""
-
-    def sum(self, coefficients: Floats) -> pulp.LpAffineExpression:
-        """Σ coefficient · x over the columns."""
-        terms = zip(self.x, coefficients.tolist(), strict=True)
-        return pulp.LpAffineExpression({x: value for x, value in terms if value})
-
-    def violated_paths(self, placement: Placement) -> list[CriticalPath]:
-        """The longest paths of the pool that the program should have known; they leave the pool."""
-        known = max((float(_length(self.leaf, path, placement.table)) for path in self.paths), default=0.0)
-        length = [float(_length(self.leaf, path, placement.table)) for path in self.pool]
-        longest_first = sorted(range(len(length)), key=lambda index: -length[index])[:CUTS_PER_ROUND]
-        new = [index for index in longest_first if length[index] > known * (1 + TOLERANCE)]
-        found = [self.pool[index] for index in new]
-        self.pool = [path for index, path in enumerate(self.pool) if index not in new]
-        return found
-
-    def chosen(self) -> Placement:
-        """The placement the solver chose, if it chose this layout."""
-        picked = np.array([(x.value() or 0.0) > 0.5 for x in self.x])
-        return Placement.of(self.blocks[picked].sum(axis=0))
-
-
-class Program:
-    """The program over some layouts."""
-
-    def __init__(self, leaves: Sequence[Leaf], target: float) -> None:
-        self.scale = target
-        self.problem = pulp.LpProblem("record", pulp.LpMinimize)
-        self.M, self.O = (self.problem.add_variable(name, lowBound=0) for name in "MO")
-        self.choices = [
-            self._choice(number, leaf, *columns)
-            for number, leaf in enumerate(leaves)
-            if (columns := _columns(leaf, target)) is not None
-        ]
-        overheads = {one.y: one.leaf.overhead / self.scale for one in self.choices}
-        step = self.M + self.O + pulp.LpAffineExpression(overheads)
-        self.problem += step, "step_seconds"
-        self.problem += (step <= 1.0), "no_worse_than_known"
-        self.one_layout()
-        for choice in self.choices:
-            self.one_size_a_stage_and_all_layers(choice)
-            self.every_rank_within_its_memory(choice)
-            self.optimizer_step_is_no_shorter_than_any(choice)
-
-    def _choice(self, number: int, leaf: Leaf, blocks: Ints, stage: Ints) -> Choice:
-        y = self.problem.add_variable(f"y_{number}", cat=pulp.LpBinary)
-        x = [self.problem.add_variable(f"x_{number}_{j}", cat=pulp.LpBinary) for j in range(len(blocks))]
-        return Choice(leaf, blocks, stage, y, x, window_paths(leaf) if leaf.is_plain else [])
-
-    def one_layout(self) -> None:
-        """Σ_l y[l] = 1."""
-        self.problem += pulp.lpSum(one.y for one in self.choices) == 1, "one_layout"
-
-    def one_size_a_stage_and_all_layers(self, choice: Choice) -> None:
-        """Σ_j x[l, j] = y[l] for each stage of layout l, and Σ blocks · x = L y[l]; a pattern is all stages at once."""
-        name = choice.y.name
-        for stage in np.unique(choice.stage).tolist():
-            own = choice.sum((choice.stage == stage).astype(np.float64))
-            self.problem += own - choice.y == 0, f"one_size_{name}_{stage}"
-        layers = choice.sum(choice.blocks.sum(axis=(1, 2)).astype(np.float64))
-        self.problem += layers - choice.leaf.num_layers * choice.y == 0, f"all_layers_{name}"
-
-    def every_rank_within_its_memory(self, choice: Choice) -> None:
-        """Σ_j bytes[r, j] x[l, j] ≤ limit[r] y[l]; one stage a rank was asked for memory when its columns were made."""
-        if choice.leaf.is_plain:
-            return
-        full_JR = choice.leaf.rank_bytes(choice.blocks) / choice.leaf.memory_limit
-        for rank in range(choice.leaf.pp):
-            self.problem += choice.sum(full_JR[:, rank]) - choice.y <= 0, f"memory_{choice.y.name}_{rank}"
-
-    def optimizer_step_is_no_shorter_than_any(self, choice: Choice) -> None:
-        """O ≥ the optimizer step of every rank of layout l, if it is the one."""
-        leaf = choice.leaf
-        fixed_R = leaf.per_rank("optimizer", leaf.no_blocks)
-        own_JR = (leaf.per_rank("optimizer", choice.blocks) - fixed_R) / self.scale
-        for rank in range(leaf.pp):
-            least = choice.sum(own_JR[:, rank]) + float(fixed_R[rank] / self.scale) * choice.y
-            self.problem += self.O - least >= 0, f"optimizer_{choice.y.name}_{rank}"
-
-    def step_is_no_shorter_than_path(self, choice: Choice, path: CriticalPath) -> None:
-        """M ≥ the length of one path of layout l plus the synchronisation of the rank it ends on, if it is the one."""
-        fixed = float(_length(choice.leaf, path, choice.leaf.no_blocks))
-        own_J = (_length(choice.leaf, path, choice.blocks) - fixed) / self.scale
-        least = choice.sum(own_J) + fixed / self.scale * choice.y
-        self.problem += self.M - least >= 0, f"path_{choice.y.name}_{len(choice.paths)}"
-        choice.paths.append(path)
-
-    def modelled_seconds(self, choice: Choice, placement: Placement) -> float:
-        """The step time that the program's paths give a placement, in full precision."""
-        leaf, blocks = choice.leaf, placement.table
-        longest = max(float(_length(leaf, path, blocks)) for path in choice.paths)
-        return longest + float(leaf.per_rank("optimizer", blocks).max()) + leaf.overhead
-
-
 class Survivor(NamedTuple):
     """A layout that bounds could not discard."""
 
@@ -174,7 +49,7 @@ class Survivor(NamedTuple):
 
 
 def settle(
-    leaves: Sequence[Survivor],
+    survivors: Sequence[Survivor],
     best_seconds: float,
     *,
     time_limit: float | None = None,
@@ -185,52 +60,46 @@ def settle(
     Raises:
         RunError: it is another one, so that search and program cannot both be right.
     """
-    start, name = time.monotonic(), solver or available_solver()
-    program = Program([one.leaf for one in leaves], best_seconds * (1 + TOLERANCE))
-    known = {id(one.leaf): one for one in leaves}
-    for choice in program.choices:
-        own = known[id(choice.leaf)]
-        paths = [*(known_paths(choice.leaf) if choice.leaf.is_plain else ()), *own.met_paths]
-        if own.placement is not None:
-            paths.append(choice.leaf.critical_path(own.placement.table))
-        elif not choice.leaf.is_plain:
-            lightest = choice.blocks[np.argmin(choice.leaf.busy_seconds(choice.blocks))]
-            paths.append(choice.leaf.critical_path(lightest))
-        for path in paths:
-            program.step_is_no_shorter_than_path(choice, path)
-    bound = 0.0
-    verdict: Verdict | None = None
-    while verdict is None:
-        left = None if time_limit is None else time_limit - (time.monotonic() - start)
-        if left is not None and left <= 0:
-            verdict = "stopped"
-            break
-        program.problem.solve(make_solver(name, left))
-        if is_infeasible(program.problem):
-            raise _disagreement("nothing as good", best_seconds)
-        if not is_proven(program.problem):
-            verdict = "stopped"
-            break
-        choice = next(one for one in program.choices if (one.y.value() or 0.0) > 0.5)
-        placement = choice.chosen()
-        seconds = choice.leaf.price(placement)
-        bound = max(bound, program.modelled_seconds(choice, placement) if choice.paths else 0.0)
-        if seconds <= bound * (1 + TOLERANCE):
-            verdict = "equal"
-        else:
-            critical = choice.leaf.critical_path(placement.table)
-            for path in [critical, *choice.violated_paths(placement)]:
-                program.step_is_no_shorter_than_path(choice, path)
-    agrees = math.isclose(bound, best_seconds, rel_tol=10 * TOLERANCE)
-    if verdict == "equal" and not agrees:
-        raise _disagreement(f"{bound:.9g} s", best_seconds)
+    name, target = solver or available_solver(), best_seconds * (1 + TOLERANCE)
+    columns = [(one, _columns(one, target)) for one in survivors]
+    kept = [(one, own) for one, own in columns if own is not None]
+    program = Program([(one.leaf, own) for one, own in kept], target)
+    for choice, (one, _) in zip(program.choices, kept, strict=True):
+        _tell(program, choice, one)
+    found = minimum(program, name, time_limit=time_limit)
+    if found.verdict == "nothing":
+        raise _disagreement("nothing as good", best_seconds)
+    agrees = math.isclose(found.bound, best_seconds, rel_tol=10 * TOLERANCE)
+    if found.verdict == "proven" and not agrees:
+        raise _disagreement(f"{found.bound:.9g} s", best_seconds)
     return Record(
         solver=name,
-        layouts=len(leaves),
+        layouts=len(survivors),
         columns=sum(len(one.x) for one in program.choices),
-        objective=bound,
-        verdict=verdict,
+        objective=found.bound,
+        verdict="equal" if found.verdict == "proven" else "stopped",
     )
+
+
+def _columns(one: Survivor, target: float) -> Columns | None:
+    """What a step of `target` seconds may hold; None: there is no such step."""
+    if not one.leaf.is_plain:
+        return pattern_columns(one.leaf, target)
+    choices = choices_in_time(one.leaf, target, one.met_paths)
+    return stage_columns(choices) if choices else None
+
+
+def _tell(program: Program, choice: Choice, one: Survivor) -> None:
+    """Paths that are known before anything is solved."""
+    leaf = one.leaf
+    paths = [*(known_paths(leaf) if leaf.is_plain else ()), *one.met_paths]
+    if one.placement is not None:
+        paths.append(leaf.critical_path(one.placement.table))
+    elif not leaf.is_plain:
+        blocks = choice.columns.blocks
+        paths.append(leaf.critical_path(blocks[np.argmin(leaf.busy_seconds(blocks))]))
+    for path in paths:
+        program.step_is_no_shorter_than_path(choice, path)
 
 
 def _disagreement(found: str, best_seconds: float) -> RunError:
@@ -238,33 +107,3 @@ def _disagreement(found: str, best_seconds: float) -> RunError:
         f"the integer program finds {found} where the search finds {best_seconds:.9g} s: one of them is wrong"
     )
     return RunError(what, hint="please report the question")
-
-
-def _columns(leaf: Leaf, target: float) -> tuple[Ints, Ints] | None:
-    """(J, S, P) blocks and (J,) stages of the columns that a step of `target` seconds may have; None: no step."""
-    if not leaf.is_plain:
-        patterns = chunk_patterns(leaf)
-        patterns = patterns[leaf.busy_seconds(patterns) <= target]
-        fullest = (leaf.rank_bytes(patterns) / leaf.memory_limit).max(axis=-1, initial=0.0)
-        patterns = patterns[leaf.fits(patterns) | (fullest > 1 + OVERLOOKED)]
-        return (patterns, np.full(len(patterns), -1)) if len(patterns) else None
-    columns = useful_columns(leaf, target)
-    if columns is None:
-        return None
-    stage = np.array([column.stage for column in columns])
-    blocks = np.zeros((len(columns), *leaf.no_blocks.shape), dtype=np.int64)
-    blocks[np.arange(len(columns)), stage] = [column.blocks for column in columns]
-    return blocks, stage
-
-
-def _length(leaf: Leaf, path: CriticalPath, blocks: Ints) -> Floats:
-    """(...,) seconds of a path with the synchronisation of the rank it ends on, for blocks (..., S, P)."""
-    first_S, second_S = leaf.halves(blocks)
-    seconds: Floats = (
-        leaf.forward(blocks) @ path.forward_counts
-        + first_S @ path.backward_counts
-        + second_S @ path.weight_counts
-        + path.p2p_count * leaf.cost("p2p")
-        + leaf.per_rank("sync", blocks)[..., path.rank]
-    )
-    return seconds

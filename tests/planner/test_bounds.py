@@ -12,7 +12,7 @@ from synthetic import exhaustive_best, random_leaf
 from cost_models import schedules
 from planner.bounds import capacity_bounds, quick_bounds, rank_sizes
 from planner.group import Group, group_of
-from planner.ilp.stages import solve_stages
+from planner.labels.solving import place_blocks
 from planner.paths import known_paths, window_paths
 from planner.placement import TOLERANCE, Leaf
 
@@ -36,7 +36,8 @@ def test_the_best_placement_keeps_to_the_sizes_its_step_allows(seed: int) -> Non
     if not leaf.is_plain or math.isinf(exact := exhaustive_best(leaf)):
         return
     least, most = rank_sizes(group_of(leaf), np.array([exact]))
-    solution = solve_stages(leaf)
+    solution = place_blocks(leaf)
+    assert solution is not None
     assert solution.placement is not None
     assert (least[0] <= solution.placement.layers).all()
     assert (most[0] >= solution.placement.layers).all()

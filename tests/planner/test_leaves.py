@@ -1,8 +1,10 @@
-"""One layout's placement: the integer program, the chunk patterns and brute force agree."""
+"""One layout's placement: label setting, the integer program, the chunk patterns and brute force agree."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,13 +14,17 @@ from synthetic import exhaustive_best, random_costs, random_leaf
 
 from cost_models.errors import RunError
 from planner.chunks import best_pattern
-from planner.heuristics import THOROUGH, good_placement
+from planner.exact import best_placement
+from planner.heuristics import good_placement
+from planner.ilp.alone import solve_alone
 from planner.ilp.record import Survivor, settle
-from planner.ilp.stages import solve_stages
+from planner.labels import solving
+from planner.labels.dominance import undominated
+from planner.labels.solving import choices_in_time, place_blocks
 from planner.placement import TOLERANCE, Leaf
+from planner.solution import Solution
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
-ALL = np.ones(3, dtype=np.bool_)
 
 
 def same(one: float, other: float) -> bool:
@@ -34,7 +40,8 @@ def test_the_exact_placement_is_the_best_of_all(seed: int) -> None:
         found = best_pattern(leaf)
         assert same(found[1] if found else math.inf, exact)
         return
-    solution = solve_stages(leaf, incumbent=good_placement(leaf))
+    solution = place_blocks(leaf, incumbent=good_placement(leaf))
+    assert solution is not None
     assert same(solution.objective, exact)
     assert solution.status == ("optimal" if math.isfinite(exact) else "infeasible")
     if solution.placement is not None:
@@ -46,58 +53,139 @@ def test_the_exact_placement_is_the_best_of_all(seed: int) -> None:
 
 @given(SEEDS)
 @settings(max_examples=500, deadline=None, derandomize=True)
-def test_the_integer_program_proves_the_best_of_all(seed: int) -> None:
+def test_labels_and_the_integer_program_prove_the_best_of_all(seed: int) -> None:
     leaf = random_leaf(seed, plain=True)
-    exact, solution = exhaustive_best(leaf), solve_stages(leaf, incumbent=good_placement(leaf))
-    assert solution.status == ("optimal" if math.isfinite(exact) else "infeasible")
-    assert same(solution.objective, exact)
+    exact, start = exhaustive_best(leaf), good_placement(leaf)
+    for solution in (
+        place_blocks(leaf),
+        place_blocks(leaf, incumbent=start),
+        solve_alone(leaf, incumbent=start),
+    ):
+        assert solution is not None
+        assert solution.status == ("optimal" if math.isfinite(exact) else "infeasible")
+        assert same(solution.objective, exact)
 
 
-def uneven_leaf(pp: int = 4, layers: int = 10, microbatches: int = 9, seed: int = 5) -> Leaf:
-    """A leaf that takes several rounds: blocks do not divide, the head is heavy."""
-    costs = random_costs(np.random.default_rng(seed), tightness=0.3)
+def larger_leaf(seed: int) -> Leaf:
+    """Too large for brute force: four to nine ranks, up to 25 blocks, any policies, memory loose to tight."""
+    rng = np.random.default_rng(seed)
+    pp = int(rng.integers(4, 10))
+    allowed = rng.random(3) < 0.6
+    allowed[rng.integers(3)] = True
     return Leaf(
-        costs=costs, pp=pp, vpp=1, schedule="1f1b", microbatches=microbatches, num_layers=layers, allowed=ALL
+        costs=random_costs(rng, tightness=rng.uniform(0.2, 1.2)),
+        pp=pp,
+        vpp=1,
+        schedule="gpipe" if seed % 6 == 0 else "1f1b",
+        microbatches=int(rng.integers(pp, 4 * pp)),
+        num_layers=int(rng.integers(pp + 1, 3 * pp)),
+        allowed=allowed,
     )
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_no_start_is_needed_to_reach_the_optimum(seed: int) -> None:
-    leaf = uneven_leaf(seed=seed)
-    assert same(solve_stages(leaf).objective, solve_stages(leaf, incumbent=good_placement(leaf)).objective)
+@given(SEEDS)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_labels_agree_with_the_integer_program_on_larger_pipelines(seed: int) -> None:
+    leaf = larger_leaf(seed)
+    labels, program = place_blocks(leaf), solve_alone(leaf, incumbent=good_placement(leaf))
+    assert labels is not None
+    assert same(labels.objective, program.objective)
+    assert labels.status == program.status
+
+
+@given(SEEDS)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_what_labels_leave_holds_every_placement_in_time(seed: int) -> None:
+    leaf = random_leaf(seed, plain=True)
+    solution = best_placement(leaf)
+    if solution.placement is None:
+        return
+    choices = choices_in_time(leaf, solution.objective, solution.paths)
+    assert choices is not None
+    index = np.array(solution.placement.layers) - choices.fewest
+    assert choices.useful[np.arange(leaf.pp), index].all()
+    assert choices_in_time(leaf, 0.5 * leaf.busy_seconds(solution.placement.table)) is None
+
+
+def test_an_uneven_deep_pipeline_needs_few_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    roomy = replace(random_costs(np.random.default_rng(5)), memory_limit=np.full(1, np.inf))
+    leaf = replace(uneven_leaf(pp=25, layers=126, microbatches=100, policies=1), costs=roomy)
+    monkeypatch.setattr(solving, "MOST_LABELS", 64)
+    solution = place_blocks(leaf, incumbent=good_placement(leaf))
+    assert solution is not None
+    assert solution.status == "optimal"
+
+
+def test_the_integer_program_takes_over_where_labels_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaf = uneven_leaf()
+    exact = best_placement(leaf).objective
+    monkeypatch.setattr(solving, "MOST_LABELS", 0)
+    assert place_blocks(leaf) is None
+    assert same(best_placement(leaf).objective, exact)
+
+
+def test_the_undominated_are_those_that_nothing_surpasses() -> None:
+    rng = np.random.default_rng(3)
+    kind, merits = rng.integers(0, 3, 200), rng.integers(0, 4, (200, 3)).astype(np.float64)
+    kept = undominated(kind, merits)
+    for row in range(200):
+        peers = np.flatnonzero(kind == kind[row])
+        surpassed = (merits[peers] >= merits[row]).all(axis=1) & (merits[peers] > merits[row]).any(axis=1)
+        equal_kept = kept[peers[(merits[peers] == merits[row]).all(axis=1)]].sum()
+        assert equal_kept == (0 if surpassed.any() else 1)
+
+
+def uneven_leaf(
+    pp: int = 4, layers: int = 10, microbatches: int = 9, seed: int = 5, policies: int = 3
+) -> Leaf:
+    """A leaf that takes several rounds: blocks do not divide, the head is heavy."""
+    return Leaf(
+        costs=random_costs(np.random.default_rng(seed), tightness=0.3),
+        pp=pp,
+        vpp=1,
+        schedule="1f1b",
+        microbatches=microbatches,
+        num_layers=layers,
+        allowed=np.arange(3) < policies,
+    )
+
+
+SOLVERS = pytest.mark.parametrize("solve", [best_placement, solve_alone])
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_fallback_solver_agrees(seed: int) -> None:
     leaf = uneven_leaf(seed=seed)
-    assert same(solve_stages(leaf, solver="cbc").objective, solve_stages(leaf, solver="highs").objective)
+    assert same(solve_alone(leaf, solver="cbc").objective, solve_alone(leaf, solver="highs").objective)
 
 
-def test_a_cut_off_below_the_optimum_proves_that_nothing_beats_it() -> None:
+@SOLVERS
+def test_a_cut_off_below_the_optimum_proves_that_nothing_beats_it(solve: Callable[..., Solution]) -> None:
     leaf = uneven_leaf()
-    best = solve_stages(leaf).objective
-    below = solve_stages(leaf, cut_off=0.999 * best)
+    best = solve(leaf).objective
+    below = solve(leaf, cut_off=0.999 * best)
     assert below.status == "cut off"
     assert below.objective >= best
     assert below.bound == pytest.approx(0.999 * best)
-    assert same(solve_stages(leaf, cut_off=1.5 * best).objective, best)
+    assert same(solve(leaf, cut_off=1.5 * best).objective, best)
 
 
-def test_paths_met_elsewhere_save_rounds_and_change_nothing() -> None:
-    first = solve_stages(uneven_leaf(pp=4, layers=11, microbatches=6, seed=1))
-    again = solve_stages(uneven_leaf(pp=4, layers=11, microbatches=6, seed=1), met_paths=first.paths)
+@SOLVERS
+def test_paths_met_elsewhere_save_rounds_and_change_nothing(solve: Callable[..., Solution]) -> None:
+    first = solve(uneven_leaf(pp=4, layers=11, microbatches=6, seed=1))
+    again = solve(uneven_leaf(pp=4, layers=11, microbatches=6, seed=1), met_paths=first.paths)
     assert again.rounds <= first.rounds
     assert same(again.objective, first.objective)
     other = uneven_leaf(pp=4, layers=11, microbatches=6, seed=2)
-    assert same(solve_stages(other, met_paths=first.paths).objective, solve_stages(other).objective)
+    assert same(solve(other, met_paths=first.paths).objective, solve(other).objective)
 
 
-def test_out_of_time_the_bound_still_holds() -> None:
+@SOLVERS
+def test_out_of_time_the_bound_still_holds(solve: Callable[..., Solution]) -> None:
     leaf = uneven_leaf(pp=6, layers=17, microbatches=20)
-    start = good_placement(leaf)
-    stopped = solve_stages(leaf, incumbent=start, time_limit=0.0)
+    stopped = solve(leaf, incumbent=good_placement(leaf), time_limit=0.0)
     assert stopped.status == "stopped"
-    assert stopped.bound <= solve_stages(leaf).objective <= stopped.objective * (1 + TOLERANCE)
+    assert stopped.bound <= solve(leaf).objective <= stopped.objective * (1 + TOLERANCE)
 
 
 @given(SEEDS)
@@ -106,14 +194,13 @@ def test_a_good_placement_is_a_placement(seed: int) -> None:
     leaf = random_leaf(seed)
     if not leaf.is_plain:
         return
-    for budget in (0, THOROUGH):
-        found = good_placement(leaf, budget)
-        if found is None:
-            assert math.isinf(exhaustive_best(leaf))
-            return
-        assert sum(found[0].layers) == leaf.num_layers
-        assert leaf.fits(found[0].table)
-        assert same(leaf.price(found[0]), found[1])
+    found = good_placement(leaf)
+    if found is None:
+        assert math.isinf(exhaustive_best(leaf))
+        return
+    assert sum(found[0].layers) == leaf.num_layers
+    assert leaf.fits(found[0].table)
+    assert same(leaf.price(found[0]), found[1])
 
 
 @given(SEEDS)
@@ -127,7 +214,7 @@ def test_busy_time_never_exceeds_the_step(seed: int) -> None:
 
 def test_the_program_of_record_agrees_or_says_that_it_does_not() -> None:
     leaf = uneven_leaf()
-    best = solve_stages(leaf)
+    best = best_placement(leaf)
     survivors = [Survivor(leaf, best.placement, ())]
     assert same(settle(survivors, best.objective).objective, best.objective)
     with pytest.raises(RunError, match="finds nothing as good where the search finds"):

@@ -19,8 +19,8 @@ from cost_models.question import Question
 from cost_models.specs.layout import parse_layout
 from planner import branching
 from planner import search as search_module
-from planner.ilp import stages
 from planner.ilp.solvers import SolverName
+from planner.labels import solving
 from planner.placement import TOLERANCE
 from planner.placing import place
 from planner.search import SearchResult, search
@@ -142,7 +142,7 @@ def test_out_of_time_it_returns_the_best_so_far_with_its_gap(
     """On a clock that ticks whenever it is read, so that time runs out everywhere."""
     ticks = count()
     clock = SimpleNamespace(monotonic=lambda: float(next(ticks)))
-    for module in (search_module, branching, stages):
+    for module in (search_module, branching, solving):
         monkeypatch.setattr(module, "time", clock)
     exact, unfinished = brute_force(question), 0
     for limit in (5, 8, 13, 21, 34, 55, 89, 144, 233):
@@ -222,13 +222,13 @@ def test_place_answers_even_when_nothing_fits() -> None:
 
 def test_the_solver_is_called_only_where_bounds_leave_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    solve = branching.solve_stages
+    solve = branching.best_placement
 
     def counted(*args: Any, **options: Any) -> Any:
         calls.append(args)
         return solve(*args, **options)
 
-    monkeypatch.setattr(branching, "solve_stages", counted)
+    monkeypatch.setattr(branching, "best_placement", counted)
     result = search(small_question(memory="220 MiB"), top=1)
     assert len(calls) <= result.certificate.solved < result.certificate.layouts / 2
 

@@ -20,9 +20,9 @@ from cost_models.specs import catalog
 from cost_models.specs.layout import SCHEDULES, Layout, parse_layout
 from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
+from planner.exact import best_placement
 from planner.explain import why_not
 from planner.heuristics import good_placement
-from planner.ilp.stages import solve_stages
 from planner.legality import check
 from planner.placement import TOLERANCE, Leaf
 from planner.placing import place
@@ -61,7 +61,7 @@ def test_no_placement_is_faster_than_the_bounds(seed: int) -> None:
 def test_the_exact_placement_is_the_best_of_all(seed: int) -> None:
     leaf = mixed_leaf(seed)
     exact = exhaustive_best(leaf)
-    solution = solve_stages(leaf, incumbent=good_placement(leaf))
+    solution = best_placement(leaf, incumbent=good_placement(leaf))
     assert solution.objective == pytest.approx(exact, rel=TOLERANCE)
     assert solution.status == ("optimal" if math.isfinite(exact) else "infeasible")
     if solution.placement is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from cost_models.schedules import CriticalPath
-from planner.placement import Placement
+from planner.placement import TOLERANCE, Placement
 
 Status = Literal["optimal", "cut off", "infeasible", "stopped"]
 
@@ -27,8 +28,7 @@ class Solution:
     bound: float
     """No placement takes less, seconds."""
     rounds: int
-    """Times the solver was called."""
-    seconds: float
+    """Label passes, or calls of the solver."""
     paths: tuple[CriticalPath, ...] = ()
     """Critical paths met on the way: lower bounds for any layout with the same schedule, ranks and microbatches."""
 
@@ -38,3 +38,10 @@ class Solution:
         if self.placement is None:
             return 1.0
         return max(0.0, 1.0 - self.bound / self.objective)
+
+
+def proven(seconds: float, cut_off: float) -> Status:
+    """What it says of a layout that nothing beats both its best placement and the cut-off."""
+    if math.isfinite(seconds) and seconds <= cut_off * (1 + TOLERANCE):
+        return "optimal"
+    return "infeasible" if math.isinf(cut_off) else "cut off"

@@ -1,0 +1,74 @@
+"""What the ranks that are still to be filled add to a sum over all ranks, at least and at most.
+
+Shape legend: R ranks, B numbers of blocks, C sums, L blocks in all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.schedules import CriticalPath
+from planner.labels.choices import Choices
+from planner.placement import Floats
+
+
+def least_remaining(choices: Choices, added_CRB: Floats) -> Floats:
+    """(R + 1, C, L + 1): least that ranks r and later add if so many blocks lie before them; infinite: impossible."""
+    layers, pp = choices.leaf.num_layers, choices.leaf.pp
+    least = np.full((pp + 1, len(added_CRB), layers + 1), np.inf)
+    least[pp, :, layers] = 0.0
+    for rank in range(pp - 1, -1, -1):
+        for index in np.flatnonzero(choices.useful[rank]).tolist():
+            size = choices.fewest + index
+            begun = least[rank, :, : layers + 1 - size]
+            np.minimum(begun, least[rank + 1, :, size:] + added_CRB[:, rank, index, None], out=begun)
+    return least
+
+
+def most_remaining(choices: Choices, added_CRB: Floats) -> Floats:
+    """(R + 1, C, L + 1): most that they add; minus infinity: impossible."""
+    return -least_remaining(choices, -added_CRB)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cuts:
+    """Paths through the timeline, each a sum over ranks that no step undercuts (without optimizer and overhead)."""
+
+    added: Floats
+    """(C, R, B): seconds that a rank with so many blocks adds."""
+    fixed: Floats
+    """(C,): seconds of its transfers."""
+    least: Floats
+    """(R + 1, C, L + 1): `least_remaining`."""
+    most: Floats
+    """(R + 1, C, L + 1): `most_remaining`."""
+
+    def __len__(self) -> int:
+        return len(self.fixed)
+
+    def and_also(self, other: Cuts) -> Cuts:
+        """These and others over the same choices."""
+        return Cuts(
+            added=np.concatenate([self.added, other.added]),
+            fixed=np.concatenate([self.fixed, other.fixed]),
+            least=np.concatenate([self.least, other.least], axis=1),
+            most=np.concatenate([self.most, other.most], axis=1),
+        )
+
+
+def cuts_of(choices: Choices, paths: list[CriticalPath]) -> Cuts:
+    """Each path with the synchronisation of the rank it ends on."""
+    shape = (len(paths), choices.leaf.pp, 1)
+    forward = np.array([path.forward_counts for path in paths], dtype=np.float64).reshape(shape)
+    backward = np.array([path.backward_counts for path in paths], dtype=np.float64).reshape(shape)
+    ends = np.array([path.rank for path in paths], dtype=np.int64)
+    added = forward * choices.forward + backward * choices.backward
+    added[np.arange(len(paths)), ends] += choices.sync[ends]
+    return Cuts(
+        added=added,
+        fixed=np.array([path.p2p_count for path in paths]) * choices.leaf.cost("p2p"),
+        least=least_remaining(choices, added),
+        most=most_remaining(choices, added),
+    )
