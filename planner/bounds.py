@@ -33,8 +33,8 @@ from planner.chunk_bounds import chunk_bounds, quick_chunk_bounds
 from planner.group import Bools, Floats, Group, how_many
 from planner.placement import TOLERANCE
 
-BISECTIONS = 32
-"""Halvings of the interval that holds a capacity bound: finer than the bounds are tight."""
+PRECISION = 1e-5
+"""Relative width of the interval that holds a capacity bound: finer than the bounds are tight."""
 ROUNDS = 3
 """Times the limits of ranks are sharpened by one another's."""
 TABLE_ENTRIES = 4_000_000
@@ -59,14 +59,16 @@ def quick_bounds(group: Group) -> Floats:
     return np.where(_may_fit(group), pipeline + group.least_tail, np.inf)
 
 
-def capacity_bounds(group: Group) -> Floats:
-    """(N,) seconds: the shortest step in which whole blocks all find a place; infinite where they do not."""
+def capacity_bounds(group: Group, cut_off: float = np.inf) -> Floats:
+    """(N,) seconds: the shortest step in which whole blocks all find a place; infinite where they do not.
+
+    Where none takes less than `cut_off` seconds, that.
+    """
     if not group.is_plain:
         return chunk_bounds(group)
     step = max(1, TABLE_ENTRIES // (group.pp * len(group.sizes)))
-    parts = [
-        _capacity_bounds(group.rows(slice(start, start + step))) for start in range(0, len(group.costs), step)
-    ]
+    starts = range(0, len(group.costs), step)
+    parts = [_capacity_bounds(group.rows(slice(start, start + step)), cut_off) for start in starts]
     return np.concatenate(parts) if parts else np.empty(0)
 
 
@@ -100,14 +102,15 @@ def _least_work(group: Group) -> Floats:
     return total
 
 
-def _capacity_bounds(group: Group) -> Floats:
-    """Bisect the step time between the quick bound and one at which memory alone decides."""
+def _capacity_bounds(group: Group, cut_off: float) -> Floats:
+    """Bisect the step time between the quick bound and the cut-off, or one at which memory alone decides."""
     quick = quick_bounds(group)
     seconds_NRB = _rank_seconds(group)
     lower = np.where(np.isfinite(quick), quick, 0.0)
     slowest = np.where(np.isfinite(seconds_NRB), seconds_NRB, 0.0).max(axis=(1, 2))
     rounds = 2 * (group.microbatches + group.pp)
     upper = lower + rounds * (slowest + group.cycle_delay) + group.tail(int(group.sizes[-1]))
+    beyond = np.minimum(upper, cut_off)
     least_work = _least_work(group)
 
     def enough(step: Floats) -> Bools:
@@ -115,12 +118,14 @@ def _capacity_bounds(group: Group) -> Floats:
         found: Bools = most_NR.all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
         return found
 
-    possible = enough(upper) & np.isfinite(quick)
-    for _ in range(BISECTIONS):
+    possible = np.isfinite(quick) & enough(beyond)
+    bound = np.where(possible, quick, np.where(beyond < upper, np.maximum(quick, cut_off), np.inf))
+    upper = beyond
+    while (upper - lower > PRECISION * lower)[possible].any():
         middle = (lower + upper) / 2
         reached = enough(middle)
         upper, lower = np.where(reached, middle, upper), np.where(reached, lower, middle)
-    return np.where(possible, lower, np.inf)
+    return np.where(possible, lower, bound)
 
 
 def _rank_seconds(group: Group) -> Floats:

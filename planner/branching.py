@@ -31,6 +31,8 @@ Bools = npt.NDArray[np.bool_]
 
 MOST_SETTLED = 64
 """Layouts that one integer program chooses among."""
+BEYOND = 1e-6
+"""Relative: a bound so far above the time to beat tells a layout from those that tie."""
 REFINED_TOGETHER = 64
 """Layouts whose capacity bound is computed in one go: enough for numpy, few enough not to be wasted."""
 
@@ -120,9 +122,12 @@ class BranchAndBound:
             return
         self._refine(np.flatnonzero((self._first_bound <= worst) & ~self._refined))
         rows = np.flatnonzero((self._first_bound <= worst) & ~self._beaten(worst)).tolist()
+        beaten = {self._candidates.leaf(row).key for row in np.flatnonzero(self._beaten(worst)).tolist()}
         leaves: dict[bytes, Survivor] = {}
         for row in rows:
             leaf = self._candidates.leaf(row)
+            if leaf.key in beaten:
+                continue
             known = self.best.get(row)
             met = self._paths.get((leaf.schedule, leaf.pp, leaf.microbatches), [])
             leaves.setdefault(leaf.key, Survivor(leaf, known[0] if known else None, met))
@@ -172,7 +177,8 @@ class BranchAndBound:
         return None
 
     def _refine(self, rows: Ints) -> None:
-        self._bound[rows] = np.maximum(self._bound[rows], self._candidates.capacity_bounds(rows))
+        finer = self._candidates.capacity_bounds(rows, self.kth_seconds * (1 + BEYOND))
+        self._bound[rows] = np.maximum(self._bound[rows], finer)
         self._first_bound[rows] = self._bound[rows]
         self._refined[rows] = True
 

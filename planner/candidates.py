@@ -52,8 +52,8 @@ class Candidates(Protocol):
     def tally(self, below: float) -> Tally:
         """What is not written out, if only layouts that take less than `below` seconds are asked for."""
 
-    def capacity_bounds(self, rows: Ints) -> Floats:
-        """(N,) finer bounds of written-out rows."""
+    def capacity_bounds(self, rows: Ints, cut_off: float) -> Floats:
+        """(N,) finer bounds of written-out rows; where none takes less than `cut_off` seconds, that is enough."""
 
     def leaf(self, row: int) -> Leaf:
         """One written-out layout, to be placed."""

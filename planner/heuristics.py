@@ -21,12 +21,23 @@ MOST_ACTIONS = 500_000
 
 
 def good_placement(leaf: Leaf) -> tuple[Placement, float] | None:
-    """The best of a few balanced placements, improved by single moves, with its step time; None: none of them fits."""
-    seconds_BR, blocks_BRP = fastest_mixes(leaf)
-    candidates_KR = _balanced(leaf, seconds_BR)
+    """The best of a few balanced placements, improved by single moves, with its step time; None: none of them fits.
+
+    Ranks with more than twice their even share are looked at only where memory asks for them.
+    """
+    low, even = leaf.sizes.start, -(-leaf.num_layers // leaf.pp)
+    usual = range(low, min(leaf.sizes.stop, 2 * even + 2))
+    found = _among(leaf, usual)
+    return found if found or usual == leaf.sizes else _among(leaf, leaf.sizes)
+
+
+def _among(leaf: Leaf, sizes: range) -> tuple[Placement, float] | None:
+    """The same over some numbers of blocks."""
+    mixes = fastest_mixes(leaf, sizes)
+    candidates_KR = _balanced(leaf, mixes[0])
     best: tuple[Placement, float] | None = None
     for _ in range(ROUNDS):
-        better = _best(leaf, candidates_KR, seconds_BR, blocks_BRP)
+        better = _best(leaf, candidates_KR[(candidates_KR < sizes.stop).all(axis=1)], *mixes)
         if better is None or (best is not None and better[1] >= best[1]):
             break
         best = better

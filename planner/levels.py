@@ -292,12 +292,12 @@ class Levels:
             undecided += int(layouts[closed & (level.bound < below)].sum())
         return Tally(infeasible, pruned, undecided)
 
-    def capacity_bounds(self, rows: Ints) -> Floats:
-        """(N,) finer bounds of written-out rows."""
+    def capacity_bounds(self, rows: Ints, cut_off: float) -> Floats:
+        """(N,) finer bounds of written-out rows; where none takes less than `cut_off` seconds, that is enough."""
         bound = np.empty(len(rows))
         for some in groups_of(self._columns.rows(rows)):
             group = self._pricing.group(self._columns, self._costs, rows[some])
-            bound[some] = capacity_bounds(group)
+            bound[some] = capacity_bounds(group, cut_off)
         return bound
 
     def leaf(self, row: int) -> Leaf:

@@ -9,6 +9,7 @@ Shape legend: R ranks (each one stage), B numbers of blocks, K blocks under the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
@@ -18,16 +19,24 @@ from cost_models.specs.recompute import blocks_by_policy
 from planner.placement import Bools, Floats, Leaf
 
 
-def fastest_mixes(leaf: Leaf) -> tuple[Floats, Ints]:
-    """(B, R) least seconds of one microbatch, infinite where nothing fits, and its blocks (B, R, P)."""
+def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Floats, Ints]:
+    """(B, R) least seconds of one microbatch, infinite where nothing fits, and its blocks (B, R, P).
+
+    `sizes` are the numbers of blocks to look at; without them all that a stage may hold.
+    """
+    size_B = np.array(leaf.sizes if sizes is None else sizes, dtype=np.int64)
     if leaf.recompute is not None:
-        return _given_mixes(leaf)
-    seconds_BR = np.full((len(leaf.sizes), leaf.pp), np.inf)
-    blocks_BRP = np.zeros((len(leaf.sizes), leaf.pp, len(leaf.allowed)), dtype=np.int64)
+        return _given_mixes(leaf, leaf.recompute, size_B)
+    backward_RP = np.where(leaf.allowed, leaf.by_rank("layer_backward"), np.inf)
+    fastest_R = backward_RP.argmin(axis=1)
+    blocks_BRP, fits_BR = _mixes_of(leaf, (int(fastest_R[0]),), size_B)
+    seconds_BR = np.where(fits_BR, _seconds(leaf, blocks_BRP), np.inf)
+    if fits_BR.all() and (fastest_R == fastest_R[0]).all():
+        return seconds_BR, blocks_BRP
     policies = np.flatnonzero(leaf.allowed).tolist()
     for count in range(1, len(policies) + 1):
         for chosen in combinations(policies, count):
-            tried_BRP, fits_BR = _mixes_of(leaf, chosen)
+            tried_BRP, fits_BR = _mixes_of(leaf, chosen, size_B)
             time_BR = np.where(fits_BR, _seconds(leaf, tried_BRP), np.inf)
             better_BR = time_BR < seconds_BR
             seconds_BR = np.where(better_BR, time_BR, seconds_BR)
@@ -35,12 +44,11 @@ def fastest_mixes(leaf: Leaf) -> tuple[Floats, Ints]:
     return seconds_BR, blocks_BRP
 
 
-def _given_mixes(leaf: Leaf) -> tuple[Floats, Ints]:
+def _given_mixes(leaf: Leaf, mixes: tuple[str, ...], size_B: Ints) -> tuple[Floats, Ints]:
     """The mixes that were asked for, wherever they fit."""
-    assert leaf.recompute is not None
-    blocks_BRP = np.zeros((len(leaf.sizes), leaf.pp, len(leaf.allowed)), dtype=np.int64)
-    for index, size in enumerate(leaf.sizes):
-        blocks_BRP[index] = blocks_by_policy((size,) * leaf.pp, leaf.recompute)
+    blocks_BRP = np.zeros((len(size_B), leaf.pp, len(leaf.allowed)), dtype=np.int64)
+    for index, size in enumerate(size_B.tolist()):
+        blocks_BRP[index] = blocks_by_policy((size,) * leaf.pp, mixes)
     fits_BR = leaf.rank_bytes(blocks_BRP) <= leaf.memory_limit
     return np.where(fits_BR, _seconds(leaf, blocks_BRP), np.inf), blocks_BRP
 
@@ -49,12 +57,11 @@ def _seconds(leaf: Leaf, blocks_BRP: Ints) -> Floats:
     return leaf.forward(blocks_BRP) + leaf.backward(blocks_BRP)
 
 
-def _mixes_of(leaf: Leaf, chosen: tuple[int, ...]) -> tuple[Ints, Bools]:
+def _mixes_of(leaf: Leaf, chosen: tuple[int, ...], size_B: Ints) -> tuple[Ints, Bools]:
     """(B, R, P) the fastest mix of the chosen policies, and whether it fits (B, R)."""
     backward_RP, kept_RP = leaf.by_rank("layer_backward"), leaf.by_rank("layer_activation")
     faster_first_RU = np.array(chosen)[np.argsort(backward_RP[:, chosen], axis=1, kind="stable")]
     live_R = np.array([live_KC.max() for live_KC in leaf.live], dtype=np.float64)
-    size_B = np.array(leaf.sizes, dtype=np.int64)
     room_BR = _room(leaf, chosen, live_R, size_B)
 
     def column(of_RP: Floats, place: int) -> Floats:

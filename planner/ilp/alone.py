@@ -27,8 +27,7 @@ def solve_alone(
     """What `planner.labels.solving.place_blocks` answers, from the integer program."""
     best, best_seconds = incumbent if incumbent else (None, math.inf)
     known = min(best_seconds, cut_off)
-    choices = choices_of(leaf)
-    choices = choices and choices.within(known)
+    choices = choices_of(leaf, known)
     bound, rounds, stopped = known, 0, False
     paths: tuple[CriticalPath, ...] = ()
     if choices is not None:

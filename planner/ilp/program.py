@@ -66,9 +66,11 @@ class Choice:
 
     def violated_paths(self, placement: Placement) -> list[CriticalPath]:
         """The longest paths of the pool that the program should have known; they leave the pool."""
-        known = max((float(_length(self.leaf, path, placement.table)) for path in self.paths), default=0.0)
-        length = [float(_length(self.leaf, path, placement.table)) for path in self.pool]
-        longest_first = sorted(range(len(length)), key=lambda index: -length[index])[:CUTS_PER_ROUND]
+        if not self.pool:
+            return []
+        known = _lengths(self.leaf, self.paths, placement.table).max(initial=0.0)
+        length = _lengths(self.leaf, self.pool, placement.table)
+        longest_first = np.argsort(-length, kind="stable")[:CUTS_PER_ROUND].tolist()
         new = [index for index in longest_first if length[index] > known * (1 + TOLERANCE)]
         found = [self.pool[index] for index in new]
         self.pool = [path for index, path in enumerate(self.pool) if index not in new]
@@ -136,8 +138,8 @@ class Program:
 
     def step_is_no_shorter_than_path(self, choice: Choice, path: CriticalPath) -> None:
         """M ≥ the length of one path of layout l plus the synchronisation of the rank it ends on, if it is the one."""
-        fixed = float(_length(choice.leaf, path, choice.leaf.no_blocks))
-        own_J = (_length(choice.leaf, path, choice.columns.blocks) - fixed) / self.scale
+        fixed = float(_lengths(choice.leaf, [path], choice.leaf.no_blocks)[0])
+        own_J = (_lengths(choice.leaf, [path], choice.columns.blocks)[:, 0] - fixed) / self.scale
         least = choice.sum(own_J) + fixed / self.scale * choice.y
         self.problem += self.M - least >= 0, f"path_{choice.y.name}_{len(choice.paths)}"
         choice.paths.append(path)
@@ -145,7 +147,7 @@ class Program:
     def modelled_seconds(self, choice: Choice, placement: Placement) -> float:
         """The step time that the program's paths give a placement, in full precision."""
         leaf, blocks = choice.leaf, placement.table
-        longest = max(float(_length(leaf, path, blocks)) for path in choice.paths)
+        longest = float(_lengths(leaf, choice.paths, blocks).max())
         return longest + float(leaf.per_rank("optimizer", blocks).max()) + leaf.overhead
 
 
@@ -166,14 +168,16 @@ def pattern_columns(leaf: Leaf, target: float) -> Columns | None:
     return Columns(patterns, np.full(len(patterns), -1)) if len(patterns) else None
 
 
-def _length(leaf: Leaf, path: CriticalPath, blocks: Ints) -> Floats:
-    """(...,) seconds of a path with the synchronisation of the rank it ends on, for blocks (..., S, P)."""
+def _lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Floats:
+    """(..., paths) seconds of paths, each with the synchronisation of the rank it ends on, for blocks (..., S, P)."""
+    if not paths:
+        return np.zeros((*blocks.shape[:-2], 0))
     first_S, second_S = leaf.halves(blocks)
     seconds: Floats = (
-        leaf.forward(blocks) @ path.forward_counts
-        + first_S @ path.backward_counts
-        + second_S @ path.weight_counts
-        + path.p2p_count * leaf.cost("p2p")
-        + leaf.per_rank("sync", blocks)[..., path.rank]
+        leaf.forward(blocks) @ np.stack([path.forward_counts for path in paths], axis=1)
+        + first_S @ np.stack([path.backward_counts for path in paths], axis=1)
+        + second_S @ np.stack([path.weight_counts for path in paths], axis=1)
+        + np.array([path.p2p_count for path in paths]) * leaf.cost("p2p")
+        + leaf.per_rank("sync", blocks)[..., [path.rank for path in paths]]
     )
     return seconds

@@ -102,13 +102,6 @@ class Choices:
         table: Ints = self.blocks[layers_KR - self.fewest, np.arange(self.leaf.pp)]
         return table
 
-    def within(self, target: float) -> Choices | None:
-        """Those that a step of at most `target` seconds can hold, by the bounds of single ranks; None: no step."""
-        if math.isinf(target):
-            return self
-        least_R, most_R = _useful_sizes(self.leaf, target * (1 + TOLERANCE))
-        return self.only((self.sizes >= least_R[:, None]) & (self.sizes <= most_R[:, None]))
-
     def only(self, wanted_RB: Bools) -> Choices | None:
         """Some of them; None where some rank has no choice left."""
         useful_RB = self.useful & wanted_RB
@@ -128,17 +121,24 @@ class Choices:
         return fixed_R[:, None] + each_R[:, None] * self.sizes
 
 
-def choices_of(leaf: Leaf) -> Choices | None:
-    """All that fit; None where some rank can hold nothing."""
-    seconds_BR, blocks_BRP = fastest_mixes(leaf)
+def choices_of(leaf: Leaf, target: float = math.inf) -> Choices | None:
+    """What ranks may hold in a step of at most `target` seconds, by bounds of single ranks; None: no such step."""
+    low, high = leaf.sizes.start, leaf.sizes.stop - 1
+    least_R, most_R = np.full(leaf.pp, low), np.full(leaf.pp, high)
+    if math.isfinite(target):
+        least_R, most_R = _useful_sizes(leaf, target * (1 + TOLERANCE))
+    sizes = range(max(low, int(least_R.min())), min(high, int(most_R.max())) + 1)
+    if not len(sizes):
+        return None
+    seconds_BR, blocks_BRP = fastest_mixes(leaf, sizes)
     every = Choices(
         leaf=leaf,
-        fewest=leaf.sizes.start,
+        fewest=sizes.start,
         blocks=blocks_BRP,
         backward=leaf.backward(blocks_BRP).T,
         useful=np.isfinite(seconds_BR).T,
     )
-    return every.only(every.useful)
+    return every.only((every.sizes >= least_R[:, None]) & (every.sizes <= most_R[:, None]))
 
 
 def _useful_sizes(leaf: Leaf, step_seconds: float) -> tuple[Ints, Ints]:

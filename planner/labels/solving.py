@@ -42,15 +42,15 @@ def place_blocks(
     """
     start = time.monotonic()
     best, best_seconds = incumbent if incumbent else (None, math.inf)
-    choices, critical, rounds = choices_of(leaf), list(met_paths), 0
+    critical, rounds = list(met_paths), 0
     status: Status | None = None
     while status is None:
         target = min(best_seconds, cut_off) * (1 - TOLERANCE)
-        choices = choices and choices.within(target)
-        if choices is None:
-            break
         if time_limit is not None and time.monotonic() - start >= time_limit:
             status = "stopped"
+            break
+        choices = choices_of(leaf, target)
+        if choices is None:
             break
         rounds += 1
         try:
@@ -79,8 +79,7 @@ def place_blocks(
 
 def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = ()) -> Choices | None:
     """What ranks may hold in a step of at most `target` seconds, as far as paths tell; None: there is no such step."""
-    choices = choices_of(leaf)
-    choices = choices and choices.within(target)
+    choices = choices_of(leaf, target)
     if choices is None:
         return None
     try:

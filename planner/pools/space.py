@@ -62,7 +62,6 @@ class MixedSpace:
         """Rows that are not written out, least bound first."""
         self._rows = np.empty(0, dtype=np.int64)
         """Those that are, in the order of opening, by which the search speaks of them."""
-        self._cut_off = math.inf
         """The time to beat when rows were last opened."""
 
     @property
@@ -103,7 +102,6 @@ class MixedSpace:
 
     def open(self, below: float) -> Floats:
         """Some thousands of rows, least bound first."""
-        self._cut_off = below
         some = self._closed[:OPENED_TOGETHER]
         some = some[self.ideal[some] < below]
         self._closed = self._closed[len(some) :]
@@ -116,9 +114,9 @@ class MixedSpace:
         undecided, infeasible = int((left < below).sum()), int(np.isinf(left).sum())
         return Tally(infeasible, len(left) - undecided - infeasible, undecided)
 
-    def capacity_bounds(self, rows: Ints) -> Floats:
-        """(N,) finer bounds, or the time to beat where that is enough."""
-        return self._by_group(self._rows[rows], lambda group: bounds.capacity_bounds(group, self._cut_off))
+    def capacity_bounds(self, rows: Ints, cut_off: float) -> Floats:
+        """(N,) finer bounds, or the cut-off where that is enough."""
+        return self._by_group(self._rows[rows], lambda group: bounds.capacity_bounds(group, cut_off))
 
     def _by_group(self, rows: Ints, bound: Callable[[RankGroup], Floats]) -> Floats:
         found = np.empty(len(rows))
