@@ -72,12 +72,14 @@ class LabelPass:
     """One pass over the ranks: what may still take at most `target` seconds."""
 
     choices: Choices
+    ways: Bools
+    """(R, L + 1, B): a rank with so many blocks before it may hold so many."""
     cuts: Cuts
     target: float
     most_labels: int
 
     def run(self) -> tuple[Labels, Bools]:
-        """Labels that reach the last rank, and (R, B) which numbers of blocks lie on a way there.
+        """Labels that reach the last rank, and (R, L + 1, B) the ways by which some label may do so.
 
         Raises:
             TooManyLabelsError: more than `most_labels` would have to be kept.
@@ -90,7 +92,7 @@ class LabelPass:
             if len(labels) > 1:
                 labels = labels.rows(undominated(labels.blocks, self._merits(labels, rank)))
             if not len(labels):
-                return labels, np.zeros_like(self.choices.useful)
+                return labels, np.zeros_like(self.ways)
             if len(labels) > self.most_labels:
                 raise TooManyLabelsError
         return labels, self._on_a_way(steps)
@@ -116,7 +118,7 @@ class LabelPass:
         kept = np.repeat(np.arange(len(labels)), len(useful))
         own = np.tile(useful, len(labels))
         blocks = labels.blocks[kept] + choices.sizes[own]
-        placeable = np.flatnonzero(blocks <= leaf.num_layers)
+        placeable = np.flatnonzero(self.ways[rank, labels.blocks[kept], own] & (blocks <= leaf.num_layers))
         kept, own, blocks = kept[placeable], own[placeable], blocks[placeable]
         before, seconds = labels.seconds[kept], choices.seconds[rank, own]
         optimizer = np.maximum(labels.optimizer[kept], choices.optimizer[rank, own])
@@ -169,20 +171,19 @@ class LabelPass:
 
     def _trimmed(self, labels: Labels, rank: int) -> Labels:
         """Without labels that leave later ranks too little room, and without limits that cannot matter."""
-        choices, layers = self.choices, self.choices.leaf.num_layers
+        choices = self.choices
         after = slice(rank + 1, None)
         fixed_Q, block = self._fixed_before[after] - self._fixed_before[rank + 1], choices.least_block
         limit_KQ = labels.limit[:, after] * (1 + ROUNDING)
         start_K = labels.seconds - block * labels.blocks
-        most_KQ = np.floor(
-            (limit_KQ - start_K[:, None] - fixed_Q) / block * (1 + ROUNDING) + ROUNDING * layers
-        )
+        most_KQ = (limit_KQ - start_K[:, None] - fixed_Q) / block
+        most_KQ = np.floor(most_KQ + ROUNDING * (np.abs(most_KQ) + choices.leaf.num_layers))
         reach_Q = self._most_before[after] - self._most_before[rank + 1]
-        most_KQ = np.minimum(most_KQ, np.minimum(labels.blocks[:, None] + reach_Q, layers))
+        most_KQ = np.minimum(most_KQ, np.minimum(labels.blocks[:, None] + reach_Q, self._reached[1][after]))
         held_Q = self._least_before[after]
         most_KQ = np.minimum.accumulate((most_KQ - held_Q)[:, ::-1], axis=1)[:, ::-1] + held_Q
         most_KQ = np.minimum.accumulate(most_KQ - reach_Q, axis=1) + reach_Q
-        needed_Q = layers - (self._most_before[-1] - self._most_before[after])
+        needed_Q = self._reached[0][after]
         rest_K = self._least_rest[rank + 1, 0, labels.blocks]
         enough = (most_KQ >= np.maximum(needed_Q, labels.blocks[:, None] + held_Q - held_Q[0])).all(axis=1)
         enough &= labels.seconds + rest_K <= limit_KQ[:, -1]
@@ -204,13 +205,13 @@ class LabelPass:
         return np.rint(np.clip(merits / self.target, -MUCH, MUCH) / GRAIN)
 
     def _on_a_way(self, steps: list[Ints]) -> Bools:
-        """(R, B): choices by which some label, dominated ones as well, reaches the last rank."""
-        on_a_way = np.zeros_like(self.choices.useful)
+        """(R, L + 1, B): steps by which some label, dominated ones as well, reaches the last rank."""
+        on_a_way = np.zeros_like(self.ways)
         reached = np.array([self.choices.leaf.num_layers])
         for rank in range(len(steps) - 1, -1, -1):
             before, size = steps[rank].T
             leads_on = np.isin(before + size, reached)
-            on_a_way[rank, size[leads_on] - self.choices.fewest] = True
+            on_a_way[rank, before[leads_on], size[leads_on] - self.choices.fewest] = True
             reached = np.unique(before[leads_on])
         return on_a_way
 
@@ -227,7 +228,7 @@ class LabelPass:
     @cached_property
     def _least_rest(self) -> Floats:
         """(R + 1, 1, L + 1): least seconds of one pass through the ranks that are still to be filled."""
-        return least_remaining(self.choices, self.choices.seconds[None])
+        return least_remaining(self.choices, self.ways, self.choices.seconds[None])
 
     @cached_property
     def _fixed_before(self) -> Floats:
@@ -238,6 +239,13 @@ class LabelPass:
     def _slowest_before(self) -> Floats:
         """(R + 1,): the same with the most they may take."""
         return _sum_before(np.where(self.choices.useful, self.choices.seconds, 0.0).max(axis=1))
+
+    @cached_property
+    def _reached(self) -> tuple[Ints, Ints]:
+        """(R + 1,) each: fewest and most blocks before each rank on any way to the end."""
+        possible = np.isfinite(self._least_rest[:, 0])
+        last = possible.shape[1] - 1
+        return possible.argmax(axis=1), last - possible[:, ::-1].argmax(axis=1)
 
     @cached_property
     def _least_before(self) -> Floats:

@@ -17,14 +17,16 @@ from cost_models.schedules import CriticalPath
 from cost_models.specs.columns import Ints
 from planner.labels.choices import Choices, choices_of
 from planner.labels.passing import LabelPass, TooManyLabelsError
-from planner.labels.remaining import cuts_of
-from planner.placement import TOLERANCE, Leaf, Placement
+from planner.labels.remaining import all_ways, cuts_of
+from planner.placement import TOLERANCE, Bools, Leaf, Placement
 from planner.solution import Solution, Status, proven
 
 MOST_LABELS = 4096
 """Kept after one rank: beyond, an integer program is asked."""
 MOST_CANDIDATES = 16
 """Whose timelines are evaluated after one pass."""
+MOST_PASSES = 24
+"""By which ways are closed for the integer program."""
 
 
 def place_blocks(
@@ -78,28 +80,38 @@ def place_blocks(
 
 
 def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = ()) -> Choices | None:
-    """What ranks may hold in a step of at most `target` seconds, as far as paths tell; None: there is no such step."""
+    """What ranks may hold in a step of at most `target` seconds, as far as paths tell; None: there is no such step.
+
+    Every pass closes ways, which lets the next one see further.
+    """
     choices = choices_of(leaf, target)
     if choices is None:
         return None
-    try:
-        _, on_a_way = _pass(choices, paths, target * (1 + TOLERANCE)).run()
-    except TooManyLabelsError:
-        return choices
-    return choices.only(on_a_way)
+    ways = all_ways(choices)
+    for _ in range(MOST_PASSES):
+        before = ways.sum()
+        try:
+            _, ways = _pass(choices, ways, paths, target * (1 + TOLERANCE)).run()
+        except TooManyLabelsError:
+            break
+        if ways.sum() == before:
+            break
+    used: Bools = np.any(ways, axis=1)
+    return choices.only(used)
 
 
 def _candidates(choices: Choices, paths: Sequence[CriticalPath], target: float) -> Ints:
     """(K, R) blocks of each rank: placements that no path rules out; none where all are."""
-    labels, _ = _pass(choices, paths, target).run()
+    labels, _ = _pass(choices, all_ways(choices), paths, target).run()
     return labels.sizes[np.argsort(labels.lead, kind="stable")[:MOST_CANDIDATES]]
 
 
-def _pass(choices: Choices, paths: Sequence[CriticalPath], target: float) -> LabelPass:
+def _pass(choices: Choices, ways: Bools, paths: Sequence[CriticalPath], target: float) -> LabelPass:
     slowest = float(choices.leaf.step_seconds(choices.table(choices.most)))
     return LabelPass(
         choices=choices,
-        cuts=cuts_of(choices, list(paths)),
+        ways=ways,
+        cuts=cuts_of(choices, ways, paths),
         target=min(target, slowest * (1 + TOLERANCE)),
         most_labels=MOST_LABELS,
     )
