@@ -61,7 +61,7 @@ class StackSpec(Spec):
     """ZeRO-1/2: updated weights are gathered behind the next forward pass."""
     overlap_tensor_parallel: float = Field(default=0.0, ge=0.0, le=1.0)
     """Share of tensor-parallel communication hidden inside matrix products."""
-    schedules: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved")
+    schedules: tuple[Schedule, ...] = ("1f1b", "interleaved")
     """Pipeline schedules the stack has."""
     split_backward_launches: tuple[float, float] = (1.0, 1.0)
     """Launch time of the input and the weight half of a split backward pass, in units of that of a whole one."""

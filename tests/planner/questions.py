@@ -82,8 +82,14 @@ def random_cluster(rng: np.random.Generator) -> ClusterSpec:
 
 @cache
 def base(seed: int) -> Everything:
-    """One random question with its whole space by brute force."""
+    """One random question that has legal layouts, with its whole space by brute force."""
     rng = np.random.default_rng(seed)
+    while not (found := _asked(rng)).placed:
+        pass
+    return found
+
+
+def _asked(rng: np.random.Generator) -> Everything:
     policies = [policy for policy in RECOMPUTE_POLICIES if rng.random() < 0.8] or list(RECOMPUTE_POLICIES)
     training = TrainingSpec(
         global_batch=int(rng.choice([1, 2, 4, 6, 8])),
