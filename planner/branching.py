@@ -33,8 +33,9 @@ MOST_SETTLED = 64
 """Layouts that one integer program chooses among."""
 BEYOND = 1e-6
 """Relative: a bound so far above the time to beat tells a layout from those that tie."""
-REFINED_TOGETHER = 64
-"""Layouts whose capacity bound is computed in one go: enough for numpy, few enough not to be wasted."""
+FEWEST_REFINED, MOST_REFINED = 32, 1024
+"""Layouts whose capacity bound is computed in one go: few while that finds the next one to place, twice as many each
+time while it discards most of them, and all that are left have to be discarded."""
 
 Progress = Callable[[int, int, float, float], None]
 """(layouts decided, layouts in all, best seconds, proven bound in seconds)."""
@@ -67,6 +68,7 @@ class BranchAndBound:
         none = np.empty(0, dtype=np.bool_)
         self._refined, self._placed, self._decided = none, none, none
         """Rows with a capacity bound; with a good placement or known to have none; whose best placement is known."""
+        self._refined_together = FEWEST_REFINED
         self._solved = none
         """Rows whose best placement was sought and proven."""
 
@@ -170,10 +172,12 @@ class BranchAndBound:
             first = rows[np.argmin(self._bound[rows])]
             if self._refined[first]:
                 return int(first)
-            rows = rows[~self._refined[rows]]
-            if len(rows) > REFINED_TOGETHER:
-                rows = rows[np.argpartition(self._bound[rows], REFINED_TOGETHER)[:REFINED_TOGETHER]]
+            rows, most = rows[~self._refined[rows]], self._refined_together
+            if len(rows) > most:
+                rows = rows[np.argpartition(self._bound[rows], most)[:most]]
             self._refine(rows)
+            discarded = 2 * int((self._bound[rows] >= self._threshold()).sum()) > len(rows)
+            self._refined_together = min(2 * most, MOST_REFINED) if discarded else FEWEST_REFINED
         return None
 
     def _refine(self, rows: Ints) -> None:
