@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from cost_models.communication.collectives import point_to_point_seconds
 from cost_models.communication.context import ContextSeconds, context_seconds
-from cost_models.communication.data import DataSeconds, data_seconds, exposed
+from cost_models.communication.data import DataSeconds, data_seconds, exposed, no_seconds
 from cost_models.communication.expert import expert_seconds
 from cost_models.communication.pipeline import boundary_seconds
 from cost_models.communication.tensor import TensorSeconds, tensor_seconds
@@ -108,10 +108,10 @@ class _Pieces:
         return np.zeros(len(self.columns))
 
 
-def time_terms(question: Question, columns: LayoutColumns) -> TimeTerms:
-    """All time coefficients for N layouts at once."""
+def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: bool = True) -> TimeTerms:
+    """All time coefficients for N layouts at once, or as if no other ranks held the same parameters."""
     device = device_of(question)
-    links = _links(question, columns)
+    links = _links(question, columns, data_parallel)
     groups = links.groups
     block = block_seconds(question, columns, device)
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
@@ -154,20 +154,24 @@ def time_terms(question: Question, columns: LayoutColumns) -> TimeTerms:
     return TimeTerms(**{name: with_jitter(term, slowdown) for name, term in terms.items()})
 
 
-def _links(question: Question, columns: LayoutColumns) -> _Links:
+def _links(question: Question, columns: LayoutColumns, data_parallel: bool) -> _Links:
     """Everything that does not depend on the size of a microbatch and on what is done with it."""
     names = ("tp", "cp", "pp", "dp", "ep", "etp", "shard", "zero", "order")
-    return over_distinct(columns, names, lambda rows: _links_of_each(question, rows))
+    return over_distinct(columns, names, lambda rows: _links_of_each(question, rows, data_parallel))
 
 
-def _links_of_each(question: Question, columns: LayoutColumns) -> _Links:
+def _links_of_each(question: Question, columns: LayoutColumns, data_parallel: bool) -> _Links:
     groups = axis_groups(question.cluster, columns)
+    mesh = MeshGroups(tp=groups.tp, cp=groups.cp, pp=groups.pp, ep=groups.ep, etp=groups.etp)
+    if not data_parallel:
+        none = no_seconds(len(columns))
+        return _Links(groups=mesh, block=none, embedding=none, head=none)
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     block = data_seconds(question, columns, groups.data, counts.block)
     if question.model.has_experts:  # experts have fewer replicas than the rest
         block = block + data_seconds(question, columns, groups.experts, counts.experts)
     return _Links(
-        groups=MeshGroups(tp=groups.tp, cp=groups.cp, pp=groups.pp, ep=groups.ep, etp=groups.etp),
+        groups=mesh,
         block=block,
         embedding=data_seconds(question, columns, groups.data, counts.embedding),
         head=data_seconds(question, columns, groups.data, _head_parameters(question, columns, counts)),
@@ -304,11 +308,9 @@ def _optimizer(pieces: _Pieces) -> dict[str, Term]:
     buffer that stays is zeroed. Offloaded states are the CPU's to update.
     """
     columns, counts, links = pieces.columns, pieces.counts, pieces.links
-    each = _update_seconds(pieces, experts=False)
+    each = _update_seconds(pieces.question, columns, pieces.device, experts=False)
     head = _head_parameters(pieces.question, columns, counts)
-    block = counts.block * each
-    if pieces.question.model.has_experts:
-        block = block + counts.experts * _update_seconds(pieces, experts=True)
+    block = _block_update(pieces.question, columns, pieces.device, counts, each)
 
     def term(update: Array, gather: Array, window: Array) -> Term:
         shown = exposed(gather, window, overlapped=pieces.question.stack.overlap_parameter_gather)
@@ -326,16 +328,33 @@ def _optimizer(pieces: _Pieces) -> dict[str, Term]:
     }
 
 
-def _update_seconds(pieces: _Pieces, *, experts: bool) -> Array:
+def block_update_seconds(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) seconds to update the parameters of a block, jitter included."""
+    device = device_of(question)
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    each = _update_seconds(question, columns, device, experts=False)
+    return _block_update(question, columns, device, counts, each) * (1 + jitter(question, columns))
+
+
+def _block_update(
+    question: Question, columns: LayoutColumns, device: Device, counts: Parameters, each: Array
+) -> Array:
+    """(N,) the same without jitter, with the seconds of `each` parameter that is no expert's."""
+    block = counts.block * each
+    if question.model.has_experts:
+        block = block + counts.experts * _update_seconds(question, columns, device, experts=True)
+    return block
+
+
+def _update_seconds(question: Question, columns: LayoutColumns, device: Device, *, experts: bool) -> Array:
     """(N,) seconds to update one parameter of the rank."""
-    if pieces.question.stack.offloads != "none":
-        return host_update_seconds(pieces.question, pieces.columns, experts=experts)
-    return _touched_bytes(pieces, experts=experts) / pieces.device.optimizer_rate
+    if question.stack.offloads != "none":
+        return host_update_seconds(question, columns, experts=experts)
+    return _touched_bytes(question, columns, experts=experts) / device.optimizer_rate
 
 
-def _touched_bytes(pieces: _Pieces, *, experts: bool) -> Array:
+def _touched_bytes(question: Question, columns: LayoutColumns, *, experts: bool) -> Array:
     """(N,) bytes that a step reads and writes for each parameter of the rank."""
-    question, columns = pieces.question, pieces.columns
     states = state_bytes(question, columns, experts=experts)
     shard, copies = columns.shard, columns.replicas
     if experts:

@@ -122,6 +122,7 @@ class Cores:
         self.bound = ideal_seconds(pricing.space, pricing.allowed_at_all)
         self.is_relaxed = np.zeros(len(self.bound), dtype=np.bool_)
         self.is_open = np.zeros(len(self.bound), dtype=np.bool_)
+        self._together = FIRST_RELAXED
 
     def least(self) -> float:
         """The least bound of what is closed."""
@@ -154,7 +155,9 @@ class Cores:
             rows = _least(self.bound, closed, most)
             if self.is_relaxed[rows].all():
                 return rows
-            self.relax(_least(self.bound, closed[~self.is_relaxed[closed]], RELAXED_TOGETHER))
+            some = _least(self.bound, closed[~self.is_relaxed[closed]], self._together)
+            self.relax(np.sort(some))  # neighbours have more in common
+            self._together = min(2 * self._together, MOST_RELAXED)
 
 
 class Pairs:
@@ -205,8 +208,8 @@ SEEDS = 64
 """Cores opened at the start, beside one of each kind, to have a time to beat early."""
 FIRST_OPENED, MOST_OPENED = 128, 20_000
 """Entries opened at once: few at first, twice as many each time."""
-RELAXED_TOGETHER = 8192
-"""Cores relaxed at once: enough for numpy, few enough not to be wasted."""
+FIRST_RELAXED, MOST_RELAXED = 4096, 65_536
+"""Cores relaxed at once: few at first, twice as many each time."""
 TOGETHER = 50_000
 """Rows priced at once: bounds memory."""
 

@@ -1,38 +1,57 @@
 """Cheaper questions whose answers bound a layout's price from below, whatever its ZeRO stage, shards and schedule.
 
-    ideal     compute and tensor-parallel communication under the fastest recompute policy, shared evenly by all ranks
-              of a pipeline: a tensor group lies in one node, wherever the rest of the layout does
-    relaxed   every coefficient of a core at the ZeRO stage best for it, data-parallel communication for nothing
+    ideal     compute and tensor-parallel communication under the fastest recompute policy: a tensor group lies in one
+              node, wherever the rest of the layout does
+    relaxed   all passes as they are where no other ranks hold the same parameters, and as little memory as under the
+              ZeRO stage best for each coefficient
 
 They are parts of the very same terms that price a layout. Both are used to leave most layouts unpriced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
-from typing import TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models import memory_terms as memory
+from cost_models import time_terms as time
 from cost_models.memory.device import memory_limit
 from cost_models.memory_terms import MemoryTerms, memory_terms
-from cost_models.question import Question
 from cost_models.specs.columns import Ints, LayoutColumns
 from cost_models.specs.distinct import first_of_each
 from cost_models.stage_costs import StageCosts
-from cost_models.time_terms import TIME_PARTS, Term, TimeTerms, time_terms
+from cost_models.time_terms import Term, TimeTerms, time_terms
 from planner.group import how_many
 from planner.rules import Bools
 from planner.search_space import Space
 
 Floats = npt.NDArray[np.float64]
-Terms = TypeVar("Terms", TimeTerms, MemoryTerms)
 
-SUBTRACTED = ("layer_weight", "head_weight")
-"""Parts of a backward pass that `core_bounds` leaves out where they may run at another time."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """Seconds that a step is made of, (N,) each."""
+
+    forward: Floats
+    """One block and microbatch."""
+    backward: Floats
+    """The same, with the fastest policy."""
+    ends: Floats
+    """Embedding and head, forward and backward."""
+    apart: Floats
+    """What a split backward pass may run at another time, of all blocks and the ends."""
+    stage_forward: Floats
+    stage_backward: Floats
+    p2p: Floats
+    follows: Floats
+    """After the last pass."""
+
+    def rows(self, index: Ints) -> Passes:
+        """Those of some rows."""
+        return Passes(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
 
 def ideal_seconds(space: Space, allowed: Bools) -> Floats:
@@ -45,11 +64,35 @@ def ideal_seconds(space: Space, allowed: Bools) -> Floats:
     few[kind[most_first]] = most_first  # gradients are added up least often where microbatches are few
     rows = cores.rows(few)
     terms = time_terms(question, replace(rows, zero=np.full(len(rows), max(question.stack.zero_stages))))
-    backward = np.where(allowed, _inside_node(terms.layer_backward), np.inf).min(axis=-1)
-    ends = [terms.embedding_forward, terms.embedding_backward, terms.head_forward, terms.head_backward]
-    block = _inside_node(terms.layer_forward) + backward
-    whole = question.model.num_layers * block + sum(_inside_node(end) for end in ends)
-    return np.asarray(m * whole[kind] / cores.pp, dtype=np.float64)
+    slowed = 1 + time.jitter(question, rows)  # all cores have as many ranks
+    own = {name: (_inside_node(getattr(terms, name)).T * slowed).T for name in _IDEAL}
+    backward = np.where(allowed, own["layer_backward"], np.inf).min(axis=1)
+    ends = own["embedding_forward"] + own["embedding_backward"] + own["head_forward"] + own["head_backward"]
+    apart = question.model.num_layers * own["layer_weight"] + own["head_weight"] + own["embedding_backward"]
+    none = np.zeros(len(rows))
+    passes = Passes(
+        forward=own["layer_forward"],
+        backward=backward,
+        ends=ends,
+        apart=apart,
+        stage_forward=none,
+        stage_backward=none,
+        p2p=none,
+        follows=none,
+    )
+    return shortest_steps(space, cores.pp, m, passes.rows(kind))
+
+
+_IDEAL = (
+    "layer_forward",
+    "layer_backward",
+    "layer_weight",
+    "embedding_forward",
+    "embedding_backward",
+    "head_forward",
+    "head_backward",
+    "head_weight",
+)
 
 
 def _inside_node(term: Term) -> Floats:
@@ -62,95 +105,133 @@ def _inside_node(term: Term) -> Floats:
 def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float | None) -> Floats:
     """(N,) bounds of cores at costs that none of their variants undercuts in any coefficient."""
     bound = np.full(len(cores), np.inf)
-    bytes_of = _least_of(space, cores, memory_terms, memory.total)
-    limit = memory_limit(space.question, space.cores.rows(cores))
-    limit = limit if max_memory is None else np.minimum(limit, max_memory)
-    fitting = np.flatnonzero(_fits(space, cores, bytes_of, limit, allowed))
-    if not len(fitting):
-        return bound
-    seconds_of = _least_of(space, cores[fitting], time_terms, _alone)
-    costs = StageCosts(
-        **{name: _full(value, len(fitting)) for name, value in seconds_of.items()},
-        **{name: _full(value, len(cores))[fitting] for name, value in bytes_of.items()},
-        memory_limit=limit[fitting],
-    )
-    bound[fitting] = core_bounds(space, cores[fitting], costs, allowed)
+    some = cores[fitting := np.flatnonzero(_may_fit(space, cores, allowed, max_memory))]
+    if len(some):
+        rows = space.cores.rows(some)
+        m = rows.microbatches(space.question.training.global_batch)
+        bound[fitting] = shortest_steps(space, rows.pp, m, _alone(space, some, allowed))
     return bound
 
 
-def _least_of(
-    space: Space,
-    cores: Ints,
-    terms_of: Callable[[Question, LayoutColumns], Terms],
-    total: Callable[[Term], Floats],
-) -> dict[str, Floats]:
-    """Each coefficient at the ZeRO stage, over all ranks, that has least of it; of what is subtracted, most."""
+def _may_fit(space: Space, cores: Ints, allowed: Bools, max_memory: float | None) -> Bools:
+    """(N,): which cores have room with every coefficient at the ZeRO stage, over all ranks, that has least of it.
+
+    The order of the axes moves no bytes.
+    """
+    own = space.cores.rows(cores)
+    first, kind = first_of_each([getattr(own, field.name) for field in fields(own) if field.name != "order"])
+    some, rows = cores[first], own.rows(first)
+    limit = memory_limit(space.question, rows)
+    limit = limit if max_memory is None else np.minimum(limit, max_memory)
     least: dict[str, Floats] = {}
+    for zero, has in space.zero_stages_of(some):
+        staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0), shard=rows.replicas)
+        terms = memory_terms(space.question, staged)
+        for name in _ROOM:
+            value = memory.total(getattr(terms, name))
+            size = np.where(has if value.ndim == 1 else has[:, None], value, np.inf)
+            least[name] = np.minimum(least[name], size) if name in least else size
+    fits: Bools = _fits(space, some, least, limit, allowed)[kind]
+    return fits
+
+
+def _alone(space: Space, cores: Ints, allowed: Bools) -> Passes:
+    """Of cores as if every rank had its parameters to itself, which takes no longer at any ZeRO stage.
+
+    Data-parallel communication in sight adds to a pass what it takes itself, less what a host that lags behind has to
+    launch meanwhile, at most. Gradients are added up in fewest passes at the highest stage; most is left for later at
+    the lowest.
+    """
+    rows, stages = space.cores.rows(cores), space.question.stack.zero_stages
+
+    def at(zero: int) -> Passes:
+        return _passes_alone(space, replace(rows, zero=np.full(len(rows), zero)), allowed)
+
+    passes, update = at(max(stages)), np.full(len(rows), np.inf)
     for zero, has in space.zero_stages_of(cores):
-        rows = space.cores.rows(cores)
-        rows = replace(rows, zero=np.where(rows.replicas > 1, zero, 0), shard=rows.replicas)
-        terms = terms_of(space.question, rows)
-        for name in terms.__dataclass_fields__:
-            value = total(getattr(terms, name))
-            none, better = (-np.inf, np.maximum) if name in SUBTRACTED else (np.inf, np.minimum)
-            own = np.where(has if value.ndim == 1 else has[:, None], value, none)
-            least[name] = better(least[name], own) if name in least else own
-    return least
+        staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0))
+        own = time.block_update_seconds(space.question, staged)
+        update = np.minimum(update, np.where(has, own, np.inf))
+    blocks = -(-space.question.model.num_layers // rows.pp)
+    apart = at(min(stages)).apart if space.splits_backward else passes.apart
+    return replace(passes, apart=apart, follows=passes.follows + blocks * update)
 
 
-def _full(value: Floats, rows: int) -> Floats:
-    return np.broadcast_to(value, (rows, *value.shape[1:]))
-
-
-def _alone(term: Term) -> Floats:
-    """Seconds of a term without its data-parallel part and its share of the jitter."""
-    own = [term[part] for part in TIME_PARTS if part in term and part not in ("dp_comm", "jitter")]
-    kept: Floats = np.asarray(sum(own, start=np.zeros(1)))
-    if "jitter" not in term:
-        return kept
-    all_of_it = kept + term.get("dp_comm", 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        slowdown = np.where(all_of_it > 0, term["jitter"] / all_of_it, 0.0)
-    slowed: Floats = kept * (1 + slowdown)
-    return slowed
+def _passes_alone(space: Space, rows: LayoutColumns, allowed: Bools) -> Passes:
+    """The same of rows, without the update of blocks."""
+    terms = time_terms(space.question, rows, data_parallel=False)
+    seconds = {field.name: time.total(getattr(terms, field.name)) for field in fields(TimeTerms)}
+    none = np.zeros(1)
+    bytes_of = {field.name: none for field in fields(MemoryTerms)}
+    costs = StageCosts(**seconds | {"layer_optimizer": none}, **bytes_of, memory_limit=none)
+    return _passes(space, rows.pp, costs, allowed)
 
 
 def core_bounds(space: Space, cores: Ints, costs: StageCosts, allowed: Bools) -> Floats:
-    """(N,) seconds that no layout of a core can undercut in any schedule; infinite where none can fit.
+    """(N,) seconds that no layout of a core can undercut in any schedule; infinite where none can fit."""
+    own = space.cores.rows(cores)
+    m = own.microbatches(space.question.training.global_batch)
+    seconds = shortest_steps(space, own.pp, m, _passes(space, own.pp, costs, allowed))
+    size = {name: getattr(costs, name) for name in _ROOM}
+    bound: Floats = np.where(_fits(space, cores, size, costs.memory_limit, allowed), seconds, np.inf)
+    return bound
+
+
+def _passes(space: Space, pp: Ints, costs: StageCosts, allowed: Bools) -> Passes:
+    """What costs say of them."""
+    layers, x = space.question.model.num_layers, costs
+    return Passes(
+        forward=x.layer_forward,
+        backward=np.where(allowed, x.layer_backward, np.inf).min(axis=1),
+        ends=x.embedding_forward + x.embedding_backward + x.head_forward + x.head_backward,
+        apart=layers * x.layer_weight + x.head_weight + x.embedding_backward,
+        stage_forward=x.stage_forward,
+        stage_backward=x.stage_backward,
+        p2p=x.p2p,
+        follows=x.rank_sync + x.rank_optimizer + -(-layers // pp) * x.layer_optimizer + x.step_overhead,
+    )
+
+
+def shortest_steps(space: Space, pp: Ints, microbatches: Ints, passes: Passes) -> Floats:
+    """(N,) seconds of a step that no schedule undercuts.
 
     All work is shared by pp ranks, and rank r waits r passes of the shortest chunk before its first action:
 
         step ≥ (m · work + (pp − 1) pp / 2 · shortest chunk and transfer) / pp + what follows
+
+    Blocks are whole, so some rank has ⌈blocks / pp⌉ of them for every microbatch:
+
+        step ≥ m · (⌈blocks / pp⌉ · block + stage) + what follows
 
     A microbatch goes down all stages and up again, and the others pass the first stage besides:
 
         step ≥ all blocks + (m − 1) · shortest chunk + what follows
 
     A pass is one forward and one back; where a schedule of the space splits backward passes, only the part towards the
-    input counts of it, or nothing. Every rank holds its blocks and, at one moment, a microbatch of each.
+    input counts of it, or nothing.
     """
-    layers, x = space.question.model.num_layers, costs
-    own = space.cores.rows(cores)
-    pp, m = own.pp, own.microbatches(space.question.training.global_batch)
-    block_NP = np.where(allowed, x.layer_forward[:, None] + x.layer_backward, np.inf)
-    ends = x.embedding_forward + x.embedding_backward + x.head_forward + x.head_backward
-    work = layers * block_NP.min(axis=1) + ends + pp * (x.stage_forward + x.stage_backward)
-    block_N, back_N = block_NP.min(axis=1), block_NP.min(axis=1) - x.layer_forward
-    shortest, alone = x.stage_forward + x.layer_forward, layers * block_N + ends
+    layers, x, m = space.question.model.num_layers, passes, microbatches
+    block, stage = x.forward + x.backward, x.stage_forward + x.stage_backward
+    blocks = layers * block + x.ends
+    shortest, alone = x.stage_forward + x.forward, blocks
     way, others = shortest + x.p2p, shortest
     if space.splits_backward:
-        alone = alone - layers * x.layer_weight - x.head_weight - x.embedding_backward
+        alone = alone - x.apart
     else:
-        way, others = way + x.stage_backward + back_N + x.p2p, np.maximum(shortest, x.stage_backward + back_N)
-    follows = x.rank_sync + x.rank_optimizer + -(-layers // pp) * x.layer_optimizer + x.step_overhead
-    seconds = np.maximum(m * work / pp + (pp - 1) / 2 * way, alone + (m - 1) * others) + follows
-    size = {field.name: getattr(x, field.name) for field in fields(MemoryTerms)}
-    bound: Floats = np.where(_fits(space, cores, size, x.memory_limit, allowed), seconds, np.inf)
-    return bound
+        up = x.stage_backward + x.backward
+        way, others = way + up + x.p2p, np.maximum(shortest, up)
+    shared = m * (blocks + pp * stage) / pp + (pp - 1) / 2 * way
+    whole = m * (-(-layers // pp) * block + stage)
+    longest = np.maximum(np.maximum(shared, whole), alone + (m - 1) * others)
+    seconds: Floats = longest + x.follows
+    return seconds
+
+
+_ROOM = ("static", "layer_static", "layer_activation", "working")
 
 
 def _fits(space: Space, cores: Ints, bytes_of: Mapping[str, Floats], limit: Floats, allowed: Bools) -> Bools:
-    """(N,): whether the ranks hold all blocks, each with a microbatch of its own."""
+    """(N,): whether the ranks hold all blocks, each with a microbatch of its own: every schedule has such a moment."""
     kept = np.where(allowed, bytes_of["layer_activation"], np.inf).min(axis=1)
     working = np.where(allowed, bytes_of["working"], np.inf).min(axis=1)
     room = how_many(limit - bytes_of["static"] - working, bytes_of["layer_static"] + kept)

@@ -77,6 +77,12 @@ def data_seconds(
     )
 
 
+def no_seconds(rows: int) -> DataSeconds:
+    """Of modules that no other rank holds."""
+    none = np.broadcast_to(np.float64(0.0), (rows,))
+    return DataSeconds(**{field.name: none for field in fields(DataSeconds)})
+
+
 def exposed(communication: Array, window: Array, *, overlapped: bool) -> Array:
     """What is left of `communication` when it runs behind `window` seconds of compute."""
     return np.maximum(0.0, communication - window) if overlapped else communication
