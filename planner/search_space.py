@@ -75,11 +75,15 @@ class Space:
     @cached_property
     def sizes(self) -> Ints:
         """(N,): layouts of each core."""
-        counts: Ints = (self._stages[self.family] * self._shapes[self.pipeline]).sum(axis=1)
+        counts = np.zeros(len(self.cores), dtype=np.int64)
+        for zero in np.flatnonzero(self._stages.any(axis=0) & self._shapes.any(axis=0)).tolist():
+            counts += self._stages[:, zero][self.family] * self._shapes[:, zero][self.pipeline]
         return counts
 
     def _without_empty_cores(self) -> Space:
         kept = np.flatnonzero(self.sizes)
+        if len(kept) == len(self.cores):
+            return self
         return replace(
             self, cores=self.cores.rows(kept), family=self.family[kept], pipeline=self.pipeline[kept]
         )
@@ -164,14 +168,15 @@ def legal_space(question: Question, restrictions: Restrictions) -> Space:
     wide = restrictions.without(("zero", "shard", "vpp", "schedule", "mbs"))
     cores = _candidates(question, restrictions)
     cores = cores.rows(np.flatnonzero(_legal_at_any_stage(question, wide, cores)))
-    cores = _with_microbatch_sizes(question, restrictions, cores)
-    narrow = restrictions.without(("vpp", "schedule"))
+    narrow = restrictions.without(("vpp", "schedule", "mbs"))
     first, family = first_of_each([cores.tp, cores.cp, cores.dp, cores.ep, cores.etp])
     variants = _variants(question, narrow, cores.rows(first))
+    core, mbs = _microbatch_sizes(question, restrictions, cores)
+    cores, family = replace(cores.rows(core), mbs=mbs), family[core]
     stages = np.array([np.bincount(own[:, 0], minlength=ZERO_STAGES) > 0 for own in variants])
-    stages = stages.reshape(-1, ZERO_STAGES)[family] @ (1 << np.arange(ZERO_STAGES))
+    stages = stages.reshape(-1, ZERO_STAGES) @ (1 << np.arange(ZERO_STAGES))
     microbatches = cores.microbatches(question.training.global_batch)
-    first, pipeline = first_of_each([cores.pp, microbatches, stages])
+    first, pipeline = first_of_each([cores.pp, microbatches, stages[family]])
     own = [variants[index] for index in family[first].tolist()]
     return Space(
         question=question,
@@ -226,36 +231,39 @@ def _candidates(question: Question, restrictions: Restrictions) -> LayoutColumns
                 blocks.append(np.array(list(product(*axes)), dtype=np.int64).reshape(-1, len(axes)))
     table = np.concatenate([np.empty((0, 9), dtype=np.int64), *blocks])
     tp_N, pp_N, cp_N, dp_N, sp_N, ep_N, etp_N, order_N, context_N = np.ascontiguousarray(table.T)
+
+    def everywhere(value: int) -> Ints:
+        return np.broadcast_to(np.int64(value), tp_N.shape)
+
     return LayoutColumns(
         tp=tp_N,
         pp=pp_N,
         cp=cp_N,
         dp=dp_N,
-        mbs=np.ones_like(tp_N),
+        mbs=everywhere(1),
         sp=sp_N,
         ep=ep_N,
         etp=etp_N,
         order=order_N,
         context=context_N,
-        vpp=np.ones_like(tp_N),
-        schedule=np.full_like(tp_N, ONE_CHUNK),
-        zero=np.zeros_like(tp_N),
+        vpp=everywhere(1),
+        schedule=everywhere(ONE_CHUNK),
+        zero=everywhere(0),
         shard=dp_N * cp_N,
     )
 
 
-def _with_microbatch_sizes(
+def _microbatch_sizes(
     question: Question, restrictions: Restrictions, cores: LayoutColumns
-) -> LayoutColumns:
-    """Each core with every microbatch size that its share of the batch divides into."""
+) -> tuple[Ints, Ints]:
+    """The core and the size, for every microbatch size that each core's share of the batch divides into."""
     of_degree = {}
     for dp in np.unique(cores.dp).tolist():
         sizes = np.array(_divisors(question.training.global_batch // dp), dtype=np.int64)
         of_degree[dp] = sizes[restrictions.permits("mbs", sizes)]
     own = [of_degree[dp] for dp in cores.dp.tolist()]
     core = np.repeat(np.arange(len(cores)), [len(sizes) for sizes in own])
-    mbs = np.concatenate([np.empty(0, dtype=np.int64), *own])
-    return replace(cores.rows(core), mbs=mbs)
+    return core, np.concatenate([np.empty(0, dtype=np.int64), *own])
 
 
 def _orders(question: Question, cp: int, dp: int, pp: int) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,16 @@ Ints = npt.NDArray[np.int64]
 
 USUAL_CONTEXT = -1
 """In the column `context`: as the software stack does it."""
+
+
+Numbers = TypeVar("Numbers", bound=np.generic)
+
+
+def taken(column: npt.NDArray[Numbers], index: Ints | slice) -> npt.NDArray[Numbers]:
+    """Some rows of a column; what is one number for all of them stays that."""
+    if isinstance(index, slice) or column.strides != (0,):
+        return column[index]
+    return np.broadcast_to(column[:1], index.shape) if len(column) else column[index]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +100,7 @@ class LayoutColumns:
 
     def rows(self, index: Ints | slice) -> LayoutColumns:
         """The same columns for some of the layouts."""
-        return LayoutColumns(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+        return LayoutColumns(**{field.name: taken(getattr(self, field.name), index) for field in fields(self)})
 
     def microbatches(self, global_batch: int) -> Ints:
         """(N,) microbatches per pipeline and step, m = B / (b·d)."""

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cost_models.specs.columns import Ints, LayoutColumns
+from cost_models.specs.columns import Ints, LayoutColumns, taken
 
 T = TypeVar("T")
 
 _WORTH_IT = 256
 """Rows below which looking for equal ones takes longer than computing them all."""
-_DENSE = 8
+_DENSE = 4
 """Values that span no more than so many times their number are numbered by a table, which is faster than sorting."""
 
 
@@ -25,6 +25,8 @@ def codes_of(columns: Sequence[Ints]) -> Ints:
         return code
     most = _dense(len(code))
     for column in columns:
+        if column.strides == (0,):
+            continue
         low = int(column.min())
         own, span = column, int(column.max()) - low + 1
         if span == 1:
@@ -50,10 +52,12 @@ def _numbered(column: Ints) -> tuple[Ints, int]:
     low = int(column.min())
     span = int(column.max()) - low + 1
     if span <= _dense(len(column)):
-        met = np.zeros(span, dtype=np.int64)
-        met[column - low] = 1
-        rank = np.cumsum(met) - 1
-        return rank[column - low], int(rank[-1]) + 1
+        met = np.zeros(span, dtype=np.bool_)
+        met[column - low] = True
+        distinct = np.flatnonzero(met)
+        rank = np.empty(span, dtype=np.int64)
+        rank[distinct] = np.arange(len(distinct))
+        return rank[column - low], len(distinct)
     distinct, index = np.unique(column, return_inverse=True)
     return index.reshape(-1), len(distinct)
 
@@ -81,8 +85,7 @@ def over_distinct(columns: LayoutColumns, names: Sequence[str], compute: Callabl
 def _taken(value: Any, index: Ints) -> Any:
     """The same record with some rows of its arrays."""
     if isinstance(value, np.ndarray):
-        alike = value.strides == (0,)  # one number for all rows
-        return np.broadcast_to(value[:1], index.shape) if alike else value[index]
+        return taken(value, index)
     if isinstance(value, tuple):
         return tuple(_taken(one, index) for one in value)
     if is_dataclass(value) and not isinstance(value, type):
