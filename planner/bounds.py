@@ -30,6 +30,7 @@ import numpy as np
 from cost_models.specs.columns import Ints
 from cost_models.specs.layout import Schedule
 from planner.chunk_bounds import chunk_bounds, quick_chunk_bounds
+from planner.chunk_rows import ChunkRows
 from planner.group import Bools, Floats, Group, how_many
 from planner.placement import TOLERANCE
 
@@ -44,7 +45,7 @@ TABLE_ENTRIES = 4_000_000
 def quick_bounds(group: Group) -> Floats:
     """(N,) seconds: work shared evenly, memory respected on average; infinite where no placement can fit."""
     if not group.is_plain:
-        return quick_chunk_bounds(group)
+        return quick_chunk_bounds(ChunkRows.of(group))
     m, pp = group.microbatches, group.pp
     work = _least_work(group)
     cycle = work + group.cycle_delay

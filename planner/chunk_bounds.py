@@ -7,8 +7,8 @@ pass only. The sum is taken on the first rank, which waits for none, on the last
 of the fullest. The quick bound does without patterns: on the first rank, what does not fit without recompute is paid
 for at the best rate of any policy.
 
-Shape legend: N layouts of one (pp, vpp, schedule), R ranks, C chunks of a rank, T patterns of one choice of sizes, P
-policies.
+Shape legend: N layouts of one (pp, vpp, schedule), for the quick bound of one schedule, R ranks, C chunks of a rank, T
+patterns of one choice of sizes, P policies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from cost_models import schedules
 from cost_models.specs.columns import Ints
-from cost_models.specs.layout import V_SHAPED
+from planner.chunk_rows import ChunkRows
 from planner.chunks import blocks_of_chunks, blocks_recomputed, chunk_sizes
 from planner.group import Bools, Floats, Group
 from planner.placement import TOLERANCE
@@ -26,53 +26,52 @@ TABLE_ENTRIES = 4_000_000
 """Layouts × patterns × chunks handled at once: bounds memory."""
 
 
-def quick_chunk_bounds(group: Group) -> Floats:
+def quick_chunk_bounds(rows: ChunkRows) -> Floats:
     """(N,) seconds; infinite where nothing fits on the first rank."""
-    x, size = group.costs, int(group.sizes[0])
-    blocks, m_N = group.vpp * size, group.microbatches
-    seconds_NP, allowed = group.block_seconds, np.flatnonzero(group.allowed)
+    x, m_N = rows.costs, rows.microbatches
+    most_live_N, _, all_live_N = rows.live
+    seconds_NP, least_N = rows.block_seconds, rows.block_seconds.min(axis=1)
     fastest_N1 = seconds_NP.argmin(axis=1)[:, None]
     kept_N1 = np.take_along_axis(x.layer_activation, fastest_N1, axis=1)
-    live_N, most_live_N = size * group.live[:, 0].sum(axis=1), group.live[:, 0].max(axis=1)
-    room_N = group.free_bytes[:, 0] - group.working[:, 0, allowed].min(axis=1) - blocks * x.layer_static
+    live_N = rows.size * all_live_N
+    room_N = rows.free_bytes - rows.working - rows.blocks * x.layer_static
     short_N = live_N * kept_N1[:, 0] - room_N - TOLERANCE * x.memory_limit
-    saved_NP, longer_NP = kept_N1 - x.layer_activation, seconds_NP - group.least_block_seconds[:, None]
-    saved_NP = np.where(group.allowed, saved_NP, 0.0)
+    saved_NP, longer_NP = kept_N1 - x.layer_activation, seconds_NP - least_N[:, None]
+    saved_NP = np.where(rows.allowed, saved_NP, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         rate_N = np.where(saved_NP > 0, longer_NP / saved_NP, np.inf).min(axis=1) / most_live_N
         recompute_N = np.where(short_N > 0, short_N * rate_N, 0.0)
-    fits_N = (short_N <= live_N * saved_NP.max(axis=1)) & (blocks <= group.updatable[:, 0])
-    fixed_NR = group.fixed_seconds
-    work_N = blocks * group.least_block_seconds
-    first_N = m_N * (fixed_NR[:, 0] + work_N + recompute_N)
-    last_N = (group.pp - 1) * _way(group, size) + m_N * (fixed_NR[:, -1] + work_N)
-    longest_N = np.max([first_N, last_N, _one_after_another(group, size)], axis=0)
-    return np.where(fits_N, longest_N + group.least_tail, np.inf)
+    fits_N = (short_N <= live_N * saved_NP.max(axis=1)) & (rows.blocks <= rows.updatable)
+    fixed_first_N, fixed_last_N = rows.fixed_seconds
+    work_N = rows.blocks * least_N
+    first_N = m_N * (fixed_first_N + work_N + recompute_N)
+    last_N = (rows.pp - 1) * _way(rows) + m_N * (fixed_last_N + work_N)
+    longest_N = np.maximum(np.maximum(first_N, last_N), _one_after_another(rows))
+    return np.where(fits_N, longest_N + rows.tail, np.inf)
 
 
-def _one_after_another(group: Group, size: int) -> Floats:
+def _one_after_another(rows: ChunkRows) -> Floats:
     """(N,): one microbatch down all stages and up again, and the first stage's passes of all others besides."""
-    x, stages = group.costs, group.pp * group.vpp
-    forward = (
-        group.num_layers * x.layer_forward + stages * x.stage_forward + x.embedding_forward + x.head_forward
-    )
-    block_N = np.where(group.allowed, x.layer_backward, np.inf).min(axis=1)
-    backward = group.num_layers * block_N + stages * x.stage_backward + x.head_backward
-    others = np.maximum(x.stage_forward + size * x.layer_forward, x.stage_backward + size * block_N)
-    if group.splits_backward:
-        backward = backward - group.num_layers * x.layer_weight - x.head_weight
-        others = x.stage_forward + size * x.layer_forward
-    crossings = stages - 1 - (group.schedule in V_SHAPED)
-    total: Floats = forward + backward + 2 * crossings * x.p2p + (group.microbatches - 1) * others
+    x, layers, stages = rows.costs, rows.num_layers, rows.pp * rows.vpp
+    forward = layers * x.layer_forward + stages * x.stage_forward + x.embedding_forward + x.head_forward
+    block_N = np.where(rows.allowed, x.layer_backward, np.inf).min(axis=1)
+    backward = layers * block_N + stages * x.stage_backward + x.head_backward
+    others = np.maximum(x.stage_forward + rows.size * x.layer_forward, x.stage_backward + rows.size * block_N)
+    if rows.splits_backward:
+        backward = backward - layers * x.layer_weight - x.head_weight
+        others = x.stage_forward + rows.size * x.layer_forward
+    crossings = stages - 1 - rows.is_v_shaped
+    total: Floats = forward + backward + 2 * crossings * x.p2p + (rows.microbatches - 1) * others
     return total
 
 
-def _way(group: Group, size: int) -> Floats:
-    """(N,) least seconds that a rank waits longer than the one before it, with so many blocks in its first chunk."""
-    x = group.costs
-    if group.splits_backward:
-        return x.stage_forward + size * x.layer_forward + x.p2p
-    return x.stage_forward + x.stage_backward + size * group.least_block_seconds + 2 * x.p2p
+def _way(rows: ChunkRows) -> Floats:
+    """(N,) least seconds that a rank waits longer than the one before it."""
+    x = rows.costs
+    way: Floats = x.stage_forward + rows.size * x.layer_forward + x.p2p
+    if not rows.splits_backward:
+        way = x.stage_forward + x.stage_backward + rows.size * rows.block_seconds.min(axis=1) + 2 * x.p2p
+    return way
 
 
 def chunk_bounds(group: Group) -> Floats:
@@ -109,7 +108,7 @@ def _chunk_bounds(group: Group, sizes_CR: Ints, ends_TP: Ints) -> Floats:
         waits_NT = way_NP @ first_RTP[:rank].sum(axis=0).T + rank * step_N1
         work_NT = group.fixed_seconds[:, rank, None] + seconds_NP @ blocks_TCP.sum(axis=1).T
         longest_NT = np.maximum(longest_NT, waits_NT + group.microbatches[:, None] * work_NT)
-    longest_NT = np.maximum(longest_NT, _one_after_another(group, int(group.sizes[0]))[:, None])
+    longest_NT = np.maximum(longest_NT, _one_after_another(ChunkRows.of(group))[:, None])
     least_N: Floats = np.where(fits_NT, longest_NT, np.inf).min(axis=1)
     return least_N + group.tail(int(count_R.min() if group.splits_backward else count_R[0]))
 

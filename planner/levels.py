@@ -27,9 +27,11 @@ from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.stage_costs import StageCosts
 from planner.bounds import capacity_bounds, quick_bounds
 from planner.candidates import Tally
+from planner.chunk_bounds import quick_chunk_bounds
+from planner.chunk_rows import ChunkRows
 from planner.group import Group
 from planner.infeasible import explain_infeasible, nothing_legal
-from planner.placement import Leaf
+from planner.placement import PLAIN, Leaf
 from planner.relaxed import core_bounds, ideal_seconds, relaxed_bounds
 from planner.restrictions import Restrictions
 from planner.rules import Bools
@@ -71,11 +73,27 @@ class Pricing:
         return replace(costs, memory_limit=np.minimum(costs.memory_limit, self.max_memory))
 
     def bounds(self, columns: LayoutColumns, costs: StageCosts) -> Floats:
-        """(N,) quick bounds of layouts, those of one pipeline shape together."""
+        """(N,) quick bounds of layouts: those of one pipeline shape together, those in chunks of one schedule."""
         bound = np.empty(len(columns))
-        for rows in groups_of(columns):
+        plain = np.isin(columns.schedule, [SCHEDULES.index(name) for name in PLAIN])
+        for rows in groups_of(columns, np.flatnonzero(plain)):
             bound[rows] = quick_bounds(self.group(columns, costs, rows))
+        for schedule in np.unique(columns.schedule[~plain]).tolist():
+            rows = np.flatnonzero(columns.schedule == schedule)
+            bound[rows] = quick_chunk_bounds(self._in_chunks(columns.rows(rows), costs.rows(rows)))
         return bound
+
+    def _in_chunks(self, own: LayoutColumns, costs: StageCosts) -> ChunkRows:
+        """Layouts of one schedule with several chunks a rank, for their quick bound."""
+        return ChunkRows(
+            costs=costs,
+            pp=own.pp,
+            vpp=own.vpp,
+            schedule=SCHEDULES[own.schedule[0]],
+            microbatches=own.microbatches(self.question.training.global_batch),
+            num_layers=self.question.model.num_layers,
+            allowed=self.allowed(int(own.schedule[0])),
+        )
 
     def group(self, columns: LayoutColumns, costs: StageCosts, rows: Ints) -> Group:
         """Rows of one pipeline shape, for the bounds."""
@@ -105,13 +123,14 @@ class Pricing:
         )
 
 
-def groups_of(columns: LayoutColumns) -> list[Ints]:
-    """Rows that share pp, vpp and schedule."""
-    if not len(columns):
+def groups_of(columns: LayoutColumns, some: Ints | None = None) -> list[Ints]:
+    """Rows that share pp, vpp and schedule, of some or all."""
+    some = np.arange(len(columns)) if some is None else some
+    if not len(some):
         return []
-    keys = (columns.schedule * (1 << 40)) + (columns.pp << 20) + columns.vpp
+    keys = ((columns.schedule * (1 << 40)) + (columns.pp << 20) + columns.vpp)[some]
     order = np.argsort(keys, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(keys[order])) + 1)
+    return np.split(some[order], np.flatnonzero(np.diff(keys[order])) + 1)
 
 
 class Cores:

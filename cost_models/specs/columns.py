@@ -100,7 +100,9 @@ class LayoutColumns:
 
     def rows(self, index: Ints | slice) -> LayoutColumns:
         """The same columns for some of the layouts."""
-        return LayoutColumns(**{field.name: taken(getattr(self, field.name), index) for field in fields(self)})
+        return LayoutColumns(
+            **{field.name: taken(getattr(self, field.name), index) for field in fields(self)}
+        )
 
     def microbatches(self, global_batch: int) -> Ints:
         """(N,) microbatches per pipeline and step, m = B / (b·d)."""
