@@ -50,14 +50,21 @@ def quick_bounds(group: Group) -> Floats:
     work = _least_work(group)
     cycle = work + group.cycle_delay
     whole = group.fixed_seconds.min(axis=1) + -(-group.num_layers // pp) * group.least_block_seconds
-    busiest = np.maximum(work / pp, whole)
-    if group.schedule == "gpipe":
-        pipeline = cycle + (m - 1) * busiest
-    else:
-        loops, rest = np.divmod(m - 1, pp)
-        pipeline = np.maximum(m * busiest, cycle + (2 * m - pp - 1) / 2 * busiest)
-        pipeline = np.where(loops >= 1, np.maximum(pipeline, (loops + 1) * cycle + rest * busiest), pipeline)
+    pipeline = pipeline_seconds(group.schedule, pp, m, cycle, np.maximum(work / pp, whole))
     return np.where(_may_fit(group), pipeline + group.least_tail, np.inf)
+
+
+def pipeline_seconds(
+    schedule: Schedule, pp: Ints | int, microbatches: Ints, cycle: Floats, busiest: Floats
+) -> Floats:
+    """(N,): end of the last action on rank 0, if some rank takes `busiest` seconds for one microbatch and that takes
+    `cycle` seconds down and up again."""
+    m = microbatches
+    if schedule == "gpipe":
+        return cycle + (m - 1) * busiest
+    loops, rest = np.divmod(m - 1, pp)
+    seconds = np.maximum(m * busiest, cycle + (2 * m - pp - 1) / 2 * busiest)
+    return np.where(loops >= 1, np.maximum(seconds, (loops + 1) * cycle + rest * busiest), seconds)
 
 
 def capacity_bounds(group: Group, cut_off: float = np.inf) -> Floats:

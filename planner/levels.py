@@ -3,7 +3,8 @@
     cores   ideal bound    → relaxed costs, a sharper bound
     cores   relaxed bound  → each of their variants
     pairs   core and variant, the same bound under their own costs → each of their shapes
-    rows    layouts, bound of their pipeline                       → placed by `planner.branching`
+    shapes  bound of their pipeline, at the same costs             → written out
+    rows    layouts, bound of their pipeline at their own costs    → placed by `planner.branching`
 
 Opening replaces an entry by what it stands for. An entry whose bound cannot beat the k-th best layout is never opened,
 and all its layouts are done with at once.
@@ -11,7 +12,7 @@ and all its layouts are done with at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from typing import TypeVar
 
 import numpy as np
@@ -20,117 +21,21 @@ import numpy.typing as npt
 from cost_models.costs import stage_costs
 from cost_models.errors import InfeasibleError
 from cost_models.question import Question
-from cost_models.schedules import allowed_recompute
 from cost_models.specs.columns import Ints, LayoutColumns
 from cost_models.specs.layout import SCHEDULES, Layout
-from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.stage_costs import StageCosts
-from planner.bounds import capacity_bounds, quick_bounds
+from planner.bounds import capacity_bounds
 from planner.candidates import Tally
-from planner.chunk_bounds import quick_chunk_bounds
-from planner.chunk_rows import ChunkRows
-from planner.group import Group
 from planner.infeasible import explain_infeasible, nothing_legal
-from planner.placement import PLAIN, Leaf
-from planner.relaxed import core_bounds, ideal_seconds, relaxed_bounds
+from planner.placement import TOLERANCE, Leaf
+from planner.pricing import Pricing, groups_of
+from planner.relaxed import Passes, core_bounds, ideal_seconds, passes_of, relaxed_bounds
 from planner.restrictions import Restrictions
-from planner.rules import Bools
-from planner.search_space import ONE_CHUNK, Space, legal_space
+from planner.search_space import ONE_CHUNK, legal_space
+from planner.shape_bounds import shape_bounds
 
 Floats = npt.NDArray[np.float64]
-Columns = TypeVar("Columns", LayoutColumns, StageCosts)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pricing:
-    """How rows of a space are priced."""
-
-    space: Space
-    policies: tuple[Recompute, ...]
-    """Recompute policies the search may use."""
-    max_memory: float | None
-    """Bytes of a device a plan may fill, where that is less than the device allows."""
-
-    @property
-    def question(self) -> Question:
-        """What was asked."""
-        return self.space.question
-
-    @property
-    def allowed_at_all(self) -> Bools:
-        """(P,): policies a stage may use under some schedule."""
-        return np.array([policy in self.policies for policy in RECOMPUTE_POLICIES])
-
-    def allowed(self, schedule: int) -> Bools:
-        """(P,): policies a stage may use under a schedule."""
-        own = allowed_recompute(SCHEDULES[schedule])
-        return np.array([policy in self.policies and policy in own for policy in RECOMPUTE_POLICIES])
-
-    def limited(self, costs: StageCosts) -> StageCosts:
-        """The same costs with no more memory than was allowed."""
-        if self.max_memory is None:
-            return costs
-        return replace(costs, memory_limit=np.minimum(costs.memory_limit, self.max_memory))
-
-    def bounds(self, columns: LayoutColumns, costs: StageCosts) -> Floats:
-        """(N,) quick bounds of layouts: those of one pipeline shape together, those in chunks of one schedule."""
-        bound = np.empty(len(columns))
-        plain = np.isin(columns.schedule, [SCHEDULES.index(name) for name in PLAIN])
-        for rows in groups_of(columns, np.flatnonzero(plain)):
-            bound[rows] = quick_bounds(self.group(columns, costs, rows))
-        for schedule in np.unique(columns.schedule[~plain]).tolist():
-            rows = np.flatnonzero(columns.schedule == schedule)
-            bound[rows] = quick_chunk_bounds(self._in_chunks(columns.rows(rows), costs.rows(rows)))
-        return bound
-
-    def _in_chunks(self, own: LayoutColumns, costs: StageCosts) -> ChunkRows:
-        """Layouts of one schedule with several chunks a rank, for their quick bound."""
-        return ChunkRows(
-            costs=costs,
-            pp=own.pp,
-            vpp=own.vpp,
-            schedule=SCHEDULES[own.schedule[0]],
-            microbatches=own.microbatches(self.question.training.global_batch),
-            num_layers=self.question.model.num_layers,
-            allowed=self.allowed(int(own.schedule[0])),
-        )
-
-    def group(self, columns: LayoutColumns, costs: StageCosts, rows: Ints) -> Group:
-        """Rows of one pipeline shape, for the bounds."""
-        first = rows[0]
-        own = columns.rows(rows)
-        return Group(
-            costs=costs.rows(rows),
-            pp=int(columns.pp[first]),
-            vpp=int(columns.vpp[first]),
-            schedule=SCHEDULES[columns.schedule[first]],
-            microbatches=own.microbatches(self.question.training.global_batch),
-            num_layers=self.question.model.num_layers,
-            allowed=self.allowed(int(columns.schedule[first])),
-        )
-
-    def leaf(self, columns: LayoutColumns, costs: StageCosts, row: int) -> Leaf:
-        """One layout, to be placed."""
-        own = columns.rows(slice(row, row + 1))
-        return Leaf(
-            costs=costs.rows(slice(row, row + 1)),
-            pp=int(own.pp[0]),
-            vpp=int(own.vpp[0]),
-            schedule=SCHEDULES[own.schedule[0]],
-            microbatches=int(own.microbatches(self.question.training.global_batch)[0]),
-            num_layers=self.question.model.num_layers,
-            allowed=self.allowed(int(own.schedule[0])),
-        )
-
-
-def groups_of(columns: LayoutColumns, some: Ints | None = None) -> list[Ints]:
-    """Rows that share pp, vpp and schedule, of some or all."""
-    some = np.arange(len(columns)) if some is None else some
-    if not len(some):
-        return []
-    keys = ((columns.schedule * (1 << 40)) + (columns.pp << 20) + columns.vpp)[some]
-    order = np.argsort(keys, kind="stable")
-    return np.split(some[order], np.flatnonzero(np.diff(keys[order])) + 1)
+Columns = TypeVar("Columns", LayoutColumns, StageCosts, Passes)
 
 
 class Cores:
@@ -188,6 +93,7 @@ class Pairs:
         self.variant = np.empty((0, 2), dtype=np.int64)
         self.layouts = np.empty(0, dtype=np.int64)
         """Layouts of each."""
+        self.passes: Passes | None = None
         self.bound = np.empty(0)
         self.is_open = np.empty(0, dtype=np.bool_)
 
@@ -197,12 +103,14 @@ class Pairs:
         variants = [space.variants[family] for family in space.family[cores].tolist()]
         core = np.repeat(cores, [len(own) for own in variants])
         variant = np.concatenate([self.variant[:0], *variants])
-        bound = np.empty(len(core))
+        bound, allowed = np.empty(len(core)), self._pricing.allowed_at_all
         for start in range(0, len(core), TOGETHER):
             some = slice(start, start + TOGETHER)
             columns = space.rows(core[some], variant[some], np.array([[1, ONE_CHUNK]]))
             costs = self._pricing.limited(stage_costs(self._pricing.question, columns))
-            bound[some] = core_bounds(space, core[some], costs, self._pricing.allowed_at_all)
+            passes = passes_of(space, columns.pp, costs, allowed)
+            bound[some] = core_bounds(space, core[some], costs, passes, allowed)
+            self.passes = passes if self.passes is None else _joined(self.passes, passes)
         self.core = np.concatenate([self.core, core])
         self.variant = np.concatenate([self.variant, variant])
         self.layouts = np.concatenate([self.layouts, space.shape_counts(core, variant[:, 0])])
@@ -229,6 +137,8 @@ FIRST_OPENED, MOST_OPENED = 128, 20_000
 """Entries opened at once: few at first, twice as many each time."""
 FIRST_RELAXED, MOST_RELAXED = 4096, 65_536
 """Cores relaxed at once: few at first, twice as many each time."""
+TIES = 4 * TOLERANCE
+"""Relative: what is no slower than the time asked by so much may tie with the best, and has to be told from it."""
 TOGETHER = 50_000
 """Rows priced at once: bounds memory."""
 
@@ -247,7 +157,8 @@ class Levels:
         none = np.empty(0, dtype=np.int64)
         self._columns = space.rows(none, none.reshape(0, 2), none.reshape(0, 2))
         self._costs = stage_costs(question, self._columns)
-        self._opened = 0
+        self._opened = self._skipped = 0
+        """Times that entries were opened; layouts of open pairs that the bound of their shape discarded."""
         self._batch = FIRST_OPENED
 
     @property
@@ -279,31 +190,43 @@ class Levels:
             self._open_cores(self._cores.next(below, self._batch))
             self._batch = min(2 * self._batch, MOST_OPENED)
             return np.empty(0)
-        return self._open_pairs(self._pairs.next(below, self._batch))
+        return self._open_pairs(self._pairs.next(below, self._batch), below * (1 + TIES))
 
     def _open_cores(self, cores: Ints) -> None:
         self._cores.is_open[cores] = True
         self._pairs.add(cores)
 
-    def _open_pairs(self, chosen: Ints) -> Floats:
-        """Write out all shapes of some pairs: their quick bounds."""
+    def _open_pairs(self, chosen: Ints, cut_off: float) -> Floats:
+        """Write out the shapes of some pairs that may take less than `cut_off` seconds: their quick bounds."""
         space, pairs = self._pricing.space, self._pairs
         pairs.is_open[chosen] = True
-        core, variant = pairs.core[chosen], pairs.variant[chosen]
-        shapes = [
+        if pairs.passes is None or not len(chosen):
+            return np.empty(0)
+        owned = [
             space.shapes[pipeline][zero]
-            for pipeline, zero in zip(space.pipeline[core].tolist(), variant[:, 0].tolist(), strict=True)
+            for pipeline, zero in zip(
+                space.pipeline[pairs.core[chosen]].tolist(), pairs.variant[chosen, 0].tolist(), strict=True
+            )
         ]
-        counts = [len(own) for own in shapes]
-        every = np.concatenate([variant[:0], *shapes])
-        columns = space.rows(np.repeat(core, counts), np.repeat(variant, counts, axis=0), every)
+        pair, shape = np.repeat(chosen, [len(own) for own in owned]), np.concatenate(owned)
+        cores = space.cores.rows(pairs.core[pair])
+        least = shape_bounds(
+            pairs.passes.rows(pair),
+            pp=cores.pp,
+            shapes=shape,
+            microbatches=cores.microbatches(self.question.training.global_batch),
+            num_layers=self.question.model.num_layers,
+        )
+        kept = least < cut_off
+        self._skipped += int((~kept).sum())
+        columns = space.rows(pairs.core[pair[kept]], pairs.variant[pair[kept]], shape[kept])
         costs = self._pricing.limited(stage_costs(self.question, columns))
         self._columns, self._costs = _joined(self._columns, columns), _joined(self._costs, costs)
-        return self._pricing.bounds(columns, costs)
+        return np.maximum(self._pricing.bounds(columns, costs), least[kept])
 
     def tally(self, below: float) -> Tally:
         """What is not written out, if only layouts that take less than `below` seconds are asked for."""
-        infeasible = pruned = undecided = 0
+        infeasible, pruned, undecided = 0, self._skipped, 0
         for level, layouts in (
             (self._cores, self._pricing.space.sizes),
             (self._pairs, self._pairs.layouts),

@@ -39,8 +39,9 @@ class Passes:
     """One block and microbatch."""
     backward: Floats
     """The same, with the fastest policy."""
-    ends: Floats
-    """Embedding and head, forward and backward."""
+    embedding: Floats
+    """Forward and backward."""
+    head: Floats
     apart: Floats
     """What a split backward pass may run at another time, of all blocks and the ends."""
     stage_forward: Floats
@@ -67,13 +68,13 @@ def ideal_seconds(space: Space, allowed: Bools) -> Floats:
     slowed = 1 + time.jitter(question, rows)  # all cores have as many ranks
     own = {name: (_inside_node(getattr(terms, name)).T * slowed).T for name in _IDEAL}
     backward = np.where(allowed, own["layer_backward"], np.inf).min(axis=1)
-    ends = own["embedding_forward"] + own["embedding_backward"] + own["head_forward"] + own["head_backward"]
     apart = question.model.num_layers * own["layer_weight"] + own["head_weight"] + own["embedding_backward"]
     none = np.zeros(len(rows))
     passes = Passes(
         forward=own["layer_forward"],
         backward=backward,
-        ends=ends,
+        embedding=own["embedding_forward"] + own["embedding_backward"],
+        head=own["head_forward"] + own["head_backward"],
         apart=apart,
         stage_forward=none,
         stage_backward=none,
@@ -164,26 +165,27 @@ def _passes_alone(space: Space, rows: LayoutColumns, allowed: Bools) -> Passes:
     none = np.zeros(1)
     bytes_of = {field.name: none for field in fields(MemoryTerms)}
     costs = StageCosts(**seconds | {"layer_optimizer": none}, **bytes_of, memory_limit=none)
-    return _passes(space, rows.pp, costs, allowed)
+    return passes_of(space, rows.pp, costs, allowed)
 
 
-def core_bounds(space: Space, cores: Ints, costs: StageCosts, allowed: Bools) -> Floats:
+def core_bounds(space: Space, cores: Ints, costs: StageCosts, passes: Passes, allowed: Bools) -> Floats:
     """(N,) seconds that no layout of a core can undercut in any schedule; infinite where none can fit."""
     own = space.cores.rows(cores)
     m = own.microbatches(space.question.training.global_batch)
-    seconds = shortest_steps(space, own.pp, m, _passes(space, own.pp, costs, allowed))
+    seconds = shortest_steps(space, own.pp, m, passes)
     size = {name: getattr(costs, name) for name in _ROOM}
     bound: Floats = np.where(_fits(space, cores, size, costs.memory_limit, allowed), seconds, np.inf)
     return bound
 
 
-def _passes(space: Space, pp: Ints, costs: StageCosts, allowed: Bools) -> Passes:
+def passes_of(space: Space, pp: Ints, costs: StageCosts, allowed: Bools) -> Passes:
     """What costs say of them."""
     layers, x = space.question.model.num_layers, costs
     return Passes(
         forward=x.layer_forward,
         backward=np.where(allowed, x.layer_backward, np.inf).min(axis=1),
-        ends=x.embedding_forward + x.embedding_backward + x.head_forward + x.head_backward,
+        embedding=x.embedding_forward + x.embedding_backward,
+        head=x.head_forward + x.head_backward,
         apart=layers * x.layer_weight + x.head_weight + x.embedding_backward,
         stage_forward=x.stage_forward,
         stage_backward=x.stage_backward,
@@ -212,7 +214,7 @@ def shortest_steps(space: Space, pp: Ints, microbatches: Ints, passes: Passes) -
     """
     layers, x, m = space.question.model.num_layers, passes, microbatches
     block, stage = x.forward + x.backward, x.stage_forward + x.stage_backward
-    blocks = layers * block + x.ends
+    blocks = layers * block + x.embedding + x.head
     shortest, alone = x.stage_forward + x.forward, blocks
     way, others = shortest + x.p2p, shortest
     if space.splits_backward:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.specs.columns import Ints
-from planner.bounds import rank_limits
+from planner.bounds import pipeline_seconds, rank_limits
 from planner.placement import TOLERANCE, Bools, Floats, Leaf
 from planner.pools.group import RankGroup
 
@@ -26,7 +26,8 @@ def quick_bounds(group: RankGroup) -> Floats:
     low_NR = np.full((len(group), group.pp), group.sizes[0])
     high_NR = np.full_like(low_NR, group.sizes[-1])
     work_N = _least_work(group, low_NR, high_NR)
-    pipeline_N = _pipeline(group, work_N, _even_finish(group))
+    cycle_N = _cycle(group, work_N)
+    pipeline_N = pipeline_seconds(group.schedule, group.pp, group.microbatches, cycle_N, _even_finish(group))
     most_NR = group.most_blocks
     fits_N = (most_NR >= group.sizes[0]).all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
     return np.where(fits_N, pipeline_N + group.tail(low_NR), np.inf)
@@ -109,16 +110,6 @@ def _even_finish(group: RankGroup) -> Floats:
 def _cycle(group: RankGroup, work_N: Floats) -> Floats:
     """(N,): one microbatch down and up again."""
     return work_N + 2 * (group.pp - 1) * group.delay
-
-
-def _pipeline(group: RankGroup, work_N: Floats, busiest_N: Floats) -> Floats:
-    """(N,): end of the last action on rank 0, if some rank takes `busiest_N` seconds for one microbatch."""
-    m, pp, cycle = group.microbatches, group.pp, _cycle(group, work_N)
-    if group.schedule == "gpipe":
-        return cycle + (m - 1) * busiest_N
-    loops, rest = np.divmod(m - 1, pp)
-    pipeline = np.maximum(m * busiest_N, cycle + (2 * m - pp - 1) / 2 * busiest_N)
-    return np.where(loops >= 1, np.maximum(pipeline, (loops + 1) * cycle + rest * busiest_N), pipeline)
 
 
 def _capacity_bounds(group: RankGroup, cut_off: float) -> Floats:

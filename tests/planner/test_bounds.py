@@ -29,6 +29,18 @@ def test_no_placement_is_faster_than_the_bounds(seed: int) -> None:
     assert capacity <= exact * (1 + TOLERANCE)
 
 
+@given(SEEDS, st.floats(min_value=0.8, max_value=1.2))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_a_capacity_bound_is_as_close_as_the_cut_off_asks(seed: int, share: float) -> None:
+    group = group_of(random_leaf(seed))
+    whole = capacity_bounds(group)[0]
+    cut_off = share * (whole if math.isfinite(whole) else 1.0)
+    found = capacity_bounds(group, cut_off)[0]
+    assert found <= whole * (1 + TOLERANCE)
+    assert found >= min(whole, cut_off) * (1 - TOLERANCE)
+    assert math.isinf(found) == math.isinf(whole)
+
+
 @given(SEEDS)
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_the_best_placement_keeps_to_the_sizes_its_step_allows(seed: int) -> None:

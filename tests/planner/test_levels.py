@@ -15,10 +15,12 @@ from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from cost_models.stage_costs import StageCosts
 from planner.bounds import capacity_bounds
-from planner.levels import Pairs, Pricing, groups_of
+from planner.levels import Pairs
 from planner.placement import TOLERANCE
+from planner.pricing import Pricing, groups_of
 from planner.relaxed import ideal_seconds, relaxed_bounds
 from planner.search_space import Restrictions, legal_space
+from planner.shape_bounds import shape_bounds
 
 BASES = 24
 
@@ -68,7 +70,16 @@ def test_no_level_bounds_above_what_brute_force_finds(seed: int) -> None:
             )
         }
         states = zip(core_of_row.tolist(), rows.zero.tolist(), rows.shard.tolist(), strict=True)
-        pair = pairs.bound[[index[state] for state in states]]
+        own_pair = np.array([index[state] for state in states])
+        pair = pairs.bound[own_pair]
+        assert pairs.passes is not None
+        shape = shape_bounds(
+            pairs.passes.rows(own_pair),
+            pp=rows.pp,
+            shapes=np.stack([rows.vpp, rows.schedule], axis=1),
+            microbatches=rows.microbatches(question.training.global_batch),
+            num_layers=question.model.num_layers,
+        )
         limited = pricing.limited(costs)
         quick, capacity = pricing.bounds(rows, limited), np.empty(len(rows))
         for own in groups_of(rows):
@@ -77,6 +88,7 @@ def test_no_level_bounds_above_what_brute_force_finds(seed: int) -> None:
         assert (relaxed[core_of_row] <= exact).all()
         assert (relaxed[core_of_row] <= pair * (1 + TOLERANCE)).all()
         assert (pair <= exact).all()
+        assert (shape <= exact).all()
         assert (quick <= capacity * (1 + TOLERANCE)).all()
         assert (capacity <= exact).all()
     assert pairs.layouts.sum() == len(space) == len(rows) == space.sizes.sum()
