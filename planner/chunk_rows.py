@@ -120,8 +120,11 @@ class ChunkRows:
     @cached_property
     def working(self) -> Floats:
         """(N,): the largest temporary set of the first rank, under the policy that has least of it."""
-        least = self.costs.working[:, np.flatnonzero(self.allowed)].min(axis=1)
-        return np.where(self.one_rank_has_both_ends, np.maximum(least, self.costs.head_moment), least)
+        least: Floats = self.costs.working[:, np.flatnonzero(self.allowed)].min(axis=1)
+        largest: Floats = np.where(
+            self.one_rank_has_both_ends, np.maximum(least, self.costs.head_moment), least
+        )
+        return largest
 
     @cached_property
     def updatable(self) -> Floats:
