@@ -74,7 +74,7 @@ def capacity_bounds(group: Group, cut_off: float = np.inf) -> Floats:
     """
     if not group.is_plain:
         return chunk_bounds(group)
-    step = max(1, TABLE_ENTRIES // (group.pp * len(group.sizes)))
+    step = max(1, TABLE_ENTRIES // (group.pp * len(group.in_time(cut_off).sizes)))
     starts = range(0, len(group.costs), step)
     parts = [_capacity_bounds(group.rows(slice(start, start + step)), cut_off) for start in starts]
     return np.concatenate(parts) if parts else np.empty(0)
@@ -112,13 +112,13 @@ def _least_work(group: Group) -> Floats:
 
 def _capacity_bounds(group: Group, cut_off: float) -> Floats:
     """Bisect the step time between the quick bound and the cut-off, or one at which memory alone decides."""
-    quick = quick_bounds(group)
+    quick, group = quick_bounds(group), group.in_time(cut_off)
     seconds_NRB = _rank_seconds(group)
     lower = np.where(np.isfinite(quick), quick, 0.0)
     slowest = np.where(np.isfinite(seconds_NRB), seconds_NRB, 0.0).max(axis=(1, 2))
     rounds = 2 * (group.microbatches + group.pp)
     upper = lower + rounds * (slowest + group.cycle_delay) + group.tail(int(group.sizes[-1]))
-    beyond = np.minimum(upper, cut_off)
+    beyond = upper if np.isinf(cut_off) else np.full(len(upper), cut_off)
     least_work = _least_work(group)
 
     def enough(step: Floats) -> Bools:
@@ -127,7 +127,7 @@ def _capacity_bounds(group: Group, cut_off: float) -> Floats:
         return found
 
     possible = np.isfinite(quick) & enough(beyond)
-    bound = np.where(possible, quick, np.where(beyond < upper, np.maximum(quick, cut_off), np.inf))
+    bound = np.where(possible, quick, np.maximum(quick, cut_off))
     upper = beyond
     while (upper - lower > PRECISION * lower)[possible].any():
         middle = (lower + upper) / 2
@@ -179,6 +179,7 @@ def rank_sizes(group: Group, step: Floats) -> tuple[Ints, Ints]:
 
     Where there is no such placement, some rank's most is zero, or the sum of all of them less than the model.
     """
+    group = group.in_time(float(step.max(initial=0.0)))
     return _rank_sizes(group, _rank_seconds(group), step, _least_work(group))
 
 

@@ -5,7 +5,7 @@ Shape legend: N layouts of one (pp, vpp, schedule), R ranks, C chunks of a rank,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -35,6 +35,8 @@ class Group:
     num_layers: int
     allowed: Bools
     """(P,)"""
+    most_blocks: int | None = None
+    """Of one virtual stage, where that is less than the search covers."""
 
     def rows(self, index: Ints | slice) -> Group:
         """Some of the layouts."""
@@ -46,7 +48,15 @@ class Group:
             microbatches=self.microbatches[index],
             num_layers=self.num_layers,
             allowed=self.allowed,
+            most_blocks=self.most_blocks,
         )
+
+    def in_time(self, seconds: float) -> Group:
+        """Only numbers of blocks that some rank passes m times in so many seconds (one chunk a rank)."""
+        if np.isinf(seconds):
+            return self
+        held_N = seconds / (self.microbatches * self.least_block_seconds)
+        return replace(self, most_blocks=max(int(self.sizes[0]), int(held_N.max()) + 1))
 
     @property
     def is_plain(self) -> bool:
@@ -67,7 +77,7 @@ class Group:
     def sizes(self) -> Ints:
         """(B,): blocks one virtual stage may hold."""
         low, high = stage_sizes(self.num_layers, self.pp, self.vpp, self.schedule)
-        return np.arange(low, high + 1)
+        return np.arange(low, high + 1 if self.most_blocks is None else min(high, self.most_blocks) + 1)
 
     @cached_property
     def block_seconds(self) -> Floats:

@@ -1,7 +1,7 @@
 """Paths through a pipeline with one stage a rank that can be written down without running its timeline.
 
 Each is a chain of actions every schedule of its kind contains, so its length is a lower bound for any durations. The
-integer program starts from them, and looks among them first for what its solution violates; the bounds of
+integer program starts from some, and looks among the others first for what its solution violates; the bounds of
 `planner.bounds` are the same paths, relaxed.
 """
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from cost_models.schedules import CriticalPath
 from cost_models.specs.columns import Ints
+from planner.labels.windows import windows_from
 from planner.placement import Leaf
 
 
@@ -27,16 +28,31 @@ def known_paths(leaf: Leaf) -> list[CriticalPath]:
     return paths
 
 
-def window_paths(leaf: Leaf) -> list[CriticalPath]:
-    """For 1F1B: one path for every window of neighbouring ranks that the microbatches go round in."""
+def longest_windows(leaf: Leaf, blocks_RP: Ints, most: int) -> list[CriticalPath]:
+    """For 1F1B: of the paths round windows of neighbouring ranks, those that take longest for one placement.
+
+    `most` of them, the longest first; for each window the one that ends where that takes longest
+    (`planner.labels.windows`).
+    """
     if leaf.schedule != "1f1b":
         return []
-    return [
-        _round_window(leaf, first, last)
-        for first in range(leaf.pp)
-        for last in range(first, leaf.pp)
-        if leaf.microbatches > leaf.pp - first
-    ]
+    forward_R = leaf.forward(blocks_RP)
+    both_R = forward_R + leaf.backward(blocks_RP)
+    before_R, delay = np.cumsum(both_R) - both_R, leaf.cost("p2p")
+    lead_R = np.cumsum(forward_R) - forward_R - before_R - np.arange(leaf.pp) * delay
+    lead_R = lead_R + leaf.per_rank("sync", blocks_RP)
+    ways = []
+    for first in range(leaf.pp):
+        windows = windows_from(first, leaf.pp, leaf.microbatches)
+        if windows is None:
+            continue
+        end = int(lead_R[: first + 1].argmax())
+        around = np.append(before_R, both_R.sum())[first + 1 :] - before_R[first]
+        length = lead_R[end] - before_R[first] + windows.rounds * around + windows.rest * both_R[first]
+        length = length + windows.transfers * delay
+        ways += [(seconds, first, first + index, end) for index, seconds in enumerate(length.tolist())]
+    longest = sorted(ways, key=lambda way: -way[0])[:most]
+    return [_round_window(leaf, first, last, end) for _, first, last, end in longest]
 
 
 def _path(leaf: Leaf, forward: Ints, backward: Ints, transfers: int, rank: int = 0) -> CriticalPath:
@@ -65,17 +81,17 @@ def _queue(leaf: Leaf, rank: int) -> CriticalPath:
     return _path(leaf, counts_R, counts_R, 2 * (leaf.pp - 1))
 
 
-def _round_window(leaf: Leaf, first: int, last: int) -> CriticalPath:
+def _round_window(leaf: Leaf, first: int, last: int, end: int = 0) -> CriticalPath:
     """1F1B: the first microbatch down and up to a window of ranks, rounds in it, the last microbatch down and up.
 
-    Rank r runs backward j just before forward j + p − r. So a forward that goes down from `first` to `last`, turns into
-    the backward there that follows it, and comes up, is followed at `first` by the forward `last − first + 1` later: a
-    round of the window for so many microbatches. Those that make no full round pass `first` as pairs.
+    It begins with a forward pass on the ranks before `end` and ends on that one (`planner.labels.windows`).
     """
-    length = last - first + 1
-    rounds, rest = divmod(leaf.microbatches - 1 - (leaf.pp - first), length)
+    windows = windows_from(first, leaf.pp, leaf.microbatches)
+    assert windows is not None
+    rounds, rest, transfers = (
+        int(column[last - first]) for column in (windows.rounds, windows.rest, windows.transfers)
+    )
     rank_R = np.arange(leaf.pp)
     counts_R = 1 + (rank_R >= first) + rounds * ((rank_R >= first) & (rank_R <= last))
     counts_R[first] += rest
-    transfers = 2 * (leaf.pp - 1) + 2 * (leaf.pp - 1 - first) + rounds * 2 * (length - 1)
-    return _path(leaf, counts_R, counts_R, transfers)
+    return _path(leaf, counts_R, np.where(rank_R < end, 0, counts_R), transfers - end, end)

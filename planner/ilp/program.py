@@ -28,10 +28,10 @@ from cost_models.schedules import CriticalPath
 from cost_models.specs.columns import Ints
 from planner.chunks import chunk_patterns
 from planner.labels.choices import Choices
-from planner.paths import window_paths
+from planner.paths import longest_windows
 from planner.placement import TOLERANCE, Floats, Leaf, Placement
 
-CUTS_PER_ROUND = 12
+CUTS_PER_ROUND = 64
 """Written-down paths added at once: enough to save rounds, few enough to keep the program small."""
 OVERLOOKED = 1e-5
 """Share of a limit by which a solver may miss it unnoticed; patterns that are above it by less are left out."""
@@ -54,8 +54,6 @@ class Choice:
     columns: Columns
     y: pulp.LpVariable
     x: list[pulp.LpVariable]
-    pool: list[CriticalPath]
-    """Paths that can be written down but are not rows yet."""
     paths: list[CriticalPath] = field(default_factory=list)
     """Those that are rows."""
 
@@ -65,16 +63,11 @@ class Choice:
         return pulp.LpAffineExpression({x: value for x, value in terms if value})
 
     def violated_paths(self, placement: Placement) -> list[CriticalPath]:
-        """The longest paths of the pool that the program should have known; they leave the pool."""
-        if not self.pool:
-            return []
+        """Paths that can be written down and that the program should have known, the longest first."""
+        windows = longest_windows(self.leaf, placement.table, CUTS_PER_ROUND) if self.leaf.is_plain else []
         known = _lengths(self.leaf, self.paths, placement.table).max(initial=0.0)
-        length = _lengths(self.leaf, self.pool, placement.table)
-        longest_first = np.argsort(-length, kind="stable")[:CUTS_PER_ROUND].tolist()
-        new = [index for index in longest_first if length[index] > known * (1 + TOLERANCE)]
-        found = [self.pool[index] for index in new]
-        self.pool = [path for index, path in enumerate(self.pool) if index not in new]
-        return found
+        length = _lengths(self.leaf, windows, placement.table)
+        return [path for path, own in zip(windows, length, strict=True) if own > known * (1 + TOLERANCE)]
 
     def chosen(self) -> Placement:
         """The placement the solver chose, if it chose this layout."""
@@ -104,7 +97,7 @@ class Program:
         y = self.problem.add_variable(f"y_{number}", cat=pulp.LpBinary)
         names = (f"x_{number}_{j}" for j in range(len(columns.blocks)))
         x = [self.problem.add_variable(name, cat=pulp.LpBinary) for name in names]
-        return Choice(leaf, columns, y, x, window_paths(leaf) if leaf.is_plain else [])
+        return Choice(leaf, columns, y, x)
 
     def one_layout(self) -> None:
         """Σ_l y[l] = 1."""

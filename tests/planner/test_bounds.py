@@ -13,7 +13,7 @@ from cost_models import schedules
 from planner.bounds import PRECISION, capacity_bounds, quick_bounds, rank_sizes
 from planner.group import Group, group_of
 from planner.labels.solving import place_blocks
-from planner.paths import known_paths, window_paths
+from planner.paths import known_paths, longest_windows
 from planner.placement import TOLERANCE, Leaf
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
@@ -71,7 +71,9 @@ def test_written_down_paths_are_never_longer_than_the_timeline(seed: int) -> Non
         return
     forward, backward, p2p = rng.random(leaf.pp), rng.random(leaf.pp), float(rng.random())
     ends = leaf.timeline.rank_ends(forward, backward, p2p)
-    for path in known_paths(leaf) + window_paths(leaf):
+    blocks = np.zeros((leaf.pp, len(leaf.allowed)), dtype=np.int64)
+    blocks[:, 0] = rng.integers(0, 4, leaf.pp)
+    for path in known_paths(leaf) + longest_windows(leaf, blocks, leaf.pp**2):
         length = path.forward_counts @ forward + path.backward_counts @ backward + path.p2p_count * p2p
         assert length <= ends[path.rank] * (1 + TOLERANCE)
 
