@@ -42,7 +42,7 @@ def build_without_devices(plan: Plan) -> tuple[BuiltRank, ...]:
         RunError: a rank cannot be built as the plan says.
     """
     require_trainable(plan, byte_text=False)
-    first_of_stages = rank_places(plan.layout)[:, 0, 0].tolist()
+    first_of_stages = rank_places(plan.layout)[:, 0, 0, 0].tolist()
     return tuple(_built(plan, stage, rank) for stage, rank in enumerate(first_of_stages))
 
 

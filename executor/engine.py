@@ -9,10 +9,12 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import loss_parallel
 
 from cost_models.schedules import stages_of_rank
 from cost_models.workload.parameters import padded_vocabulary
+from executor.apply.context import make_sequence, share_sequence, take_tokens
 from executor.apply.data import share_data, synchronise_only_when
 from executor.apply.local import local
 from executor.apply.optimizer import Optimizer
@@ -20,7 +22,7 @@ from executor.apply.pipeline import PipelineStep, make_pipeline
 from executor.apply.recompute import recompute_activations
 from executor.apply.tensor import split_tensors
 from executor.apply.tied import TiedGradients
-from executor.mesh import make_mesh
+from executor.mesh import make_context_group, make_mesh, place_of
 from executor.models.initial import initialise
 from executor.models.transformer import Transformer
 from planner.plan import Plan
@@ -51,6 +53,11 @@ class Engine:
         self.layout = layout
         # nothing is sent between meta tensors, but a mesh wants a real device
         self.mesh = make_mesh(layout, "cpu" if device.type == "meta" else device.type)
+        self.place = place_of(layout, dist.get_rank())
+        self.context_group = make_context_group(layout)
+        self.sequence = make_sequence(
+            layout.context or plan.question.stack.context_parallel, self.context_group
+        )
         self.dtype = _COMPUTE_DTYPES[training.precision]
         torch.manual_seed(self._dropout_seed())
         self.parts = [self._part(stage) for stage in self._my_stages()]
@@ -79,9 +86,13 @@ class Engine:
         return value, self.update()
 
     def forward_backward(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
-        """The first phase of a step: gradients of every microbatch added up; the mean loss here."""
+        """The first phase of a step: gradients of every microbatch added up; the mean loss here.
+
+        Takes whole sequences, of which this rank works on its tokens.
+        """
+        mine = [take_tokens(one, self.sequence, self.layout.cp) for one in (inputs_BS, targets_BS)]
         with self._loss_context():
-            return self._forward_backward(inputs_BS.to(self.device), targets_BS.to(self.device))
+            return self._forward_backward(*(one.to(self.device) for one in mine))
 
     def update(self) -> float:
         """The second phase: gradients synchronised, parameters updated; the global gradient norm."""
@@ -141,18 +152,25 @@ class Engine:
             part.to(self.dtype)
         if layout.tp > 1:
             split_tensors(part, self.mesh["tp"], sequence_parallel=layout.sp)
+        share_sequence(part, self.sequence)
         recompute_activations(part, layout.stage_recompute[stage])
         if self.options.compile:
             for block in part.blocks.values():
                 block.compile()
         if layout.zero >= 2:
-            share_data(part, self.mesh["dp"], layout.zero, self.dtype)
+            share_data(part, self._replicas(), layout.zero, self.dtype)
         return part
 
     def _dropout_seed(self) -> int:
         """Ranks that hold the same activations must drop the same ones: tensor ranks without sequence parallelism."""
-        pp, dp, tp = self.mesh.get_coordinate() or (0, 0, 0)
-        return hash((self.options.seed, pp, dp, tp if self.layout.sp else 0)) % 2**31
+        place = self.place
+        replica = place.dp * self.layout.cp + place.cp
+        return hash((self.options.seed, place.pp, replica, place.tp if self.layout.sp else 0)) % 2**31
+
+    def _replicas(self) -> DeviceMesh:
+        """The ranks that hold the same parameters: one axis, or two where they are sharded in groups."""
+        grouped = self.layout.shard_group < self.layout.replicas
+        return self.mesh["copy", "shard"] if grouped else self.mesh["shard"]
 
     def _loss_context(self) -> AbstractContextManager[None]:
         return loss_parallel() if self.layout.tp > 1 else nullcontext()
@@ -165,7 +183,7 @@ def loss(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
 
 def mean_over_data(value: float, engine: Engine) -> float:
     """The loss of the global batch, known on every rank."""
-    share = value / (engine.layout.dp * engine.layout.tp) if engine.holds_loss else 0.0
+    share = value / (engine.layout.replicas * engine.layout.tp) if engine.holds_loss else 0.0
     total = torch.tensor(share, device=engine.device)
     dist.all_reduce(total)
     return float(total)

@@ -1,30 +1,74 @@
-"""The mesh of ranks, in the order of the layout: tensor ranks are neighbours, the rest is as `order` says."""
+"""The mesh of ranks, in the order of the layout: tensor ranks are neighbours, the rest is as `order` says.
+
+Ranks have a place in the work, (pp, dp, cp, tp), and one among those that hold the same parameters: all of dp × cp,
+counted in order of rank and cut into runs of `shard` ranks, as `cost_models.communication.topology` prices them.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from cost_models.specs.layout import Layout
 
-AXES = ("pp", "dp", "tp")
+AXES = ("pp", "dp", "cp", "tp")
+"""Of the work."""
+MESH_AXES = ("pp", "copy", "shard", "tp")
+"""Of the parameters: `shard` is what ZeRO shards over, `copy` the groups that hold the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Which part of the work a rank does; fields are named as degrees of the layout."""
+
+    pp: int
+    dp: int
+    cp: int
+    tp: int
 
 
 def rank_places(layout: Layout) -> Tensor:
-    """(pp, dp, tp) the global rank of every place in the mesh, as `cost_models.communication.topology` has it."""
-    inside_out = [axis for axis in layout.order.split("-") if axis in AXES]
-    outside_in = inside_out[::-1]
+    """(pp, dp, cp, tp) the global rank of every place in the work."""
+    outside_in = layout.order.split("-")[::-1]
     degrees = [getattr(layout, axis) for axis in outside_in]
-    ranks = torch.arange(layout.pp * layout.dp * layout.tp, device="cpu").reshape(degrees)
+    ranks = torch.arange(layout.num_gpus, device="cpu").reshape(degrees)
     return ranks.permute([outside_in.index(axis) for axis in AXES]).contiguous()
+
+
+def parameter_places(layout: Layout) -> Tensor:
+    """(pp, copies, shard, tp) the global rank of every place among the parameters."""
+    replicas = rank_places(layout).flatten(1, 2).sort(dim=1).values
+    return torch.unflatten(replicas, 1, (-1, layout.shard_group)).contiguous()
+
+
+def place_of(layout: Layout, rank: int) -> Place:
+    """What a global rank works on."""
+    found = (rank_places(layout) == rank).nonzero()[0].tolist()
+    return Place(**dict(zip(AXES, found, strict=True)))
 
 
 def pipeline_rank(layout: Layout, rank: int) -> int:
     """The pipeline rank that a global rank belongs to."""
-    return int((rank_places(layout) == rank).nonzero()[0, 0])
+    return place_of(layout, rank).pp
 
 
 def make_mesh(layout: Layout, device_type: str) -> DeviceMesh:
-    """A (pp, dp, tp) mesh over all ranks of the default process group."""
-    return DeviceMesh(device_type, rank_places(layout), mesh_dim_names=AXES)
+    """A (pp, copy, shard, tp) mesh over all ranks of the default process group."""
+    return DeviceMesh(device_type, parameter_places(layout), mesh_dim_names=MESH_AXES)
+
+
+def make_context_group(layout: Layout) -> dist.ProcessGroup | None:
+    """The ranks that share this rank's sequences, in the order of their places; None where it has them whole.
+
+    Every rank of the job must call it.
+    """
+    if layout.cp == 1:
+        return None
+    groups = rank_places(layout).movedim(2, -1).reshape(-1, layout.cp).tolist()
+    mine: dist.ProcessGroup
+    mine, _ = dist.new_subgroups_by_enumeration(groups)  # type: ignore[no-untyped-call]
+    return mine

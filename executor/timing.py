@@ -25,7 +25,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-AXES = ("tp", "dp", "pp")
+AXES = ("tp", "cp", "dp", "pp")
+"""What ranks wait for one another over; `dp` is all who hold the same parameters."""
 
 _Mark = tuple[float, float, float, "torch.cuda.Event | None"]
 """Wall, thread and process clock, and on a GPU an event in its stream."""
@@ -84,9 +85,14 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Groups on no axis (tied embeddings tie the ends of the pipeline) count as `pp`.
     """
 
-    def __init__(self, mesh: DeviceMesh, device: torch.device) -> None:
+    def __init__(
+        self, mesh: DeviceMesh, device: torch.device, context_group: dist.ProcessGroup | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._axes: dict[str, str] = {mesh[axis].get_group().group_name: axis for axis in AXES}
+        axes = {"tp": "tp", "copy": "dp", "shard": "dp", "pp": "pp"}
+        self._axes: dict[str, str] = {mesh[name].get_group().group_name: axis for name, axis in axes.items()}
+        if context_group is not None:
+            self._axes[context_group.group_name] = "cp"
         self._device = device
         self._spans: list[tuple[str, _Mark, _Mark]] = []
         self._works: dict[
@@ -184,6 +190,7 @@ class Phased(Protocol):
 
     mesh: DeviceMesh
     device: torch.device
+    context_group: dist.ProcessGroup | None
 
     def forward_backward(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
         """The first phase."""
@@ -196,7 +203,7 @@ def measure_waits(
     engine: Phased, batches: Sequence[tuple[Tensor, Tensor]]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Train a step on each batch; the typical seconds this rank waits by axis, in each of the two phases."""
-    waits = Waits(engine.mesh, engine.device)
+    waits = Waits(engine.mesh, engine.device, engine.context_group)
     seen: list[tuple[dict[str, float], dict[str, float]]] = []
     for inputs_BS, targets_BS in batches:
         dist.barrier()

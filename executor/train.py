@@ -73,7 +73,7 @@ def _measured(engine: Engine, schedule: Schedule, on_progress: OnProgress) -> Ru
         seed=options.seed,
         tokens_path=schedule.tokens_path,
     )
-    place, replicas = engine.mesh["dp"].get_local_rank(), plan.layout.dp
+    place, replicas = engine.place.dp, plan.layout.dp
     clock = StepClock(device)
     losses: list[float] = []
     norms: list[float] = []

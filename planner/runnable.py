@@ -16,34 +16,12 @@ def _precision(question: Question, layout: Layout) -> Words:
     return Words(what, "plan with --precision bf16")
 
 
-def _context(question: Question, layout: Layout) -> Words:
-    return Words(f"the executor cannot split a sequence over ranks (`cp{layout.cp}`) yet", "plan with cp1")
-
-
-def _hybrid(question: Question, layout: Layout) -> Words:
-    what = f"the executor shards over all {layout.replicas} replicas, not over `shard{layout.shard}`"
-    return Words(what, "leave out `shard`")
-
-
 def _experts(question: Question, layout: Layout) -> Words:
     return Words(f"the executor cannot train a mixture of experts (`{question.model.name}`) yet")
 
 
 def _latent(question: Question, layout: Layout) -> Words:
     return Words(f"the executor cannot train latent attention (`{question.model.name}`) yet")
-
-
-def _window(question: Question, layout: Layout) -> Words:
-    return Words(
-        "the executor attends to the whole sequence, not to a window", "leave out `attention_window`"
-    )
-
-
-def _side_by_side(question: Question, layout: Layout) -> Words:
-    return Words(
-        "the executor runs attention and MLP one after the other, not side by side",
-        "leave out `parallel_block`",
-    )
 
 
 def _one_pool(question: Question, layout: Layout) -> Words:
@@ -61,23 +39,11 @@ RUNNABLE: tuple[Rule, ...] = (
         broken=lambda q, x: (x.tp > 0) & (q.training.precision not in _PRECISIONS),
         sentence=_precision,
     ),
-    Rule(name="whole sequences", broken=lambda q, x: x.cp > 1, sentence=_context),
-    Rule(name="one shard group", broken=lambda q, x: x.shard != x.replicas, sentence=_hybrid),
     Rule(name="dense MLPs", broken=lambda q, x: (x.tp > 0) & q.model.has_experts, sentence=_experts),
     Rule(
         name="plain attention",
         broken=lambda q, x: (x.tp > 0) & (q.model.latent_attention is not None),
         sentence=_latent,
-    ),
-    Rule(
-        name="attention over the whole sequence",
-        broken=lambda q, x: (x.tp > 0) & (q.model.attention_window is not None),
-        sentence=_window,
-    ),
-    Rule(
-        name="attention before the MLP",
-        broken=lambda q, x: (x.tp > 0) & q.model.parallel_block,
-        sentence=_side_by_side,
     ),
 )
 

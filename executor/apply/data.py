@@ -15,7 +15,9 @@ from executor.models.transformer import Transformer
 
 
 def share_data(model: Transformer, mesh: DeviceMesh, zero: int, compute_dtype: torch.dtype) -> None:
-    """Wrap every block and the slice itself, in place, for the data-parallel axis `mesh`.
+    """Wrap every block and the slice itself, in place, for the replicas of `mesh`.
+
+    One axis shards; of two the first holds copies of what the second shards (hybrid sharding).
 
     With a 16-bit `compute_dtype` the parameters stay fp32 and are cast where they are gathered; gradients are reduced
     in fp32.

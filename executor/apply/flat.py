@@ -1,7 +1,8 @@
 """ZeRO-0 and ZeRO-1: a rank's parameters and gradients are two flat buffers, and the optimizer works on slices of them.
 
-    0  gradients all-reduced over the data-parallel ranks; each updates everything
-    1  gradients scattered, each rank updates its share, updates gathered (Rajbhandari et al. 2020)
+    0  gradients all-reduced over the replicas; each updates everything
+    1  gradients scattered, each rank updates its share, updates gathered (Rajbhandari et al. 2020); where only groups
+       of replicas share the work, shares are all-reduced over the groups in between
 
 Parameters are views into one buffer, so an update or a gather writes them in place and nothing is copied. Gradients are
 added into an fp32 buffer as autograd delivers them, microbatch after microbatch, whatever the type of the weights.
@@ -25,19 +26,25 @@ _ALIGNMENT = 16
 
 
 class FlatParameters:
-    """Takes over `parameters`: their storage moves into the flat buffer, their `.grad` stays None."""
+    """Takes over `parameters`: their storage moves into the flat buffer, their `.grad` stays None.
+
+    `group` shares them out where they are `sharded`; `copies` has the same share in every group, None: there is one.
+    """
 
     def __init__(
         self,
         parameters: Sequence[nn.Parameter],
         group: dist.ProcessGroup,
+        copies: dist.ProcessGroup | None,
         *,
         sharded: bool,
         make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
     ) -> None:
         self.parameters = list(parameters)
-        self.group, self.replicas = group, dist.get_world_size(group)
-        self.shards = self.replicas if sharded else 1
+        self.group, self.copies = group, copies
+        members = dist.get_world_size(group)
+        self.replicas = members * (1 if copies is None else dist.get_world_size(copies))
+        self.shards = members if sharded else 1
         sizes = [_round_up(local(parameter).numel(), _ALIGNMENT) for parameter in self.parameters]
         size = _round_up(sum(sizes), self.shards)
         first = local(self.parameters[0])
@@ -85,8 +92,10 @@ class FlatParameters:
             return
         if self.shards > 1:
             dist.reduce_scatter_tensor(self.shard.grad, self.gradients, group=self.group)
-        else:
+        elif dist.get_world_size(self.group) > 1:
             dist.all_reduce(self.gradients, group=self.group)
+        if self.copies is not None:
+            dist.all_reduce(self.shard.grad, group=self.copies)
         self.shard.grad.div_(self.replicas)
 
     def step(self) -> None:

@@ -31,14 +31,22 @@ class Optimizer:
         self.parameters = _unique(parts)
         self.flat: FlatParameters | None = None
         if plan.layout.zero <= 1:
-            replicas, sharded = mesh["dp"].get_group(), plan.layout.zero == 1
-            self.flat = FlatParameters(self.parameters, replicas, sharded=sharded, make=self._make)
+            copies = mesh["copy"].get_group() if mesh["copy"].size() > 1 else None
+            self.flat = FlatParameters(
+                self.parameters,
+                mesh["shard"].get_group(),
+                copies,
+                sharded=plan.layout.zero == 1,
+                make=self._make,
+            )
             self.optimizers = [self.flat.optimizer]
         else:
             self.optimizers = [self._make(group) for group in _by_kind(self.parameters)]
-        tensor_axis, data_axis = mesh["tp"], mesh["dp"]  # slicing a mesh is slow: once, not every step
+        tensor_axis, data_axis = mesh["tp"], mesh["shard"]  # slicing a mesh is slow: once, not every step
         self._over_tp = {id(parameter): _split_over(parameter, tensor_axis) for parameter in self.parameters}
-        self._over_dp = {id(parameter): _split_over(parameter, data_axis) for parameter in self.parameters}
+        self._over_replicas = {
+            id(parameter): _split_over(parameter, data_axis) for parameter in self.parameters
+        }
         self.counted_elsewhere = {
             id(part.head.weight)
             for part in parts
@@ -87,18 +95,18 @@ class Optimizer:
 
     def _norm(self) -> float:
         """Each element once: sums of squares by the axes they are split over, added up over those axes."""
-        kinds: dict[tuple[int, int], list[Tensor]] = {}  # by (split over tp, split over dp)
-        for parameter, gradient, over_dp in self._gradients():
+        kinds: dict[tuple[int, int], list[Tensor]] = {}  # by (split over tp, over replicas)
+        for parameter, gradient, over_replicas in self._gradients():
             if id(parameter) not in self.counted_elsewhere:
-                kinds.setdefault((self._over_tp[id(parameter)], over_dp), []).append(gradient)
+                kinds.setdefault((self._over_tp[id(parameter)], over_replicas), []).append(gradient)
         sums = torch.zeros(2, 2, device=self.mesh.device_type)
         for kind, gradients in kinds.items():
             sums[kind] = torch.stack(torch._foreach_norm(gradients, dtype=torch.float32)).square().sum()
         if self.plan.layout.tp > 1:
             dist.all_reduce(part := sums[1].clone(), group=self.mesh["tp"].get_group())
             sums[1] = part
-        if self.plan.layout.dp > 1:
-            dist.all_reduce(part := sums[:, 1].clone(), group=self.mesh["dp"].get_group())
+        if self.plan.layout.shard_group > 1:
+            dist.all_reduce(part := sums[:, 1].clone(), group=self.mesh["shard"].get_group())
             sums[:, 1] = part
         total = sums.sum()
         if self.plan.layout.pp > 1:
@@ -106,12 +114,12 @@ class Optimizer:
         return float(total.sqrt())
 
     def _gradients(self) -> list[tuple[nn.Parameter, Tensor, int]]:
-        """(parameter, this rank's gradient, split over dp)."""
+        """(parameter, this rank's gradient, split over replicas)."""
         if self.flat is not None:
-            over_dp = int(self.flat.shards > 1)
-            return [(parameter, gradient, over_dp) for parameter, gradient in self.flat.reduced()]
+            over_replicas = int(self.flat.shards > 1)
+            return [(parameter, gradient, over_replicas) for parameter, gradient in self.flat.reduced()]
         return [
-            (parameter, local(parameter.grad), self._over_dp[id(parameter)])
+            (parameter, local(parameter.grad), self._over_replicas[id(parameter)])
             for parameter in self.parameters
             if parameter.grad is not None
         ]

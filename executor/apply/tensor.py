@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -61,19 +61,28 @@ def _block_plan(
     block: Block, between: Replicate | Shard, sequence_parallel: bool
 ) -> dict[str, ParallelStyle]:
     column, row = ColwiseParallel, RowwiseParallel
+    side_by_side = block.mlp_norm is None
+    found = Partial() if side_by_side else between
     plan: dict[str, ParallelStyle] = {
         "attention.query": column(),
         "attention.key": column(),
         "attention.value": column(),
-        "attention.out": row(output_layouts=between),
+        "attention.out": row(output_layouts=found),
         "mlp.up": column(),
-        "mlp.down": row(output_layouts=between),
+        "mlp.down": row(output_layouts=found),
     }
     if block.mlp.gate is not None:
         plan["mlp.gate"] = column()
     # taken in once for all matrices that read it, so that their input gradients are added before they are reduced
     enter = PrepareModuleInput(input_layouts=(between,), desired_input_layouts=(Replicate(),))
-    plan |= {"attention": enter, "mlp": enter}
+    if side_by_side:  # and what both found is added before it is
+        plan |= {
+            "fork": enter,
+            "join": PrepareModuleOutput(output_layouts=found, desired_output_layouts=between),
+        }
+    else:
+        plan |= {"attention": enter, "mlp": enter}
     if sequence_parallel:
-        plan |= {"attention_norm": SequenceParallel(), "mlp_norm": SequenceParallel()}
+        plan |= {"attention_norm": SequenceParallel()}
+        plan |= {} if side_by_side else {"mlp_norm": SequenceParallel()}
     return plan

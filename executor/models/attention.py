@@ -6,22 +6,25 @@ Shape legend: B batch, S sequence, D model, H query heads, G key/value heads, K 
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from cost_models.specs.transformer import TransformerSpec
+from executor.models.sequence import Sequence, WholeSequence
+from executor.models.sight import Places, Sight, positions
 
 _ROTARY_BASE = 10_000.0
 _QK_NORM_EPSILON = 1e-6
 
 
 class Attention(nn.Module):
-    """Projections and the core. `first_head` is this rank's first query head (for ALiBi under tensor parallelism)."""
+    """Projections and the core. `first_head` is this rank's first query head (for ALiBi under tensor parallelism),
+    `sequence` the tokens it has."""
 
     def __init__(self, spec: TransformerSpec) -> None:
         super().__init__()
         self.spec = spec
         self.first_head = 0
+        self.sequence: Sequence = WholeSequence()
         width, bias = spec.hidden_size, spec.attention_bias
         self.query = nn.Linear(width, spec.query_size, bias=bias)
         self.key = nn.Linear(width, spec.kv_size, bias=bias)
@@ -37,20 +40,14 @@ class Attention(nn.Module):
         key_BGSK = self._heads(self.key(x_BSD), self.key_norm)
         value_BGSK = self._heads(self.value(x_BSD), None)
         if self.spec.positions == "rotary":
-            query_BHSK, key_BGSK = _rotate(query_BHSK), _rotate(key_BGSK)
-        mask = (
-            _alibi(self.spec.num_heads, self.first_head, query_BHSK)
-            if self.spec.positions == "alibi"
-            else None
+            places = self.sequence.places(x_BSD.shape[1])
+            query_BHSK, key_BGSK = _rotate(query_BHSK, places), _rotate(key_BGSK, places)
+        sight = Sight(
+            window=self.spec.attention_window,
+            slopes=self.spec.num_heads if self.spec.positions == "alibi" else 0,
+            first_head=self.first_head,
         )
-        mixed_BHSK = F.scaled_dot_product_attention(
-            query_BHSK,
-            key_BGSK,
-            value_BGSK,
-            attn_mask=mask,
-            is_causal=mask is None,
-            enable_gqa=query_BHSK.shape[1] != key_BGSK.shape[1],
-        )
+        mixed_BHSK = self.sequence.attend(query_BHSK, key_BGSK, value_BGSK, sight)
         out: Tensor = self.out(mixed_BHSK.transpose(1, 2).flatten(2))
         return out
 
@@ -62,25 +59,11 @@ class Attention(nn.Module):
         return split.transpose(1, 2)
 
 
-def _rotate(x_BHSK: Tensor) -> Tensor:
+def _rotate(x_BHSK: Tensor, places: Places) -> Tensor:
     """Rotary positions (Su et al. 2021) on the two halves of a head, as Llama pairs them."""
-    sequence, width = x_BHSK.shape[-2], x_BHSK.shape[-1]
+    width = x_BHSK.shape[-1]
     steps = torch.arange(0, width, 2, device=x_BHSK.device, dtype=torch.float32)
-    places = torch.arange(sequence, device=x_BHSK.device, dtype=torch.float32)
-    angle = torch.outer(places, _ROTARY_BASE ** (-steps / width))
+    angle = torch.outer(positions(places, x_BHSK.device).float(), _ROTARY_BASE ** (-steps / width))
     cos, sin = angle.cos().to(x_BHSK.dtype), angle.sin().to(x_BHSK.dtype)
     left, right = x_BHSK.chunk(2, dim=-1)
     return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
-
-
-def _alibi(num_heads: int, first_head: int, query_BHSK: Tensor) -> Tensor:
-    """(1, H, S, S) bias −slope · distance, minus infinity above the diagonal (Press et al. 2021)."""
-    heads, sequence = query_BHSK.shape[1], query_BHSK.shape[2]
-    index = torch.arange(
-        first_head + 1, first_head + heads + 1, device=query_BHSK.device, dtype=torch.float32
-    )
-    slopes = 2.0 ** (-8.0 * index / num_heads)
-    places = torch.arange(sequence, device=query_BHSK.device)
-    distance = places[:, None] - places[None, :]
-    bias = -slopes[:, None, None] * distance
-    return bias.masked_fill(distance < 0, float("-inf")).to(query_BHSK.dtype).unsqueeze(0)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from cost_models.specs.transformer import Activation, TransformerSpec
 from executor.models.attention import Attention
+from executor.models.sequence import Sequence, WholeSequence
 
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -55,32 +56,49 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm block: attention and feed-forward, each added to the residual stream."""
+    """Pre-norm block: attention and feed-forward, each added to the residual stream.
+
+    With `parallel_block` both read the one norm's output and what they found is added at once; `fork` and `join` do
+    nothing but mark where.
+    """
 
     def __init__(self, spec: TransformerSpec, dropout: float) -> None:
         super().__init__()
         self.attention_norm = make_norm(spec, spec.hidden_size)
         self.attention = Attention(spec)
-        self.mlp_norm = make_norm(spec, spec.hidden_size)
+        self.mlp_norm = None if spec.parallel_block else make_norm(spec, spec.hidden_size)
         self.mlp = FeedForward(spec)
+        self.fork = nn.Identity() if spec.parallel_block else None
+        self.join = nn.Identity() if spec.parallel_block else None
         self.dropout = dropout
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
+        if self.mlp_norm is None:
+            return self._side_by_side(x_BSD)
         x_BSD = x_BSD + F.dropout(self.attention(self.attention_norm(x_BSD)), self.dropout, self.training)
         return x_BSD + F.dropout(self.mlp(self.mlp_norm(x_BSD)), self.dropout, self.training)
 
+    def _side_by_side(self, x_BSD: Tensor) -> Tensor:
+        assert self.fork is not None
+        assert self.join is not None
+        normed_BSD = self.fork(self.attention_norm(x_BSD))
+        found_BSD: Tensor = self.join(self.attention(normed_BSD) + self.mlp(normed_BSD))
+        return x_BSD + F.dropout(found_BSD, self.dropout, self.training)
+
 
 class Positions(nn.Module):
-    """A learned table of positions."""
+    """A learned table of positions, of which `sequence` says those that this rank has tokens of."""
 
     def __init__(self, spec: TransformerSpec) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(spec.max_positions, spec.hidden_size))
+        self.sequence: Sequence = WholeSequence()
 
-    def forward(self, sequence: int) -> Tensor:
+    def forward(self, tokens: int) -> Tensor:
         """(1, S, D)."""
-        return self.weight[:sequence].unsqueeze(0)
+        rows = [self.weight[run.start : run.stop] for run in self.sequence.places(tokens)]
+        return (rows[0] if len(rows) == 1 else torch.cat(rows)).unsqueeze(0)
 
 
 class Embedding(nn.Module):

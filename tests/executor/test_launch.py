@@ -14,7 +14,6 @@ from training import GPT, LLAMA, plan_for
 
 from cost_models.errors import HostError, InputError, RunError
 from cost_models.specs import catalog
-from cost_models.specs.layout import parse_layout
 from executor.dry import build_without_devices
 from executor.launch import run_plan
 from executor.report import load_report
@@ -94,22 +93,6 @@ def test_what_cannot_be_trained_is_refused(change: dict[str, str], words: str) -
     training = plan.training.model_copy(update=change)
     with pytest.raises(InputError, match=words):
         run_plan(plan.model_copy(update={"training": training}))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("cp2 dp2 mbs2", "cannot split a sequence over ranks \\(`cp2`\\) yet"),
-        ("dp4 zero3 shard2 mbs2", "shards over all 4 replicas, not over `shard2`"),
-        ("cp2 dp2 zero3 shard2 mbs2", "2 reasons"),
-    ],
-)
-def test_a_layout_it_cannot_run_yet_is_refused(text: str, words: str) -> None:
-    plan = plan_for("mbs2")
-    layout = parse_layout(text).model_copy(update={"layers": plan.layout.layers})
-    with pytest.raises(InputError, match=words) as refused:
-        run_plan(plan.model_copy(update={"layout": layout}))
-    assert refused.value.exit_code == 2
 
 
 def test_a_rank_that_fails_is_named_with_its_reason(tmp_path: Path) -> None:

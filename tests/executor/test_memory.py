@@ -58,7 +58,7 @@ def peak(plan: Plan) -> dict[str, int]:
 
     engine = Engine(plan, torch.device("cpu"), Options())
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
-    place = engine.mesh["dp"].get_local_rank()
+    place = engine.place.dp
     engine.step(*batches.slice(0, place, plan.layout.dp))
     return measure_memory(engine, *batches.slice(1, place, plan.layout.dp))
 

@@ -10,18 +10,18 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from cost_models.specs.axis_orders import ORDERS, Order, ranks_inside
 from cost_models.specs.layout import Layout
-from executor.mesh import AXES, make_mesh, pipeline_rank, rank_places
+from executor.mesh import AXES, make_context_group, make_mesh, parameter_places, place_of, rank_places
 
 
-def layout_in(order: Order) -> Layout:
-    return Layout(tp=2, dp=3, pp=4, order=order)
+def layout_in(order: Order, shard: int | None = None) -> Layout:
+    return Layout(tp=2, cp=2, dp=3, pp=4, zero=1, shard=shard, order=order)
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_places_are_as_far_apart_as_the_cost_model_says(order: Order) -> None:
     layout = layout_in(order)
     places = rank_places(layout)
-    assert sorted(places.flatten().tolist()) == list(range(24))
+    assert sorted(places.flatten().tolist()) == list(range(48))
     degrees = {axis: np.array([getattr(layout, axis)]) for axis in ("tp", "cp", "dp", "pp")}
     index = np.array([ORDERS.index(layout.order)])
     for at, axis in enumerate(AXES):
@@ -29,18 +29,38 @@ def test_places_are_as_far_apart_as_the_cost_model_says(order: Order) -> None:
         assert set(torch.diff(places, dim=at).flatten().tolist()) == {stride}
 
 
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("shard", [None, 2, 3, 6])
+def test_shard_groups_are_runs_of_the_replicas_in_order_of_rank(order: Order, shard: int | None) -> None:
+    """Whatever lies between context and data, and each stage's replicas in the same order."""
+    layout = layout_in(order, shard)
+    places, parameters = rank_places(layout), parameter_places(layout)
+    assert parameters.shape == (4, 6 // (shard or 6), shard or 6, 2)
+    for stage in range(4):
+        for slot in range(2):
+            expected = sorted(places[stage, :, :, slot].flatten().tolist())
+            assert parameters[stage, :, :, slot].flatten().tolist() == expected
+    of_stages = {tuple(line) for line in places.flatten(1).T.tolist()}
+    assert {tuple(line) for line in parameters.flatten(1).T.tolist()} == of_stages
+
+
 @pytest.mark.parametrize("order", ["tp-cp-dp-pp", "tp-pp-dp-cp"])
 def test_the_mesh_has_the_groups_of_these_places(order: Order) -> None:
-    layout = layout_in(order)
-    places = rank_places(layout)
-    dist.init_process_group("fake", store=FakeStore(), rank=5, world_size=24)
+    layout = layout_in(order, shard=2)
+    places, parameters = rank_places(layout), parameter_places(layout)
+    dist.init_process_group("fake", store=FakeStore(), rank=5, world_size=48)
     try:
-        mesh = make_mesh(layout, "cpu")
-        stage, replica, shard = (places == 5).nonzero()[0].tolist()
-        assert tuple(mesh.get_coordinate() or ()) == (stage, replica, shard)
-        assert pipeline_rank(layout, 5) == stage
-        assert mesh["pp"].mesh.tolist() == places[:, replica, shard].tolist()
-        assert mesh["dp"].mesh.tolist() == places[stage, :, shard].tolist()
-        assert mesh["tp"].mesh.tolist() == places[stage, replica].tolist()
+        mesh, context = make_mesh(layout, "cpu"), make_context_group(layout)
+        place = place_of(layout, 5)
+        stage, copy, shard, slot = (parameters == 5).nonzero()[0].tolist()
+        assert tuple(mesh.get_coordinate() or ()) == (stage, copy, shard, slot)
+        assert (stage, slot) == (place.pp, place.tp)
+        assert mesh["pp"].mesh.tolist() == places[:, place.dp, place.cp, slot].tolist()
+        assert mesh["copy"].mesh.tolist() == parameters[stage, :, shard, slot].tolist()
+        assert mesh["shard"].mesh.tolist() == parameters[stage, copy, :, slot].tolist()
+        assert mesh["tp"].mesh.tolist() == places[stage, place.dp, place.cp].tolist()
+        assert context is not None
+        members = places[stage, place.dp, :, slot].tolist()
+        assert dist.get_process_group_ranks(context) == members
     finally:
         dist.destroy_process_group()

@@ -21,6 +21,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "llama": LLAMA,
     "qwen3": LLAMA | {"qk_norm": True, "head_dim": 16, "tied_embeddings": True},
     "alibi": GPT | {"positions": "alibi", "attention_bias": False, "vocab_multiple": 96},
+    "side by side": LLAMA | {"parallel_block": True},
     "squared": GPT | {"positions": "none", "activation": "squared-relu", "mlp_bias": False},
 }
 
@@ -78,7 +79,8 @@ def test_rotary_scores_depend_on_distance_only() -> None:
 
     generator = torch.Generator().manual_seed(0)
     query, key = torch.randn(2, 1, 1, 1, 16, generator=generator).expand(2, 1, 1, 8, 16)
-    rotated_query, rotated_key = _rotate(query), _rotate(key)
+    places = (range(2), range(2, 8))
+    rotated_query, rotated_key = _rotate(query, places), _rotate(key, places)
     scores = (rotated_query @ rotated_key.transpose(-1, -2))[0, 0]
     for distance in range(8):
         diagonal = scores.diagonal(-distance)

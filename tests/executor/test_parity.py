@@ -12,12 +12,25 @@ import pytest
 from processes import Processes
 from training import GPT, LLAMA, plan_for, train
 
+from cost_models.specs.layout import CONTEXTS
+
 STEPS = 4
 TOLERANCE = 1e-5
 
 UNTIED = GPT | {"tied_embeddings": False}
 DEEP = GPT | {"num_layers": 5}
-MODELS: dict[str, dict[str, Any]] = {"gpt": GPT, "llama": LLAMA, "untied": UNTIED, "five": DEEP}
+ALIBI = GPT | {"positions": "alibi"}
+WINDOWED = LLAMA | {"attention_window": 6}
+SIDE_BY_SIDE = WINDOWED | {"parallel_block": True, "attention_bias": True, "mlp_bias": True}
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt": GPT,
+    "llama": LLAMA,
+    "untied": UNTIED,
+    "five": DEEP,
+    "alibi": ALIBI,
+    "windowed": WINDOWED,
+    "side by side": SIDE_BY_SIDE,
+}
 
 CASES = [
     ("gpt", "mbs2"),
@@ -62,6 +75,31 @@ CASES = [
     ("gpt", "tp2 pp2 dp2 mbs1 zero1 order=tp-pp-dp-cp"),
     ("untied", "pp2 vpp2 dp2 mbs1 zero3 order=tp-pp-dp-cp"),
     ("llama", "tp2 pp2 vpp2 dp2 mbs1 zero3 sp recompute=selective"),
+    ("gpt", "dp4 mbs1 zero1 shard2"),
+    ("gpt", "dp4 mbs1 zero2 shard2"),
+    ("gpt", "dp4 mbs1 zero3 shard2"),
+    ("gpt", "dp2 mbs2 zero1 shard1"),
+    ("gpt", "dp2 mbs2 zero3 shard1"),
+    ("untied", "pp2 dp4 mbs1 zero2 shard2 schedule=zbv"),
+    ("llama", "tp2 dp4 mbs1 zero3 shard2 sp"),
+    *[("gpt", f"cp2 mbs2 context={way}") for way in CONTEXTS],
+    *[("llama", f"cp2 mbs1 context={way} recompute=full") for way in CONTEXTS],
+    *[("gpt", f"cp4 mbs2 context={way}") for way in CONTEXTS],
+    *[("alibi", f"cp2 tp2 mbs4 context={way}") for way in CONTEXTS],
+    *[("windowed", f"cp2 mbs4 context={way}") for way in CONTEXTS],
+    *[("windowed", f"cp4 mbs4 context={way}") for way in ("ring", "all-gather")],
+    ("untied", "cp2 tp2 sp mbs4 zero2 recompute=selective"),
+    ("gpt", "cp2 dp2 mbs1 zero1 shard2 order=tp-dp-cp-pp"),
+    ("gpt", "cp2 dp2 mbs1 zero3 context=all-gather"),
+    ("gpt", "cp2 pp2 mbs1 zero0 context=all-to-all schedule=gpipe"),
+    ("five", "cp2 pp2 mbs1 layers=2,3 recompute=full:1/selective,none"),
+    ("llama", "cp2 pp2 mbs1 zero2 context=all-gather schedule=zero-bubble"),
+    ("gpt", "cp2 pp2 dp2 mbs1 zero2 shard2 schedule=zbv order=tp-pp-cp-dp"),
+    ("gpt", "cp2 tp2 pp2 mbs1 zero1 sp schedule=dualpipev context=all-to-all"),
+    ("side by side", "mbs2 recompute=selective"),
+    ("side by side", "tp2 mbs2"),
+    ("side by side", "tp2 sp cp2 pp2 mbs2 zero1"),
+    ("side by side", "pp2 dp2 mbs1 zero2 schedule=zbv"),
 ]
 
 
@@ -110,6 +148,10 @@ def test_adamw_trains_the_same_under_sharding(processes: Processes) -> None:
         "tp2 sp mbs2",
         "pp2 dp2 mbs2 zero1",
         "pp2 dp2 mbs1 zero1 schedule=zbv",
+        "dp4 mbs2 zero3 shard2",
+        "cp2 mbs2 context=ring",
+        "cp2 mbs2 context=all-gather",
+        "cp2 dp2 mbs2 zero3 context=all-to-all",
     ],
 )
 def test_sixteen_bits_follow_the_curve(

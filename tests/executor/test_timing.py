@@ -34,9 +34,9 @@ def waits_for_a_late_rank(plan: Plan) -> dict[str, float]:
 
     engine = Engine(plan, torch.device("cpu"), Options())
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
-    place = engine.mesh["dp"].get_local_rank()
+    place = engine.place.dp
     engine.step(*batches.slice(0, place, plan.layout.dp))
-    waits = Waits(engine.mesh, engine.device)
+    waits = Waits(engine.mesh, engine.device, engine.context_group)
     dist.barrier()
     if dist.get_rank() == dist.get_world_size() - 1:
         time.sleep(LATE_SECONDS)
@@ -63,7 +63,7 @@ def test_phases_make_up_the_step(processes: Processes) -> None:
         for step, seconds in enumerate(rank.wall_seconds):
             assert sum(phase.wall_seconds[step] for phase in phases) == pytest.approx(seconds, rel=0.05)
         for phase in phases:
-            assert list(phase.waiting_seconds) == ["tp", "dp", "pp"]
+            assert list(phase.waiting_seconds) == ["tp", "cp", "dp", "pp"]
             assert phase.waiting_seconds["dp"] == 0.0
         assert rank.forward_backward.waiting_seconds["tp"] > 0
         assert rank.forward_backward.waiting_seconds["pp"] > 0

@@ -52,7 +52,7 @@ def train(plan: Plan, steps: int, sgd: bool) -> list[tuple[float, float]]:
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     curve = []
     for step in range(steps):
-        inputs, targets = batches.slice(step, engine.mesh["dp"].get_local_rank(), plan.layout.dp)
+        inputs, targets = batches.slice(step, engine.place.dp, plan.layout.dp)
         value, norm = engine.step(inputs, targets)
         curve.append((mean_over_data(value, engine), norm))
     return curve

@@ -1,0 +1,218 @@
+"""Context parallelism: which tokens of a sequence each rank has, and attention over those that others have.
+
+    ring         keys and values go round while attention works on those that came before, and their gradients after
+                 them; what each step finds is merged by its log-sum-exp (Liu et al. 2023)
+    all-gather   all keys and values at once, and once more in the backward pass, which scatters their gradients
+                 (Llama 3, arXiv 2407.21783, section 3.3.2)
+    all-to-all   tokens are traded for heads before attention and back after it (Jacobs et al. 2023, Ulysses)
+
+A ring and a gathered sequence are dealt in 2c pieces, and rank r has the r-th from either end, so that the causal mask
+leaves every rank the same work; where heads are traded it has the r-th of c. Why this is not torch's own
+`context_parallel`: docs/decisions.
+
+Shape legend: B batch, H query heads, G key/value heads, S tokens of this rank, K head width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from cost_models.specs.layout import Context
+from executor.apply.exchange import Coming, gather, pass_on, scatter, to_heads, to_tokens
+from executor.apply.tiles import Merged, dealt, tile_of_ring, tiles_of_whole
+from executor.models.sequence import Sequence, WholeSequence
+from executor.models.sight import Places, Sight
+from executor.models.transformer import Block, Transformer
+
+
+def share_sequence(model: Transformer, sequence: Sequence) -> None:
+    """Tell every part of the slice that knows of positions which tokens it has; before anything wraps its blocks."""
+    if model.embedding is not None and model.embedding.positions is not None:
+        model.embedding.positions.sequence = sequence
+    for block in model.blocks.values():
+        assert isinstance(block, Block)
+        block.attention.sequence = sequence
+
+
+def make_sequence(way: Context, group: dist.ProcessGroup | None) -> Sequence:
+    """The tokens that this rank of `group` has; all of them where there is no group."""
+    if group is None:
+        return WholeSequence()
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    if way == "all-to-all":
+        return _Traded(group, rank, ranks)
+    return _Dealt(group, rank, ranks, rings=way == "ring")
+
+
+def take_tokens(tokens_BS: Tensor, sequence: Sequence, ranks: int) -> Tensor:
+    """(B, S / ranks) those of a whole sequence that this rank has."""
+    runs = sequence.places(tokens_BS.shape[1] // ranks)
+    return torch.cat([tokens_BS[:, run.start : run.stop] for run in runs], dim=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Traded:
+    """A run of the sequence for every rank; in attention some heads of all of it."""
+
+    group: dist.ProcessGroup
+    rank: int
+    ranks: int
+
+    def places(self, count: int) -> Places:
+        """The `rank`-th of the runs."""
+        return (range(self.rank * count, (self.rank + 1) * count),)
+
+    def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, sight: Sight) -> Tensor:
+        """Attention over the whole sequence for a share of the heads."""
+        heads = query_BHSK.shape[1] // self.ranks
+        query, key, value = _ToHeads.apply(self.group, query_BHSK, key_BGSK, value_BGSK)  # type: ignore[no-untyped-call]
+        mine = Sight(
+            window=sight.window, slopes=sight.slopes, first_head=sight.first_head + self.rank * heads
+        )
+        mixed = WholeSequence().attend(query, key, value, mine)
+        (out,) = _ToTokens.apply(self.group, mixed)  # type: ignore[no-untyped-call]
+        return out  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class _Dealt:
+    """Two pieces of the sequence for every rank, from either end."""
+
+    group: dist.ProcessGroup
+    rank: int
+    ranks: int
+    rings: bool
+
+    def places(self, count: int) -> Places:
+        """This rank's two."""
+        return dealt(self.rank, self.ranks, count)
+
+    def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, sight: Sight) -> Tensor:
+        """Round the ring, or over what was gathered."""
+        way = _Ring if self.rings else _Gathered
+        out: Tensor = way.apply(self, sight, query_BHSK, key_BGSK, value_BGSK)  # type: ignore[no-untyped-call]
+        return out
+
+
+class _Ring(torch.autograd.Function):
+    """Keys and values travel to the next rank while this one attends to those it has."""
+
+    @staticmethod
+    def forward(ctx: Any, share: _Dealt, sight: Sight, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        count = query.shape[2]
+        merged = Merged(query, value)
+        held: tuple[Tensor, ...] = (key, value)
+        for step in range(share.ranks):
+            coming = pass_on(held, share.group) if step + 1 < share.ranks else None
+            tile = tile_of_ring(share.rank, (share.rank - step) % share.ranks, share.ranks, count)
+            merged.add(tile, tile.attend(sight, query, held))
+            if coming is not None:
+                held = coming.wait()
+        out = merged.out.to(query.dtype)
+        ctx.share, ctx.sight = share, sight
+        ctx.save_for_backward(query, key, value, out, merged.lse)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
+        share, sight = ctx.share, ctx.sight
+        query, key, value, out, lse = ctx.saved_tensors
+        count = query.shape[2]
+        dquery = torch.zeros_like(query, dtype=torch.float32)
+        held: tuple[Tensor, ...] = (key, value)
+        behind: Coming | None = None  # gradients, which follow the keys and values they belong to
+        for step in range(share.ranks):
+            coming = pass_on(held, share.group) if step + 1 < share.ranks else None
+            tile = tile_of_ring(share.rank, (share.rank - step) % share.ranks, share.ranks, count)
+            found = tile.gradients(sight, gradient, query, held, out, lse)
+            sums = behind.wait() if behind is not None else tuple(torch.zeros_like(one) for one in held)
+            if found is not None:
+                dquery[:, :, tile.rows] += found[0]
+                for total, part in zip(sums, found[1:], strict=True):
+                    total[:, :, tile.columns] += part
+            behind = pass_on(sums, share.group)
+            if coming is not None:
+                held = coming.wait()
+        assert behind is not None
+        dkey, dvalue = behind.wait()
+        return None, None, dquery.to(query.dtype), dkey, dvalue
+
+
+class _Gathered(torch.autograd.Function):
+    """All keys and values, in their order in the sequence, for as long as this block attends to them."""
+
+    @staticmethod
+    def forward(ctx: Any, share: _Dealt, sight: Sight, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        merged = Merged(query, value)
+        whole = _in_order(gather((key, value), share.group))
+        for tile in tiles_of_whole(share.places(query.shape[2]), sight):
+            merged.add(tile, tile.attend(sight, query, whole))
+        out = merged.out.to(query.dtype)
+        ctx.share, ctx.sight = share, sight
+        ctx.save_for_backward(query, key, value, out, merged.lse)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
+        share, sight = ctx.share, ctx.sight
+        query, key, value, out, lse = ctx.saved_tensors
+        dquery = torch.zeros_like(query)
+        whole = _in_order(gather((key, value), share.group))
+        sums = tuple(torch.zeros_like(one) for one in whole)
+        for tile in tiles_of_whole(share.places(query.shape[2]), sight):
+            found = tile.gradients(sight, gradient, query, whole, out, lse)
+            assert found is not None  # a query sees itself
+            dquery[:, :, tile.rows] = found[0]
+            for total, part in zip(sums, found[1:], strict=True):
+                total[:, :, tile.columns] += part
+        dkey, dvalue = scatter(_as_dealt(sums, share.ranks), share.group)
+        return None, None, dquery, dkey, dvalue
+
+
+def _in_order(gathered: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """(c, B, G, S, K) by rank → (B, G, c·S, K) in the order of the sequence: first pieces up, second ones down."""
+    halves = (torch.unflatten(one, 3, (2, -1)) for one in gathered)
+    rows = (torch.cat([half[:, :, :, 0], half[:, :, :, 1].flip(0)]) for half in halves)
+    return tuple(row.movedim(0, 2).flatten(2, 3) for row in rows)
+
+
+def _as_dealt(whole: tuple[Tensor, ...], ranks: int) -> tuple[Tensor, ...]:
+    """The way back: (B, G, c·S, K) → (c, B, G, S, K)."""
+    pieces = (torch.unflatten(one, 2, (2 * ranks, -1)).movedim(2, 0) for one in whole)
+    return tuple(torch.cat([piece[:ranks], piece[ranks:].flip(0)], dim=-2) for piece in pieces)
+
+
+class _ToHeads(torch.autograd.Function):
+    """(B, H, S, K) of some tokens → (B, H/c, c·S, K) of some heads, for several tensors at once."""
+
+    @staticmethod
+    def forward(ctx: Any, group: dist.ProcessGroup, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.group = group
+        return to_heads(tensors, group)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *to_tokens(gradients, ctx.group)
+
+
+class _ToTokens(torch.autograd.Function):
+    """The way back."""
+
+    @staticmethod
+    def forward(ctx: Any, group: dist.ProcessGroup, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.group = group
+        return to_tokens(tensors, group)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *to_heads(gradients, ctx.group)

@@ -1,0 +1,119 @@
+"""Attention in tiles: some queries with some keys at a time, merged into rows over all keys.
+
+Shape legend: B batch, H query heads, G key/value heads, S tokens of this rank, K head width; queries, outputs and
+gradients are (B, H, S, K), keys and values (B, G, …, K), log-sum-exps (B, H, S).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from executor.models.kernels import kernel_for
+from executor.models.sight import Places, Sight
+
+Tensors = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """Some of this rank's queries and some of the keys at hand."""
+
+    rows: slice
+    """Queries, as this rank numbers its tokens."""
+    columns: slice
+    """Keys, as the tensor at hand numbers them."""
+    queries: Places
+    keys: Places
+
+    def attend(self, sight: Sight, query: Tensor, pair: Tensors) -> tuple[Tensor, Tensor] | None:
+        """Output and log-sum-exp of the rows over these keys; None where they see none of them."""
+        if sight.blind(self.queries, self.keys):
+            return None
+        query = query[:, :, self.rows]
+        key, value = (one[:, :, self.columns] for one in pair)
+        bias, causal = self._mask(sight, query)
+        return kernel_for(query, value, bias).forward(query, key, value, bias, causal)
+
+    def gradients(
+        self,
+        sight: Sight,
+        gradient: Tensor,
+        query: Tensor,
+        pair: Tensors,
+        out: Tensor,
+        lse: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Of the rows and the columns; None where they do not see one another."""
+        if sight.blind(self.queries, self.keys):
+            return None
+        gradient, query, out, lse = (one[:, :, self.rows] for one in (gradient, query, out, lse))
+        key, value = (one[:, :, self.columns] for one in pair)
+        bias, causal = self._mask(sight, query)
+        kernel = kernel_for(query, value, bias)
+        return kernel.backward(gradient, query, key, value, out, lse.contiguous(), bias, causal)
+
+    def _mask(self, sight: Sight, query: Tensor) -> tuple[Tensor | None, bool]:
+        if sight.is_causal(self.queries, self.keys):
+            return None, True
+        if sight.sees_all(self.queries, self.keys):
+            return None, False
+        return sight.bias(self.queries, self.keys, query.shape[1], query), False
+
+
+_ALL = slice(None)
+
+
+def dealt(rank: int, ranks: int, count: int) -> Places:
+    """The positions of a rank's `count` tokens: the `rank`-th of 2·ranks pieces, and the `rank`-th from the end."""
+    size, last = count // 2, 2 * ranks - 1
+    head, tail = (range(piece * size, (piece + 1) * size) for piece in (rank, last - rank))
+    return head, tail
+
+
+def tile_of_ring(rank: int, source: int, ranks: int, count: int) -> Tile:
+    """What the causal mask leaves of a rank's queries and the keys of `source`.
+
+    Of an earlier rank everyone sees the first piece and nobody the second; a later rank's are both before this one's
+    second piece, and after its first.
+    """
+    half = count // 2
+    own, theirs = dealt(rank, ranks, count), dealt(source, ranks, count)
+    if source == rank:
+        return Tile(rows=_ALL, columns=_ALL, queries=own, keys=theirs)
+    if source < rank:
+        return Tile(rows=_ALL, columns=slice(0, half), queries=own, keys=theirs[:1])
+    return Tile(rows=slice(half, count), columns=_ALL, queries=own[1:], keys=theirs)
+
+
+def tiles_of_whole(places: Places, sight: Sight) -> list[Tile]:
+    """Each run of queries with all keys up to its end, from where a window lets it see them; keys lie in order."""
+    tiles, row = [], 0
+    for run in places:
+        first = 0 if sight.window is None else max(0, run.start - sight.window + 1)
+        rows, columns = slice(row, row + len(run)), slice(first, run.stop)
+        tiles.append(Tile(rows=rows, columns=columns, queries=(run,), keys=(range(first, run.stop),)))
+        row += len(run)
+    return tiles
+
+
+class Merged:
+    """Outputs over parts of the keys, merged as they come: each weighs as much as its sum of exponentials."""
+
+    def __init__(self, query: Tensor, value: Tensor) -> None:
+        shape = query.shape[:-1]
+        self.out = torch.zeros(*shape, value.shape[-1], dtype=torch.float32, device=query.device)
+        self.lse = torch.full(shape, -torch.inf, dtype=torch.float32, device=query.device)
+
+    def add(self, tile: Tile, found: tuple[Tensor, Tensor] | None) -> None:
+        """Weigh in what a tile found for its rows."""
+        if found is None:
+            return
+        out, lse = found
+        old = self.lse[:, :, tile.rows]
+        new = torch.logaddexp(old, lse)
+        kept, come = (old - new).exp()[..., None], (lse - new).exp()[..., None]
+        self.out[:, :, tile.rows] = kept * self.out[:, :, tile.rows] + come * out
+        self.lse[:, :, tile.rows] = new

@@ -1,0 +1,71 @@
+"""What the queries of causal attention see of the keys, and the bias on their scores: a matter of positions alone.
+
+Shape legend: H heads, Q queries, S keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Places = tuple[range, ...]
+"""Positions in the sequence that some tokens have, as runs in ascending order."""
+
+
+def positions(places: Places, device: torch.device) -> Tensor:
+    """(S,) every position of the runs."""
+    return torch.cat([torch.arange(run.start, run.stop, device=device) for run in places])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """A query sees itself and what is before it, as far back as `window` allows."""
+
+    window: int | None = None
+    """Keys that a query sees, itself included; None: all."""
+    slopes: int = 0
+    """Heads that ALiBi spreads its slopes over, those of the whole model (Press et al. 2021); 0: no ALiBi."""
+    first_head: int = 0
+    """The first of the heads at hand, among all of the model."""
+
+    def blind(self, queries: Places, keys: Places) -> bool:
+        """No query sees any key."""
+        if keys[0].start > queries[-1].stop - 1:
+            return True
+        return self.window is not None and keys[-1].stop - 1 <= queries[0].start - self.window
+
+    def is_causal(self, queries: Places, keys: Places) -> bool:
+        """The keys end with the queries' own, and nothing but the causal mask is between them."""
+        ends_alike = (
+            len(queries) == 1 and keys[-1].start <= queries[0].start < keys[-1].stop == queries[0].stop
+        )
+        return self._unbiased(queries, keys) and (keys == queries or ends_alike)
+
+    def sees_all(self, queries: Places, keys: Places) -> bool:
+        """Every query sees every key, and no bias tells them apart."""
+        return self._unbiased(queries, keys) and keys[-1].stop - 1 <= queries[0].start
+
+    def bias(self, queries: Places, keys: Places, heads: int, like: Tensor) -> Tensor:
+        """(1, H or 1, Q, S) what is added to the scores, of the type and on the device of `like`.
+
+        What must not be seen gets a number so low that nothing is left of it, but a finite one: a row that sees nothing
+        here is no row of NaN, and counts for nothing beside the same row elsewhere.
+        """
+        there = positions(queries, like.device)[:, None] - positions(keys, like.device)[None, :]
+        hidden = there < 0
+        if self.window is not None:
+            hidden = hidden | (there >= self.window)
+        bias = torch.zeros((), device=like.device)
+        if self.slopes:
+            index = torch.arange(self.first_head + 1, self.first_head + heads + 1, device=like.device)
+            slopes = 2.0 ** (-8.0 * index.float() / self.slopes)
+            bias = -slopes[:, None, None] * there
+        low = torch.finfo(like.dtype).min / 2
+        hidden = hidden.expand(heads if self.slopes else 1, -1, -1)
+        return torch.where(hidden, low, bias).to(like.dtype).unsqueeze(0)
+
+    def _unbiased(self, queries: Places, keys: Places) -> bool:
+        farthest = queries[-1].stop - 1 - keys[0].start
+        return not self.slopes and (self.window is None or farthest < self.window)

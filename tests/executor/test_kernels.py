@@ -1,0 +1,144 @@
+"""Attention from positions: masks against their definition, kernels against autograd, tiles against the whole."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from executor.apply.tiles import Merged, dealt, tile_of_ring, tiles_of_whole
+from executor.models.kernels import WrittenOut, kernel_for
+from executor.models.sequence import WholeSequence
+from executor.models.sight import Places, Sight, positions
+
+SIGHTS = [
+    Sight(),
+    Sight(window=5),
+    Sight(window=1),
+    Sight(slopes=8, first_head=2),
+    Sight(window=3, slopes=4),
+]
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
+]
+
+
+def seen(query: int, key: int, window: int | None) -> bool:
+    return key <= query and (window is None or query - key < window)
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+@pytest.mark.parametrize("queries", [(range(4),), (range(2, 4), range(8, 10)), (range(6, 9),)])
+@pytest.mark.parametrize("keys", [(range(4),), (range(2, 4), range(8, 10)), (range(9),), (range(10, 12),)])
+def test_a_query_sees_what_is_before_it_as_far_as_the_window(
+    sight: Sight, queries: Places, keys: Places
+) -> None:
+    like = torch.zeros(())
+    bias = sight.bias(queries, keys, 4, like)
+    at, of = positions(queries, like.device).tolist(), positions(keys, like.device).tolist()
+    visible = [[seen(query, key, sight.window) for key in of] for query in at]
+    assert (bias[0, 0] > -1e30).tolist() == visible
+    assert sight.blind(queries, keys) == (not any(map(any, visible)))
+    if sight.sees_all(queries, keys):
+        assert all(map(all, visible))
+        assert not sight.slopes
+    if sight.is_causal(queries, keys):
+        late = len(of) - len(at)
+        assert visible == [[column <= row + late for column in range(len(of))] for row in range(len(at))]
+    for head in range(4 if sight.slopes else 0):
+        slope = 2.0 ** (-8.0 * (sight.first_head + head + 1) / sight.slopes)
+        distances = [[slope * (key - query) for key in of] for query in at]
+        shown = bias[0, head] > -1e30
+        assert torch.allclose(bias[0, head][shown], torch.tensor(distances)[shown])
+
+
+def written_out(query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> Tensor:
+    """Softmax of masked scores, for autograd to go through."""
+    heads, length = query.shape[1], query.shape[2]
+    groups = heads // key.shape[1]
+    places = (range(length),)
+    scores = query @ key.repeat_interleave(groups, 1).transpose(-1, -2) * query.shape[-1] ** -0.5
+    scores = scores + sight.bias(places, places, heads, query)
+    return scores.softmax(-1) @ value.repeat_interleave(groups, 1)
+
+
+def tensors(
+    length: int, *, device: str = "cpu", value_width: int = 8
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Query, key, value (two of four heads) and a gradient."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, 4, length, 8), (2, 2, length, 8), (2, 2, length, value_width), (2, 4, length, value_width)]
+    query, key, value, gradient = (torch.randn(shape, generator=generator).to(device) for shape in shapes)
+    return query.requires_grad_(), key.requires_grad_(), value.requires_grad_(), gradient
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_torchs_kernel_gets_the_mask(sight: Sight) -> None:
+    query, key, value, gradient = tensors(12)
+    out = WholeSequence().attend(query, key, value, sight)
+    expected = written_out(query, key, value, sight)
+    assert torch.allclose(out, expected, atol=1e-5)
+    got = torch.autograd.grad(out, (query, key, value), gradient)
+    for one, other in zip(got, torch.autograd.grad(expected, (query, key, value), gradient), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("value_width", [8, 4])
+@pytest.mark.parametrize(("queries", "causal"), [(12, True), (5, True), (5, False)])
+def test_both_passes_of_a_kernel_are_autograds(
+    queries: int, causal: bool, value_width: int, device: str
+) -> None:
+    """Square or not, grouped heads, values as wide as keys or not: the kernel chosen and the one written out."""
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    near = 2e-2 if device == "cuda" else 1e-5
+    query, key, value, gradient = (
+        one.detach() for one in tensors(12, device=device, value_width=value_width)
+    )
+    query, gradient = query[:, :, -queries:], gradient[:, :, -queries:]
+    leaves = [one.clone().requires_grad_() for one in (query, key, value)]
+    mask = torch.ones(queries, 12, dtype=torch.bool, device=device).tril(12 - queries) if causal else None
+    expected = F.scaled_dot_product_attention(*leaves, attn_mask=mask, enable_gqa=True)
+    wanted = torch.autograd.grad(expected, leaves, gradient)
+    given = [one.to(dtype) for one in (query, key, value)]
+    for kernel in (kernel_for(given[0], given[2], None), WrittenOut()):
+        out, lse = kernel.forward(given[0], given[1], given[2], None, causal)
+        assert torch.allclose(out.float(), expected, atol=near)
+        assert lse.shape == query.shape[:-1]
+        found = kernel.backward(gradient.to(dtype), given[0], given[1], given[2], out, lse, None, causal)
+        for one, other in zip(found, wanted, strict=True):
+            assert torch.allclose(one.float(), other, atol=10 * near)
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_tiles_of_a_ring_and_of_a_gathered_sequence_make_up_the_whole(sight: Sight, ranks: int) -> None:
+    """Every rank's rows, merged over the tiles of either way, without any communication."""
+    query, key, value, _ = (one.detach() for one in tensors(4 * ranks))
+    expected = written_out(query, key, value, sight)
+    for rank in range(ranks):
+        mine = positions(dealt(rank, ranks, 4), query.device)
+        own = query[:, :, mine]
+        ring, gathered = Merged(own, value), Merged(own, value)
+        for source in range(ranks):
+            theirs = positions(dealt(source, ranks, 4), query.device)
+            tile = tile_of_ring(rank, source, ranks, 4)
+            ring.add(tile, tile.attend(sight, own, (key[:, :, theirs], value[:, :, theirs])))
+        for tile in tiles_of_whole(dealt(rank, ranks, 4), sight):
+            gathered.add(tile, tile.attend(sight, own, (key, value)))
+        assert torch.allclose(ring.out, expected[:, :, mine], atol=1e-5)
+        assert torch.allclose(gathered.out, expected[:, :, mine], atol=1e-5)
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_a_dealt_sequence_is_the_same_work_for_every_rank(ranks: int) -> None:
+    """Pairs of a query and a key that it sees."""
+    work = [
+        sum(place + 1 for place in positions(dealt(rank, ranks, 8), torch.device("cpu")).tolist())
+        for rank in range(ranks)
+    ]
+    assert len(set(work)) == 1
+    dealt_out = [place for rank in range(ranks) for run in dealt(rank, ranks, 8) for place in run]
+    assert sorted(dealt_out) == list(range(8 * ranks))
