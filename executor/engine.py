@@ -25,6 +25,7 @@ from executor.apply.tied import TiedGradients
 from executor.mesh import make_context_group, make_mesh, place_of
 from executor.models.initial import initialise
 from executor.models.transformer import Transformer
+from executor.rate import CONSTANT_RATE, Rate
 from planner.plan import Plan
 
 _COMPUTE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -35,7 +36,7 @@ class Options:
     """How to train, apart from the plan."""
 
     seed: int = 0
-    learning_rate: float = 3e-4
+    rate: Rate = CONSTANT_RATE
     clip: float | None = None
     """Largest global gradient norm, or None."""
     compile: bool = False

@@ -17,6 +17,7 @@ from cost_models.errors import HostError, InputError, Problem, RunError
 from cost_models.schedules import SPLIT_BACKWARD
 from cost_models.units import format_bytes
 from executor.environment import worker_environment
+from executor.rate import CONSTANT_RATE, Rate, require_descent
 from executor.report import RunReport, load_report
 from planner.plan import Plan, load_plan, save_plan
 from planner.runnable import require_runnable
@@ -30,7 +31,6 @@ _PROCESSES_PER_CORE = 4
 _POLL_SECONDS = 0.05
 _LAST_LINES = 5
 _BYTE_VOCABULARY = 256
-_LEARNING_RATE = 3e-4
 
 
 def run_plan(
@@ -41,7 +41,7 @@ def run_plan(
     out_dir: str | Path | None = None,
     backend: Backend | None = None,
     seed: int = 0,
-    learning_rate: float = _LEARNING_RATE,
+    rate: Rate = CONSTANT_RATE,
     clip: float | None = None,
     tokens: str | Path | None = None,
     compile: bool = False,
@@ -52,16 +52,17 @@ def run_plan(
     Starts one process for each rank with torchrun: a plan for GPUs runs on CUDA devices over NCCL where there are
     any, else it and a plan for the CPU run on CPU processes over gloo. `out_dir` (default: nowhere) keeps
     `run-report.json` and `progress.jsonl`. Already inside torchrun or a SLURM job that sets RANK, this process is
-    that rank and trains itself.
+    that rank and trains itself. Gradients whose norm over the whole model is above `clip` are scaled down to it.
 
     Raises:
-        InputError: the plan cannot be trained: its precision, its layout, its vocabulary, its text.
+        InputError: the plan cannot be trained: its precision, its layout, its vocabulary, its text; or not so.
         HostError: too few devices, or another number of processes than the plan has ranks.
         RunError: a rank failed or ran out of memory; the problems say where and its last lines.
     """
     loaded = plan if isinstance(plan, Plan) else load_plan(plan)
     name = "plan" if isinstance(plan, Plan) else Path(plan).name
     require_trainable(loaded, byte_text=tokens is None)
+    require_descent(rate, clip)
     if compile:
         _require_whole_backward(loaded)
     inside = "RANK" in os.environ
@@ -74,15 +75,14 @@ def run_plan(
         folder = Path(out_dir) if out_dir is not None else Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         if inside:
-            return _as_rank(
-                loaded, folder, chosen, steps, warm_up, seed, learning_rate, clip, tokens, compile
-            )
+            return _as_rank(loaded, folder, chosen, steps, warm_up, seed, rate, clip, tokens, compile)
         for old in (*folder.glob("failure-*.json"), folder / _PROGRESS, folder / _REPORT):
             old.unlink(missing_ok=True)
         save_plan(loaded, Path(temporary) / "plan.yaml")
         arguments = [str(Path(temporary) / "plan.yaml"), "--out", str(folder), "--backend", chosen]
         arguments += ["--steps", str(steps), "--warm-up", str(warm_up), "--seed", str(seed)]
-        arguments += ["--learning-rate", str(learning_rate)]
+        arguments += ["--learning-rate", str(rate.peak), "--rate-warm-up", str(rate.warm_up)]
+        arguments += ["--rate-decay", str(rate.decay)] * (rate.decay is not None)
         arguments += ["--clip", str(clip)] * (clip is not None)
         arguments += ["--tokens", str(tokens)] * (tokens is not None)
         arguments += ["--compile"] * compile
@@ -155,7 +155,7 @@ def _as_rank(
     steps: int,
     warm_up: int,
     seed: int,
-    learning_rate: float,
+    rate: Rate,
     clip: float | None,
     tokens: str | Path | None,
     compile: bool,
@@ -164,7 +164,7 @@ def _as_rank(
     from executor.train import Schedule
     from executor.worker import work
 
-    options = Options(seed=seed, learning_rate=learning_rate, clip=clip, compile=compile)
+    options = Options(seed=seed, rate=rate, clip=clip, compile=compile)
     path = None if tokens is None else Path(tokens)
     return work(plan, options, Schedule(steps=steps, warm_up=warm_up, tokens_path=path), folder, backend)
 

@@ -82,6 +82,7 @@ def _measured(engine: Engine, schedule: Schedule, on_progress: OnProgress) -> Ru
         if index == schedule.warm_up:
             clock.forget()
         batch = batches.slice(index, place, replicas)
+        engine.optimizer.set_rate(options.rate.at(index))
         value, norm = clock.time(partial(engine.forward_backward, *batch), engine.update)
         losses.append(mean_over_data(value, engine))
         norms.append(norm)

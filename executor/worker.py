@@ -24,6 +24,7 @@ from executor.exhausted import ExhaustedError
 from executor.launch import require_world
 from executor.memory import predicted_parts
 from executor.mesh import pipeline_rank
+from executor.rate import Rate
 from executor.report import RunReport, save_report
 from executor.train import Progress, Schedule, train
 from planner.plan import Plan, load_plan
@@ -79,15 +80,16 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learning-rate", type=float, required=True)
+    parser.add_argument("--rate-warm-up", type=int, default=0)
+    parser.add_argument("--rate-decay", type=int)
     parser.add_argument("--clip", type=float)
     parser.add_argument("--tokens", type=Path)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--no-memory", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    options = Options(
-        seed=given.seed, learning_rate=given.learning_rate, clip=given.clip, compile=given.compile
-    )
+    rate = Rate(peak=given.learning_rate, warm_up=given.rate_warm_up, decay=given.rate_decay)
+    options = Options(seed=given.seed, rate=rate, clip=given.clip, compile=given.compile)
     schedule = Schedule(
         steps=given.steps,
         warm_up=given.warm_up,

@@ -266,6 +266,25 @@ def run(
         str | None,
         typer.Option("--backend", help="nccl or gloo; default: as the cluster.", show_default=False),
     ] = None,
+    learning_rate: Annotated[
+        float, typer.Option("--learning-rate", metavar="RATE", help="At its highest.")
+    ] = 3e-4,
+    rate_warm_up: Annotated[
+        int, typer.Option("--rate-warm-up", metavar="N", help="Steps in which the rate rises to it.")
+    ] = 0,
+    rate_decay: Annotated[
+        int | None,
+        typer.Option(
+            "--rate-decay",
+            metavar="N",
+            help="Step by which it has fallen to a tenth, as a cosine.",
+            show_default=False,
+        ),
+    ] = None,
+    clip: Annotated[
+        float | None,
+        typer.Option("--clip", metavar="NORM", help="Largest norm of a step's gradient.", show_default=False),
+    ] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of run-report.json.")
     ] = Path("run"),
@@ -277,14 +296,15 @@ def run(
     quiet: o.Quiet = False,
 ) -> None:
     """Train with a plan here and set measured beside predicted."""
+    from meshwright.verbs.running import Descent, run
     from meshwright.verbs.running import dry_run as build
-    from meshwright.verbs.running import run
 
     output = Output(json=json, csv=csv, quiet=quiet)
     if dry_run:
         build(plan, output=output)
         return
-    run(plan, steps=steps, backend=backend, out_dir=out, output=output)
+    descent = Descent(rate=learning_rate, warm_up=rate_warm_up, decay=rate_decay, clip=clip)
+    run(plan, steps=steps, backend=backend, descent=descent, out_dir=out, output=output)
 
 
 def calibrate(

@@ -16,6 +16,7 @@ _WORK = ("compute", "recompute", "optimizer", "host")
 _PARTS = {
     "compute": ("compute", "recompute", "host"),
     "tp_comm": ("tp_comm",),
+    "cp_comm": ("cp_comm",),
     "pp_comm_and_bubble": ("pp_comm", "bubble"),
     "dp_comm_and_update": ("dp_comm", "optimizer", "jitter"),
 }
@@ -60,6 +61,7 @@ def time_parts(report: RunReport) -> tuple[Compared, ...]:
     compute              on a CPU the training thread's CPU time in forward and backward, which a busy machine does not
                          disturb; on a GPU the time of this phase in which it does not wait
     tp_comm              waiting for tensor-parallel ranks in forward and backward
+    cp_comm              waiting for those that share its sequences
     pp_comm_and_bubble   waiting for other stages
     dp_comm_and_update   waiting for data-parallel ranks in forward and backward (ZeRO-2 and 3), and the update
                          without its waiting for other stages
@@ -87,6 +89,7 @@ def _parts(rank: RankReport, on_cpu: bool) -> dict[str, float]:
     return {
         "compute": median(phase.thread_seconds) if on_cpu else max(0.0, busy),
         "tp_comm": inside["tp"],
+        "cp_comm": inside.get("cp", 0.0),  # older reports have no such axis
         "pp_comm_and_bubble": inside["pp"] + after["pp"],
         "dp_comm_and_update": inside["dp"] + max(0.0, median(update.wall_seconds) - after["pp"]),
     }

@@ -72,6 +72,12 @@ class Optimizer:
             for parameter in self.parameters:
                 settle_gradient(parameter)
 
+    def set_rate(self, rate: float) -> None:
+        """Update with this learning rate from now on."""
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+
     def step(self) -> float:
         """Update every parameter; returns the norm of the whole model's gradient before clipping."""
         if self.flat is not None:
@@ -88,7 +94,7 @@ class Optimizer:
         return norm
 
     def _make(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        rate = self.options.learning_rate
+        rate = self.options.rate.peak
         if self.options.sgd or self.plan.training.optimizer == "sgd":
             return torch.optim.SGD(parameters, lr=rate, foreach=False)
         return torch.optim.AdamW(parameters, lr=rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY, fused=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from cost_models.errors import UnknownNameError
 from executor.launch import run_plan
+from executor.rate import Rate
 from meshwright.measured import comparison
 from meshwright.output import JSON_SCHEMA, Output
 from meshwright.render.run import built_table, comparison_table, step_line
@@ -18,13 +19,25 @@ from planner.plan import load_plan
 Backend = Literal["gloo", "nccl"]
 
 
-def run(path: Path, *, steps: int, backend: str | None, out_dir: Path, output: Output) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descent:
+    """The optimizer's flags."""
+
+    rate: float
+    warm_up: int
+    decay: int | None
+    clip: float | None
+
+
+def run(
+    path: Path, *, steps: int, backend: str | None, descent: Descent, out_dir: Path, output: Output
+) -> None:
     """Train, say every step on stderr, and end with predicted beside measured.
 
     Under torchrun or SLURM every rank trains and rank 0 speaks.
 
     Raises:
-        InputError: a broken plan, or one that cannot be trained.
+        InputError: a broken plan, or one that cannot be trained, or not with these flags.
         HostError: this machine has too few devices.
         RunError: the run failed.
     """
@@ -35,7 +48,15 @@ def run(path: Path, *, steps: int, backend: str | None, out_dir: Path, output: O
             step_line(step["step"], step["loss"], step["seconds"], prediction, warm_up=not step["measured"])
         )
 
-    report = run_plan(path, steps=steps, out_dir=out_dir, backend=_backend(backend), on_step=say)
+    report = run_plan(
+        path,
+        steps=steps,
+        out_dir=out_dir,
+        backend=_backend(backend),
+        rate=Rate(peak=descent.rate, warm_up=descent.warm_up, decay=descent.decay),
+        clip=descent.clip,
+        on_step=say,
+    )
     if os.environ.get("RANK", "0") != "0":
         return
     lines = comparison(report)
@@ -69,13 +90,14 @@ def dry_run(path: Path, *, output: Output) -> None:
     layout = plan.layout
     built = build_without_devices(plan)
     rows = [asdict(rank) for rank in built]
-    mesh = {"pp": layout.pp, "dp": layout.dp, "tp": layout.tp}
+    mesh = {axis: getattr(layout, axis) for axis in ("pp", "dp", "cp", "tp") if axis != "cp" or layout.cp > 1}
+    degrees = " x ".join(f"{axis}{degree}" for axis, degree in mesh.items())
     output.answer(
         {"schema": JSON_SCHEMA, "mesh": mesh, "ranks": rows},
         rows,
         wrapped(
-            f"{plan.model.name}, {layout}: built without devices on a mesh of pp{layout.pp} x dp{layout.dp} x"
-            f" tp{layout.tp}; the first rank of each stage holds"
+            f"{plan.model.name}, {layout}: built without devices on a mesh of {degrees}; the first rank of each"
+            " stage holds"
         ),
         "",
         built_table(built),

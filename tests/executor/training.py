@@ -12,6 +12,7 @@ from cost_models.specs.layout import parse_layout
 from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+from executor.rate import Rate
 from planner.plan import Plan, make_plan
 
 GPT: dict[str, Any] = {
@@ -42,17 +43,21 @@ def plan_for(layout: str, model: dict[str, Any] = GPT, **training: Any) -> Plan:
     return make_plan(question, estimate(question, parsed))
 
 
-def train(plan: Plan, steps: int, sgd: bool) -> list[tuple[float, float]]:
+def train(
+    plan: Plan, steps: int, sgd: bool, rate: Rate | None = None, clip: float | None = None
+) -> list[tuple[float, float]]:
     """(loss of the global batch, norm of its gradient) of each step, on this rank."""
     from executor.batches import Batches
     from executor.engine import Engine, Options, mean_over_data
 
-    options = Options(sgd=sgd, learning_rate=0.1 if sgd else 1e-3)
+    rate = rate or Rate(peak=0.1 if sgd else 1e-3)
+    options = Options(sgd=sgd, rate=rate, clip=clip)
     engine = Engine(plan, torch.device("cpu"), options)
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     curve = []
     for step in range(steps):
         inputs, targets = batches.slice(step, engine.place.dp, plan.layout.dp)
+        engine.optimizer.set_rate(rate.at(step))
         value, norm = engine.step(inputs, targets)
         curve.append((mean_over_data(value, engine), norm))
     return curve

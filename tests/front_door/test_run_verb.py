@@ -54,7 +54,7 @@ def run_report(plan_file: Path) -> RunReport:
 def test_run_sets_measured_beside_predicted(
     meshwright, plan_file: Path, run_report: RunReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run_plan(path: Path, *, steps: int, out_dir: Path, backend: str | None, on_step) -> RunReport:
+    def run_plan(path: Path, *, steps: int, on_step, **_) -> RunReport:
         on_step({"step": 0, "loss": 5.0, "seconds": 1.1, "measured": False})
         on_step({"step": 1, "loss": 4.5, "seconds": 1.0, "measured": True})
         return run_report
@@ -89,7 +89,7 @@ def test_run_sets_measured_beside_predicted(
 
 def test_a_dry_run_needs_no_devices(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "large.yaml"
-    assert meshwright("plan", *BIG, *QUICK, "--fix", "cp=1", "-o", str(path)).code == 0
+    assert meshwright("plan", *BIG, *QUICK, "-o", str(path)).code == 0
     answer = meshwright("run", str(path), "--dry-run", "--json")
     assert answer.code == 0, answer.err
     document = json.loads(answer.out)
@@ -128,7 +128,7 @@ def test_plot_accuracy_from_a_run_report(meshwright, run_report: RunReport, tmp_
 
 def test_run_on_the_wrong_machine(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "large.yaml"
-    assert meshwright("plan", *BIG, *QUICK, "--fix", "cp=1", "-o", str(path)).code == 0
+    assert meshwright("plan", *BIG, *QUICK, "-o", str(path)).code == 0
     answer = meshwright("run", str(path), "--out", str(tmp_path))
     assert answer.code == 2
     assert answer.err.startswith("error: large.yaml needs 1024 GPUs; this host has ")

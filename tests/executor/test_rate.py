@@ -1,0 +1,62 @@
+"""The learning rate's schedule, and clipping: on a mesh as in one process."""
+
+from __future__ import annotations
+
+import pytest
+from processes import Processes
+from training import plan_for, train
+
+from cost_models.errors import InputError
+from executor.launch import run_plan
+from executor.rate import Rate
+
+RATE = Rate(peak=0.2, warm_up=3, decay=6)
+CLIP = 0.5
+
+
+def test_a_rate_rises_and_falls_to_a_tenth() -> None:
+    rate = Rate(peak=1.0, warm_up=4, decay=8)
+    assert [rate.at(step) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
+    assert rate.at(4) == 1.0
+    assert rate.at(6) == pytest.approx((1.0 + 0.1) / 2)
+    assert rate.at(8) == rate.at(80) == pytest.approx(0.1)
+    falling = [rate.at(step) for step in range(4, 9)]
+    assert falling == sorted(falling, reverse=True)
+
+
+def test_without_a_decay_the_peak_stays() -> None:
+    assert {Rate(peak=2.0).at(step) for step in (0, 1, 1000)} == {2.0}
+
+
+@pytest.mark.parametrize(
+    "layout",
+    ["pp2 dp2 mbs1 zero2", "cp2 dp2 mbs2 zero1 shard2", "tp2 cp2 mbs2 sp", "pp2 dp2 mbs2 zero3 shard1"],
+)
+def test_a_scheduled_and_clipped_run_is_that_of_one_process(layout: str, processes: Processes) -> None:
+    """Every gradient is longer than the clip, and its norm is told as it was before."""
+    (expected,) = processes.run(1, train, plan_for("mbs8"), 6, True, RATE, CLIP)
+    assert min(norm for _, norm in expected) > CLIP
+    plan = plan_for(layout)
+    for curve in processes.run(plan.layout.num_gpus, train, plan, 6, True, RATE, CLIP):
+        for got, wanted in zip(curve, expected, strict=True):
+            assert got == pytest.approx(wanted, rel=1e-5)
+
+
+def test_clip_and_schedule_make_a_difference(processes: Processes) -> None:
+    """Else the comparison above would hold without them."""
+    curves = [
+        processes.run(1, train, plan_for("mbs8"), 6, True, *given)[0]
+        for given in ((RATE, CLIP), (RATE,), (Rate(peak=0.2), CLIP))
+    ]
+    losses = [curve[-1][0] for curve in curves]
+    assert min(abs(losses[0] - other) for other in losses[1:]) > 1e-3
+
+
+def test_what_makes_no_sense_is_told_at_once() -> None:
+    with pytest.raises(InputError, match="the optimizer cannot step like that") as refused:
+        run_plan(plan_for("mbs2"), rate=Rate(peak=-1.0, warm_up=5, decay=3), clip=0.0)
+    assert [problem.what for problem in refused.value.problems] == [
+        "a learning rate of -1.0 is not above zero",
+        "a decay by step 3 ends before its start at 5",
+        "a largest gradient norm of 0.0 is not above zero",
+    ]
