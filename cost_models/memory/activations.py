@@ -18,8 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.communication.context import context_ways
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.layout import CONTEXTS
 from cost_models.specs.stack import STORES_SCORES
 from cost_models.workload.mixture import inner_elements, mixture
 from cost_models.workload.parameters import padded_vocabulary
@@ -127,12 +129,15 @@ def _every_other_product(question: Question, columns: LayoutColumns, tokens: Arr
 def _keeps_output_twice(question: Question, columns: LayoutColumns) -> npt.NDArray[np.bool_]:
     """(N,) whether the core's output is kept as the kernel made it and as the next product reads it.
 
-    cuDNN's kernel reads and writes either order, but Transformer Engine prefers FlashAttention on most GPUs.
+    cuDNN's kernel reads and writes either order, but Transformer Engine prefers FlashAttention on most GPUs. Where
+    heads are traded back for tokens, the two are on different ranks.
     """
     kernel = question.stack.attention
     flash = kernel not in STORES_SCORES and (kernel != "cudnn" or not question.cluster.gpu.prefers_cudnn)
     reordered: npt.NDArray[np.bool_] = columns.mbs > 1
-    return reordered & (flash and question.stack.sequence_first)
+    traded = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-to-all"))
+    twice: npt.NDArray[np.bool_] = reordered & (flash and question.stack.sequence_first)
+    return twice | (traded & question.stack.keeps_traded_output)
 
 
 def _norm_bytes(question: Question) -> float:

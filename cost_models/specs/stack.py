@@ -111,6 +111,8 @@ class StackSpec(Spec):
     """Tensors of the stored logits' size that the loss holds at its widest moment beyond what it needs."""
     sequence_first: bool = False
     """Tensors are (s, b, h): with b > 1 flash kernels, which want (b, s, h), keep their output in both orders."""
+    keeps_traded_output: bool = False
+    """Where tokens are traded for heads the core's output is kept as the kernel made it and as it came back."""
     saves_gathered_activations: bool = False
     """Sequence parallelism keeps gathered inputs of column-parallel matrices (DTensor) instead of gathering again."""
     selective_drops: Literal["core", "block-attention", "all-but-every-other-product"] = "core"

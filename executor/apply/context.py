@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cost_models.specs.layout import Context
-from executor.apply.exchange import Coming, gather, pass_on, scatter, to_heads, to_tokens
-from executor.apply.tiles import Merged, dealt, tile_of_ring, tiles_of_whole
+from executor.apply.exchange import Coming, Message, gather, pass_on, scatter, to_heads, to_tokens
+from executor.apply.tiles import Merged, Tile, dealt, tile_of_ring, tiles_of_whole
 from executor.models.sequence import Sequence, WholeSequence
 from executor.models.sight import Places, Sight
 from executor.models.transformer import Block, Transformer
@@ -93,6 +93,10 @@ class _Dealt:
         """This rank's two."""
         return dealt(self.rank, self.ranks, count)
 
+    def tile(self, step: int, count: int) -> Tile:
+        """What there is to attend to after so many steps of the ring."""
+        return tile_of_ring(self.rank, (self.rank - step) % self.ranks, self.ranks, count)
+
     def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, sight: Sight) -> Tensor:
         """Round the ring, or over what was gathered."""
         way = _Ring if self.rings else _Gathered
@@ -105,16 +109,15 @@ class _Ring(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, share: _Dealt, sight: Sight, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        count = query.shape[2]
         merged = Merged(query, value)
-        held: tuple[Tensor, ...] = (key, value)
+        held = Message.of((key, value))
         for step in range(share.ranks):
             coming = pass_on(held, share.group) if step + 1 < share.ranks else None
-            tile = tile_of_ring(share.rank, (share.rank - step) % share.ranks, share.ranks, count)
-            merged.add(tile, tile.attend(sight, query, held))
+            tile = share.tile(step, query.shape[2])
+            merged.add(tile, tile.attend(sight, query, held.tensors))
             if coming is not None:
                 held = coming.wait()
-        out = merged.out.to(query.dtype)
+        out = merged.rows(query.dtype)
         ctx.share, ctx.sight = share, sight
         ctx.save_for_backward(query, key, value, out, merged.lse)
         return out
@@ -124,24 +127,25 @@ class _Ring(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
         share, sight = ctx.share, ctx.sight
         query, key, value, out, lse = ctx.saved_tensors
-        count = query.shape[2]
         dquery = torch.zeros_like(query, dtype=torch.float32)
-        held: tuple[Tensor, ...] = (key, value)
+        held = Message.of((key, value))
         behind: Coming | None = None  # gradients, which follow the keys and values they belong to
         for step in range(share.ranks):
             coming = pass_on(held, share.group) if step + 1 < share.ranks else None
-            tile = tile_of_ring(share.rank, (share.rank - step) % share.ranks, share.ranks, count)
-            found = tile.gradients(sight, gradient, query, held, out, lse)
-            sums = behind.wait() if behind is not None else tuple(torch.zeros_like(one) for one in held)
+            tile = share.tile(step, query.shape[2])
+            found = tile.gradients(sight, gradient, query, held.tensors, out, lse)
+            sums = (
+                behind.wait() if behind is not None else Message(torch.zeros_like(held.buffer), held.shapes)
+            )
             if found is not None:
                 dquery[:, :, tile.rows] += found[0]
-                for total, part in zip(sums, found[1:], strict=True):
+                for total, part in zip(sums.tensors, found[1:], strict=True):
                     total[:, :, tile.columns] += part
             behind = pass_on(sums, share.group)
             if coming is not None:
                 held = coming.wait()
         assert behind is not None
-        dkey, dvalue = behind.wait()
+        dkey, dvalue = behind.wait().tensors
         return None, None, dquery.to(query.dtype), dkey, dvalue
 
 
@@ -151,10 +155,10 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, share: _Dealt, sight: Sight, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         merged = Merged(query, value)
-        whole = _in_order(gather((key, value), share.group))
+        whole = _whole(key, value, share.group)
         for tile in tiles_of_whole(share.places(query.shape[2]), sight):
             merged.add(tile, tile.attend(sight, query, whole))
-        out = merged.out.to(query.dtype)
+        out = merged.rows(query.dtype)
         ctx.share, ctx.sight = share, sight
         ctx.save_for_backward(query, key, value, out, merged.lse)
         return out
@@ -164,30 +168,46 @@ class _Gathered(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
         share, sight = ctx.share, ctx.sight
         query, key, value, out, lse = ctx.saved_tensors
-        dquery = torch.zeros_like(query)
-        whole = _in_order(gather((key, value), share.group))
-        sums = tuple(torch.zeros_like(one) for one in whole)
-        for tile in tiles_of_whole(share.places(query.shape[2]), sight):
+        dquery = torch.empty_like(query)
+        whole = _whole(key, value, share.group)
+        tiles = tiles_of_whole(share.places(query.shape[2]), sight)
+        parts = []
+        for tile in tiles:
             found = tile.gradients(sight, gradient, query, whole, out, lse)
             assert found is not None  # a query sees itself
             dquery[:, :, tile.rows] = found[0]
-            for total, part in zip(sums, found[1:], strict=True):
-                total[:, :, tile.columns] += part
-        dkey, dvalue = scatter(_as_dealt(sums, share.ranks), share.group)
+            parts.append(found[1:])
+        del whole, found
+        rows = Message.for_ranks(share.ranks, (key.shape, value.shape), key)
+        for index, room in enumerate(rows.tensors):
+            _deal(room, [(tile, part[index]) for tile, part in zip(tiles, parts, strict=True)])
+        del parts
+        dkey, dvalue = scatter(rows, share.group)
         return None, None, dquery, dkey, dvalue
 
 
-def _in_order(gathered: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """(c, B, G, S, K) by rank → (B, G, c·S, K) in the order of the sequence: first pieces up, second ones down."""
-    halves = (torch.unflatten(one, 3, (2, -1)) for one in gathered)
-    rows = (torch.cat([half[:, :, :, 0], half[:, :, :, 1].flip(0)]) for half in halves)
-    return tuple(row.movedim(0, 2).flatten(2, 3) for row in rows)
+def _whole(key: Tensor, value: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+    """(B, G, c·S, K) of keys and of values, in the order of the sequence: first pieces go up, second ones come down."""
+    found = []
+    for one in gather((key, value), group):
+        ranks, batch, heads, tokens, width = one.shape
+        whole = one.new_empty(batch, heads, 2 * ranks, tokens // 2, width)
+        first, second = one.movedim(0, 2).chunk(2, dim=3)
+        whole[:, :, :ranks] = first
+        whole[:, :, ranks:] = second.flip(2)
+        found.append(whole.flatten(2, 3))
+    return tuple(found)
 
 
-def _as_dealt(whole: tuple[Tensor, ...], ranks: int) -> tuple[Tensor, ...]:
-    """The way back: (B, G, c·S, K) → (c, B, G, S, K)."""
-    pieces = (torch.unflatten(one, 2, (2 * ranks, -1)).movedim(2, 0) for one in whole)
-    return tuple(torch.cat([piece[:ranks], piece[ranks:].flip(0)], dim=-2) for piece in pieces)
+def _deal(room: Tensor, parts: list[tuple[Tile, Tensor]]) -> None:
+    """The way back, with what tiles found for their columns added up: → (c, B, G, S, K), in place."""
+    ranks, batch, heads, tokens, width = room.shape
+    whole = room.new_zeros(batch, heads, ranks * tokens, width)
+    for tile, part in parts:
+        whole[:, :, tile.columns] += part
+    pieces = torch.unflatten(whole, 2, (2 * ranks, -1)).movedim(2, 0)
+    room[:, :, :, : tokens // 2] = pieces[:ranks]
+    room[:, :, :, tokens // 2 :] = pieces[ranks:].flip(0)
 
 
 class _ToHeads(torch.autograd.Function):

@@ -1,5 +1,7 @@
 """What ranks that share a sequence send one another: several tensors in one message, forward and backward alike.
 
+A message is one buffer; the tensors in it are views, so what is computed into them can go on as it lies there.
+
 Shape legend: c ranks, B batch, H heads, S tokens of one rank, K head width.
 """
 
@@ -14,48 +16,70 @@ from torch import Tensor
 
 
 @dataclass(slots=True)
+class Message:
+    """Tensors in one buffer: (elements,), or (c, elements) with a row for each rank."""
+
+    buffer: Tensor
+    shapes: tuple[torch.Size, ...]
+    """Of one row."""
+
+    @staticmethod
+    def of(tensors: Sequence[Tensor]) -> Message:
+        """A copy of them."""
+        buffer = torch.cat([one.flatten() for one in tensors])
+        return Message(buffer, tuple(one.shape for one in tensors))
+
+    @staticmethod
+    def for_ranks(ranks: int, shapes: tuple[torch.Size, ...], like: Tensor) -> Message:
+        """Room for tensors of these shapes for each rank, to be filled."""
+        return Message(like.new_empty(ranks, sum(shape.numel() for shape in shapes)), shapes)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Views."""
+        parts = torch.split(self.buffer, [shape.numel() for shape in self.shapes], dim=-1)
+        return tuple(torch.unflatten(part, -1, shape) for part, shape in zip(parts, self.shapes, strict=True))
+
+
+@dataclass(slots=True)
 class Coming:
-    """Tensors on their way to this rank."""
+    """A message on its way to this rank."""
 
-    message: Tensor
+    message: Message
     work: dist.Work
-    sent: Tensor
+    sent: Message
     """Must live until it has gone."""
-    shapes: list[torch.Size]
 
-    def wait(self) -> tuple[Tensor, ...]:
-        """What came; shaped as what was sent."""
+    def wait(self) -> Message:
+        """What came."""
         self.work.wait()
-        return _unpacked(self.message, self.shapes)
+        return self.message
 
 
-def pass_on(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> Coming:
+def pass_on(message: Message, group: dist.ProcessGroup) -> Coming:
     """Send to the next rank of the ring what the one before sends here; returns at once."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    sent = _packed(tensors)
-    message = torch.empty_like(sent)
+    come = torch.empty_like(message.buffer)
     there, here = [0] * ranks, [0] * ranks
-    there[(rank + 1) % ranks] = here[(rank - 1) % ranks] = sent.numel()
-    work = dist.all_to_all_single(message, sent, here, there, group=group, async_op=True)
+    there[(rank + 1) % ranks] = here[(rank - 1) % ranks] = come.numel()
+    work = dist.all_to_all_single(come, message.buffer, here, there, group=group, async_op=True)
     assert work is not None
-    return Coming(message, work, sent, [one.shape for one in tensors])
+    return Coming(Message(come, message.shapes), work, message)
 
 
 def gather(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
     """(…) of each rank → (c, …) of all."""
-    ranks = dist.get_world_size(group)
-    mine = _packed(tensors)
-    message = mine.new_empty(ranks * mine.numel())
-    dist.all_gather_into_tensor(message, mine, group=group)
-    return _unpacked_rows(message.view(ranks, -1), [one.shape for one in tensors])
+    mine = Message.of(tensors)
+    rows = mine.buffer.new_empty(dist.get_world_size(group), mine.buffer.numel())
+    dist.all_gather_into_tensor(rows.view(-1), mine.buffer, group=group)
+    return Message(rows, mine.shapes).tensors
 
 
-def scatter(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
-    """(c, …) of each rank → (…), added up over the ranks."""
-    rows = torch.cat([one.flatten(1) for one in tensors], dim=1)
-    message = rows.new_empty(rows.shape[1])
-    dist.reduce_scatter_tensor(message, rows.flatten(), group=group)
-    return _unpacked(message, [one.shape[1:] for one in tensors])
+def scatter(rows: Message, group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+    """A row for each rank → this rank's, added up over those who had one for it."""
+    mine = rows.buffer.new_empty(rows.buffer.shape[1])
+    dist.reduce_scatter_tensor(mine, rows.buffer.view(-1), group=group)
+    return Message(mine, rows.shapes).tensors
 
 
 def to_heads(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
@@ -66,30 +90,18 @@ def to_heads(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tenso
 
 
 def to_tokens(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
-    """(B, H/c, c·S, K) → (B, H, S, K): every rank has all heads of its tokens."""
+    """(B, H/c, c·S, K) → (B, H, S, K), which lies as (B, S, H, K): every rank has all heads of its tokens."""
     ranks = dist.get_world_size(group)
     rows = [torch.unflatten(one, 2, (ranks, -1)).movedim(2, 0) for one in tensors]  # (c, B, H/c, S, K)
-    return tuple(one.movedim(0, 1).flatten(1, 2) for one in _traded(rows, group))
+    by_token = (one.permute(1, 3, 0, 2, 4).flatten(2, 3) for one in _traded(rows, group))
+    return tuple(one.transpose(1, 2) for one in by_token)
 
 
 def _traded(rows: Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
     """Row i of each tensor to rank i; (c, …) by where they came from."""
-    message = torch.cat([one.flatten(1) for one in rows], dim=1)
-    come = torch.empty_like(message)
-    dist.all_to_all_single(come, message, group=group)
-    return _unpacked_rows(come, [one.shape[1:] for one in rows])
-
-
-def _packed(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([one.flatten() for one in tensors])
-
-
-def _unpacked(message: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
-    parts = torch.split(message, [shape.numel() for shape in shapes])
-    return tuple(part.view(shape) for part, shape in zip(parts, shapes, strict=True))
-
-
-def _unpacked_rows(message: Tensor, shapes: Sequence[torch.Size]) -> tuple[Tensor, ...]:
-    """(c, elements) → (c, *shape) each."""
-    parts = torch.split(message, [shape.numel() for shape in shapes], dim=1)
-    return tuple(torch.unflatten(part, 1, shape) for part, shape in zip(parts, shapes, strict=True))
+    message = Message.for_ranks(len(rows[0]), tuple(one.shape[1:] for one in rows), rows[0])
+    for room, one in zip(message.tensors, rows, strict=True):
+        room.copy_(one)
+    come = torch.empty_like(message.buffer)
+    dist.all_to_all_single(come, message.buffer, group=group)
+    return Message(come, message.shapes).tensors

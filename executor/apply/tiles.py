@@ -100,20 +100,29 @@ def tiles_of_whole(places: Places, sight: Sight) -> list[Tile]:
 
 
 class Merged:
-    """Outputs over parts of the keys, merged as they come: each weighs as much as its sum of exponentials."""
+    """Outputs over parts of the keys, merged as they come: each weighs as much as its sum of exponentials.
+
+    They lie as (B, S, H, K), as the projection after attention reads them.
+    """
 
     def __init__(self, query: Tensor, value: Tensor) -> None:
-        shape = query.shape[:-1]
-        self.out = torch.zeros(*shape, value.shape[-1], dtype=torch.float32, device=query.device)
-        self.lse = torch.full(shape, -torch.inf, dtype=torch.float32, device=query.device)
+        batch, heads, tokens, _ = query.shape
+        like = query.new_empty(0, dtype=torch.float32)
+        self.out = like.new_zeros(batch, tokens, heads, value.shape[-1]).transpose(1, 2)
+        self.lse = like.new_full((batch, heads, tokens), -torch.inf)
 
     def add(self, tile: Tile, found: tuple[Tensor, Tensor] | None) -> None:
         """Weigh in what a tile found for its rows."""
         if found is None:
             return
         out, lse = found
+        rows = self.out[:, :, tile.rows]
         old = self.lse[:, :, tile.rows]
         new = torch.logaddexp(old, lse)
-        kept, come = (old - new).exp()[..., None], (lse - new).exp()[..., None]
-        self.out[:, :, tile.rows] = kept * self.out[:, :, tile.rows] + come * out
-        self.lse[:, :, tile.rows] = new
+        rows.mul_((old - new).exp()[..., None]).addcmul_(out.float(), (lse - new).exp()[..., None])
+        old.copy_(new)
+
+    def rows(self, dtype: torch.dtype) -> Tensor:
+        """(B, H, S, K) what was merged."""
+        rows: Tensor = self.out.to(dtype)
+        return rows

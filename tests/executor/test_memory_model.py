@@ -14,7 +14,9 @@ from processes import Processes
 from test_memory import STEP_COUNTER, peak
 from training import GPT, LLAMA, plan_for
 
+from cost_models.specs.layout import CONTEXTS
 from executor.memory import predicted_parts
+from executor.mesh import pipeline_rank
 
 TOTAL_ERROR, STATES_ERROR = 0.02, 0.01
 _SIZE: dict[str, Any] = {"hidden_size": 256, "vocab_size": 512, "max_positions": 256}
@@ -38,6 +40,14 @@ CASES = [
     ("gpt", "pp2 mbs2 schedule=zero-bubble"),
     ("llama", "pp2 mbs2 schedule=zero-bubble"),
     ("gpt", "tp2 sp pp2 mbs2 schedule=zero-bubble"),
+    ("gpt", "dp4 mbs2 zero1 shard2"),
+    ("llama", "dp4 mbs2 zero2 shard2"),
+    *product(("gpt", "llama"), [f"cp2 mbs2 zero1 context={way}" for way in CONTEXTS]),
+    *product(("gpt",), [f"cp4 mbs4 zero1 context={way}" for way in CONTEXTS]),
+    ("gpt", "cp2 mbs4 zero1 recompute=full context=ring"),
+    ("llama", "cp2 mbs4 zero1 recompute=full context=all-gather"),
+    ("gpt", "cp2 dp2 mbs2 zero3 recompute=selective context=all-to-all"),
+    ("gpt", "cp2 tp2 sp mbs4 zero1 context=ring"),
 ]
 TURN_ERROR = 0.12
 """Where a V turns, what its two stages hand one another counts twice, and so do the gradients of the block at work."""
@@ -51,9 +61,9 @@ def test_peak_is_what_the_plan_says(layout: str, shape: str, processes: Processe
     """
     plan = plan_for(layout, SHAPES[shape], **_JOB)
     ranks = processes.run(plan.layout.num_gpus, peak, plan)
-    per_stage = plan.layout.tp * plan.layout.dp
     for rank, measured in enumerate(ranks):
-        predicted = predicted_parts(plan.prediction.rank_memory[rank // per_stage])
+        stage = pipeline_rank(plan.layout, rank)
+        predicted = predicted_parts(plan.prediction.rank_memory[stage])
         assert sum(predicted.values()) == pytest.approx(sum(measured.values()), rel=TOTAL_ERROR)
         for part in () if plan.layout.zero == 3 else ("weights", "gradients", "optimizer"):
             assert predicted[part] == pytest.approx(measured[part], rel=STATES_ERROR, abs=STEP_COUNTER)

@@ -178,7 +178,7 @@ def test_lists_bounds_and_choices_narrow_the_space() -> None:
     assert set(enumerated(forbid=("vpp", "pp>2")).vpp.tolist()) == {1}
     assert 4 not in enumerated(forbid=("vpp", "pp>2")).pp
     assert set(enumerated("sp").sp.tolist()) == {1}
-    seated = enumerated("order=tp-pp-cp-dp")
+    seated = enumerated("order=tp-pp-cp-dp", "cp=1")
     assert {ORDERS[index] for index in seated.order.tolist()} == {"tp-cp-dp-pp", "tp-cp-pp-dp"}
     assert ((seated.order != 0) == ((seated.dp > 1) & (seated.pp > 1))).all()
 
