@@ -137,7 +137,8 @@ def _keeps_output_twice(question: Question, columns: LayoutColumns) -> npt.NDArr
     reordered: npt.NDArray[np.bool_] = columns.mbs > 1
     traded = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-to-all"))
     twice: npt.NDArray[np.bool_] = reordered & (flash and question.stack.sequence_first)
-    return twice | (traded & question.stack.keeps_traded_output)
+    kept: npt.NDArray[np.bool_] = twice | (traded & question.stack.keeps_traded_output)
+    return kept
 
 
 def _norm_bytes(question: Question) -> float:
