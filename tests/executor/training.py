@@ -8,6 +8,7 @@ import torch
 
 from cost_models.asking import ask
 from cost_models.estimating import estimate
+from cost_models.question import Question
 from cost_models.specs.layout import parse_layout
 from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
@@ -35,11 +36,16 @@ LLAMA: dict[str, Any] = GPT | {
 }
 
 
-def plan_for(layout: str, model: dict[str, Any] = GPT, **training: Any) -> Plan:
-    """A plan for this layout on the local machine, eight sequences of sixteen tokens a step."""
+def question_for(model: dict[str, Any], ranks: int, **training: Any) -> Question:
+    """Eight sequences of sixteen tokens a step, unless said otherwise, on so many processes of this machine."""
     job = TrainingSpec(**({"global_batch": 8, "sequence_length": 16, "precision": "fp32"} | training))
+    return ask(TransformerSpec.model_validate(model), resolve_cluster("local", ranks), job)
+
+
+def plan_for(layout: str, model: dict[str, Any] = GPT, **training: Any) -> Plan:
+    """A plan for this layout on the local machine."""
     parsed = parse_layout(layout)
-    question = ask(TransformerSpec.model_validate(model), resolve_cluster("local", parsed.num_gpus), job)
+    question = question_for(model, parsed.num_gpus, **training)
     return make_plan(question, estimate(question, parsed))
 
 

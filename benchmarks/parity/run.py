@@ -1,0 +1,151 @@
+"""Random layouts on eight processes against one process: do they train the same?
+
+    python benchmarks/parity/run.py OUT.csv [--layouts 60] [--ranks 8] [--seed 0]
+    python benchmarks/parity/run.py OUT.csv --table
+
+Draws from everything the planner may offer the executor for dense models (`tests/executor/drawing.py`), each time the
+row that has most pairs of values of two axes that no row before had. Plain gradient descent, fp32, gloo; compares loss
+and gradient norm of every step on every rank. Appends a row a layout; layouts that are there already are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import random
+import sys
+import time
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "executor"))
+
+from drawing import JOB, SHAPES, completed, legal_layouts
+from processes import Processes
+from training import plan_for, train
+
+from cost_models.specs.layout import Layout
+
+STEPS = 3
+FIELDS = ("model", "layout", "ranks", "steps", "loss_error", "norm_error", "seconds", "failure")
+CANDIDATES = 400
+TOLERANCE = 1e-5
+AXES = ("tp", "pp", "vpp", "cp", "dp", "mbs", "zero", "shard", "sp", "schedule", "order", "context")
+
+
+def main() -> None:
+    """Draw, train, compare, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--layouts", type=int, default=60)
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--table", action="store_true")
+    given = parser.parse_args()
+    if given.table:
+        print(table(given.out))
+        return
+    drawn = draw(given.layouts, given.ranks, given.seed)
+    done = {(row["model"], row["layout"]) for row in read(given.out)}
+    processes = Processes()
+    references: dict[str, list[tuple[float, float]]] = {}
+    for shape, layout in drawn:
+        if (shape, str(layout)) in done:
+            continue
+        row = {"model": shape, "layout": str(layout), "ranks": given.ranks, "steps": STEPS, "failure": ""}
+        start = time.monotonic()
+        try:
+            row |= compare(processes, references, shape, layout)
+        except AssertionError as error:  # of the pool: a rank failed or hangs
+            row["failure"] = str(error).strip().splitlines()[-1]
+        row["seconds"] = f"{time.monotonic() - start:.1f}"
+        append(given.out, row)
+        print(" ".join(str(row.get(name, "")) for name in FIELDS), flush=True)
+    processes.stop()
+
+
+def draw(count: int, ranks: int, seed: int) -> list[tuple[str, Layout]]:
+    """(model, layout) so many times, models in turn."""
+    rng = random.Random(seed)
+    seen: set[tuple[Any, ...]] = set()
+    found: list[tuple[str, Layout]] = []
+    for index in range(count):
+        shape = sorted(SHAPES)[index % len(SHAPES)]
+        space = legal_layouts(shape, ranks)
+        rows = [space.layout(rng.randrange(len(space))) for _ in range(CANDIDATES)]
+        best = max(rows, key=lambda layout: len(pairs(shape, layout) - seen))
+        seen |= pairs(shape, best)
+        found.append((shape, completed(best, shape, rng.choice)))
+    return found
+
+
+def pairs(shape: str, layout: Layout) -> set[tuple[Any, ...]]:
+    """Every two axes' values at once; the model is an axis too."""
+    values = [("model", shape), *((axis, getattr(layout, axis)) for axis in AXES)]
+    return set(combinations(values, 2))
+
+
+def compare(
+    processes: Processes, references: dict[str, list[tuple[float, float]]], shape: str, layout: Layout
+) -> dict[str, str]:
+    """Largest relative errors of the loss and of the gradient's norm, over steps and ranks."""
+    if shape not in references:
+        references[shape] = processes.run(1, train, plan_for("mbs8", SHAPES[shape], **JOB), STEPS, True)[0]
+    plan = plan_for(str(layout), SHAPES[shape], **JOB)
+    curves = processes.run(layout.num_gpus, train, plan, STEPS, True)
+    errors = [
+        max(
+            abs(got[part] / wanted[part] - 1.0)
+            for curve in curves
+            for got, wanted in zip(curve, references[shape], strict=True)
+        )
+        for part in (0, 1)
+    ]
+    return {"loss_error": f"{errors[0]:.1e}", "norm_error": f"{errors[1]:.1e}"}
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows written so far."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def append(path: Path, row: dict[str, Any]) -> None:
+    """One more row."""
+    new = not path.exists()
+    with path.open("a", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, FIELDS)
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def table(path: Path) -> str:
+    """Markdown: a line for the whole, a row for each layout."""
+    rows = read(path)
+    same = [row for row in rows if not row["failure"] and worst(row) < TOLERANCE]
+    errors = [worst(row) for row in rows if not row["failure"]]
+    lines = [
+        f"{len(same)} of {len(rows)} layouts within {TOLERANCE:g}; largest relative error {max(errors):.1e}.",
+        "",
+        "| model | layout | loss | gradient norm |",
+        "| --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        shown = row["failure"] or f"{row['loss_error']} | {row['norm_error']}"
+        lines.append(f"| {row['model']} | `{row['layout']}` | {shown} |")
+    return "\n".join(lines)
+
+
+def worst(row: dict[str, str]) -> float:
+    """The larger error of the two."""
+    return max(float(row["loss_error"]), float(row["norm_error"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Layouts drawn from all that the planner may offer the executor, for parity with one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+from training import GPT, LLAMA, question_for
+
+from cost_models.schedules import allowed_recompute
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.layout import Layout
+from planner.legality import objections
+from planner.runnable import RUNNABLE
+from planner.search_space import enumerate_layouts, parse_restrictions
+
+T = TypeVar("T")
+Choose = Callable[[Sequence[T]], T]
+
+_SIZE: dict[str, Any] = {"num_layers": 8, "num_heads": 8}
+_GROUPED = LLAMA | _SIZE | {"num_kv_heads": 4}
+SHAPES: dict[str, dict[str, Any]] = {
+    "gpt": GPT | _SIZE,
+    "llama": _GROUPED,
+    "qwen": _GROUPED | {"qk_norm": True, "tied_embeddings": True, "head_dim": 8},
+    "alibi": GPT | _SIZE | {"positions": "alibi", "tied_embeddings": False},
+    "windowed": _GROUPED | {"attention_window": 11},
+    "side by side": _GROUPED | {"parallel_block": True, "num_layers": 6, "mlp_bias": True},
+}
+"""Dense models with everything that a layout may treat differently."""
+JOB: dict[str, Any] = {"sequence_length": 32}
+
+
+@cache
+def legal_layouts(shape: str, ranks: int) -> LayoutColumns:
+    """Every layout of a model over so many ranks that breaks neither a rule of legality nor one of the executor."""
+    question = question_for(SHAPES[shape], ranks, **JOB)
+    columns = enumerate_layouts(question, parse_restrictions([], []))
+    assert not any(rule.broken(question, columns).any() for rule in RUNNABLE)
+    return columns
+
+
+def completed(layout: Layout, shape: str, choose: Choose[Any]) -> Layout:
+    """The layout with blocks on its stages, evenly or not, and something to recompute."""
+    stages, blocks = layout.num_stages, int(SHAPES[shape]["num_layers"])
+    layers = _spread(blocks, stages, choose) if blocks % stages or choose((False, True)) else ()
+    policies = [*allowed_recompute(layout.schedule)]
+    if len(policies) > 1:
+        policies.append(f"{policies[-1]}:1")
+    if "full" in policies and "selective" in policies:
+        policies.append("full:1/selective")
+    each = choose((False, True))
+    recompute = tuple(choose(policies) for _ in range(stages if each else 1))
+    whole = Layout.model_validate(layout.model_dump() | {"layers": layers, "recompute": recompute})
+    assert not objections(question_for(SHAPES[shape], layout.num_gpus, **JOB), whole)
+    return whole
+
+
+def _spread(blocks: int, stages: int, choose: Choose[Any]) -> tuple[int, ...]:
+    """At least one block a stage, the others where they fall."""
+    layers = [1] * stages
+    for _ in range(blocks - stages):
+        layers[choose(range(stages))] += 1
+    return tuple(layers)
