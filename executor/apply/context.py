@@ -46,7 +46,7 @@ def make_sequence(way: Context, group: dist.ProcessGroup | None) -> Sequence:
         return WholeSequence()
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     if way == "all-to-all":
-        return _Traded(group, rank, ranks)
+        return _Traded(group, rank, ranks, WholeSequence())
     return _Dealt(group, rank, ranks, rings=way == "ring")
 
 
@@ -63,6 +63,8 @@ class _Traded:
     group: dist.ProcessGroup
     rank: int
     ranks: int
+    whole: WholeSequence
+    """What attention sees."""
 
     def places(self, count: int) -> Places:
         """The `rank`-th of the runs."""
@@ -75,7 +77,7 @@ class _Traded:
         mine = Sight(
             window=sight.window, slopes=sight.slopes, first_head=sight.first_head + self.rank * heads
         )
-        mixed = WholeSequence().attend(query, key, value, mine)
+        mixed = self.whole.attend(query, key, value, mine)
         (out,) = _ToTokens.apply(self.group, mixed)  # type: ignore[no-untyped-call]
         return out  # type: ignore[no-any-return]
 

@@ -24,7 +24,10 @@ class Sequence(Protocol):
 
 
 class WholeSequence:
-    """This rank has every token."""
+    """This rank has every token. Blocks that share one of these share its mask, where theirs needs one."""
+
+    def __init__(self) -> None:
+        self._mask: tuple[object, Tensor] | None = None
 
     def places(self, count: int) -> Places:
         """From 0 on."""
@@ -32,16 +35,23 @@ class WholeSequence:
 
     def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, sight: Sight) -> Tensor:
         """One call of torch's kernel."""
-        places = self.places(query_BHSK.shape[2])
-        heads = query_BHSK.shape[1]
-        mask = None
-        if not sight.is_causal(places, places):
-            mask = sight.bias(places, places, heads, query_BHSK)
+        mask = self._mask_of(query_BHSK, sight)
         return F.scaled_dot_product_attention(
             query_BHSK,
             key_BGSK,
             value_BGSK,
             attn_mask=mask,
             is_causal=mask is None,
-            enable_gqa=heads != key_BGSK.shape[1],
+            enable_gqa=query_BHSK.shape[1] != key_BGSK.shape[1],
         )
+
+    def _mask_of(self, query_BHSK: Tensor, sight: Sight) -> Tensor | None:
+        """The last one again while nothing changes; None: the kernel's own causal mask does."""
+        _, heads, tokens, _ = query_BHSK.shape
+        places = self.places(tokens)
+        if sight.is_causal(places, places):
+            return None
+        asked = (sight, heads, tokens, query_BHSK.dtype, query_BHSK.device)
+        if self._mask is None or self._mask[0] != asked:
+            self._mask = (asked, sight.bias(places, places, heads, query_BHSK))
+        return self._mask[1]

@@ -53,7 +53,8 @@ class Sight:
         What must not be seen gets a number so low that nothing is left of it, but a finite one: a row that sees nothing
         here is no row of NaN, and counts for nothing beside the same row elsewhere.
         """
-        there = positions(queries, like.device)[:, None] - positions(keys, like.device)[None, :]
+        at, of = (positions(places, like.device).int() for places in (queries, keys))
+        there = at[:, None] - of[None, :]
         hidden = there < 0
         if self.window is not None:
             hidden = hidden | (there >= self.window)

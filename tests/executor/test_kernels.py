@@ -85,6 +85,16 @@ def test_torchs_kernel_gets_the_mask(sight: Sight) -> None:
         assert torch.allclose(one, other, atol=1e-5)
 
 
+def test_a_shared_mask_is_the_one_asked_for() -> None:
+    """The same object for every sight and length in turn."""
+    shared = WholeSequence()
+    for sight in [*SIGHTS, *SIGHTS]:
+        for length in (12, 12, 6):
+            query, key, value, _ = (one.detach() for one in tensors(length))
+            expected = written_out(query, key, value, sight)
+            assert torch.allclose(shared.attend(query, key, value, sight), expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("value_width", [8, 4])
 @pytest.mark.parametrize(("queries", "causal"), [(12, True), (5, True), (5, False)])
