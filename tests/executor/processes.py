@@ -79,8 +79,12 @@ def _serve(pipe: Connection) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    seats: object = None
     while (task := pipe.recv()) is not None:
         rank, ranks, rendezvous, job, arguments = task
+        if seats != _seats(ranks, arguments):
+            seats = _seats(ranks, arguments)
+            _forget_meshes()
         try:
             dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=ranks)
             answer = (job(*arguments), "")
@@ -89,3 +93,18 @@ def _serve(pipe: Connection) -> None:
         with suppress(Exception):
             dist.destroy_process_group()
         pipe.send(answer)
+
+
+def _seats(ranks: int, arguments: tuple[Any, ...]) -> object:
+    """What the groups of a job follow from: its number of ranks and the axes of its plan, where it has one."""
+    layout = getattr(arguments[0], "layout", None) if arguments else None
+    axes = ("pp", "dp", "cp", "tp", "ep", "etp", "shard", "order")
+    return ranks, layout and tuple(getattr(layout, axis) for axis in axes)
+
+
+def _forget_meshes() -> None:
+    """DTensor remembers what operators return together with the mesh they saw first, and equal meshes are one to it,
+    though the groups of the one are gone: no matter where a process has one job, but here it has many."""
+    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+    _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]

@@ -134,6 +134,8 @@ def test_memory_that_runs_out_is_told_part_by_part(tmp_path: Path) -> None:
         "tp2 pp2 vpp2 dp2 mbs1 zero3 sp",
         "pp2 dp2 mbs2 zero1 schedule=gpipe",
         "pp2 dp2 mbs1 zero2 schedule=zbv",
+        "tp2 cp2 pp2 dp2 mbs1 zero3 shard2 sp",
+        "cp4 pp2 dp2 mbs1 zero1 shard4 context=all-gather",
     ],
 )
 def test_a_dry_run_builds_what_the_ranks_would_hold(layout: str) -> None:
@@ -141,11 +143,11 @@ def test_a_dry_run_builds_what_the_ranks_would_hold(layout: str) -> None:
     plan = plan_for(layout, LLAMA)
     built = build_without_devices(plan)
     assert [rank.rank for rank in built] == [
-        stage * plan.layout.tp * plan.layout.dp for stage in range(plan.layout.pp)
+        stage * plan.layout.tp * plan.layout.replicas for stage in range(plan.layout.pp)
     ]
     assert sum(sum(rank.blocks) for rank in built) == plan.model.num_layers
     whole = sum(rank.parameters for rank in build_without_devices(plan_for("mbs2", LLAMA)))
-    shares = plan.layout.tp * (plan.layout.dp if plan.layout.zero >= 2 else 1)
+    shares = plan.layout.tp * (plan.layout.shard_group if plan.layout.zero >= 2 else 1)
     norms = LLAMA["hidden_size"] * (2 * LLAMA["num_layers"] + 1)  # not split over tp
     assert (
         sum(rank.parameters for rank in built) == (whole - norms) // shares + norms * plan.layout.tp // shares
