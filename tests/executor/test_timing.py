@@ -46,7 +46,15 @@ def waits_for_a_late_rank(plan: Plan) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("layout", "axis"), [("tp2 mbs2", "tp"), ("pp2 mbs2", "pp"), ("dp2 mbs2 zero3", "dp")]
+    ("layout", "axis"),
+    [
+        ("tp2 mbs2", "tp"),
+        ("pp2 mbs2", "pp"),
+        ("dp2 mbs2 zero3", "dp"),
+        ("cp2 mbs2 context=ring", "cp"),
+        ("cp2 mbs2 context=all-gather", "cp"),
+        ("cp2 mbs2 context=all-to-all", "cp"),
+    ],
 )
 def test_waiting_is_charged_to_the_axis_of_the_late_rank(
     layout: str, axis: str, processes: Processes
