@@ -131,23 +131,27 @@ class _Ring(torch.autograd.Function):
         query, key, value, out, lse = ctx.saved_tensors
         dquery = torch.zeros_like(query, dtype=torch.float32)
         held = Message.of((key, value))
-        behind: Coming | None = None  # gradients, which follow the keys and values they belong to
+        mine = Message(torch.zeros_like(held.buffer), held.shapes)
+        behind: Coming | None = (
+            None  # gradients, which follow the keys and values of others on their way home
+        )
         for step in range(share.ranks):
             coming = pass_on(held, share.group) if step + 1 < share.ranks else None
             tile = share.tile(step, query.shape[2])
             found = tile.gradients(sight, gradient, query, held.tensors, out, lse)
-            sums = (
-                behind.wait() if behind is not None else Message(torch.zeros_like(held.buffer), held.shapes)
-            )
+            sums = mine
+            if step > 0:
+                sums = behind.wait() if behind else Message(torch.zeros_like(held.buffer), held.shapes)
             if found is not None:
                 dquery[:, :, tile.rows] += found[0]
                 for total, part in zip(sums.tensors, found[1:], strict=True):
                     total[:, :, tile.columns] += part
-            behind = pass_on(sums, share.group)
+            if step > 0:
+                behind = pass_on(sums, share.group)
             if coming is not None:
                 held = coming.wait()
         assert behind is not None
-        dkey, dvalue = behind.wait().tensors
+        dkey, dvalue = Message(mine.buffer.add_(behind.wait().buffer), mine.shapes).tensors
         return None, None, dquery.to(query.dtype), dkey, dvalue
 
 

@@ -130,7 +130,7 @@ class _FlashOfCuda:
         causal: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         assert bias is None
-        unused = torch.zeros(2, dtype=torch.int64, device=query_BHQK.device)  # the state of dropout
+        unused = torch.zeros(2, dtype=torch.int64, device=query_BHQK.device).view(torch.uint64)  # of dropout
         query, key, value, dout, lse = (
             one.contiguous() for one in (query_BHQK, key_BGSK, value_BGSK, gradient_BHQK, lse_BHQ)
         )
