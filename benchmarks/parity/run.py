@@ -15,6 +15,7 @@ import csv
 import random
 import sys
 import time
+from collections import Counter
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from drawing import JOB, SHAPES, completed, legal_layouts
 from processes import Processes
 from training import plan_for, train
 
-from cost_models.specs.layout import Layout
+from cost_models.specs.layout import Layout, parse_layout
+from cost_models.specs.recompute import policies_in
 
 STEPS = 3
 FIELDS = ("model", "layout", "ranks", "steps", "loss_error", "norm_error", "seconds", "failure")
@@ -126,12 +128,16 @@ def append(path: Path, row: dict[str, Any]) -> None:
 
 
 def table(path: Path) -> str:
-    """Markdown: a line for the whole, a row for each layout."""
+    """Markdown: a line for the whole, how often each value of an axis was drawn, a row for each layout."""
     rows = read(path)
     same = [row for row in rows if not row["failure"] and worst(row) < TOLERANCE]
     errors = [worst(row) for row in rows if not row["failure"]]
     lines = [
         f"{len(same)} of {len(rows)} layouts within {TOLERANCE:g}; largest relative error {max(errors):.1e}.",
+        "",
+        "| axis | layouts with each value |",
+        "| --- | --- |",
+        *coverage([parse_layout(row["layout"]) for row in rows]),
         "",
         "| model | layout | loss | gradient norm |",
         "| --- | --- | --- | --- |",
@@ -140,6 +146,23 @@ def table(path: Path) -> str:
         shown = row["failure"] or f"{row['loss_error']} | {row['norm_error']}"
         lines.append(f"| {row['model']} | `{row['layout']}` | {shown} |")
     return "\n".join(lines)
+
+
+def coverage(layouts: list[Layout]) -> list[str]:
+    """A row of Markdown for each axis."""
+    drawn = {axis: Counter(getattr(layout, axis) for layout in layouts) for axis in AXES}
+    drawn["shard"] = Counter("whole" if layout.shard is None else f"{layout.shard}" for layout in layouts)
+    drawn["context"] = Counter(layout.context or "ring" for layout in layouts if layout.cp > 1)
+    drawn["recompute"] = Counter(
+        policy
+        for layout in layouts
+        for policy in {policy for mix in layout.recompute for policy in policies_in(mix)}
+    )
+    drawn["blocks"] = Counter("even" if len(set(layout.layers)) < 2 else "uneven" for layout in layouts)
+    return [
+        f"| {axis} | {', '.join(f'{value}: {count}' for value, count in sorted(counts.items()))} |"
+        for axis, counts in drawn.items()
+    ]
 
 
 def worst(row: dict[str, str]) -> float:

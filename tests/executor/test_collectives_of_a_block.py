@@ -57,7 +57,7 @@ def of_ranks(
 
 @pytest.mark.parametrize(("model", "times"), [(GPT, 2), (SIDE_BY_SIDE, 1)])
 def test_a_block_side_by_side_is_reduced_once(model, times: int, processes: Processes) -> None:
-    """What both found is added before the ranks add theirs; once more the embedding comes together, or the head input."""
+    """What both found is added before the ranks add theirs; the embedding or the head takes one more."""
     forward, _ = of_ranks(processes, "tp2 mbs8", model)
     assert forward["all_reduce"] == times * BLOCKS + 1
     forward, _ = of_ranks(processes, "tp2 sp mbs8", model)
