@@ -15,14 +15,15 @@ from torch.distributed.tensor.parallel import loss_parallel
 from cost_models.schedules import stages_of_rank
 from cost_models.workload.parameters import padded_vocabulary
 from executor.apply.context import make_sequence, share_sequence, take_tokens
-from executor.apply.data import share_data, synchronise_only_when
+from executor.apply.data import share_data, share_experts, synchronise_only_when
+from executor.apply.experts import connect_experts, expert_place
 from executor.apply.local import local
 from executor.apply.optimizer import Optimizer
 from executor.apply.pipeline import PipelineStep, make_pipeline
 from executor.apply.recompute import recompute_activations
 from executor.apply.tensor import split_tensors
 from executor.apply.tied import TiedGradients
-from executor.mesh import make_context_group, make_mesh, place_of
+from executor.mesh import make_context_group, make_expert_mesh, make_mesh, place_of
 from executor.models.initial import initialise
 from executor.models.transformer import Transformer
 from executor.rate import CONSTANT_RATE, Rate
@@ -59,11 +60,12 @@ class Engine:
         self.sequence = make_sequence(
             layout.context or plan.question.stack.context_parallel, self.context_group
         )
+        self.experts = make_expert_mesh(layout, self.mesh.device_type) if model.has_experts else None
         self.dtype = _COMPUTE_DTYPES[training.precision]
         torch.manual_seed(self._dropout_seed())
         self.parts = [self._part(stage) for stage in self._my_stages()]
         self.tied = TiedGradients(layout, self.mesh, self.parts, tied=model.tied_embeddings)
-        self.optimizer = Optimizer(plan, self.parts, self.mesh, options)
+        self.optimizer = Optimizer(plan, self.parts, self.mesh, self.experts, options)
         self.pipeline: PipelineStep | None = None
         if layout.pp > 1:
             microbatches = layout.microbatches(training.global_batch)
@@ -146,6 +148,7 @@ class Engine:
                 count=layout.layers[stage],
                 has_embedding=stage == 0,
                 has_head=stage == layout.num_stages - 1,
+                experts=None if self.experts is None else expert_place(model, self.experts),
             )
         if self.device.type != "meta":  # which has no values to set, only their making would take minutes
             initialise(part, self.options.seed, tied=model.tied_embeddings)
@@ -154,10 +157,15 @@ class Engine:
         if layout.tp > 1:
             split_tensors(part, self.mesh["tp"], sequence_parallel=layout.sp)
         share_sequence(part, self.sequence)
+        if self.experts is not None:
+            microbatches = layout.microbatches(self.plan.training.global_batch)
+            connect_experts(part, layout, self.mesh, self.experts, self.context_group, microbatches)
         recompute_activations(part, layout.stage_recompute[stage])
         if self.options.compile:
             for block in part.blocks.values():
                 block.compile()
+        if layout.zero >= 2 and self.experts is not None:
+            share_experts(part, self.experts, layout.zero, self.dtype, layout.replicas)
         if layout.zero >= 2:
             share_data(part, self._replicas(), layout.zero, self.dtype)
         return part

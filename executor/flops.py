@@ -52,6 +52,11 @@ def _addmm(bias: Tensor, left: Tensor, right: Tensor, *_: Any) -> int:
     return _mm(left, right)
 
 
+def _grouped(left: Tensor, right: Tensor, *_: Any) -> int:
+    """(R, K) rows by groups @ (L, K, N), or the gradient of those matrices, (M, R) @ (R, N): each row once."""
+    return _mm(left, right)
+
+
 def _core(query_BHSK: Tensor, key_BGSK: Tensor, *_: Any) -> int:
     """Scores and weighted values."""
     return _FORWARD_PRODUCTS * 2 * prod(query_BHSK.shape) * key_BGSK.shape[-2]
@@ -67,6 +72,7 @@ _PRODUCTS: dict[Any, Callable[..., int]] = {
     _aten.bmm: _mm,
     _aten.addmm: _addmm,
     _aten.baddbmm: _addmm,
+    _aten._grouped_mm: _grouped,
 }
 _ATTENTION: dict[Any, Callable[..., int]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _core,

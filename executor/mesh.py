@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import Layout
 
 AXES = ("pp", "dp", "cp", "tp")
@@ -72,3 +73,21 @@ def make_context_group(layout: Layout) -> dist.ProcessGroup | None:
     mine: dist.ProcessGroup
     mine, _ = dist.new_subgroups_by_enumeration(groups)  # type: ignore[no-untyped-call]
     return mine
+
+
+EXPERT_AXES = ("pp", "copy", "shard", "ep", "etp")
+"""Of the experts' parameters: `copy` times `shard` ranks hold the same experts, and ZeRO shards over the second."""
+
+
+def make_expert_mesh(layout: Layout, device_type: str) -> DeviceMesh:
+    """A (pp, copy, shard, ep, etp) mesh over the same ranks: those of a stage, in their order, dealt to the experts.
+
+    etp neighbours share an expert, ep groups trade tokens (`cost_models.communication.topology`).
+    """
+    stages = rank_places(layout).flatten(1).sort(dim=1).values
+    shard = int(LayoutColumns.of([layout]).expert_shard[0])
+    return DeviceMesh(
+        device_type,
+        stages.reshape(layout.pp, -1, shard, layout.ep, layout.expert_tp),
+        mesh_dim_names=EXPERT_AXES,
+    )

@@ -11,6 +11,7 @@ from cost_models.specs.base import Name, PositiveInt, Spec
 Activation = Literal["gelu", "silu", "relu", "squared-relu"]
 Norm = Literal["layernorm", "rmsnorm"]
 Positions = Literal["learned", "rotary", "alibi", "none"]
+RouterScores = Literal["softmax", "sigmoid"]
 DERIVED_FIELDS = ("num_kv_heads", "head_dim", "ffn_hidden_size")
 """Fields a file may leave out, because they follow from `num_heads` and `hidden_size`."""
 
@@ -32,8 +33,9 @@ class TransformerSpec(Spec):
     """A decoder-only transformer, dense or a mixture of experts.
 
     Defaults that depend on other fields (`num_kv_heads`, `head_dim`, `ffn_hidden_size`, and those of a mixture) are
-    filled in on construction, so a built spec is always complete. In a mixture `num_moe_layers` blocks have experts
-    and the others a dense MLP; costs are affine in the number of blocks, so every block is priced as their average.
+    filled in on construction, so a built spec is always complete. In a mixture the last `num_moe_layers` blocks have
+    experts and the others a dense MLP; costs are affine in the number of blocks, so every block is priced as their
+    average.
     """
 
     kind: Literal["transformer"] = "transformer"
@@ -86,7 +88,13 @@ class TransformerSpec(Spec):
     shared_expert_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**9)] = 0
     """Inner width of the experts that every token passes through, all together; 0: none."""
     num_moe_layers: Annotated[int, Field(ge=0, le=100_000)] = 0
-    """Blocks whose MLP is a mixture. Default: all."""
+    """Blocks whose MLP is a mixture, the last ones of the model. Default: all."""
+    router_scores: RouterScores = "softmax"
+    """How a router scores experts: against one another (softmax) or each by itself (sigmoid; DeepSeek-V3)."""
+    normalized_routing: bool = True
+    """The weights of a token's chosen experts are scaled to sum to one."""
+    load_balance: Annotated[float, Field(ge=0.0, le=1.0)] = 0.01
+    """Coefficient of the load-balance loss; 0: none. Default: Fedus et al. 2021, Switch Transformers, section 2.2."""
     latent_attention: LatentAttention | None = None
     """Low-rank queries, keys and values; None: they are projected from the residual stream."""
     vocab_multiple: PositiveInt = 1
@@ -182,6 +190,10 @@ class TransformerSpec(Spec):
     def moe_share(self) -> float:
         """Share of the blocks that are mixtures; 0 for a dense model."""
         return self.num_moe_layers / self.num_layers
+
+    def is_mixture(self, layer: int) -> bool:
+        """Whether a block, counted from 0, has experts."""
+        return layer >= self.num_layers - self.num_moe_layers and self.has_experts
 
     @property
     def has_experts(self) -> bool:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from executor.apply.experts import routers
 from executor.models.transformer import Transformer
 
 
@@ -25,6 +26,24 @@ def share_data(model: Transformer, mesh: DeviceMesh, zero: int, compute_dtype: t
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
     for module in (*model.blocks.values(), model):
         fully_shard(module, mesh=mesh, reshard_after_forward=zero == 3, mp_policy=policy)
+
+
+def share_experts(
+    model: Transformer, experts: DeviceMesh, zero: int, compute_dtype: torch.dtype, ranks: int
+) -> None:
+    """Wrap the routed experts of every mixture, in place and before the rest, for the ranks that hold the same ones.
+
+    A rank's gradients come from the tokens of all ranks that trade with it, so the mean is over `ranks`, those that
+    hold the same of the rest of the model, as it is for that.
+    """
+    policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+    mesh = experts["copy", "shard"] if experts["copy"].size() > 1 else experts["shard"]
+    for routed in routers(model):
+        fully_shard(routed.experts, mesh=mesh, reshard_after_forward=zero == 3, mp_policy=policy)
+        assert isinstance(routed.experts, FSDPModule)
+        routed.experts.set_gradient_divide_factor(ranks)
+        if experts["shard"].size() > 1:  # gloo cannot scale as it adds; with one rank it would divide twice
+            routed.experts.set_force_sum_reduction_for_comms(True)
 
 
 def synchronise_only_when(model: nn.Module, last_microbatch: bool) -> None:

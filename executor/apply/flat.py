@@ -29,6 +29,7 @@ class FlatParameters:
     """Takes over `parameters`: their storage moves into the flat buffer, their `.grad` stays None.
 
     `group` shares them out where they are `sharded`; `copies` has the same share in every group, None: there is one.
+    Gradients are added up over all these ranks and divided by `mean_over`, their number unless said.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class FlatParameters:
         copies: dist.ProcessGroup | None,
         *,
         sharded: bool,
+        mean_over: int | None = None,
         make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
     ) -> None:
         self.parameters = list(parameters)
@@ -45,6 +47,7 @@ class FlatParameters:
         members = dist.get_world_size(group)
         self.replicas = members * (1 if copies is None else dist.get_world_size(copies))
         self.shards = members if sharded else 1
+        self.mean_over = self.replicas if mean_over is None else mean_over
         sizes = [_round_up(local(parameter).numel(), _ALIGNMENT) for parameter in self.parameters]
         size = _round_up(sum(sizes), self.shards)
         first = local(self.parameters[0])
@@ -62,6 +65,10 @@ class FlatParameters:
         )  # a view where the weights are fp32 already
         self.shard.grad = self.gradients[self._mine]
         self.optimizer = make([self.shard])
+
+    def holds(self, parameter: Tensor) -> bool:
+        """Whether a parameter lies in this buffer."""
+        return id(parameter) in self._starts
 
     def gradient(self, parameter: Tensor) -> Tensor:
         """What has been accumulated for one parameter, a view in its local shape."""
@@ -88,15 +95,14 @@ class FlatParameters:
     def reduce(self) -> None:
         """Average over the replicas what this rank is going to use."""
         assert self.shard.grad is not None
-        if self.replicas == 1:
-            return
         if self.shards > 1:
             dist.reduce_scatter_tensor(self.shard.grad, self.gradients, group=self.group)
         elif dist.get_world_size(self.group) > 1:
             dist.all_reduce(self.gradients, group=self.group)
         if self.copies is not None:
             dist.all_reduce(self.shard.grad, group=self.copies)
-        self.shard.grad.div_(self.replicas)
+        if self.mean_over > 1:
+            self.shard.grad.div_(self.mean_over)
 
     def step(self) -> None:
         """Update the share, gather everyone's, forget the gradients."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from executor.apply.experts import Copies, ExpertParameters
 from executor.apply.flat import FlatParameters
 from executor.apply.local import local, settle_gradient
 from executor.models.transformer import Transformer
@@ -26,20 +27,21 @@ _WEIGHT_DECAY = 0.1
 class Optimizer:
     """The plan's optimizer for this rank's parameters."""
 
-    def __init__(self, plan: Plan, parts: Sequence[Transformer], mesh: DeviceMesh, options: Options) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        parts: Sequence[Transformer],
+        mesh: DeviceMesh,
+        experts: DeviceMesh | None,
+        options: Options,
+    ) -> None:
         self.mesh, self.options, self.plan = mesh, options, plan
         self.parameters = _unique(parts)
-        self.flat: FlatParameters | None = None
+        self.experts = None if experts is None else ExpertParameters(parts, experts)
+        self.flats: list[FlatParameters] = []
         if plan.layout.zero <= 1:
-            copies = mesh["copy"].get_group() if mesh["copy"].size() > 1 else None
-            self.flat = FlatParameters(
-                self.parameters,
-                mesh["shard"].get_group(),
-                copies,
-                sharded=plan.layout.zero == 1,
-                make=self._make,
-            )
-            self.optimizers = [self.flat.optimizer]
+            self.flats = self._flat(mesh)
+            self.optimizers = [flat.optimizer for flat in self.flats]
         else:
             self.optimizers = [self._make(group) for group in _by_kind(self.parameters)]
         tensor_axis, data_axis = mesh["tp"], mesh["shard"]  # slicing a mesh is slow: once, not every step
@@ -55,20 +57,21 @@ class Optimizer:
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
         """What this rank has accumulated for a parameter, as a plain tensor."""
-        if self.flat is not None:
-            return self.flat.gradient(parameter)
+        for flat in self.flats:
+            if flat.holds(parameter):
+                return flat.gradient(parameter)
         return None if parameter.grad is None else local(parameter.grad)
 
     def take_gradients(self) -> None:
         """Move gradients that came without a hook's call into the flat buffer; elsewhere they stay in `.grad`."""
-        if self.flat is not None:
-            self.flat.take_gradients()
+        for flat in self.flats:
+            flat.take_gradients()
 
     def settle(self) -> None:
         """Complete the gradients within the tensor-parallel group; call after the backward pass."""
-        if self.flat is not None:
-            self.flat.settle()
-        else:
+        for flat in self.flats:
+            flat.settle()
+        if not self.flats:
             for parameter in self.parameters:
                 settle_gradient(parameter)
 
@@ -80,18 +83,37 @@ class Optimizer:
 
     def step(self) -> float:
         """Update every parameter; returns the norm of the whole model's gradient before clipping."""
-        if self.flat is not None:
-            self.flat.reduce()
+        for flat in self.flats:
+            flat.reduce()
         norm = self._norm()
         if self.options.clip is not None and norm > self.options.clip:
             self._scale(self.options.clip / norm)
-        if self.flat is not None:
-            self.flat.step()
-            return norm
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        for flat in self.flats:
+            flat.step()
+        if not self.flats:
+            for optimizer in self.optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
         return norm
+
+    def _flat(self, mesh: DeviceMesh) -> list[FlatParameters]:
+        """One buffer over the ranks that hold the same parameters, and one over those that hold the same experts."""
+        replicas = Copies(mesh["shard"], mesh["copy"])
+        routed = self.experts
+        if routed is None or not routed.parameters:
+            return [self._flat_over(self.parameters, replicas)]
+        others = [parameter for parameter in self.parameters if not routed.holds(parameter)]
+        return [self._flat_over(others, replicas), self._flat_over(routed.parameters, routed.copies)]
+
+    def _flat_over(self, parameters: Sequence[nn.Parameter], copies: Copies) -> FlatParameters:
+        return FlatParameters(
+            parameters,
+            copies.shard,
+            copies.groups,
+            sharded=self.plan.layout.zero == 1,
+            mean_over=self.plan.layout.replicas,
+            make=self._make,
+        )
 
     def _make(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         rate = self.options.rate.peak
@@ -102,8 +124,11 @@ class Optimizer:
     def _norm(self) -> float:
         """Each element once: sums of squares by the axes they are split over, added up over those axes."""
         kinds: dict[tuple[int, int], list[Tensor]] = {}  # by (split over tp, over replicas)
+        routed: list[tuple[nn.Parameter, Tensor]] = []
         for parameter, gradient, over_replicas in self._gradients():
-            if id(parameter) not in self.counted_elsewhere:
+            if self.experts is not None and self.experts.holds(parameter):
+                routed.append((parameter, gradient))
+            elif id(parameter) not in self.counted_elsewhere:
                 kinds.setdefault((self._over_tp[id(parameter)], over_replicas), []).append(gradient)
         sums = torch.zeros(2, 2, device=self.mesh.device_type)
         for kind, gradients in kinds.items():
@@ -115,15 +140,20 @@ class Optimizer:
             dist.all_reduce(part := sums[:, 1].clone(), group=self.mesh["shard"].get_group())
             sums[:, 1] = part
         total = sums.sum()
+        if self.experts is not None:
+            total = total + self.experts.square_sum(routed, sharded=self.plan.layout.zero > 0)
         if self.plan.layout.pp > 1:
             dist.all_reduce(total, group=self.mesh["pp"].get_group())
         return float(total.sqrt())
 
     def _gradients(self) -> list[tuple[nn.Parameter, Tensor, int]]:
         """(parameter, this rank's gradient, split over replicas)."""
-        if self.flat is not None:
-            over_replicas = int(self.flat.shards > 1)
-            return [(parameter, gradient, over_replicas) for parameter, gradient in self.flat.reduced()]
+        if self.flats:
+            return [
+                (parameter, gradient, int(flat.shards > 1))
+                for flat in self.flats
+                for parameter, gradient in flat.reduced()
+            ]
         return [
             (parameter, local(parameter.grad), self._over_replicas[id(parameter)])
             for parameter in self.parameters

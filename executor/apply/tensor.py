@@ -14,6 +14,10 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from executor.apply.tensor_styles import latent_plan, routed_plan
+from executor.models.experts import Mixture
+from executor.models.feed_forward import FeedForward
+from executor.models.latent import LatentAttention
 from executor.models.transformer import Block, Transformer
 
 
@@ -63,16 +67,7 @@ def _block_plan(
     column, row = ColwiseParallel, RowwiseParallel
     side_by_side = block.mlp_norm is None
     found = Partial() if side_by_side else between
-    plan: dict[str, ParallelStyle] = {
-        "attention.query": column(),
-        "attention.key": column(),
-        "attention.value": column(),
-        "attention.out": row(output_layouts=found),
-        "mlp.up": column(),
-        "mlp.down": row(output_layouts=found),
-    }
-    if block.mlp.gate is not None:
-        plan["mlp.gate"] = column()
+    plan: dict[str, ParallelStyle] = {}
     # taken in once for all matrices that read it, so that their input gradients are added before they are reduced
     enter = PrepareModuleInput(input_layouts=(between,), desired_input_layouts=(Replicate(),))
     if side_by_side:  # and what both found is added before it is
@@ -80,8 +75,22 @@ def _block_plan(
             "fork": enter,
             "join": PrepareModuleOutput(output_layouts=found, desired_output_layouts=between),
         }
+    if isinstance(block.attention, LatentAttention):
+        plan |= latent_plan(block.attention, between)
     else:
-        plan |= {"attention": enter, "mlp": enter}
+        plan |= {f"attention.{name}": column() for name in ("query", "key", "value")}
+        plan |= {"attention.out": row(output_layouts=found)}
+        plan |= {} if side_by_side else {"attention": enter}
+    mlp: FeedForward | None
+    if isinstance(block.mlp, Mixture):
+        plan |= routed_plan(between)
+        name, mlp = "mlp.shared", block.mlp.shared
+    else:
+        name, mlp = "mlp", block.mlp
+    if mlp is not None:
+        plan |= {f"{name}.up": column(), f"{name}.down": row(output_layouts=found)}
+        plan |= {} if mlp.gate is None else {f"{name}.gate": column()}
+        plan |= {} if side_by_side else {name: enter}
     if sequence_parallel:
         plan |= {"attention_norm": SequenceParallel()}
         plan |= {} if side_by_side else {"mlp_norm": SequenceParallel()}

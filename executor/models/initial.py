@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+
+from executor.models.experts import RoutedExperts
 
 _STANDARD_DEVIATION = 0.02
 _TIED = {"head.weight": "embedding.tokens.weight"}
@@ -13,9 +16,18 @@ _TIED = {"head.weight": "embedding.tokens.weight"}
 
 def initialise(module: nn.Module, seed: int, *, tied: bool) -> None:
     """Fill every parameter of a model slice in place, before anything is split or wrapped."""
+    stacked = {f"{name}.": part for name, part in module.named_modules() if isinstance(part, RoutedExperts)}
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            parameter.copy_(_values(name, parameter.shape, seed, tied=tied))
+            if not name.startswith(tuple(stacked)):
+                parameter.copy_(_values(name, parameter.shape, seed, tied=tied))
+        for prefix, experts in stacked.items():
+            experts.fill(partial(_one_expert, prefix, seed))
+
+
+def _one_expert(prefix: str, seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
+    """A whole matrix or bias of one expert, whatever part of the experts is here."""
+    return _values(prefix + name, torch.Size(shape), seed, tied=False)
 
 
 def _values(name: str, shape: torch.Size, seed: int, *, tied: bool) -> Tensor:

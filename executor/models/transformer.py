@@ -8,22 +8,17 @@ Blocks are named by their place in the whole model, so a parameter has one name 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from cost_models.specs.transformer import Activation, TransformerSpec
+from cost_models.specs.transformer import TransformerSpec
 from executor.models.attention import Attention
+from executor.models.experts import ExpertPlace, Mixture
+from executor.models.feed_forward import FeedForward
+from executor.models.latent import LatentAttention
 from executor.models.sequence import Sequence, WholeSequence
 
-_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "silu": F.silu,
-    "relu": F.relu,
-    "squared-relu": lambda x: F.relu(x).square(),
-}
 NORM_EPSILON = 1e-5
 
 
@@ -33,41 +28,21 @@ def make_norm(spec: TransformerSpec, width: int) -> nn.Module:
     return kind(width, eps=NORM_EPSILON)
 
 
-class FeedForward(nn.Module):
-    """Two matrices with a non-linearity between, or three with a gate."""
-
-    def __init__(self, spec: TransformerSpec) -> None:
-        super().__init__()
-        width, inner = spec.hidden_size, spec.ffn_hidden_size
-        self.gate = nn.Linear(width, inner, bias=spec.mlp_bias) if spec.gated_mlp else None
-        self.up = nn.Linear(width, inner, bias=spec.mlp_bias)
-        self.down = nn.Linear(inner, width, bias=spec.mlp_bias)
-        self.activation = _ACTIVATIONS[spec.activation]
-
-    def forward(self, x_BSD: Tensor) -> Tensor:
-        """(B, S, D) → (B, S, D)."""
-        up_BSF = self.up(x_BSD)
-        if self.gate is None:
-            inner_BSF: Tensor = self.activation(up_BSF)
-        else:
-            inner_BSF = self.activation(self.gate(x_BSD)) * up_BSF
-        out: Tensor = self.down(inner_BSF)
-        return out
-
-
 class Block(nn.Module):
     """Pre-norm block: attention and feed-forward, each added to the residual stream.
 
     With `parallel_block` both read the one norm's output and what they found is added at once; `fork` and `join` do
     nothing but mark where.
+
+    With `experts`, which says what of them is on this rank, the feed-forward is a mixture.
     """
 
-    def __init__(self, spec: TransformerSpec, dropout: float) -> None:
+    def __init__(self, spec: TransformerSpec, dropout: float, experts: ExpertPlace | None = None) -> None:
         super().__init__()
         self.attention_norm = make_norm(spec, spec.hidden_size)
-        self.attention = Attention(spec)
+        self.attention = LatentAttention(spec) if spec.latent_attention else Attention(spec)
         self.mlp_norm = None if spec.parallel_block else make_norm(spec, spec.hidden_size)
-        self.mlp = FeedForward(spec)
+        self.mlp = FeedForward(spec) if experts is None else Mixture(spec, experts)
         self.fork = nn.Identity() if spec.parallel_block else None
         self.join = nn.Identity() if spec.parallel_block else None
         self.dropout = dropout
@@ -121,8 +96,9 @@ class Embedding(nn.Module):
 class Transformer(nn.Module):
     """Blocks `first` to `first + count − 1`; the embedding with the first block, norm and head with the last.
 
-    `share_head` ties the head to the embedding where both are here; a pipeline stage that holds only one of them keeps
-    its own copy, which `executor.apply.tied` keeps equal.
+    `experts` says which experts of the mixtures are here (all of them unless said). The head is tied to the embedding
+    where both are here; a pipeline stage that holds only one of them keeps its own copy, which `executor.apply.tied`
+    keeps equal.
     """
 
     def __init__(
@@ -135,12 +111,17 @@ class Transformer(nn.Module):
         count: int | None = None,
         has_embedding: bool = True,
         has_head: bool = True,
+        experts: ExpertPlace | None = None,
     ) -> None:
         super().__init__()
         count = spec.num_layers if count is None else count
+        place = experts or ExpertPlace()
         self.embedding = Embedding(spec, vocabulary, dropout) if has_embedding else None
         self.blocks = nn.ModuleDict(
-            {str(layer): Block(spec, dropout) for layer in range(first, first + count)}
+            {
+                str(layer): Block(spec, dropout, place if spec.is_mixture(layer) else None)
+                for layer in range(first, first + count)
+            }
         )
         self.norm = make_norm(spec, spec.hidden_size) if has_head else None
         self.head = nn.Linear(spec.hidden_size, vocabulary, bias=False) if has_head else None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from training import GPT, LLAMA
+from training import GPT, LATENT, LLAMA, MOE, SHARED
 
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.workload.flops import forward_flops
@@ -23,6 +23,11 @@ SPECS: dict[str, dict[str, Any]] = {
     "alibi": GPT | {"positions": "alibi", "attention_bias": False, "vocab_multiple": 96},
     "side by side": LLAMA | {"parallel_block": True},
     "squared": GPT | {"positions": "none", "activation": "squared-relu", "mlp_bias": False},
+    "mixture": MOE,
+    "shared": SHARED,
+    "latent": LATENT | {"latent_attention": LATENT["latent_attention"] | {"value_dim": 12}},
+    "no-query-latent": LATENT | {"latent_attention": {"kv_rank": 8, "position_dim": 4, "value_dim": 12}},
+    "deepseek": SHARED | LATENT | {"latent_attention": LATENT["latent_attention"] | {"value_dim": 12}},
 }
 
 

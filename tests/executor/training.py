@@ -34,6 +34,26 @@ LLAMA: dict[str, Any] = GPT | {
     "attention_bias": False,
     "mlp_bias": False,
 }
+MOE: dict[str, Any] = LLAMA | {
+    "num_experts": 4,
+    "experts_per_token": 2,
+    "moe_ffn_hidden_size": 48,
+    "num_moe_layers": 3,
+}
+"""A dense block, then three mixtures."""
+SHARED: dict[str, Any] = MOE | {
+    "gated_mlp": False,
+    "activation": "gelu",
+    "mlp_bias": True,
+    "shared_expert_ffn_hidden_size": 32,
+    "num_moe_layers": 4,
+    "router_scores": "sigmoid",
+}
+LATENT: dict[str, Any] = LLAMA | {
+    "num_kv_heads": 4,
+    "head_dim": 12,
+    "latent_attention": {"kv_rank": 8, "query_rank": 16, "position_dim": 4, "value_dim": 8},
+}
 
 
 def question_for(model: dict[str, Any], ranks: int, **training: Any) -> Question:

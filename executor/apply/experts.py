@@ -1,0 +1,164 @@
+"""Expert parallelism: which experts a rank holds, and how copies of tokens get to the ranks that hold theirs and back.
+
+Shape legend: E experts, L of them on this rank, e expert-parallel ranks, t ranks that share an expert, D model,
+R copies (of this rank's tokens, or of those that its experts work on).
+
+A copy goes to the rank of its expert by an all-to-all over the e ranks; where an expert is split, its t ranks then
+gather one another's copies and scatter the sums. As many as there are: nothing is dropped, nothing padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_to_all_single_autograd
+from torch.distributed.device_mesh import DeviceMesh
+
+from cost_models.specs.layout import Layout
+from cost_models.specs.transformer import TransformerSpec
+from executor.models.experts import ExpertPlace, Routed, Run, reorder
+from executor.models.transformer import Transformer
+
+
+def expert_place(model: TransformerSpec, experts: DeviceMesh) -> ExpertPlace:
+    """The share of this rank: a run of experts, each whole or a part of its inner width."""
+    held = model.num_experts // experts["ep"].size()
+    return ExpertPlace(
+        first=experts["ep"].get_local_rank() * held,
+        count=held,
+        part=experts["etp"].get_local_rank(),
+        parts=experts["etp"].size(),
+    )
+
+
+def routers(part: nn.Module) -> list[Routed]:
+    """Every mixture of a slice of the model, in its order."""
+    return [module for module in part.modules() if isinstance(module, Routed)]
+
+
+def connect_experts(
+    part: Transformer,
+    layout: Layout,
+    mesh: DeviceMesh,
+    experts: DeviceMesh,
+    context_group: dist.ProcessGroup | None,
+    microbatches: int,
+) -> None:
+    """Tell the mixtures of a slice who holds the other experts, and who has the rest of their sequences; in place.
+
+    Every microbatch's balance loss is its share of the mean over the step's sequences.
+    """
+    exchange = None
+    if layout.ep > 1 or layout.expert_tp > 1:
+        exchange = Exchange(experts["ep"].get_group(), experts["etp"].get_group())
+    for routed in routers(part):
+        routed.exchange = exchange
+        routed.balance_share = 1 / microbatches
+        routed.tensor_group = mesh["tp"].get_group() if layout.tp > 1 else None
+        routed.context_group = context_group
+
+
+class Copies:
+    """Ranks that hold the same parameters: those that ZeRO shards over, and those that have the same shard."""
+
+    def __init__(self, shard: DeviceMesh, copy: DeviceMesh) -> None:
+        self.shard = shard.get_group()
+        self.groups = copy.get_group() if copy.size() > 1 else None
+        """None where there is one copy."""
+
+
+class ExpertParameters:
+    """The parameters of the routed experts on this rank, and how they lie over the ranks of its stage."""
+
+    def __init__(self, parts: Sequence[Transformer], experts: DeviceMesh) -> None:
+        modules = [routed.experts for part in parts for routed in routers(part)]
+        self.parameters = [parameter for module in modules for parameter in module.parameters()]
+        self.copies = Copies(experts["shard"], experts["copy"])
+        self._experts = experts["ep"].get_group()
+        self._parts = experts["etp"].get_group()
+        self._held = {id(parameter) for parameter in self.parameters}
+        self._whole = {id(module.down_bias) for module in modules if module.down_bias is not None}
+
+    def holds(self, parameter: Tensor) -> bool:
+        """Whether it belongs to a routed expert."""
+        return id(parameter) in self._held
+
+    def square_sum(self, gradients: Sequence[tuple[nn.Parameter, Tensor]], *, sharded: bool) -> Tensor:
+        """Of the gradients of all experts of the stage, each element once, known on all its ranks.
+
+        Biases behind an expert's last matrix are whole on the ranks that share it; `sharded` says that this rank has
+        only its ZeRO share.
+        """
+        sums = torch.zeros(2, device=self.parameters[0].device if self.parameters else "cpu")
+        for parameter, gradient in gradients:
+            sums[int(id(parameter) in self._whole)] += gradient.float().square().sum()
+        split, whole = sums[:1], sums[1:]
+        groups = [
+            (self._experts, sums),
+            (self._parts, split),
+            *([(self.copies.shard, sums)] if sharded else []),
+        ]
+        for group, part in groups:
+            if dist.get_world_size(group) > 1:
+                dist.all_reduce(part, group=group)
+        return (split + whole).squeeze(0)
+
+
+class Exchange:
+    """Brings copies to the ranks of their experts, has these work on them, and brings the results back."""
+
+    def __init__(self, across: dist.ProcessGroup, inside: dist.ProcessGroup) -> None:
+        self.across, self.inside = across, inside
+        self.ranks, self.parts = dist.get_world_size(across), dist.get_world_size(inside)
+
+    def __call__(self, rows_RD: Tensor, counts_E: Tensor, run: Run) -> Tensor:
+        """(R, D) copies in the order of all experts, (E,) how many for each → (R, D) results in the same order."""
+        sent, arriving_teL = self._counts(counts_E)
+        received = arriving_teL[self._place].sum(-1).tolist()
+        each = arriving_teL.sum((1, 2)).tolist()
+        rows_RD = _trade(rows_RD, received, sent, self.across)
+        if self.parts > 1:
+            rows_RD = _trade(rows_RD.repeat(self.parts, 1), each, [len(rows_RD)] * self.parts, self.inside)
+        order, back = _by_expert(arriving_teL, rows_RD.device)
+        rows_RD = reorder(rows_RD, order, back)
+        rows_RD = run(rows_RD, arriving_teL.sum((0, 1)).tolist())
+        rows_RD = reorder(rows_RD, back, order)
+        if self.parts > 1:
+            mine = each[self._place]
+            rows_RD = _trade(rows_RD, [mine] * self.parts, each, self.inside)
+            rows_RD = rows_RD.view(self.parts, mine, -1).sum(0)
+        return _trade(rows_RD, sent, received, self.across)
+
+    @property
+    def _place(self) -> int:
+        return dist.get_rank(self.inside)
+
+    def _counts(self, counts_E: Tensor) -> tuple[list[int], Tensor]:
+        """How many copies this rank sends to each of the e ranks; (t, e, L) what comes to its experts, in main memory:
+        to each of the t ranks that share them, from each of the e ranks, for each expert."""
+        counts_eL = counts_E.view(self.ranks, -1)
+        arriving_eL = torch.empty_like(counts_eL)
+        dist.all_to_all_single(arriving_eL, counts_eL.contiguous(), group=self.across)
+        arriving_teL = arriving_eL.unsqueeze(0)
+        if self.parts > 1:
+            gathered = arriving_eL.new_empty(self.parts * self.ranks, arriving_eL.shape[1])
+            dist.all_gather_into_tensor(gathered, arriving_eL, group=self.inside)
+            arriving_teL = gathered.view(self.parts, self.ranks, -1)
+        both = torch.cat([counts_eL.sum(-1), arriving_teL.flatten()]).cpu()  # the device is waited for once
+        return both[: self.ranks].tolist(), both[self.ranks :].view(arriving_teL.shape)
+
+
+def _by_expert(arriving_teL: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The order that brings rows from (t, e, L) into that of their experts, and its inverse."""
+    parts, ranks, held = arriving_teL.shape
+    expert = torch.arange(held).repeat(parts * ranks).repeat_interleave(arriving_teL.flatten())
+    order = expert.argsort(stable=True)
+    return order.to(device), order.argsort().to(device)
+
+
+def _trade(rows: Tensor, received: list[int], sent: list[int], group: dist.ProcessGroup) -> Tensor:
+    """Rows in runs for each rank of the group → rows in runs from each; backward the same in reverse."""
+    return all_to_all_single_autograd(rows.contiguous(), received, sent, group)

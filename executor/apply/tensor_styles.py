@@ -1,0 +1,68 @@
+"""Tensor parallelism of routed experts and of latent attention, as styles for `parallelize_module`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInputOutput,
+    RowwiseParallel,
+    SequenceParallel,
+)
+
+from executor.models.latent import LatentAttention
+
+
+def routed_plan(between: Replicate | Shard) -> dict[str, ParallelStyle]:
+    """Each rank routes its part of every sequence; the router is whole on all, its gradients are sums over them."""
+    ours = Shard(1)
+    return {
+        "mlp.routed": PrepareModuleInputOutput(
+            input_layouts=(between,),
+            desired_input_layouts=(ours,),
+            use_local_input=True,
+            output_layouts=(ours,),
+            desired_output_layouts=(between,),
+            use_local_output=True,
+        ),
+        "mlp.routed.router": SequenceParallel(sequence_dim=1, use_local_output=True),
+    }
+
+
+def latent_plan(attention: LatentAttention, between: Replicate | Shard) -> dict[str, ParallelStyle]:
+    """What makes and joins heads is split; the latents are made by every rank, of what of the sequence it has."""
+    split: dict[str, ParallelStyle] = {
+        "attention.query": ColwiseParallel(input_layouts=between),
+        "attention.key_value": ColwiseParallel(input_layouts=between),
+        "attention.shared_key": _ForAllHeads(between),
+        "attention.out": RowwiseParallel(output_layouts=between),
+    }
+    if isinstance(between, Shard):  # else every rank does the same, with parameters of its own
+        whole = ["attention.down", "attention.latent_norm"]
+        if attention.query_down is not None:
+            whole += ["attention.query_down", "attention.query_norm"]
+        split |= {name: SequenceParallel() for name in whole}
+    return split
+
+
+class _ForAllHeads(ParallelStyle):
+    """What every head reads: whole on each rank, and its gradient the sum of what the ranks' heads leave."""
+
+    def __init__(self, between: Replicate | Shard) -> None:
+        self.between = between
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def gathered(_: nn.Module, inputs: tuple[Any, ...]) -> Tensor:
+            (given,) = inputs
+            if not isinstance(given, DTensor):
+                given = DTensor.from_local(given, device_mesh, [self.between], run_check=False)
+            whole = given.redistribute(placements=[Replicate()])
+            return whole.to_local(grad_placements=[Partial()])
+
+        module.register_forward_pre_hook(gathered)
+        return module

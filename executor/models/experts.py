@@ -1,0 +1,265 @@
+"""A mixture of experts in the place of a block's MLP: each token goes through k of E experts and all shared ones.
+
+Shape legend: B batch, S this rank's tokens of a sequence, D model, E experts, L those of them on this rank, F inner
+width of an expert on this rank, N = B·S tokens, K experts a token, R copies of tokens that this rank's experts work on.
+
+No token is dropped, whatever the load. The load-balance loss is that of Switch Transformers (Fedus et al. 2021, eq. 4)
+taken sequence by sequence (DeepSeek-V3, arXiv 2412.19437, eq. 17), so that it is the same on every layout:
+
+    coefficient · E · Σ_e f_e · P_e    f_e share of the sequence's copies sent to e, P_e mean probability of e
+
+It is no part of the reported loss; its gradient joins the backward pass where the mixture is (docs/decisions/0010).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from cost_models.specs.transformer import TransformerSpec
+from executor.models.feed_forward import ACTIVATIONS, FeedForward
+
+Run = Callable[[Tensor, list[int]], Tensor]
+"""(R, D) rows in the order of this rank's experts, and how many each has → (R, D)."""
+Exchange = Callable[[Tensor, Tensor, Run], Tensor]
+"""(N·K, D) copies in the order of all experts, (E,) how many each gets, what to do with them → (N·K, D)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertPlace:
+    """Which experts a rank holds, and which part of them."""
+
+    first: int = 0
+    count: int | None = None
+    """None: all."""
+    part: int = 0
+    parts: int = 1
+    """Ranks that an expert's inner width is split over."""
+
+
+class RoutedExperts(nn.Module):
+    """The matrices of this rank's experts, stacked: (L, out, in)."""
+
+    def __init__(self, spec: TransformerSpec, place: ExpertPlace) -> None:
+        super().__init__()
+        self.spec, self.place = spec, place
+        held = spec.num_experts if place.count is None else place.count
+        inner, width = spec.moe_ffn_hidden_size // place.parts, spec.hidden_size
+        shapes = {"gate": (inner, width)} if spec.gated_mlp else {}
+        shapes |= {"up": (inner, width), "down": (width, inner)}
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(torch.empty(held, *shape)))
+            bias = nn.Parameter(torch.empty(held, shape[0])) if spec.mlp_bias else None
+            self.register_parameter(f"{name}_bias", bias)
+        self.activation = ACTIVATIONS[spec.activation]
+
+    def forward(self, rows_RD: Tensor, counts: list[int]) -> Tensor:
+        """(R, D) rows in the order of the experts, `counts` of each → (R, D); a part of the sum if split."""
+        up_RF = self._product("up", rows_RD, counts)
+        if self.spec.gated_mlp:
+            inner_RF = self.activation(self._product("gate", rows_RD, counts)) * up_RF
+        else:
+            inner_RF = self.activation(up_RF)
+        return self._product("down", inner_RF, counts)
+
+    def fill(self, draw: Callable[[str, tuple[int, ...]], Tensor]) -> None:
+        """Initial values: `draw(name, shape)` makes one expert's whole matrix or bias; this rank's part is kept."""
+        inner, place = self.spec.moe_ffn_hidden_size, self.place
+        for name, parameter in self.named_parameters():
+            split = None if name == "down_bias" else 1 if name == "down" else 0
+            for index in range(parameter.shape[0]):
+                shape = list(parameter.shape[1:])
+                if split is not None:
+                    shape[split] = inner
+                whole = draw(f"{place.first + index}.{name}", tuple(shape))
+                mine = whole if split is None else whole.chunk(place.parts, dim=split)[place.part]
+                parameter[index].copy_(mine)
+
+    def _product(self, name: str, rows: Tensor, counts: list[int]) -> Tensor:
+        """Rows of each expert times its matrix."""
+        weight, bias = getattr(self, name), getattr(self, f"{name}_bias")
+        if bias is not None and name == "down" and self.place.parts > 1:
+            # added once by all parts together; each has the whole gradient, as each sees all rows
+            bias = bias.detach() / self.place.parts + (bias - bias.detach())
+        if _has_grouped_product(rows, weight):
+            repeats = torch.tensor(counts, device=rows.device)
+            ends = repeats.cumsum(0).to(torch.int32)
+            out: Tensor = F.grouped_mm(rows, weight.transpose(-2, -1), offs=ends)
+            if bias is not None:
+                out = out + bias.repeat_interleave(repeats, dim=0, output_size=rows.shape[0])
+            return out
+        biases = (None,) * len(counts) if bias is None else bias.unbind(0)
+        pieces = zip(torch.split(rows, counts), weight.unbind(0), biases, strict=True)
+        return torch.cat([F.linear(piece, matrix, one) for piece, matrix, one in pieces])
+
+
+class Routed(nn.Module):
+    """Router and routed experts; tensor-parallel ranks each route their own part of every sequence.
+
+    The attributes after the modules are set where the layout is applied (`executor.apply.experts`).
+    """
+
+    def __init__(self, spec: TransformerSpec, place: ExpertPlace) -> None:
+        super().__init__()
+        self.spec = spec
+        self.router = nn.Linear(spec.hidden_size, spec.num_experts, bias=False)
+        self.experts = RoutedExperts(spec, place)
+        self.exchange: Exchange | None = None
+        """How copies reach their experts and come back; None: all are here."""
+        self.tensor_group: dist.ProcessGroup | None = None
+        """Tensor ranks, each with its part of every sequence; None: this rank has all that its context ranks leave."""
+        self.context_group: dist.ProcessGroup | None = None
+        """Context ranks that share a sequence; None: it is whole."""
+        self.balance_share = 1.0
+        """Part of one microbatch's balance loss in what is differentiated."""
+        self.load_E: Tensor | None = None
+        """Copies sent to each expert since the last `take_load`."""
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """(B, S, D) → (B, S, D)."""
+        probabilities_BSE, weights_BSK, chosen_BSK = self._choose(self.router(x_BSD))
+        counts_BE = _counts(chosen_BSK, self.spec.num_experts)
+        counts_E = counts_BE.sum(0)
+        self.load_E = counts_E if self.load_E is None else self.load_E + counts_E
+        out_BSD = self._through_experts(x_BSD, weights_BSK, chosen_BSK, counts_E)
+        if self.spec.load_balance == 0 or not torch.is_grad_enabled():
+            return out_BSD
+        balance = self._balance(probabilities_BSE, counts_BE)
+        joined: Tensor = _AddLoss.apply(out_BSD, balance, self.balance_share)  # type: ignore[no-untyped-call]
+        return joined
+
+    def take_load(self) -> Tensor:
+        """(E,) copies that this rank's tokens sent to each expert since the last call."""
+        load = self.load_E
+        self.load_E = None
+        return torch.zeros(self.spec.num_experts) if load is None else load.cpu()
+
+    def _choose(self, scores_BSE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Probabilities of all experts (they sum to one), and the weights and numbers of those chosen, in fp32."""
+        scores_BSE = scores_BSE.float()
+        if self.spec.router_scores == "softmax":
+            values_BSE = probabilities_BSE = scores_BSE.softmax(-1)
+        else:
+            values_BSE = scores_BSE.sigmoid()
+            probabilities_BSE = values_BSE / values_BSE.sum(-1, keepdim=True)
+        weights_BSK, chosen_BSK = values_BSE.topk(self.spec.experts_per_token, dim=-1)
+        if self.spec.normalized_routing:
+            weights_BSK = weights_BSK / weights_BSK.sum(-1, keepdim=True)
+        return probabilities_BSE, weights_BSK, chosen_BSK
+
+    def _through_experts(
+        self, x_BSD: Tensor, weights_BSK: Tensor, chosen_BSK: Tensor, counts_E: Tensor
+    ) -> Tensor:
+        """Copies of the tokens laid out by expert, worked on, brought back and added up with their weights."""
+        k, x_ND = self.spec.experts_per_token, x_BSD.flatten(0, 1)
+        order = chosen_BSK.flatten().argsort(stable=True)  # place by expert → copy
+        back = torch.empty_like(order)
+        back[order] = torch.arange(len(order), device=order.device)  # copy → place by expert
+        rows: Tensor = _Copy.apply(x_ND, order, back, k)  # type: ignore[no-untyped-call]
+        if self.exchange is None:
+            done = self.experts(rows, counts_E.tolist())
+        else:
+            done = self.exchange(rows, counts_E, self.experts)
+        copies: Tensor = reorder(done, back, order)
+        weights_NK1 = weights_BSK.flatten(0, 1).unsqueeze(-1).to(copies.dtype)
+        return (copies.view(-1, k, copies.shape[-1]) * weights_NK1).sum(1).view_as(x_BSD)
+
+    def _balance(self, probabilities_BSE: Tensor, counts_BE: Tensor) -> Tensor:
+        """This rank's part of the load-balance loss; over the tensor ranks of a sequence the parts add up.
+
+        Over context ranks their mean counts, as of the loss of the tokens.
+        """
+        spec, parts = self.spec, 1
+        for group in (self.tensor_group, self.context_group):
+            if group is not None:
+                dist.all_reduce(counts_BE, group=group)
+        if self.tensor_group is not None:
+            parts = dist.get_world_size(self.tensor_group)
+        share_BE = counts_BE / counts_BE.sum(-1, keepdim=True)
+        part_BE = probabilities_BSE.mean(1) / parts
+        return spec.load_balance * spec.num_experts * (share_BE * part_BE).sum(-1).mean()
+
+
+class Mixture(nn.Module):
+    """Routed experts, and an MLP of shared experts where the spec has them."""
+
+    def __init__(self, spec: TransformerSpec, place: ExpertPlace) -> None:
+        super().__init__()
+        self.routed = Routed(spec, place)
+        width = spec.shared_expert_ffn_hidden_size
+        self.shared = FeedForward(spec, width) if width else None
+
+    def forward(self, x_BSD: Tensor) -> Tensor:
+        """(B, S, D) → (B, S, D)."""
+        out: Tensor = self.routed(x_BSD)
+        return out if self.shared is None else out + self.shared(x_BSD)
+
+
+def reorder(rows: Tensor, order: Tensor, back: Tensor) -> Tensor:
+    """Rows in another order; `back` is the inverse permutation, so that the backward pass only gathers."""
+    moved: Tensor = _Reorder.apply(rows, order, back)  # type: ignore[no-untyped-call]
+    return moved
+
+
+def _counts(chosen_BSK: Tensor, experts: int) -> Tensor:
+    """(B, E) copies of each sequence's tokens that go to each expert."""
+    batch = chosen_BSK.shape[0]
+    counts_BE = torch.zeros(batch, experts, dtype=torch.long, device=chosen_BSK.device)
+    flat = chosen_BSK.flatten(1)
+    return counts_BE.scatter_add_(1, flat, torch.ones_like(flat))
+
+
+def _has_grouped_product(rows: Tensor, weight: Tensor) -> bool:
+    """PyTorch's grouped product pays on a GPU in 16 bits and wants rows of whole 16 bytes; else experts run singly."""
+    whole = all(width * rows.element_size() % 16 == 0 for width in weight.shape[1:])
+    return rows.device.type == "cuda" and rows.dtype == torch.bfloat16 and whole and rows.shape[0] > 0
+
+
+class _Copy(torch.autograd.Function):
+    """k copies of each token, laid out in `order`; backward they are summed choice by choice, always alike."""
+
+    @staticmethod
+    def forward(ctx: Any, x_ND: Tensor, order: Tensor, back: Tensor, k: int) -> Tensor:
+        ctx.save_for_backward(back)
+        ctx.k = k
+        return x_ND.index_select(0, order // k)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        (back,) = ctx.saved_tensors
+        return gradient.index_select(0, back).view(-1, ctx.k, gradient.shape[-1]).sum(1), None, None, None
+
+
+class _Reorder(torch.autograd.Function):
+    """A permutation of rows."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, order: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(back)
+        return rows.index_select(0, order)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (back,) = ctx.saved_tensors
+        return gradient.index_select(0, back), None, None
+
+
+class _AddLoss(torch.autograd.Function):
+    """The activation as it is; backward, as if `share` of `loss` were part of what is differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, loss: Tensor, share: float) -> Tensor:
+        ctx.save_for_backward(loss)
+        ctx.share = share
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        (loss,) = ctx.saved_tensors
+        return gradient, torch.full_like(loss, ctx.share), None

@@ -1,0 +1,120 @@
+"""Mixtures of experts and latent attention train as one process does: same seed, same text, fp32.
+
+As in `test_parity`: plain gradient descent, and the norm of the whole gradient beside the loss. The load-balance loss
+is in the gradient of every mixture but is no part of the loss compared.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from processes import Processes
+from test_parity import STEPS, TOLERANCE
+from training import LATENT, MOE, SHARED, plan_for, train
+
+from executor.engine import Engine, Options
+
+MODELS: dict[str, dict[str, Any]] = {
+    "mixture": MOE,
+    "shared": SHARED,
+    "latent": LATENT,
+    "deepseek": SHARED | LATENT | {"num_moe_layers": 3},
+}
+
+CASES = [
+    ("mixture", "mbs1"),
+    ("mixture", "dp2 ep2 mbs2"),
+    ("mixture", "dp2 ep2 mbs2 zero1"),
+    ("mixture", "dp2 mbs1 zero3"),
+    ("mixture", "pp2 mbs1"),
+    ("shared", "tp2 mbs2"),
+    ("shared", "tp2 sp mbs2 etp1"),
+    ("latent", "mbs2 recompute=selective"),
+    ("latent", "tp2 mbs2"),
+    ("latent", "tp2 sp mbs2"),
+    ("mixture", "dp4 ep4 mbs1 zero2"),
+    ("mixture", "dp4 ep2 mbs2 zero1"),
+    ("mixture", "dp4 ep2 mbs1 zero2"),
+    ("shared", "dp4 ep2 mbs2 zero3"),
+    ("mixture", "tp2 dp2 ep2 sp mbs2 zero0"),
+    ("mixture", "tp2 dp2 ep2 mbs2 zero2"),
+    ("shared", "tp2 dp2 ep2 etp1 sp mbs2 zero1"),
+    ("deepseek", "tp2 dp2 ep4 etp1 sp mbs2 zero3"),
+    ("mixture", "pp2 dp2 ep2 mbs1 zero0"),
+    ("mixture", "pp2 dp2 ep2 mbs1 zero3 recompute=full"),
+    ("shared", "pp2 dp2 ep2 mbs1 zero2 schedule=zbv"),
+    ("deepseek", "pp2 dp2 ep2 mbs1 zero1 schedule=zero-bubble"),
+    ("deepseek", "pp2 vpp2 dp2 ep2 mbs1 zero0 recompute=selective"),
+    ("shared", "tp2 pp2 dp2 ep4 etp1 sp mbs1 zero1 schedule=dualpipev"),
+    ("deepseek", "tp2 pp2 dp2 ep2 mbs1 zero2 sp order=tp-pp-dp-cp"),
+    ("mixture", "cp2 ep2 mbs2 zero1"),
+    ("deepseek", "cp2 dp2 ep2 mbs2 zero3 context=all-gather"),
+    ("deepseek", "cp2 tp2 ep2 etp1 sp mbs2 zero2 context=all-to-all"),
+    ("mixture", "dp4 ep2 mbs1 zero1 shard2"),
+    ("mixture", "dp4 mbs1 zero3 shard2"),
+    ("shared", "cp2 dp2 tp2 ep2 etp1 sp mbs1 zero2 shard2"),
+]
+
+
+@pytest.fixture(scope="module")
+def references(processes: Processes) -> dict[str, list[tuple[float, float]]]:
+    """Each model's curve in one process, the whole batch in one microbatch."""
+    return {
+        name: processes.run(1, train, plan_for("mbs8", model), STEPS, True)[0]
+        for name, model in MODELS.items()
+    }
+
+
+@pytest.mark.parametrize(("name", "layout"), CASES, ids=[f"{name} {layout}" for name, layout in CASES])
+def test_same_curve_as_one_process(
+    name: str, layout: str, processes: Processes, references: dict[str, list[tuple[float, float]]]
+) -> None:
+    """Loss and gradient norm of every step, on every rank."""
+    plan = plan_for(layout, MODELS[name])
+    for curve in processes.run(plan.layout.num_gpus, train, plan, STEPS, True):
+        for got, expected in zip(curve, references[name], strict=True):
+            assert got == pytest.approx(expected, rel=TOLERANCE)
+
+
+def test_the_references_learn(references: dict[str, list[tuple[float, float]]]) -> None:
+    """A curve that stands still would agree with anything."""
+    for curve in references.values():
+        assert curve[-1][0] < curve[0][0] - 0.05
+
+
+def expert_norms(plan: Any) -> dict[str, tuple[float, ...]]:
+    """Name of each matrix of an expert on this rank, its number in the model after it → norm of its gradient."""
+    import torch
+    from torch.distributed.tensor import DTensor
+
+    from executor.batches import Batches
+
+    engine = Engine(plan, torch.device("cpu"), Options(sgd=True))
+    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
+    engine.forward_backward(*batches.slice(0, engine.place.dp, plan.layout.dp))
+    engine.optimizer.settle()
+    for flat in engine.optimizer.flats:
+        flat.reduce()
+    assert engine.experts is not None
+    first = engine.experts["ep"].get_local_rank() * plan.model.num_experts // plan.layout.ep
+    found = {}
+    for name, parameter in engine.parts[0].named_parameters():
+        if ".experts." in name:
+            gradient = engine.optimizer.gradient(parameter) if engine.optimizer.flats else parameter.grad
+            assert gradient is not None
+            whole = gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+            for index, matrix in enumerate(whole):
+                found[f"{name} {first + index}"] = float(matrix.norm())
+    return found
+
+
+@pytest.mark.parametrize("layout", ["dp4 ep2 mbs1 zero0", "dp4 ep4 mbs1 zero3", "dp4 ep2 mbs2 zero2"])
+def test_experts_have_the_gradient_of_the_mean(layout: str, processes: Processes) -> None:
+    """Matrix by matrix: experts are few of a model's parameters, and a wrong scale hardly shows in the whole norm."""
+    plan = plan_for(layout, MOE)
+    expected = processes.run(1, expert_norms, plan_for("mbs8", MOE))[0]
+    found: dict[str, float] = {}
+    for norms in processes.run(4, expert_norms, plan):
+        found |= norms
+    assert found == pytest.approx(expected, rel=1e-4)
