@@ -20,7 +20,7 @@ from executor.environment import worker_environment
 from executor.rate import CONSTANT_RATE, Rate, require_descent
 from executor.report import RunReport, load_report
 from planner.plan import Plan, load_plan, save_plan
-from planner.runnable import require_runnable
+from planner.stack_rules import require_runnable
 
 Backend = Literal["gloo", "nccl"]
 OnStep = Callable[[dict[str, Any]], None]

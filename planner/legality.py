@@ -6,7 +6,7 @@ read the same quantities. A legal layout may still not fit in memory: that is fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from cost_models.communication.context import context_ways
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.specs.columns import Ints, LayoutColumns
-from cost_models.specs.layout import CONTEXTS, SCHEDULES, Layout, Schedule
+from cost_models.specs.layout import CONTEXTS, SCHEDULES, Layout
 from cost_models.specs.recompute import named_blocks, policies_in
 from cost_models.specs.transformer import TransformerSpec
 from planner.pools.legality import pool_objections
@@ -24,7 +24,7 @@ from planner.rules import Bools as Bools
 from planner.rules import Rule as Rule
 from planner.rules import Words as Words
 from planner.rules import either
-from planner.stack_rules import STACK_RULES
+from planner.stack_rules import STACK_RULES, is_scheduled
 from planner.trainers import refusals
 
 
@@ -82,14 +82,6 @@ def _shard_needs_zero(question: Question, layout: Layout) -> Words:
 
 def _shard_divides(question: Question, layout: Layout) -> Words:
     return Words(f"`shard{layout.shard}` does not divide the {layout.replicas:,} ranks of dp x cp")
-
-
-def _stack_has_no_zero(question: Question, layout: Layout) -> Words:
-    stages = [f"zero{stage}" for stage in question.stack.zero_stages]
-    return Words(
-        f"software stack `{question.stack.name}` cannot run `zero{layout.zero}`",
-        f"it has {either(stages)}; `--stack` names another",
-    )
 
 
 def _sequence_parallel_needs_tensor(question: Question, layout: Layout) -> Words:
@@ -161,22 +153,6 @@ def _schedule_needs_a_pipeline(question: Question, layout: Layout) -> Words:
     return Words(f"`schedule={layout.schedule}` needs pp2 or more", "leave out `schedule`")
 
 
-def _stack_has_no_schedule(question: Question, layout: Layout) -> Words:
-    return Words(
-        f"software stack `{question.stack.name}` cannot run `schedule={layout.schedule}`",
-        f"it has {either(list(question.stack.schedules))}; `--stack` names another",
-    )
-
-
-def _split_needs_weights(question: Question, layout: Layout) -> Words:
-    what = (
-        f"`zero{layout.zero}` gathers weights again for each backward pass, and `schedule={layout.schedule}`"
-    )
-    return Words(
-        f"{what} splits that pass: PyTorch trains wrong without a word", "use zero2, or another schedule"
-    )
-
-
 def _recompute_objection(layout: Layout) -> Words | None:
     """What forbids the layout's recompute under its schedule; asked of layouts, as recompute is no column."""
     allowed = schedules.allowed_recompute(layout.schedule)
@@ -187,10 +163,6 @@ def _recompute_objection(layout: Layout) -> Words | None:
     what = f"`recompute={refused[0]}` does not go with `schedule={layout.schedule}`, which splits backward passes"
     why = "PyTorch would recompute for every piece of them"
     return Words(f"{what}: {why}", "leave out `recompute`, or use another schedule")
-
-
-def _is_scheduled(x: LayoutColumns, some: Iterable[Schedule]) -> Bools:
-    return np.isin(x.schedule, [SCHEDULES.index(schedule) for schedule in some])
 
 
 def _schedule_runs(question: Question, layout: Layout) -> Words:
@@ -289,11 +261,6 @@ RULES: tuple[Rule, ...] = (
         sentence=_shard_divides,
     ),
     Rule(
-        name="the stack has this ZeRO stage",
-        broken=lambda q, x: ~np.isin(x.zero, q.stack.zero_stages),
-        sentence=_stack_has_no_zero,
-    ),
-    Rule(
         name="sequence parallelism needs tensor parallelism",
         broken=lambda q, x: (x.sp == 1) & (x.tp == 1),
         sentence=_sequence_parallel_needs_tensor,
@@ -327,22 +294,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="the schedule needs a pipeline",
-        broken=lambda q, x: (x.pp == 1) & (x.vpp == 1) & ~_is_scheduled(x, ("1f1b",)),
+        broken=lambda q, x: (x.pp == 1) & (x.vpp == 1) & ~is_scheduled(x, ("1f1b",)),
         sentence=_schedule_needs_a_pipeline,
-    ),
-    Rule(
-        name="the stack has this schedule",
-        broken=lambda q, x: ~_is_scheduled(x, q.stack.schedules),
-        sentence=_stack_has_no_schedule,
-    ),
-    Rule(
-        name="a split backward pass finds its weights",
-        broken=lambda q, x: (
-            (x.zero == 3)
-            & q.stack.zero3_gathers_every_microbatch
-            & _is_scheduled(x, schedules.SPLIT_BACKWARD)
-        ),
-        sentence=_split_needs_weights,
     ),
     *STACK_RULES,
 )

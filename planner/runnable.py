@@ -1,12 +1,12 @@
-"""What our own executor cannot run yet though the cost model prices it: named rules, like those of legality."""
+"""What our own executor cannot run though the cost model prices it: named rules, beside what its stack file says."""
 
 from __future__ import annotations
 
-from cost_models.errors import InputError, Problem
+import numpy as np
+
 from cost_models.question import MixedQuestion, Question
-from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import Layout
-from planner.legality import Rule, Words
+from planner.rules import Rule, Words
 
 _PRECISIONS = ("fp32", "bf16")
 
@@ -16,16 +16,21 @@ def _precision(question: Question, layout: Layout) -> Words:
     return Words(what, "plan with --precision bf16")
 
 
-def _experts(question: Question, layout: Layout) -> Words:
-    return Words(f"the executor cannot train a mixture of experts (`{question.model.name}`) yet")
-
-
-def _latent(question: Question, layout: Layout) -> Words:
-    return Words(f"the executor cannot train latent attention (`{question.model.name}`) yet")
-
-
 def _one_pool(question: Question, layout: Layout) -> Words:
     return Words(f"the executor trains on one kind of GPU, and `{question.cluster.name}` has several pools")
+
+
+def _routed_parts(question: Question, layout: Layout) -> Words:
+    length = question.training.sequence_length
+    what = f"the executor has each of tp{layout.tp} ranks route its part of a sequence"
+    over = f"cp{layout.cp} x tp{layout.tp}" if layout.cp > 1 else f"tp{layout.tp}"
+    return Words(f"{what}; {over} does not divide {length} tokens")
+
+
+def _one_after_the_other(question: Question, layout: Layout) -> Words:
+    which = "experts" if question.model.has_experts else "latent attention"
+    what = f"the executor cannot split {which} over tp{layout.tp} in blocks that run attention and MLP side by side"
+    return Words(what, "use tp1")
 
 
 RUNNABLE: tuple[Rule, ...] = (
@@ -39,28 +44,22 @@ RUNNABLE: tuple[Rule, ...] = (
         broken=lambda q, x: (x.tp > 0) & (q.training.precision not in _PRECISIONS),
         sentence=_precision,
     ),
-    Rule(name="dense MLPs", broken=lambda q, x: (x.tp > 0) & q.model.has_experts, sentence=_experts),
     Rule(
-        name="plain attention",
-        broken=lambda q, x: (x.tp > 0) & (q.model.latent_attention is not None),
-        sentence=_latent,
+        name="tp divides the tokens it routes",
+        broken=lambda q, x: (
+            q.model.has_experts
+            & (x.sp == 0)
+            & (np.fmod(q.training.sequence_length, x.cp.astype(np.float64) * x.tp) != 0)
+        ),
+        sentence=_routed_parts,
+    ),
+    Rule(
+        name="split experts and latents follow one another",
+        broken=lambda q, x: (
+            (x.tp > 1)
+            & q.model.parallel_block
+            & (q.model.has_experts or q.model.latent_attention is not None)
+        ),
+        sentence=_one_after_the_other,
     ),
 )
-
-
-def require_runnable(question: Question, layout: Layout) -> None:
-    """Nothing for a layout that the executor can run.
-
-    Raises:
-        InputError: with every reason why it cannot, and the hint of the first.
-    """
-    columns = LayoutColumns.of([layout])
-    found = [rule.sentence(question, layout) for rule in RUNNABLE if rule.broken(question, columns)[0]]
-    if len(found) == 1:
-        raise InputError(found[0].what, hint=found[0].hint)
-    if found:
-        raise InputError(
-            f"the executor cannot run `{layout}`: {len(found)} reasons",
-            problems=[Problem("", words.what) for words in found],
-            hint=found[0].hint,
-        )

@@ -1,15 +1,56 @@
-"""What a software stack cannot run though the model and the cluster would allow it: rules of `planner.legality`."""
+"""What a software stack cannot run though the model and the cluster would allow it: rules of `planner.legality`.
+
+The executor is the stack `meshwright`; what its file does not say is in `planner.runnable`. It refuses what breaks one
+of these rules, and nothing that breaks one is planned for it (`require_runnable`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import numpy as np
 
+from cost_models import schedules
+from cost_models.asking import OWN_STACK
 from cost_models.communication.context import context_ways
+from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.specs.axis_orders import ORDERS, same_seats_of
+from cost_models.specs.catalog import load_stack
 from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import CONTEXTS, Layout
+from cost_models.specs.layout import CONTEXTS, SCHEDULES, Layout, Schedule
 from planner.rules import Bools, Rule, Words, either
+from planner.runnable import RUNNABLE
+
+
+def is_scheduled(x: LayoutColumns, some: Iterable[Schedule]) -> Bools:
+    """(N,) whether the schedule is one of some."""
+    return np.isin(x.schedule, [SCHEDULES.index(schedule) for schedule in some])
+
+
+def _stack_has_no_zero(question: Question, layout: Layout) -> Words:
+    stages = [f"zero{stage}" for stage in question.stack.zero_stages]
+    return Words(
+        f"software stack `{question.stack.name}` cannot run `zero{layout.zero}`",
+        f"it has {either(stages)}; `--stack` names another",
+    )
+
+
+def _stack_has_no_schedule(question: Question, layout: Layout) -> Words:
+    return Words(
+        f"software stack `{question.stack.name}` cannot run `schedule={layout.schedule}`",
+        f"it has {either(list(question.stack.schedules))}; `--stack` names another",
+    )
+
+
+def _split_needs_weights(question: Question, layout: Layout) -> Words:
+    what = (
+        f"`zero{layout.zero}` gathers weights again for each backward pass, and `schedule={layout.schedule}`"
+    )
+    return Words(
+        f"{what} splits that pass: PyTorch trains wrong without a word", "use zero2, or another schedule"
+    )
 
 
 def _stack_has_no_context(question: Question, layout: Layout) -> Words:
@@ -63,7 +104,29 @@ def _stack_lacks_hybrid(question: Question, layout: Layout) -> Words:
     return Words(f"{what}, not over `shard{layout.shard}`", "leave out `shard`; `--stack` names another")
 
 
+def _of_the_executor(rule: Rule) -> Rule:
+    """The rule for those who plan for the executor; other stacks may do it."""
+    return replace(rule, broken=lambda q, x: (q.stack.name == OWN_STACK) & rule.broken(q, x))
+
+
 STACK_RULES: tuple[Rule, ...] = (
+    Rule(
+        name="the stack has this ZeRO stage",
+        broken=lambda q, x: ~np.isin(x.zero, q.stack.zero_stages),
+        sentence=_stack_has_no_zero,
+    ),
+    Rule(
+        name="the stack has this schedule",
+        broken=lambda q, x: ~is_scheduled(x, q.stack.schedules),
+        sentence=_stack_has_no_schedule,
+    ),
+    Rule(
+        name="a split backward pass finds its weights",
+        broken=lambda q, x: (
+            (x.zero == 3) & q.stack.zero3_gathers_every_microbatch & is_scheduled(x, schedules.SPLIT_BACKWARD)
+        ),
+        sentence=_split_needs_weights,
+    ),
     Rule(
         name="the stack has context parallelism",
         broken=lambda q, x: (x.cp > 1) & (not q.stack.context_kinds),
@@ -85,4 +148,24 @@ STACK_RULES: tuple[Rule, ...] = (
         broken=lambda q, x: (x.shard != x.replicas) & (not q.stack.hybrid_shard),
         sentence=_stack_lacks_hybrid,
     ),
+    *(_of_the_executor(rule) for rule in RUNNABLE),
 )
+
+
+def require_runnable(question: Question, layout: Layout) -> None:
+    """Nothing for a layout that the executor can run, whatever stack it was planned for.
+
+    Raises:
+        InputError: with every reason why it cannot, and the hint of the first.
+    """
+    ours = replace(question, stack=load_stack(OWN_STACK))
+    columns = LayoutColumns.of([layout])
+    found = [rule.sentence(ours, layout) for rule in STACK_RULES if rule.broken(ours, columns)[0]]
+    if len(found) == 1:
+        raise InputError(found[0].what, hint=found[0].hint)
+    if found:
+        raise InputError(
+            f"the executor cannot run `{layout}`: {len(found)} reasons",
+            problems=[Problem("", words.what) for words in found],
+            hint=found[0].hint,
+        )

@@ -18,7 +18,6 @@ from cost_models.compute.device import device_of
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.compute.products import matrix_seconds
 from cost_models.costs import stage_costs
-from cost_models.errors import InputError
 from cost_models.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs import catalog
@@ -31,7 +30,6 @@ from cost_models.workload.flops import forward_flops
 from cost_models.workload.mixture import inner_elements, mixture
 from cost_models.workload.parameters import parameters, total_parameters
 from planner.legality import check
-from planner.runnable import require_runnable
 
 GPUS, SEQUENCE = 64, 4096
 MIXTURES = [name for name in catalog.names("models") if catalog.load_model(name).has_experts]
@@ -225,9 +223,3 @@ def test_shapes_that_contradict_themselves_are_refused(fields: dict[str, Any], w
         TransformerSpec.model_validate(
             {"num_layers": 4, "hidden_size": 512, "num_heads": 8, "vocab_size": 100} | fields
         )
-
-
-def test_the_executor_says_that_it_has_no_experts() -> None:
-    with pytest.raises(InputError, match="2 reasons") as refused:
-        require_runnable(asked("deepseek-v3"), parse_layout("dp64"))
-    assert "cannot train a mixture of experts (`deepseek-v3`) yet" in str(refused.value)
