@@ -67,6 +67,21 @@ class Environment(Spec):
     cores: int
 
 
+class RouterReport(Spec):
+    """How one mixture of experts was loaded over the measured steps, all ranks together."""
+
+    layer: int
+    """Block of the model, from 0."""
+    mean_load: float
+    """Copies of tokens that an expert gets in a step, on average over the experts."""
+    largest_load: float
+    """Of the busiest expert, in units of the mean."""
+    smallest_load: float
+    """Of the idlest, likewise; 0: it never got a token."""
+    entropy: float
+    """Of the experts' shares, as a part of what an even load has: 1 is even, 0 is one expert for all."""
+
+
 class RunReport(Spec):
     """A run of a plan."""
 
@@ -93,6 +108,8 @@ class RunReport(Spec):
     peak_bytes: int
     """Of the fullest rank."""
     ranks: tuple[RankReport, ...]
+    routers: tuple[RouterReport, ...] = ()
+    """Every mixture of experts, in the order of the model."""
     predicted: Prediction
 
 
@@ -105,6 +122,7 @@ def make_report(
     warm_up: int,
     seed: int,
     environment: Environment,
+    routers: tuple[RouterReport, ...] = (),
 ) -> RunReport:
     """Put the ranks' measurements together."""
     steps = [max(seconds) for seconds in zip(*(rank.wall_seconds for rank in ranks), strict=True)]
@@ -129,6 +147,7 @@ def make_report(
         hfu=utilisation(spent, median, plan.layout.num_gpus, peak),
         peak_bytes=max(rank.peak_bytes for rank in ranks),
         ranks=tuple(ranks),
+        routers=routers,
         predicted=plan.prediction,
     )
 

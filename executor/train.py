@@ -16,7 +16,15 @@ from executor.batches import Batches
 from executor.engine import Engine, Options, mean_over_data
 from executor.exhausted import telling_what_was_held
 from executor.memory import allocator_peak, measure_memory, predicted_parts
-from executor.report import Environment, PhaseReport, RankReport, RunReport, make_report
+from executor.report import (
+    Environment,
+    PhaseReport,
+    RankReport,
+    RouterReport,
+    RunReport,
+    make_report,
+)
+from executor.routers import router_reports, take_loads
 from executor.timing import Lap, StepClock, measure_waits
 from planner.plan import Plan
 
@@ -81,6 +89,7 @@ def _measured(engine: Engine, schedule: Schedule, on_progress: OnProgress) -> Ru
     for index in range(last):
         if index == schedule.warm_up:
             clock.forget()
+            _router_reports(engine)  # what the warm-up did does not count
         batch = batches.slice(index, place, replicas)
         engine.optimizer.set_rate(options.rate.at(index))
         value, norm = clock.time(partial(engine.forward_backward, *batch), engine.update)
@@ -90,6 +99,7 @@ def _measured(engine: Engine, schedule: Schedule, on_progress: OnProgress) -> Ru
             measured = index >= schedule.warm_up
             seconds = clock.wall_seconds[-1]
             on_progress(Progress(step=index + 1, loss=losses[-1], seconds=seconds, measured=measured))
+    routed = _router_reports(engine)
     peak = allocator_peak(device)
     waits: tuple[dict[str, float], dict[str, float]] = ({}, {})
     if schedule.waiting_steps:
@@ -121,7 +131,17 @@ def _measured(engine: Engine, schedule: Schedule, on_progress: OnProgress) -> Ru
         warm_up=schedule.warm_up,
         seed=options.seed,
         environment=_environment(device),
+        routers=routed,
     )
+
+
+def _router_reports(engine: Engine) -> tuple[RouterReport, ...]:
+    """What the routers did since the last call."""
+    model, training = engine.plan.model, engine.plan.training
+    if not model.has_experts:
+        return ()
+    loads = take_loads(engine.parts, model.num_layers, model.num_experts, engine.device)
+    return router_reports(loads, training.tokens_per_step * model.experts_per_token)
 
 
 def _phase(laps: list[Lap], waiting: dict[str, float]) -> PhaseReport:

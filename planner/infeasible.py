@@ -19,6 +19,7 @@ from cost_models.stage_costs import StageCosts
 from cost_models.units import GIB, format_bytes
 from planner.placement import Floats
 from planner.search_space import Restrictions, legal_space
+from planner.stack_rules import question_objections
 
 COMPARED = 4
 """Layouts, roughly the closest ones, that are priced in full."""
@@ -99,7 +100,10 @@ def _model_states(columns: LayoutColumns, costs: StageCosts, num_layers: int) ->
 
 
 def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
-    """Which of question and restrictions leaves nothing to choose from."""
+    """Which of stack, question and restrictions leaves nothing to choose from."""
+    if refused := question_objections(question):
+        problems = [Problem("", words.what) for words in refused[1:]]
+        return InfeasibleError(refused[0].what, problems=problems, hint=refused[0].hint)
     restricted = limits.flags
     blamed = restricted and len(legal_space(question, Restrictions()))
     gpus = question.cluster.num_gpus

@@ -152,6 +152,15 @@ STACK_RULES: tuple[Rule, ...] = (
 )
 
 
+def question_objections(question: Question) -> list[Words]:
+    """What the executor cannot do of a question planned for it, whatever the layout."""
+    if question.stack.name != OWN_STACK:
+        return []
+    smallest = Layout()
+    columns = LayoutColumns.of([smallest])
+    return [rule.sentence(question, smallest) for rule in RUNNABLE if rule.broken(question, columns)[0]]
+
+
 def require_runnable(question: Question, layout: Layout) -> None:
     """Nothing for a layout that the executor can run, whatever stack it was planned for.
 

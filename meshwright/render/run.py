@@ -15,6 +15,7 @@ from planner.plan import Prediction
 
 if TYPE_CHECKING:
     from executor.dry import BuiltRank
+    from executor.report import RouterReport
 
 _SHARES = ("mfu", "hfu")
 _FAR_OFF = 10.0
@@ -36,6 +37,17 @@ def step_line(
 def comparison_table(lines: Sequence[Compared]) -> Table:
     """Predicted beside measured."""
     return table(("", "predicted", "measured", "error"), comparison_rows(lines), words=("",))
+
+
+def routers_line(routers: Sequence[RouterReport]) -> str:
+    """How unevenly the experts of the worst mixtures were loaded."""
+    busiest = max(routers, key=lambda router: router.largest_load)
+    idlest = min(routers, key=lambda router: router.smallest_load)
+    least = min(router.entropy for router in routers)
+    return (
+        f"experts: the busiest had {busiest.largest_load:.1f} x the mean load (block {busiest.layer}), the idlest"
+        f" {idlest.smallest_load:.1f} x (block {idlest.layer}); entropy from {least:.2f} of an even load's"
+    )
 
 
 def built_table(ranks: Sequence[BuiltRank]) -> Table:

@@ -12,7 +12,7 @@ from executor.launch import run_plan
 from executor.rate import Rate
 from meshwright.measured import comparison
 from meshwright.output import JSON_SCHEMA, Output
-from meshwright.render.run import built_table, comparison_table, step_line
+from meshwright.render.run import built_table, comparison_table, routers_line, step_line
 from meshwright.render.words import percent, wrapped
 from planner.plan import load_plan
 
@@ -72,6 +72,7 @@ def run(
         ),
         "",
         comparison_table(lines),
+        *([wrapped(routers_line(report.routers))] if report.routers else []),
     )
     written = out_dir / "run-report.json"
     output.note(f"Wrote {written}. Next: meshwright plot accuracy {written}")

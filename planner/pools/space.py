@@ -22,6 +22,7 @@ from cost_models.specs.layout import SCHEDULES, Layout
 from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.stage_costs import StageCosts
 from planner.candidates import Tally
+from planner.infeasible import nothing_legal
 from planner.placement import PLAIN, Bools, Floats, Leaf
 from planner.pools import bounds
 from planner.pools.group import RankGroup
@@ -29,6 +30,7 @@ from planner.pools.ideal import ideal_bounds
 from planner.pools.infeasible import closest_first, least_share, nothing_fits
 from planner.pools.legality import fills_pools
 from planner.search_space import Restrictions, legal_space
+from planner.stack_rules import question_objections
 
 OPENED_TOGETHER = 2048
 """Rows that get a quick bound in one go."""
@@ -171,6 +173,8 @@ def price_pools(question: MixedQuestion, limits: Restrictions) -> MixedSpace:
     policies = limits.recompute(question.training)
     columns = _layouts(question, limits)
     if not len(columns):
+        if question_objections(question):
+            raise nothing_legal(question, limits)
         restricted = limits.fix_words or limits.forbid_words
         raise InfeasibleError(
             f"no layout of {question.model.name} on the pools of `{question.mixed.name}` is legal with global"
