@@ -24,8 +24,8 @@ class PhaseReport(Spec):
     thread_seconds: tuple[float, ...]
     """CPU time of the training thread in each measured step."""
     waiting_seconds: dict[str, float]
-    """Seconds spent on communication that compute does not hide, by axis (`tp`, `dp`, `pp`), waiting for slower ranks
-    included; medians of a few steps of their own. Empty where it was not measured."""
+    """Seconds spent on communication that compute does not hide, by axis (`tp`, `cp`, `ep`, `dp`, `pp`), waiting for
+    slower ranks included; medians of a few steps of their own. Empty where it was not measured."""
 
 
 class RankReport(Spec):

@@ -25,8 +25,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-AXES = ("tp", "cp", "dp", "pp")
-"""What ranks wait for one another over; `dp` is all who hold the same parameters."""
+AXES = ("tp", "cp", "ep", "dp", "pp")
+"""What ranks wait for one another over; `dp` is all who hold the same parameters, `ep` those who share experts."""
 
 _Mark = tuple[float, float, float, "torch.cuda.Event | None"]
 """Wall, thread and process clock, and on a GPU an event in its stream."""
@@ -86,11 +86,18 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(
-        self, mesh: DeviceMesh, device: torch.device, context_group: dist.ProcessGroup | None = None
+        self,
+        mesh: DeviceMesh,
+        device: torch.device,
+        context_group: dist.ProcessGroup | None = None,
+        experts: DeviceMesh | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         axes = {"tp": "tp", "copy": "dp", "shard": "dp", "pp": "pp"}
         self._axes: dict[str, str] = {mesh[name].get_group().group_name: axis for name, axis in axes.items()}
+        if experts is not None:
+            theirs = {"copy": "dp", "shard": "dp", "ep": "ep", "etp": "ep"}
+            self._axes |= {experts[name].get_group().group_name: axis for name, axis in theirs.items()}
         if context_group is not None:
             self._axes[context_group.group_name] = "cp"
         self._device = device
@@ -191,6 +198,7 @@ class Phased(Protocol):
     mesh: DeviceMesh
     device: torch.device
     context_group: dist.ProcessGroup | None
+    experts: DeviceMesh | None
 
     def forward_backward(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
         """The first phase."""
@@ -203,7 +211,7 @@ def measure_waits(
     engine: Phased, batches: Sequence[tuple[Tensor, Tensor]]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Train a step on each batch; the typical seconds this rank waits by axis, in each of the two phases."""
-    waits = Waits(engine.mesh, engine.device, engine.context_group)
+    waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
     seen: list[tuple[dict[str, float], dict[str, float]]] = []
     for inputs_BS, targets_BS in batches:
         dist.barrier()

@@ -17,6 +17,7 @@ _PARTS = {
     "compute": ("compute", "recompute", "host"),
     "tp_comm": ("tp_comm",),
     "cp_comm": ("cp_comm",),
+    "ep_comm": ("ep_comm",),
     "pp_comm_and_bubble": ("pp_comm", "bubble"),
     "dp_comm_and_update": ("dp_comm", "optimizer", "jitter"),
 }
@@ -62,6 +63,7 @@ def time_parts(report: RunReport) -> tuple[Compared, ...]:
                          disturb; on a GPU the time of this phase in which it does not wait
     tp_comm              waiting for tensor-parallel ranks in forward and backward
     cp_comm              waiting for those that share its sequences
+    ep_comm              waiting for those that hold other experts, or parts of its own
     pp_comm_and_bubble   waiting for other stages
     dp_comm_and_update   waiting for data-parallel ranks in forward and backward (ZeRO-2 and 3), and the update
                          without its waiting for other stages
@@ -89,7 +91,8 @@ def _parts(rank: RankReport, on_cpu: bool) -> dict[str, float]:
     return {
         "compute": median(phase.thread_seconds) if on_cpu else max(0.0, busy),
         "tp_comm": inside["tp"],
-        "cp_comm": inside.get("cp", 0.0),  # older reports have no such axis
+        "cp_comm": inside.get("cp", 0.0),  # older reports have no such axes
+        "ep_comm": inside.get("ep", 0.0),
         "pp_comm_and_bubble": inside["pp"] + after["pp"],
         "dp_comm_and_update": inside["dp"] + max(0.0, median(update.wall_seconds) - after["pp"]),
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training import GPT, LLAMA, plan_for
+from training import GPT, LLAMA, MOE, plan_for
 
 from cost_models.errors import HostError, InputError, RunError
 from cost_models.specs import catalog
@@ -42,6 +42,17 @@ def test_two_processes_train_and_report(tmp_path: Path) -> None:
     assert report.quickest_step_seconds <= report.step_seconds
     assert report.peak_bytes == max(rank.peak_bytes for rank in report.ranks)
     assert report.environment.world_size == 2
+
+
+def test_routers_are_reported(tmp_path: Path) -> None:
+    """Every mixture of the model, with the load that its experts got over all ranks."""
+    report = run_plan(plan_for("dp2 ep2 mbs2", MOE), steps=2, warm_up=1, out_dir=tmp_path, backend="gloo")
+    assert [router.layer for router in report.routers] == [1, 2, 3]  # the first block is dense
+    for router in report.routers:
+        assert router.mean_load == 8 * 16 * 2 / 4  # tokens of a step, two experts each, four experts
+        assert 0 <= router.smallest_load < 1 < router.largest_load <= 4
+        assert 0 < router.entropy < 1
+    assert load_report(tmp_path / "run-report.json") == report
 
 
 def test_a_plan_for_gpus_is_refused_here_with_both_numbers() -> None:

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 from processes import Processes
-from training import plan_for
+from training import GPT, MOE, plan_for
 
 from executor.report import PhaseReport, RankReport
 from planner.plan import Plan
@@ -36,7 +36,7 @@ def waits_for_a_late_rank(plan: Plan) -> dict[str, float]:
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     place = engine.place.dp
     engine.step(*batches.slice(0, place, plan.layout.dp))
-    waits = Waits(engine.mesh, engine.device, engine.context_group)
+    waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
     dist.barrier()
     if dist.get_rank() == dist.get_world_size() - 1:
         time.sleep(LATE_SECONDS)
@@ -51,6 +51,7 @@ def waits_for_a_late_rank(plan: Plan) -> dict[str, float]:
         ("tp2 mbs2", "tp"),
         ("pp2 mbs2", "pp"),
         ("dp2 mbs2 zero3", "dp"),
+        ("dp2 ep2 mbs2", "ep"),
         ("cp2 mbs2 context=ring", "cp"),
         ("cp2 mbs2 context=all-gather", "cp"),
         ("cp2 mbs2 context=all-to-all", "cp"),
@@ -60,7 +61,8 @@ def test_waiting_is_charged_to_the_axis_of_the_late_rank(
     layout: str, axis: str, processes: Processes
 ) -> None:
     """The others wait at least nearly as long as it is late, and nowhere else."""
-    waited = processes.run(2, waits_for_a_late_rank, plan_for(layout))[0]
+    plan = plan_for(layout, MOE if axis == "ep" else GPT)
+    waited = processes.run(2, waits_for_a_late_rank, plan)[0]
     assert waited[axis] > 0.8 * LATE_SECONDS
     assert {other for other in waited if waited[other] > 0.0} == {axis}
 
@@ -71,7 +73,7 @@ def test_phases_make_up_the_step(processes: Processes) -> None:
         for step, seconds in enumerate(rank.wall_seconds):
             assert sum(phase.wall_seconds[step] for phase in phases) == pytest.approx(seconds, rel=0.05)
         for phase in phases:
-            assert list(phase.waiting_seconds) == ["tp", "cp", "dp", "pp"]
+            assert list(phase.waiting_seconds) == ["tp", "cp", "ep", "dp", "pp"]
             assert phase.waiting_seconds["dp"] == 0.0
         assert rank.forward_backward.waiting_seconds["tp"] > 0
         assert rank.forward_backward.waiting_seconds["pp"] > 0
