@@ -130,7 +130,8 @@ def _working(
     """(N, P) largest temporary set of one block: what is recomputed, gradients on their way, gathered weights.
 
     The widest moment of the backward pass holds the gradient of the residual stream, that of the MLP's inner activation
-    and, unless products add into the gradient buffer themselves, that of the matrix between. ZeRO-3 holds weights of
+    and, unless products add into the gradient buffer themselves, that of the matrix between (of a mixture the matrices
+    of all its experts here, which one grouped product makes). ZeRO-3 holds weights of
     the block at work, and ZeRO-2 and 3 its full gradient once more while it is scattered. A mixture also holds the
     gradient of the copies that its experts work on. Where attention gathers keys and values over context ranks, these
     and their gradients may be wider than the MLP.
@@ -138,9 +139,11 @@ def _working(
     model, training = question.model, question.training
     tokens = columns.tokens(training.sequence_length)
     inner, copies = tokens * model.ffn_hidden_size / columns.tp, np.zeros(len(columns))
+    matrix = model.hidden_size * model.ffn_hidden_size / columns.tp
     if (routed := mixture(question, columns)) is not None:
         inner, copies = np.maximum(inner, routed.inner), routed.rows * model.hidden_size
-    matrix = model.hidden_size * model.ffn_hidden_size / columns.tp
+        stacked = routed.local_experts * model.hidden_size * model.moe_ffn_hidden_size / columns.etp
+        matrix = np.maximum(matrix, stacked)
     new_gradient = np.zeros(len(columns)) if question.stack.fused_gradient_accumulation else matrix
     widest = np.maximum(inner + new_gradient, 2 * inner if model.gated_mlp else 0.0)
     attending = 2 * gathered_elements(question, columns)

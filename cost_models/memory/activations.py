@@ -95,11 +95,12 @@ def _kept_inside(
     entrance = tokens * model.hidden_size if stack.saves_gathered_activations else outside
     kv_size = model.query_size if _eager(question) else model.kv_size
     heads = tokens * 2 * (model.query_size + kv_size) / columns.tp  # q, k, v and the core's output
-    if latent := model.latent_attention:  # each latent before its norm and after it
+    if latent := model.latent_attention:  # each latent before its norm and after it (eager norms: and within)
         heads = (
             tokens * (model.query_size + model.kv_size + model.value_size + model.attended_size) / columns.tp
         )
-        heads = heads + outside / model.hidden_size * 2 * (latent.kv_rank + (latent.query_rank or 0))
+        times = 3 if _eager(question) else 2
+        heads = heads + outside / model.hidden_size * times * (latent.kv_rank + (latent.query_rank or 0))
     twice = _keeps_output_twice(question, columns)
     heads = heads + np.where(twice, tokens * model.attended_size / columns.tp, 0.0)
     up = 2 if model.gated_mlp else 1

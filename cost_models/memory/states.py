@@ -55,13 +55,13 @@ def state_bytes(question: Question, columns: LayoutColumns, *, experts: bool = F
     extra_gradient = compute if accumulates_apart(question) and mixed else 0.0
     moments = _MOMENTS[training.optimizer] * STATE_BYTES[training.state_dtype]
     ranks = (columns.expert_shard if experts else columns.shard).astype(np.float64)
-    sharded = (columns.zero >= 2) & (ranks > 1)
+    sharded = (columns.zero >= 2) & ((ranks > 1) | _wrapped_alone(question, columns, experts))
     shard = {stage: np.where(columns.zero >= stage, ranks, 1.0) for stage in (1, 2, 3)}
     gradient_shard = np.ones(ranks.shape) if stack.unsharded_gradients_until_sync else shard[2]
     held, weight_held, gradient_held = _held_on_device(question, columns)
     late = sharded & stack.fully_shard & (columns.microbatches(training.global_batch) == 1)
     return StateBytes(
-        weights=weight_held * weight / shard[3] + _sharded_copy(question, columns, weight, ranks),
+        weights=weight_held * weight / shard[3] + _sharded_copy(question, columns, weight, ranks, sharded),
         gradients=gradient_held * np.where(late, 0.0, (gradient + extra_gradient) / gradient_shard),
         optimizer=held * (master + moments) / shard[1],
         gathered=np.where(sharded & (columns.zero == 3), compute, 0.0),
@@ -88,12 +88,23 @@ def _temporary_bytes(question: Question) -> float:
     return 0.0 if accumulates_apart(question) else question.stack.optimizer_temporary_bytes
 
 
-def _sharded_copy(question: Question, columns: LayoutColumns, weight: float, ranks: Array) -> Array:
+def _wrapped_alone(question: Question, columns: LayoutColumns, experts: bool) -> npt.NDArray[np.bool_]:
+    """(N,) experts that only this rank holds: `fully_shard` treats them as it does the rest, with a shard of all."""
+    return (columns.replicas > 1) & experts & question.stack.fully_shard
+
+
+def _sharded_copy(
+    question: Question,
+    columns: LayoutColumns,
+    weight: float,
+    ranks: Array,
+    sharded: npt.NDArray[np.bool_],
+) -> Array:
     """ZeRO-2 by `fully_shard` holds its shard of the weights beside the gathered copy it computes with.
 
     In 16 bits that shard is the fp32 master copy, which counts as optimizer state.
     """
     stack, fp32 = question.stack, question.training.precision == "fp32"
     separate = not stack.master_weights or (stack.fully_shard and fp32)
-    twice = (columns.zero == 2) & (ranks > 1) & separate
+    twice = (columns.zero == 2) & sharded & separate
     return np.where(twice, weight / ranks, 0.0)

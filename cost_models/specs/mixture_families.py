@@ -27,13 +27,22 @@ def _whole(config: Config, key: str, default: int) -> int:
     return value if isinstance(value, int) and value >= 0 else default
 
 
+def _routing(config: Config, normalized: bool) -> Derived:
+    """How routers weigh and balance, where `transformers` reads it; `normalized` is what it assumes."""
+    key = "aux_loss_alpha" if "aux_loss_alpha" in config else "router_aux_loss_coef"
+    return {
+        "normalized_routing": ("norm_topk_prob", config.get("norm_topk_prob", normalized)),
+        "load_balance": (key, config.get(key, 0.001)),
+    }
+
+
 def _qwen_mixtures(config: Config) -> Derived:
     """Every `decoder_sparse_step`-th block has experts, but for those named `mlp_only_layers`."""
     step, layers = max(1, _whole(config, "decoder_sparse_step", 1)), _whole(config, "num_hidden_layers", 0)
     named = config.get("mlp_only_layers")
     dense = set(named) if isinstance(named, list) and all(isinstance(i, int) for i in named) else set()
     count = sum((index + 1) % step == 0 and index not in dense for index in range(min(layers, 100_000)))
-    return {"num_moe_layers": ("decoder_sparse_step", count)}
+    return {"num_moe_layers": ("decoder_sparse_step", count)} | _routing(config, normalized=False)
 
 
 def _deepseek(config: Config) -> Derived:
@@ -42,6 +51,7 @@ def _deepseek(config: Config) -> Derived:
     every = max(1, _whole(config, "moe_layer_freq", 1))
     width, shared = _whole(config, "moe_intermediate_size", 0), _whole(config, "n_shared_experts", 0)
     position = _whole(config, "qk_rope_head_dim", 0)
+    third = config.get("model_type") == "deepseek_v3"
     latent = {
         "kv_rank": config.get("kv_lora_rank"),
         "query_rank": config.get("q_lora_rank"),
@@ -54,7 +64,8 @@ def _deepseek(config: Config) -> Derived:
         "shared_expert_ffn_hidden_size": ("n_shared_experts", shared * width),
         "head_dim": ("qk_nope_head_dim", _whole(config, "qk_nope_head_dim", 0) + position),
         "latent_attention": ("kv_lora_rank", latent),
-    }
+        "router_scores": ("scoring_func", config.get("scoring_func", "sigmoid" if third else "softmax")),
+    } | _routing(config, normalized=third)
 
 
 _CHOSEN = {"experts_per_token": "num_experts_per_tok"}
@@ -66,7 +77,9 @@ _DEEPSEEK = Family(
     facts=LLAMA_FACTS,
     optional=without(LLAMA_OPTIONAL, "num_kv_heads", "head_dim"),
     derive=_deepseek,
-    simplify=lambda config: "the router's bias and blocks that predict further tokens left out",
+    simplify=lambda config: (
+        "the router's bias, groups and scale and blocks that predict further tokens left out"
+    ),
 )
 
 MIXTURE_FAMILIES: dict[str, Family] = {
@@ -74,6 +87,7 @@ MIXTURE_FAMILIES: dict[str, Family] = {
         sizes=LLAMA_SIZES | _CHOSEN | {"num_experts": "num_local_experts"},
         facts=LLAMA_FACTS,
         optional=LLAMA_OPTIONAL,
+        derive=lambda config: _routing(config, normalized=True),
         simplify=sliding_window,
     ),
     "qwen2_moe": Family(

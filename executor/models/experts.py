@@ -216,9 +216,10 @@ def _counts(chosen_BSK: Tensor, experts: int) -> Tensor:
 
 
 def _has_grouped_product(rows: Tensor, weight: Tensor) -> bool:
-    """PyTorch's grouped product pays on a GPU in 16 bits and wants rows of whole 16 bytes; else experts run singly."""
+    """PyTorch's grouped product wants rows of whole 16 bytes, and on a GPU bf16; else experts run one by one."""
     whole = all(width * rows.element_size() % 16 == 0 for width in weight.shape[1:])
-    return rows.device.type == "cuda" and rows.dtype == torch.bfloat16 and whole and rows.shape[0] > 0
+    there = rows.device.type == "cpu" or (rows.device.type == "cuda" and rows.dtype == torch.bfloat16)
+    return whole and there and rows.shape[0] > 0
 
 
 class _Copy(torch.autograd.Function):

@@ -95,4 +95,5 @@ class LatentAttention(nn.Module):
         if self.spec.positions == "rotary":
             shared_B1SP = _rotate(shared_B1SP, self.sequence.places(shared_B1SP.shape[2]))
         shared_BGSP = shared_B1SP.expand(-1, plain_BGSK.shape[1], -1, -1)
-        return torch.cat([plain_BGSK, shared_BGSP], dim=-1), value_BGSW
+        # a copy of the values, or the keys they came with would be kept for them
+        return torch.cat([plain_BGSK, shared_BGSP], dim=-1), value_BGSW.contiguous()

@@ -127,6 +127,7 @@ MIXTRAL_8X7B = LLAMA3_8B | {
     "max_position_embeddings": 32768,
     "num_experts_per_tok": 2,
     "num_local_experts": 8,
+    "router_aux_loss_coef": 0.02,
     "sliding_window": None,
     "vocab_size": 32000,
 }
@@ -137,6 +138,8 @@ QWEN3_30B_A3B = QWEN3_32B | {
     "intermediate_size": 6144,
     "mlp_only_layers": [],
     "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "router_aux_loss_coef": 0.001,
     "num_attention_heads": 32,
     "num_experts": 128,
     "num_experts_per_tok": 8,
@@ -145,6 +148,9 @@ QWEN3_30B_A3B = QWEN3_32B | {
 }
 DEEPSEEK_V3 = {
     "model_type": "deepseek_v3",
+    "aux_loss_alpha": 0.001,
+    "scoring_func": "sigmoid",
+    "norm_topk_prob": True,
     "first_k_dense_replace": 3,
     "hidden_act": "silu",
     "hidden_size": 7168,
