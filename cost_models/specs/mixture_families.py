@@ -27,7 +27,7 @@ def _whole(config: Config, key: str, default: int) -> int:
     return value if isinstance(value, int) and value >= 0 else default
 
 
-def _routing(config: Config, normalized: bool) -> Derived:
+def _routing(config: Config, *, normalized: bool) -> dict[str, tuple[str, Any]]:
     """How routers weigh and balance, where `transformers` reads it; `normalized` is what it assumes."""
     key = "aux_loss_alpha" if "aux_loss_alpha" in config else "router_aux_loss_coef"
     return {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeVar
 
-from training import GPT, LLAMA, question_for
+from training import GPT, LATENT, LLAMA, question_for
 
 from cost_models.schedules import allowed_recompute
 from cost_models.specs.columns import LayoutColumns
@@ -20,6 +20,7 @@ Choose = Callable[[Sequence[T]], T]
 
 _SIZE: dict[str, Any] = {"num_layers": 8, "num_heads": 8}
 _GROUPED = LLAMA | _SIZE | {"num_kv_heads": 4}
+_ROUTED: dict[str, Any] = {"num_experts": 8, "experts_per_token": 3, "moe_ffn_hidden_size": 32}
 SHAPES: dict[str, dict[str, Any]] = {
     "gpt": GPT | _SIZE,
     "llama": _GROUPED,
@@ -27,8 +28,13 @@ SHAPES: dict[str, dict[str, Any]] = {
     "alibi": GPT | _SIZE | {"positions": "alibi", "tied_embeddings": False},
     "windowed": _GROUPED | {"attention_window": 11},
     "side by side": _GROUPED | {"parallel_block": True, "num_layers": 6, "mlp_bias": True},
+    "mixture": _GROUPED | _ROUTED,
+    "deepseek": LATENT
+    | _SIZE
+    | _ROUTED
+    | {"num_kv_heads": 8, "num_moe_layers": 7, "shared_expert_ffn_hidden_size": 48, "mlp_bias": True},
 }
-"""Dense models with everything that a layout may treat differently."""
+"""Models with everything that a layout may treat differently."""
 JOB: dict[str, Any] = {"sequence_length": 32}
 
 
