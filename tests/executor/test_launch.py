@@ -6,18 +6,22 @@ import json
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from training import GPT, LLAMA, MOE, plan_for
+from training import GPT, LLAMA, MOE, plan_for, question_for
 
 from cost_models.errors import HostError, InputError, RunError
 from cost_models.specs import catalog
+from cost_models.specs.layout import parse_layout
 from executor.dry import build_without_devices
 from executor.launch import run_plan
 from executor.report import load_report
+from planner.legality import check
 from planner.plan import save_plan
+from planner.stack_rules import require_runnable
 
 
 def test_two_processes_train_and_report(tmp_path: Path) -> None:
@@ -164,6 +168,37 @@ def test_a_dry_run_builds_what_the_ranks_would_hold(layout: str) -> None:
         sum(rank.parameters for rank in built) == (whole - norms) // shares + norms * plan.layout.tp // shares
     )
     assert all(rank.weights_bytes == 4 * rank.parameters for rank in built)
+
+
+@pytest.mark.parametrize(("layout", "held"), [("dp4 ep2 mbs1", 2), ("tp2 dp4 ep4 etp1 sp mbs1 zero1", 4)])
+def test_a_dry_run_builds_the_experts_of_a_rank(layout: str, held: int) -> None:
+    """Experts are made where they are held, never all of them and then some dropped."""
+    model = MOE | {"num_moe_layers": 4, "tied_embeddings": False}
+    (rank,) = build_without_devices(plan_for(layout, model))
+    (other,) = build_without_devices(plan_for(layout, model | {"moe_ffn_hidden_size": 24}))
+    assert rank.parameters - other.parameters == 4 * 4 // held * 3 * 32 * 24
+
+
+@pytest.mark.parametrize(
+    ("layout", "change", "words"),
+    [
+        ("tp2 mbs2", {"sequence_length": 15}, "tp2 does not divide 15 tokens"),
+        ("tp2 mbs2", {"parallel_block": True}, "cannot split experts over tp2 in blocks that run"),
+        ("pp2 dp2 zero3 mbs2 schedule=zbv", {}, "PyTorch trains wrong without a word"),
+    ],
+)
+def test_what_the_executor_refuses_is_not_planned_for_it(
+    layout: str, change: dict[str, Any], words: str
+) -> None:
+    """One list of rules: what `run` says of a plan made for another stack, the planner says for its own."""
+    job = {key: change[key] for key in change if key == "sequence_length"}
+    model = MOE | {key: change[key] for key in change if key not in job}
+    parsed = parse_layout(layout)
+    question = question_for(model, parsed.num_gpus, **job)
+    assert any(words in problem.what for problem in check(question, parsed))
+    elsewhere = replace(question, stack=catalog.load_stack("megatron-core"))
+    with pytest.raises(InputError, match=words):
+        require_runnable(elsewhere, parsed)
 
 
 def test_a_dry_run_says_what_cannot_be_built() -> None:
