@@ -5,7 +5,7 @@
 
 Draws from everything the planner may offer the executor for dense models (`tests/executor/drawing.py`), each time the
 row that has most pairs of values of two axes that no row before had. Plain gradient descent, fp32, gloo; compares loss
-and gradient norm of every step on every rank. Appends a row a layout; layouts that are there already are not run again.
+and gradient norm of every step on every rank, and how far every parameter went in all steps together. Appends a row a layout; layouts that are there already are not run again.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "executor"))
 
 from drawing import JOB, SHAPES, completed, legal_layouts
 from processes import Processes
-from training import plan_for, train
+from training import plan_for, stray, train_weights
 
 from cost_models.specs.layout import Layout, parse_layout
 from cost_models.specs.recompute import policies_in
 
 STEPS = 3
-FIELDS = ("model", "layout", "ranks", "steps", "loss_error", "norm_error", "seconds", "failure")
+FIELDS = ("model", "layout", "ranks", "steps", "loss_error", "norm_error", "way_error", "seconds", "failure")
+ERRORS = FIELDS[4:7]
 CANDIDATES = 400
-TOLERANCE = 1e-5
+TOLERANCE, WAY_TOLERANCE = 1e-5, 1e-3
+"""Of loss and norm; of the way of a parameter, which may be so short that rounding shows."""
+Trained = tuple[list[tuple[float, float]], dict[str, Any]]
 AXES = ("tp", "pp", "vpp", "cp", "dp", "mbs", "zero", "shard", "sp", "schedule", "order", "context")
 
 
@@ -53,7 +56,7 @@ def main() -> None:
     drawn = draw(given.layouts, given.ranks, given.seed)
     done = {(row["model"], row["layout"]) for row in read(given.out)}
     processes = Processes()
-    references: dict[str, list[tuple[float, float]]] = {}
+    references: dict[str, Trained] = {}
     for shape, layout in drawn:
         if (shape, str(layout)) in done:
             continue
@@ -91,22 +94,25 @@ def pairs(shape: str, layout: Layout) -> set[tuple[Any, ...]]:
 
 
 def compare(
-    processes: Processes, references: dict[str, list[tuple[float, float]]], shape: str, layout: Layout
+    processes: Processes, references: dict[str, Trained], shape: str, layout: Layout
 ) -> dict[str, str]:
-    """Largest relative errors of the loss and of the gradient's norm, over steps and ranks."""
+    """Largest relative errors of the loss, of the gradient's norm and of a parameter's way, over steps and ranks."""
     if shape not in references:
-        references[shape] = processes.run(1, train, plan_for("mbs8", SHAPES[shape], **JOB), STEPS, True)[0]
+        whole = plan_for("mbs8", SHAPES[shape], **JOB)
+        references[shape] = processes.run(1, train_weights, whole, STEPS, True)[0]
+    curve, way = references[shape]
     plan = plan_for(str(layout), SHAPES[shape], **JOB)
-    curves = processes.run(layout.num_gpus, train, plan, STEPS, True)
+    trained = processes.run(layout.num_gpus, train_weights, plan, STEPS, True)
     errors = [
         max(
             abs(got[part] / wanted[part] - 1.0)
-            for curve in curves
-            for got, wanted in zip(curve, references[shape], strict=True)
+            for own, _ in trained
+            for got, wanted in zip(own, curve, strict=True)
         )
         for part in (0, 1)
     ]
-    return {"loss_error": f"{errors[0]:.1e}", "norm_error": f"{errors[1]:.1e}"}
+    errors.append(max(stray(own, way)[0] for _, own in trained))
+    return {name: f"{error:.1e}" for name, error in zip(ERRORS, errors, strict=True)}
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -130,20 +136,21 @@ def append(path: Path, row: dict[str, Any]) -> None:
 def table(path: Path) -> str:
     """Markdown: a line for the whole, how often each value of an axis was drawn, a row for each layout."""
     rows = read(path)
-    same = [row for row in rows if not row["failure"] and worst(row) < TOLERANCE]
-    errors = [worst(row) for row in rows if not row["failure"]]
+    same = [row for row in rows if not row["failure"] and agrees(row)]
+    largest = [max(float(row[name]) for row in rows if not row["failure"]) for name in ERRORS]
     lines = [
-        f"{len(same)} of {len(rows)} layouts within {TOLERANCE:g}; largest relative error {max(errors):.1e}.",
+        f"{len(same)} of {len(rows)} layouts train as one process does. Largest relative error of a loss"
+        f" {largest[0]:.1e}, of a gradient's norm {largest[1]:.1e}, of the way of a parameter {largest[2]:.1e}.",
         "",
         "| axis | layouts with each value |",
         "| --- | --- |",
         *coverage([parse_layout(row["layout"]) for row in rows]),
         "",
-        "| model | layout | loss | gradient norm |",
-        "| --- | --- | --- | --- |",
+        "| model | layout | loss | gradient norm | way |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for row in rows:
-        shown = row["failure"] or f"{row['loss_error']} | {row['norm_error']}"
+        shown = row["failure"] or " | ".join(row[name] for name in ERRORS)
         lines.append(f"| {row['model']} | `{row['layout']}` | {shown} |")
     return "\n".join(lines)
 
@@ -165,9 +172,10 @@ def coverage(layouts: list[Layout]) -> list[str]:
     ]
 
 
-def worst(row: dict[str, str]) -> float:
-    """The larger error of the two."""
-    return max(float(row["loss_error"]), float(row["norm_error"]))
+def agrees(row: dict[str, str]) -> bool:
+    """All three are within what rounding explains."""
+    loss, norm, way = (float(row[name]) for name in ERRORS)
+    return max(loss, norm) < TOLERANCE and way < WAY_TOLERANCE
 
 
 if __name__ == "__main__":

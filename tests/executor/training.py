@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from cost_models.asking import ask
@@ -15,6 +17,12 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.rate import Rate
 from planner.plan import Plan, make_plan
+
+if TYPE_CHECKING:
+    from executor.engine import Engine
+
+Floats = npt.NDArray[np.float64]
+NOTICEABLE = 1e-5
 
 GPT: dict[str, Any] = {
     "num_layers": 4,
@@ -73,12 +81,20 @@ def train(
     plan: Plan, steps: int, sgd: bool, rate: Rate | None = None, clip: float | None = None
 ) -> list[tuple[float, float]]:
     """(loss of the global batch, norm of its gradient) of each step, on this rank."""
+    return train_weights(plan, steps, sgd, rate, clip)[0]
+
+
+def train_weights(
+    plan: Plan, steps: int, sgd: bool, rate: Rate | None = None, clip: float | None = None
+) -> tuple[list[tuple[float, float]], dict[str, Floats]]:
+    """The same, and how far each of this rank's parameters went, whole, by its name in the model."""
     from executor.batches import Batches
     from executor.engine import Engine, Options, mean_over_data
 
     rate = rate or Rate(peak=0.1 if sgd else 1e-3)
     options = Options(sgd=sgd, rate=rate, clip=clip)
     engine = Engine(plan, torch.device("cpu"), options)
+    before = _whole(engine)
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     curve = []
     for step in range(steps):
@@ -86,4 +102,34 @@ def train(
         engine.optimizer.set_rate(rate.at(step))
         value, norm = engine.step(inputs, targets)
         curve.append((mean_over_data(value, engine), norm))
-    return curve
+    after = _whole(engine)
+    return curve, {name: after[name] - before[name] for name in after}
+
+
+def _whole(engine: Engine) -> dict[str, Floats]:
+    """Parameters of this rank's stages, put together from all who have a part."""
+    from torch.distributed.tensor import DTensor
+
+    found = {}
+    for part in engine.parts:
+        for name, parameter in part.named_parameters():
+            whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+            found[name.replace("_checkpoint_wrapped_module.", "")] = whole.detach().double().numpy().copy()
+    return found
+
+
+def stray(way: dict[str, Floats], expected: dict[str, Floats]) -> tuple[float, str]:
+    """The parameter that ended farthest from where it should, as a share of the way it should have gone, and its name.
+
+    Ways shorter than what rounding makes of them count as `NOTICEABLE`: a key's bias has no gradient at all.
+    """
+    return max(
+        (float(abs(gone - wanted).max() / max(NOTICEABLE, abs(wanted).max())), name)
+        for name, gone in way.items()
+        for wanted in [_named(expected, name)]
+    )
+
+
+def _named(expected: dict[str, Floats], name: str) -> Floats:
+    """A tied head has the embedding's weight."""
+    return expected[name] if name in expected else expected["embedding.tokens.weight"]
