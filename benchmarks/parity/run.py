@@ -5,7 +5,8 @@
 
 Draws from everything the planner may offer the executor for dense models (`tests/executor/drawing.py`), each time the
 row that has most pairs of values of two axes that no row before had. Plain gradient descent, fp32, gloo; compares loss
-and gradient norm of every step on every rank, and how far every parameter went in all steps together. Appends a row a layout; layouts that are there already are not run again.
+and gradient norm of every step on every rank, and how far every parameter went in all steps together. Appends a row a
+layout; layouts that are there already are not run again.
 """
 
 from __future__ import annotations

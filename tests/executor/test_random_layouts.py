@@ -10,12 +10,12 @@ from drawing import JOB, SHAPES, completed, legal_layouts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from processes import Processes
-from training import plan_for, train
+from training import Trained, plan_for, stray, train_weights
 
 from cost_models.specs.layout import CONTEXTS, SCHEDULES
 
 RANKS, STEPS = 4, 2
-TOLERANCE = 1e-5
+TOLERANCE, WAY_TOLERANCE = 1e-5, 1e-3
 
 
 def test_layouts_are_drawn_from_every_axis() -> None:
@@ -35,11 +35,9 @@ def test_layouts_are_drawn_from_every_axis() -> None:
 
 
 @cache
-def _expected(processes: Processes, shape: str) -> list[tuple[float, float]]:
-    curve: list[tuple[float, float]] = processes.run(
-        1, train, plan_for("mbs8", SHAPES[shape], **JOB), STEPS, True
-    )[0]
-    return curve
+def _expected(processes: Processes, shape: str) -> Trained:
+    trained: Trained = processes.run(1, train_weights, plan_for("mbs8", SHAPES[shape], **JOB), STEPS, True)[0]
+    return trained
 
 
 @settings(
@@ -50,12 +48,14 @@ def _expected(processes: Processes, shape: str) -> list[tuple[float, float]]:
 )
 @given(data=st.data())
 def test_a_drawn_layout_trains_as_one_process_does(processes: Processes, data: st.DataObject) -> None:
-    """Loss and gradient norm of every step, on every rank."""
+    """Loss and gradient norm of every step, on every rank, and the way that every parameter went."""
     shape = data.draw(st.sampled_from(sorted(SHAPES)))
     space = legal_layouts(shape, RANKS)
     row = data.draw(st.integers(0, len(space) - 1))
     layout = completed(space.layout(row), shape, lambda options: data.draw(st.sampled_from(options)))
     plan = plan_for(str(layout), SHAPES[shape], **JOB)
-    for curve in processes.run(RANKS, train, plan, STEPS, True):
-        for got, wanted in zip(curve, _expected(processes, shape), strict=True):
+    expected, way = _expected(processes, shape)
+    for curve, own in processes.run(RANKS, train_weights, plan, STEPS, True):
+        for got, wanted in zip(curve, expected, strict=True):
             assert got == pytest.approx(wanted, rel=TOLERANCE), str(layout)
+        assert stray(own, way) < (WAY_TOLERANCE, ""), str(layout)

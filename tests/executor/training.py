@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from executor.engine import Engine
 
 Floats = npt.NDArray[np.float64]
+Trained = tuple[list[tuple[float, float]], dict[str, Floats]]
+"""Loss and gradient norm of every step, and how far every parameter went."""
 NOTICEABLE = 1e-5
 
 GPT: dict[str, Any] = {
@@ -86,7 +88,7 @@ def train(
 
 def train_weights(
     plan: Plan, steps: int, sgd: bool, rate: Rate | None = None, clip: float | None = None
-) -> tuple[list[tuple[float, float]], dict[str, Floats]]:
+) -> Trained:
     """The same, and how far each of this rank's parameters went, whole, by its name in the model."""
     from executor.batches import Batches
     from executor.engine import Engine, Options, mean_over_data
