@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Trained = tuple[list[tuple[float, float]], dict[str, Floats]]
 """Loss and gradient norm of every step, and how far every parameter went."""
-NOTICEABLE = 1e-5
+NOTICEABLE = 1e-6
 
 GPT: dict[str, Any] = {
     "num_layers": 4,
