@@ -123,12 +123,14 @@ def _whole(engine: Engine) -> dict[str, Floats]:
 def stray(way: dict[str, Floats], expected: dict[str, Floats]) -> tuple[float, str]:
     """The parameter that ended farthest from where it should, as a share of the way it should have gone, and its name.
 
-    Ways shorter than what rounding makes of them count as `NOTICEABLE`: a key's bias has no gradient at all.
+    Ways shorter than what rounding makes of them count as `NOTICEABLE`: a key's bias has no gradient at all. Experts of
+    which a rank has only some, or parts, are left out.
     """
     return max(
         (float(abs(gone - wanted).max() / max(NOTICEABLE, abs(wanted).max())), name)
         for name, gone in way.items()
         for wanted in [_named(expected, name)]
+        if gone.shape == wanted.shape
     )
 
 
