@@ -76,6 +76,9 @@ class RunReport(Spec):
     environment: Environment
     seed: int
     warm_up_steps: int
+    """Steps after the start, or after the last time it was started again, that were not measured."""
+    first_step: int = 1
+    """Step of the first loss; above 1 where the run went on from a checkpoint."""
     losses: tuple[float, ...]
     """Mean loss of the global batch at every step, warm-up included."""
     gradient_norms: tuple[float, ...]
@@ -94,6 +97,8 @@ class RunReport(Spec):
     """Of the fullest rank."""
     ranks: tuple[RankReport, ...]
     predicted: Prediction
+    notes: tuple[str, ...] = ()
+    """What happened on the way: where it resumed, why ranks were started again."""
 
 
 def make_report(
@@ -105,6 +110,8 @@ def make_report(
     warm_up: int,
     seed: int,
     environment: Environment,
+    first_step: int = 1,
+    notes: tuple[str, ...] = (),
 ) -> RunReport:
     """Put the ranks' measurements together."""
     steps = [max(seconds) for seconds in zip(*(rank.wall_seconds for rank in ranks), strict=True)]
@@ -118,6 +125,7 @@ def make_report(
         environment=environment,
         seed=seed,
         warm_up_steps=warm_up,
+        first_step=first_step,
         losses=tuple(losses),
         gradient_norms=tuple(gradient_norms),
         step_seconds=median,
@@ -130,6 +138,7 @@ def make_report(
         peak_bytes=max(rank.peak_bytes for rank in ranks),
         ranks=tuple(ranks),
         predicted=plan.prediction,
+        notes=notes,
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from cost_models.errors import UnknownNameError
+from cost_models.errors import InputError, UnknownNameError
+from executor.checkpoints.saving import Saving
 from executor.launch import run_plan
 from meshwright.measured import comparison
 from meshwright.output import JSON_SCHEMA, Output
@@ -18,7 +19,39 @@ from planner.plan import load_plan
 Backend = Literal["gloo", "nccl"]
 
 
-def run(path: Path, *, steps: int, backend: str | None, out_dir: Path, output: Output) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What is done so that a run survives them."""
+
+    checkpoint: Path | None
+    every: int
+    keep: int
+    resume: bool
+    restarts: int
+    timeout: float
+
+    @property
+    def saving(self) -> Saving | None:
+        """None without a folder. Raises InputError where the other flags need one."""
+        if self.checkpoint is None:
+            if self.resume:
+                raise InputError("--resume needs --checkpoint", hint="the folder to go on from")
+            return None
+        if self.checkpoint.exists() and not self.checkpoint.is_dir():
+            raise InputError(f"--checkpoint {self.checkpoint}: is no folder")
+        return Saving(folder=self.checkpoint, every=self.every, keep=self.keep, resume=self.resume)
+
+
+def run(
+    path: Path,
+    *,
+    steps: int,
+    data: str,
+    faults: Faults,
+    backend: str | None,
+    out_dir: Path,
+    output: Output,
+) -> None:
     """Train, say every step on stderr, and end with predicted beside measured.
 
     Under torchrun or SLURM every rank trains and rank 0 speaks.
@@ -27,6 +60,7 @@ def run(path: Path, *, steps: int, backend: str | None, out_dir: Path, output: O
         InputError: a broken plan, or one that cannot be trained.
         HostError: this machine has too few devices.
         RunError: the run failed.
+        StoppedError: it was asked to stop, and did.
     """
     prediction = load_plan(path).prediction
 
@@ -35,7 +69,18 @@ def run(path: Path, *, steps: int, backend: str | None, out_dir: Path, output: O
             step_line(step["step"], step["loss"], step["seconds"], prediction, warm_up=not step["measured"])
         )
 
-    report = run_plan(path, steps=steps, out_dir=out_dir, backend=_backend(backend), on_step=say)
+    report = run_plan(
+        path,
+        steps=steps,
+        out_dir=out_dir,
+        backend=_backend(backend),
+        data=data,
+        saving=faults.saving,
+        restarts=faults.restarts,
+        timeout=faults.timeout,
+        on_step=say,
+        on_note=output.note,
+    )
     if os.environ.get("RANK", "0") != "0":
         return
     lines = comparison(report)
