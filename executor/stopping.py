@@ -43,6 +43,13 @@ def any_rank(device: torch.device, *flags: bool) -> list[bool]:
     return [bool(flag) for flag in together.tolist()]
 
 
+def most(device: torch.device, count: int) -> int:
+    """The largest count of any rank; every rank must call it."""
+    largest = torch.tensor(count, device=device)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return int(largest)
+
+
 def write_stopped(folder: Path, step: int, saved: int | None) -> None:
     """Leave word for whoever started the ranks."""
     (folder / STOPPED).write_text(json.dumps({"step": step, "saved": saved}), "utf-8")

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from cost_models.errors import HostError, InputError, MeshwrightError
-from executor.asked import REPORT, Asked, add_arguments, read
+from executor.asked import PROGRESS, REPORT, Asked, add_arguments, read
 from executor.engine import Options
 from executor.exhausted import ExhaustedError
 from executor.failures import forget_failures, read_failures, told, what_happened, write_failure
@@ -29,7 +29,7 @@ from executor.mesh import pipeline_rank
 from executor.progress import FileWatcher
 from executor.report import RunReport, save_report
 from executor.steps import Schedule, Stopped
-from executor.stopping import StopRequest, write_stopped
+from executor.stopping import StopRequest, most, write_stopped
 from executor.train import train
 from planner.plan import Plan, load_plan
 
@@ -48,12 +48,13 @@ def work(plan: Plan, asked: Asked, out_dir: Path, backend: str) -> RunReport | S
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
     try:
-        dist.init_process_group(backend)
-        watcher = FileWatcher(out_dir, again=restarts > 0)
-        _after_restart(out_dir, watcher, restarts)
+        _join(backend, restarts)
+        starts = most(device, restarts) + 1  # a node that joins later counts from 0
+        watcher = FileWatcher(out_dir, again=starts > 1)
+        _meet(out_dir, watcher, starts)
         heartbeat = watcher.heartbeat = Heartbeat(out_dir, rank)
         heartbeat.watch(asked.timeout, _Hang(out_dir, rank, asked.timeout))
-        result = _train(plan, asked, device, watcher, out_dir, again=restarts > 0)
+        result = _train(plan, asked, device, watcher, out_dir, again=starts > 1)
     except ExhaustedError as error:
         stage = pipeline_rank(plan.layout, rank)
         predicted = predicted_parts(plan.prediction.rank_memory[stage])
@@ -70,6 +71,19 @@ def work(plan: Plan, asked: Asked, out_dir: Path, backend: str) -> RunReport | S
     return result
 
 
+def _join(backend: str, restarts: int) -> None:
+    """Raises HostError where torchrun's store leads ranks that were started again to those that are gone."""
+    try:
+        dist.init_process_group(backend)
+    except RuntimeError as error:
+        if restarts and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            raise HostError(
+                f"ranks that were started again do not find each other: {error}",
+                hint="export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before torchrun",
+            ) from error
+        raise
+
+
 class _Hang:
     """What is done when this rank stands still: say where, give the others time to say so too, and leave."""
 
@@ -83,10 +97,13 @@ class _Hang:
         os._exit(1)
 
 
-def _after_restart(out_dir: Path, watcher: FileWatcher, restarts: int) -> None:
-    """Note why the ranks were started again, and clear away what they left."""
-    if restarts and dist.get_rank() == 0:
-        watcher.note(f"start {restarts + 1}: {what_happened(out_dir, dist.get_world_size())}")
+def _meet(out_dir: Path, watcher: FileWatcher, starts: int) -> None:
+    """Note why the ranks were started again, and clear away what was left."""
+    if dist.get_rank() == 0:
+        if starts > 1:
+            watcher.note(f"start {starts}: {what_happened(out_dir, dist.get_world_size())}")
+        else:
+            (out_dir / PROGRESS).unlink(missing_ok=True)
         forget_failures(out_dir)
     dist.barrier()
 

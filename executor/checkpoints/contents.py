@@ -6,14 +6,15 @@
     random.PLACE.RANK  a generator's state; of use to the same layout only
 
 NAME is the parameter's place in the whole model, as `executor.models` names it. A `DTensor` says itself which part of
-the whole it is; any other parameter is taken to be whole on every rank that has it. Whatever keeps to that reshards.
+the whole it is; for parameters that are parts without being a `DTensor` their module answers `parts_of_wholes()`; any
+other is taken to be whole on every rank that has it. Whatever keeps to that reshards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -58,28 +59,50 @@ class Held:
 Contents = dict[str, Held]
 
 
-def parameter_names(parts: Sequence[nn.Module]) -> dict[int, str]:
-    """id of each parameter → its name; take them before anything gathers or swaps parameters."""
-    return {id(parameter): _plain(name) for part in parts for name, parameter in part.named_parameters()}
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A parameter's name, the shape of the whole of which it is a part, and where in that it begins."""
+
+    name: str
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
 
 
-def training_state(engine: Engine, names: dict[int, str]) -> Contents:
+@runtime_checkable
+class Parted(Protocol):
+    """A module some of whose own parameters are parts of larger ones, as those of the experts on one rank are."""
+
+    def parts_of_wholes(self) -> Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Name of the parameter in this module → (shape of the whole, where the part begins)."""
+
+
+def parameter_names(parts: Sequence[nn.Module]) -> dict[int, Named]:
+    """id of each parameter → its name and place; take them before anything gathers or swaps parameters."""
+    names: dict[int, Named] = {}
+    for part in parts:
+        for prefix, module in part.named_modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                names.setdefault(id(parameter), _named(prefix, name, parameter, module))
+    return names
+
+
+def training_state(engine: Engine, names: dict[int, Named]) -> Contents:
     """Views of the weights and of the optimizer's states, which are made where no step has made them yet."""
     contents: Contents = {}
     flat = engine.optimizer.flat
     if flat is not None:
         states = {"weights": flat.shard.detach()} | _states(flat.optimizer, flat.shard)
         for parameter, begin, end, start in flat.owned():
-            boxes = _boxes(parameter, begin, end)
-            _add(contents, names[id(parameter)], _whole_shape(parameter), boxes, states, start)
+            named = names[id(parameter)]
+            _add(contents, named, _boxes(parameter, named, begin, end), states, start)
         return contents
     for optimizer in engine.optimizers:
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 mine = local(parameter.detach())
-                boxes = _boxes(parameter, 0, mine.numel())
+                named = names[id(parameter)]
                 states = {"weights": mine} | _states(optimizer, parameter)
-                _add(contents, names[id(parameter)], _whole_shape(parameter), boxes, states, 0)
+                _add(contents, named, _boxes(parameter, named, 0, mine.numel()), states, 0)
     return contents
 
 
@@ -89,38 +112,36 @@ def whole(tensor: Tensor) -> Held:
     return Held(tuple(tensor.shape), tensor.dtype, [Piece(box, tensor.detach())])
 
 
-def _add(
-    contents: Contents,
-    name: str,
-    shape: tuple[int, ...],
-    boxes: list[Box],
-    states: dict[str, Tensor],
-    start: int,
-) -> None:
+def _add(contents: Contents, named: Named, boxes: list[Box], states: dict[str, Tensor], start: int) -> None:
     """The parameter's weights and states, whose elements begin at `start` in tensors that are read flat."""
     for kind, tensor in states.items():
+        key = f"{kind}.{named.name}"
         if tensor.dim() == 0:
-            contents[f"{kind}.{name}"] = whole(tensor)
+            contents[key] = whole(tensor)
             continue
-        held = contents[f"{kind}.{name}"] = Held(shape, tensor.dtype)
+        held = contents[key] = Held(named.shape, tensor.dtype)
         flat, first = tensor.view(-1), start
         for box in boxes:
             held.pieces.append(Piece(box, flat[first : first + box.elements].view(box.sizes)))
             first += box.elements
 
 
-def _boxes(parameter: nn.Parameter, begin: int, end: int) -> list[Box]:
+def _boxes(parameter: nn.Parameter, named: Named, begin: int, end: int) -> list[Box]:
     """Elements `begin` to `end` − 1 of the local tensor, as boxes of the whole."""
-    if not isinstance(parameter, DTensor):
-        return boxes_of_range(tuple(parameter.shape), begin, end)
-    shape, offsets = compute_local_shape_and_global_offset(
-        parameter.shape, parameter.device_mesh, parameter.placements
-    )
-    return [box.moved(tuple(offsets)) for box in boxes_of_range(tuple(shape), begin, end)]
+    shape, offsets = tuple(parameter.shape), named.offsets
+    if isinstance(parameter, DTensor):
+        shape, inside = compute_local_shape_and_global_offset(
+            parameter.shape, parameter.device_mesh, parameter.placements
+        )
+        offsets = tuple(outer + inner for outer, inner in zip(offsets, inside, strict=True))
+    return [box.moved(offsets) for box in boxes_of_range(tuple(shape), begin, end)]
 
 
-def _whole_shape(parameter: nn.Parameter) -> tuple[int, ...]:
-    return tuple(parameter.shape)  # a `DTensor` answers with the shape of the whole
+def _named(prefix: str, name: str, parameter: nn.Parameter, module: nn.Module) -> Named:
+    shape = tuple(parameter.shape)  # a `DTensor` answers with the shape of the whole
+    parts = module.parts_of_wholes() if isinstance(module, Parted) else {}
+    whole_shape, offsets = parts.get(name, (shape, (0,) * len(shape)))
+    return Named(_plain(f"{prefix}.{name}" if prefix else name), whole_shape, offsets)
 
 
 def _states(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
