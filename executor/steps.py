@@ -117,26 +117,23 @@ def run_steps(
         losses=losses,
         norms=norms,
     )
-    if start >= last:
+    if start > last or (start == last and not losses):
         raise RunError(
             f"the run is at step {start} already; --steps {schedule.steps} ends at step {last}, warm-up included",
             hint="give more steps",
         )
+    if (
+        start == last
+    ):  # ranks were lost after the last step, before there was a report: one step more, not kept
+        _one_step(engine, batches, last + 1, curve, heart)
+        del curve.losses[-1], curve.norms[-1]
     for step in range(start + 1, last + 1):
         if step == start + curve.warm_up + 1:
             curve.clock.forget()
-        loss = _one_step(engine, batches, step, curve, heart)
-        _require_number(step, loss, curve.norms[-1], keeper)
+        _one_step(engine, batches, step, curve, heart)
+        _require_number(step, curve.losses[-1], curve.norms[-1], keeper)
         if dist.get_rank() == 0:
-            watcher.step(
-                Progress(
-                    step=step,
-                    loss=loss,
-                    gradient_norm=curve.norms[-1],
-                    seconds=curve.clock.wall_seconds[-1],
-                    measured=step > start + curve.warm_up,
-                )
-            )
+            watcher.step(_progress(step, curve, measured=step > start + curve.warm_up))
         wanted, failed = any_rank(engine.device, stop(), keeper is not None and keeper.failed())
         if keeper is not None:
             _save(keeper, step, heart, due=wanted or step == last, failed=failed)
@@ -161,8 +158,19 @@ def _start(keeper: Keeper | None, watcher: Watcher) -> int:
     return resumed.step
 
 
-def _one_step(engine: Engine, batches: Batches, step: int, curve: Curve, heart: Heartbeat) -> float:
-    """The loss of the global batch; steps count from 1."""
+def _progress(step: int, curve: Curve, *, measured: bool) -> Progress:
+    """What there is to say of the step that was done last."""
+    return Progress(
+        step=step,
+        loss=curve.losses[-1],
+        gradient_norm=curve.norms[-1],
+        seconds=curve.clock.wall_seconds[-1],
+        measured=measured,
+    )
+
+
+def _one_step(engine: Engine, batches: Batches, step: int, curve: Curve, heart: Heartbeat) -> None:
+    """Train it and put it down; steps count from 1."""
     heart.beat(step, "data")
     batch = batches.slice(step - 1, engine.mesh["dp"].get_local_rank(), engine.layout.dp)
 
@@ -177,7 +185,6 @@ def _one_step(engine: Engine, batches: Batches, step: int, curve: Curve, heart: 
     value, norm = curve.clock.time(forward_backward, update)
     curve.losses.append(mean_over_data(value, engine))
     curve.norms.append(norm)
-    return curve.losses[-1]
 
 
 def _require_number(step: int, loss: float, norm: float, keeper: Keeper | None) -> None:

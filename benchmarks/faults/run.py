@@ -39,7 +39,7 @@ from executor.launch import run_plan
 from executor.report import RunReport
 
 LAYOUTS = ("dp2 mbs2 zero1", "tp2 pp2 mbs2", "dp2 mbs2 zero3")
-STEPS, EVERY = 150, 10
+STEPS, EVERY = 200, 10
 MOMENTS = ("any", "any", "any", "save", "start")
 LONGEST_SECONDS = 5.0
 PATIENCE_SECONDS = 300.0
