@@ -8,7 +8,7 @@ start. torchrun starts the ranks again. Writes OUT/results.csv, a row for each k
 
     steps_lost        steps that were done and had to be done again
     newest            step of the newest whole checkpoint when the rank was killed, to which nothing may be lost
-    restart_seconds   from the kill to the end of the first step after it
+    restart_seconds   from the kill to the end of the first step after it; -1 where none was left to do
 
 and OUT/runs.csv, a row for each run: kills, and whether all losses and gradient norms are exactly those without faults.
 """
@@ -38,10 +38,10 @@ from executor.heartbeat import read_signs
 from executor.launch import run_plan
 from executor.report import RunReport
 
-LAYOUTS = ("dp2 mbs2 zero1", "tp2 pp2 mbs2", "dp2 mbs2 zero3")
-STEPS, EVERY = 200, 10
+LAYOUTS = ("dp2 mbs2 zero1", "dp2 mbs2 zero3", "pp2 mbs2")
+STEPS, EVERY = 150, 10
 MOMENTS = ("any", "any", "any", "save", "start")
-LONGEST_SECONDS = 5.0
+LONGEST_SECONDS = 3.0
 PATIENCE_SECONDS = 300.0
 
 
@@ -94,6 +94,13 @@ class Run:
             self.kills[-1].resumed = int(note.rsplit(" after step ", 1)[1].split(",")[0])
         elif self.kills and note.startswith("nothing to resume"):
             self.kills[-1].resumed = 0
+
+    def end(self) -> None:
+        """Nothing is left to kill; after a kill behind the last step there is none to come."""
+        self.ended.set()
+        if not self.recovered.is_set() and self.kills[-1].resumed == self.furthest:
+            self.kills[-1].steps_lost = 0
+        self.recovered.set()
 
     def haunt(self) -> None:
         """Kill, wait until the run goes on, kill again."""
@@ -200,7 +207,7 @@ def _train(layout: str, run: Run | None, steps: int) -> RunReport:
             on_note=run.on_note,
         )
     finally:
-        run.ended.set()
+        run.end()
         killer.join()
 
 
