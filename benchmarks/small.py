@@ -7,17 +7,40 @@ from cost_models.estimating import estimate
 from cost_models.specs.layout import parse_layout
 from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
-from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.transformer import LatentAttention, TransformerSpec
 from planner.plan import Plan, make_plan
 
 MODEL = TransformerSpec(
     num_layers=4, hidden_size=64, num_heads=4, vocab_size=256, max_positions=64, tied_embeddings=True
 )
+MIXTURE = TransformerSpec(
+    num_layers=4,
+    hidden_size=64,
+    num_heads=4,
+    head_dim=24,
+    ffn_hidden_size=192,
+    gated_mlp=True,
+    activation="silu",
+    norm="rmsnorm",
+    positions="rotary",
+    tied_embeddings=False,
+    attention_bias=False,
+    mlp_bias=False,
+    vocab_size=256,
+    max_positions=64,
+    num_experts=4,
+    experts_per_token=2,
+    num_moe_layers=3,
+    moe_ffn_hidden_size=96,
+    shared_expert_ffn_hidden_size=96,
+    latent_attention=LatentAttention(kv_rank=16, query_rank=32, position_dim=8, value_dim=16),
+)
+"""A dense block, then three mixtures, with latent attention."""
 TRAINING = TrainingSpec(global_batch=8, sequence_length=32, precision="fp32")
 
 
-def plan_for(layout: str) -> Plan:
+def plan_for(layout: str, model: TransformerSpec = MODEL) -> Plan:
     """On processes of this machine; AdamW."""
     parsed = parse_layout(layout)
-    question = ask(MODEL, resolve_cluster("local", parsed.num_gpus), TRAINING)
+    question = ask(model, resolve_cluster("local", parsed.num_gpus), TRAINING)
     return make_plan(question, estimate(question, parsed))

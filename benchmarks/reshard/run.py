@@ -1,10 +1,11 @@
 """Save under one plan, resume under another: a matrix of plans, each pair trained by gloo processes.
 
-    python benchmarks/reshard/run.py OUT [--layouts "mbs2;tp2 pp2 mbs2;..."]
+    python benchmarks/reshard/run.py OUT [--mixture] [--layouts "mbs2;tp2 pp2 mbs2;..."]
 
 Every plan trains 8 steps without interruption and leaves a checkpoint of step 4. Then every plan resumes from every
 such checkpoint and trains steps 5 to 8; their losses and gradient norms are compared with those of the plan that saved.
-Writes OUT/results.csv, a row for each pair as it ends, and prints the matrix.
+Writes OUT/results.csv, a row for each pair as it ends, and prints the matrix. `--mixture` trains a mixture of experts
+with latent attention, under plans of its own.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from small import plan_for
+from small import MIXTURE, MODEL, plan_for
 
+from cost_models.specs.transformer import TransformerSpec
 from executor.checkpoints.folder import Folder
 from executor.checkpoints.saving import Saving
+from planner.plan import Plan
 
 LAYOUTS = (
     "mbs2",
@@ -33,6 +36,13 @@ LAYOUTS = (
     "pp2 mbs2 zero1",
     "tp2 dp2 sp mbs2 zero3",
     "pp2 dp2 mbs1 zero1 schedule=zbv",
+    "cp2 dp2 mbs2 zero1",
+    "dp4 mbs2 zero2 shard2",
+)
+MIXTURE_LAYOUTS = (
+    "dp4 ep4 mbs2 zero1",
+    "tp2 ep2 etp1 mbs2",
+    "tp2 dp2 ep2 sp mbs2 zero3",
 )
 STEPS, SAVED_AT = 8, 4
 PRELOAD = ["torch", "torch.distributed.tensor.parallel", "torch.distributed.pipelining", "executor.train"]
@@ -45,7 +55,10 @@ def main() -> None:
     """All pairs; exits 1 where one differs by more than the tolerance, or a plan's own resume at all."""
     options = _options()
     options.out.mkdir(parents=True, exist_ok=True)
-    layouts = options.layouts.split(";")
+    model = MIXTURE if options.mixture else MODEL
+    layouts = list(MIXTURE_LAYOUTS if options.mixture else LAYOUTS)
+    if options.layouts:
+        layouts = options.layouts.split(";")
     rows: list[dict[str, object]] = []
     with (options.out / "results.csv").open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, FIELDS, lineterminator="\n")
@@ -53,10 +66,10 @@ def main() -> None:
         for saved in layouts:
             folder = options.out / "saved"
             shutil.rmtree(folder, ignore_errors=True)
-            whole = _train(saved, folder, resume=False)
+            whole = _train(model, saved, folder, resume=False)
             Folder(folder).delete(STEPS)
             for resumed in layouts:
-                rows.append({"saved": saved, "resumed": resumed} | _pair(whole, resumed, folder))
+                rows.append({"saved": saved, "resumed": resumed} | _pair(model, whole, resumed, folder))
                 writer.writerow(rows[-1])
                 stream.flush()
                 print(rows[-1], flush=True)
@@ -69,16 +82,17 @@ Curve = tuple[list[float], list[float], int]
 """Losses, gradient norms, and the step of the first of them."""
 
 
-def _train(layout: str, folder: Path, *, resume: bool) -> Curve:
+def _train(model: TransformerSpec, layout: str, folder: Path, *, resume: bool) -> Curve:
     """On as many processes as the layout has ranks; rank 0 answers."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     ours, theirs = context.Pipe()
-    ranks = plan_for(layout).layout.num_gpus
+    plan = plan_for(layout, model)
+    ranks = plan.layout.num_gpus
     with tempfile.TemporaryDirectory() as meeting:
         place = Path(meeting, "rendezvous").as_uri()
         started = [
-            context.Process(target=_rank, args=(rank, ranks, place, layout, folder, resume, theirs))
+            context.Process(target=_rank, args=(rank, place, plan, folder, resume, theirs))
             for rank in range(ranks)
         ]
         for process in started:
@@ -90,9 +104,7 @@ def _train(layout: str, folder: Path, *, resume: bool) -> Curve:
     return curve
 
 
-def _rank(
-    rank: int, ranks: int, place: str, layout: str, folder: Path, resume: bool, answers: Connection
-) -> None:
+def _rank(rank: int, place: str, plan: Plan, folder: Path, resume: bool, answers: Connection) -> None:
     import torch
     import torch.distributed as dist
 
@@ -103,8 +115,7 @@ def _rank(
     from executor.steps import Schedule, Watcher, run_steps
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=place, rank=rank, world_size=ranks)
-    plan = plan_for(layout)
+    dist.init_process_group("gloo", init_method=place, rank=rank, world_size=plan.layout.num_gpus)
     engine = Engine(plan, torch.device("cpu"), Options(rate=Rate(peak=1e-3)))
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     saving = Saving(folder=folder, every=SAVED_AT, resume=resume)
@@ -116,13 +127,13 @@ def _rank(
     dist.destroy_process_group()
 
 
-def _pair(whole: Curve, resumed: str, folder: Path) -> dict[str, object]:
+def _pair(model: TransformerSpec, whole: Curve, resumed: str, folder: Path) -> dict[str, object]:
     """Resume on a copy, as the run goes on saving."""
     copy = folder.with_name("resumed")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(folder, copy)
     started = time.perf_counter()
-    losses, norms, first = _train(resumed, copy, resume=True)
+    losses, norms, first = _train(model, resumed, copy, resume=True)
     assert first == SAVED_AT + 1
     return {
         "loss_difference": _difference(losses, whole[0][SAVED_AT:]),
@@ -159,7 +170,8 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("out", type=Path)
-    parser.add_argument("--layouts", default=";".join(LAYOUTS))
+    parser.add_argument("--mixture", action="store_true")
+    parser.add_argument("--layouts", help="default: all of the model")
     return parser.parse_args()
 
 

@@ -26,7 +26,7 @@ def train_and_save(
     from executor.rate import Rate
     from executor.steps import Schedule, Watcher, run_steps
 
-    options = Options(rate=Rate(peak=how.get("learning_rate", 1e-3)), seed=how.get("seed", 0))
+    options = Options(rate=how.get("rate", Rate(peak=1e-3)), seed=how.get("seed", 0))
     engine = Engine(plan, torch.device("cpu"), options)
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=options.seed)
     saving = Saving(folder=folder, every=every, keep=how.get("keep", 2), resume=resume)

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from processes import Processes
 from saving_jobs import SAVED_AT, STEPS, change_byte, edit_manifest, fill_the_disk, refused, train_and_save
-from training import GPT, LLAMA, MOE, plan_for
+from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for
 
 from executor.checkpoints.folder import Folder
 from executor.checkpoints.manifest import read_manifest
+from executor.rate import Rate
 
 TOLERANCE = 1e-5
+RATE = Rate(peak=1e-2, warm_up=4, decay=7)
+"""Saved while it rises; it falls before the end."""
 
 
 def saved_run(processes: Processes, layout: str, folder: Path, model: dict = GPT, **training) -> list:  # type: ignore[type-arg]
@@ -53,7 +56,9 @@ def _refused(plan, folder, resume, how):  # type: ignore[no-untyped-def]
         ("tp2 dp2 sp mbs2 zero3", GPT, {}),
         ("pp2 dp2 mbs1 zero1 schedule=zbv", GPT, {}),
         ("dp4 mbs2 zero1 shard2", GPT, {}),
+        ("cp2 dp2 mbs2 zero1", GPT, {"dropout": 0.1}),
         ("dp4 ep2 mbs2 zero3", MOE, {}),
+        ("tp2 dp2 ep2 sp mbs2 zero1", SHARED | LATENT, {}),
     ],
 )
 def test_the_same_plan_resumes_bit_for_bit(
@@ -76,7 +81,10 @@ def test_the_same_plan_resumes_bit_for_bit(
         ("dp4 mbs2 zero3", "pp2 mbs2 zero1", GPT),
         ("pp2 dp2 mbs1 zero1", "tp2 sp dp2 mbs2 zero3", GPT),
         ("dp4 mbs2 zero1 shard2", "cp2 dp2 mbs2 zero3", GPT),
-        ("dp2 ep2 mbs2 zero1", "tp2 dp2 ep2 sp mbs2 zero0", MOE),
+        ("cp2 dp2 mbs2 zero1", "dp4 mbs2 zero0", GPT),
+        ("dp4 mbs2 zero2 shard2", "dp4 mbs2 zero1", GPT),
+        ("dp4 ep4 mbs2 zero1", "tp2 ep2 etp1 mbs2 zero0", SHARED | LATENT),
+        ("dp4 ep2 mbs2 zero3", "tp2 dp2 ep2 sp mbs2 zero1", MOE),
     ],
 )
 def test_another_plan_goes_on_with_the_same_curve(
@@ -89,6 +97,24 @@ def test_another_plan_goes_on_with_the_same_curve(
     assert len(got) == STEPS - SAVED_AT
     assert got == [pytest.approx(pair, rel=TOLERANCE) for pair in expected[SAVED_AT:]]
     assert "saved as" in notes[0]
+
+
+def _scheduled(plan, folder, resume, rate):  # type: ignore[no-untyped-def]
+    return train_and_save(plan, folder, resume=resume, steps=RATE.decay, keep=9, rate=rate)
+
+
+def test_the_learning_rate_goes_on_where_it_was(processes: Processes, tmp_path: Path) -> None:
+    """Bit for bit through warm-up and decay; another schedule is another curve, and is said."""
+    plan, folder = plan_for("dp2 mbs2 zero1"), Folder(tmp_path)
+    expected, _, _ = processes.run(2, _scheduled, plan, tmp_path, False, RATE)[0]
+    for resumed, notes in ((RATE, 1), (Rate(peak=1e-2, warm_up=5, decay=7), 2)):
+        for step in folder.complete():
+            if step > SAVED_AT:
+                folder.delete(step)
+        got, told, _ = processes.run(2, _scheduled, plan, tmp_path, True, resumed)[0]
+        assert (got == expected[SAVED_AT:]) is (resumed == RATE)
+        assert len(told) == notes
+    assert told[1] == "the learning rate was 0.01, now it is 0.008"
 
 
 def test_a_vocabulary_padded_for_more_ranks(processes: Processes, tmp_path: Path) -> None:
@@ -212,7 +238,7 @@ def test_a_new_run_does_not_write_among_checkpoints(processes: Processes, tmp_pa
 
 def test_a_loss_that_is_no_number_stops_before_it_is_saved(processes: Processes, tmp_path: Path) -> None:
     """Every rank stops with the same words; no checkpoint holds what came of it."""
-    how = {"learning_rate": 1e18, "every": 1}
+    how = {"rate": Rate(peak=1e18), "every": 1}
     answers = processes.run(2, _refused, plan_for("dp2 mbs2 zero1"), tmp_path, False, how)
     assert answers[0] == answers[1]
     kind, message = answers[0]

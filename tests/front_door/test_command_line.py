@@ -53,7 +53,8 @@ def test_help_lists_every_verb_with_a_sentence(meshwright) -> None:
         ("plot", "--gpus --between --points --kind --tokens --price --time-limit --out"),
         (
             "run",
-            "--steps --backend --out --dry-run --data --checkpoint --every --keep --resume --restarts --timeout",
+            "--steps --backend --out --dry-run --data --checkpoint --every --keep --resume --restarts --timeout"
+            " --learning-rate --rate-warm-up --rate-decay --clip",
         ),
         ("tokens", "--out --bpe --like"),
         ("calibrate", "--processes --quick --from-runs --stack --gpu --cross-validate --out"),

@@ -11,6 +11,7 @@ import pytest
 from command_line import BIG, QUICK
 
 from executor.checkpoints.saving import Saving
+from executor.rate import Rate
 from executor.report import Environment, PhaseReport, RankReport, RunReport, make_report, save_report
 from meshwright.measured import time_parts
 from planner.plan import load_plan
@@ -97,6 +98,9 @@ def test_run_sets_measured_beside_predicted(
     assert meshwright(*words, *saved, "--data", "tokens", "--restarts", "5", "--timeout", "60").code == 0
     assert asked["saving"] == Saving(folder=tmp_path / "saved", every=20, keep=2, resume=True)
     assert (asked["data"], asked["restarts"], asked["timeout"]) == ("tokens", 5, 60.0)
+    rising = ("--learning-rate", "0.01", "--rate-warm-up", "10", "--rate-decay", "90", "--clip", "1")
+    assert meshwright(*words, *rising).code == 0
+    assert (asked["rate"], asked["clip"]) == (Rate(peak=0.01, warm_up=10, decay=90), 1.0)
 
 
 def test_flags_of_checkpoints_need_a_folder(meshwright, plan_file: Path) -> None:
