@@ -164,7 +164,12 @@ class BranchAndBound:
         self._first_bound = np.concatenate([self._first_bound, bound])
 
     def _next(self, wanted: Bools) -> int | None:
-        """The wanted open row with the least bound, once that bound is refined; None when there is none or no time."""
+        """The wanted open row with the least bound, once that bound is refined; None when there is none or no time.
+
+        While that discards little, one of what is refined is taken after every batch: a better time to beat spares more
+        than the right order does.
+        """
+        fruitless = False
         while self._seconds_left() > 0:
             rows = np.flatnonzero(wanted & self._open_rows())
             if not len(rows):
@@ -172,12 +177,16 @@ class BranchAndBound:
             first = rows[np.argmin(self._bound[rows])]
             if self._refined[first]:
                 return int(first)
+            refined = rows[self._refined[rows]]
+            if fruitless and len(refined):
+                return int(refined[np.argmin(self._bound[refined])])
             rows, most = rows[~self._refined[rows]], self._refined_together
             if len(rows) > most:
                 rows = rows[np.argpartition(self._bound[rows], most)[:most]]
             self._refine(rows)
             discarded = 2 * int((self._bound[rows] >= self._threshold()).sum()) > len(rows)
             self._refined_together = min(2 * most, MOST_REFINED) if discarded else FEWEST_REFINED
+            fruitless = not discarded
         return None
 
     def _refine(self, rows: Ints) -> None:

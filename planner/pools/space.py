@@ -154,10 +154,11 @@ class MixedSpace:
 
     def in_words(self) -> str:
         """What the search covers."""
+        plain = ", ".join(name for name in self.question.stack.schedules if name in PLAIN)
         sizes = " + ".join(f"{p.cluster.num_gpus} x {p.cluster.gpu.name}" for p in self.question.pools)
         return (
             "all legal tp x pp x cp x dp x ep x etp x mbs x ZeRO x shard groups x sequence parallelism x schedule"
-            f" (1f1b, gpipe) on {sizes}, every pipeline rank in one pool, the pools in every order;"
+            f" ({plain}) on {sizes}, every pipeline rank in one pool, the pools in every order;"
             f" recompute {' / '.join(self.policies)}; every number of blocks and every policy on each stage"
         )
 
