@@ -73,6 +73,12 @@ class RunError(MeshwrightError):
     exit_code = 1
 
 
+class StoppedError(RunError):
+    """A run was asked to stop, and did after a whole step."""
+
+    exit_code = 130
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean `x`?` with the closest known name, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

@@ -1,14 +1,16 @@
-"""Batches of real text: bytes of the Python library's own sources, or token files on disk.
+"""What a step trains on: the built-in text, random tokens, or a token folder.
 
-What a step trains on follows from (seed, step) alone, so every layout sees the same sequences in the same order; each
-data-parallel rank takes its slice of the global batch.
+A step's sequences follow from (seed, step) alone, so every layout sees the same ones in the same order, a run resumes
+at any step, and each data-parallel rank takes its slice of the global batch.
 """
 
 from __future__ import annotations
 
 import sysconfig
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,40 +19,90 @@ from torch import Tensor
 
 from cost_models.errors import InputError
 from cost_models.specs.training import TrainingSpec
+from executor.data.shuffle import shuffled
+from executor.data.tokens import RANDOM, TEXT, open_tokens, require_a_sequence
 
 _SHIPPED_BYTES = 4_000_000
 """Enough text that short runs never see a window twice."""
-_WIDE_VOCABULARY = 65_536
-"""From here a token needs four bytes on disk."""
+
+_Windows = npt.NDArray[Any]
+"""(N, S + 1) tokens."""
+_Draw = Callable[[int, int, int], _Windows]
+"""(step, first, last) → the sequences of the global batch from `first` to `last` − 1."""
 
 
 class Batches:
-    """Windows of a token stream, drawn by (seed, step)."""
+    """Sequences of a run, by step.
 
-    def __init__(
-        self, training: TrainingSpec, *, vocabulary: int, seed: int, tokens_path: Path | None = None
-    ) -> None:
-        self.training = training
-        self.seed = seed
-        self.tokens = text_tokens() if tokens_path is None else token_file(tokens_path, vocabulary)
-        largest = int(self.tokens[: 1 << 20].max())
-        if largest >= vocabulary:
-            raise InputError(f"the text has token {largest}; the model's vocabulary ends at {vocabulary - 1}")
-        if len(self.tokens) <= training.sequence_length:
-            raise InputError(
-                f"the text has {len(self.tokens)} tokens, fewer than one sequence of {training.sequence_length}"
-            )
+    `data` is `text` (the Python library's own sources, byte by byte), `random`, or the path of a token folder.
+
+    Raises:
+        InputError: no token folder, a broken one, or one that does not go with the model.
+    """
+
+    def __init__(self, training: TrainingSpec, *, vocabulary: int, seed: int, data: str = TEXT) -> None:
+        self.training, self.seed, self.vocabulary = training, seed, vocabulary
+        self.name = data
+        """The same for the same tokens: the word, or the digest of the folder's tokens."""
+        if data == RANDOM:
+            self._draw: _Draw = self._random_tokens
+        elif data == TEXT:
+            self._draw = self._of_text
+            self._tokens: npt.NDArray[np.generic] = text_tokens()
+            self._require_bytes()
+        else:
+            header, self._tokens = open_tokens(Path(data), vocabulary)
+            self.name, self._draw = header.sha256, self._of_folder
+            self._below, self._folder = header.vocabulary, data
+            require_a_sequence(header.tokens, training.sequence_length, data)
 
     def slice(self, step: int, rank: int, ranks: int) -> tuple[Tensor, Tensor]:
-        """(B/ranks, S) inputs and targets of one data-parallel rank."""
-        sequence = self.training.sequence_length
-        draw = np.random.default_rng((self.seed, step))
-        starts = draw.integers(0, len(self.tokens) - sequence, self.training.global_batch)
+        """(B/ranks, S) inputs and targets of one data-parallel rank; steps count from 0."""
         share = self.training.global_batch // ranks
-        mine = starts[rank * share : (rank + 1) * share]
-        windows = np.stack([self.tokens[start : start + sequence + 1] for start in mine]).astype(np.int64)
+        windows = self._draw(step, rank * share, (rank + 1) * share).astype(np.int64)
         both = torch.from_numpy(windows)
         return both[:, :-1].contiguous(), both[:, 1:].contiguous()
+
+    def _of_text(self, step: int, first: int, last: int) -> _Windows:
+        """Windows anywhere in the text."""
+        draw = np.random.default_rng((self.seed, step))
+        most = len(self._tokens) - self.training.sequence_length
+        starts = draw.integers(0, most, self.training.global_batch)
+        return self._windows(starts[first:last])
+
+    def _of_folder(self, step: int, first: int, last: int) -> _Windows:
+        """Windows side by side, each once an epoch, shuffled anew in every epoch."""
+        sequence = self.training.sequence_length
+        count = (len(self._tokens) - 1) // sequence
+        places = step * self.training.global_batch + np.arange(first, last, dtype=np.uint64)
+        chosen = np.empty_like(places)
+        for epoch in np.unique(places // np.uint64(count)):
+            of_epoch = places // np.uint64(count) == epoch
+            chosen[of_epoch] = shuffled(places[of_epoch] % np.uint64(count), count, (self.seed, int(epoch)))
+        windows = self._windows(chosen.astype(np.int64) * sequence)
+        if (largest := int(windows.max())) >= self._below:
+            raise InputError(
+                f"`{self._folder}` has token {largest}; its header says that all are below {self._below}",
+                hint="it was changed: make the folder again",
+            )
+        return windows
+
+    def _random_tokens(self, step: int, first: int, last: int) -> _Windows:
+        draw = np.random.default_rng((self.seed, step))
+        shape = (self.training.global_batch, self.training.sequence_length + 1)
+        return draw.integers(0, self.vocabulary, shape)[first:last]
+
+    def _windows(self, starts: npt.NDArray[np.int64]) -> _Windows:
+        sequence = self.training.sequence_length
+        return np.stack([self._tokens[start : start + sequence + 1] for start in starts])
+
+    def _require_bytes(self) -> None:
+        largest = int(self._tokens.max())
+        if largest >= self.vocabulary:
+            raise InputError(
+                f"the text has token {largest}; the model's vocabulary ends at {self.vocabulary - 1}"
+            )
+        require_a_sequence(len(self._tokens), self.training.sequence_length, TEXT)
 
 
 @lru_cache(maxsize=1)
@@ -65,18 +117,3 @@ def text_tokens() -> npt.NDArray[np.uint8]:
         if size >= _SHIPPED_BYTES:
             break
     return np.frombuffer(b"".join(pieces), dtype=np.uint8)
-
-
-def token_file(path: Path, vocabulary: int) -> npt.NDArray[np.generic]:
-    """A memory-mapped file of little-endian unsigned tokens: 16 bits, or 32 where the vocabulary needs them.
-
-    Raises:
-        InputError: no such file, or its size is no multiple of a token.
-    """
-    wide = vocabulary > _WIDE_VOCABULARY
-    if not path.is_file():
-        raise InputError(f"no token file `{path}`")
-    width = 4 if wide else 2
-    if path.stat().st_size % width:
-        raise InputError(f"`{path}` is no file of {8 * width}-bit tokens: {path.stat().st_size} bytes")
-    return np.memmap(path, dtype="<u4" if wide else "<u2", mode="r")

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from cost_models.errors import HostError, InputError, Problem, RunError
+from cost_models.errors import HostError, InputError
 from cost_models.schedules import SPLIT_BACKWARD
-from cost_models.units import format_bytes
-from executor.environment import worker_environment
+from executor.asked import REPORT, TIMEOUT_SECONDS, Asked
+from executor.checkpoints.saving import Saving
+from executor.data.tokens import RANDOM, TEXT, open_tokens, require_a_sequence
 from executor.rate import CONSTANT_RATE, Rate, require_descent
 from executor.report import RunReport, load_report
+from executor.torchrun import OnNote, OnStep, run_ranks, stopped
 from planner.plan import Plan, load_plan, save_plan
 from planner.stack_rules import require_runnable
 
 Backend = Literal["gloo", "nccl"]
-OnStep = Callable[[dict[str, Any]], None]
-"""Called with step, loss, seconds and measured (False in the warm-up)."""
 
-_PROGRESS, _REPORT = "progress.jsonl", "run-report.json"
 _PROCESSES_PER_CORE = 4
-_POLL_SECONDS = 0.05
-_LAST_LINES = 5
 _BYTE_VOCABULARY = 256
+RESTARTS = 3
 
 
 def run_plan(
@@ -43,9 +35,13 @@ def run_plan(
     seed: int = 0,
     rate: Rate = CONSTANT_RATE,
     clip: float | None = None,
-    tokens: str | Path | None = None,
+    data: str | Path = "text",
     compile: bool = False,
+    saving: Saving | None = None,
+    restarts: int = RESTARTS,
+    timeout: float = TIMEOUT_SECONDS,
     on_step: OnStep | None = None,
+    on_note: OnNote | None = None,
 ) -> RunReport:
     """Train `steps` measured steps after `warm_up` and return what was measured.
 
@@ -54,14 +50,33 @@ def run_plan(
     `run-report.json` and `progress.jsonl`. Already inside torchrun or a SLURM job that sets RANK, this process is
     that rank and trains itself. Gradients whose norm over the whole model is above `clip` are scaled down to it.
 
+    `data` is `text`, `random`, or a token folder. With `saving` the state is saved every so often, a run resumes where
+    the last one ended, and ranks that are lost are started again, at most `restarts` times, from the last checkpoint.
+    A rank that stands still for `timeout` seconds is taken to hang.
+
     Raises:
-        InputError: the plan cannot be trained: its precision, its layout, its vocabulary, its text; or not so.
+        InputError: the plan cannot be trained: its precision, its layout, its vocabulary, its data; or the checkpoint
+            belongs to another run.
         HostError: too few devices, or another number of processes than the plan has ranks.
-        RunError: a rank failed or ran out of memory; the problems say where and its last lines.
+        RunError: a rank failed, hung or ran out of memory, the loss is no number, a checkpoint could not be written;
+            the problems say where.
+        StoppedError: Ctrl-C or SIGTERM; the step was finished, and saved where there is somewhere to.
     """
     loaded = plan if isinstance(plan, Plan) else load_plan(plan)
     name = "plan" if isinstance(plan, Plan) else Path(plan).name
-    require_trainable(loaded, byte_text=tokens is None)
+    asked = Asked(
+        steps=steps,
+        warm_up=warm_up,
+        seed=seed,
+        rate=rate,
+        clip=clip,
+        data=str(data),
+        compile=compile,
+        saving=saving,
+        timeout=timeout,
+    )
+    require_trainable(loaded, byte_text=asked.data == TEXT)
+    require_data(loaded, asked.data)
     require_descent(rate, clip)
     if compile:
         _require_whole_backward(loaded)
@@ -72,22 +87,28 @@ def run_plan(
     else:
         require_host(loaded, name, chosen)
     with tempfile.TemporaryDirectory(prefix="meshwright-run-") as temporary:
-        folder = Path(out_dir) if out_dir is not None else Path(temporary)
+        folder = Path(out_dir) if out_dir is not None else Path(temporary, "out")
         folder.mkdir(parents=True, exist_ok=True)
         if inside:
-            return _as_rank(loaded, folder, chosen, steps, warm_up, seed, rate, clip, tokens, compile)
-        for old in (*folder.glob("failure-*.json"), folder / _PROGRESS, folder / _REPORT):
-            old.unlink(missing_ok=True)
-        save_plan(loaded, Path(temporary) / "plan.yaml")
-        arguments = [str(Path(temporary) / "plan.yaml"), "--out", str(folder), "--backend", chosen]
-        arguments += ["--steps", str(steps), "--warm-up", str(warm_up), "--seed", str(seed)]
-        arguments += ["--learning-rate", str(rate.peak), "--rate-warm-up", str(rate.warm_up)]
-        arguments += ["--rate-decay", str(rate.decay)] * (rate.decay is not None)
-        arguments += ["--clip", str(clip)] * (clip is not None)
-        arguments += ["--tokens", str(tokens)] * (tokens is not None)
-        arguments += ["--compile"] * compile
-        _torchrun(loaded, folder, Path(temporary) / "logs", arguments, on_step or (lambda step: None))
-        return load_report(folder / _REPORT)
+            return _as_rank(loaded, asked, folder, chosen)
+        save_plan(loaded, Path(temporary, "plan.yaml"))
+        run_ranks(
+            loaded.layout.num_gpus,
+            folder,
+            Path(temporary, "logs"),
+            [
+                str(Path(temporary, "plan.yaml")),
+                "--out",
+                str(folder),
+                "--backend",
+                chosen,
+                *asked.arguments(),
+            ],
+            restarts=restarts if saving is not None else 0,
+            on_step=on_step or (lambda step: None),
+            on_note=on_note or (lambda note: None),
+        )
+        return load_report(folder / REPORT)
 
 
 def require_trainable(plan: Plan, *, byte_text: bool) -> None:
@@ -97,8 +118,15 @@ def require_trainable(plan: Plan, *, byte_text: bool) -> None:
         raise InputError(
             f"text of bytes needs a vocabulary of {_BYTE_VOCABULARY}; model `{plan.model.name}` has"
             f" {plan.model.vocab_size}",
-            hint="give a token file",
+            hint="--data random, or a folder that meshwright tokens made",
         )
+
+
+def require_data(plan: Plan, data: str) -> None:
+    """Nothing where there are tokens that go with the plan. Raises InputError."""
+    if data not in (TEXT, RANDOM):
+        header, _ = open_tokens(Path(data), plan.model.vocab_size)
+        require_a_sequence(header.tokens, plan.training.sequence_length, data)
 
 
 def _require_whole_backward(plan: Plan) -> None:
@@ -148,109 +176,11 @@ def _best_backend(plan: Plan) -> Backend:
     return "nccl" if plan.question.cluster.gpu.kind != "cpu" and _cuda_devices() else "gloo"
 
 
-def _as_rank(
-    plan: Plan,
-    folder: Path,
-    backend: Backend,
-    steps: int,
-    warm_up: int,
-    seed: int,
-    rate: Rate,
-    clip: float | None,
-    tokens: str | Path | None,
-    compile: bool,
-) -> RunReport:
-    from executor.engine import Options
-    from executor.train import Schedule
+def _as_rank(plan: Plan, asked: Asked, folder: Path, backend: Backend) -> RunReport:
+    from executor.steps import Stopped
     from executor.worker import work
 
-    options = Options(seed=seed, rate=rate, clip=clip, compile=compile)
-    path = None if tokens is None else Path(tokens)
-    return work(plan, options, Schedule(steps=steps, warm_up=warm_up, tokens_path=path), folder, backend)
-
-
-def _torchrun(plan: Plan, folder: Path, logs: Path, arguments: list[str], on_step: OnStep) -> None:
-    """Start the ranks and wait for them; their output goes to files of their own."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(plan.layout.num_gpus), "--redirects", "3", "--log-dir", str(logs)]
-    command += ["-m", "executor.worker", *arguments]
-    logs.mkdir(parents=True)
-    with (logs / "torchrun.log").open("wb") as stream:
-        process = subprocess.Popen(
-            command,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env=worker_environment(),
-            start_new_session=True,
-        )
-    try:
-        reported = 0
-        while True:
-            code = process.poll()
-            reported = _report_steps(folder / _PROGRESS, reported, on_step)
-            if code is not None:
-                break
-            time.sleep(_POLL_SECONDS)
-    finally:
-        if process.poll() is None:  # interrupted: end torchrun, which ends its ranks
-            os.killpg(process.pid, signal.SIGTERM)
-            process.wait()
-    if code != 0 or not (folder / _REPORT).exists():
-        raise _failure(folder, logs)
-
-
-def _report_steps(progress: Path, reported: int, on_step: OnStep) -> int:
-    """Hand on the complete lines that are new; returns how many there are."""
-    if not progress.exists():
-        return reported
-    lines = progress.read_text("utf-8").split("\n")[:-1]
-    for line in lines[reported:]:
-        on_step(json.loads(line))
-    return len(lines)
-
-
-def _failure(folder: Path, logs: Path) -> RunError:
-    """What went wrong, from the rank that says it ran out of memory, or the first that failed, or torchrun's log."""
-    found = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("failure-*.json"))]
-    exhausted = [failure for failure in found if "allocated" in failure]
-    if exhausted:
-        return _memory_failure(exhausted[0])
-    if found:
-        rank = found[0]["rank"]
-        problems = [Problem("", line) for line in _last_lines(logs.rglob(f"{rank}/stderr.log"))]
-        return RunError(f"rank {rank} failed: {found[0]['reason']}", problems=problems)
-    said = _last_lines([*logs.rglob("stderr.log"), logs / "torchrun.log"])
-    return RunError(
-        "a rank was ended from outside, perhaps because the host ran out of memory",
-        problems=[Problem("", line) for line in said],
-    )
-
-
-def _memory_failure(failure: dict[str, Any]) -> RunError:
-    """Predicted beside allocated, part by part."""
-    predicted, allocated = failure["predicted"], failure["allocated"]
-    widest = max(map(len, predicted))
-    problems = [
-        Problem(
-            part,
-            f"{'':{widest - len(part)}}predicted {format_bytes(size):>9}, allocated"
-            f" {format_bytes(allocated[part]) if part in allocated else '-':>9}",
-        )
-        for part, size in predicted.items()
-    ]
-    return RunError(
-        f"rank {failure['rank']} (stage {failure['stage']}) ran out of memory at"
-        f" {format_bytes(sum(allocated.values()))}; predicted {format_bytes(sum(predicted.values()))}",
-        problems=problems,
-        hint="plan again with a smaller --max-memory",
-    )
-
-
-def _last_lines(paths: Any) -> list[str]:
-    lines = [
-        line
-        for path in paths
-        if path.exists()
-        for line in path.read_text("utf-8", errors="replace").splitlines()
-    ]
-    return [line.strip() for line in lines if line.strip()][-_LAST_LINES:]
+    result = work(plan, asked, folder, backend)
+    if isinstance(result, Stopped):
+        raise stopped(result.step, result.saved)
+    return result

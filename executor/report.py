@@ -91,6 +91,9 @@ class RunReport(Spec):
     environment: Environment
     seed: int
     warm_up_steps: int
+    """Steps after the start, or after the last time it was started again, that were not measured."""
+    first_step: int = 1
+    """Step of the first loss; above 1 where the run went on from a checkpoint."""
     losses: tuple[float, ...]
     """Mean loss of the global batch at every step, warm-up included."""
     gradient_norms: tuple[float, ...]
@@ -111,6 +114,8 @@ class RunReport(Spec):
     routers: tuple[RouterReport, ...] = ()
     """Every mixture of experts, in the order of the model."""
     predicted: Prediction
+    notes: tuple[str, ...] = ()
+    """What happened on the way: where it resumed, why ranks were started again."""
 
 
 def make_report(
@@ -122,6 +127,8 @@ def make_report(
     warm_up: int,
     seed: int,
     environment: Environment,
+    first_step: int = 1,
+    notes: tuple[str, ...] = (),
     routers: tuple[RouterReport, ...] = (),
 ) -> RunReport:
     """Put the ranks' measurements together."""
@@ -136,6 +143,7 @@ def make_report(
         environment=environment,
         seed=seed,
         warm_up_steps=warm_up,
+        first_step=first_step,
         losses=tuple(losses),
         gradient_norms=tuple(gradient_norms),
         step_seconds=median,
@@ -149,6 +157,7 @@ def make_report(
         ranks=tuple(ranks),
         routers=routers,
         predicted=plan.prediction,
+        notes=notes,
     )
 
 

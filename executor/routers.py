@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,18 @@ from torch import Tensor
 from executor.apply.experts import routers
 from executor.models.transformer import Transformer
 from executor.report import RouterReport
+
+if TYPE_CHECKING:
+    from executor.engine import Engine
+
+
+def routers_so_far(engine: Engine) -> tuple[RouterReport, ...]:
+    """What the routers did since the last call; every rank must call it."""
+    model, training = engine.plan.model, engine.plan.training
+    if not model.has_experts:
+        return ()
+    loads = take_loads(engine.parts, model.num_layers, model.num_experts, engine.device)
+    return router_reports(loads, training.tokens_per_step * model.experts_per_token)
 
 
 def take_loads(

@@ -5,101 +5,56 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from executor.batches import Batches
-from executor.engine import Engine, Options, mean_over_data
+from executor.checkpoints.keeper import Keeper
+from executor.engine import Engine, Options
 from executor.exhausted import telling_what_was_held
 from executor.memory import allocator_peak, measure_memory, predicted_parts
-from executor.report import (
-    Environment,
-    PhaseReport,
-    RankReport,
-    RouterReport,
-    RunReport,
-    make_report,
-)
-from executor.routers import router_reports, take_loads
-from executor.timing import Lap, StepClock, measure_waits
+from executor.report import Environment, PhaseReport, RankReport, RunReport, make_report
+from executor.steps import Curve, Schedule, Stopped, Watcher, run_steps
+from executor.timing import Lap, measure_waits
 from planner.plan import Plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """One step as it happened."""
-
-    step: int
-    """From 1, warm-up included."""
-    loss: float
-    seconds: float
-    measured: bool
-    """False in the warm-up."""
-
-
-OnProgress = Callable[[Progress], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """How long to train and what to measure."""
-
-    steps: int
-    """Measured steps, after the warm-up."""
-    warm_up: int = 2
-    tokens_path: Path | None = None
-    """Token file; None: the text of the Python library, byte by byte."""
-    waiting_steps: int = 3
-    """More steps, slower, in which waiting for other ranks is measured; 0: it is not."""
-    measure_memory: bool = True
-    """One more step, slower, in which every storage is followed."""
-
-
 def train(
-    plan: Plan, device: torch.device, options: Options, schedule: Schedule, on_progress: OnProgress
-) -> RunReport:
-    """Every rank calls it and gets the report; `on_progress` is called on rank 0 only.
+    plan: Plan,
+    device: torch.device,
+    options: Options,
+    schedule: Schedule,
+    watcher: Watcher,
+    stop: Callable[[], bool] = lambda: False,
+) -> RunReport | Stopped:
+    """Every rank calls it and gets the answer; `stop` is asked after every step, on every rank.
 
     Raises:
         ExhaustedError: this rank's memory ran out; the error says which part held what.
+        InputError: data or checkpoint do not go with the plan.
+        RunError: the loss is no number, or a checkpoint could not be written; on every rank.
     """
     with telling_what_was_held(device) as held:
         engine = Engine(plan, device, options)
         held.append(engine)
-        return _measured(engine, schedule, on_progress)
+        batches = Batches(
+            plan.training, vocabulary=plan.model.vocab_size, seed=options.seed, data=schedule.data
+        )
+        keeper = Keeper(engine, schedule.saving, batches.name) if schedule.saving else None
+        curve = run_steps(engine, batches, schedule, keeper, watcher, stop)
+        if curve.stopped_at is not None:
+            return Stopped(step=curve.stopped_at, saved=keeper.saved if keeper else None)
+        return _measured(engine, batches, schedule, curve, watcher.notes)
 
 
-def _measured(engine: Engine, schedule: Schedule, on_progress: OnProgress) -> RunReport:
-    plan, device, options = engine.plan, engine.device, engine.options
-    batches = Batches(
-        plan.training,
-        vocabulary=plan.model.vocab_size,
-        seed=options.seed,
-        tokens_path=schedule.tokens_path,
-    )
+def _measured(
+    engine: Engine, batches: Batches, schedule: Schedule, curve: Curve, notes: list[str]
+) -> RunReport:
+    """What only further steps can tell, and everything put together."""
+    plan, device, clock = engine.plan, engine.device, curve.clock
     place, replicas = engine.place.dp, plan.layout.dp
-    clock = StepClock(device)
-    losses: list[float] = []
-    norms: list[float] = []
     last = schedule.warm_up + schedule.steps
-    for index in range(last):
-        if index == schedule.warm_up:
-            clock.forget()
-            _router_reports(engine)  # what the warm-up did does not count
-        batch = batches.slice(index, place, replicas)
-        engine.optimizer.set_rate(options.rate.at(index))
-        value, norm = clock.time(partial(engine.forward_backward, *batch), engine.update)
-        losses.append(mean_over_data(value, engine))
-        norms.append(norm)
-        if dist.get_rank() == 0:
-            measured = index >= schedule.warm_up
-            seconds = clock.wall_seconds[-1]
-            on_progress(Progress(step=index + 1, loss=losses[-1], seconds=seconds, measured=measured))
-    routed = _router_reports(engine)
     peak = allocator_peak(device)
     waits: tuple[dict[str, float], dict[str, float]] = ({}, {})
     if schedule.waiting_steps:
@@ -126,22 +81,15 @@ def _measured(engine: Engine, schedule: Schedule, on_progress: OnProgress) -> Ru
     return make_report(
         plan,
         ranks,
-        losses=losses,
-        gradient_norms=norms,
-        warm_up=schedule.warm_up,
-        seed=options.seed,
+        losses=curve.losses,
+        gradient_norms=curve.norms,
+        first_step=curve.first_step,
+        warm_up=curve.warm_up,
+        seed=engine.options.seed,
         environment=_environment(device),
-        routers=routed,
+        notes=tuple(notes),
+        routers=curve.routers,
     )
-
-
-def _router_reports(engine: Engine) -> tuple[RouterReport, ...]:
-    """What the routers did since the last call."""
-    model, training = engine.plan.model, engine.plan.training
-    if not model.has_experts:
-        return ()
-    loads = take_loads(engine.parts, model.num_layers, model.num_experts, engine.device)
-    return router_reports(loads, training.tokens_per_step * model.experts_per_token)
 
 
 def _phase(laps: list[Lap], waiting: dict[str, float]) -> PhaseReport:

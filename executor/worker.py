@@ -1,73 +1,135 @@
 """One rank of a run, as torchrun or a cluster starts it: `python -m executor.worker plan.yaml --out DIR`.
 
-Rank 0 appends a JSON line to `progress.jsonl` for each step and writes `run-report.json`; a rank that fails writes
-`failure-RANK.json` with the reason and, where memory ran out, the parts it had allocated.
+Rank 0 writes what it is told to `progress.jsonl` and, at the end, `run-report.json` or `stopped.json`; every rank says
+in `alive-RANK.json` where it is, and leaves `failure-RANK.json` where it fails.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
+import time
 import traceback
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from cost_models.errors import HostError, InputError
+from cost_models.errors import HostError, InputError, MeshwrightError
+from executor.asked import PROGRESS, REPORT, Asked, add_arguments, read
 from executor.engine import Options
 from executor.exhausted import ExhaustedError
+from executor.failures import forget_failures, read_failures, told, what_happened, write_failure
+from executor.heartbeat import Heartbeat
 from executor.launch import require_world
 from executor.memory import predicted_parts
 from executor.mesh import pipeline_rank
-from executor.rate import Rate
+from executor.progress import FileWatcher
 from executor.report import RunReport, save_report
-from executor.train import Progress, Schedule, train
+from executor.steps import Schedule, Stopped
+from executor.stopping import StopRequest, most, write_stopped
+from executor.train import train
 from planner.plan import Plan, load_plan
 
-PROGRESS, REPORT, FAILURE = "progress.jsonl", "run-report.json", "failure-{rank}.json"
+_LONGEST_GRACE = 10.0
+"""Seconds that the first rank to find that it hangs gives the others to say where they are."""
 
 
-def work(plan: Plan, options: Options, schedule: Schedule, out_dir: Path, backend: str) -> RunReport:
+def work(plan: Plan, asked: Asked, out_dir: Path, backend: str) -> RunReport | Stopped:
     """Join the job that the environment describes, train, leave; rank 0 writes the files."""
     rank = int(os.environ["RANK"])
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    if restarts and any(failure["final"] for failure in read_failures(out_dir)):
+        raise InputError("the last failure would happen again")
     device = torch.device("cpu")
     if backend == "nccl":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
-    dist.init_process_group(backend)
     try:
-        progress = out_dir / PROGRESS
-
-        def write(line: Progress) -> None:
-            with progress.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(asdict(line)) + "\n")
-
-        report = train(plan, device, options, schedule, write)
-        if rank == 0:
-            save_report(report, out_dir / REPORT)
+        _join(backend, restarts)
+        starts = most(device, restarts) + 1  # a node that joins later counts from 0
+        watcher = FileWatcher(out_dir, again=starts > 1)
+        _meet(out_dir, watcher, starts)
+        heartbeat = watcher.heartbeat = Heartbeat(out_dir, rank)
+        heartbeat.watch(asked.timeout, _Hang(out_dir, rank, asked.timeout))
+        result = _train(plan, asked, device, watcher, out_dir, again=starts > 1)
     except ExhaustedError as error:
         stage = pipeline_rank(plan.layout, rank)
         predicted = predicted_parts(plan.prediction.rank_memory[stage])
-        _write_failure(
-            out_dir,
-            rank,
-            {"reason": str(error), "stage": stage, "predicted": predicted, "allocated": error.parts},
-        )
+        found = {"stage": stage, "predicted": predicted, "allocated": error.parts}
+        write_failure(out_dir, rank, str(error), final=True, **found)
+        raise
+    except MeshwrightError as error:
+        write_failure(out_dir, rank, error.headline, final=True, **told(error))
         raise
     except BaseException as error:
-        _write_failure(out_dir, rank, {"reason": f"{type(error).__name__}: {error}"})
+        write_failure(out_dir, rank, f"{type(error).__name__}: {error}", final=False)
         raise
     dist.destroy_process_group()
-    return report
+    return result
 
 
-def _write_failure(out_dir: Path, rank: int, what: dict[str, Any]) -> None:
-    (out_dir / FAILURE.format(rank=rank)).write_text(json.dumps({"rank": rank, **what}), encoding="utf-8")
+def _join(backend: str, restarts: int) -> None:
+    """Raises HostError where torchrun's store leads ranks that were started again to those that are gone."""
+    try:
+        dist.init_process_group(backend)
+    except RuntimeError as error:
+        if restarts and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            raise HostError(
+                f"ranks that were started again do not find each other: {error}",
+                hint="export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before torchrun",
+            ) from error
+        raise
+
+
+class _Hang:
+    """What is done when this rank stands still: say where, give the others time to say so too, and leave."""
+
+    def __init__(self, out_dir: Path, rank: int, timeout: float) -> None:
+        self.out_dir, self.rank, self.timeout = out_dir, rank, timeout
+
+    def __call__(self, phase: str, step: int, frames: list[str]) -> None:
+        reason = f"stood still for {self.timeout:.0f} s in step {step} ({phase})"
+        write_failure(self.out_dir, self.rank, reason, final=False, step=step, phase=phase, frames=frames)
+        time.sleep(min(_LONGEST_GRACE, self.timeout / 2))
+        os._exit(1)
+
+
+def _meet(out_dir: Path, watcher: FileWatcher, starts: int) -> None:
+    """Note why the ranks were started again, and clear away what was left."""
+    if dist.get_rank() == 0:
+        if starts > 1:
+            watcher.note(f"start {starts}: {what_happened(out_dir, dist.get_world_size())}")
+        else:
+            (out_dir / PROGRESS).unlink(missing_ok=True)
+        forget_failures(out_dir)
+    dist.barrier()
+
+
+def _train(
+    plan: Plan, asked: Asked, device: torch.device, watcher: FileWatcher, out_dir: Path, *, again: bool
+) -> RunReport | Stopped:
+    saving = asked.saving
+    if again and saving is not None:
+        saving = replace(saving, resume=True)
+    options = Options(seed=asked.seed, rate=asked.rate, clip=asked.clip, compile=asked.compile)
+    schedule = Schedule(
+        steps=asked.steps,
+        warm_up=asked.warm_up,
+        data=asked.data,
+        saving=saving,
+        measure_memory=asked.measure_memory,
+    )
+    request = StopRequest(out_dir)
+    result = train(plan, device, options, schedule, watcher, lambda: request.made)
+    if dist.get_rank() == 0:
+        if isinstance(result, Stopped):
+            write_stopped(out_dir, result.step, result.saved)
+        else:
+            save_report(result, out_dir / REPORT)
+    return result
 
 
 def main() -> None:
@@ -76,35 +138,19 @@ def main() -> None:
     parser.add_argument("plan", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--backend", choices=("gloo", "nccl"), required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--warm-up", type=int, required=True)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--learning-rate", type=float, required=True)
-    parser.add_argument("--rate-warm-up", type=int, default=0)
-    parser.add_argument("--rate-decay", type=int)
-    parser.add_argument("--clip", type=float)
-    parser.add_argument("--tokens", type=Path)
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--no-memory", action="store_true")
+    add_arguments(parser)
     given = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    rate = Rate(peak=given.learning_rate, warm_up=given.rate_warm_up, decay=given.rate_decay)
-    options = Options(seed=given.seed, rate=rate, clip=given.clip, compile=given.compile)
-    schedule = Schedule(
-        steps=given.steps,
-        warm_up=given.warm_up,
-        tokens_path=given.tokens,
-        measure_memory=not given.no_memory,
-    )
     try:
         plan = load_plan(given.plan)
         require_world(plan, given.plan.name)
-        work(plan, options, schedule, given.out, given.backend)
+        work(plan, read(given), given.out, given.backend)
     except (HostError, InputError) as error:
         sys.exit(f"error: {error}")
     except Exception:
         traceback.print_exc()
-        sys.exit(1)
+        sys.stderr.flush()
+        os._exit(1)  # threads of a save or of gloo may never end
     sys.stdout.flush()
     sys.stderr.flush()
     # The report is on disk. Taking the interpreter down with gloo's threads still alive aborts one run in ten

@@ -33,6 +33,7 @@ for _verb in (
     commands.verify,
     commands.plot,
     commands.run,
+    commands.tokens,
     commands.calibrate,
     commands.validate,
     commands.catalog,

@@ -291,20 +291,86 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build every stage without its devices; train nothing.")
     ] = False,
+    data: Annotated[
+        str, typer.Option("--data", metavar="DIR", help="A token folder; also: text, random.")
+    ] = "text",
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option("--checkpoint", metavar="DIR", help="Save the training state here.", show_default=False),
+    ] = None,
+    every: Annotated[
+        int, typer.Option("--every", metavar="N", min=1, help="Steps from checkpoint to checkpoint.")
+    ] = 100,
+    keep: Annotated[
+        int, typer.Option("--keep", metavar="N", min=1, help="Newest checkpoints that stay.")
+    ] = 3,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest whole checkpoint, on this plan.")
+    ] = False,
+    restarts: Annotated[
+        int,
+        typer.Option(
+            "--restarts", metavar="N", min=0, help="With --checkpoint: how often to replace lost ranks."
+        ),
+    ] = 3,
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", metavar="SECONDS", min=1, help="A rank that stands still so long hangs."),
+    ] = 600,
     json: o.Json = False,
     csv: o.Csv = None,
     quiet: o.Quiet = False,
 ) -> None:
     """Train with a plan here and set measured beside predicted."""
-    from meshwright.verbs.running import Descent, run
+    from meshwright.verbs.running import Descent, Faults, run
     from meshwright.verbs.running import dry_run as build
 
     output = Output(json=json, csv=csv, quiet=quiet)
     if dry_run:
         build(plan, output=output)
         return
+    faults = Faults(
+        checkpoint=checkpoint, every=every, keep=keep, resume=resume, restarts=restarts, timeout=timeout
+    )
     descent = Descent(rate=learning_rate, warm_up=rate_warm_up, decay=rate_decay, clip=clip)
-    run(plan, steps=steps, backend=backend, descent=descent, out_dir=out, output=output)
+    run(
+        plan,
+        steps=steps,
+        data=data,
+        descent=descent,
+        faults=faults,
+        backend=backend,
+        out_dir=out,
+        output=output,
+    )
+
+
+def tokens(
+    texts: Annotated[
+        list[Path],
+        typer.Argument(metavar="TEXT...", help="Text files, or folders of them.", show_default=False),
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Token folder to write.")],
+    bpe: Annotated[
+        int | None,
+        typer.Option(
+            "--bpe", metavar="N", help="Learn N byte pairs; default: a token is a byte.", show_default=False
+        ),
+    ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            "--like", metavar="DIR", help="Use the tokenizer of a token folder.", show_default=False
+        ),
+    ] = None,
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Make token files from texts, to train on with `run --data`."""
+    from meshwright.verbs.tokenizing import tokens
+
+    tokens(texts, out, bpe=bpe, like=like, output=Output(json=json, csv=csv, quiet=quiet))
 
 
 def calibrate(

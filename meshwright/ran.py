@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from executor.checkpoints.saving import EVERY, KEEP, Saving
 from executor.launch import run_plan
 from executor.report import RunReport
 from meshwright.answers import Estimated, Planned
@@ -50,16 +51,29 @@ class Ran:
 
 
 def run(
-    plan: Planned | Estimated | Plan | str | Path, *, steps: int = 20, out: str | Path | None = None
+    plan: Planned | Estimated | Plan | str | Path,
+    *,
+    steps: int = 20,
+    out: str | Path | None = None,
+    data: str | Path = "text",
+    checkpoint: str | Path | None = None,
+    every: int = EVERY,
+    keep: int = KEEP,
+    resume: bool = False,
 ) -> Ran:
     """Train `steps` measured steps with a plan or a plan file on this machine, each rank in its own process.
 
-    `out` is a folder that keeps `run-report.json`.
+    `out` is a folder that keeps `run-report.json`. `data` is `text`, `random`, or a folder that `meshwright tokens`
+    made. With `checkpoint`, a folder, the state is saved every so many steps; `resume` goes on from there, on this
+    plan or on another.
 
     Raises:
-        InputError: the plan cannot be trained.
+        InputError: the plan cannot be trained, or the checkpoint is another run's.
         HostError: this machine has too few devices.
         RunError: a rank failed or ran out of memory.
     """
+    saving = None
+    if checkpoint is not None:
+        saving = Saving(folder=Path(checkpoint), every=every, keep=keep, resume=resume)
     subject = plan.plan if isinstance(plan, (Planned, Estimated)) else plan
-    return Ran(report=run_plan(subject, steps=steps, out_dir=out))
+    return Ran(report=run_plan(subject, steps=steps, out_dir=out, data=data, saving=saving))

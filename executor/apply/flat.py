@@ -11,7 +11,7 @@ added into an fp32 buffer as autograd delivers them, microbatch after microbatch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
@@ -107,22 +107,31 @@ class FlatParameters:
     def step(self) -> None:
         """Update the share, gather everyone's, forget the gradients."""
         self.optimizer.step()
+        self.spread()
+        self.gradients.zero_()
+
+    def reduced(self) -> list[tuple[nn.Parameter, Tensor]]:
+        """(parameter, flat view of its averaged gradient) for each that reaches into this rank's share."""
+        assert self.shard.grad is not None
+        return [
+            (parameter, self.shard.grad[at : at + end - begin]) for parameter, begin, end, at in self.owned()
+        ]
+
+    def owned(self) -> Iterator[tuple[nn.Parameter, int, int, int]]:
+        """(parameter, begin, end, start): elements of its local tensor that are in the share, and where there."""
+        for parameter in self.parameters:
+            start = self._starts[id(parameter)]
+            begin, end = max(start, self._mine.start), min(start + local(parameter).numel(), self._mine.stop)
+            if begin < end:
+                yield parameter, begin - start, end - start, begin - self._mine.start
+
+    def spread(self) -> None:
+        """Write the share into the weights and gather everyone's."""
         mine = self.weights[self._mine]
         if self.weights.dtype != self.shard.dtype:
             mine.copy_(self.shard.detach())
         if self.shards > 1:
             dist.all_gather_into_tensor(self.weights, mine, group=self.group)
-        self.gradients.zero_()
-
-    def reduced(self) -> list[tuple[nn.Parameter, Tensor]]:
-        """(parameter, flat view of its averaged gradient) for each that reaches into this rank's share."""
-        views: list[tuple[nn.Parameter, Tensor]] = []
-        for parameter in self.parameters:
-            start = self._starts[id(parameter)]
-            begin, end = max(start, self._mine.start), min(start + local(parameter).numel(), self._mine.stop)
-            if begin < end:
-                views.append((parameter, self.gradients[begin:end]))
-        return views
 
     def _adopt(self, parameter: nn.Parameter) -> None:
         """Move a parameter's values into the flat buffer, and watch for its gradients."""

@@ -68,6 +68,18 @@ class RoutedExperts(nn.Module):
             inner_RF = self.activation(up_RF)
         return self._product("down", inner_RF, counts)
 
+    def parts_of_wholes(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Parameter → (shape over all experts and all their parts, where this rank's share begins)."""
+        return {name: self._in_whole(name, tuple(one.shape)) for name, one in self.named_parameters()}
+
+    def _in_whole(self, name: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        inner, place = self.spec.moe_ffn_hidden_size, self.place
+        split = {"down": 2, "down_bias": None}.get(name, 1)
+        whole, offsets = [self.spec.num_experts, *shape[1:]], [place.first] + [0] * (len(shape) - 1)
+        if split is not None:
+            whole[split], offsets[split] = inner, place.part * (inner // place.parts)
+        return tuple(whole), tuple(offsets)
+
     def fill(self, draw: Callable[[str, tuple[int, ...]], Tensor]) -> None:
         """Initial values: `draw(name, shape)` makes one expert's whole matrix or bias; this rank's part is kept."""
         inner, place = self.spec.moe_ffn_hidden_size, self.place

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from executor.models.experts import RoutedExperts
 
 _STANDARD_DEVIATION = 0.02
-_TIED = {"head.weight": "embedding.tokens.weight"}
+TIED = {"head.weight": "embedding.tokens.weight"}
+"""With tied embeddings: a copy → what it is a copy of."""
 
 
 def initialise(module: nn.Module, seed: int, *, tied: bool) -> None:
@@ -37,7 +38,7 @@ def _values(name: str, shape: torch.Size, seed: int, *, tied: bool) -> Tensor:
         return torch.zeros(shape)
     if owner.endswith("norm"):
         return torch.ones(shape)
-    named = _TIED.get(name, name) if tied else name
+    named = TIED.get(name, name) if tied else name
     digest = hashlib.sha256(f"{seed}/{named}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
     return torch.randn(shape, generator=generator) * _STANDARD_DEVIATION

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from cost_models.errors import UnknownNameError
+from cost_models.errors import InputError, UnknownNameError
+from executor.checkpoints.saving import Saving
 from executor.launch import run_plan
 from executor.rate import Rate
 from meshwright.measured import comparison
@@ -29,8 +30,39 @@ class Descent:
     clip: float | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What is done so that a run survives them."""
+
+    checkpoint: Path | None
+    every: int
+    keep: int
+    resume: bool
+    restarts: int
+    timeout: float
+
+    @property
+    def saving(self) -> Saving | None:
+        """None without a folder. Raises InputError where the other flags need one."""
+        if self.checkpoint is None:
+            if self.resume:
+                raise InputError("--resume needs --checkpoint", hint="the folder to go on from")
+            return None
+        if self.checkpoint.exists() and not self.checkpoint.is_dir():
+            raise InputError(f"--checkpoint {self.checkpoint}: is no folder")
+        return Saving(folder=self.checkpoint, every=self.every, keep=self.keep, resume=self.resume)
+
+
 def run(
-    path: Path, *, steps: int, backend: str | None, descent: Descent, out_dir: Path, output: Output
+    path: Path,
+    *,
+    steps: int,
+    data: str,
+    descent: Descent,
+    faults: Faults,
+    backend: str | None,
+    out_dir: Path,
+    output: Output,
 ) -> None:
     """Train, say every step on stderr, and end with predicted beside measured.
 
@@ -40,6 +72,7 @@ def run(
         InputError: a broken plan, or one that cannot be trained, or not with these flags.
         HostError: this machine has too few devices.
         RunError: the run failed.
+        StoppedError: it was asked to stop, and did.
     """
     prediction = load_plan(path).prediction
 
@@ -55,7 +88,12 @@ def run(
         backend=_backend(backend),
         rate=Rate(peak=descent.rate, warm_up=descent.warm_up, decay=descent.decay),
         clip=descent.clip,
+        data=data,
+        saving=faults.saving,
+        restarts=faults.restarts,
+        timeout=faults.timeout,
         on_step=say,
+        on_note=output.note,
     )
     if os.environ.get("RANK", "0") != "0":
         return

@@ -11,6 +11,7 @@ import torch
 from cost_models.errors import InputError
 from cost_models.specs.training import TrainingSpec
 from executor.batches import Batches, text_tokens
+from executor.data.tokens import TokenHeader, write_header
 
 TRAINING = TrainingSpec(global_batch=8, sequence_length=32)
 
@@ -35,12 +36,48 @@ def test_the_text_is_real_and_long() -> None:
     assert b"import" in text_tokens().tobytes()
 
 
-def test_token_files(tmp_path: Path) -> None:
-    path = tmp_path / "tokens.bin"
-    np.arange(1000, dtype="<u2").tofile(path)
-    inputs, targets = Batches(TRAINING, vocabulary=50_000, seed=0, tokens_path=path).slice(0, 0, 1)
-    assert torch.equal(inputs + 1, targets)
-    with pytest.raises(InputError, match="token 999"):
-        Batches(TRAINING, vocabulary=300, seed=0, tokens_path=path)
-    with pytest.raises(InputError, match="no token file"):
-        Batches(TRAINING, vocabulary=300, seed=0, tokens_path=tmp_path / "none.bin")
+def test_random_tokens_use_the_whole_vocabulary() -> None:
+    batches = Batches(TRAINING, vocabulary=50_000, seed=1, data="random")
+    whole, _ = batches.slice(3, 0, 1)
+    assert torch.equal(torch.cat([batches.slice(3, rank, 2)[0] for rank in range(2)]), whole)
+    assert 40_000 < int(whole.max()) < 50_000
+    assert not torch.equal(whole, batches.slice(4, 0, 1)[0])
+
+
+def test_an_epoch_sees_every_window_once(tmp_path: Path) -> None:
+    """Two epochs over 20 windows in steps of 8, the last step of one epoch being the first of the next."""
+    folder = numbered(tmp_path / "tokens", 20 * 32 + 1)
+    batches = Batches(TRAINING, vocabulary=1000, seed=0, data=str(folder))
+    inputs = torch.cat([batches.slice(step, rank, 2)[0] for step in range(5) for rank in range(2)])
+    assert torch.equal(inputs[:, 1:] - inputs[:, :-1], torch.ones(40, 31, dtype=torch.int64))
+    firsts = (inputs[:, 0] // 32).tolist()
+    assert sorted(firsts[:20]) == sorted(firsts[20:]) == list(range(20))
+    assert firsts[:20] != firsts[20:]
+    assert firsts[:20] != list(range(20))
+
+
+def test_a_token_beyond_its_vocabulary_is_noticed(tmp_path: Path) -> None:
+    """Where the file was changed behind the header's back."""
+    folder = numbered(tmp_path / "tokens", 65)
+    tokens = np.memmap(folder / "tokens.bin", "<u2", mode="r+")
+    tokens[:] = 999
+    tokens.flush()
+    with pytest.raises(InputError, match="has token 999; its header says that all are below 65"):
+        Batches(TRAINING, vocabulary=1000, seed=0, data=str(folder)).slice(0, 0, 1)
+
+
+def numbered(folder: Path, count: int) -> Path:
+    """A token folder whose tokens are 0, 1, 2, ..."""
+    folder.mkdir()
+    np.arange(count, dtype="<u2").tofile(folder / "tokens.bin")
+    header = TokenHeader(
+        dtype="uint16",
+        tokens=count,
+        vocabulary=count,
+        tokenizer="bpe",
+        texts=1,
+        text_bytes=1,
+        sha256="0" * 64,
+    )
+    write_header(header, folder)
+    return folder

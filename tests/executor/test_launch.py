@@ -110,9 +110,9 @@ def test_what_cannot_be_trained_is_refused(change: dict[str, str], words: str) -
         run_plan(plan.model_copy(update={"training": training}))
 
 
-def test_a_rank_that_fails_is_named_with_its_reason(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="no token file"):
-        run_plan(plan_for("mbs2"), steps=1, backend="gloo", tokens=tmp_path / "missing.bin")
+def test_data_that_is_not_there_is_said_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no token folder"):
+        run_plan(plan_for("mbs2"), steps=1, backend="gloo", data=tmp_path / "missing")
 
 
 def test_memory_that_runs_out_is_told_part_by_part(tmp_path: Path) -> None:

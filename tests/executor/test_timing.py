@@ -18,10 +18,11 @@ LATE_SECONDS = 0.2
 def report(plan: Plan) -> tuple[RankReport, ...]:
     """All ranks' measurements of two steps."""
     from executor.engine import Options
-    from executor.train import Schedule, train
+    from executor.steps import Schedule, Watcher
+    from executor.train import train
 
     schedule = Schedule(steps=2, warm_up=1, measure_memory=False)
-    return train(plan, torch.device("cpu"), Options(), schedule, lambda progress: None).ranks
+    return train(plan, torch.device("cpu"), Options(), schedule, Watcher()).ranks
 
 
 def waits_for_a_late_rank(plan: Plan) -> dict[str, float]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from command_line import BIG, QUICK
 
+from executor.checkpoints.saving import Saving
 from executor.report import Environment, PhaseReport, RankReport, RunReport, make_report, save_report
 from meshwright.measured import time_parts
 from planner.plan import load_plan
@@ -54,7 +55,11 @@ def run_report(plan_file: Path) -> RunReport:
 def test_run_sets_measured_beside_predicted(
     meshwright, plan_file: Path, run_report: RunReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run_plan(path: Path, *, steps: int, on_step, **_) -> RunReport:
+    asked: dict[str, object] = {}
+
+    def run_plan(path: Path, *, on_step, on_note, **how: object) -> RunReport:
+        asked.update(how)
+        on_note("resumed from saved/step-00000020 after step 20")
         on_step({"step": 0, "loss": 5.0, "seconds": 1.1, "measured": False})
         on_step({"step": 1, "loss": 4.5, "seconds": 1.0, "measured": True})
         return run_report
@@ -63,7 +68,10 @@ def test_run_sets_measured_beside_predicted(
     words = ("run", str(plan_file), "--steps", "2", "--out", str(tmp_path))
     answer = meshwright(*words)
     assert answer.code == 0
-    told = answer.err.splitlines()
+    assert asked["saving"] is None
+    assert asked["data"] == "text"
+    note, *told = answer.err.splitlines()
+    assert note.startswith("resumed from")
     assert told[0].startswith("step    0  loss 5.0000  1.10 s")
     assert told[0].endswith("warm-up")
     assert not told[1].endswith("warm-up")
@@ -85,6 +93,19 @@ def test_run_sets_measured_beside_predicted(
         "optimizer_bytes",
         "rest_bytes",
     ]
+    saved = ("--checkpoint", str(tmp_path / "saved"), "--every", "20", "--keep", "2", "--resume")
+    assert meshwright(*words, *saved, "--data", "tokens", "--restarts", "5", "--timeout", "60").code == 0
+    assert asked["saving"] == Saving(folder=tmp_path / "saved", every=20, keep=2, resume=True)
+    assert (asked["data"], asked["restarts"], asked["timeout"]) == ("tokens", 5, 60.0)
+
+
+def test_flags_of_checkpoints_need_a_folder(meshwright, plan_file: Path) -> None:
+    answer = meshwright("run", str(plan_file), "--resume")
+    assert answer.code == 2
+    assert answer.err == "error: --resume needs --checkpoint\n\nhint: the folder to go on from\n"
+    answer = meshwright("run", str(plan_file), "--checkpoint", str(plan_file))
+    assert answer.code == 2
+    assert answer.err == f"error: --checkpoint {plan_file}: is no folder\n"
 
 
 def test_a_dry_run_needs_no_devices(meshwright, tmp_path: Path) -> None:

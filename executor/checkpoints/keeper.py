@@ -1,0 +1,275 @@
+"""Saving while training goes on, and resuming, on this plan or on another.
+
+A save copies the state to host memory, which is all that training waits for; a thread with a gloo group of its own
+writes it. The state a run needs to go on bit for bit: weights, optimizer, random generators, and the step, from which
+data and learning rate follow.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.staging import AsyncStager
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save
+
+from cost_models.errors import InputError, Problem, RunError
+from executor.checkpoints.contents import Contents, parameter_names, training_state, whole
+from executor.checkpoints.folder import Folder
+from executor.checkpoints.manifest import (
+    BrokenError,
+    Manifest,
+    Progress,
+    broken_files,
+    differences,
+    read_manifest,
+)
+from executor.checkpoints.planning import LoadPieces, SavePieces
+from executor.checkpoints.saving import Saving
+from executor.checkpoints.storage import PieceReader, PieceWriter
+from executor.models.initial import TIED
+
+if TYPE_CHECKING:
+    from executor.engine import Engine
+
+_POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Where a run goes on."""
+
+    step: int
+    """Optimizer steps that are done; 0: from the beginning."""
+    notes: tuple[str, ...]
+    """What a person should know: which checkpoint, and which were broken and why."""
+
+
+class _HostCopy(AsyncStager):
+    """What training must wait for: a copy that it will not change."""
+
+    _synchronize_after_execute = False
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Views → copies in host memory."""
+        return {name: held.staged() for name, held in state_dict.items()}
+
+    def synchronize_staging(self) -> None:
+        """It is done when `stage` returns."""
+
+    def close(self) -> None:
+        """Nothing is held between saves."""
+
+
+class Keeper:
+    """The checkpoints of one run; every rank makes one, right after its engine and before the first step."""
+
+    def __init__(self, engine: Engine, saving: Saving, data: str) -> None:
+        self.engine, self.saving, self.data = engine, saving, data
+        self.folder = Folder(saving.folder)
+        self.group = dist.new_group(backend="gloo")
+        self.saved: int | None = None
+        """Step of the newest checkpoint that is on the disk."""
+        self._names = parameter_names(engine.parts)
+        self._running: tuple[int, Future[Any]] | None = None
+        for noisy in ("torch.distributed.checkpoint", "torch.distributed.checkpoint._dist_wrapper"):
+            logging.getLogger(noisy).setLevel(logging.CRITICAL)  # failures are worded here
+
+    def resume(self) -> Resumed:
+        """Load the newest checkpoint whose files all are what was written.
+
+        Raises:
+            InputError: it belongs to another run: another model, batch, seed or text.
+            RunError: there are checkpoints, and none of them is whole.
+        """
+        broken: list[tuple[int, list[str]]] = []
+        for step in self._from_first_rank(self.folder.complete):
+            problems, manifest = self._examine(step)
+            if not problems:
+                assert manifest is not None
+                self._load(step, manifest)
+                self.saved = step
+                return Resumed(step, self._notes(step, manifest, broken))
+            broken.append((step, problems))
+        if broken:
+            raise RunError(
+                f"no checkpoint in {self.folder.path} is whole",
+                problems=[
+                    Problem(self.folder.at(step).name, what) for step, found in broken for what in found
+                ],
+                hint="without --resume and with another folder it starts again",
+            )
+        return Resumed(0, (f"nothing to resume in {self.folder.path}; starting at step 1",))
+
+    def require_empty(self) -> None:
+        """Nothing where no other run has left checkpoints. Raises InputError."""
+        found = self._from_first_rank(self.folder.complete)
+        if found:
+            raise InputError(
+                f"{self.folder.path} has checkpoints already, the newest of step {found[0]}",
+                hint="--resume goes on from there; or name another folder",
+            )
+
+    def save(self, step: int, alive: Callable[[], None] = lambda: None) -> None:
+        """Begin to save the state after `step` steps; waits for the save before it, and raises what that raises."""
+        self.wait(alive)
+        writer = PieceWriter(self.folder, self._progress(step), self.saving.keep)
+        contents = self._contents() | self._random()
+        future = async_save(
+            contents,
+            storage_writer=writer,
+            planner=SavePieces(),
+            process_group=self.group,
+            async_stager=_HostCopy(),
+        )
+        assert isinstance(future, Future)
+        self._running = step, future
+
+    def failed(self) -> bool:
+        """Whether the save that was begun last is known to have failed; ranks learn it at different times."""
+        if self._running is None:
+            return False
+        _, future = self._running
+        return future.done() and future.exception() is not None
+
+    def wait(self, alive: Callable[[], None] = lambda: None) -> None:
+        """Until the last save is on the disk; calls `alive` meanwhile.
+
+        Raises:
+            RunError: it could not be written, by which rank and why; older checkpoints are as they were.
+        """
+        if self._running is None:
+            return
+        step, future = self._running
+        while not future.done():
+            alive()
+            time.sleep(_POLL_SECONDS)
+        self._running = None
+        error = future.exception()
+        if isinstance(error, CheckpointException):
+            raise self._save_failed(step, error)
+        if error is not None:
+            raise error
+        self.saved = step
+
+    def _save_failed(self, step: int, error: CheckpointException) -> RunError:
+        """Says who could not write what; frees what half of it took."""
+        if dist.get_rank() == 0:
+            self.folder.abandon(step)
+        problems = [Problem(f"rank {rank}", _worded(failure[0])) for rank, failure in error.failures.items()]
+        kept = (
+            f"the checkpoint of step {self.saved} is whole"
+            if self.saved
+            else "there is no earlier checkpoint"
+        )
+        return RunError(f"the checkpoint of step {step} could not be written; {kept}", problems=problems)
+
+    def _contents(self) -> Contents:
+        return training_state(self.engine, self._names)
+
+    def _random(self) -> Contents:
+        """The states of this rank's generators."""
+        rank = f"{dist.get_rank():05}"
+        states = {f"random.cpu.{rank}": whole(torch.get_rng_state())}
+        if self.engine.device.type == "cuda":
+            states[f"random.cuda.{rank}"] = whole(torch.cuda.get_rng_state(self.engine.device))
+        return states
+
+    def _progress(self, step: int) -> Progress:
+        plan, options = self.engine.plan, self.engine.options
+        return Progress(
+            step=step,
+            seed=options.seed,
+            learning_rate=options.rate.at(step),
+            data=self.data,
+            layout=plan.layout,
+            model=plan.model,
+            training=plan.training,
+        )
+
+    def _examine(self, step: int) -> tuple[list[str], Manifest | None]:
+        """(everything that is wrong with a checkpoint, its manifest); files are dealt out over the ranks."""
+        manifest, problems = None, []
+        path = self.folder.at(step)
+        try:
+            manifest = read_manifest(path)
+            problems = broken_files(manifest, path, dist.get_rank(), dist.get_world_size())
+        except BrokenError as error:
+            problems = [str(error)]
+        everyone: list[list[str]] = [[]] * dist.get_world_size()
+        dist.all_gather_object(everyone, problems, group=self.group)
+        return sorted({problem for found in everyone for problem in found}), manifest
+
+    def _load(self, step: int, manifest: Manifest) -> None:
+        """Fill weights, optimizer and, on the same layout, generators."""
+        mine = self._progress(step)
+        if different := list(differences(manifest.progress, mine)):
+            raise InputError(
+                f"{self.folder.at(step)} belongs to another run",
+                problems=[Problem("", what) for what in different],
+                hint="use the plan, seed and data it was made with, or another folder",
+            )
+        contents, generators = self._contents(), {}
+        if manifest.progress.layout == mine.layout:
+            generators = {name: held for name, held in self._random().items() if name in manifest.tensors}
+        kinds = {name.partition(".")[0] for name in contents}
+        tied = TIED if self.engine.plan.model.tied_embeddings else {}
+        substitutes = {f"{kind}.{copy}": f"{kind}.{of}" for kind in kinds for copy, of in tied.items()}
+        reader = PieceReader(self.folder.at(step), manifest)
+        with torch.no_grad():
+            load(
+                {**contents, **generators},
+                storage_reader=reader,
+                planner=LoadPieces(substitutes),
+                process_group=self.group,
+            )
+        for flat in self.engine.optimizer.flats:
+            flat.spread()
+        self._restore_random(generators, step)
+
+    def _restore_random(self, generators: Contents, step: int) -> None:
+        """Where there is none for this rank, one that follows from its own and the step."""
+        if not generators:
+            torch.manual_seed((torch.initial_seed() + step) % 2**63)
+        for name, held in generators.items():
+            state = held.pieces[0].tensor
+            if ".cuda." in name:
+                torch.cuda.set_rng_state(state, self.engine.device)
+            else:
+                torch.set_rng_state(state)
+
+    def _notes(self, step: int, manifest: Manifest, broken: list[tuple[int, list[str]]]) -> tuple[str, ...]:
+        """In words; sets aside what is broken."""
+        notes = []
+        for bad, problems in broken:
+            aside = self._from_first_rank(partial(self.folder.set_aside, bad)).name
+            notes.append(f"{self.folder.at(bad).name} is broken and now named {aside}: {'; '.join(problems)}")
+        then, now = manifest.progress.layout, self.engine.layout
+        change = "" if then == now else f", saved as {then.brief}"
+        notes.append(f"resumed from {self.folder.at(step)} after step {step}{change}")
+        before, after = manifest.progress.learning_rate, self.engine.options.rate.at(step)
+        if before != after:
+            notes.append(f"the learning rate was {before:g}, now it is {after:g}")
+        return tuple(notes)
+
+    def _from_first_rank(self, what: Callable[[], Any]) -> Any:
+        """Call it on rank 0 only; every rank gets the answer."""
+        answer = [what() if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(answer, src=0, group=self.group)
+        return answer[0]
+
+
+def _worded(error: BaseException) -> str:
+    """`[Errno 28] No space left on device: 'x'` → "x: no space left on device"."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
+    return f"{type(error).__name__}: {error}"

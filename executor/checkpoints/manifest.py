@@ -1,0 +1,170 @@
+"""The record of one checkpoint: what was trained how far, where every piece lies, and what each file must be.
+
+`manifest.json` holds it beside its own digest, so that a changed digit is noticed as well as a changed weight.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, ValidationError
+
+from cost_models.specs.base import Spec
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from planner.plan import LayoutText
+
+MANIFEST = "manifest.json"
+SCHEMA = 1
+DtypeName = Literal["float32", "bfloat16", "float16", "uint8"]
+Count = Annotated[int, Field(ge=0)]
+
+
+class SavedFile(Spec):
+    """One rank's file."""
+
+    name: Annotated[str, Field(pattern=r"^rank-\d{5,}\.safetensors$")]
+    size_bytes: Count
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class SavedPiece(Spec):
+    """One box of a tensor."""
+
+    offsets: tuple[Count, ...]
+    sizes: tuple[Count, ...]
+    file: Count
+    """Place in the list of files."""
+
+
+class SavedTensor(Spec):
+    """A tensor and the boxes it was saved in, which cover it without overlap."""
+
+    dtype: DtypeName
+    """As torch names it."""
+    shape: tuple[Count, ...]
+    pieces: tuple[SavedPiece, ...]
+
+
+class Progress(Spec):
+    """How far a run had come, and what it must go on with to be the same run."""
+
+    step: Count
+    """Optimizer steps done."""
+    seed: int
+    learning_rate: float
+    """Of the step that comes next."""
+    data: str
+    """Which tokens: `text`, `random`, or a token folder's digest. The position in them follows from seed and step."""
+    layout: LayoutText
+    model: TransformerSpec
+    training: TrainingSpec
+
+
+class Manifest(Spec):
+    """A whole checkpoint."""
+
+    schema_version: int = SCHEMA
+    progress: Progress
+    tensors: dict[str, SavedTensor]
+    files: tuple[SavedFile, ...]
+
+
+class BrokenError(Exception):
+    """A checkpoint that must not be loaded; the message names the file and says what is wrong with it."""
+
+
+def write_manifest(manifest: Manifest, folder: Path) -> None:
+    """Write and flush to the disk; call it when every other file is there."""
+    content = manifest.model_dump(mode="json")
+    with (folder / MANIFEST).open("w", encoding="utf-8") as stream:
+        json.dump({"sha256": _digest(content), "checkpoint": content}, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Raises BrokenError where it is missing, changed, or not a manifest."""
+    try:
+        document = json.loads((folder / MANIFEST).read_text("utf-8"))
+        content, digest = document["checkpoint"], document["sha256"]
+    except OSError as error:
+        raise BrokenError(f"{MANIFEST}: {(error.strerror or str(error)).lower()}") from None
+    except (ValueError, KeyError, TypeError):
+        raise BrokenError(f"{MANIFEST}: it is cut off, or no manifest") from None
+    if _digest(content) != digest:
+        raise BrokenError(f"{MANIFEST}: it is not what was written (its digest differs)")
+    if content.get("schema_version") != SCHEMA:
+        raise BrokenError(f"{MANIFEST}: written by another version (schema {content.get('schema_version')})")
+    try:
+        return Manifest.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        raise BrokenError(f"{MANIFEST}: {error.errors()[0]['msg']}") from None
+
+
+def broken_files(manifest: Manifest, folder: Path, share: int, shares: int) -> list[str]:
+    """A sentence for each file that is not what was written; files are dealt out over `shares` readers."""
+    return [
+        problem
+        for index, file in enumerate(manifest.files)
+        if index % shares == share and (problem := _problem(file, folder / file.name))
+    ]
+
+
+def dtype_name(dtype: object) -> DtypeName:
+    """`torch.float32` → "float32"; states are of few types."""
+    for name in get_args(DtypeName):
+        if str(dtype) == f"torch.{name}":
+            return name  # type: ignore[no-any-return]  # get_args forgets that they are literals
+    raise AssertionError(f"no state is {dtype}")
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def differences(then: Progress, now: Progress) -> Iterable[str]:
+    """What keeps a run from going on where another stopped; layout and learning rate may change, `step` must."""
+    if then.model != now.model:
+        fields = [
+            name
+            for name in type(now.model).model_fields
+            if getattr(then.model, name) != getattr(now.model, name)
+        ]
+        yield f"the model differs in {', '.join(f'`{name}`' for name in fields)}"
+    for name in ("global_batch", "sequence_length", "optimizer"):
+        before, after = getattr(then.training, name), getattr(now.training, name)
+        if before != after:
+            yield f"`{name}` was {before}, the plan has {after}"
+    if then.seed != now.seed:
+        yield f"the seed was {then.seed}, now it is {now.seed}"
+    if then.data != now.data:
+        yield f"it was trained on {_data(then.data)}, now it would go on with {_data(now.data)}"
+
+
+def _problem(file: SavedFile, path: Path) -> str:
+    try:
+        size = path.stat().st_size
+        if size != file.size_bytes:
+            return f"{file.name}: it has {size} bytes, {file.size_bytes} were written"
+        if digest_of(path) != file.sha256:
+            return f"{file.name}: its bytes are not what was written (its digest differs)"
+    except OSError as error:
+        return f"{file.name}: {(error.strerror or str(error)).lower()}"
+    return ""
+
+
+def _digest(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _data(name: str) -> str:
+    return {"text": "the built-in text", "random": "random tokens"}.get(name, f"the tokens {name[:12]}")

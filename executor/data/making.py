@@ -1,0 +1,199 @@
+"""Make a token folder from texts: byte by byte, or with byte pairs learnt from them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cost_models.errors import InputError, Problem
+from executor.data.tokens import TOKENIZER, TOKENS, TokenHeader, numpy_dtype, read_header, write_header
+
+_BYTES = 256
+_NARROW = 1 << 16
+"""Tokens of a vocabulary up to here take two bytes, beyond it four."""
+_CHUNK = 1 << 20
+END = "<|end|>"
+"""Ends every text, where byte pairs are learnt; byte by byte a zero does."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoder:
+    """How text becomes numbers."""
+
+    kind: str
+    vocabulary: int
+    encode: Callable[[Path], Iterator[Sequence[int] | bytes]]
+    save: Callable[[Path], None]
+
+
+def make_tokens(
+    texts: Sequence[Path], folder: Path, *, pairs: int | None = None, like: Path | None = None
+) -> TokenHeader:
+    """Write `folder`, whole or not at all.
+
+    Folders among `texts` stand for every file in them, by name. `pairs` is the size of a vocabulary of byte pairs to
+    learn from the texts; `like` a token folder whose tokenizer to use; else a token is a byte.
+
+    Raises:
+        InputError: texts that are missing, empty or no text; a folder that is there already; no `tokenizers` package.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"`{folder}` is there already", hint="choose another name, or delete it")
+    files = _files(texts)
+    encoder = _encoder(files, pairs, like)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        header = _write(files, encoder, partial)
+        partial.chmod(0o755)
+        os.rename(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return header
+
+
+def _write(files: Sequence[Path], encoder: _Encoder, folder: Path) -> TokenHeader:
+    """Every file of a token folder, flushed to the disk."""
+    dtype = "uint16" if encoder.vocabulary <= _NARROW else "uint32"
+    digest, count = hashlib.sha256(), 0
+    with (folder / TOKENS).open("wb") as stream:
+        for path in files:
+            for piece in encoder.encode(path):
+                raw = np.frombuffer(piece, np.uint8) if isinstance(piece, bytes) else np.asarray(piece)
+                encoded = raw.astype(numpy_dtype(dtype)).tobytes()
+                stream.write(encoded)
+                digest.update(encoded)
+                count += len(raw)
+        stream.flush()
+        os.fsync(stream.fileno())
+    encoder.save(folder)
+    header = TokenHeader.model_validate(
+        {
+            "dtype": dtype,
+            "tokens": count,
+            "vocabulary": encoder.vocabulary,
+            "tokenizer": encoder.kind,
+            "texts": len(files),
+            "text_bytes": sum(path.stat().st_size for path in files),
+            "sha256": digest.hexdigest(),
+        }
+    )
+    write_header(header, folder)
+    return header
+
+
+def _files(texts: Sequence[Path]) -> list[Path]:
+    """Every text file that is meant, in order; all that are not there or are no text are named at once."""
+    files: list[Path] = []
+    for text in texts:
+        files += sorted(path for path in text.rglob("*") if path.is_file()) if text.is_dir() else [text]
+    problems = [Problem(str(path), what) for path in files if (what := _obstacle(path))]
+    if problems:
+        raise InputError("not every text can be read", problems=problems)
+    if not any(path.stat().st_size for path in files):
+        raise InputError("there is no text in " + ", ".join(f"`{text}`" for text in texts))
+    return files
+
+
+def _obstacle(path: Path) -> str:
+    """Why a file is no text, or nothing."""
+    try:
+        with path.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                if b"\0" in chunk:
+                    return "it has zero bytes, so it is no text"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""
+
+
+def _encoder(files: Sequence[Path], pairs: int | None, like: Path | None) -> _Encoder:
+    if pairs is not None and like is not None:
+        raise InputError("byte pairs are learnt or taken from another folder, not both")
+    if like is not None:
+        if read_header(like).tokenizer == "bytes":
+            return _by_bytes()
+        return _by_pairs(_tokenizers().Tokenizer.from_file(str(like / TOKENIZER)))
+    return _by_bytes() if pairs is None else _by_pairs(_learn(files, pairs))
+
+
+def _by_bytes() -> _Encoder:
+    def encode(path: Path) -> Iterator[bytes]:
+        with path.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                yield chunk
+        yield b"\0"
+
+    return _Encoder("bytes", _BYTES, encode, lambda folder: None)
+
+
+def _by_pairs(tokenizer: Any) -> _Encoder:
+    end = tokenizer.token_to_id(END)
+    if end is None:
+        raise InputError(f"the tokenizer has no `{END}`, which ends a text")
+
+    def encode(path: Path) -> Iterator[Sequence[int]]:
+        for lines in _lines(path):
+            yield tokenizer.encode(lines).ids
+        yield [end]
+
+    return _Encoder(
+        "bpe",
+        tokenizer.get_vocab_size(),
+        encode,
+        lambda folder: tokenizer.save(str(folder / TOKENIZER)),
+    )
+
+
+def _learn(files: Sequence[Path], vocabulary: int) -> Any:
+    """Byte pairs (Sennrich et al. 2016) over bytes, so that every text has tokens."""
+    if vocabulary <= _BYTES:
+        raise InputError(
+            f"{vocabulary} is no vocabulary of byte pairs: {_BYTES} are bytes, and one ends a text"
+        )
+    library = _tokenizers()
+    tokenizer = library.Tokenizer(library.models.BPE())
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END],
+        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((lines for path in files for lines in _lines(path)), trainer)
+    return tokenizer
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Whole lines, about a mebibyte at a time. Raises InputError where it is not UTF-8."""
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            while lines := stream.readlines(_CHUNK):
+                yield "".join(lines)
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"`{path}` is not UTF-8: {error.reason}", hint="leave out --bpe: bytes need no encoding"
+        ) from None
+
+
+def _tokenizers() -> Any:
+    try:
+        import tokenizers
+        import tokenizers.decoders
+        import tokenizers.models
+        import tokenizers.pre_tokenizers
+        import tokenizers.trainers
+    except ImportError:
+        raise InputError(
+            "byte pairs need the package `tokenizers`", hint="pip install 'meshwright[bpe]'"
+        ) from None
+    return tokenizers

@@ -1,0 +1,110 @@
+"""A token folder: `tokens.bin`, little-endian unsigned numbers in a row, and `tokens.json`, which says what they are.
+
+A folder appears under its name only when it is complete. `tokenizer.json` lies beside them where there is one.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, ValidationError
+
+from cost_models.errors import InputError, Problem
+from cost_models.specs.base import Spec
+
+HEADER, TOKENS, TOKENIZER = "tokens.json", "tokens.bin", "tokenizer.json"
+TEXT, RANDOM = "text", "random"
+"""Words that stand for data that need no folder: the Python library's own sources byte by byte, and random tokens."""
+_DTYPES = {"uint16": "<u2", "uint32": "<u4"}
+_HINT = "meshwright tokens TEXT... -o FOLDER makes one"
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+Numbers = npt.NDArray[np.generic]
+
+
+class TokenHeader(Spec):
+    """What the tokens of a folder are."""
+
+    schema_version: Literal[1] = 1
+    dtype: Literal["uint16", "uint32"]
+    """Of one token on disk."""
+    tokens: int = Field(gt=0)
+    vocabulary: int = Field(gt=0)
+    """Every token is below it."""
+    tokenizer: Literal["bytes", "bpe"]
+    """Bytes of UTF-8 text, texts ended by a zero; or byte pairs, by `tokenizer.json`."""
+    texts: int = Field(gt=0)
+    text_bytes: int = Field(ge=0)
+    sha256: Digest
+    """Of `tokens.bin`."""
+
+    @property
+    def width(self) -> int:
+        """Bytes of one token."""
+        return np.dtype(self.dtype).itemsize
+
+
+def numpy_dtype(dtype: str) -> np.dtype[np.generic]:
+    """As it lies on disk, whatever this machine's byte order."""
+    return np.dtype(_DTYPES[dtype])
+
+
+def read_header(folder: Path) -> TokenHeader:
+    """Raises InputError where the folder is none, or its files are not those its header describes."""
+    if not folder.is_dir():
+        raise InputError(f"no token folder `{folder}`", hint=_HINT)
+    path = folder / HEADER
+    try:
+        header = TokenHeader.model_validate_json(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"`{folder}` is no token folder: it has no {HEADER}", hint=_HINT) from None
+    except UnicodeDecodeError:
+        raise InputError(f"`{path}` is not text", hint=_HINT) from None
+    except ValidationError as error:
+        problems = [Problem(".".join(map(str, item["loc"])), item["msg"]) for item in error.errors()]
+        raise InputError(f"`{path}` is no header of tokens", problems=problems, hint=_HINT) from None
+    _require_size(folder / TOKENS, header)
+    return header
+
+
+def open_tokens(folder: Path, vocabulary: int) -> tuple[TokenHeader, Numbers]:
+    """The header, and the tokens as they lie on disk, read where they are looked at.
+
+    Raises:
+        InputError: no token folder, a file of another size than its header says, or a vocabulary beyond the model's.
+    """
+    header = read_header(folder)
+    if header.vocabulary > vocabulary:
+        raise InputError(
+            f"the tokens in `{folder}` are of a vocabulary of {header.vocabulary}; the model's is {vocabulary}",
+            hint=f"make them with a tokenizer of at most {vocabulary}",
+        )
+    return header, np.memmap(folder / TOKENS, dtype=numpy_dtype(header.dtype), mode="r")
+
+
+def require_a_sequence(tokens: int, sequence: int, name: str) -> None:
+    """Nothing where there is one sequence with its targets. Raises InputError."""
+    if tokens <= sequence:
+        raise InputError(
+            f"`{name}` has {tokens} tokens, too few for one sequence of {sequence} and its targets"
+        )
+
+
+def write_header(header: TokenHeader, folder: Path) -> None:
+    """The last file of a folder that is being made."""
+    (folder / HEADER).write_text(json.dumps(header.model_dump(mode="json"), indent=1) + "\n", "utf-8")
+
+
+def _require_size(path: Path, header: TokenHeader) -> None:
+    expected = header.tokens * header.width
+    if not path.is_file():
+        raise InputError(f"`{path}` is missing", hint=_HINT)
+    if (size := path.stat().st_size) != expected:
+        raise InputError(
+            f"`{path}` has {size} bytes; {header.tokens} tokens of {header.dtype} are {expected}",
+            hint="it was cut off or changed: make the folder again",
+        )

@@ -1,0 +1,82 @@
+"""Where this rank is, on disk for others to see; and a watch that ends it when it has stood still too long.
+
+A rank that hangs makes all others wait inside a collective, so each rank's watch finds its own standing still: the
+ranks say how far they came, and the one that came least far, or that says nothing, is the one that hangs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+PHASES = ("start", "data", "forward and backward", "update", "save", "end")
+"""What a rank is at, in the order of a step."""
+_OF_ANY_LENGTH = ("start", "end")
+"""Building a model, checking a checkpoint, measuring: they take as long as they take."""
+SIGN = "alive-{rank}.json"
+_WIDTH = 160
+_LAST_FRAMES = 4
+
+OnHang = Callable[[str, int, list[str]], None]
+"""Called with phase, step and the last frames of the training thread; it may not return."""
+
+
+class Heartbeat:
+    """Steps count from 1. Without a folder nothing is written."""
+
+    def __init__(self, folder: Path | None, rank: int) -> None:
+        self._rank = rank
+        self._file: int | None = None
+        if folder is not None:
+            path = folder / SIGN.format(rank=rank)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        self.beat(0, PHASES[0])
+
+    def beat(self, step: int, phase: str) -> None:
+        """This rank begins `phase` of `step`."""
+        self.step, self.phase = step, phase
+        self._at = math.inf if phase in _OF_ANY_LENGTH else time.monotonic()
+        if self._file is not None:
+            sign = {"rank": self._rank, "pid": os.getpid(), "step": step, "phase": phase, "at": time.time()}
+            os.pwrite(self._file, json.dumps(sign).ljust(_WIDTH).encode(), 0)
+
+    def alive(self) -> None:
+        """Still at the same, and rightly so."""
+        self._at = time.monotonic()
+
+    def watch(self, longest_seconds: float, on_hang: OnHang) -> None:
+        """From now on, call `on_hang` from a thread of its own when nothing has been heard for so long."""
+        training = threading.get_ident()
+
+        def look() -> None:
+            while time.monotonic() - self._at < longest_seconds:
+                time.sleep(min(1.0, longest_seconds / 20))
+            on_hang(self.phase, self.step, _frames(sys._current_frames().get(training)))
+
+        threading.Thread(target=look, name="watch", daemon=True).start()
+
+
+def read_signs(folder: Path) -> dict[int, dict[str, object]]:
+    """Rank → its last sign: `pid`, `step`, `phase`, `at` (seconds since 1970)."""
+    signs = {}
+    for path in folder.glob(SIGN.format(rank="*")):
+        try:
+            sign = json.loads(path.read_text("utf-8"))
+        except ValueError:  # being written, or by a rank that was killed there
+            continue
+        signs[int(sign["rank"])] = sign
+    return signs
+
+
+def _frames(frame: FrameType | None) -> list[str]:
+    """The innermost calls, innermost last."""
+    calls = traceback.extract_stack(frame)[-_LAST_FRAMES:] if frame is not None else []
+    return [f"{Path(call.filename).name}:{call.lineno} in {call.name}" for call in calls]

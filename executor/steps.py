@@ -1,0 +1,218 @@
+"""The steps of a run on this rank: data, training, what is told of it, checkpoints, and when to stop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch.distributed as dist
+
+from cost_models.errors import Problem, RunError
+from executor.batches import Batches
+from executor.checkpoints.keeper import Keeper
+from executor.checkpoints.saving import Saving
+from executor.data.tokens import TEXT
+from executor.engine import Engine, mean_over_data
+from executor.heartbeat import Heartbeat
+from executor.report import RouterReport
+from executor.routers import routers_so_far
+from executor.stopping import any_rank
+from executor.timing import StepClock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """One step as it happened."""
+
+    step: int
+    """From 1, warm-up included."""
+    loss: float
+    gradient_norm: float
+    seconds: float
+    measured: bool
+    """False in the warm-up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How long to train, on what, and what to measure."""
+
+    steps: int
+    """Measured steps, after the warm-up."""
+    warm_up: int = 2
+    data: str = TEXT
+    """`text`, `random`, or a token folder; see `executor.batches`."""
+    saving: Saving | None = None
+    """None: no checkpoints."""
+    waiting_steps: int = 3
+    """More steps, slower, in which waiting for other ranks is measured; 0: it is not."""
+    measure_memory: bool = True
+    """One more step, slower, in which every storage is followed."""
+
+
+class Watcher:
+    """Who is told what happens; every rank is told where it is, rank 0 also of steps and notes."""
+
+    def __init__(self) -> None:
+        self.heartbeat = Heartbeat(None, dist.get_rank())
+        self.notes: list[str] = []
+
+    def step(self, progress: Progress) -> None:
+        """A step was trained."""
+
+    def note(self, text: str) -> None:
+        """Something a person should know."""
+        self.notes.append(text)
+
+    def before(self, step: int) -> tuple[list[float], list[float]]:
+        """Losses and gradient norms of the steps up to this one, where the run was started again; else nothing."""
+        return [], []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """The run was asked to stop, and did."""
+
+    step: int
+    """Steps done."""
+    saved: int | None
+    """Step of the newest checkpoint."""
+
+
+@dataclass(slots=True)
+class Curve:
+    """What the steps showed."""
+
+    clock: StepClock
+    """Of the measured steps."""
+    warm_up: int
+    """Steps of this start that are not measured."""
+    first_step: int
+    """Step of the first loss; 1 unless the run was resumed."""
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    stopped_at: int | None = None
+    routers: tuple[RouterReport, ...] = ()
+
+
+def run_steps(
+    engine: Engine,
+    batches: Batches,
+    schedule: Schedule,
+    keeper: Keeper | None,
+    watcher: Watcher,
+    stop: Callable[[], bool],
+) -> Curve:
+    """Train from where the last checkpoint is, or from the beginning, to the last step, or until asked to stop.
+
+    Raises:
+        InputError: there is a checkpoint, and it belongs to another run.
+        RunError: the loss is no number; a checkpoint could not be written; none is whole.
+    """
+    heart, last = watcher.heartbeat, schedule.warm_up + schedule.steps
+    start = _start(keeper, watcher)
+    losses, norms = watcher.before(start)
+    curve = Curve(
+        clock=StepClock(engine.device),
+        warm_up=max(0, min(schedule.warm_up, last - start - 1)),
+        first_step=start + 1 - len(losses),
+        losses=losses,
+        norms=norms,
+    )
+    if start > last or (start == last and not losses):
+        raise RunError(
+            f"the run is at step {start} already; --steps {schedule.steps} ends at step {last}, warm-up included",
+            hint="give more steps",
+        )
+    if (
+        start == last
+    ):  # ranks were lost after the last step, before there was a report: one step more, not kept
+        _one_step(engine, batches, last + 1, curve, heart)
+        del curve.losses[-1], curve.norms[-1]
+    for step in range(start + 1, last + 1):
+        if step == start + curve.warm_up + 1:
+            curve.clock.forget()
+            if curve.warm_up:
+                routers_so_far(engine)  # what the warm-up did does not count
+        _one_step(engine, batches, step, curve, heart)
+        _require_number(step, curve.losses[-1], curve.norms[-1], keeper)
+        if dist.get_rank() == 0:
+            watcher.step(_progress(step, curve, measured=step > start + curve.warm_up))
+        wanted, failed = any_rank(engine.device, stop(), keeper is not None and keeper.failed())
+        if keeper is not None:
+            _save(keeper, step, heart, due=wanted or step == last, failed=failed)
+        if wanted and step < last:
+            curve.stopped_at = step
+            break
+    heart.beat(curve.stopped_at or last, "end")
+    curve.routers = routers_so_far(engine)
+    return curve
+
+
+def _start(keeper: Keeper | None, watcher: Watcher) -> int:
+    """Steps that are done."""
+    if keeper is None:
+        return 0
+    if not keeper.saving.resume:
+        keeper.require_empty()
+        return 0
+    resumed = keeper.resume()
+    if dist.get_rank() == 0:
+        for note in resumed.notes:
+            watcher.note(note)
+    return resumed.step
+
+
+def _progress(step: int, curve: Curve, *, measured: bool) -> Progress:
+    """What there is to say of the step that was done last."""
+    return Progress(
+        step=step,
+        loss=curve.losses[-1],
+        gradient_norm=curve.norms[-1],
+        seconds=curve.clock.wall_seconds[-1],
+        measured=measured,
+    )
+
+
+def _one_step(engine: Engine, batches: Batches, step: int, curve: Curve, heart: Heartbeat) -> None:
+    """Train it and put it down; steps count from 1."""
+    heart.beat(step, "data")
+    engine.optimizer.set_rate(engine.options.rate.at(step - 1))
+    batch = batches.slice(step - 1, engine.place.dp, engine.layout.dp)
+
+    def forward_backward() -> float:
+        heart.beat(step, "forward and backward")
+        return engine.forward_backward(*batch)
+
+    def update() -> float:
+        heart.beat(step, "update")
+        return engine.update()
+
+    value, norm = curve.clock.time(forward_backward, update)
+    curve.losses.append(mean_over_data(value, engine))
+    curve.norms.append(norm)
+
+
+def _require_number(step: int, loss: float, norm: float, keeper: Keeper | None) -> None:
+    """Both are the same on every rank, so all of them stop here, before the state is saved."""
+    if math.isfinite(loss) and math.isfinite(norm):
+        return
+    what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient norm is {norm}"
+    problems, hint = [], "try a smaller learning rate, or clip gradients"
+    if keeper is not None:
+        keeper.wait()
+        kept = f"step {keeper.saved}" if keeper.saved else "none yet"
+        problems = [Problem("last checkpoint", f"{kept}; the state since then was not saved")]
+    raise RunError(f"{what} in step {step}", problems=problems, hint=hint)
+
+
+def _save(keeper: Keeper, step: int, heart: Heartbeat, *, due: bool, failed: bool) -> None:
+    """Every so many steps, and where it is `due`; then it is waited for."""
+    if failed:
+        keeper.wait()
+    if due or step % keeper.saving.every == 0:
+        heart.beat(step, "save")
+        keeper.save(step, heart.alive)
+    if due:
+        keeper.wait(heart.alive)

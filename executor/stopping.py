@@ -1,0 +1,55 @@
+"""Stopping a run after the step it is in: a person's Ctrl-C, a scheduler's signal, or a save that failed.
+
+Whoever starts the ranks writes a file; a rank that is itself interrupted takes note. All ranks agree after every step,
+so that all of them stop after the same one.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+
+from executor.asked import STOP, STOPPED
+
+
+class StopRequest:
+    """Whether this rank knows of a wish to stop."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._file = None if folder is None or dist.get_rank() else folder / STOP
+        self._interrupted = False
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._note)
+
+    @property
+    def made(self) -> bool:
+        """By a signal to this process, or for rank 0 by the file."""
+        return self._interrupted or (self._file is not None and self._file.exists())
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._interrupted = True
+
+
+def any_rank(device: torch.device, *flags: bool) -> list[bool]:
+    """Each flag, true on every rank where it is on one; every rank must call it."""
+    together = torch.tensor([int(flag) for flag in flags], device=device)
+    dist.all_reduce(together, op=dist.ReduceOp.MAX)
+    return [bool(flag) for flag in together.tolist()]
+
+
+def most(device: torch.device, count: int) -> int:
+    """The largest count of any rank; every rank must call it."""
+    largest = torch.tensor(count, device=device)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return int(largest)
+
+
+def write_stopped(folder: Path, step: int, saved: int | None) -> None:
+    """Leave word for whoever started the ranks."""
+    (folder / STOPPED).write_text(json.dumps({"step": step, "saved": saved}), "utf-8")

@@ -1,0 +1,75 @@
+"""Jobs of the worker processes that save and resume."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from planner.plan import Plan
+
+STEPS, SAVED_AT = 5, 3
+
+
+def train_and_save(
+    plan: Plan, folder: Path, *, resume: bool, steps: int = STEPS, every: int = SAVED_AT, **how: Any
+) -> tuple[list[tuple[float, float]], list[str], int | None]:
+    """((loss, gradient norm) of each step trained here, notes, step of the newest checkpoint), as a run has them."""
+    from executor.batches import Batches
+    from executor.checkpoints.keeper import Keeper
+    from executor.checkpoints.saving import Saving
+    from executor.engine import Engine, Options
+    from executor.rate import Rate
+    from executor.steps import Schedule, Watcher, run_steps
+
+    options = Options(rate=Rate(peak=how.get("learning_rate", 1e-3)), seed=how.get("seed", 0))
+    engine = Engine(plan, torch.device("cpu"), options)
+    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=options.seed)
+    saving = Saving(folder=folder, every=every, keep=how.get("keep", 2), resume=resume)
+    keeper, watcher = Keeper(engine, saving, "text"), Watcher()
+    schedule = Schedule(steps=steps, warm_up=0, saving=saving)
+    curve = run_steps(engine, batches, schedule, keeper, watcher, lambda: False)
+    return list(zip(curve.losses, curve.norms, strict=True)), watcher.notes, keeper.saved
+
+
+def refused(plan: Plan, folder: Path, *, resume: bool, **how: Any) -> tuple[str, str]:
+    """(class, message) of the error with which `train_and_save` ends."""
+    from cost_models.errors import MeshwrightError
+
+    try:
+        train_and_save(plan, folder, resume=resume, **how)
+    except MeshwrightError as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def fill_the_disk(plan: Plan, folder: Path) -> tuple[str, str]:
+    """As `refused`, on a rank 0 that cannot write a file of more than 64 KiB."""
+    import torch.distributed as dist
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if dist.get_rank() == 0:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        return refused(plan, folder, resume=True, steps=STEPS + 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def change_byte(path: Path, at: int) -> None:
+    """Flip one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def edit_manifest(path: Path) -> None:
+    """Change one number of a manifest, leaving valid JSON."""
+    document = json.loads(path.read_text("utf-8"))
+    document["checkpoint"]["progress"]["step"] += 1
+    path.write_text(json.dumps(document), "utf-8")

@@ -1,0 +1,244 @@
+"""Resuming: bit for bit on the same plan, equal on another, from the newest checkpoint that is whole."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import Processes
+from saving_jobs import SAVED_AT, STEPS, change_byte, edit_manifest, fill_the_disk, refused, train_and_save
+from training import GPT, LLAMA, MOE, plan_for
+
+from executor.checkpoints.folder import Folder
+from executor.checkpoints.manifest import read_manifest
+
+TOLERANCE = 1e-5
+
+
+def saved_run(processes: Processes, layout: str, folder: Path, model: dict = GPT, **training) -> list:  # type: ignore[type-arg]
+    """The uninterrupted curve of a run that leaves checkpoints of steps 3 and 5; the second is taken away again."""
+    plan = plan_for(layout, model, **training)
+    curve = processes.run(plan.layout.num_gpus, _fresh, plan, folder)[0][0]
+    for name in Folder(folder).complete():
+        if name > SAVED_AT:
+            Folder(folder).delete(name)
+    return curve
+
+
+def _fresh(plan, folder):  # type: ignore[no-untyped-def]
+    return train_and_save(plan, folder, resume=False)
+
+
+def _again(plan, folder):  # type: ignore[no-untyped-def]
+    return train_and_save(plan, folder, resume=True)
+
+
+def _more(plan, folder, steps):  # type: ignore[no-untyped-def]
+    return train_and_save(plan, folder, resume=True, steps=steps)
+
+
+def _refused(plan, folder, resume, how):  # type: ignore[no-untyped-def]
+    return refused(plan, folder, resume=resume, **how)
+
+
+@pytest.mark.parametrize(
+    ("layout", "model", "training"),
+    [
+        ("mbs2", GPT, {"dropout": 0.1}),
+        ("tp2 pp2 mbs2", GPT, {}),
+        ("dp2 mbs2 zero1", GPT, {"precision": "bf16"}),
+        ("tp2 dp2 sp mbs2 zero3", GPT, {}),
+        ("pp2 dp2 mbs1 zero1 schedule=zbv", GPT, {}),
+        ("dp4 mbs2 zero1 shard2", GPT, {}),
+        ("dp4 ep2 mbs2 zero3", MOE, {}),
+    ],
+)
+def test_the_same_plan_resumes_bit_for_bit(
+    layout: str, model: dict[str, Any], training: dict[str, Any], processes: Processes, tmp_path: Path
+) -> None:
+    """Losses and gradient norms equal those of the run that was not interrupted, compared exactly."""
+    expected = saved_run(processes, layout, tmp_path, model, **training)
+    plan = plan_for(layout, model, **training)
+    got, notes, newest = processes.run(plan.layout.num_gpus, _again, plan, tmp_path)[0]
+    assert len(expected) == STEPS
+    assert got == expected[SAVED_AT:]
+    assert notes == [f"resumed from {tmp_path}/step-00000003 after step 3"]
+    assert newest == STEPS
+
+
+@pytest.mark.parametrize(
+    ("saved", "resumed", "model"),
+    [
+        ("tp2 pp2 mbs2", "dp4 mbs2 zero1", GPT),
+        ("dp4 mbs2 zero3", "pp2 mbs2 zero1", GPT),
+        ("pp2 dp2 mbs1 zero1", "tp2 sp dp2 mbs2 zero3", GPT),
+        ("dp4 mbs2 zero1 shard2", "cp2 dp2 mbs2 zero3", GPT),
+        ("dp2 ep2 mbs2 zero1", "tp2 dp2 ep2 sp mbs2 zero0", MOE),
+    ],
+)
+def test_another_plan_goes_on_with_the_same_curve(
+    saved: str, resumed: str, model: dict[str, Any], processes: Processes, tmp_path: Path
+) -> None:
+    """Within what layouts differ in anyway; two steps, as a wrong moment shows in the second."""
+    expected = saved_run(processes, saved, tmp_path, model)
+    plan = plan_for(resumed, model)
+    got, notes, _ = processes.run(plan.layout.num_gpus, _again, plan, tmp_path)[0]
+    assert len(got) == STEPS - SAVED_AT
+    assert got == [pytest.approx(pair, rel=TOLERANCE) for pair in expected[SAVED_AT:]]
+    assert "saved as" in notes[0]
+
+
+def test_a_vocabulary_padded_for_more_ranks(processes: Processes, tmp_path: Path) -> None:
+    """Rows that only pad are made anew; the rows of tokens and everything else are the saved ones."""
+    odd = LLAMA | {"vocab_size": 257, "vocab_multiple": 1}
+    saved_run(processes, "mbs2", tmp_path, odd)
+    plan = plan_for("tp2 mbs2", odd)
+    got, _, newest = processes.run(2, _again, plan, tmp_path)[0]
+    assert newest == STEPS
+    assert len(got) == STEPS - SAVED_AT
+    manifest = read_manifest(Folder(tmp_path).at(STEPS))
+    assert manifest.tensors["weights.head.weight"].shape[0] == 258
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda at: change_byte(at / "rank-00000.safetensors", -5), "rank-00000.safetensors: its bytes"),
+        (
+            lambda at: os.truncate(at / "rank-00001.safetensors", 1000),
+            "rank-00001.safetensors: it has 1000 bytes",
+        ),
+        (lambda at: (at / "rank-00001.safetensors").unlink(), "rank-00001.safetensors: no such file"),
+        (lambda at: (at / "manifest.json").unlink(), "manifest.json: no such file"),
+        (lambda at: os.truncate(at / "manifest.json", 100), "manifest.json: it is cut off"),
+        (lambda at: edit_manifest(at / "manifest.json"), "manifest.json: it is not what was written"),
+        (
+            lambda at: (at / "manifest.json").write_bytes(pickle.dumps({"checkpoint": 1})),
+            "manifest.json: it is",
+        ),
+    ],
+    ids=["flipped", "cut off", "missing", "no manifest", "manifest cut off", "manifest edited", "a pickle"],
+)
+def test_a_broken_checkpoint_is_named_and_the_one_before_taken(
+    damage,
+    said: str,
+    processes: Processes,
+    tmp_path: Path,  # type: ignore[no-untyped-def]
+) -> None:
+    """The run goes on from the checkpoint before, says so, and leaves the broken one under another name."""
+    plan = plan_for("dp2 mbs2 zero1")
+    expected = processes.run(2, _fresh, plan, tmp_path)[0][0]
+    damage(Folder(tmp_path).at(STEPS))
+    got, notes, newest = processes.run(2, _again, plan, tmp_path)[0]
+    assert notes[0].startswith(f"step-00000005 is broken and now named broken-step-00000005-0: {said}")
+    assert got == expected[SAVED_AT:]
+    assert newest == STEPS
+    assert (tmp_path / "broken-step-00000005-0").is_dir()
+
+
+def test_without_a_whole_checkpoint_nothing_is_trained(processes: Processes, tmp_path: Path) -> None:
+    plan = plan_for("dp2 mbs2 zero1")
+    processes.run(2, _fresh, plan, tmp_path)
+    for step in Folder(tmp_path).complete():
+        change_byte(Folder(tmp_path).at(step) / "rank-00001.safetensors", -5)
+    kind, message = processes.run(2, _refused, plan, tmp_path, True, {})[0]
+    assert kind == "RunError"
+    assert message.startswith(
+        f"no checkpoint in {tmp_path} is whole\n  step-00000005: rank-00001.safetensors: its"
+    )
+    assert Folder(tmp_path).complete() == [5, 3]
+
+
+def test_what_a_killed_save_left_is_never_read(processes: Processes, tmp_path: Path) -> None:
+    """It is not listed, and the next save clears it away."""
+    plan = plan_for("dp2 mbs2 zero1")
+    processes.run(2, _fresh, plan, tmp_path)
+    half = Folder(tmp_path).partial(8)
+    half.mkdir()
+    (half / "rank-00000.safetensors").write_bytes(b"half")
+    assert Folder(tmp_path).complete() == [5, 3]
+    processes.run(2, _more, plan, tmp_path, 6)
+    assert not half.exists()
+    assert Folder(tmp_path).complete() == [6, 5]
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(processes: Processes, tmp_path: Path) -> None:
+    """Every rank says which rank could not write which file and why; half of it is not left lying."""
+    plan = plan_for("dp2 mbs2 zero1")
+    processes.run(2, _fresh, plan, tmp_path)
+    answers = processes.run(2, fill_the_disk, plan, tmp_path)
+    for kind, message in answers:
+        assert kind == "RunError"
+        assert "the checkpoint of step 6 could not be written; the checkpoint of step 5 is whole" in message
+        assert "rank 0: " in message
+        assert "rank-00000.safetensors: file too large" in message
+    assert Folder(tmp_path).complete() == [5, 3]
+    assert not Folder(tmp_path).partial(6).exists()
+    assert processes.run(2, _more, plan, tmp_path, 6)[0][2] == 6
+
+
+@pytest.mark.parametrize(
+    ("model", "training", "how", "said"),
+    [
+        (GPT | {"num_layers": 2}, {}, {}, "the model differs in `num_layers`"),
+        (GPT, {"global_batch": 16}, {}, "`global_batch` was 8, the plan has 16"),
+        (GPT, {}, {"seed": 1}, "the seed was 0, now it is 1"),
+    ],
+)
+def test_another_runs_checkpoint_is_refused(
+    model: dict,
+    training: dict,
+    how: dict,
+    said: str,
+    processes: Processes,
+    tmp_path: Path,  # type: ignore[type-arg]
+) -> None:
+    processes.run(1, _fresh, plan_for("mbs2"), tmp_path)
+    other = plan_for("mbs2", model, **training)
+    kind, message = processes.run(1, _refused, other, tmp_path, True, how)[0]
+    assert kind == "InputError"
+    assert said in message
+
+
+def test_a_new_run_does_not_write_among_checkpoints(processes: Processes, tmp_path: Path) -> None:
+    processes.run(1, _fresh, plan_for("mbs2"), tmp_path)
+    kind, message = processes.run(1, _refused, plan_for("mbs2"), tmp_path, False, {})[0]
+    assert kind == "InputError"
+    assert "has checkpoints already, the newest of step 5" in message
+
+
+def test_a_loss_that_is_no_number_stops_before_it_is_saved(processes: Processes, tmp_path: Path) -> None:
+    """Every rank stops with the same words; no checkpoint holds what came of it."""
+    how = {"learning_rate": 1e18, "every": 1}
+    answers = processes.run(2, _refused, plan_for("dp2 mbs2 zero1"), tmp_path, False, how)
+    assert answers[0] == answers[1]
+    kind, message = answers[0]
+    assert kind == "RunError"
+    assert message.startswith(
+        ("the loss is nan in step", "the gradient norm is nan in step", "the loss is inf")
+    )
+    assert "the state since then was not saved" in message
+    stopped = int(message.split("in step ")[1].split()[0])
+    assert Folder(tmp_path).complete()[0] < stopped
+
+
+def test_only_the_newest_stay(processes: Processes, tmp_path: Path) -> None:
+    processes.run(1, _every_step, plan_for("mbs2"), tmp_path)
+    assert Folder(tmp_path).complete() == [5, 4]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000004", "step-00000005"]
+
+
+def _every_step(plan, folder):  # type: ignore[no-untyped-def]
+    return train_and_save(plan, folder, resume=False, every=1)
+
+
+def test_nothing_on_disk_is_a_pickle(processes: Processes, tmp_path: Path) -> None:
+    """JSON and safetensors only: no file holds the opcode that begins a pickle or a zip of one."""
+    processes.run(2, _fresh, plan_for("dp2 mbs2 zero1"), tmp_path)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".json", ".safetensors"}
+    for path in files:
+        assert path.read_bytes()[:2] not in (b"\x80\x02", b"\x80\x04", b"PK")

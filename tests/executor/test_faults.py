@@ -1,0 +1,130 @@
+"""Runs whose ranks are killed, stopped or interrupted: nothing is lost beyond the last checkpoint, and it is said."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import Processes
+from saving_jobs import train_and_save
+from training import plan_for
+
+from cost_models.errors import RunError, StoppedError
+from executor.checkpoints.folder import Folder
+from executor.checkpoints.saving import Saving
+from executor.failures import told, what_happened, worded_failure, write_failure
+from executor.heartbeat import Heartbeat, read_signs
+from executor.launch import run_plan
+from executor.rate import Rate
+
+STEPS = 12
+LAYOUT = "dp2 mbs2 zero1"
+
+
+def test_a_killed_rank_is_replaced_and_the_curve_is_the_same(processes: Processes, tmp_path: Path) -> None:
+    """SIGKILL in the middle: torchrun starts both ranks again, and they go on from the last checkpoint."""
+    plan = plan_for(LAYOUT)
+    expected = processes.run(2, _uninterrupted, plan, tmp_path / "reference")[0][0]
+    out, killed, notes = tmp_path / "out", [], []
+
+    def kill_once(step: dict[str, Any]) -> None:
+        if step["step"] >= 5 and not killed:
+            killed.append(step["step"])
+            os.kill(int(str(read_signs(out)[1]["pid"])), signal.SIGKILL)
+
+    report = run_plan(
+        plan,
+        steps=STEPS,
+        warm_up=0,
+        out_dir=out,
+        backend="gloo",
+        rate=Rate(peak=1e-3),
+        saving=Saving(folder=tmp_path / "saved", every=2),
+        on_step=kill_once,
+        on_note=notes.append,
+    )
+    assert killed
+    assert report.first_step == 1
+    assert list(zip(report.losses, report.gradient_norms, strict=True)) == expected
+    assert notes[0].startswith("start 2: rank 1 was ended from outside in step")
+    assert "(start)" not in notes[0]
+    assert notes[1].startswith(("resumed from", "nothing to resume"))
+    assert list(report.notes) == notes
+
+
+def _uninterrupted(plan, folder):  # type: ignore[no-untyped-def]
+    return train_and_save(plan, folder, resume=False, steps=STEPS, every=STEPS)
+
+
+def test_an_interrupted_run_saves_and_goes_on_later(processes: Processes, tmp_path: Path) -> None:
+    """A first Ctrl-C ends the step, saves and says so; `resume` then gives the same curve."""
+    plan = plan_for(LAYOUT)
+    expected = processes.run(2, _uninterrupted, plan, tmp_path / "reference")[0][0]
+    saving = Saving(folder=tmp_path / "saved", every=100)
+    steps: list[int] = []
+
+    def interrupt(step: dict[str, Any]) -> None:
+        steps.append(step["step"])
+        if len(steps) == 1:
+            raise KeyboardInterrupt
+
+    how: dict[str, Any] = {"steps": STEPS, "warm_up": 0, "backend": "gloo", "rate": Rate(peak=1e-3)}
+    with pytest.raises(StoppedError, match="stopped after step") as stopped:
+        run_plan(plan, **how, saving=saving, out_dir=tmp_path / "out", on_step=interrupt)
+    assert stopped.value.exit_code == 130
+    assert stopped.value.hint == "the same command with --resume goes on"
+    (at,) = Folder(tmp_path / "saved").complete()
+    assert at < STEPS
+    again = Saving(folder=tmp_path / "saved", every=100, resume=True)
+    report = run_plan(plan, **how, saving=again, out_dir=tmp_path / "out")
+    assert report.first_step == at + 1
+    assert list(zip(report.losses, report.gradient_norms, strict=True)) == expected[at:]
+
+
+def test_a_rank_that_stands_still_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank stopped by SIGSTOP says nothing any more; the other notices after the timeout and says where."""
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "1")
+    frozen: list[int] = []
+
+    def freeze(step: dict[str, Any]) -> None:
+        if not frozen:
+            frozen.append(int(str(read_signs(tmp_path)[1]["pid"])))
+            os.kill(frozen[0], signal.SIGSTOP)
+
+    with pytest.raises(RunError, match=r"rank 1 hangs in step \d+ \(") as failed:
+        run_plan(
+            plan_for(LAYOUT), steps=100_000, out_dir=tmp_path, backend="gloo", timeout=4.0, on_step=freeze
+        )
+    assert failed.value.exit_code == 1
+    (problem,) = failed.value.problems
+    assert problem.where == "rank 0"
+    assert problem.what.startswith("stood still for 4 s in step")
+
+
+def test_of_ranks_that_all_speak_the_one_least_far_hangs(tmp_path: Path) -> None:
+    for rank, phase in enumerate(("forward and backward", "data", "forward and backward")):
+        write_failure(tmp_path, rank, "stood still", final=False, step=7, phase=phase, frames=["a.py:1 in f"])
+    assert what_happened(tmp_path, 3) == "rank 1 hangs in step 7 (data)"
+    error = worded_failure(tmp_path, tmp_path, 3)
+    assert str(error).startswith("rank 1 hangs in step 7 (data)\n  rank 0: stood still: a.py:1 in f")
+    write_failure(tmp_path, 1, "stood still", final=False, step=7, phase="forward and backward", frames=[])
+    assert what_happened(tmp_path, 3) == "all ranks stand still in step 7 (forward and backward)"
+
+
+def test_lost_ranks_are_those_that_leave_no_word(tmp_path: Path) -> None:
+    """A lost node: ranks 2 and 3 are gone, the others saw their connections break."""
+    for rank in range(4):
+        Heartbeat(tmp_path, rank).beat(9, "update")
+    for rank in (0, 1):
+        write_failure(tmp_path, rank, "RuntimeError: Connection closed by peer", final=False)
+    assert what_happened(tmp_path, 4) == "ranks 2, 3 were ended from outside in step 9 (update)"
+
+
+def test_an_error_reaches_the_person_as_it_was_raised(tmp_path: Path) -> None:
+    raised = RunError("the loss is nan in step 3", hint="a smaller learning rate")
+    write_failure(tmp_path, 1, raised.headline, final=True, **told(raised))
+    error = worded_failure(tmp_path, tmp_path, 2)
+    assert (type(error), str(error)) == (RunError, str(raised))

@@ -1,0 +1,143 @@
+"""Token folders: what is written is read, whole or not at all, and what is wrong is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cost_models.errors import InputError
+from executor.data.making import END, make_tokens
+from executor.data.shuffle import shuffled
+from executor.data.tokens import open_tokens, read_header
+
+TEXT = "The quick brown fox jumps over the lazy dog. " * 40 + "ünïcode\r\n"
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_bytes(TEXT.encode())
+    return path
+
+
+@given(count=st.integers(1, 3000), seed=st.integers(0, 2**32))
+def test_a_shuffle_is_a_bijection(count: int, seed: int) -> None:
+    places = np.arange(count, dtype=np.uint64)
+    assert sorted(shuffled(places, count, (seed, 0)).tolist()) == list(range(count))
+
+
+def test_a_shuffle_needs_no_neighbours() -> None:
+    """One position at a time gives what all together give; another epoch another order."""
+    places = np.arange(1000, dtype=np.uint64)
+    whole = shuffled(places, 1000, (7, 0))
+    assert [int(shuffled(places[i : i + 1], 1000, (7, 0))[0]) for i in (0, 1, 500, 999)] == whole[
+        [0, 1, 500, 999]
+    ].tolist()
+    assert (whole != shuffled(places, 1000, (7, 1))).mean() > 0.9
+    assert abs(np.corrcoef(places, whole)[0, 1]) < 0.1
+
+
+def test_bytes_round_trip(text: Path, tmp_path: Path) -> None:
+    """Two texts, each ended by a zero."""
+    made = make_tokens([text, text], tmp_path / "tokens")
+    header, tokens = open_tokens(tmp_path / "tokens", 256)
+    assert header == made
+    assert tokens.dtype == np.dtype("<u2")
+    assert bytes(tokens.astype(np.uint8)) == (TEXT.encode() + b"\0") * 2
+    assert (header.vocabulary, header.texts, header.text_bytes) == (256, 2, 2 * len(TEXT.encode()))
+
+
+def test_byte_pairs_round_trip(text: Path, tmp_path: Path) -> None:
+    """Learnt here, kept beside the tokens, used again for another text."""
+    tokenizers = pytest.importorskip("tokenizers")
+    made = make_tokens([text], tmp_path / "tokens", pairs=300)
+    tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokens" / "tokenizer.json"))
+    _, tokens = open_tokens(tmp_path / "tokens", 300)
+    assert tokenizer.decode(tokens.tolist(), skip_special_tokens=False) == TEXT + END
+    assert made.tokens < len(TEXT) / 2
+    assert make_tokens([text], tmp_path / "again", like=tmp_path / "tokens").sha256 == made.sha256
+
+
+def test_folders_stand_for_their_files(tmp_path: Path) -> None:
+    (tmp_path / "texts" / "deep").mkdir(parents=True)
+    (tmp_path / "texts" / "b.txt").write_text("b")
+    (tmp_path / "texts" / "deep" / "a.txt").write_text("a")
+    make_tokens([tmp_path / "texts"], tmp_path / "tokens")
+    assert bytes(open_tokens(tmp_path / "tokens", 256)[1].astype(np.uint8)) == b"b\0a\0"
+
+
+def test_every_bad_text_is_named_and_nothing_is_left(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "image").write_bytes(b"\x89PNG\0")
+    with pytest.raises(InputError) as refused:
+        make_tokens([text, tmp_path / "image", tmp_path / "missing"], tmp_path / "tokens")
+    assert [problem.what for problem in refused.value.problems] == [
+        "it has zero bytes, so it is no text",
+        "no such file or directory",
+    ]
+    (tmp_path / "latin").write_bytes(b"caf\xe9 " * 100)
+    with pytest.raises(InputError, match="latin` is not UTF-8"):
+        make_tokens([tmp_path / "latin"], tmp_path / "tokens", pairs=300)
+    assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "image", "latin"}
+
+
+def test_what_is_there_is_not_overwritten(text: Path, tmp_path: Path) -> None:
+    make_tokens([text], tmp_path / "tokens")
+    with pytest.raises(InputError, match="is there already"):
+        make_tokens([text], tmp_path / "tokens")
+    (tmp_path / "empty").write_text("")
+    with pytest.raises(InputError, match="there is no text"):
+        make_tokens([tmp_path / "empty"], tmp_path / "more")
+    with pytest.raises(InputError, match="256 is no vocabulary of byte pairs"):
+        make_tokens([text], tmp_path / "more", pairs=256)
+
+
+def test_broken_folders_say_what_is_wrong(text: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "tokens"
+    count = make_tokens([text], folder).tokens
+    with pytest.raises(InputError, match="of a vocabulary of 256; the model's is 100"):
+        open_tokens(folder, 100)
+    os.truncate(folder / "tokens.bin", 100)
+    with pytest.raises(InputError, match=f"has 100 bytes; {count} tokens of uint16 are {2 * count}"):
+        read_header(folder)
+    (folder / "tokens.bin").unlink()
+    with pytest.raises(InputError, match=r"tokens.bin` is missing"):
+        read_header(folder)
+    header = json.loads((folder / "tokens.json").read_text())
+    (folder / "tokens.json").write_text(json.dumps(header | {"dtype": "int8", "tokens": 0}))
+    with pytest.raises(InputError, match="is no header of tokens") as refused:
+        read_header(folder)
+    assert [problem.where for problem in refused.value.problems] == ["dtype", "tokens"]
+    (folder / "tokens.json").unlink()
+    with pytest.raises(InputError, match=r"it has no tokens.json"):
+        read_header(folder)
+    with pytest.raises(InputError, match="no token folder"):
+        read_header(tmp_path / "missing")
+
+
+def test_the_command(text: Path, tmp_path: Path) -> None:
+    """One JSON document; a second time it is refused with exit code 2."""
+    command = [
+        sys.executable,
+        "-m",
+        "meshwright",
+        "tokens",
+        str(text),
+        "-o",
+        str(tmp_path / "tokens"),
+        "--json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["vocabulary"] == 256
+    assert f"Next: meshwright run plan.yaml --data {tmp_path / 'tokens'}" in done.stderr
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert again.returncode == 2
+    assert "is there already" in json.loads(again.stdout)["error"]["headline"]
