@@ -1,0 +1,167 @@
+"""Save under one plan, resume under another: a matrix of plans, each pair trained by gloo processes.
+
+    python benchmarks/reshard/run.py OUT [--layouts "mbs2;tp2 pp2 mbs2;..."]
+
+Every plan trains 8 steps without interruption and leaves a checkpoint of step 4. Then every plan resumes from every
+such checkpoint and trains steps 5 to 8; their losses and gradient norms are compared with those of the plan that saved.
+Writes OUT/results.csv, a row for each pair as it ends, and prints the matrix.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import multiprocessing
+import shutil
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from small import plan_for
+
+from executor.checkpoints.folder import Folder
+from executor.checkpoints.saving import Saving
+
+LAYOUTS = (
+    "mbs2",
+    "tp2 pp2 mbs2",
+    "dp4 mbs2 zero1",
+    "dp4 mbs2 zero3",
+    "pp2 mbs2 zero1",
+    "tp2 dp2 sp mbs2 zero3",
+    "pp2 dp2 mbs1 zero1 schedule=zbv",
+)
+STEPS, SAVED_AT = 8, 4
+PRELOAD = ["torch", "torch.distributed.tensor.parallel", "torch.distributed.pipelining", "executor.train"]
+TOLERANCE = 1e-4
+"""Relative; what layouts that add up in another order may differ by under AdamW (tests/executor/test_parity.py)."""
+FIELDS = ("saved", "resumed", "loss_difference", "norm_difference", "exact", "seconds")
+
+
+def main() -> None:
+    """All pairs; exits 1 where one differs by more than the tolerance, or a plan's own resume at all."""
+    options = _options()
+    options.out.mkdir(parents=True, exist_ok=True)
+    layouts = options.layouts.split(";")
+    rows: list[dict[str, object]] = []
+    with (options.out / "results.csv").open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        for saved in layouts:
+            folder = options.out / "saved"
+            shutil.rmtree(folder, ignore_errors=True)
+            whole = _train(saved, folder, resume=False)
+            Folder(folder).delete(STEPS)
+            for resumed in layouts:
+                rows.append({"saved": saved, "resumed": resumed} | _pair(whole, resumed, folder))
+                writer.writerow(rows[-1])
+                stream.flush()
+                print(rows[-1], flush=True)
+    print(_matrix(rows, layouts))
+    if any(_wrong(row) for row in rows):
+        sys.exit(1)
+
+
+Curve = tuple[list[float], list[float], int]
+"""Losses, gradient norms, and the step of the first of them."""
+
+
+def _train(layout: str, folder: Path, *, resume: bool) -> Curve:
+    """On as many processes as the layout has ranks; rank 0 answers."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    ours, theirs = context.Pipe()
+    ranks = plan_for(layout).layout.num_gpus
+    with tempfile.TemporaryDirectory() as meeting:
+        place = Path(meeting, "rendezvous").as_uri()
+        started = [
+            context.Process(target=_rank, args=(rank, ranks, place, layout, folder, resume, theirs))
+            for rank in range(ranks)
+        ]
+        for process in started:
+            process.start()
+        curve: Curve = ours.recv()
+        for process in started:
+            process.join()
+    assert all(process.exitcode == 0 for process in started)
+    return curve
+
+
+def _rank(
+    rank: int, ranks: int, place: str, layout: str, folder: Path, resume: bool, answers: Connection
+) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from executor.batches import Batches
+    from executor.checkpoints.keeper import Keeper
+    from executor.engine import Engine, Options
+    from executor.rate import Rate
+    from executor.steps import Schedule, Watcher, run_steps
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=place, rank=rank, world_size=ranks)
+    plan = plan_for(layout)
+    engine = Engine(plan, torch.device("cpu"), Options(rate=Rate(peak=1e-3)))
+    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
+    saving = Saving(folder=folder, every=SAVED_AT, resume=resume)
+    schedule = Schedule(steps=STEPS, warm_up=0, saving=saving)
+    keeper = Keeper(engine, saving, batches.name)
+    curve = run_steps(engine, batches, schedule, keeper, Watcher(), lambda: False)
+    if rank == 0:
+        answers.send((curve.losses, curve.norms, curve.first_step))
+    dist.destroy_process_group()
+
+
+def _pair(whole: Curve, resumed: str, folder: Path) -> dict[str, object]:
+    """Resume on a copy, as the run goes on saving."""
+    copy = folder.with_name("resumed")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(folder, copy)
+    started = time.perf_counter()
+    losses, norms, first = _train(resumed, copy, resume=True)
+    assert first == SAVED_AT + 1
+    return {
+        "loss_difference": _difference(losses, whole[0][SAVED_AT:]),
+        "norm_difference": _difference(norms, whole[1][SAVED_AT:]),
+        "exact": losses == whole[0][SAVED_AT:] and norms == whole[1][SAVED_AT:],
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+def _difference(got: list[float], expected: list[float]) -> float:
+    """The largest relative one."""
+    return max(abs(mine - theirs) / theirs for mine, theirs in zip(got, expected, strict=True))
+
+
+def _wrong(row: dict[str, object]) -> bool:
+    same = row["saved"] == row["resumed"]
+    apart = max(float(str(row["loss_difference"])), float(str(row["norm_difference"])))
+    return apart > TOLERANCE or (same and not row["exact"])
+
+
+def _matrix(rows: list[dict[str, object]], layouts: list[str]) -> str:
+    """Largest relative difference of loss, in Markdown."""
+    lines = ["| saved / resumed | " + " | ".join(f"`{layout}`" for layout in layouts) + " |"]
+    lines.append("| --- |" + " --- |" * len(layouts))
+    for saved in layouts:
+        mine = [row for row in rows if row["saved"] == saved]
+        cells = ["exact" if row["exact"] else f"{row['loss_difference']:.0e}" for row in mine]
+        lines.append(f"| `{saved}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--layouts", default=";".join(LAYOUTS))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
