@@ -234,7 +234,7 @@ class BranchAndBound:
         """A row that costs the same as a placed one is done with; the one with the shorter name stands for both."""
         lengths = [len(str(self._candidates.layout(one))) for one in (row, twin)]
         if lengths[1] < lengths[0]:
-            for column in (self._bound, self._decided):
+            for column in (self._bound, self._decided, self._solved):
                 column[[row, twin]] = column[[twin, row]]
             if (known := self.best.pop(row, None)) is not None:
                 self.best[twin] = known

@@ -124,7 +124,7 @@ def _panel(axes: Axes, group: str, points: list[Point]) -> None:
     layouts = [point.layouts for point in points]
     other.plot(where, layouts, color=style.VERMILION, marker="s", linewidth=1.2, markersize=4)
     other.set_yscale("log")
-    other.set_ylim(1e2, 1e8)
+    other.set_ylim(10, 1e7)
     other.set_ylabel("layouts covered", color=style.VERMILION)
     other.grid(False)
     if group == "gpus":
