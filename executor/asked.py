@@ -31,6 +31,8 @@ class Asked:
     timeout: float = TIMEOUT_SECONDS
     """Seconds a rank may stand still before it is taken to hang."""
     measure_memory: bool = True
+    trace: Path | None = None
+    """File for the Chrome trace of a step of its own."""
 
     def arguments(self) -> list[str]:
         """For a rank's command line; `read` is the inverse."""
@@ -41,6 +43,7 @@ class Asked:
         words += ["--timeout", repr(self.timeout)]
         words += ["--clip", repr(self.clip)] * (self.clip is not None)
         words += ["--compile"] * self.compile + ["--no-memory"] * (not self.measure_memory)
+        words += ["--trace", str(self.trace)] * (self.trace is not None)
         if self.saving is not None:
             words += ["--checkpoint", str(self.saving.folder), "--every", str(self.saving.every)]
             words += ["--keep", str(self.saving.keep)] + ["--resume"] * self.saving.resume
@@ -59,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", default="text")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--trace", type=Path)
     parser.add_argument("--timeout", type=float, default=TIMEOUT_SECONDS)
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--every", type=int, default=EVERY)
@@ -82,4 +86,5 @@ def read(given: argparse.Namespace) -> Asked:
         saving=saving,
         timeout=given.timeout,
         measure_memory=not given.no_memory,
+        trace=given.trace,
     )

@@ -26,6 +26,7 @@ from executor.apply.tied import TiedGradients
 from executor.mesh import make_context_group, make_expert_mesh, make_mesh, place_of
 from executor.models.initial import initialise
 from executor.models.transformer import Transformer
+from executor.passes import Passes
 from executor.rate import CONSTANT_RATE, Rate
 from planner.plan import Plan
 
@@ -61,6 +62,7 @@ class Engine:
             layout.context or plan.question.stack.context_parallel, self.context_group
         )
         self.experts = make_expert_mesh(layout, self.mesh.device_type) if model.has_experts else None
+        self.passes = Passes(device)
         self.dtype = _COMPUTE_DTYPES[training.precision]
         torch.manual_seed(self._dropout_seed())
         self.parts = [self._part(stage) for stage in self._my_stages()]
@@ -78,6 +80,7 @@ class Engine:
                 microbatches,
                 self._share_of_loss,
                 self.optimizer.take_gradients,
+                self.passes,
             )
 
     def step(self, inputs_BS: Tensor, targets_BS: Tensor) -> tuple[float, float]:
@@ -122,8 +125,10 @@ class Engine:
         pairs = list(zip(inputs_BS.chunk(microbatches), targets_BS.chunk(microbatches), strict=True))
         for index, (inputs, targets) in enumerate(pairs):
             synchronise_only_when(model, index == microbatches - 1)
-            value = self._share_of_loss(model(inputs), targets)
-            value.backward()  # type: ignore[no-untyped-call]
+            with self.passes.run("F", 0, index):
+                value = self._share_of_loss(model(inputs), targets)
+            with self.passes.run("B", 0, index):
+                value.backward()  # type: ignore[no-untyped-call]
             total += local(value.detach())
         return float(total)
 

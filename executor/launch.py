@@ -40,6 +40,7 @@ def run_plan(
     saving: Saving | None = None,
     restarts: int = RESTARTS,
     timeout: float = TIMEOUT_SECONDS,
+    trace: str | Path | None = None,
     on_step: OnStep | None = None,
     on_note: OnNote | None = None,
 ) -> RunReport:
@@ -49,6 +50,7 @@ def run_plan(
     any, else it and a plan for the CPU run on CPU processes over gloo. `out_dir` (default: nowhere) keeps
     `run-report.json` and `progress.jsonl`. Already inside torchrun or a SLURM job that sets RANK, this process is
     that rank and trains itself. Gradients whose norm over the whole model is above `clip` are scaled down to it.
+    `trace` is a file for the Chrome trace of a step of its own.
 
     `data` is `text`, `random`, or a token folder. With `saving` the state is saved every so often, a run resumes where
     the last one ended, and ranks that are lost are started again, at most `restarts` times, from the last checkpoint.
@@ -74,6 +76,7 @@ def run_plan(
         compile=compile,
         saving=saving,
         timeout=timeout,
+        trace=None if trace is None else Path(trace),
     )
     require_trainable(loaded, byte_text=asked.data == TEXT)
     require_data(loaded, asked.data)

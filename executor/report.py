@@ -42,6 +42,8 @@ class RankReport(Spec):
     """Every microbatch, with the communication inside."""
     update: PhaseReport
     """Gradients synchronised, their norm, the optimizer, weights gathered."""
+    parts: dict[str, float] = Field(default_factory=dict)
+    """Seconds of one step apart, by part as in `executor.parts`; they add up to that step. Empty: not measured."""
     memory: dict[str, int]
     """Bytes by part at this rank's peak: weights, gradients, optimizer, rest."""
     predicted_memory: dict[str, float]

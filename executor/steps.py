@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -46,7 +47,10 @@ class Schedule:
     saving: Saving | None = None
     """None: no checkpoints."""
     waiting_steps: int = 3
-    """More steps, slower, in which waiting for other ranks is measured; 0: it is not."""
+    """More steps, slower, in which every pass and every wait for other ranks is timed, and then one in which torch's
+    profiler tells what operators compute; 0: none of it."""
+    trace_path: Path | None = None
+    """Where rank 0 writes the Chrome trace of a watched step."""
     measure_memory: bool = True
     """One more step, slower, in which every storage is followed."""
 

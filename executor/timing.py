@@ -9,13 +9,12 @@ between them. Waiting is seen by watching every collective, which slows a step d
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -28,9 +27,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 AXES = ("tp", "cp", "ep", "dp", "pp")
 """What ranks wait for one another over; `dp` is all who hold the same parameters, `ep` those who share experts."""
 
-_Mark = tuple[float, float, float, "torch.cuda.Event | None"]
+Mark = tuple[float, float, float, "torch.cuda.Event | None"]
 """Wall, thread and process clock, and on a GPU an event in its stream."""
 _MILLISECOND = 1e-3
+
+
+class Wait(NamedTuple):
+    """One time that this rank stood still for others."""
+
+    axis: str
+    start: Mark
+    end: Mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +64,20 @@ class StepClock:
     def time(self, *phases: Callable[[], float]) -> list[float]:
         """Run the phases of one step after one another; what they returned."""
         dist.barrier()
-        _finish(self.device)
-        marks, results = [self._mark()], []
+        finish(self.device)
+        marks, results = [mark_on(self.device)], []
         for phase in phases:
             results.append(phase())
-            marks.append(self._mark())
-        _finish(self.device)
+            marks.append(mark_on(self.device))
+        finish(self.device)
         self.wall_seconds.append(time.perf_counter() - marks[0][0])
-        self.steps.append(tuple(_lap(start, end) for start, end in pairwise(marks)))
+        self.steps.append(tuple(lap_between(start, end) for start, end in pairwise(marks)))
         return results
 
     def forget(self) -> None:
         """Start over after the warm-up."""
         self.steps.clear()
         self.wall_seconds.clear()
-
-    def _mark(self) -> _Mark:
-        event = _event() if self.device.type == "cuda" else None
-        return time.perf_counter(), time.thread_time(), time.process_time(), event
 
 
 class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -101,7 +104,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if context_group is not None:
             self._axes[context_group.group_name] = "cp"
         self._device = device
-        self._spans: list[tuple[str, _Mark, _Mark]] = []
+        self._spans: list[Wait] = []
         self._works: dict[
             int, tuple[object, str]
         ] = {}  # holds a work until its wait, so that its id stays its own
@@ -109,14 +112,16 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def seconds(self) -> dict[str, float]:
         """Axis → seconds since the last call."""
-        _finish(self._device)
-        waited = dict.fromkeys(AXES, 0.0)
-        for axis, start, end in self._spans:
-            waited[axis] += _lap(start, end).wall
+        return seconds_by_axis(self.take())
+
+    def take(self) -> list[Wait]:
+        """Every wait since the last call, in order."""
+        finish(self._device)
+        taken = list(self._spans)
         self._spans.clear()
         self._works.clear()
         self._results.clear()
-        return waited
+        return taken
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -179,51 +184,28 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not axis or not self._on_compute_stream():
             yield
             return
-        start = self._mark()
+        start = mark_on(self._device)
         yield
-        self._spans.append((axis, start, self._mark()))
+        self._spans.append(Wait(axis, start, mark_on(self._device)))
 
     def _on_compute_stream(self) -> bool:
         if self._device.type != "cuda":
             return True
         return torch.cuda.current_stream(self._device) == torch.cuda.default_stream(self._device)
 
-    def _mark(self) -> _Mark:
-        return time.perf_counter(), 0.0, 0.0, _event() if self._device.type == "cuda" else None
+
+def seconds_by_axis(waits: Sequence[Wait]) -> dict[str, float]:
+    """Axis → seconds of these waits together."""
+    waited = dict.fromkeys(AXES, 0.0)
+    for wait in waits:
+        waited[wait.axis] += lap_between(wait.start, wait.end).wall
+    return waited
 
 
-class Phased(Protocol):
-    """What is asked of an engine: its ranks, its device, and the two phases of a step."""
-
-    mesh: DeviceMesh
-    device: torch.device
-    context_group: dist.ProcessGroup | None
-    experts: DeviceMesh | None
-
-    def forward_backward(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
-        """The first phase."""
-
-    def update(self) -> float:
-        """The second."""
-
-
-def measure_waits(
-    engine: Phased, batches: Sequence[tuple[Tensor, Tensor]]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Train a step on each batch; the typical seconds this rank waits by axis, in each of the two phases."""
-    waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
-    seen: list[tuple[dict[str, float], dict[str, float]]] = []
-    for inputs_BS, targets_BS in batches:
-        dist.barrier()
-        with waits.watching():
-            engine.forward_backward(inputs_BS, targets_BS)
-            inside = waits.seconds()
-            engine.update()
-            seen.append((inside, waits.seconds()))
-    first, second = (
-        {axis: statistics.median(step[phase][axis] for step in seen) for axis in AXES} for phase in (0, 1)
-    )
-    return first, second
+def mark_on(device: torch.device) -> Mark:
+    """Now."""
+    event = _event() if device.type == "cuda" else None
+    return time.perf_counter(), time.thread_time(), time.process_time(), event
 
 
 def _event() -> torch.cuda.Event:
@@ -232,12 +214,14 @@ def _event() -> torch.cuda.Event:
     return event
 
 
-def _finish(device: torch.device) -> None:
+def finish(device: torch.device) -> None:
+    """Wait for all that was launched on a GPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def _lap(start: _Mark, end: _Mark) -> Lap:
+def lap_between(start: Mark, end: Mark) -> Lap:
+    """Seconds from one mark to a later one."""
     before, after = start[3], end[3]
     wall = end[0] - start[0]
     if before is not None and after is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -14,9 +15,13 @@ from executor.checkpoints.keeper import Keeper
 from executor.engine import Engine, Options
 from executor.exhausted import telling_what_was_held
 from executor.memory import allocator_peak, measure_memory, predicted_parts
+from executor.operators import operator_share
+from executor.parts import step_parts
 from executor.report import Environment, PhaseReport, RankReport, RunReport, make_report
 from executor.steps import Curve, Schedule, Stopped, Watcher, run_steps
-from executor.timing import Lap, measure_waits
+from executor.timing import Lap
+from executor.trace import chrome_trace, save_trace
+from executor.watched import StepSpans, gather_typical, typical_waits, watch_steps
 from planner.plan import Plan
 
 
@@ -56,13 +61,15 @@ def _measured(
     place, replicas = engine.place.dp, plan.layout.dp
     last = schedule.warm_up + schedule.steps
     peak = allocator_peak(device)
-    waits: tuple[dict[str, float], dict[str, float]] = ({}, {})
+    steps: list[StepSpans] = []
+    parts: dict[str, float] = {}
     if schedule.waiting_steps:
-        more = [batches.slice(last + index, place, replicas) for index in range(schedule.waiting_steps)]
-        waits = measure_waits(engine, more)
+        more = [batches.slice(last + index, place, replicas) for index in range(schedule.waiting_steps + 1)]
+        steps = watch_steps(engine, more[:-1])
+        parts = _parts_of(steps, operator_share(engine, *more[-1]), engine, schedule.trace_path)
     memory: dict[str, int] = {}
     if schedule.measure_memory:
-        memory = measure_memory(engine, *batches.slice(last + schedule.waiting_steps, place, replicas))
+        memory = measure_memory(engine, *batches.slice(last + schedule.waiting_steps + 1, place, replicas))
     pipeline_rank = engine.mesh["pp"].get_local_rank()
     mine = RankReport(
         rank=dist.get_rank(),
@@ -70,8 +77,9 @@ def _measured(
         wall_seconds=tuple(clock.wall_seconds),
         thread_seconds=tuple(sum(lap.thread for lap in step) for step in clock.steps),
         process_seconds=tuple(sum(lap.process for lap in step) for step in clock.steps),
-        forward_backward=_phase([step[0] for step in clock.steps], waits[0]),
-        update=_phase([step[1] for step in clock.steps], waits[1]),
+        forward_backward=_phase([step[0] for step in clock.steps], typical_waits(steps, update=False)),
+        update=_phase([step[1] for step in clock.steps], typical_waits(steps, update=True)),
+        parts=parts,
         memory=memory,
         predicted_memory=predicted_parts(plan.prediction.rank_memory[pipeline_rank]),
         allocator_peak=peak,
@@ -90,6 +98,19 @@ def _measured(
         notes=tuple(notes),
         routers=curve.routers,
     )
+
+
+def _parts_of(
+    steps: list[StepSpans], share: float, engine: Engine, trace_path: Path | None
+) -> dict[str, float]:
+    """Where the typical one of the watched steps went on this rank; rank 0 writes its trace."""
+    everyone = gather_typical(steps)
+    shares = [share] * len(everyone)
+    dist.all_gather_object(shares, share)
+    if trace_path is not None and dist.get_rank() == 0:
+        save_trace(chrome_trace(engine.plan, everyone), trace_path)
+    parts = step_parts(everyone, dict(enumerate(shares)), on_cpu=engine.device.type != "cuda")
+    return parts[dist.get_rank()]
 
 
 def _phase(laps: list[Lap], waiting: dict[str, float]) -> PhaseReport:

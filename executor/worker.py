@@ -121,6 +121,7 @@ def _train(
         data=asked.data,
         saving=saving,
         measure_memory=asked.measure_memory,
+        trace_path=asked.trace,
     )
     request = StopRequest(out_dir)
     result = train(plan, device, options, schedule, watcher, lambda: request.made)

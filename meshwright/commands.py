@@ -288,6 +288,15 @@ def run(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of run-report.json.")
     ] = Path("run"),
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE.json",
+            help="Chrome trace of a step: every rank as predicted and as measured.",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build every stage without its devices; train nothing.")
     ] = False,
@@ -341,6 +350,7 @@ def run(
         faults=faults,
         backend=backend,
         out_dir=out,
+        trace=trace,
         output=output,
     )
 

@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cost_models.costs import stage_costs
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
-from cost_models.estimating import place, stage_seconds
-from cost_models.pools.estimating import mixed_durations
-from cost_models.question import MixedQuestion, Question
-from cost_models.schedules import KINDS, compile_timeline
-from cost_models.specs.columns import LayoutColumns
+from cost_models.predicted_spans import pass_spans
+from cost_models.question import Question
+from cost_models.schedules import KINDS
 from cost_models.specs.layout import Layout
 from meshwright.measured import comparison, read_report
 
@@ -47,22 +44,16 @@ def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:
     """A row per action of a placed layout: `rank`, `kind`, `chunk`, `microbatch`, `start_seconds`, `end_seconds`."""
     import pandas as pd
 
-    placed = place(layout, question)
-    table = placed.table
-    if isinstance(question, MixedQuestion):
-        (forward, backward, weight), delay = mixed_durations(question, placed.layout)
-    else:
-        costs = stage_costs(question, LayoutColumns.of([layout]))
-        (forward, backward, weight), delay = stage_seconds(placed, costs), float(costs.p2p[0])
-    start, end = compile_timeline(table).spans(forward, backward, delay, weight)
+    passes = pass_spans(question, layout)
+    table = passes.table
     frame = pd.DataFrame(
         {
             "rank": np.repeat(np.arange(layout.pp), table.stage.shape[1]),
             "kind": np.array([*KINDS, ""])[table.kind].ravel(),
             "chunk": table.chunk.ravel(),
             "microbatch": table.microbatch.ravel(),
-            "start_seconds": start.ravel(),
-            "end_seconds": end.ravel(),
+            "start_seconds": passes.start.ravel(),
+            "end_seconds": passes.end.ravel(),
         }
     )
     return frame[frame["kind"] != ""].reset_index(drop=True)

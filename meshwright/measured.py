@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 from pydantic import ValidationError
 
@@ -14,14 +13,18 @@ from executor.report import RankReport, RunReport, load_report
 _WORK = ("compute", "recompute", "optimizer", "host")
 """Parts of a step in which the training thread computes; in the others it waits."""
 _PARTS = {
-    "compute": ("compute", "recompute", "host"),
+    "compute": ("compute", "recompute"),
+    "host": ("host",),
     "tp_comm": ("tp_comm",),
     "cp_comm": ("cp_comm",),
     "ep_comm": ("ep_comm",),
-    "pp_comm_and_bubble": ("pp_comm", "bubble"),
-    "dp_comm_and_update": ("dp_comm", "optimizer", "jitter"),
+    "dp_comm": ("dp_comm",),
+    "pp_comm": ("pp_comm",),
+    "bubble": ("bubble",),
+    "optimizer": ("optimizer",),
+    "other": ("jitter",),
 }
-"""What a run can tell apart → the parts of a prediction it is made of."""
+"""What a run tells apart (`executor.parts`) → the parts of a prediction it is made of."""
 
 _LEAST_SHARE = 1e-6
 """Of the step: below it a part is rounding."""
@@ -57,23 +60,14 @@ def comparison(report: RunReport) -> tuple[Compared, ...]:
 
 
 def time_parts(report: RunReport) -> tuple[Compared, ...]:
-    """The step of the rank that computes most, part by part; those that neither side has are left out.
+    """One step of the rank that computes most, part by part; those that neither side has are left out.
 
-    compute              on a CPU the training thread's CPU time in forward and backward, which a busy machine does not
-                         disturb; on a GPU the time of this phase in which it does not wait
-    tp_comm              waiting for tensor-parallel ranks in forward and backward
-    cp_comm              waiting for those that share its sequences
-    ep_comm              waiting for those that hold other experts, or parts of its own
-    pp_comm_and_bubble   waiting for other stages
-    dp_comm_and_update   waiting for data-parallel ranks in forward and backward (ZeRO-2 and 3), and the update
-                         without its waiting for other stages
-
-    Medians, so they add up to the step about, not exactly. A run that measured no waiting has no parts.
+    Either side adds up to its step: the prediction to the predicted one, the run to a typical one that was watched,
+    apart from those that `step_seconds` is the median of. A run that watched none has no parts.
     """
-    if not all(rank.forward_backward.waiting_seconds for rank in report.ranks):
+    if not all(rank.parts for rank in report.ranks):
         return ()
-    on_cpu = report.environment.device == "cpu"
-    measured = max((_parts(rank, on_cpu) for rank in report.ranks), key=lambda parts: parts["compute"])
+    measured = max((rank.parts for rank in report.ranks), key=lambda parts: parts["compute"] + parts["host"])
     predicted = {
         part: sum(report.predicted.time.get(name, 0.0) for name in names) for part, names in _PARTS.items()
     }
@@ -82,20 +76,6 @@ def time_parts(report: RunReport) -> tuple[Compared, ...]:
         for part in _PARTS
         if max(predicted[part], measured[part]) > _LEAST_SHARE * report.step_seconds
     )
-
-
-def _parts(rank: RankReport, on_cpu: bool) -> dict[str, float]:
-    phase, update = rank.forward_backward, rank.update
-    inside, after = phase.waiting_seconds, update.waiting_seconds
-    busy = median(phase.wall_seconds) - sum(inside.values())
-    return {
-        "compute": median(phase.thread_seconds) if on_cpu else max(0.0, busy),
-        "tp_comm": inside["tp"],
-        "cp_comm": inside.get("cp", 0.0),  # older reports have no such axes
-        "ep_comm": inside.get("ep", 0.0),
-        "pp_comm_and_bubble": inside["pp"] + after["pp"],
-        "dp_comm_and_update": inside["dp"] + max(0.0, median(update.wall_seconds) - after["pp"]),
-    }
 
 
 def read_report(path: Path) -> RunReport:

@@ -90,6 +90,12 @@ def mixed_durations(question: MixedQuestion, layout: Layout) -> tuple[tuple[Floa
     return _on_stages(ranks), float(ranks.costs.p2p[0])
 
 
+def mixed_once_a_step(question: MixedQuestion, layout: Layout) -> tuple[Floats, Floats, float]:
+    """(R,) seconds of synchronising gradients and of the update, and the step's overhead."""
+    ranks = _ranks(question, with_pools(question, layout))
+    return *_once(ranks), float(ranks.costs.step_overhead[0])
+
+
 def with_pools(question: MixedQuestion, layout: Layout) -> Layout:
     """The layout with the pool of each rank; where it does not say, the pools follow one another as in the cluster.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Pipeli
 
 from executor.apply.local import local
 from executor.models.transformer import Transformer
+from executor.passes import Passes
 from planner.plan import Plan
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -43,7 +45,8 @@ _CHUNKS: dict[
 
 
 class _Stage(PipelineStage):
-    """Tells when the weight half of a backward pass has run: autograd calls no hooks of the parameters then."""
+    """Tells what it runs when, and when the weight half of a backward pass has run: autograd calls no hooks of the
+    parameters then."""
 
     def __init__(
         self,
@@ -53,14 +56,29 @@ class _Stage(PipelineStage):
         device: torch.device,
         group: torch.distributed.ProcessGroup,
         take_gradients: Callable[[], None],
+        passes: Passes,
     ) -> None:
         super().__init__(part, stage, stages, device, group=group)
         self._take_gradients = take_gradients
+        self._passes = passes
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
+        """One microbatch forward."""
+        with self._passes.run("F", self.stage_index, fwd_chunk_id):
+            return super().forward_one_chunk(fwd_chunk_id, *arguments, **options)
+
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
+    ) -> Any:
+        """One microbatch backward, or the half of it towards the input."""
+        with self._passes.run("B" if full_backward else "I", self.stage_index, bwd_chunk_id):
+            return super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
         """Gradients of one microbatch's weights, then away with them."""
-        super().backward_weight_one_chunk(bwd_chunk_id, last_backward=last_backward)
-        self._take_gradients()
+        with self._passes.run("W", self.stage_index, bwd_chunk_id):
+            super().backward_weight_one_chunk(bwd_chunk_id, last_backward=last_backward)
+            self._take_gradients()
 
 
 class PipelineStep:
@@ -92,12 +110,14 @@ def make_pipeline(
     microbatches: int,
     loss: Loss,
     take_gradients: Callable[[], None],
+    passes: Passes,
 ) -> PipelineStep:
-    """The plan's schedule over this rank's virtual stages; `take_gradients` collects what is in `.grad`."""
+    """The plan's schedule over this rank's virtual stages; `take_gradients` collects what is in `.grad`, and `passes`
+    is told of every pass."""
     layout = plan.layout
     group = mesh["pp"].get_group()
     made = [
-        _Stage(part, stage, layout.num_stages, device, group, take_gradients)
+        _Stage(part, stage, layout.num_stages, device, group, take_gradients, passes)
         for part, stage in zip(parts, stages, strict=True)
     ]
     schedule: PipelineScheduleMulti | PipelineScheduleSingle

@@ -62,9 +62,10 @@ def run(
     faults: Faults,
     backend: str | None,
     out_dir: Path,
+    trace: Path | None,
     output: Output,
 ) -> None:
-    """Train, say every step on stderr, and end with predicted beside measured.
+    """Train, say every step on stderr, and end with predicted beside measured; write a Chrome trace where asked for.
 
     Under torchrun or SLURM every rank trains and rank 0 speaks.
 
@@ -92,6 +93,7 @@ def run(
         saving=faults.saving,
         restarts=faults.restarts,
         timeout=faults.timeout,
+        trace=trace,
         on_step=say,
         on_note=output.note,
     )
@@ -113,6 +115,8 @@ def run(
         *([wrapped(routers_line(report.routers))] if report.routers else []),
     )
     written = out_dir / "run-report.json"
+    if trace is not None:
+        output.note(f"Wrote {trace}: open it in ui.perfetto.dev or chrome://tracing")
     output.note(f"Wrote {written}. Next: meshwright plot accuracy {written}")
 
 

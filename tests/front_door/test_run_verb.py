@@ -37,6 +37,8 @@ def run_report(plan_file: Path) -> RunReport:
                 thread_seconds=(0.1, 0.1),
                 waiting_seconds={"tp": 0.0, "dp": 0.05, "pp": 0.05},
             ),
+            parts={"compute": 0.5 + rank, "host": 0.1, "tp_comm": 0.0, "dp_comm": 0.15, "pp_comm": 0.05}
+            | {"cp_comm": 0.0, "ep_comm": 0.0, "bubble": 1.2 - rank, "optimizer": 0.1, "other": 0.0},
             memory={"weights": 2**20, "gradients": 2**20, "optimizer": 2**21, "rest": 2**22 + rank},
             predicted_memory={
                 "weights": 2.0**20,
@@ -82,8 +84,11 @@ def test_run_sets_measured_beside_predicted(
     assert [line["quantity"] for line in document["comparison"]] == [
         "step_seconds",
         "compute_seconds",
-        "pp_comm_and_bubble_seconds",
-        "dp_comm_and_update_seconds",
+        "host_seconds",
+        "dp_comm_seconds",
+        "pp_comm_seconds",
+        "bubble_seconds",
+        "optimizer_seconds",
         "thread_cpu_seconds",
         "tokens_per_second",
         "mfu",
@@ -126,17 +131,16 @@ def test_a_dry_run_needs_no_devices(meshwright, tmp_path: Path) -> None:
 
 
 def test_the_parts_of_a_step_are_those_of_its_busiest_rank(run_report: RunReport) -> None:
-    """Waiting for other stages is not part of the update; ZeRO's waiting inside forward and backward is with it."""
+    """As it measured them; both sides add up to a step. A run that watched none has none."""
     parts = {line.quantity: line for line in time_parts(run_report)}
-    assert parts["compute_seconds"].measured == 1.5  # rank 1's thread
-    assert parts["pp_comm_and_bubble_seconds"].measured == pytest.approx(0.25)
-    assert parts["dp_comm_and_update_seconds"].measured == pytest.approx(0.1 + 0.2 - 0.05)
+    assert parts["compute_seconds"].measured == 1.5  # rank 1's
+    assert parts["bubble_seconds"].measured == pytest.approx(0.2)
+    assert sum(line.measured for line in parts.values()) == pytest.approx(
+        sum(run_report.ranks[1].parts.values())
+    )
     assert sum(line.predicted for line in parts.values()) == pytest.approx(run_report.predicted.step_seconds)
-    on_gpu = run_report.environment.model_copy(update={"device": "NVIDIA H100"})
-    there = {
-        line.quantity: line for line in time_parts(run_report.model_copy(update={"environment": on_gpu}))
-    }
-    assert there["compute_seconds"].measured == pytest.approx(0.85 - 0.3)
+    unwatched = tuple(rank.model_copy(update={"parts": {}}) for rank in run_report.ranks)
+    assert time_parts(run_report.model_copy(update={"ranks": unwatched})) == ()
 
 
 def test_plot_accuracy_from_a_run_report(meshwright, run_report: RunReport, tmp_path: Path) -> None:

@@ -1,0 +1,146 @@
+"""Parts of a watched step by hand, and a Chrome trace of two stages, predicted above measured."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from processes import Processes
+from training import plan_for
+
+from cost_models.predicted_spans import predicted_spans
+from executor.mesh import Place
+from executor.parts import STEP_PARTS, step_parts
+from executor.report import RankReport
+from executor.watched import StepSpans, WaitSpan, WorkSpan
+from planner.plan import Plan
+
+LAYOUTS = (
+    "mbs2",
+    "pp2 mbs2",
+    "pp2 mbs1 schedule=zero-bubble vpp2",
+    "dp2 mbs2 zero1",
+    "pp2 mbs1 recompute=full",
+)
+SLACK_MICROSECONDS = 0.01
+"""Rounding of seconds to microseconds."""
+
+
+def spans(stage: int, work: list[WorkSpan], waits: list[WaitSpan], end: float) -> StepSpans:
+    """A rank of a pipeline of two; its update takes the last second."""
+    return StepSpans(
+        rank=stage,
+        place=Place(pp=stage, dp=0, cp=0, tp=0),
+        work=tuple(work),
+        waits=tuple(waits),
+        update_start=end - 1,
+        end=end,
+        forward_backward_thread=5.0,
+        update_thread=0.75,
+    )
+
+
+FIRST = spans(
+    0,
+    [WorkSpan("F", 0, 0, 0.0, 2.0), WorkSpan("B", 0, 0, 8.0, 12.0)],
+    [WaitSpan("pp", 2.0, 8.0, 0.0), WaitSpan("pp", 12.0, 12.5, 0.0)],
+    13.0,
+)
+"""Hands on at 2, gets the gradient at 8, waits 0.5 in its update."""
+SECOND = spans(
+    1,
+    [WorkSpan("F", 1, 0, 3.0, 5.0), WorkSpan("B", 1, 0, 5.0, 7.0)],
+    [WaitSpan("pp", 0.0, 3.0, 0.0), WaitSpan("tp", 3.0, 3.5, 0.25)],
+    8.0,
+)
+
+
+def test_parts_by_hand() -> None:
+    parts = step_parts([FIRST, SECOND], {0: 0.8, 1: 0.5}, on_cpu=True)
+    assert all(sum(seconds.values()) == pytest.approx(13.0) for seconds in parts.values())
+    assert all(tuple(seconds) == STEP_PARTS for seconds in parts.values())
+    first, second = parts[0], parts[1]
+    assert first["bubble"] == pytest.approx(5.0)  # until 7, when the other stage's backward pass has ended
+    assert first["pp_comm"] == pytest.approx(1.5)  # then the gradient's way, and what the update waits
+    assert first["compute"] == pytest.approx(0.8 * 5.0)
+    assert first["host"] == pytest.approx(0.2 * 5.0)
+    assert first["optimizer"] == pytest.approx(0.5)  # of 0.75 s of its thread only 0.5 s can be its own
+    assert first["other"] == pytest.approx(12.0 - 6.0 - 5.0)
+    assert second["bubble"] == pytest.approx(2.0 + 5.0)  # the first forward pass, and the end
+    assert second["pp_comm"] == pytest.approx(1.0)
+    assert second["tp_comm"] == pytest.approx(0.5)
+
+
+def test_on_a_gpu_nothing_is_other() -> None:
+    """Its own clock cannot be taken away, so what no operator fills is the host's."""
+    parts = step_parts([FIRST, SECOND], {0: 0.8, 1: 0.5}, on_cpu=False)
+    assert all(sum(seconds.values()) == pytest.approx(13.0) for seconds in parts.values())
+    assert [seconds["other"] for seconds in parts.values()] == [0.0, 0.0]
+    assert parts[0]["compute"] == pytest.approx(0.8 * 6.0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_predicted_spans_end_with_the_step(layout: str) -> None:
+    """Ranks do one thing at a time, and the last is done when the plan says."""
+    plan = plan_for(layout)
+    found = predicted_spans(plan.question, plan.layout)
+    assert max(span.end for span in found) == pytest.approx(plan.prediction.step_seconds, rel=1e-12)
+    for earlier, later in pairwise(found):
+        assert earlier.rank < later.rank or earlier.end <= later.start + 1e-12
+
+
+def traced(plan: Plan, path: Path) -> tuple[RankReport, ...]:
+    """All ranks' reports; rank 0 writes the trace."""
+    from executor.engine import Options
+    from executor.steps import Schedule, Watcher
+    from executor.train import train
+
+    schedule = Schedule(steps=1, warm_up=1, waiting_steps=1, measure_memory=False, trace_path=path)
+    return train(plan, torch.device("cpu"), Options(), schedule, Watcher()).ranks
+
+
+@pytest.mark.parametrize("layout", ["pp2 mbs2", "tp2 mbs4"])
+def test_trace_of_a_run(layout: str, tmp_path: Path, processes: Processes) -> None:
+    plan = plan_for(layout)
+    path = tmp_path / "new" / "trace.json"
+    ranks = processes.run(2, traced, plan, path)[0]
+    document = json.loads(path.read_text("utf-8"))
+    assert [file.name for file in path.parent.iterdir()] == ["trace.json"]  # nothing temporary is left
+    events = document["traceEvents"]
+    complete = [event for event in events if event["ph"] == "X"]
+    assert {event["pid"] for event in complete} == {0, 1}
+    for event in complete:
+        assert {"ts", "dur", "pid", "tid", "name"} <= event.keys()
+        assert event["dur"] >= 0
+    for rank in (0, 1):
+        lanes = [[one for one in complete if (one["pid"], one["tid"]) == (rank, lane)] for lane in range(3)]
+        for lane in lanes:
+            in_order = sorted(lane, key=lambda event: event["ts"])
+            for earlier, later in pairwise(in_order):
+                assert earlier["ts"] + earlier["dur"] <= later["ts"] + SLACK_MICROSECONDS
+        predicted, measured, waits = lanes
+        assert passes(predicted) == passes(measured) != []  # what was costed is what ran
+        assert waits
+    ends = [event["ts"] + event["dur"] for event in complete if event["tid"] == 0]
+    assert max(ends) == pytest.approx(plan.prediction.step_seconds * 1e6, rel=1e-9)
+    step = document["otherData"]["measured_step_seconds"]
+    assert max(event["ts"] + event["dur"] for event in complete if event["tid"] == 1) == pytest.approx(
+        step * 1e6
+    )
+    arrows = {end: [event["id"] for event in events if event["ph"] == end] for end in "sf"}
+    assert sorted(arrows["s"]) == sorted(arrows["f"])
+    crossings = 2 * plan.layout.microbatches(8) if plan.layout.pp == 2 else 0  # forward and backward
+    assert len(arrows["s"]) == 2 * crossings  # predicted and measured
+    for one in ranks:
+        assert sum(one.parts.values()) == pytest.approx(step)
+        assert one.parts["compute"] > 0
+        assert one.parts["host"] > 0
+
+
+def passes(lane: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
+    """Kind, stage and microbatch of a lane's passes, in order."""
+    return [tuple(event["args"].values()) for event in lane if "args" in event]
