@@ -1,0 +1,32 @@
+"""FLOPs as torch's own counter has them, where it can: one process, attention written out, no grouped products."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from training import GPT, LLAMA
+
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.workload.flops import model_flops
+from cost_models.workload.parameters import padded_vocabulary
+from executor.engine import loss
+from executor.flops import FlopCounter
+from executor.models.initial import initialise
+from executor.models.transformer import Transformer
+
+
+@pytest.mark.parametrize("fields", [GPT, LLAMA], ids=["gpt", "llama"])
+def test_flops_of_a_step_are_torchs_and_the_models(fields: dict[str, object]) -> None:
+    """All three exactly: torch's counter, ours, and the numerator of MFU."""
+    spec = TransformerSpec.model_validate(fields)
+    model = Transformer(spec, vocabulary=int(padded_vocabulary(spec, 1)))
+    initialise(model, 0, tied=spec.tied_embeddings)
+    tokens = torch.arange(2 * 16).reshape(2, 16)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as torchs, FlopCounter() as ours:
+        loss(model(tokens), tokens).backward()  # type: ignore[no-untyped-call]
+    job = TrainingSpec(global_batch=2, sequence_length=16, precision="fp32")
+    assert torchs.get_total_flops() == model_flops(spec, job)
+    assert ours.products + ours.attention == torchs.get_total_flops()
