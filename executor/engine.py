@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -77,6 +78,7 @@ class Engine:
                 self._my_stages(),
                 self.mesh,
                 device,
+                self.dtype,
                 microbatches,
                 self._share_of_loss,
                 self.optimizer.take_gradients,
@@ -144,7 +146,8 @@ class Engine:
     def _part(self, stage: int) -> Transformer:
         """One virtual stage: built, initialised, split over tensor ranks, recomputing, sharded; in that order."""
         layout, model = self.layout, self.plan.model
-        with torch.device(self.device):
+        flat = layout.zero <= 1  # else parameters stay fp32 and are cast where they are gathered
+        with torch.device(self.device), _made_of(self.dtype if flat else torch.float32):
             part = Transformer(
                 model,
                 vocabulary=int(padded_vocabulary(model, layout.tp)),
@@ -157,8 +160,6 @@ class Engine:
             )
         if self.device.type != "meta":  # which has no values to set, only their making would take minutes
             initialise(part, self.options.seed, tied=model.tied_embeddings)
-        if layout.zero <= 1:
-            part.to(self.dtype)
         if layout.tp > 1:
             split_tensors(part, self.mesh["tp"], sequence_parallel=layout.sp)
         share_sequence(part, self.sequence)
@@ -188,6 +189,17 @@ class Engine:
 
     def _loss_context(self) -> AbstractContextManager[None]:
         return loss_parallel() if self.layout.tp > 1 else nullcontext()
+
+
+@contextmanager
+def _made_of(dtype: torch.dtype) -> Iterator[None]:
+    """Parameters made inside have this type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def loss(logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils._python_dispatch import _disable_current_modes
 
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import Layout
@@ -20,6 +21,9 @@ AXES = ("pp", "dp", "cp", "tp")
 """Of the work."""
 MESH_AXES = ("pp", "copy", "shard", "tp")
 """Of the parameters: `shard` is what ZeRO shards over, `copy` the groups that hold the same."""
+
+with_values = _disable_current_modes()
+"""Decorates what reads numbers out of tensors, which fake ones do not have (`executor.fake`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,7 @@ class Place:
     tp: int
 
 
+@with_values
 def rank_places(layout: Layout) -> Tensor:
     """(pp, dp, cp, tp) the global rank of every place in the work."""
     outside_in = layout.order.split("-")[::-1]
@@ -40,12 +45,14 @@ def rank_places(layout: Layout) -> Tensor:
     return ranks.permute([outside_in.index(axis) for axis in AXES]).contiguous()
 
 
+@with_values
 def parameter_places(layout: Layout) -> Tensor:
     """(pp, copies, shard, tp) the global rank of every place among the parameters."""
     replicas = rank_places(layout).flatten(1, 2).sort(dim=1).values
     return torch.unflatten(replicas, 1, (-1, layout.shard_group)).contiguous()
 
 
+@with_values
 def place_of(layout: Layout, rank: int) -> Place:
     """What a global rank works on."""
     found = (rank_places(layout) == rank).nonzero()[0].tolist()
@@ -57,11 +64,13 @@ def pipeline_rank(layout: Layout, rank: int) -> int:
     return place_of(layout, rank).pp
 
 
+@with_values
 def make_mesh(layout: Layout, device_type: str) -> DeviceMesh:
     """A (pp, copy, shard, tp) mesh over all ranks of the default process group."""
     return DeviceMesh(device_type, parameter_places(layout), mesh_dim_names=MESH_AXES)
 
 
+@with_values
 def make_context_group(layout: Layout) -> dist.ProcessGroup | None:
     """The ranks that share this rank's sequences, in the order of their places; None where it has them whole.
 
@@ -79,6 +88,7 @@ EXPERT_AXES = ("pp", "copy", "shard", "ep", "etp")
 """Of the experts' parameters: `copy` times `shard` ranks hold the same experts, and ZeRO shards over the second."""
 
 
+@with_values
 def make_expert_mesh(layout: Layout, device_type: str) -> DeviceMesh:
     """A (pp, copy, shard, ep, etp) mesh over the same ranks: those of a stage, in their order, dealt to the experts.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -33,21 +34,26 @@ def split_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bo
         and model.head.weight is model.embedding.tokens.weight
     )
     if model.embedding is not None:
-        parallelize_module(model.embedding, mesh, _embedding_plan(model, between, sequence_parallel))
+        _parallelize(model.embedding, mesh, _embedding_plan(model, between, sequence_parallel))
     for block in model.blocks.values():
         assert isinstance(block, Block)
         block.attention.first_head = mesh.get_local_rank() * block.attention.spec.num_heads // mesh.size()
-        parallelize_module(block, mesh, _block_plan(block, between, sequence_parallel))
+        _parallelize(block, mesh, _block_plan(block, between, sequence_parallel))
     if model.head is not None:
         ends: dict[str, ParallelStyle] = {
             "head": ColwiseParallel(input_layouts=between, output_layouts=Shard(-1), use_local_output=False)
         }
         if sequence_parallel:
             ends["norm"] = SequenceParallel()
-        parallelize_module(model, mesh, ends)
+        _parallelize(model, mesh, ends)
         if ends_tied and model.embedding is not None:
             # splitting made two parameters of one; both are split by vocabulary
             model.head.weight = model.embedding.tokens.weight
+
+
+def _parallelize(module: nn.Module, mesh: DeviceMesh, plan: dict[str, ParallelStyle]) -> None:
+    """Every rank keeps its slice of its own values, which are the same on all ranks: nothing is sent."""
+    parallelize_module(module, mesh, plan, src_data_rank=None)
 
 
 def _embedding_plan(

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from cost_models.specs.layout import V_SHAPED, Layout
-from executor.mesh import rank_places
+from executor.mesh import rank_places, with_values
 from executor.models.transformer import Transformer
 
 
@@ -40,6 +40,7 @@ class TiedGradients:
             mine[0].add_(mine[1])
             mine[1].copy_(mine[0])
 
+    @with_values
     def _meet(self, layout: Layout) -> None:
         """A group of each place on the first pipeline rank with the same place on the last."""
         rank, places = dist.get_rank(), rank_places(layout)
