@@ -10,6 +10,7 @@ gather one another's copies and scatter the sums. As many as there are: nothing 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -107,6 +108,37 @@ class ExpertParameters:
         return (split + whole).squeeze(0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trades:
+    """What comes and goes in one exchange."""
+
+    sent: list[int]
+    """Copies to each of the e ranks."""
+    received: list[int]
+    """From each of them."""
+    each: list[int]
+    """What each of the t ranks receives."""
+    held: list[int]
+    """Copies for each expert of this rank."""
+    order: Tensor
+    """(R,) brings them into the order of these experts."""
+    back: Tensor
+    """Its inverse."""
+
+    @staticmethod
+    def of(sent: list[int], arriving_teL: Tensor, place: int, device: torch.device) -> Trades:
+        """From what comes to each of the t ranks, of which this is one, from each of the e, for each expert."""
+        order, back = _by_expert(arriving_teL, device)
+        return Trades(
+            sent=sent,
+            received=arriving_teL[place].sum(-1).tolist(),
+            each=arriving_teL.sum((1, 2)).tolist(),
+            held=arriving_teL.sum((0, 1)).tolist(),
+            order=order,
+            back=back,
+        )
+
+
 class Exchange:
     """Brings copies to the ranks of their experts, has these work on them, and brings the results back."""
 
@@ -116,21 +148,23 @@ class Exchange:
 
     def __call__(self, rows_RD: Tensor, counts_E: Tensor, run: Run) -> Tensor:
         """(R, D) copies in the order of all experts, (E,) how many for each → (R, D) results in the same order."""
-        sent, arriving_teL = self._counts(counts_E)
-        received = arriving_teL[self._place].sum(-1).tolist()
-        each = arriving_teL.sum((1, 2)).tolist()
-        rows_RD = _trade(rows_RD, received, sent, self.across)
+        trades = self._trades(rows_RD, counts_E)
+        each, mine = trades.each, trades.each[self._place]
+        rows_RD = _trade(rows_RD, trades.received, trades.sent, self.across)
         if self.parts > 1:
             rows_RD = _trade(rows_RD.repeat(self.parts, 1), each, [len(rows_RD)] * self.parts, self.inside)
-        order, back = _by_expert(arriving_teL, rows_RD.device)
-        rows_RD = reorder(rows_RD, order, back)
-        rows_RD = run(rows_RD, arriving_teL.sum((0, 1)).tolist())
-        rows_RD = reorder(rows_RD, back, order)
+        rows_RD = reorder(rows_RD, trades.order, trades.back)
+        rows_RD = run(rows_RD, trades.held)
+        rows_RD = reorder(rows_RD, trades.back, trades.order)
         if self.parts > 1:
-            mine = each[self._place]
             rows_RD = _trade(rows_RD, [mine] * self.parts, each, self.inside)
             rows_RD = rows_RD.view(self.parts, mine, -1).sum(0)
-        return _trade(rows_RD, sent, received, self.across)
+        return _trade(rows_RD, trades.sent, trades.received, self.across)
+
+    def _trades(self, rows_RD: Tensor, counts_E: Tensor) -> Trades:
+        """The sizes, of which every rank knows its own and asks for the others'."""
+        sent, arriving_teL = self._counts(counts_E)
+        return Trades.of(sent, arriving_teL, self._place, rows_RD.device)
 
     @property
     def _place(self) -> int:

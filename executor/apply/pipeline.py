@@ -19,6 +19,7 @@ from torch.distributed.pipelining import (
 )
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
+from executor.apply.alone import alone
 from executor.apply.local import local
 from executor.models.transformer import Transformer
 from executor.passes import Passes
@@ -107,17 +108,21 @@ def make_pipeline(
     stages: Sequence[int],
     mesh: DeviceMesh,
     device: torch.device,
+    dtype: torch.dtype,
     microbatches: int,
     loss: Loss,
     take_gradients: Callable[[], None],
     passes: Passes,
 ) -> PipelineStep:
-    """The plan's schedule over this rank's virtual stages; `take_gradients` collects what is in `.grad`, and `passes`
-    is told of every pass."""
+    """The plan's schedule over this rank's virtual stages, between which activations of `dtype` go.
+
+    `take_gradients` collects what is in `.grad`, and `passes` is told of every pass.
+    """
     layout = plan.layout
     group = mesh["pp"].get_group()
+    kind = alone(_Stage, plan, dtype) if torch.distributed.get_backend(group) == "fake" else _Stage
     made = [
-        _Stage(part, stage, layout.num_stages, device, group, take_gradients, passes)
+        kind(part, stage, layout.num_stages, device, group, take_gradients, passes)
         for part, stage in zip(parts, stages, strict=True)
     ]
     schedule: PipelineScheduleMulti | PipelineScheduleSingle
