@@ -243,6 +243,17 @@ def part_seconds(placed: Placed, times: TimeTerms, part: str) -> Floats:
     return seconds
 
 
+def rank_seconds(question: Question, layout: Layout) -> tuple[dict[str, float], ...]:
+    """For each pipeline rank, part → seconds of a step in which it is busy with it: the estimate's, rank by rank.
+
+    Transfers between stages and waiting for them belong to no rank and are left out.
+    """
+    placed = place(layout, question)
+    times = time_terms(question, LayoutColumns.of([placed.layout]))
+    seconds = {part: part_seconds(placed, times, part) for part in TIME_PARTS}
+    return tuple({part: float(seconds[part][rank]) for part in TIME_PARTS} for rank in range(layout.pp))
+
+
 def _hidden(placed: Placed, times: TimeTerms) -> Breakdown:
     """Communication of the busiest rank that runs behind its compute."""
     names = {part: part.replace("hidden", "comm") for part in HIDDEN_PARTS}

@@ -78,7 +78,7 @@ def worded_failure(folder: Path, logs: Path, ranks: int) -> MeshwrightError:
     failures = read_failures(folder)
     for failure in failures:
         if "allocated" in failure:
-            return _memory_failure(failure)
+            return memory_failure(failure)
     for failure in failures:
         if "headline" in failure:
             problems = [Problem(where, what) for where, what in failure["problems"]]
@@ -124,7 +124,7 @@ def _ranks(ranks: list[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
-def _memory_failure(failure: Failure) -> RunError:
+def memory_failure(failure: Failure) -> RunError:
     """Predicted beside allocated, part by part."""
     predicted, allocated = failure["predicted"], failure["allocated"]
     widest = max(map(len, predicted))

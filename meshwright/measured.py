@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from cost_models.errors import InputError
 from executor.report import RankReport, RunReport, load_report
+
+if TYPE_CHECKING:
+    from executor.emulate import EmulationReport
 
 _WORK = ("compute", "recompute", "optimizer", "host")
 """Parts of a step in which the training thread computes; in the others it waits."""
@@ -57,6 +61,25 @@ def comparison(report: RunReport) -> tuple[Compared, ...]:
         for part, size in fullest.memory.items()
     ]
     return (*speed, *_peaks(report), *parts)
+
+
+def emulated(report: EmulationReport) -> tuple[Compared, ...]:
+    """The peak of one rank and its parts, then its compute and the step that follows; without a device no times.
+
+    On another kind of device than the plan's no step follows from its compute.
+    """
+    memory = [
+        Compared(f"{part}_bytes", report.predicted_memory[part], float(size))
+        for part, size in report.memory.items()
+    ]
+    peak = Compared("peak_bytes", sum(report.predicted_memory.values()), float(report.peak_bytes))
+    compute = [
+        Compared(f"{phase}_compute_seconds", report.predicted_seconds[phase], seconds)
+        for phase, seconds in report.compute_seconds.items()
+    ]
+    step = report.step_seconds
+    whole = [] if step is None else [Compared("step_seconds", report.predicted.step_seconds, step)]
+    return (peak, *memory, *compute, *whole)
 
 
 def time_parts(report: RunReport) -> tuple[Compared, ...]:

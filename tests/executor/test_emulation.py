@@ -1,0 +1,105 @@
+"""One rank alone against the same rank among the others, and one of many that no machine here could hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from processes import Processes
+from training import LLAMA, MOE, plan_for
+
+from cost_models.errors import HostError, InputError, RunError
+from executor import emulate as emulation
+from executor.emulate import emulate
+from planner.plan import Plan
+
+MEDIUM: dict[str, Any] = LLAMA | {"hidden_size": 64, "ffn_hidden_size": 192, "vocab_size": 512}
+SAME = 0.02
+"""What an emulated peak may be off; only send buffers are known to differ."""
+
+
+def real_peak(plan: Plan) -> int:
+    """Bytes at the peak of this rank's second step, on tokens drawn as the emulation draws them."""
+    from executor.engine import Engine, Options
+    from executor.memory import measure_memory
+
+    torch.manual_seed(dist.get_rank())
+    engine = Engine(plan, torch.device("cpu"), Options())
+    tokens = emulation._tokens(plan)
+    engine.step(*tokens)
+    return sum(measure_memory(engine, *tokens).values())
+
+
+@pytest.mark.parametrize(
+    ("layout", "model"),
+    [
+        ("tp2 mbs2", MEDIUM),
+        ("pp2 mbs2", MEDIUM),
+        ("dp2 mbs2 zero1", MEDIUM),
+        ("dp2 mbs2 zero3", MEDIUM),
+        ("tp2 pp2 mbs2 sp", MEDIUM),
+        ("cp2 mbs2", MEDIUM),
+        ("pp2 mbs2 schedule=zbv", MEDIUM),
+    ],
+)
+def test_alone_a_rank_holds_what_it_holds_among_others(
+    layout: str, model: dict[str, Any], processes: Processes
+) -> None:
+    """With values and without, on the first and the last rank."""
+    plan = plan_for(layout, model)
+    real = processes.run(plan.layout.num_gpus, real_peak, plan)
+    for rank in (0, plan.layout.num_gpus - 1):
+        alone = emulate(plan, rank, steps=1)
+        assert alone.peak_bytes == pytest.approx(real[rank], rel=SAME)
+        assert emulate(plan, rank, fake=True).peak_bytes == pytest.approx(alone.peak_bytes, rel=SAME)
+        assert set(alone.compute_seconds) == {"forward_backward", "update"}
+        assert alone.step_seconds is not None
+        assert alone.step_seconds > sum(alone.compute_seconds.values()) > 0
+
+
+def test_states_of_experts_are_those_of_the_real_rank(processes: Processes) -> None:
+    """What routers do differs from rank to rank, so only what lasts is compared."""
+    plan = plan_for("dp2 ep2 mbs2", MOE)
+    even, real = emulate(plan, 1, fake=True), emulate(plan, 1, steps=1)
+    for part in ("weights", "gradients", "optimizer"):
+        assert even.memory[part] == real.memory[part]
+    assert even.memory["rest"] == pytest.approx(real.memory["rest"], rel=0.05)
+
+
+def test_one_of_sixty_four_ranks_without_a_device() -> None:
+    """Four stages, tensor and data parallel: as the plan says, and nothing was timed."""
+    wide = MEDIUM | {"hidden_size": 1024, "num_heads": 16, "num_kv_heads": 16, "ffn_hidden_size": 4096}
+    plan = plan_for("tp4 pp4 dp4 mbs1 zero1 sp recompute=full", wide, global_batch=32, sequence_length=1024)
+    alone = emulate(plan, 37, fake=True)
+    assert (alone.rank, alone.pipeline_rank, alone.device) == (37, 2, emulation.NO_DEVICE)
+    assert alone.seconds == {}
+    assert alone.step_seconds is None
+    for part in ("weights", "gradients"):
+        assert alone.memory[part] == pytest.approx(alone.predicted_memory[part], rel=0.001)
+    assert alone.peak_bytes == pytest.approx(sum(alone.predicted_memory.values()), rel=0.05)
+
+
+@pytest.mark.parametrize("rank", [-1, 4])
+def test_a_rank_that_the_plan_does_not_have(rank: int) -> None:
+    with pytest.raises(InputError, match=f"the plan has no rank {rank}") as refused:
+        emulate(plan_for("tp2 pp2 mbs2"), rank)
+    assert refused.value.hint == "its 4 ranks go from 0 to 3"
+
+
+def test_a_device_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing is told before anything is allocated."""
+    monkeypatch.setattr(emulation, "_free_bytes", lambda device: 2.0**20)
+    with pytest.raises(
+        HostError, match=r"rank 1 \(stage 1\) should need .+; this cpu has .+ free: .+ are missing"
+    ):
+        emulate(plan_for("pp2 mbs2", MEDIUM), 1)
+
+
+def test_a_rank_that_cannot_be_built_leaves_no_process_group() -> None:
+    plan = plan_for("pp2 vpp2 mbs1")
+    odd = plan.training.model_copy(update={"global_batch": 7})
+    with pytest.raises(RunError, match=r"rank 0 cannot be emulated: .*microbatches"):
+        emulate(plan.model_copy(update={"training": odd}), 0, fake=True)
+    assert not dist.is_initialized()
