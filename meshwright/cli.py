@@ -33,6 +33,7 @@ for _verb in (
     commands.verify,
     commands.plot,
     commands.run,
+    commands.emulate,
     commands.tokens,
     commands.calibrate,
     commands.validate,

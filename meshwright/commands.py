@@ -383,6 +383,28 @@ def tokens(
     tokens(texts, out, bpe=bpe, like=like, output=Output(json=json, csv=csv, quiet=quiet))
 
 
+def emulate(
+    plan: o.PlanFile,
+    rank: Annotated[int, typer.Option("--rank", metavar="R", help="Which of the plan's ranks.")] = 0,
+    fake: Annotated[bool, typer.Option("--fake", help="Memory only, and no device.")] = False,
+    steps: Annotated[
+        int, typer.Option("--steps", metavar="N", min=1, help="Steps whose compute is timed.")
+    ] = 3,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="Write a JSON report.", show_default=False),
+    ] = None,
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Run one rank of a plan alone, for any number of GPUs."""
+    from meshwright.verbs.emulating import emulate
+
+    output = Output(json=json, csv=csv, quiet=quiet)
+    emulate(plan, rank=rank, steps=steps, fake=fake, out=out, output=output)
+
+
 def calibrate(
     out: Annotated[
         str, typer.Option("-o", "--out", metavar="FILE", help="Profile to write; for runs also FOLDER/.")

@@ -34,9 +34,9 @@ def step_line(
     )
 
 
-def comparison_table(lines: Sequence[Compared]) -> Table:
+def comparison_table(lines: Sequence[Compared], measured: str = "measured") -> Table:
     """Predicted beside measured."""
-    return table(("", "predicted", "measured", "error"), comparison_rows(lines), words=("",))
+    return table(("", "predicted", measured, "error"), comparison_rows(lines), words=("",))
 
 
 def routers_line(routers: Sequence[RouterReport]) -> str:
