@@ -36,14 +36,23 @@ def without_values() -> Iterator[None]:
 
 
 class _NoNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A number asked of a tensor is zero."""
+    """A number asked of a tensor is zero; a grouped product has a shape in fp32 too (PyTorch: only bf16)."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             return 0.0 if args[0].is_floating_point() else 0
+        if func is torch.ops.aten._grouped_mm.default and args[0].dtype == torch.float32:
+            return _grouped(*args)
         return func(*args, **(kwargs or {}))
+
+
+def _grouped(left: Tensor, right: Tensor, ends_L: Tensor, *_: Any) -> Tensor:
+    """(R, K) rows in groups times (L, K, N) matrices, or (M, R) times (R, N) group by group."""
+    if right.ndim == 3:
+        return left.new_empty(left.shape[0], right.shape[-1])
+    return left.new_empty(ends_L.shape[0], left.shape[0], right.shape[-1])
 
 
 @contextmanager

@@ -45,7 +45,7 @@ STEPS = 5
 def plan_of(model: str, cluster: str, layout: str, training: TrainingSpec) -> Plan:
     """This layout of a model on so much of a cluster."""
     parsed = parse_layout(layout)
-    question = ask(resolve_model(model), resolve_cluster(cluster, parsed.num_gpus), training)
+    question = ask(resolve_model(model).spec, resolve_cluster(cluster, parsed.num_gpus), training)
     return make_plan(question, estimate(question, parsed))
 
 
