@@ -31,7 +31,7 @@ from executor.models.experts import Run
 @contextmanager
 def without_values() -> Iterator[None]:
     """Every tensor made inside has a shape and a type, and no memory."""
-    with _meshes_outside(), FakeTensorMode(), _NoNumbers():
+    with _meshes_outside(), FakeTensorMode(), _NoNumbers():  # type: ignore[no-untyped-call]
         yield
 
 

@@ -5,7 +5,7 @@ What it would have been told of them it knows from the plan, and what would have
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,11 +15,13 @@ from torch.distributed.pipelining import _utils as described
 from cost_models.errors import RunError
 from planner.plan import Plan
 
+Stage = TypeVar("Stage", bound=PipelineStage)
+
 _SCALE = 0.02
 """Standard deviation of the noise: finite and small, as what trains is."""
 
 
-def alone(stage: type[PipelineStage], plan: Plan, dtype: torch.dtype) -> type[PipelineStage]:
+def alone(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[Stage]:
     """This kind of stage, alone.
 
     Raises:
