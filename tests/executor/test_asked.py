@@ -24,6 +24,7 @@ EVERYTHING = Asked(
     saving=Saving(folder=Path("saved here"), every=4, keep=2, resume=True),
     timeout=12.5,
     measure_memory=False,
+    trace=Path("a trace.json"),
 )
 
 
