@@ -121,12 +121,16 @@ def main() -> None:
     parser.add_argument("--only", choices=("small", "large"))
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    if given.only != "small":
-        rows += [large(gpus) for gpus in LARGE]
-    if given.only != "large":
-        rows += [row for layout, ranks in SMALL.items() for row in compare(layout, ranks)]
+    for gpus in LARGE if given.only != "small" else ():
+        write(rows := [*rows, large(gpus)], given.out)
+    for layout, ranks in SMALL.items() if given.only != "large" else ():
+        write(rows := [*rows, *compare(layout, ranks)], given.out)
+
+
+def write(rows: list[dict[str, Any]], path: Path) -> None:
+    """All that there is so far."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    with given.out.open("w", encoding="utf-8", newline="") as stream:
+    with path.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
