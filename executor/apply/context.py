@@ -26,6 +26,7 @@ from torch.autograd.function import once_differentiable
 from cost_models.specs.layout import Context
 from executor.apply.exchange import Coming, Message, gather, pass_on, scatter, to_heads, to_tokens
 from executor.apply.tiles import Merged, Tile, dealt, tile_of_ring, tiles_of_whole
+from executor.models.rotary import Turns
 from executor.models.sequence import Sequence, WholeSequence
 from executor.models.sight import Places, Sight
 from executor.models.transformer import Block, Transformer
@@ -35,9 +36,10 @@ def share_sequence(model: Transformer, sequence: Sequence) -> None:
     """Tell every part of the slice that knows of positions which tokens it has; before anything wraps its blocks."""
     if model.embedding is not None and model.embedding.positions is not None:
         model.embedding.positions.sequence = sequence
+    turns = Turns()
     for block in model.blocks.values():
         assert isinstance(block, Block)
-        block.attention.sequence = sequence
+        block.attention.sequence, block.attention.turns = sequence, turns
 
 
 def make_sequence(way: Context, group: dist.ProcessGroup | None) -> Sequence:

@@ -12,6 +12,7 @@ added into an fp32 buffer as autograd delivers them, microbatch after microbatch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 
 import torch
 import torch.distributed as dist
@@ -53,7 +54,12 @@ class FlatParameters:
         first = local(self.parameters[0])
         self.weights = torch.zeros(size, dtype=first.dtype, device=first.device)
         self.gradients = torch.zeros(size, dtype=torch.float32, device=first.device)
-        self._starts = {id(p): sum(sizes[:index]) for index, p in enumerate(self.parameters)}
+        starts = list(accumulate(sizes, initial=0))[:-1]
+        self._starts = {id(p): start for p, start in zip(self.parameters, starts, strict=True)}
+        self._gradients = {
+            id(p): _part(self.gradients, start, local(p))
+            for p, start in zip(self.parameters, starts, strict=True)
+        }
         self._pending: dict[int, DeviceMesh] = {}
         for parameter in self.parameters:
             self._adopt(parameter)
@@ -64,6 +70,8 @@ class FlatParameters:
             self.weights[self._mine].float()
         )  # a view where the weights are fp32 already
         self.shard.grad = self.gradients[self._mine]
+        self.reduced = [(p, self.shard.grad[at : at + end - begin]) for p, begin, end, at in self.owned()]
+        """(parameter, flat view of its averaged gradient) for each that reaches into this rank's share."""
         self.optimizer = make([self.shard])
 
     def holds(self, parameter: Tensor) -> bool:
@@ -72,8 +80,7 @@ class FlatParameters:
 
     def gradient(self, parameter: Tensor) -> Tensor:
         """What has been accumulated for one parameter, a view in its local shape."""
-        mine, start = local(parameter), self._starts[id(parameter)]
-        return self.gradients[start : start + mine.numel()].view_as(mine)
+        return self._gradients[id(parameter)]
 
     def take_gradients(self) -> None:
         """Move what is in any `.grad` into the buffer."""
@@ -110,12 +117,10 @@ class FlatParameters:
         self.spread()
         self.gradients.zero_()
 
-    def reduced(self) -> list[tuple[nn.Parameter, Tensor]]:
-        """(parameter, flat view of its averaged gradient) for each that reaches into this rank's share."""
+    def scale(self, factor: float) -> None:
+        """Multiply the averaged gradient of this rank's share."""
         assert self.shard.grad is not None
-        return [
-            (parameter, self.shard.grad[at : at + end - begin]) for parameter, begin, end, at in self.owned()
-        ]
+        self.shard.grad.mul_(factor)
 
     def owned(self) -> Iterator[tuple[nn.Parameter, int, int, int]]:
         """(parameter, begin, end, start): elements of its local tensor that are in the share, and where there."""
@@ -138,13 +143,11 @@ class FlatParameters:
         with torch.no_grad():
             # `to_local` of a parameter is a new tensor; the one to move is the one it holds
             values = parameter._local_tensor if isinstance(parameter, DTensor) else parameter
-            start = self._starts[id(parameter)]
-            view = self.weights[start : start + values.numel()].view_as(values)
+            view = _part(self.weights, self._starts[id(parameter)], values)
             view.copy_(values)
             values.set_(view)  # type: ignore[call-overload]
         parameter.register_post_accumulate_grad_hook(self._accumulate)  # type: ignore[no-untyped-call]
 
-    @torch.no_grad()
     def _accumulate(self, parameter: nn.Parameter) -> None:
         """Move what autograd just left in `.grad` into the buffer."""
         gradient = parameter.grad
@@ -157,6 +160,11 @@ class FlatParameters:
             else:  # a matrix's gradient may come whole, or as a sum that is still to be made
                 gradient = gradient.redistribute(placements=parameter.placements)
         self.gradient(parameter).add_(local(gradient))
+
+
+def _part(buffer: Tensor, start: int, like: Tensor) -> Tensor:
+    """A view of a part of a flat buffer, in the shape of `like`."""
+    return buffer[start : start + like.numel()].view_as(like)
 
 
 def _round_up(size: int, multiple: int) -> int:

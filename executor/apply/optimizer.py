@@ -152,7 +152,7 @@ class Optimizer:
             return [
                 (parameter, gradient, int(flat.shards > 1))
                 for flat in self.flats
-                for parameter, gradient in flat.reduced()
+                for parameter, gradient in flat.reduced
             ]
         return [
             (parameter, local(parameter.grad), self._over_replicas[id(parameter)])
@@ -161,8 +161,10 @@ class Optimizer:
         ]
 
     def _scale(self, factor: float) -> None:
-        for _, gradient, _ in self._gradients():
-            gradient.mul_(factor)
+        for flat in self.flats:
+            flat.scale(factor)
+        if not self.flats:
+            torch._foreach_mul_([gradient for _, gradient, _ in self._gradients()], factor)
 
 
 def _unique(parts: Sequence[Transformer]) -> list[nn.Parameter]:

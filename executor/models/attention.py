@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from cost_models.specs.transformer import TransformerSpec
+from executor.models.rotary import Turns
 from executor.models.sequence import Sequence, WholeSequence
-from executor.models.sight import Places, Sight, positions
+from executor.models.sight import Sight
 
-_ROTARY_BASE = 10_000.0
 _QK_NORM_EPSILON = 1e-6
 
 
@@ -25,6 +25,7 @@ class Attention(nn.Module):
         self.spec = spec
         self.first_head = 0
         self.sequence: Sequence = WholeSequence()
+        self.turns = Turns()
         width, bias = spec.hidden_size, spec.attention_bias
         self.query = nn.Linear(width, spec.query_size, bias=bias)
         self.key = nn.Linear(width, spec.kv_size, bias=bias)
@@ -41,7 +42,7 @@ class Attention(nn.Module):
         value_BGSK = self._heads(self.value(x_BSD), None)
         if self.spec.positions == "rotary":
             places = self.sequence.places(x_BSD.shape[1])
-            query_BHSK, key_BGSK = _rotate(query_BHSK, places), _rotate(key_BGSK, places)
+            query_BHSK, key_BGSK = self.turns(query_BHSK, places), self.turns(key_BGSK, places)
         sight = Sight(
             window=self.spec.attention_window,
             slopes=self.spec.num_heads if self.spec.positions == "alibi" else 0,
@@ -57,13 +58,3 @@ class Attention(nn.Module):
         if norm is not None:
             split = norm(split)
         return split.transpose(1, 2)
-
-
-def _rotate(x_BHSK: Tensor, places: Places) -> Tensor:
-    """Rotary positions (Su et al. 2021) on the two halves of a head, as Llama pairs them."""
-    width = x_BHSK.shape[-1]
-    steps = torch.arange(0, width, 2, device=x_BHSK.device, dtype=torch.float32)
-    angle = torch.outer(positions(places, x_BHSK.device).float(), _ROTARY_BASE ** (-steps / width))
-    cos, sin = angle.cos().to(x_BHSK.dtype), angle.sin().to(x_BHSK.dtype)
-    left, right = x_BHSK.chunk(2, dim=-1)
-    return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)

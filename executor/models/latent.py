@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from cost_models.specs.transformer import TransformerSpec
-from executor.models.attention import _rotate
+from executor.models.rotary import Turns
 from executor.models.sequence import Sequence, WholeSequence
 from executor.models.sight import Sight
 
@@ -35,6 +35,7 @@ class LatentAttention(nn.Module):
         self.spec, self.latent = spec, latent
         self.first_head = 0
         self.sequence: Sequence = WholeSequence()
+        self.turns = Turns()
         width, made_of = spec.hidden_size, latent.query_rank or spec.hidden_size
         self.query_down: nn.Linear | None = None
         self.query_norm: nn.RMSNorm | None = None
@@ -80,7 +81,7 @@ class LatentAttention(nn.Module):
             return heads
         plain, turned = torch.split(heads, [self.plain_dim, self.latent.position_dim], dim=-1)
         places = self.sequence.places(turned.shape[2])
-        return torch.cat([plain, _rotate(turned, places)], dim=-1)
+        return torch.cat([plain, self.turns(turned, places)], dim=-1)
 
     def _key_value(self, x_BSD: Tensor) -> tuple[Tensor, Tensor]:
         """(B, G, S, K) keys and (B, G, S, W) values."""
@@ -93,7 +94,7 @@ class LatentAttention(nn.Module):
         shared_BSP: Tensor = self.shared_key(shared)
         shared_B1SP = shared_BSP.unsqueeze(1)
         if self.spec.positions == "rotary":
-            shared_B1SP = _rotate(shared_B1SP, self.sequence.places(shared_B1SP.shape[2]))
+            shared_B1SP = self.turns(shared_B1SP, self.sequence.places(shared_B1SP.shape[2]))
         shared_BGSP = shared_B1SP.expand(-1, plain_BGSK.shape[1], -1, -1)
         # a copy of the values, or the keys they came with would be kept for them
         return torch.cat([plain_BGSK, shared_BGSP], dim=-1), value_BGSW.contiguous()

@@ -80,12 +80,13 @@ def test_a_slice_has_the_weights_of_the_whole() -> None:
 
 def test_rotary_scores_depend_on_distance_only() -> None:
     """Shifting queries and keys together leaves their products unchanged."""
-    from executor.models.attention import _rotate
+    from executor.models.rotary import Turns
 
     generator = torch.Generator().manual_seed(0)
     query, key = torch.randn(2, 1, 1, 1, 16, generator=generator).expand(2, 1, 1, 8, 16)
     places = (range(2), range(2, 8))
-    rotated_query, rotated_key = _rotate(query, places), _rotate(key, places)
+    turns = Turns()
+    rotated_query, rotated_key = turns(query, places), turns(key, places)
     scores = (rotated_query @ rotated_key.transpose(-1, -2))[0, 0]
     for distance in range(8):
         diagonal = scores.diagonal(-distance)
