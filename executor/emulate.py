@@ -31,6 +31,7 @@ from executor.fake import spread_evenly, without_values
 from executor.launch import require_trainable
 from executor.memory import allocator_peak, measure_memory, predicted_parts
 from executor.mesh import pipeline_rank
+from executor.report import AllocatorPeak
 from executor.timing import StepClock
 from planner.plan import LayoutText, Plan, Prediction
 
@@ -54,8 +55,8 @@ class EmulationReport(Spec):
     memory: dict[str, int]
     """Bytes by part at this rank's peak: weights, gradients, optimizer, rest."""
     predicted_memory: dict[str, float]
-    allocator_peak: int | None = None
-    """Most bytes the CUDA allocator had handed out."""
+    allocator_peak: AllocatorPeak | None = None
+    """On a GPU."""
     seconds: dict[str, tuple[float, ...]]
     """Compute in each measured step, by phase (`forward_backward`, `update`): on a CPU the training thread's CPU time,
     on a GPU time by its own clock. Empty without a device."""

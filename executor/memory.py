@@ -21,6 +21,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
+from executor.report import AllocatorPeak
 from executor.storages import REST, StorageTracker
 
 MEASURED_PARTS = ("weights", "gradients", "optimizer", REST)
@@ -62,9 +63,13 @@ def held_parts(engine: Trains) -> dict[str, int]:
     return {part: tracker.now[part] for part in _NAMED_PARTS}
 
 
-def allocator_peak(device: torch.device) -> int | None:
-    """Largest number of bytes the CUDA allocator had handed out since the last reset; None on a CPU."""
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+def allocator_peak(device: torch.device) -> AllocatorPeak | None:
+    """What CUDA's allocator saw since the last reset; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    return AllocatorPeak(
+        allocated=torch.cuda.max_memory_allocated(device), reserved=torch.cuda.max_memory_reserved(device)
+    )
 
 
 def predicted_parts(rank_memory: dict[str, float]) -> dict[str, float]:

@@ -28,6 +28,15 @@ class PhaseReport(Spec):
     slower ranks included; medians of a few steps of their own. Empty where it was not measured."""
 
 
+class AllocatorPeak(Spec):
+    """What CUDA's allocator saw, in bytes; it knows totals only, but of kernels' own temporaries too."""
+
+    allocated: int
+    """Most it had handed out at a time."""
+    reserved: int
+    """Most it had taken from the device: what it kept for later and lost between blocks included."""
+
+
 class RankReport(Spec):
     """One rank's clock and memory. A list holds one value for each measured step."""
 
@@ -48,8 +57,8 @@ class RankReport(Spec):
     """Bytes by part at this rank's peak: weights, gradients, optimizer, rest."""
     predicted_memory: dict[str, float]
     """The same parts as the plan has them."""
-    allocator_peak: int | None = None
-    """Most bytes the CUDA allocator had handed out."""
+    allocator_peak: AllocatorPeak | None = None
+    """On a GPU, over all steps but those that are watched."""
 
     @property
     def peak_bytes(self) -> int:

@@ -60,7 +60,7 @@ def comparison(report: RunReport) -> tuple[Compared, ...]:
         Compared(f"{part}_bytes", fullest.predicted_memory.get(part, 0.0), float(size))
         for part, size in fullest.memory.items()
     ]
-    return (*speed, *_peaks(report), *parts)
+    return (*speed, *_peaks(report), *parts, *_of_the_allocator(report))
 
 
 def emulated(report: EmulationReport) -> tuple[Compared, ...]:
@@ -111,6 +111,19 @@ def read_report(path: Path) -> RunReport:
         return load_report(path)
     except (ValidationError, UnicodeDecodeError):
         raise InputError(f"`{path}` is no run report", hint="meshwright run writes run-report.json") from None
+
+
+def _of_the_allocator(report: RunReport) -> list[Compared]:
+    """On a GPU, of the rank whose allocator took most: predicted without and with what is held in reserve."""
+    seen = [(rank, rank.allocator_peak) for rank in report.ranks if rank.allocator_peak is not None]
+    if not seen:
+        return []
+    rank, peak = max(seen, key=lambda pair: pair[1].reserved)
+    everything = sum(report.predicted.rank_memory[rank.pipeline_rank].values())
+    return [
+        Compared("allocated_bytes", sum(rank.predicted_memory.values()), float(peak.allocated)),
+        Compared("reserved_bytes", everything, float(peak.reserved)),
+    ]
 
 
 def _peaks(report: RunReport) -> list[Compared]:

@@ -12,8 +12,16 @@ from command_line import BIG, QUICK
 
 from executor.checkpoints.saving import Saving
 from executor.rate import Rate
-from executor.report import Environment, PhaseReport, RankReport, RunReport, make_report, save_report
-from meshwright.measured import time_parts
+from executor.report import (
+    AllocatorPeak,
+    Environment,
+    PhaseReport,
+    RankReport,
+    RunReport,
+    make_report,
+    save_report,
+)
+from meshwright.measured import comparison, time_parts
 from planner.plan import load_plan
 
 
@@ -141,6 +149,18 @@ def test_the_parts_of_a_step_are_those_of_its_busiest_rank(run_report: RunReport
     assert sum(line.predicted for line in parts.values()) == pytest.approx(run_report.predicted.step_seconds)
     unwatched = tuple(rank.model_copy(update={"parts": {}}) for rank in run_report.ranks)
     assert time_parts(run_report.model_copy(update={"ranks": unwatched})) == ()
+
+
+def test_what_the_allocator_of_a_gpu_saw_stands_beside_both_totals(run_report: RunReport) -> None:
+    """Handed out beside the parts that can be followed, taken from the device beside those and the reserve."""
+    assert not {"allocated_bytes", "reserved_bytes"} & {line.quantity for line in comparison(run_report)}
+    saw = {"allocator_peak": AllocatorPeak(allocated=9 * 2**20, reserved=10 * 2**20)}
+    ranks = tuple(rank.model_copy(update=saw) for rank in run_report.ranks)
+    lines = {line.quantity: line for line in comparison(run_report.model_copy(update={"ranks": ranks}))}
+    assert lines["allocated_bytes"].measured == 9 * 2**20
+    assert lines["allocated_bytes"].predicted == 8 * 2**20
+    assert lines["reserved_bytes"].measured == 10 * 2**20
+    assert lines["reserved_bytes"].predicted == sum(run_report.predicted.rank_memory[0].values())
 
 
 def test_plot_accuracy_from_a_run_report(meshwright, run_report: RunReport, tmp_path: Path) -> None:
