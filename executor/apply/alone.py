@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import _utils as described
 
-from cost_models.errors import RunError
 from planner.plan import Plan
 
 Stage = TypeVar("Stage", bound=PipelineStage)
@@ -22,15 +21,7 @@ _SCALE = 0.02
 
 
 def alone(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[Stage]:
-    """This kind of stage, alone.
-
-    Raises:
-        RunError: this release of PyTorch has its stages agree in another way.
-    """
-    if not hasattr(PipelineStage, "_recv_meta"):
-        raise RunError(
-            f"pipeline stages cannot be emulated with torch {torch.__version__}", hint="torch 2.13 can"
-        )
+    """This kind of stage, alone."""
     between = torch.empty(_shape_between(plan), dtype=dtype, device="meta")
 
     class Alone(stage):  # type: ignore[misc, valid-type]
@@ -47,8 +38,19 @@ def alone(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[Stage]:
         def _send_meta(self, meta: Any, dst_stage: int) -> None:
             """To nobody."""
 
+        def _shape_inference(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+            """Before torch 2.13 all in one; what a stage of this rank gives the next one is handed on in `args`."""
+            self.inputs_meta = tuple(one.to("meta") for one in args or (between,))
+            with torch.no_grad():
+                zeros = [torch.zeros_like(one, device=self.device) for one in self.inputs_meta]
+                outputs = (self.submod(*zeros, **(kwargs or {})).to("meta"),)
+            self._configure_outputs_meta(outputs)
+            here = self.is_last or self.stage_index_to_group_rank[self.stage_index + 1] == self.group_rank
+            return outputs if here else ()
+
+        @torch.no_grad()
         def _create_noise(self, received: dict[int, tuple[Any, ...]]) -> None:
-            buffers = [info.buffer for infos in received.values() for info in infos]
+            buffers = [getattr(info, "buffer", None) for infos in received.values() for info in infos]
             for buffer in buffers:
                 if isinstance(buffer, Tensor):
                     buffer.normal_(std=_SCALE)

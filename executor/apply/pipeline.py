@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import (
@@ -55,13 +56,17 @@ class _Stage(PipelineStage):
         stage: int,
         stages: int,
         device: torch.device,
-        group: torch.distributed.ProcessGroup,
+        group: dist.ProcessGroup,
         take_gradients: Callable[[], None],
         passes: Passes,
     ) -> None:
         super().__init__(part, stage, stages, device, group=group)
         self._take_gradients = take_gradients
         self._passes = passes
+
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        """Greetings to other ranks alone: neighbours in a V share one, and over gloo none can greet itself."""
+        return [one for one in super()._get_init_p2p_neighbors_ops() if one.group_peer != self.group_rank]
 
     def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
         """One microbatch forward."""
@@ -120,7 +125,7 @@ def make_pipeline(
     """
     layout = plan.layout
     group = mesh["pp"].get_group()
-    kind = alone(_Stage, plan, dtype) if torch.distributed.get_backend(group) == "fake" else _Stage
+    kind = alone(_Stage, plan, dtype) if dist.get_backend(group) == "fake" else _Stage
     made = [
         kind(part, stage, layout.num_stages, device, group, take_gradients, passes)
         for part, stage in zip(parts, stages, strict=True)
