@@ -21,6 +21,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
+from executor.apply.local import local
 from executor.report import AllocatorPeak
 from executor.storages import REST, StorageTracker
 
@@ -124,7 +125,19 @@ def _name_what_lasts(tracker: StorageTracker, engine: Trains) -> None:
         tracker.name("weights", model.parameters())
     for optimizer in engine.optimizers:
         tracker.name("gradients", _gradients(optimizer))
+        tracker.name("optimizer", _masters(optimizer, engine.parts))
         _name_states(tracker, optimizer)
+
+
+def _masters(optimizer: Optimizer, models: Iterable[nn.Module]) -> list[Tensor]:
+    """What it updates that is no weight of a model, but a copy of one in fp32."""
+    weights = {_storage(parameter) for model in models for parameter in model.parameters()}
+    return [one for one in _updated(optimizer) if _storage(one) not in weights]
+
+
+def _storage(tensor: Tensor) -> int:
+    identity: int = local(tensor).untyped_storage()._cdata
+    return identity
 
 
 def _name_states(tracker: StorageTracker, optimizer: Optimizer) -> None:
@@ -133,5 +146,8 @@ def _name_states(tracker: StorageTracker, optimizer: Optimizer) -> None:
 
 
 def _gradients(optimizer: Optimizer) -> list[Tensor]:
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return [parameter.grad for parameter in _updated(optimizer) if parameter.grad is not None]
+
+
+def _updated(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

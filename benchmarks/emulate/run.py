@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from cost_models.asking import ask
+from cost_models.asking import OWN_STACK, ask
 from cost_models.estimating import estimate
 from cost_models.specs.layout import parse_layout
 from cost_models.specs.loading import resolve_cluster, resolve_model
@@ -43,9 +43,10 @@ STEPS = 5
 
 
 def plan_of(model: str, cluster: str, layout: str, training: TrainingSpec) -> Plan:
-    """This layout of a model on so much of a cluster."""
+    """This layout of a model on so much of a cluster, for our executor."""
     parsed = parse_layout(layout)
-    question = ask(resolve_model(model).spec, resolve_cluster(cluster, parsed.num_gpus), training)
+    place = resolve_cluster(cluster, parsed.num_gpus)
+    question = ask(resolve_model(model).spec, place, training, stack=OWN_STACK)
     return make_plan(question, estimate(question, parsed))
 
 

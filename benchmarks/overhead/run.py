@@ -1,4 +1,4 @@
-"""The executor beside a loop written by hand, in one process: `run.py OUT.csv [--rounds 20]`.
+"""The executor beside a loop written by hand, in one process: `run.py OUT.csv [--rounds 40]`.
 
 Both train the same model from the same values on the same windows of text, in turn, some steps each; losses and
 gradient norms are compared, so that the work is known to be the same. The executor's steps are those of a run: data,
@@ -31,10 +31,10 @@ from planner.plan import make_plan
 
 BATCH, MBS, CLIP = 8, 4, 1.0
 CASES = {
-    ("gpt2-nano", 64): 20,
-    ("gpt2-tiny", 256): 4,
-    ("llama-tiny", 256): 4,
-    ("gpt2-mini", 512): 1,
+    ("gpt2-nano", 64): 10,
+    ("gpt2-tiny", 256): 2,
+    ("llama-tiny", 256): 2,
+    ("gpt2-mini", 256): 1,
 }
 """(model, tokens of a sequence) → steps of one turn; the first has the most host work for its compute."""
 
@@ -128,7 +128,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("out", type=Path)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=40)
     given = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from cost_models.asking import OWN_STACK
 from cost_models.units import format_bytes, format_count, format_seconds
 from meshwright.measured import Compared
 from meshwright.render.tables import table
@@ -31,6 +32,16 @@ def step_line(
     return (
         f"step {step:>4}  loss {loss:.4f}  {format_seconds(seconds)} "
         f"(predicted {format_seconds(prediction.step_seconds)})  MFU {percent(mfu)} ({percent(prediction.mfu)}){note}"
+    )
+
+
+def of_another_stack(stack: str) -> str | None:
+    """What to know of a plan made for this software stack before it is compared with what the executor does."""
+    if stack == OWN_STACK:
+        return None
+    return (
+        f"note: the plan is for stack {stack}, what runs is {OWN_STACK}: memory and times differ;"
+        f" --stack {OWN_STACK} plans for it"
     )
 
 

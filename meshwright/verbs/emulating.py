@@ -6,7 +6,7 @@ from pathlib import Path
 
 from meshwright.measured import emulated
 from meshwright.output import JSON_SCHEMA, Output, check_places
-from meshwright.render.run import comparison_table
+from meshwright.render.run import comparison_table, of_another_stack
 from meshwright.render.words import wrapped
 from planner.plan import load_plan
 
@@ -21,6 +21,8 @@ def emulate(path: Path, *, rank: int, steps: int, fake: bool, out: Path | None, 
     """
     check_places(("-o", out), ("--csv", output.csv))
     plan = load_plan(path)
+    if note := of_another_stack(plan.stack.name):
+        output.note(note)
 
     from executor.emulate import NO_DEVICE, save_emulation
     from executor.emulate import emulate as run_alone

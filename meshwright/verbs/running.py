@@ -13,7 +13,13 @@ from executor.launch import run_plan
 from executor.rate import Rate
 from meshwright.measured import comparison
 from meshwright.output import JSON_SCHEMA, Output
-from meshwright.render.run import built_table, comparison_table, routers_line, step_line
+from meshwright.render.run import (
+    built_table,
+    comparison_table,
+    of_another_stack,
+    routers_line,
+    step_line,
+)
 from meshwright.render.words import percent, wrapped
 from planner.plan import load_plan
 
@@ -75,7 +81,10 @@ def run(
         RunError: the run failed.
         StoppedError: it was asked to stop, and did.
     """
-    prediction = load_plan(path).prediction
+    plan = load_plan(path)
+    prediction = plan.prediction
+    if note := of_another_stack(plan.stack.name):
+        output.note(note)
 
     def say(step: dict[str, Any]) -> None:
         output.note(
