@@ -50,7 +50,7 @@ def state_bytes(question: Question, columns: LayoutColumns, *, experts: bool = F
     compute = training.element_bytes
     mixed = training.precision != "fp32"
     weight = compute if stack.master_weights or not mixed else 4.0
-    master = STATE_BYTES[training.state_dtype] if stack.master_weights and mixed else 0.0
+    copy = STATE_BYTES[training.state_dtype] if stack.master_weights and mixed else 0.0
     gradient = STATE_BYTES[gradient_dtype(question)] if mixed else 4.0
     extra_gradient = compute if accumulates_apart(question) and mixed else 0.0
     moments = _MOMENTS[training.optimizer] * STATE_BYTES[training.state_dtype]
@@ -60,8 +60,13 @@ def state_bytes(question: Question, columns: LayoutColumns, *, experts: bool = F
     gradient_shard = np.ones(ranks.shape) if stack.unsharded_gradients_until_sync else shard[2]
     held, weight_held, gradient_held = _held_on_device(question, columns)
     late = sharded & stack.fully_shard & (columns.microbatches(training.global_batch) == 1)
+    weights = weight_held * weight / shard[3] + _sharded_copy(question, columns, weight, ranks, sharded)
+    own = sharded & stack.fully_shard & (copy > 0.0)  # the parameters themselves are the master copy
+    gathered = np.where(columns.zero == 3, 0.0, compute)
+    weights = np.where(own, copy / ranks + gathered, weights)
+    master = np.where(own, 0.0, copy)
     return StateBytes(
-        weights=weight_held * weight / shard[3] + _sharded_copy(question, columns, weight, ranks, sharded),
+        weights=weights,
         gradients=gradient_held * np.where(late, 0.0, (gradient + extra_gradient) / gradient_shard),
         optimizer=held * (master + moments) / shard[1],
         gathered=np.where(sharded & (columns.zero == 3), compute, 0.0),
@@ -102,7 +107,7 @@ def _sharded_copy(
 ) -> Array:
     """ZeRO-2 by `fully_shard` holds its shard of the weights beside the gathered copy it computes with.
 
-    In 16 bits that shard is the fp32 master copy, which counts as optimizer state.
+    With a master copy of 16-bit weights that shard is the master copy.
     """
     stack, fp32 = question.stack, question.training.precision == "fp32"
     separate = not stack.master_weights or (stack.fully_shard and fp32)

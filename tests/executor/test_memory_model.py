@@ -82,6 +82,19 @@ def test_peak_is_what_the_plan_says(layout: str, shape: str, processes: Processe
             assert predicted[part] == pytest.approx(measured[part], rel=STATES_ERROR, abs=STEP_COUNTER)
 
 
+@pytest.mark.parametrize(
+    "layout", ["mbs2", "dp2 mbs2 zero1", "dp2 mbs2 zero2", "dp2 mbs2 zero3", "tp2 sp mbs2"]
+)
+def test_peak_in_16_bits(layout: str, processes: Processes) -> None:
+    """Weights in bf16 and the fp32 copies of them, wherever they are: the total within 2 %, the states within 1 %."""
+    plan = plan_for(layout, SHAPES["gpt"], precision="bf16", **_JOB)
+    predicted = predicted_parts(plan.prediction.rank_memory[0])
+    for measured in processes.run(plan.layout.num_gpus, peak, plan):
+        assert sum(predicted.values()) == pytest.approx(sum(measured.values()), rel=TOTAL_ERROR)
+        for part in ("optimizer",) if plan.layout.zero == 3 else ("weights", "optimizer"):
+            assert predicted[part] == pytest.approx(measured[part], rel=STATES_ERROR, abs=STEP_COUNTER)
+
+
 @pytest.mark.parametrize("schedule", ["zbv", "dualpipev"])
 def test_the_peak_of_a_v_is_never_understated(schedule: str, processes: Processes) -> None:
     """Within 2 % where both ends are, above the measured peak at the turn."""
