@@ -326,11 +326,21 @@ def run(
         float,
         typer.Option("--timeout", metavar="SECONDS", min=1, help="A rank that stands still so long hangs."),
     ] = 600,
+    nodes: Annotated[
+        int, typer.Option("--nodes", metavar="N", min=1, help="Nodes to run on; start it on each of them.")
+    ] = 1,
+    rendezvous: Annotated[
+        str | None,
+        typer.Option(
+            "--rendezvous", metavar="HOST:PORT", help="Where nodes meet: one of them.", show_default=False
+        ),
+    ] = None,
     json: o.Json = False,
     csv: o.Csv = None,
     quiet: o.Quiet = False,
 ) -> None:
     """Train with a plan here and set measured beside predicted."""
+    from executor.nodes import Nodes
     from meshwright.verbs.running import Descent, Faults, run
     from meshwright.verbs.running import dry_run as build
 
@@ -348,6 +358,7 @@ def run(
         data=data,
         descent=descent,
         faults=faults,
+        nodes=Nodes(count=nodes, rendezvous=rendezvous),
         backend=backend,
         out_dir=out,
         trace=trace,

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from cost_models.errors import InputError, UnknownNameError
 from executor.checkpoints.saving import Saving
 from executor.launch import run_plan
+from executor.nodes import Nodes
 from executor.rate import Rate
 from meshwright.measured import comparison
 from meshwright.output import JSON_SCHEMA, Output
@@ -60,6 +61,7 @@ def run(
     data: str,
     descent: Descent,
     faults: Faults,
+    nodes: Nodes,
     backend: str | None,
     out_dir: Path,
     trace: Path | None,
@@ -67,7 +69,7 @@ def run(
 ) -> None:
     """Train, say every step on stderr, and end with predicted beside measured; write a Chrome trace where asked for.
 
-    Under torchrun or SLURM every rank trains and rank 0 speaks.
+    Under torchrun every rank trains and rank 0 speaks; of several nodes the one that has rank 0.
 
     Raises:
         InputError: a broken plan, or one that cannot be trained, or not with these flags.
@@ -76,8 +78,11 @@ def run(
         StoppedError: it was asked to stop, and did.
     """
     prediction = load_plan(path).prediction
+    spoken = False
 
     def say(step: dict[str, Any]) -> None:
+        nonlocal spoken
+        spoken = True
         output.note(
             step_line(step["step"], step["loss"], step["seconds"], prediction, warm_up=not step["measured"])
         )
@@ -93,11 +98,12 @@ def run(
         saving=faults.saving,
         restarts=faults.restarts,
         timeout=faults.timeout,
+        nodes=nodes,
         trace=trace,
         on_step=say,
         on_note=output.note,
     )
-    if os.environ.get("RANK", "0") != "0":
+    if os.environ.get("RANK", "0") != "0" or (nodes.count > 1 and not spoken):
         return
     lines = comparison(report)
     rows = [
