@@ -59,7 +59,7 @@ def run_plan(
     A rank that stands still for `timeout` seconds is taken to hang.
 
     Of several `nodes` each calls it alike, with an `out_dir` and a checkpoint folder that all of them see. They wait at
-    most `timeout` seconds for one another, at the start and, with restarts, when one is lost and another takes its place.
+    most `timeout` seconds for one another, at the start and, with restarts, for another in the place of a lost one.
 
     Raises:
         InputError: the plan cannot be trained: its precision, its layout, its vocabulary, its data; or the checkpoint
