@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import socket
 import sys
 import threading
 import time
@@ -22,7 +23,10 @@ PHASES = ("start", "data", "forward and backward", "update", "save", "end")
 _OF_ANY_LENGTH = ("start", "end")
 """Building a model, checking a checkpoint, measuring: they take as long as they take."""
 SIGN = "alive-{rank}.json"
-_WIDTH = 160
+LAUNCH = "MESHWRIGHT_LAUNCH"
+"""Environment variable: the token of the launcher that started this rank."""
+_WIDTH = 320
+_LONGEST_HOST = 64
 _LAST_FRAMES = 4
 
 OnHang = Callable[[str, int, list[str]], None]
@@ -34,6 +38,11 @@ class Heartbeat:
 
     def __init__(self, folder: Path | None, rank: int) -> None:
         self._rank = rank
+        self._home = {
+            "node": int(os.environ.get("GROUP_RANK", "0")),
+            "host": socket.gethostname()[:_LONGEST_HOST],
+            "launch": os.environ.get(LAUNCH, ""),
+        }
         self._file: int | None = None
         if folder is not None:
             path = folder / SIGN.format(rank=rank)
@@ -46,7 +55,7 @@ class Heartbeat:
         self._at = math.inf if phase in _OF_ANY_LENGTH else time.monotonic()
         if self._file is not None:
             sign = {"rank": self._rank, "pid": os.getpid(), "step": step, "phase": phase, "at": time.time()}
-            os.pwrite(self._file, json.dumps(sign).ljust(_WIDTH).encode(), 0)
+            os.pwrite(self._file, json.dumps(sign | self._home).ljust(_WIDTH).encode(), 0)
 
     def alive(self) -> None:
         """Still at the same, and rightly so."""
@@ -64,16 +73,34 @@ class Heartbeat:
         threading.Thread(target=look, name="watch", daemon=True).start()
 
 
-def read_signs(folder: Path) -> dict[int, dict[str, object]]:
-    """Rank → its last sign: `pid`, `step`, `phase`, `at` (seconds since 1970)."""
-    signs = {}
+Sign = dict[str, object]
+
+
+def read_signs(folder: Path) -> dict[int, Sign]:
+    """Rank → its last sign: `pid`, `step`, `phase`, `at` (seconds since 1970); `node` by torchrun's count, `host`, and
+    `launch`, the token of who started it."""
+    signs = [_read(path) for path in folder.glob(SIGN.format(rank="*"))]
+    return {int(str(sign["rank"])): sign for sign in signs if sign}
+
+
+def read_sign(folder: Path, rank: int) -> Sign:
+    """Of one rank; empty where there is none."""
+    return _read(folder / SIGN.format(rank=rank))
+
+
+def forget_signs(folder: Path) -> None:
+    """Before the ranks of a new run start."""
     for path in folder.glob(SIGN.format(rank="*")):
-        try:
-            sign = json.loads(path.read_text("utf-8"))
-        except ValueError:  # being written, or by a rank that was killed there
-            continue
-        signs[int(sign["rank"])] = sign
-    return signs
+        path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> Sign:
+    """Empty while it is being written, or where a rank was killed then."""
+    try:
+        sign: Sign = json.loads(path.read_text("utf-8"))
+    except (ValueError, FileNotFoundError):
+        return {}
+    return sign
 
 
 def _frames(frame: FrameType | None) -> list[str]:

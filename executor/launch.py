@@ -12,6 +12,7 @@ from cost_models.schedules import SPLIT_BACKWARD
 from executor.asked import REPORT, TIMEOUT_SECONDS, Asked
 from executor.checkpoints.saving import Saving
 from executor.data.tokens import RANDOM, TEXT, open_tokens, require_a_sequence
+from executor.nodes import ONE_NODE, Nodes, require_nodes
 from executor.rate import CONSTANT_RATE, Rate, require_descent
 from executor.report import RunReport, load_report
 from executor.torchrun import OnNote, OnStep, run_ranks, stopped
@@ -40,6 +41,7 @@ def run_plan(
     saving: Saving | None = None,
     restarts: int = RESTARTS,
     timeout: float = TIMEOUT_SECONDS,
+    nodes: Nodes = ONE_NODE,
     trace: str | Path | None = None,
     on_step: OnStep | None = None,
     on_note: OnNote | None = None,
@@ -56,12 +58,15 @@ def run_plan(
     the last one ended, and ranks that are lost are started again, at most `restarts` times, from the last checkpoint.
     A rank that stands still for `timeout` seconds is taken to hang.
 
+    Of several `nodes` each calls it alike, with an `out_dir` and a checkpoint folder that all of them see. They wait at
+    most `timeout` seconds for one another, at the start and, with restarts, for another in the place of a lost one.
+
     Raises:
         InputError: the plan cannot be trained: its precision, its layout, its vocabulary, its data; or the checkpoint
             belongs to another run.
         HostError: too few devices, or another number of processes than the plan has ranks.
-        RunError: a rank failed, hung or ran out of memory, the loss is no number, a checkpoint could not be written;
-            the problems say where.
+        RunError: a rank failed, hung or ran out of memory, a node was lost, the loss is no number, a checkpoint could
+            not be written; the problems say where.
         StoppedError: Ctrl-C or SIGTERM; the step was finished, and saved where there is somewhere to.
     """
     loaded = plan if isinstance(plan, Plan) else load_plan(plan)
@@ -84,11 +89,12 @@ def run_plan(
     if compile:
         _require_whole_backward(loaded)
     inside = "RANK" in os.environ
+    require_nodes(nodes, loaded.layout.num_gpus, kept=out_dir is not None, inside=inside)
     chosen = backend or _best_backend(loaded)
     if inside:
         require_world(loaded, name)
     else:
-        require_host(loaded, name, chosen)
+        require_host(loaded, name, chosen, nodes.count)
     with tempfile.TemporaryDirectory(prefix="meshwright-run-") as temporary:
         folder = Path(out_dir) if out_dir is not None else Path(temporary, "out")
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +113,10 @@ def run_plan(
                 chosen,
                 *asked.arguments(),
             ],
+            nodes=nodes,
             restarts=restarts if saving is not None else 0,
+            timeout=timeout,
+            saved=None if saving is None else saving.folder,
             on_step=on_step or (lambda step: None),
             on_note=on_note or (lambda note: None),
         )
@@ -142,10 +151,11 @@ def _require_whole_backward(plan: Plan) -> None:
         )
 
 
-def require_host(plan: Plan, name: str, backend: Backend) -> None:
-    """Nothing where this host has a device for every rank. Raises HostError."""
-    ranks = plan.layout.num_gpus
-    hint = "run it under torchrun or SLURM on as many hosts as it needs"
+def require_host(plan: Plan, name: str, backend: Backend, nodes: int = 1) -> None:
+    """Nothing where this host has a device for every rank, or for its share of so many nodes. Raises HostError."""
+    ranks = plan.layout.num_gpus // nodes
+    hint = "--nodes N and --rendezvous HOST:PORT run it on several hosts"
+    name = name if nodes == 1 else f"each of {nodes} nodes of {name}"
     if backend == "nccl":
         devices = _cuda_devices()
         if devices < ranks:

@@ -11,14 +11,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from cost_models.errors import StoppedError
+from cost_models.errors import MeshwrightError, Problem, RunError, StoppedError
 from executor.asked import PROGRESS, REPORT, STOP, STOPPED
 from executor.environment import worker_environment
-from executor.failures import forget_failures, read_failures, worded_failure
+from executor.failures import (
+    forget_failures,
+    last_lines,
+    raised,
+    read_failures,
+    what_happened,
+    worded_failure,
+)
+from executor.heartbeat import LAUNCH, forget_signs
+from executor.nodes import ONE_NODE, Launch, Nodes, forget_answers
 
 OnStep = Callable[[dict[str, Any]], None]
 """Called with step, loss, gradient_norm, seconds and measured (False in the warm-up)."""
@@ -26,8 +36,14 @@ OnNote = Callable[[str], None]
 """Called with what a person should know: a resume, a restart."""
 
 _POLL_SECONDS = 0.05
+_SHARED_POLL_SECONDS = 0.5
+"""Where the folder is looked at over a network."""
 _LAST_WORDS_SECONDS = 1.0
 """After a failure that would happen again: how long the other ranks have to leave word, too."""
+_WAITING_SECONDS = 5.0
+"""After a failure on several nodes: until it is said that the run waits."""
+_ROLL_CALL_SECONDS = 15.0
+"""How long launchers on other nodes have to say that they are there; they end theirs within the shutdown."""
 _SHUTDOWN_SECONDS = "10"
 """After which torchrun kills a rank that does not end; a rank that is stopped cannot."""
 
@@ -38,40 +54,77 @@ def run_ranks(
     logs: Path,
     arguments: list[str],
     *,
+    nodes: Nodes = ONE_NODE,
     restarts: int,
+    timeout: float,
+    saved: Path | None,
     on_step: OnStep,
     on_note: OnNote,
 ) -> None:
     """Until the report is in `folder`; the ranks' output goes to files of their own under `logs`.
 
+    Of several nodes each calls it; the one with rank 0 is told of steps. `saved` is where checkpoints go.
+
     Raises:
         RunError, InputError, HostError: a rank failed, and was not to be started again.
         StoppedError: it was asked to stop, by Ctrl-C or SIGTERM, and did after a whole step.
     """
-    for old in (PROGRESS, REPORT, STOP, STOPPED):
-        (folder / old).unlink(missing_ok=True)
-    for sign in folder.glob("alive-*.json"):
-        sign.unlink()
-    forget_failures(folder)
-    process = _start(ranks, logs, arguments, restarts)
+    if nodes.count == 1:  # of several, others may have begun; their first rank does it (`executor.worker`)
+        forget_run(folder)
+    launch = Launch(folder, ranks)
+    process = _start(
+        [*nodes.arguments(ranks, timeout), "--max-restarts", str(restarts)], logs, arguments, launch
+    )
+    following = _Following(launch, folder, ranks, nodes, restarts, timeout, on_step, on_note)
     try:
         with _terminated_like_interrupted():
-            _follow(process, folder, on_step, on_note)
+            following.until_the_end(process)
     finally:
         _end(process)
+    if nodes.count > 1 and not launch.begun():
+        raise _never_begun(launch, folder, logs)
     if (folder / STOPPED).exists():
         where = json.loads((folder / STOPPED).read_text("utf-8"))
         raise stopped(where["step"], where["saved"])
     if process.returncode != 0 or not (folder / REPORT).exists():
-        raise worded_failure(folder, logs, ranks)
+        raise _failure(launch, folder, logs, ranks, nodes, saved)
 
 
-def _start(ranks: int, logs: Path, arguments: list[str], restarts: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(ranks), "--max-restarts", str(restarts)]
+def forget_run(folder: Path) -> None:
+    """Clear away what an earlier run left."""
+    for old in (PROGRESS, REPORT, STOP, STOPPED):
+        (folder / old).unlink(missing_ok=True)
+    forget_signs(folder)
+    forget_failures(folder)
+    forget_answers(folder)
+
+
+def _failure(
+    launch: Launch, folder: Path, logs: Path, ranks: int, nodes: Nodes, saved: Path | None
+) -> MeshwrightError:
+    answered: frozenset[int] = frozenset()
+    if nodes.count > 1 and not any(failure["final"] for failure in read_failures(folder)):
+        answered = launch.roll_call(_ROLL_CALL_SECONDS)
+    return worded_failure(folder, logs, ranks, answered=answered, saved=saved)
+
+
+def _never_begun(launch: Launch, folder: Path, logs: Path) -> MeshwrightError:
+    """Ranks of this node failed before they met the others, or nodes did not meet."""
+    for failure in read_failures(folder):
+        if failure.get("launch") == launch.token and "headline" in failure:
+            return raised(failure)
+    return RunError(
+        "the nodes did not come together",
+        problems=[Problem("", line) for line in last_lines([logs / "torchrun.log"])],
+        hint="start the same command on each node; --rendezvous names a free port of one of them",
+    )
+
+
+def _start(how: list[str], logs: Path, arguments: list[str], launch: Launch) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "torch.distributed.run", *how]
     command += ["--redirects", "3", "--log-dir", str(logs), "-m", "executor.worker", *arguments]
     logs.mkdir(parents=True)
-    environment = worker_environment()
+    environment = worker_environment() | {LAUNCH: launch.token}
     environment.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_SECONDS)
     # With the agent's own store, ranks that start again find the addresses of those that are gone (torch 2.13).
     environment.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
@@ -81,39 +134,78 @@ def _start(ranks: int, logs: Path, arguments: list[str], restarts: int) -> subpr
         )
 
 
-def _follow(process: subprocess.Popen[bytes], folder: Path, on_step: OnStep, on_note: OnNote) -> None:
-    """Until torchrun ends, or a failure is final. A first Ctrl-C asks the ranks to stop, a second is one."""
-    told, given_up = 0, None
-    while True:
-        try:
-            ended = process.poll() is not None
-            told = _tell(folder / PROGRESS, told, on_step, on_note)
-            if ended:
-                return
-            if any(failure["final"] for failure in read_failures(folder)):
-                given_up = given_up or time.monotonic() + _LAST_WORDS_SECONDS
-                if time.monotonic() > given_up:
+@dataclass(slots=True)
+class _Following:
+    """What a launcher sees of its run while it goes on."""
+
+    launch: Launch
+    folder: Path
+    ranks: int
+    nodes: Nodes
+    restarts: int
+    timeout: float
+    on_step: OnStep
+    on_note: OnNote
+    told: int = 0
+    """Lines of the progress that were handed on."""
+    failed_at: float | None = None
+    """When a failure was first seen that the ranks have not got over."""
+    said: bool = False
+
+    def until_the_end(self, process: subprocess.Popen[bytes]) -> None:
+        """Until torchrun ends, or a failure is final. A first Ctrl-C asks the ranks to stop, a second is one."""
+        poll = _POLL_SECONDS if self.nodes.count == 1 else _SHARED_POLL_SECONDS
+        while True:
+            try:
+                ended = process.poll() is not None
+                if self.nodes.count == 1 or self.launch.begun():
+                    self._tell()
+                    given_up = self._given_up()
+                    if ended or given_up:
+                        return
+                elif ended:
                     return
-            time.sleep(_POLL_SECONDS)
-        except KeyboardInterrupt:
-            if (folder / STOP).exists():
-                raise
-            (folder / STOP).touch()
-            on_note("stopping after this step; Ctrl-C again stops at once")
+                time.sleep(poll)
+            except KeyboardInterrupt:
+                if (self.folder / STOP).exists() or (self.nodes.count > 1 and not self.launch.begun()):
+                    raise
+                (self.folder / STOP).touch()
+                self.on_note("stopping after this step; Ctrl-C again stops at once")
 
+    def _given_up(self) -> bool:
+        """Whether a failure that would happen again was seen, and the other ranks had time to leave word, too."""
+        failures = read_failures(self.folder)
+        if not failures:
+            self.failed_at, self.said = None, False
+            return False
+        self.failed_at = self.failed_at or time.monotonic()
+        since = time.monotonic() - self.failed_at
+        if any(failure["final"] for failure in failures):
+            return since > _LAST_WORDS_SECONDS
+        if self.nodes.count > 1 and self.restarts and not self.said and since > _WAITING_SECONDS:
+            self.said = True
+            what = what_happened(self.folder, self.ranks, self.launch.ranks())
+            self.on_note(
+                f"{what}; waiting up to {self.timeout:.0f} s for all nodes: the same command on another one takes the"
+                " place of one that is lost"
+            )
+        return False
 
-def _tell(progress: Path, told: int, on_step: OnStep, on_note: OnNote) -> int:
-    """Hand on the complete lines that are new; returns how many there are."""
-    if not progress.exists():
-        return told
-    lines = progress.read_text("utf-8").split("\n")[:-1]
-    for text in lines[told:]:
-        line = json.loads(text)
-        if "note" in line:
-            on_note(line["note"])
-        else:
-            on_step(line)
-    return len(lines)
+    def _tell(self) -> None:
+        """Hand on the complete lines that are new, where rank 0 was started here."""
+        progress = self.folder / PROGRESS
+        if not progress.exists():
+            return
+        lines = progress.read_text("utf-8").split("\n")[self.told : -1]
+        self.told += len(lines)
+        if not lines or (self.nodes.count > 1 and not self.launch.has_first_rank()):
+            return
+        for text in lines:
+            line = json.loads(text)
+            if "note" in line:
+                self.on_note(line["note"])
+            else:
+                self.on_step(line)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -18,18 +18,20 @@ import torch
 import torch.distributed as dist
 
 from cost_models.errors import HostError, InputError, MeshwrightError
-from executor.asked import PROGRESS, REPORT, Asked, add_arguments, read
+from executor.asked import REPORT, Asked, add_arguments, read
 from executor.engine import Options
 from executor.exhausted import ExhaustedError
 from executor.failures import forget_failures, read_failures, told, what_happened, write_failure
-from executor.heartbeat import Heartbeat
+from executor.heartbeat import LAUNCH, Heartbeat
 from executor.launch import require_world
 from executor.memory import predicted_parts
 from executor.mesh import pipeline_rank
+from executor.nodes import forget_answers
 from executor.progress import FileWatcher
 from executor.report import RunReport, save_report
 from executor.steps import Schedule, Stopped
 from executor.stopping import StopRequest, most, write_stopped
+from executor.torchrun import forget_run
 from executor.train import train
 from planner.plan import Plan, load_plan
 
@@ -98,13 +100,14 @@ class _Hang:
 
 
 def _meet(out_dir: Path, watcher: FileWatcher, starts: int) -> None:
-    """Note why the ranks were started again, and clear away what was left."""
+    """Note why the ranks were started again, and clear away what was left; a launcher alone did that before."""
     if dist.get_rank() == 0:
         if starts > 1:
             watcher.note(f"start {starts}: {what_happened(out_dir, dist.get_world_size())}")
-        else:
-            (out_dir / PROGRESS).unlink(missing_ok=True)
-        forget_failures(out_dir)
+            forget_failures(out_dir)
+            forget_answers(out_dir)
+        elif LAUNCH not in os.environ or os.environ.get("GROUP_WORLD_SIZE") != "1":
+            forget_run(out_dir)
     dist.barrier()
 
 

@@ -266,6 +266,9 @@ def run(
         str | None,
         typer.Option("--backend", help="nccl or gloo; default: as the cluster.", show_default=False),
     ] = None,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="Of the weights and the order of the data.")
+    ] = 0,
     learning_rate: Annotated[
         float, typer.Option("--learning-rate", metavar="RATE", help="At its highest.")
     ] = 3e-4,
@@ -285,6 +288,9 @@ def run(
         float | None,
         typer.Option("--clip", metavar="NORM", help="Largest norm of a step's gradient.", show_default=False),
     ] = None,
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile each block with torch.compile.")
+    ] = False,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of run-report.json.")
     ] = Path("run"),
@@ -326,33 +332,54 @@ def run(
         float,
         typer.Option("--timeout", metavar="SECONDS", min=1, help="A rank that stands still so long hangs."),
     ] = 600,
+    nodes: Annotated[
+        int, typer.Option("--nodes", metavar="N", min=1, help="Nodes to run on; start it on each of them.")
+    ] = 1,
+    rendezvous: Annotated[
+        str | None,
+        typer.Option(
+            "--rendezvous", metavar="HOST:PORT", help="Where nodes meet: one of them.", show_default=False
+        ),
+    ] = None,
     json: o.Json = False,
     csv: o.Csv = None,
     quiet: o.Quiet = False,
 ) -> None:
     """Train with a plan here and set measured beside predicted."""
-    from meshwright.verbs.running import Descent, Faults, run
+    from functools import partial
+
+    from meshwright import ran
     from meshwright.verbs.running import dry_run as build
+    from meshwright.verbs.running import run as show
 
     output = Output(json=json, csv=csv, quiet=quiet)
     if dry_run:
         build(plan, output=output)
         return
-    faults = Faults(
-        checkpoint=checkpoint, every=every, keep=keep, resume=resume, restarts=restarts, timeout=timeout
-    )
-    descent = Descent(rate=learning_rate, warm_up=rate_warm_up, decay=rate_decay, clip=clip)
-    run(
+    train = partial(
+        ran.run,
         plan,
         steps=steps,
-        data=data,
-        descent=descent,
-        faults=faults,
         backend=backend,
-        out_dir=out,
+        seed=seed,
+        learning_rate=learning_rate,
+        rate_warm_up=rate_warm_up,
+        rate_decay=rate_decay,
+        clip=clip,
+        compile=compile,
+        out=out,
         trace=trace,
-        output=output,
+        data=data,
+        checkpoint=checkpoint,
+        every=every,
+        keep=keep,
+        resume=resume,
+        restarts=restarts,
+        timeout=timeout,
+        nodes=nodes,
+        rendezvous=rendezvous,
     )
+    show(plan, train, steps=steps, nodes=nodes, out=out, trace=trace, output=output)
 
 
 def tokens(

@@ -27,9 +27,11 @@ from executor.checkpoints.contents import Contents, parameter_names, training_st
 from executor.checkpoints.folder import Folder
 from executor.checkpoints.manifest import (
     BrokenError,
+    Descent,
     Manifest,
     Progress,
     broken_files,
+    changes,
     differences,
     read_manifest,
 )
@@ -190,6 +192,13 @@ class Keeper:
             step=step,
             seed=options.seed,
             learning_rate=options.rate.at(step),
+            descent=Descent(
+                peak=options.rate.peak,
+                warm_up=options.rate.warm_up,
+                decay=options.rate.decay,
+                clip=options.clip,
+                compiled=options.compile,
+            ),
             data=self.data,
             layout=plan.layout,
             model=plan.model,
@@ -256,10 +265,7 @@ class Keeper:
         then, now = manifest.progress.layout, self.engine.layout
         change = "" if then == now else f", saved as {then.brief}"
         notes.append(f"resumed from {self.folder.at(step)} after step {step}{change}")
-        before, after = manifest.progress.learning_rate, self.engine.options.rate.at(step)
-        if before != after:
-            notes.append(f"the learning rate was {before:g}, now it is {after:g}")
-        return tuple(notes)
+        return tuple(notes) + tuple(changes(manifest.progress, self._progress(step)))
 
     def _from_first_rank(self, what: Callable[[], Any]) -> Any:
         """Call it on rank 0 only; every rank gets the answer."""

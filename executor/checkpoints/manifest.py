@@ -51,6 +51,19 @@ class SavedTensor(Spec):
     pieces: tuple[SavedPiece, ...]
 
 
+class Descent(Spec):
+    """What a run was asked for beside its plan that shapes its curve."""
+
+    peak: float
+    """Of the learning rate; with `warm_up` and `decay` as in `executor.rate`."""
+    warm_up: int
+    decay: int | None
+    clip: float | None
+    """Largest norm of a step's gradient."""
+    compiled: bool
+    """Blocks went through `torch.compile`."""
+
+
 class Progress(Spec):
     """How far a run had come, and what it must go on with to be the same run."""
 
@@ -59,6 +72,8 @@ class Progress(Spec):
     seed: int
     learning_rate: float
     """Of the step that comes next."""
+    descent: Descent | None = None
+    """None: saved before it was kept."""
     data: str
     """Which tokens: `text`, `random`, or a token folder's digest. The position in them follows from seed and step."""
     layout: LayoutText
@@ -131,7 +146,7 @@ def digest_of(path: Path) -> str:
 
 
 def differences(then: Progress, now: Progress) -> Iterable[str]:
-    """What keeps a run from going on where another stopped; layout and learning rate may change, `step` must."""
+    """What keeps a run from going on where another stopped; the layout and `changes` may, `step` must."""
     if then.model != now.model:
         fields = [
             name
@@ -147,6 +162,40 @@ def differences(then: Progress, now: Progress) -> Iterable[str]:
         yield f"the seed was {then.seed}, now it is {now.seed}"
     if then.data != now.data:
         yield f"it was trained on {_data(then.data)}, now it would go on with {_data(now.data)}"
+
+
+_MAY_CHANGE = ("precision", "gradient_dtype", "state_dtype", "dropout")
+
+
+def changes(then: Progress, now: Progress) -> Iterable[str]:
+    """What a run may go on with that is not what it had, other than the layout: its curve is another one from here."""
+    before, after = then.descent, now.descent
+    if then.learning_rate != now.learning_rate:
+        yield f"the learning rate was {then.learning_rate:g}, now it is {now.learning_rate:g}"
+    elif before is not None and after is not None and _schedule(before) != _schedule(after):
+        yield f"the learning rate was {_schedule(before)}, now it is {_schedule(after)}"
+    if before is not None and after is not None:
+        if before.clip != after.clip:
+            yield f"gradients were {_clipped(before.clip)}, now they are {_clipped(after.clip)}"
+        if before.compiled != after.compiled:
+            yield f"blocks were {_compiled(before.compiled)}, now they are {_compiled(after.compiled)}"
+    for name in _MAY_CHANGE:
+        earlier, later = getattr(then.training, name), getattr(now.training, name)
+        if earlier != later:
+            yield f"`{name}` was {earlier}, the plan has {later}"
+
+
+def _schedule(descent: Descent) -> str:
+    decay = "" if descent.decay is None else f", falling until step {descent.decay}"
+    return f"{descent.peak:g} after {descent.warm_up} steps of warm-up{decay}"
+
+
+def _clipped(norm: float | None) -> str:
+    return "not clipped" if norm is None else f"clipped to a norm of {norm:g}"
+
+
+def _compiled(compiled: bool) -> str:
+    return "compiled" if compiled else "not compiled"
 
 
 def _problem(file: SavedFile, path: Path) -> str:

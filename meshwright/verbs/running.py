@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-from cost_models.errors import InputError, UnknownNameError
-from executor.checkpoints.saving import Saving
-from executor.launch import run_plan
-from executor.rate import Rate
 from meshwright.measured import comparison
 from meshwright.output import JSON_SCHEMA, Output
+from meshwright.ran import Ran
 from meshwright.render.run import (
     built_table,
     comparison_table,
@@ -23,57 +21,22 @@ from meshwright.render.run import (
 from meshwright.render.words import percent, wrapped
 from planner.plan import load_plan
 
-Backend = Literal["gloo", "nccl"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Descent:
-    """The optimizer's flags."""
-
-    rate: float
-    warm_up: int
-    decay: int | None
-    clip: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
-    """What is done so that a run survives them."""
-
-    checkpoint: Path | None
-    every: int
-    keep: int
-    resume: bool
-    restarts: int
-    timeout: float
-
-    @property
-    def saving(self) -> Saving | None:
-        """None without a folder. Raises InputError where the other flags need one."""
-        if self.checkpoint is None:
-            if self.resume:
-                raise InputError("--resume needs --checkpoint", hint="the folder to go on from")
-            return None
-        if self.checkpoint.exists() and not self.checkpoint.is_dir():
-            raise InputError(f"--checkpoint {self.checkpoint}: is no folder")
-        return Saving(folder=self.checkpoint, every=self.every, keep=self.keep, resume=self.resume)
-
 
 def run(
     path: Path,
+    train: Callable[..., Ran],
     *,
     steps: int,
-    data: str,
-    descent: Descent,
-    faults: Faults,
-    backend: str | None,
-    out_dir: Path,
+    nodes: int,
+    out: Path,
     trace: Path | None,
     output: Output,
 ) -> None:
-    """Train, say every step on stderr, and end with predicted beside measured; write a Chrome trace where asked for.
+    """Train, say every step on stderr, and end with predicted beside measured.
 
-    Under torchrun or SLURM every rank trains and rank 0 speaks.
+    `train` is `meshwright.ran.run` with everything that was asked for, but for who is told.
+
+    Under torchrun every rank trains and rank 0 speaks; of several nodes the one that has rank 0.
 
     Raises:
         InputError: a broken plan, or one that cannot be trained, or not with these flags.
@@ -85,28 +48,17 @@ def run(
     prediction = plan.prediction
     if note := of_another_stack(plan.stack.name):
         output.note(note)
+    spoken = False
 
     def say(step: dict[str, Any]) -> None:
+        nonlocal spoken
+        spoken = True
         output.note(
             step_line(step["step"], step["loss"], step["seconds"], prediction, warm_up=not step["measured"])
         )
 
-    report = run_plan(
-        path,
-        steps=steps,
-        out_dir=out_dir,
-        backend=_backend(backend),
-        rate=Rate(peak=descent.rate, warm_up=descent.warm_up, decay=descent.decay),
-        clip=descent.clip,
-        data=data,
-        saving=faults.saving,
-        restarts=faults.restarts,
-        timeout=faults.timeout,
-        trace=trace,
-        on_step=say,
-        on_note=output.note,
-    )
-    if os.environ.get("RANK", "0") != "0":
+    report = train(on_step=say, on_note=output.note).report
+    if os.environ.get("RANK", "0") != "0" or (nodes > 1 and not spoken):
         return
     lines = comparison(report)
     rows = [
@@ -123,7 +75,7 @@ def run(
         comparison_table(lines),
         *([wrapped(routers_line(report.routers))] if report.routers else []),
     )
-    written = out_dir / "run-report.json"
+    written = out / "run-report.json"
     if trace is not None:
         output.note(f"Wrote {trace}: open it in ui.perfetto.dev or chrome://tracing")
     output.note(f"Wrote {written}. Next: meshwright plot accuracy {written}")
@@ -155,12 +107,3 @@ def dry_run(path: Path, *, output: Output) -> None:
         built_table(built),
     )
     output.note(f"Next: meshwright run {path}")
-
-
-def _backend(name: str | None) -> Backend | None:
-    for known in get_args(Backend):
-        if name == known:
-            return known  # type: ignore[no-any-return]  # get_args forgets that they are literals
-    if name is not None:
-        raise UnknownNameError("backend", name, get_args(Backend), hint="nccl for GPUs, gloo for CPUs")
-    return None

@@ -26,7 +26,8 @@ def train_and_save(
     from executor.rate import Rate
     from executor.steps import Schedule, Watcher, run_steps
 
-    options = Options(rate=how.get("rate", Rate(peak=1e-3)), seed=how.get("seed", 0))
+    rate = how.get("rate", Rate(peak=1e-3))
+    options = Options(rate=rate, seed=how.get("seed", 0), clip=how.get("clip"))
     engine = Engine(plan, torch.device("cpu"), options)
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=options.seed)
     saving = Saving(folder=folder, every=every, keep=how.get("keep", 2), resume=resume)

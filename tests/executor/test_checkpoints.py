@@ -117,6 +117,23 @@ def test_the_learning_rate_goes_on_where_it_was(processes: Processes, tmp_path: 
     assert told[1] == "the learning rate was 0.01, now it is 0.008"
 
 
+def test_other_choices_are_said_where_a_run_goes_on(processes: Processes, tmp_path: Path) -> None:
+    """They are taken, as a person may mean them; a curve that bends here must not be a riddle."""
+    saved_run(processes, "mbs2", tmp_path, GPT)
+    plan = plan_for("mbs2", GPT, precision="bf16")
+    _, told, _ = processes.run(1, _otherwise, plan, tmp_path)[0]
+    assert told[1:] == [
+        "the learning rate was 0.001 after 0 steps of warm-up, now it is 0.001 after 3 steps of warm-up,"
+        " falling until step 100",
+        "gradients were not clipped, now they are clipped to a norm of 0.5",
+        "`precision` was fp32, the plan has bf16",
+    ]
+
+
+def _otherwise(plan, folder):  # type: ignore[no-untyped-def]
+    return train_and_save(plan, folder, resume=True, rate=Rate(peak=1e-3, warm_up=3, decay=100), clip=0.5)
+
+
 def test_a_vocabulary_padded_for_more_ranks(processes: Processes, tmp_path: Path) -> None:
     """Rows that only pad are made anew; the rows of tokens and everything else are the saved ones."""
     odd = LLAMA | {"vocab_size": 257, "vocab_multiple": 1}

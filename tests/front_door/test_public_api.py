@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import meshwright as mw
+from meshwright import commands
 
 TRAINING = {"global_batch": 64, "sequence_length": 1024}
 
@@ -57,6 +60,52 @@ def test_runs_show_measured_beside_predicted() -> None:
     assert len(ran.losses) >= 2
     assert "<table" in ran._repr_html_()
     assert repr(ran).split()[:3] == ["predicted", "measured", "error"]
+
+
+def test_runs_are_asked_for_alike_in_python_and_in_words() -> None:
+    """Every flag of the verb that says how to train is a keyword of the function, with the same default."""
+    flags = inspect.signature(commands.run).parameters
+    keywords = inspect.signature(mw.run).parameters
+    of_the_terminal = {"dry_run", "json", "csv", "quiet"}
+    assert flags.keys() - of_the_terminal == keywords.keys() - {"on_step", "on_note"}
+    assert [name for name in keywords if name in flags and flags[name].default != keywords[name].default] == [
+        "out"
+    ]
+
+
+def test_runs_are_told_of_and_leave_what_was_asked_for(tmp_path: Path) -> None:
+    training = mw.TrainingSpec(global_batch=2, sequence_length=16, precision="fp32")
+    told: list[float] = []
+    mw.run(
+        mw.estimate("gpt2-nano", "local", training, "mbs1", gpus=1),
+        steps=2,
+        learning_rate=1e-2,
+        rate_warm_up=2,
+        rate_decay=4,
+        clip=1.0,
+        seed=3,
+        out=tmp_path,
+        trace=tmp_path / "trace.json",
+        checkpoint=tmp_path / "saved",
+        on_step=lambda step: told.append(step["loss"]),
+    )
+    assert len(told) == 4
+    assert "traceEvents" in (tmp_path / "trace.json").read_text()
+    (saved,) = (tmp_path / "saved").glob("step-*/manifest.json")
+    progress = json.loads(saved.read_text())["checkpoint"]["progress"]
+    assert progress["descent"] == {"peak": 0.01, "warm_up": 2, "decay": 4, "clip": 1.0, "compiled": False}
+    assert (progress["seed"], progress["learning_rate"]) == (3, pytest.approx(1e-3))
+
+
+def test_a_run_that_cannot_be_is_refused() -> None:
+    training = mw.TrainingSpec(global_batch=2, sequence_length=16, precision="fp32")
+    answer = mw.estimate("gpt2-nano", "local", training, "mbs1", gpus=1)
+    with pytest.raises(mw.InputError, match="--resume needs --checkpoint"):
+        mw.run(answer, resume=True)
+    with pytest.raises(mw.InputError, match="mpi"):
+        mw.run(answer, backend="mpi")
+    with pytest.raises(mw.InputError, match=r"a learning rate of 0\.0 is not above zero"):
+        mw.run(answer, learning_rate=0.0)
 
 
 def test_runs_of_others_are_validated(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_run_sets_measured_beside_predicted(
         on_step({"step": 1, "loss": 4.5, "seconds": 1.0, "measured": True})
         return run_report
 
-    monkeypatch.setattr("meshwright.verbs.running.run_plan", run_plan)
+    monkeypatch.setattr("meshwright.ran.run_plan", run_plan)
     words = ("run", str(plan_file), "--steps", "2", "--out", str(tmp_path))
     answer = meshwright(*words)
     assert answer.code == 0

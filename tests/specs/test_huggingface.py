@@ -173,6 +173,9 @@ DEEPSEEK_V3 = {
     "vocab_size": 129280,
 }
 
+TRAINED_WITH: dict[str, dict[str, Any]] = {"deepseek-v3": {"load_balance": 0.0001}}
+"""Where the paper says otherwise than the config, which serves those who run the model."""
+
 
 def load(folder: Path, config: dict[str, Any]) -> LoadedModel:
     (folder / "config.json").write_text(json.dumps(config, indent=2))
@@ -203,7 +206,8 @@ def refusal(folder: Path, config: dict[str, Any]) -> str:
 def test_a_published_config_is_the_catalogue_entry(tmp_path: Path, config: dict[str, Any], name: str) -> None:
     loaded = load(tmp_path, config)
     known = catalog.load_model(name)
-    assert loaded.spec.model_copy(update={"name": name, "source": known.source}) == known
+    told = {"name": name, "source": known.source} | TRAINED_WITH.get(name, {})
+    assert loaded.spec.model_copy(update=told) == known
     assert loaded.assumptions
 
 

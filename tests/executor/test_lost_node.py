@@ -1,0 +1,137 @@
+"""Runs on several nodes, one of which is lost: those that are left end soon, and say which it was and how to go on."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from training import plan_for
+
+import executor.torchrun
+from cost_models.errors import InputError, RunError
+from executor.checkpoints.folder import Folder
+from executor.checkpoints.saving import Saving
+from executor.failures import what_happened, worded_failure, write_failure
+from executor.heartbeat import LAUNCH, Heartbeat, read_signs
+from executor.launch import run_plan
+from executor.nodes import Launch, Nodes
+from planner.plan import save_plan
+
+PATIENCE_SECONDS = 120.0
+GONE = "RuntimeError: Connection closed by peer"
+
+
+def test_a_lost_node_is_named_with_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes of this machine, a rank each; launcher, agent and rank of one end at once by SIGKILL."""
+    monkeypatch.setattr(executor.torchrun, "_ROLL_CALL_SECONDS", 1.0)
+    plan, out, saved = plan_for("dp2 mbs2 zero1"), tmp_path / "out", tmp_path / "saved"
+    save_plan(plan, tmp_path / "plan.yaml")
+    with socket.create_server(("localhost", 0)) as server:
+        place = f"localhost:{server.getsockname()[1]}"
+    other = [sys.executable, "-m", "meshwright", "run", str(tmp_path / "plan.yaml"), "--steps", "100000"]
+    other += ["--checkpoint", str(saved), "--every", "2", "--restarts", "0", "--out", str(out), "--quiet"]
+    process = subprocess.Popen([*other, "--nodes", "2", "--rendezvous", place])
+    lost: list[int] = []
+    ended: list[float] = []
+
+    def end_the_other() -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not Folder(saved).complete() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        node = psutil.Process(process.pid)
+        doomed = [node, *node.children(recursive=True)]
+        pids = {one.pid for one in doomed}
+        lost.extend(rank for rank, sign in read_signs(out).items() if sign["pid"] in pids)
+        for one in doomed:
+            one.kill()
+        ended.append(time.monotonic())
+
+    threading.Thread(target=end_the_other, daemon=True).start()
+    saving = Saving(folder=saved, every=2)
+    nodes = Nodes(count=2, rendezvous=place)
+    with pytest.raises(RunError) as failed:
+        run_plan(plan, steps=100_000, out_dir=out, backend="gloo", saving=saving, restarts=0, nodes=nodes)
+    assert time.monotonic() - ended[0] < 40
+    process.wait()
+    named = rf"node {lost[0]} \(.+\) was lost, and with it rank {lost[0]} in step \d+ \(.+\)"
+    assert re.fullmatch(named, failed.value.headline)
+    newest = Folder(saved).complete()[0]
+    (problem,) = failed.value.problems
+    assert (problem.where, problem.what) == ("last checkpoint", f"of step {newest}, in {saved}")
+    assert str(failed.value.hint).startswith("the same command with --resume goes on")
+    assert failed.value.exit_code == 1
+
+
+def _beat(folder: Path, rank: int, node: int, monkeypatch: pytest.MonkeyPatch, launch: str = "") -> None:
+    monkeypatch.setenv("GROUP_RANK", str(node))
+    monkeypatch.setenv(LAUNCH, launch)
+    monkeypatch.setattr("socket.gethostname", lambda: f"host{node}")
+    Heartbeat(folder, rank).beat(9, "update")
+
+
+def test_ranks_that_are_gone_are_named_by_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(12):
+        _beat(tmp_path, rank, rank // 4, monkeypatch)
+    for rank in range(4):
+        write_failure(tmp_path, rank, GONE, final=False)
+    for rank in range(4, 8):
+        write_failure(tmp_path, rank, GONE, final=False)
+    assert what_happened(tmp_path, 12) == "node 2 (host2) was lost, and with it ranks 8-11 in step 9 (update)"
+    for rank in range(4, 8):
+        (tmp_path / f"failure-{rank}.json").unlink()
+    both = "node 1 (host1), node 2 (host2) were lost, and with them ranks 4-11 in step 9 (update)"
+    assert what_happened(tmp_path, 12) == both
+    assert what_happened(tmp_path, 12, answered={4, 5, 6, 7}).startswith("node 2 (host2) was lost")
+    write_failure(tmp_path, 4, GONE, final=False)
+    assert what_happened(tmp_path, 12) == "ranks 5-11 were ended from outside in step 9 (update)"
+
+
+def test_a_node_that_says_nothing_more_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection breaks where a machine loses its power: the others stand still until the timeout."""
+    for rank in range(4):
+        _beat(tmp_path, rank, rank // 2, monkeypatch)
+    for rank in (0, 1):
+        write_failure(
+            tmp_path, rank, "stood still", final=False, step=9, phase="update", frames=["a.py:1 in f"]
+        )
+    error = worded_failure(tmp_path, tmp_path, 4, saved=tmp_path / "saved")
+    assert error.headline == "node 1 (host1) answers no longer: ranks 2, 3 hang in step 9 (update)"
+    assert error.problems[-1].what == f"none yet, in {tmp_path / 'saved'}"
+
+
+def test_a_launcher_knows_its_ranks_and_who_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, there = Launch(tmp_path, 3), Launch(tmp_path, 3)
+    _beat(tmp_path, 0, 0, monkeypatch, "of-an-earlier-run")
+    assert not here.begun()
+    _beat(tmp_path, 0, 0, monkeypatch, here.token)
+    _beat(tmp_path, 1, 1, monkeypatch, there.token)
+    _beat(tmp_path, 2, 2, monkeypatch, "lost")
+    assert here.begun()
+    assert here.has_first_rank()
+    assert not there.has_first_rank()
+    assert here.ranks() == {0}
+    assert here.roll_call(0.0) == {0}
+    assert there.roll_call(0.0) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        (Nodes(count=2), "several nodes need a place to meet"),
+        (Nodes(count=2, rendezvous="node0"), "several nodes need a place to meet"),
+        (Nodes(count=3, rendezvous="node0:29500"), "the plan has 2 ranks, which 3 nodes cannot share evenly"),
+        (Nodes(count=2, rendezvous="node0:29500"), "several nodes need a folder for the report"),
+    ],
+)
+def test_what_nodes_cannot_be_asked(nodes: Nodes, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        run_plan(plan_for("dp2 mbs2 zero1"), nodes=nodes)
