@@ -15,6 +15,7 @@ from training import GPT, LLAMA, Trained, plan_for, question_for, stray, train_w
 from cost_models.estimating import estimate
 from cost_models.specs.layout import parse_layout
 from cost_models.workload.chunked_loss import loss_chunk
+from executor.emulate import emulate
 from executor.engine import loss
 from executor.flops import FlopCounter
 from executor.memory import predicted_parts
@@ -143,3 +144,11 @@ def test_peak_is_what_the_plan_says(shape: str, layout: str, processes: Processe
         assert predicted == pytest.approx(sum(measured.values()), rel=0.02)
         if stage == plan.layout.pp - 1:
             assert predicted < sum(predicted_parts(whole.prediction.rank_memory[stage]).values())
+
+
+def test_a_rank_without_values_has_its_loss_in_chunks_too() -> None:
+    """The last stage, emulated: sizes alone, in 16 bits."""
+    job: dict[str, Any] = {"global_batch": 16, "sequence_length": 256, "precision": "bf16"}
+    plan = in_chunks("pp2 mbs4", SHAPES["llama"], 128, **job)
+    report = emulate(plan, 1, fake=True)
+    assert sum(report.predicted_memory.values()) == pytest.approx(report.peak_bytes, rel=0.02)
