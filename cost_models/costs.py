@@ -12,7 +12,7 @@ from cost_models import time_terms as time
 from cost_models.memory.device import memory_limit
 from cost_models.memory_terms import MemoryTerms, memory_terms
 from cost_models.question import MixedQuestion, Question
-from cost_models.schedules.traits import ALWAYS_SPLIT
+from cost_models.schedules.traits import ALWAYS_SPLIT, KEEPS_ALL_LOGITS
 from cost_models.specs.columns import Ints, LayoutColumns
 from cost_models.specs.distinct import over_distinct
 from cost_models.specs.layout import SCHEDULES, V_SHAPED
@@ -49,7 +49,7 @@ def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
 
 def _priced_as() -> Ints:
     """The first schedule whose stages are priced by the same rules, for each schedule."""
-    traits = [(name in ALWAYS_SPLIT, name in V_SHAPED, name in memory.KEEPS_ALL_LOGITS) for name in SCHEDULES]
+    traits = [(name in ALWAYS_SPLIT, name in V_SHAPED, name in KEEPS_ALL_LOGITS) for name in SCHEDULES]
     return np.array([traits.index(own) for own in traits])
 
 

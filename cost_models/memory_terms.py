@@ -14,19 +14,17 @@ from cost_models.memory.device import workspace_bytes
 from cost_models.memory.pending import pending_bytes
 from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.question import Question
-from cost_models.schedules.traits import always_split
+from cost_models.schedules.traits import always_split, keeps_all_logits
 from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import SCHEDULES
 from cost_models.specs.recompute import RECOMPUTE_POLICIES
+from cost_models.workload.chunked_loss import chunks_loss
 from cost_models.workload.mixture import mixture
-from cost_models.workload.parameters import Parameters, parameters
+from cost_models.workload.parameters import Parameters, padded_vocabulary, parameters
 
 Array = npt.NDArray[np.float64]
 Term = dict[str, Array]
 
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "working", "buffers")
-KEEPS_ALL_LOGITS = ("gpipe", "dualpipev")
-"""Schedules that run something else between the forward and the backward pass of the head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +132,8 @@ def _working(
     of all its experts here, which one grouped product makes). ZeRO-3 holds weights of
     the block at work, and ZeRO-2 and 3 its full gradient once more while it is scattered. A mixture also holds the
     gradient of the copies that its experts work on. Where attention gathers keys and values over context ranks, these
-    and their gradients may be wider than the MLP.
+    and their gradients may be wider than the MLP. After a loss in chunks the gradient of a tied output matrix counts
+    too; all logits at once hold more than a block does with it.
     """
     model, training = question.model, question.training
     tokens = columns.tokens(training.sequence_length)
@@ -154,15 +153,24 @@ def _working(
     ):  # attention again once the MLP is done with
         selective = RECOMPUTE_POLICIES.index("selective")
         recomputed[:, selective] = np.maximum(0.0, recomputed[:, selective] - kept.mlp)
+    in_flight = in_flight + _tied_gradient(question, columns)
     gathered = states.gathered * counts.block + experts.gathered * counts.experts
     scattered = states.scattering * counts.block + experts.scattering * counts.experts
     if not question.stack.fully_shard:
         working: Array = recomputed + (in_flight + gathered + scattered)[:, None]
         return working
-    incoming = training.element_bytes * tokens * model.hidden_size
+    incoming = training.element_bytes * tokens * model.hidden_size + _tied_gradient(question, columns)
     during = recomputed + (in_flight + 2 * gathered)[:, None]  # with the block that is fetched early
     after = (incoming + 2 * gathered + scattered)[:, None] - kept.block
     return np.maximum(during, after)
+
+
+def _tied_gradient(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) the output matrix's gradient from a loss in chunks, which waits for the embedding's to be added to it."""
+    model = question.model
+    matrix = question.training.element_bytes * model.hidden_size * float(padded_vocabulary(model, 1))
+    waits = chunks_loss(question, columns) & (columns.pp == 1) & model.tied_embeddings
+    return np.where(waits, matrix, 0.0)
 
 
 def _head(columns: LayoutColumns, kept: ActivationBytes) -> tuple[Array, Array]:
@@ -172,7 +180,7 @@ def _head(columns: LayoutColumns, kept: ActivationBytes) -> tuple[Array, Array]:
     all, and DualPipeV runs another microbatch between; where backward is always split, what the output product kept
     waits for its weight half.
     """
-    collects = np.isin(columns.schedule, [SCHEDULES.index(name) for name in KEEPS_ALL_LOGITS])
+    collects = keeps_all_logits(columns)
     waits = always_split(columns)
     live = kept.head + kept.log_probabilities
     moment = kept.loss_gradients + np.where(collects, 0.0, np.where(waits, kept.log_probabilities, live))

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import loss_parallel
 
 from cost_models.schedules import stages_of_rank
+from cost_models.workload.chunked_loss import loss_chunk
 from cost_models.workload.parameters import padded_vocabulary
 from executor.apply.context import make_sequence, share_sequence, take_tokens
 from executor.apply.data import share_data, share_experts, synchronise_only_when
@@ -65,6 +66,7 @@ class Engine:
         self.experts = make_expert_mesh(layout, self.mesh.device_type) if model.has_experts else None
         self.passes = Passes(device)
         self.dtype = _COMPUTE_DTYPES[training.precision]
+        self.loss_chunk = loss_chunk(plan.question, layout)
         torch.manual_seed(self._dropout_seed())
         self.parts = [self._part(stage) for stage in self._my_stages()]
         self.tied = TiedGradients(layout, self.mesh, self.parts, tied=model.tied_embeddings)
@@ -81,6 +83,7 @@ class Engine:
                 self.dtype,
                 microbatches,
                 self._share_of_loss,
+                self.loss_chunk is not None,
                 self.optimizer.take_gradients,
                 self.passes,
             )
@@ -128,15 +131,20 @@ class Engine:
         for index, (inputs, targets) in enumerate(pairs):
             synchronise_only_when(model, index == microbatches - 1)
             with self.passes.run("F", 0, index):
-                value = self._share_of_loss(model(inputs), targets)
+                given = () if self.loss_chunk is None else (targets,)
+                value = self._share_of_loss(model(inputs, *given), targets)
             with self.passes.run("B", 0, index):
                 value.backward()  # type: ignore[no-untyped-call]
             total += local(value.detach())
         return float(total)
 
-    def _share_of_loss(self, logits_BSV: Tensor, targets_BS: Tensor) -> Tensor:
-        """One microbatch's share of the mean over this rank's sequences, so that gradients simply add up."""
-        return loss(logits_BSV, targets_BS) / self.layout.microbatches(self.plan.training.global_batch)
+    def _share_of_loss(self, answer: Tensor, targets_BS: Tensor) -> Tensor:
+        """One microbatch's share of the mean over this rank's sequences, so that gradients simply add up.
+
+        The model answers with (B, S, V) logits, or with its loss in chunks.
+        """
+        value = loss(answer, targets_BS) if self.loss_chunk is None else answer
+        return value / self.layout.microbatches(self.plan.training.global_batch)
 
     def _my_stages(self) -> list[int]:
         """Virtual stages of this pipeline rank, in model order."""
@@ -157,6 +165,7 @@ class Engine:
                 has_embedding=stage == 0,
                 has_head=stage == layout.num_stages - 1,
                 experts=None if self.experts is None else expert_place(model, self.experts),
+                loss_chunk=self.loss_chunk,
             )
         if self.device.type != "meta":  # which has no values to set, only their making would take minutes
             initialise(part, self.options.seed, tied=model.tied_embeddings)

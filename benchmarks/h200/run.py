@@ -4,14 +4,16 @@
     python benchmarks/h200/run.py OUT --dry      the same path with tiny models on a CPU
 
 Every case runs in a process of its own, so that one that runs out of memory or time leaves the others alone; its
-reason is recorded in its row. OUT holds environment.json, profile.yaml, measurements.csv, results.csv, results.json,
-rewritten after every case.
+reason is recorded in its row. A sweep asks the planner for the best microbatch and recomputation of a job, then trains
+that and every other choice there is. OUT holds environment.json, profile.yaml, measurements.csv, results.csv,
+results.json and sweeps.json, rewritten after every case and sweep.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import gc
 import json
 import statistics
 import subprocess
@@ -19,7 +21,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,19 +34,22 @@ from cost_models.question import Question
 from cost_models.specs import catalog
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.layout import parse_layout
+from cost_models.specs.layout import Layout, parse_layout
 from cost_models.specs.loading import resolve_cluster
+from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from cost_models.specs.training import TrainingSpec
 from executor.calibrate import fit_measurements, measure
 from executor.environment import worker_environment
+from planner.search import search
 
 _CASE_SECONDS, _LEAST_CASE_SECONDS, _STEPS, _WARM_UP = 100.0, 25.0, 6, 2
+_LOSS_CHUNK = 2048
 _STANDARD_DEVIATION = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One run: two microbatches of `mbs` sequences a step."""
+    """One run, of two microbatches of `mbs` sequences a step unless a global batch is given."""
 
     model: str
     """Catalogue name."""
@@ -55,12 +60,37 @@ class Case:
     optimizer: str = "adamw"
     layers: int | None = None
     """Fewer blocks than the model has, so that the states of its shape fit one GPU."""
+    loss_chunk: int | None = _LOSS_CHUNK
+    """Tokens whose logits exist at a time; None: all."""
+    global_batch: int | None = None
 
 
-CASES = (
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """A job whose microbatch and recomputation the planner is to choose."""
+
+    job: Case
+    """Whose own choice of both does not count; it has a global batch."""
+
+    @property
+    def choices(self) -> list[Case]:
+        """All there are of one policy for all blocks; the planner may mix them."""
+        batch = self.job.global_batch or 1
+        sizes = [mbs for mbs in range(1, batch + 1) if batch % mbs == 0]
+        return [
+            replace(self.job, mbs=mbs, recompute=policy) for mbs in sizes for policy in RECOMPUTE_POLICIES
+        ]
+
+
+CASES: tuple[Case | Sweep, ...] = (
     Case(model="llama3.2-1b", sequence=2048, mbs=4),
     Case(model="llama3.2-1b", sequence=2048, mbs=4, compile=True),
     Case(model="llama3.2-3b", sequence=4096, mbs=1),
+    Sweep(job=Case(model="llama3.2-3b", sequence=4096, mbs=1, global_batch=4)),
+    Case(model="llama3.2-3b", sequence=4096, mbs=2, loss_chunk=None),
+    Case(model="llama3.2-3b", sequence=8192, mbs=2, recompute="selective"),
+    Case(model="llama3.2-3b", sequence=8192, mbs=2, recompute="selective", loss_chunk=None),
+    Sweep(job=Case(model="llama3.2-1b", sequence=2048, mbs=1, global_batch=8)),
     Case(model="llama3.1-8b", sequence=4096, mbs=1, layers=12),
     Case(model="llama3.2-3b", sequence=4096, mbs=1, recompute="full"),
     Case(model="llama3.2-1b", sequence=8192, mbs=1),
@@ -69,10 +99,12 @@ CASES = (
     Case(model="llama3.2-1b", sequence=8192, mbs=1, recompute="selective"),
     Case(model="llama3.2-3b", sequence=8192, mbs=1, recompute="selective"),
     Case(model="llama3.2-1b", sequence=2048, mbs=1),
+    Sweep(job=Case(model="llama3.1-8b", sequence=8192, mbs=1, layers=12, global_batch=2)),
     Case(model="llama3.1-8b", sequence=8192, mbs=1, recompute="full", optimizer="sgd"),
 )
-DRY_CASES = (
+DRY_CASES: tuple[Case | Sweep, ...] = (
     Case(model="llama-nano", sequence=32, mbs=1),
+    Sweep(job=Case(model="llama-nano", sequence=32, mbs=1, global_batch=2, loss_chunk=24)),
     Case(model="llama-nano", sequence=32, mbs=2, recompute="full"),
     Case(model="no-such-model", sequence=32, mbs=1),
 )
@@ -86,10 +118,14 @@ def main() -> None:
     parser.add_argument("--cluster", default="hgx-h200")
     parser.add_argument("--seconds", type=float, default=540.0, help="stop starting cases after this long")
     parser.add_argument("--case", help=argparse.SUPPRESS)
+    parser.add_argument("--sweep", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     if arguments.case:
         one_case(Case(**json.loads(arguments.case)), arguments.out, arguments.cluster, dry=arguments.dry)
+    elif arguments.sweep:
+        job = Case(**json.loads(arguments.sweep)["job"])
+        one_sweep(Sweep(job=job), arguments.out, arguments.cluster, dry=arguments.dry)
     else:
         everything(arguments.out, arguments.cluster, arguments.seconds, dry=arguments.dry)
 
@@ -103,23 +139,31 @@ def everything(out: Path, cluster: str, seconds: float, *, dry: bool) -> None:
     except Exception:
         (out / "calibration-error.txt").write_text(traceback.format_exc(), encoding="utf-8")
     rows: list[dict[str, Any]] = []
+    sweeps: list[dict[str, Any]] = []
     for case in DRY_CASES if dry else CASES:
         left = deadline - time.monotonic()
         if left < _LEAST_CASE_SECONDS:
-            rows.append(asdict(case) | {"failed": f"not started: {left:.0f} s left"})
+            found: dict[str, Any] = {"failed": f"not started: {left:.0f} s left"}
         else:
-            rows.append(
-                asdict(case) | _in_its_own_process(case, out, cluster, min(left, _CASE_SECONDS), dry=dry)
-            )
+            found = _in_its_own_process(case, out, cluster, min(left, _CASE_SECONDS), dry=dry)
+        if isinstance(case, Sweep):
+            rows += found.pop("rows", [])
+            sweeps.append(asdict(case.job) | found)
+            _write_json(out / "sweeps.json", sweeps)
+        else:
+            rows.append(asdict(case) | found)
         _write_results(out, rows)
-        print(json.dumps(rows[-1]), flush=True)
+        print(json.dumps((sweeps if isinstance(case, Sweep) else rows)[-1]), flush=True)
 
 
-def _in_its_own_process(case: Case, out: Path, cluster: str, seconds: float, *, dry: bool) -> dict[str, Any]:
-    """The case's row, or why there is none."""
+def _in_its_own_process(
+    case: Case | Sweep, out: Path, cluster: str, seconds: float, *, dry: bool
+) -> dict[str, Any]:
+    """What it wrote, of a sweep that ran out of time what it had; or why there is nothing."""
     answer = out / "case.json"
     answer.unlink(missing_ok=True)
-    command = [sys.executable, __file__, str(out), "--cluster", cluster, "--case", json.dumps(asdict(case))]
+    kind = "--sweep" if isinstance(case, Sweep) else "--case"
+    command = [sys.executable, __file__, str(out), "--cluster", cluster, kind, json.dumps(asdict(case))]
     try:
         ended = subprocess.run(
             [*command, *["--dry"] * dry],
@@ -129,35 +173,85 @@ def _in_its_own_process(case: Case, out: Path, cluster: str, seconds: float, *, 
             env=worker_environment(),
             check=False,
         )
-    except subprocess.TimeoutExpired:
-        return {"failed": f"not done after {seconds:.0f} s"}
-    if not answer.exists():
         lines = ended.stderr.strip().splitlines() or [""]
-        return {"failed": f"exit code {ended.returncode}: {lines[-1]}"}
+        failed = f"exit code {ended.returncode}: {lines[-1]}"
+    except subprocess.TimeoutExpired:
+        failed = f"not done after {seconds:.0f} s"
+    if not answer.exists():
+        return {"failed": failed}
     row: dict[str, Any] = json.loads(answer.read_text("utf-8"))
     answer.unlink()
     return row
 
 
-def one_case(case: Case, out: Path, cluster_name: str, *, dry: bool) -> None:
-    """Predict with every profile there is, train, write the row; a failure keeps what was predicted."""
+def one_case(case: Case, out: Path, cluster: str, *, dry: bool) -> None:
+    """Predict, train, write the row."""
+    _write_json(out / "case.json", _row(case, out, cluster, dry=dry))
+
+
+def one_sweep(sweep: Sweep, out: Path, cluster: str, *, dry: bool) -> None:
+    """The planner's choice, then all others, first those predicted to be fast; what there is, after each of them.
+
+    `regret` is how much longer the planner's choice takes than the best: 0 where they are one.
+    """
+    questions = _questions(sweep.job, _cluster(cluster, dry=dry), out / "profile.yaml", dry=dry)
+    question = questions.get("measured", questions["datasheet"])
+    planned = search(question, top=1).best.layout
+    chosen = replace(sweep.job, mbs=planned.mbs, recompute=planned.stage_recompute[0])
+    others = [case for case in sweep.choices if case != chosen]
+    others.sort(key=lambda case: estimate(question, _layout(case)).step_seconds)
+    rows: list[dict[str, Any]] = []
+    for case in (chosen, *others):
+        rows.append(asdict(case) | _row(case, out, cluster, dry=dry, follow=False))
+        ran = [row for row in rows if "step_seconds" in row]
+        found: dict[str, Any] = {"rows": rows, "planned": str(planned), "choices": len(others) + 1}
+        found |= {"tried": len(rows), "ran": len(ran)}
+        if ran:
+            best = min(ran, key=lambda row: float(row["step_seconds"]))
+            found |= {name: best[name] for name in ("mbs", "recompute", "step_seconds")}
+        if ran and "step_seconds" in rows[0]:
+            found["regret"] = rows[0]["step_seconds"] / best["step_seconds"] - 1
+        _write_json(out / "case.json", found)
+
+
+def _layout(case: Case) -> Layout:
+    return parse_layout(f"tp1 pp1 dp1 mbs{case.mbs} recompute={case.recompute}")
+
+
+def _row(case: Case, out: Path, cluster_name: str, *, dry: bool, follow: bool = True) -> dict[str, Any]:
+    """Predicted with every profile there is, then trained; a failure keeps what was predicted.
+
+    `follow` has the storages of a step followed too.
+    """
     row: dict[str, Any] = {}
     try:
         cluster = _cluster(cluster_name, dry=dry)
-        layout = parse_layout(f"tp1 pp1 dp1 mbs{case.mbs} recompute={case.recompute}")
         estimates = {
-            tier: (question, estimate(question, layout))
+            tier: (question, estimate(question, _layout(case)))
             for tier, question in _questions(case, cluster, out / "profile.yaml", dry=dry).items()
         }
         for tier, (_, estimated) in estimates.items():
             row |= _predicted(tier, estimated)
-        row |= _trained(case, *estimates.get("measured", estimates["datasheet"]), dry=dry)
+        row |= _trained(case, *estimates.get("measured", estimates["datasheet"]), dry=dry, follow=follow)
         for tier in estimates:
             row[f"{tier}_error"] = row[f"{tier}_step_seconds"] / row["step_seconds"] - 1
     except Exception as error:
         row["failed"] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         traceback.print_exc()
-    _write_json(out / "case.json", row)
+    _leave_nothing()
+    return row
+
+
+def _leave_nothing() -> None:
+    """What a run that failed left behind, out of the next one's way."""
+    import torch
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _questions(case: Case, cluster: ClusterSpec, profile: Path, *, dry: bool) -> dict[str, Question]:
@@ -165,7 +259,9 @@ def _questions(case: Case, cluster: ClusterSpec, profile: Path, *, dry: bool) ->
     model = catalog.load_model(case.model)
     if case.layers is not None:
         model = model.model_copy(update={"num_layers": case.layers})
-    stack = catalog.load_stack("meshwright").model_copy(update={"fused_elementwise": case.compile})
+    stack = catalog.load_stack("meshwright").model_copy(
+        update={"fused_elementwise": case.compile, "loss_chunk": case.loss_chunk}
+    )
     profiles: dict[str, HardwareProfile] = {
         "datasheet": catalog.load_profile("datasheet-cpu" if dry else "datasheet-gpu")
     }
@@ -177,7 +273,7 @@ def _questions(case: Case, cluster: ClusterSpec, profile: Path, *, dry: bool) ->
             cluster=measured_cluster(hardware, cluster),
             training=TrainingSpec.model_validate(
                 {
-                    "global_batch": 2 * case.mbs,
+                    "global_batch": case.global_batch or 2 * case.mbs,
                     "sequence_length": case.sequence,
                     "precision": "fp32" if dry else "bf16",
                     "optimizer": case.optimizer,
@@ -196,7 +292,9 @@ def _predicted(tier: str, estimated: Estimate) -> dict[str, Any]:
     return {f"{tier}_step_seconds": estimated.step_seconds, f"{tier}_mfu": estimated.mfu, **parts, **memory}
 
 
-def _trained(case: Case, question: Question, estimated: Estimate, *, dry: bool) -> dict[str, Any]:
+def _trained(
+    case: Case, question: Question, estimated: Estimate, *, dry: bool, follow: bool
+) -> dict[str, Any]:
     """Step seconds, MFU and peak memory of a few real steps on random tokens."""
     import torch
     import torch.distributed as dist
@@ -245,8 +343,7 @@ def _trained(case: Case, question: Question, estimated: Estimate, *, dry: bool) 
     if not dry:
         row["peak_bytes"] = torch.cuda.max_memory_allocated()
         row["peak_reserved_bytes"] = torch.cuda.max_memory_reserved()
-    parts = {} if case.compile else measure_memory(engine, tokens, targets)
-    dist.destroy_process_group()
+    parts = measure_memory(engine, tokens, targets) if follow and not case.compile else {}
     return row | {f"measured_{part}_bytes": size for part, size in parts.items()}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from cost_models.compute.measured_operators import (
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.distinct import over_distinct
+from cost_models.workload.chunked_loss import chunks_loss
 from cost_models.workload.parameters import padded_vocabulary
 
 Array = npt.NDArray[np.float64]
@@ -35,9 +36,17 @@ class EndSeconds:
 
 
 def end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:
-    """Embedding is a gather and a scatter; the head is a product with the vocabulary and a memory-bound loss."""
+    """Embedding is a gather and a scatter; the head is a product with the vocabulary and a memory-bound loss.
+
+    A loss in chunks takes as long: it passes over as many bytes of logits, and all of the backward pass but the final
+    norm's, too little to tell apart, runs with the forward pass.
+    """
     names = ("tp", "cp", "mbs", "sp")
-    return over_distinct(columns, names, lambda rows: _end_seconds(question, rows, device))
+    ends = over_distinct(columns, names, lambda rows: _end_seconds(question, rows, device))
+    if question.stack.loss_chunk is None:
+        return ends
+    early = np.where(chunks_loss(question, columns), ends.head_backward, 0.0)
+    return replace(ends, head_forward=ends.head_forward + early, head_backward=ends.head_backward - early)
 
 
 def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> EndSeconds:

@@ -23,6 +23,7 @@ from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import CONTEXTS
 from cost_models.specs.stack import STORES_SCORES
+from cost_models.workload.chunked_loss import chunks_loss
 from cost_models.workload.mixture import inner_elements, mixture
 from cost_models.workload.parameters import padded_vocabulary
 
@@ -42,11 +43,11 @@ class ActivationBytes:
     """The part of a block that is released before its attention runs backward."""
     embedding: Array
     head: Array
-    """Kept by the final norm and the output product."""
+    """Kept by the final norm and the output product, or in its place by a loss in chunks."""
     log_probabilities: Array
-    """Kept by the loss, in fp32."""
+    """Kept by the loss, in fp32; nothing of its size by one in chunks."""
     loss_gradients: Array
-    """Logits-shaped temporaries of the loss's backward pass at its widest moment."""
+    """Logits-shaped temporaries of the loss's backward pass at its widest moment; those of a loss in chunks."""
 
 
 def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBytes:
@@ -77,14 +78,32 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     gradients = 2 * stored + piped + split_copy
     if stack.fused_loss:  # the gradient takes the place of what was kept; only its copy in 16 bits is new
         gradients = np.where(stored > element, element, 0.0)
+    chunked = chunks_loss(question, columns)
     return ActivationBytes(
         block=np.stack([none, selective, element * outside], axis=-1),
         embedding=mask,
         mlp=norms / 2 + mlp + mask,
         head=norms / 2 + element * outside,
-        log_probabilities=logits * stored,
-        loss_gradients=logits * (gradients + stack.extra_loss_copies * stored),
+        log_probabilities=np.where(chunked, 0.0, logits * stored),
+        loss_gradients=np.where(
+            chunked,
+            _chunked_loss(question, element * outside),
+            logits * (gradients + stack.extra_loss_copies * stored),
+        ),
     )
+
+
+def _chunked_loss(question: Question, hidden: Array) -> Array:
+    """What a loss in chunks holds while a chunk is at work, besides what it keeps.
+
+    It keeps the gradient of its hidden states, which takes the place of these once they are done with. Until then both
+    are there, with the gradient of the output matrix in the type of the weights, and a chunk's logits and
+    log-probabilities in fp32.
+    """
+    vocabulary = float(padded_vocabulary(question.model, 1))
+    chunk = 2 * _FP32 * (question.stack.loss_chunk or 0) * vocabulary
+    matrix = question.training.element_bytes * question.model.hidden_size * vocabulary
+    return hidden + matrix + chunk
 
 
 def _kept_inside(

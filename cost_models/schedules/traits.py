@@ -19,10 +19,23 @@ SPLIT_BACKWARD: frozenset[Schedule] = frozenset({"zero-bubble", "zbv", "dualpipe
 ALWAYS_SPLIT: frozenset[Schedule] = frozenset({"zero-bubble", "zbv"})
 """Those of them that split every backward pass; DualPipeV does so in warm-up and cool-down only."""
 
+KEEPS_ALL_LOGITS: frozenset[Schedule] = frozenset({"gpipe", "dualpipev"})
+"""Schedules that run something else between the forward and the backward pass of the head."""
+
 
 def always_split(columns: LayoutColumns) -> Bools:
     """(N,): layouts whose schedule splits every backward pass."""
     return _is_one_of(columns, ALWAYS_SPLIT)
+
+
+def turns_at_once(columns: LayoutColumns) -> Bools:
+    """(N,): layouts whose head runs the whole backward pass of a microbatch directly after its forward pass."""
+    return ~_is_one_of(columns, ALWAYS_SPLIT | KEEPS_ALL_LOGITS)
+
+
+def keeps_all_logits(columns: LayoutColumns) -> Bools:
+    """(N,): layouts whose schedule runs something else in between."""
+    return _is_one_of(columns, KEEPS_ALL_LOGITS)
 
 
 def v_shaped(columns: LayoutColumns) -> Bools:

@@ -105,6 +105,9 @@ class StackSpec(Spec):
     """The loss works on an fp32 copy of the logits."""
     fused_loss: bool = False
     """The loss overwrites what it kept of the logits with their gradient."""
+    loss_chunk: int | None = Field(default=None, ge=1)
+    """Tokens of a microbatch whose logits exist at a time, where it has more: the loss and its gradients are computed
+    chunk by chunk in the forward pass (`workload.chunked_loss` says in which layouts); None: all logits at once."""
     loss_parallel: bool = True
     """The vocabulary stays split over tp in the loss."""
     extra_loss_copies: float = Field(default=0.0, ge=0.0)

@@ -91,17 +91,24 @@ class PipelineStep:
     """One step of a schedule on this rank; hides which ends of the pipeline the rank holds."""
 
     def __init__(
-        self, schedule: PipelineScheduleMulti | PipelineScheduleSingle, *, first: bool, last: bool
+        self,
+        schedule: PipelineScheduleMulti | PipelineScheduleSingle,
+        *,
+        first: bool,
+        last: bool,
+        loss_inside: bool,
     ) -> None:
         self.schedule = schedule
         self.first, self.last = first, last
+        self.loss_inside = loss_inside
 
     def step(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
         """Forward and backward of every microbatch; their losses added up on the last stage, else 0."""
         losses: list[Tensor] = []
         inputs = (inputs_BS,) if self.first else ()
         if self.last:
-            self.schedule.step(*inputs, target=targets_BS, losses=losses, return_outputs=False)
+            inside: dict[str, Any] = {"targets_BS": targets_BS} if self.loss_inside else {}
+            self.schedule.step(*inputs, target=targets_BS, losses=losses, return_outputs=False, **inside)
             return float(torch.stack([local(value.detach()) for value in losses]).sum())
         self.schedule.step(*inputs, return_outputs=False)
         return 0.0
@@ -116,11 +123,13 @@ def make_pipeline(
     dtype: torch.dtype,
     microbatches: int,
     loss: Loss,
+    loss_inside: bool,
     take_gradients: Callable[[], None],
     passes: Passes,
 ) -> PipelineStep:
     """The plan's schedule over this rank's virtual stages, between which activations of `dtype` go.
 
+    With `loss_inside` the last stage is given the targets too, and its answer, made of them, is what `loss` is given.
     `take_gradients` collects what is in `.grad`, and `passes` is told of every pass.
     """
     layout = plan.layout
@@ -135,4 +144,5 @@ def make_pipeline(
         schedule = _ONE_CHUNK[layout.schedule](made[0], microbatches, loss_fn=loss, scale_grads=False)
     else:
         schedule = _CHUNKS[layout.schedule]([*made], microbatches, loss_fn=loss, scale_grads=False)
-    return PipelineStep(schedule, first=0 in stages, last=layout.num_stages - 1 in stages)
+    first, last = 0 in stages, layout.num_stages - 1 in stages
+    return PipelineStep(schedule, first=first, last=last, loss_inside=loss_inside)

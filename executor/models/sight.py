@@ -60,12 +60,15 @@ class Sight:
             hidden = hidden | (there >= self.window)
         bias = torch.zeros((), device=like.device)
         if self.slopes:
-            index = torch.arange(self.first_head + 1, self.first_head + heads + 1, device=like.device)
-            slopes = 2.0 ** (-8.0 * index.float() / self.slopes)
-            bias = -slopes[:, None, None] * there
+            bias = -self.slopes_of(heads, like.device)[:, None, None] * there
         low = torch.finfo(like.dtype).min / 2
         hidden = hidden.expand(heads if self.slopes else 1, -1, -1)
         return torch.where(hidden, low, bias).to(like.dtype).unsqueeze(0)
+
+    def slopes_of(self, heads: int, device: torch.device) -> Tensor:
+        """(H,) how fast the score of each of the heads at hand falls with the distance."""
+        index = torch.arange(self.first_head + 1, self.first_head + heads + 1, device=device)
+        return torch.as_tensor(2.0 ** (-8.0 * index.float() / self.slopes))
 
     def _unbiased(self, queries: Places, keys: Places) -> bool:
         farthest = queries[-1].stop - 1 - keys[0].start

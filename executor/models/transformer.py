@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from cost_models.specs.transformer import TransformerSpec
 from executor.models.attention import Attention
+from executor.models.chunked_loss import chunked_loss
 from executor.models.experts import ExpertPlace, Mixture
 from executor.models.feed_forward import FeedForward
 from executor.models.latent import LatentAttention
@@ -98,7 +99,7 @@ class Transformer(nn.Module):
 
     `experts` says which experts of the mixtures are here (all of them unless said). The head is tied to the embedding
     where both are here; a pipeline stage that holds only one of them keeps its own copy, which `executor.apply.tied`
-    keeps equal.
+    keeps equal. With a `loss_chunk` the last stage takes the targets too and answers with their loss.
     """
 
     def __init__(
@@ -112,8 +113,10 @@ class Transformer(nn.Module):
         has_embedding: bool = True,
         has_head: bool = True,
         experts: ExpertPlace | None = None,
+        loss_chunk: int | None = None,
     ) -> None:
         super().__init__()
+        self.loss_chunk = loss_chunk
         count = spec.num_layers if count is None else count
         place = experts or ExpertPlace()
         self.embedding = Embedding(spec, vocabulary, dropout) if has_embedding else None
@@ -128,12 +131,20 @@ class Transformer(nn.Module):
         if spec.tied_embeddings and self.embedding is not None and self.head is not None:
             self.head.weight = self.embedding.tokens.weight
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, S) tokens on the first stage, else (B, S, D); returns (B, S, D), on the last stage (B, S, V)."""
+    def forward(self, x: Tensor, targets_BS: Tensor | None = None) -> Tensor:
+        """(B, S) tokens on the first stage, else (B, S, D); returns (B, S, D), on the last stage (B, S, V).
+
+        The last stage makes of targets their mean loss, `loss_chunk` tokens at a time; others have no use for them.
+        """
         if self.embedding is not None:
             x = self.embedding(x)
         for block in self.blocks.values():
             x = block(x)
-        if self.norm is not None and self.head is not None:
-            x = self.head(self.norm(x))
-        return x
+        if self.norm is None or self.head is None:
+            return x
+        x = self.norm(x)
+        if targets_BS is None or self.loss_chunk is None:
+            logits_BSV: Tensor = self.head(x)
+            return logits_BSV
+        # here, not outside: only inside a forward pass does `fully_shard` promise that the weight is gathered
+        return chunked_loss(x.flatten(0, 1), self.head.weight, targets_BS.flatten(), self.loss_chunk)

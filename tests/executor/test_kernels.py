@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from torch._higher_order_ops.flex_attention import math_attention
+from torch.nn.attention.flex_attention import BlockMask
 
 from executor.apply.tiles import Merged, dealt, tile_of_ring, tiles_of_whole
+from executor.models.flexible import Flexible
 from executor.models.kernels import WrittenOut, kernel_for
 from executor.models.sequence import WholeSequence
 from executor.models.sight import Places, Sight, positions
@@ -83,6 +89,69 @@ def test_torchs_kernel_gets_the_mask(sight: Sight) -> None:
     got = torch.autograd.grad(out, (query, key, value), gradient)
     for one, other in zip(got, torch.autograd.grad(expected, (query, key, value), gradient), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
+
+
+def as_defined(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    block_mask: BlockMask,
+    enable_gqa: bool,
+    score_mod: Any = None,
+) -> Tensor:
+    """FlexAttention by torch's own definition of it: its kernels of a CPU have no backward pass."""
+    assert enable_gqa
+    as_it_is = score_mod or (lambda score, *places: score)
+    out: Tensor
+    out, *_ = math_attention(query, key, value, as_it_is, block_mask.as_tuple(), query.shape[-1] ** -0.5, {})
+    return out
+
+
+def test_flex_attention_gets_the_window_and_the_slopes() -> None:
+    """What a GPU's kernels are told, one after the other: output and gradients are those of the dense mask."""
+    flexible = Flexible(as_defined)
+    for sight, length in product(SIGHTS[1:], (12, 150)):
+        query, key, value, gradient = tensors(length)
+        out = flexible.attend(query, key, value, sight)
+        expected = written_out(query, key, value, sight)
+        assert torch.allclose(out, expected, atol=1e-5)
+        got = torch.autograd.grad(out, (query, key, value), gradient)
+        for one, other in zip(got, torch.autograd.grad(expected, (query, key, value), gradient), strict=True):
+            assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_a_mask_of_blocks_leaves_out_what_a_window_hides() -> None:
+    """Of 1024 tokens in 8 x 8 blocks of 128, a window of 128 leaves the diagonal and the blocks beside it."""
+    seen: list[BlockMask] = []
+
+    def kernel(query: Tensor, *_: Tensor, block_mask: BlockMask, enable_gqa: bool) -> Tensor:
+        seen.append(block_mask)
+        return query
+
+    query, key, value, _ = tensors(1024)
+    flexible = Flexible(kernel)
+    for _ in range(2):
+        flexible.attend(query, key, value, Sight(window=128))
+    assert seen[0] is seen[1]
+    assert int(seen[0].to_dense().sum()) == 8 + 7
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("sight", SIGHTS[1:])
+def test_flex_attention_on_a_gpu(sight: Sight) -> None:
+    """The compiled kernels, with 16 bits of rounding, against the dense mask."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, 4, 300, 64), (2, 2, 300, 64), (2, 2, 300, 64), (2, 4, 300, 64)]
+    given = [torch.randn(shape, generator=generator).cuda().bfloat16().requires_grad_() for shape in shapes]
+    *leaves, gradient = given
+    out = WholeSequence().attend(leaves[0], leaves[1], leaves[2], sight)
+    wide = [leaf.detach().float().requires_grad_() for leaf in leaves]
+    expected = written_out(wide[0], wide[1], wide[2], sight)
+    assert torch.allclose(out.float(), expected, atol=3e-2)
+    got = torch.autograd.grad(out, leaves, gradient)
+    for one, other in zip(got, torch.autograd.grad(expected, wide, gradient.float()), strict=True):
+        assert torch.allclose(one.float(), other, atol=3e-2 * float(other.abs().max()))
 
 
 def test_a_shared_mask_is_the_one_asked_for() -> None:

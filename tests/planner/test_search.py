@@ -17,6 +17,7 @@ from cost_models.errors import InfeasibleError, InputError, RunError
 from cost_models.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.layout import parse_layout
+from cost_models.workload.chunked_loss import chunks_loss
 from planner import branching
 from planner import search as search_module
 from planner.ilp.solvers import SolverName
@@ -62,6 +63,16 @@ def test_search_is_brute_force(settings: dict[str, Any]) -> None:
     assert proof.bound == pytest.approx(exact[0])
     assert proof.layouts == proof.infeasible + proof.pruned + proof.solved
     assert proof.layouts - proof.infeasible >= len(exact) - proof.pruned
+
+
+@pytest.mark.parametrize("memory", ["1 GiB", "150 MiB"])
+def test_search_is_brute_force_with_the_loss_in_chunks(memory: str) -> None:
+    """Which some layouts have and others have not, so bounds must hold for both prices."""
+    question = every_axis(small_question(4, memory, stack="meshwright"))
+    question = replace(question, stack=question.stack.model_copy(update={"loss_chunk": 300}))
+    result = search(question, top=5)
+    assert seconds_of(result) == pytest.approx(brute_force(question)[:5], rel=10 * TOLERANCE)
+    assert len(set(chunks_loss(question, everything(question).columns).tolist())) == 2
 
 
 def test_every_layout_is_returned_where_all_are_asked_for() -> None:

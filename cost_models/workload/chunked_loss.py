@@ -1,0 +1,33 @@
+"""Where the loss is computed some tokens at a time: the one rule that prices and the executor both go by."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.question import Question
+from cost_models.schedules.traits import turns_at_once
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.layout import Layout
+
+Bools = npt.NDArray[np.bool_]
+
+
+def chunks_loss(question: Question, columns: LayoutColumns) -> Bools:
+    """(N,): layouts whose loss a stack with a `loss_chunk` computes in chunks.
+
+    Those with more tokens in a microbatch than in a chunk. Not with the vocabulary split over tensor ranks, where the
+    loss is split too. Not where the head's backward pass waits for something else: each microbatch that waits would
+    hold a gradient of the whole output matrix.
+    """
+    chunk = question.stack.loss_chunk
+    if chunk is None:
+        return np.zeros(len(columns), dtype=np.bool_)
+    several = columns.tokens(question.training.sequence_length) > chunk
+    chunked: Bools = several & (columns.tp == 1) & turns_at_once(columns)
+    return chunked
+
+
+def loss_chunk(question: Question, layout: Layout) -> int | None:
+    """Tokens of a chunk in this layout; None: all logits at once."""
+    return question.stack.loss_chunk if chunks_loss(question, LayoutColumns.of([layout]))[0] else None

@@ -1,0 +1,67 @@
+"""Cross-entropy of the output layer without all of its logits at once: some tokens at a time.
+
+A chunk's logits become probabilities, these the gradient of its logits, and that is multiplied into the gradients of
+its hidden states and of the output matrix before the next chunk's are made: nothing of the size of the logits is left
+for the backward pass, which only scales, and no product is run twice. So do Liger-Kernel and torch 2.13's
+`linear_cross_entropy`; why this is neither: docs/decisions/0015-the-loss-in-chunks.md.
+
+Shape legend: T tokens, D model, V vocabulary, C tokens of a chunk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def chunked_loss(x_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, chunk: int) -> Tensor:
+    """Mean cross-entropy of `x @ weight.T` in fp32, from the logits of `chunk` tokens at a time.
+
+    Takes one backward pass; a second one of the same graph raises RuntimeError.
+    """
+    value: Tensor = _ChunkedLoss.apply(x_TD, weight_VD, targets_T, chunk)  # type: ignore[no-untyped-call]
+    return value
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """Gradients wait undivided by the number of tokens: in 16 bits the quotients would lose the small ones."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, chunk: int) -> Tensor:
+        learns = any(ctx.needs_input_grad)
+        total = torch.zeros((), device=x_TD.device)
+        if learns:
+            dx_TD, dweight_VD = torch.empty_like(x_TD), torch.zeros_like(weight_VD)
+        for first in range(0, len(x_TD), chunk):
+            rows = slice(first, first + chunk)
+            x_CD, targets_C = x_TD[rows], targets_T[rows]
+            scores_CV = F.log_softmax(F.linear(x_CD, weight_VD).float(), dim=-1)
+            total += F.nll_loss(scores_CV, targets_C, reduction="sum")
+            if learns:
+                scores_CV = _gradient_of_logits(scores_CV, targets_C).to(x_TD.dtype)
+                torch.mm(scores_CV, weight_VD, out=dx_TD[rows])
+                torch.addmm(dweight_VD, scores_CV.t(), x_CD, out=dweight_VD)
+            del scores_CV  # before the next chunk's are made
+        if learns:
+            ctx.save_for_backward(dx_TD, dweight_VD)
+        return total / len(x_TD)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        share = gradient / len(ctx.saved_tensors[0])
+        dx_TD, dweight_VD = (
+            one.mul_(share) if needed else None
+            for one, needed in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
+        )
+        return dx_TD, dweight_VD, None, None
+
+
+def _gradient_of_logits(log_probabilities_CV: Tensor, targets_C: Tensor) -> Tensor:
+    """Probabilities, less one where the target is; in place."""
+    less = log_probabilities_CV.new_full((len(targets_C), 1), -1.0)
+    return log_probabilities_CV.exp_().scatter_add_(1, targets_C.unsqueeze(1), less)

@@ -1,0 +1,74 @@
+"""Windows and ALiBi on a GPU by FlexAttention, which leaves out the blocks of scores that a window hides.
+
+There is no mask of S × S: a mask of blocks says where to look, and a slope is subtracted as scores are made. So
+the cost model prices a window where a stack has a flash kernel. The numbers are tested without a GPU, where the same
+functions run written out; neither the time nor the memory of its GPU kernels has been measured for this project.
+
+Shape legend: B batch, H query heads, G key/value heads, S tokens, K head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from executor.models.sight import Sight
+
+Kernel = Callable[..., Any]
+_NARROWEST = 16
+"""Heads of fewer numbers are none of its kernels' business."""
+
+
+def suits(query_BHSK: Tensor) -> bool:
+    """On a GPU, unless somebody follows every operator: a step whose storages or FLOPs are counted has a dense mask."""
+    followed = _get_current_dispatch_mode() is not None
+    return query_BHSK.is_cuda and query_BHSK.shape[-1] >= _NARROWEST and not followed
+
+
+class Flexible:
+    """Attention of all tokens of a sequence; blocks that share one of these share its mask of blocks."""
+
+    def __init__(self, kernel: Kernel | None = None) -> None:
+        self._kernel = kernel
+        self._asked: object = None
+        self._how: dict[str, Any] = {}
+
+    def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, sight: Sight) -> Tensor:
+        """(B, H, S, K); compiled when first asked, and again for other shapes, unless a kernel was given."""
+        asked = (sight, query_BHSK.shape[1], query_BHSK.shape[2], query_BHSK.device)
+        if self._asked != asked:
+            self._asked, self._how = asked, _how(sight, query_BHSK)
+        grouped = query_BHSK.shape[1] != key_BGSK.shape[1]
+        kernel = self._kernel or _compiled()
+        out: Tensor = kernel(query_BHSK, key_BGSK, value_BGSK, enable_gqa=grouped, **self._how)
+        return out
+
+
+@cache
+def _compiled() -> Kernel:
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def _how(sight: Sight, query_BHSK: Tensor) -> dict[str, Any]:
+    """Which blocks to look at, and what to do with the scores of those."""
+    _, heads, tokens, _ = query_BHSK.shape
+    window = tokens if sight.window is None else sight.window
+
+    def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (query - key < window)
+
+    mask = create_block_mask(sees, None, None, tokens, tokens, device=query_BHSK.device)
+    if not sight.slopes:
+        return {"block_mask": mask}
+    slopes_H = sight.slopes_of(heads, query_BHSK.device)
+
+    def biased(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return score - slopes_H[head] * (query - key)
+
+    return {"block_mask": mask, "score_mod": biased}

@@ -1,0 +1,154 @@
+"""The loss in chunks against all logits at once: values, gradients, FLOPs, and the peak of memory that it is for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from processes import Processes
+from test_memory import peak
+from torch import Tensor
+from training import GPT, LLAMA, Trained, plan_for, question_for, stray, train_weights
+
+from cost_models.estimating import estimate
+from cost_models.specs.layout import parse_layout
+from cost_models.workload.chunked_loss import loss_chunk
+from executor.emulate import emulate
+from executor.engine import loss
+from executor.flops import FlopCounter
+from executor.memory import predicted_parts
+from executor.mesh import pipeline_rank
+from executor.models.chunked_loss import chunked_loss
+from planner.plan import Plan, make_plan
+
+STEPS, CHUNK = 3, 12
+"""Tokens of a chunk, of 16 in a sequence: the last chunk of a microbatch is a shorter one."""
+UNTIED = GPT | {"tied_embeddings": False}
+
+
+def in_chunks(layout: str, model: dict[str, Any], chunk: int, **training: Any) -> Plan:
+    """A plan whose stack computes the loss of so many tokens at a time."""
+    parsed = parse_layout(layout)
+    question = question_for(model, parsed.num_gpus, **training)
+    question = replace(question, stack=question.stack.model_copy(update={"loss_chunk": chunk}))
+    return make_plan(question, estimate(question, parsed))
+
+
+def drawn(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states (T, D), output matrix (V, D), targets (T,)."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(40, 24, dtype=dtype), torch.randn(96, 24, dtype=dtype)
+    return x.requires_grad_(), weight.requires_grad_(), torch.randint(96, (40,))
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize("chunk", [1, 12, 40])
+def test_value_and_gradients_are_those_of_all_logits(chunk: int, dtype: torch.dtype, error: float) -> None:
+    x, weight, targets = drawn(dtype)
+    with FlopCounter() as whole:
+        expected = loss((x @ weight.t()).unsqueeze(0), targets.unsqueeze(0)) / 4
+        wanted = torch.autograd.grad(expected, (x, weight))
+    with FlopCounter() as pieces:
+        value = chunked_loss(x, weight, targets, chunk) / 4
+        found = torch.autograd.grad(value, (x, weight), retain_graph=True)
+    assert value.dtype == torch.float32
+    torch.testing.assert_close(value, expected, rtol=1e-5, atol=0.0)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.dtype == dtype
+        torch.testing.assert_close(ours, theirs, rtol=0.0, atol=error * float(theirs.abs().max()))
+    assert pieces.products == whole.products
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(value, (x, weight))
+    with torch.no_grad():
+        torch.testing.assert_close(chunked_loss(x, weight, targets, chunk) / 4, value, rtol=1e-6, atol=0.0)
+
+
+CHUNKED = [
+    ("tied", "mbs4"),
+    ("untied", "mbs2 recompute=full"),
+    ("untied", "dp2 mbs2 zero1"),
+    ("tied", "dp2 mbs4 zero2"),
+    ("tied", "dp2 mbs2 zero3"),
+    ("tied", "pp2 mbs2"),
+    ("untied", "pp2 vpp2 mbs2"),
+    ("tied", "pp2 dp2 mbs2 zero3"),
+    ("untied", "cp2 mbs4 zero1"),
+]
+MODELS = {"tied": GPT, "untied": UNTIED}
+
+
+@pytest.fixture(scope="module")
+def references(processes: Processes) -> dict[str, Trained]:
+    """One process, the whole batch in one microbatch, all logits at once."""
+    return {
+        name: processes.run(1, train_weights, plan_for("mbs8", model), STEPS, True)[0]
+        for name, model in MODELS.items()
+    }
+
+
+@pytest.mark.parametrize(("name", "layout"), CHUNKED, ids=[" ".join(case) for case in CHUNKED])
+def test_same_curve_as_all_logits_at_once(
+    name: str, layout: str, processes: Processes, references: dict[str, Trained]
+) -> None:
+    """Loss, gradient norm and the way of every parameter."""
+    plan = in_chunks(layout, MODELS[name], CHUNK)
+    assert loss_chunk(plan.question, plan.layout) == CHUNK
+    expected, way = references[name]
+    for curve, own in processes.run(plan.layout.num_gpus, train_weights, plan, STEPS, True):
+        assert curve == [pytest.approx(step, rel=1e-5) for step in expected]
+        assert stray(own, way) < (1e-3, "")
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "mbs1 cp2",
+        "tp2 mbs4",
+        "pp2 mbs4 schedule=gpipe",
+        "pp2 mbs4 schedule=zero-bubble",
+        "pp2 mbs4 schedule=zbv",
+        "pp2 mbs2 schedule=dualpipev",
+    ],
+)
+def test_others_have_all_logits_and_the_price_says_so(layout: str) -> None:
+    """Too few tokens, a split vocabulary, a head whose backward pass waits: everything costs what it did."""
+    plan, whole = in_chunks(layout, GPT, CHUNK), plan_for(layout)
+    assert loss_chunk(plan.question, plan.layout) is None
+    assert plan.prediction == whole.prediction
+
+
+SIZE: dict[str, Any] = {"hidden_size": 256, "vocab_size": 2048, "max_positions": 256}
+SHAPES = {"gpt": GPT | SIZE, "llama": LLAMA | SIZE | {"ffn_hidden_size": 688}}
+MEMORY = [
+    ("gpt", "mbs4"),
+    ("gpt", "mbs4 recompute=full"),
+    ("llama", "mbs4"),
+    ("llama", "mbs4 recompute=full"),
+    ("gpt", "dp2 mbs4 zero2"),
+    ("llama", "dp2 mbs4 zero3"),
+    ("gpt", "pp2 mbs4"),
+    ("llama", "pp2 mbs4"),
+]
+
+
+@pytest.mark.parametrize(("shape", "layout"), MEMORY, ids=[" ".join(case) for case in MEMORY])
+def test_peak_is_what_the_plan_says(shape: str, layout: str, processes: Processes) -> None:
+    """Within 2 % on every rank, and on the one with the loss below that of all logits."""
+    job: dict[str, Any] = {"global_batch": 16, "sequence_length": 256}
+    plan, whole = in_chunks(layout, SHAPES[shape], 128, **job), plan_for(layout, SHAPES[shape], **job)
+    for rank, measured in enumerate(processes.run(plan.layout.num_gpus, peak, plan)):
+        stage = pipeline_rank(plan.layout, rank)
+        predicted = sum(predicted_parts(plan.prediction.rank_memory[stage]).values())
+        assert predicted == pytest.approx(sum(measured.values()), rel=0.02)
+        if stage == plan.layout.pp - 1:
+            assert predicted < sum(predicted_parts(whole.prediction.rank_memory[stage]).values())
+
+
+def test_a_rank_without_values_has_its_loss_in_chunks_too() -> None:
+    """The last stage, emulated: sizes alone, in 16 bits."""
+    job: dict[str, Any] = {"global_batch": 16, "sequence_length": 256, "precision": "bf16"}
+    plan = in_chunks("pp2 mbs4", SHAPES["llama"], 128, **job)
+    report = emulate(plan, 1, fake=True)
+    assert sum(report.predicted_memory.values()) == pytest.approx(report.peak_bytes, rel=0.02)
