@@ -20,8 +20,9 @@ from cost_models.specs.transformer import TransformerSpec
 
 DEFAULT_STACK = "megatron-core"
 """What people train large dense models with; `--stack` says otherwise."""
-OWN_STACK = "meshwright"
-"""This project's executor."""
+OWN_STACK, OWN_COMPILED = "meshwright", "meshwright-compiled"
+"""This project's executor, and with its blocks compiled."""
+OWN_STACKS = (OWN_STACK, OWN_COMPILED)
 
 
 def ask(

@@ -113,7 +113,7 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
             if fake:
                 memory, seconds = _sizes(plan, device), {}
             else:
-                engine = Engine(plan, device, Options())
+                engine = Engine(plan, device, Options(compile=plan.stack.compiled))
                 held.append(engine)
                 seconds = _timed(engine, steps)
                 memory = measure_memory(engine, *_tokens(plan))

@@ -78,7 +78,7 @@ def run_plan(
         rate=rate,
         clip=clip,
         data=str(data),
-        compile=compile,
+        compile=compile or loaded.stack.compiled,
         saving=saving,
         timeout=timeout,
         trace=None if trace is None else Path(trace),
@@ -86,7 +86,7 @@ def run_plan(
     require_trainable(loaded, byte_text=asked.data == TEXT)
     require_data(loaded, asked.data)
     require_descent(rate, clip)
-    if compile:
+    if asked.compile:
         _require_whole_backward(loaded)
     inside = "RANK" in os.environ
     require_nodes(nodes, loaded.layout.num_gpus, kept=out_dir is not None, inside=inside)

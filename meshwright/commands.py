@@ -379,7 +379,7 @@ def run(
         nodes=nodes,
         rendezvous=rendezvous,
     )
-    show(plan, train, steps=steps, nodes=nodes, out=out, trace=trace, output=output)
+    show(plan, train, steps=steps, nodes=nodes, compiled=compile, out=out, trace=trace, output=output)
 
 
 def tokens(

@@ -1,7 +1,7 @@
 """What a software stack cannot run though the model and the cluster would allow it: rules of `planner.legality`.
 
-The executor is the stack `meshwright`; what its file does not say is in `planner.runnable`. It refuses what breaks one
-of these rules, and nothing that breaks one is planned for it (`require_runnable`).
+The executor is the stacks of `OWN_STACKS`; what their file does not say is in `planner.runnable`. It refuses what
+breaks one of these rules, and nothing that breaks one is planned for it (`require_runnable`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from cost_models import schedules
-from cost_models.asking import OWN_STACK
+from cost_models.asking import OWN_COMPILED, OWN_STACK, OWN_STACKS
 from cost_models.communication.context import context_ways
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
@@ -106,7 +106,7 @@ def _stack_lacks_hybrid(question: Question, layout: Layout) -> Words:
 
 def _of_the_executor(rule: Rule) -> Rule:
     """The rule for those who plan for the executor; other stacks may do it."""
-    return replace(rule, broken=lambda q, x: (q.stack.name == OWN_STACK) & rule.broken(q, x))
+    return replace(rule, broken=lambda q, x: (q.stack.name in OWN_STACKS) & rule.broken(q, x))
 
 
 STACK_RULES: tuple[Rule, ...] = (
@@ -154,7 +154,7 @@ STACK_RULES: tuple[Rule, ...] = (
 
 def question_objections(question: Question) -> list[Words]:
     """What the executor cannot do of a question planned for it, whatever the layout."""
-    if question.stack.name != OWN_STACK:
+    if question.stack.name not in OWN_STACKS:
         return []
     smallest = Layout()
     columns = LayoutColumns.of([smallest])
@@ -167,7 +167,7 @@ def require_runnable(question: Question, layout: Layout) -> None:
     Raises:
         InputError: with every reason why it cannot, and the hint of the first.
     """
-    ours = replace(question, stack=load_stack(OWN_STACK))
+    ours = replace(question, stack=load_stack(OWN_COMPILED if question.stack.compiled else OWN_STACK))
     columns = LayoutColumns.of([layout])
     found = [rule.sentence(ours, layout) for rule in STACK_RULES if rule.broken(ours, columns)[0]]
     if len(found) == 1:

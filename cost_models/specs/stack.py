@@ -39,6 +39,8 @@ class StackSpec(Spec):
     """How scores, softmax and weighted values are computed."""
     fused_elementwise: bool = True
     """Bias, activation, dropout and residual additions run as one kernel each (or are compiled together)."""
+    compiled: bool = False
+    """Our executor compiles every block with `torch.compile`."""
     fused_norms: bool = True
     """RMS norms are one kernel each way; layer norms are in every library."""
     eager_norm_bytes: float = Field(default=6.0, gt=0.0)

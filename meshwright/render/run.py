@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from cost_models.asking import OWN_STACK
+from cost_models.asking import OWN_COMPILED, OWN_STACK
 from cost_models.units import format_bytes, format_count, format_seconds
 from meshwright.measured import Compared
 from meshwright.render.tables import table
@@ -35,13 +35,14 @@ def step_line(
     )
 
 
-def of_another_stack(stack: str) -> str | None:
+def of_another_stack(stack: str, *, compiled: bool = False) -> str | None:
     """What to know of a plan made for this software stack before it is compared with what the executor does."""
-    if stack == OWN_STACK:
+    runs = OWN_COMPILED if compiled or stack == OWN_COMPILED else OWN_STACK
+    if stack == runs:
         return None
     return (
-        f"note: the plan is for stack {stack}, what runs is {OWN_STACK}: memory and times differ;"
-        f" --stack {OWN_STACK} plans for it"
+        f"note: the plan is for stack {stack}, what runs is {runs}: memory and times differ;"
+        f" --stack {runs} plans for it"
     )
 
 

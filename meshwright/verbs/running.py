@@ -28,6 +28,7 @@ def run(
     *,
     steps: int,
     nodes: int,
+    compiled: bool,
     out: Path,
     trace: Path | None,
     output: Output,
@@ -46,7 +47,7 @@ def run(
     """
     plan = load_plan(path)
     prediction = plan.prediction
-    if note := of_another_stack(plan.stack.name):
+    if note := of_another_stack(plan.stack.name, compiled=compiled):
         output.note(note)
     spoken = False
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from training import GPT, LLAMA, MOE, plan_for, question_for
 
+from cost_models.asking import OWN_COMPILED, OWN_STACK
 from cost_models.errors import HostError, InputError, RunError
 from cost_models.specs import catalog
 from cost_models.specs.layout import parse_layout
@@ -87,6 +88,30 @@ def test_a_rank_of_another_number_of_processes(
 def test_compiled_blocks_have_no_halves() -> None:
     with pytest.raises(InputError, match="one backward pass, which `schedule=zbv` splits"):
         run_plan(plan_for("pp2 mbs2 schedule=zbv"), compile=True)
+
+
+@pytest.mark.parametrize(("stack", "compiled"), [(OWN_STACK, False), (OWN_COMPILED, True)])
+def test_blocks_are_compiled_as_the_plan_has_it(
+    stack: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan for compiled blocks has no schedule that splits their backward pass, and needs no flag."""
+    given: list[str] = []
+
+    def not_now(ranks: int, folder: Path, logs: Path, arguments: list[str], **_: object) -> None:
+        given.extend(arguments)
+        raise RunError("not now")
+
+    monkeypatch.setattr("executor.launch.run_ranks", not_now)
+    plan = plan_for("mbs2").model_copy(update={"stack": catalog.load_stack(stack)})
+    with pytest.raises(RunError, match="not now"):
+        run_plan(plan, backend="gloo")
+    assert ("--compile" in given) == compiled
+    split = replace(question_for(GPT, 2), stack=catalog.load_stack(stack))
+    if compiled:
+        with pytest.raises(InputError, match="`meshwright-compiled` cannot run `schedule=zbv`"):
+            require_runnable(split, parse_layout("pp2 mbs2 schedule=zbv"))
+    else:
+        require_runnable(split, parse_layout("pp2 mbs2 schedule=zbv"))
 
 
 def test_more_processes_than_the_cores_bear() -> None:
