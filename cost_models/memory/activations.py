@@ -118,7 +118,7 @@ def _kept_inside(
         heads = (
             tokens * (model.query_size + model.kv_size + model.value_size + model.attended_size) / columns.tp
         )
-        times = 3 if _eager(question) else 2
+        times = 1 + 2 * _FP32 / element if _eager(question) else 2
         heads = heads + outside / model.hidden_size * times * (latent.kv_rank + (latent.query_rank or 0))
     twice = _keeps_output_twice(question, columns)
     heads = heads + np.where(twice, tokens * model.attended_size / columns.tp, 0.0)
@@ -162,12 +162,12 @@ def _keeps_output_twice(question: Question, columns: LayoutColumns) -> npt.NDArr
 
 
 def _norm_bytes(question: Question) -> float:
-    """Bytes per element that a norm keeps: its input, in an eager RMS norm that in fp32 and the normalised input."""
+    """Bytes per element that a norm keeps: its input; in an eager RMS norm that and the normalised input in fp32."""
     element, stack = question.training.element_bytes, question.stack
     if question.model.norm != "rmsnorm":
         return element
     if _eager(question):
-        return 2 * element
+        return 2 * _FP32
     return element if stack.fused_norms else stack.eager_norm_bytes * element / 2
 
 

@@ -83,11 +83,20 @@ def test_peak_is_what_the_plan_says(layout: str, shape: str, processes: Processe
 
 
 @pytest.mark.parametrize(
-    "layout", ["mbs2", "dp2 mbs2 zero1", "dp2 mbs2 zero2", "dp2 mbs2 zero3", "tp2 sp mbs2"]
+    ("shape", "layout"),
+    [
+        ("gpt", "mbs2"),
+        ("gpt", "dp2 mbs2 zero1"),
+        ("gpt", "dp2 mbs2 zero2"),
+        ("gpt", "dp2 mbs2 zero3"),
+        ("gpt", "tp2 sp mbs2"),
+        ("llama", "mbs2 recompute=selective"),
+        ("llama", "dp2 mbs2 zero2"),
+    ],
 )
-def test_peak_in_16_bits(layout: str, processes: Processes) -> None:
+def test_peak_in_16_bits(shape: str, layout: str, processes: Processes) -> None:
     """Weights in bf16 and the fp32 copies of them, wherever they are: the total within 2 %, the states within 1 %."""
-    plan = plan_for(layout, SHAPES["gpt"], precision="bf16", **_JOB)
+    plan = plan_for(layout, SHAPES[shape], precision="bf16", **_JOB)
     predicted = predicted_parts(plan.prediction.rank_memory[0])
     for measured in processes.run(plan.layout.num_gpus, peak, plan):
         assert sum(predicted.values()) == pytest.approx(sum(measured.values()), rel=TOTAL_ERROR)
