@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from cost_models.asking import OWN_COMPILED
 from cost_models.errors import HostError, InputError
 from cost_models.schedules import SPLIT_BACKWARD
+from cost_models.specs.catalog import load_stack
 from executor.asked import REPORT, TIMEOUT_SECONDS, Asked
 from executor.checkpoints.saving import Saving
 from executor.data.tokens import RANDOM, TEXT, open_tokens, require_a_sequence
@@ -87,7 +90,7 @@ def run_plan(
     require_data(loaded, asked.data)
     require_descent(rate, clip)
     if asked.compile:
-        _require_whole_backward(loaded)
+        _require_compilable(loaded)
     inside = "RANK" in os.environ
     require_nodes(nodes, loaded.layout.num_gpus, kept=out_dir is not None, inside=inside)
     chosen = backend or _best_backend(loaded)
@@ -141,14 +144,15 @@ def require_data(plan: Plan, data: str) -> None:
         require_a_sequence(header.tokens, plan.training.sequence_length, data)
 
 
-def _require_whole_backward(plan: Plan) -> None:
-    """Nothing for a plan whose blocks may be compiled. Raises InputError."""
+def _require_compilable(plan: Plan) -> None:
+    """Nothing for a plan whose blocks may be compiled, whatever stack it was made for. Raises InputError."""
     schedule = plan.layout.schedule
     if schedule in SPLIT_BACKWARD:
         raise InputError(
             f"a compiled block has one backward pass, which `schedule={schedule}` splits",
             hint="leave out `compile`, or use another schedule",
         )
+    require_runnable(replace(plan.question, stack=load_stack(OWN_COMPILED)), plan.layout)
 
 
 def require_host(plan: Plan, name: str, backend: Backend, nodes: int = 1) -> None:

@@ -133,6 +133,7 @@ class Routed(nn.Module):
         self.load_E: Tensor | None = None
         """Copies sent to each expert since the last `take_load`."""
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # how many copies an expert gets is new in every step
     def forward(self, x_BSD: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
         probabilities_BSE, weights_BSK, chosen_BSK = self._choose(self.router(x_BSD))

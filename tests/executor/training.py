@@ -80,21 +80,33 @@ def plan_for(layout: str, model: dict[str, Any] = GPT, **training: Any) -> Plan:
 
 
 def train(
-    plan: Plan, steps: int, sgd: bool, rate: Rate | None = None, clip: float | None = None
+    plan: Plan,
+    steps: int,
+    sgd: bool,
+    rate: Rate | None = None,
+    clip: float | None = None,
+    *,
+    compile: bool = False,
 ) -> list[tuple[float, float]]:
     """(loss of the global batch, norm of its gradient) of each step, on this rank."""
-    return train_weights(plan, steps, sgd, rate, clip)[0]
+    return train_weights(plan, steps, sgd, rate, clip, compile=compile)[0]
 
 
 def train_weights(
-    plan: Plan, steps: int, sgd: bool, rate: Rate | None = None, clip: float | None = None
+    plan: Plan,
+    steps: int,
+    sgd: bool,
+    rate: Rate | None = None,
+    clip: float | None = None,
+    *,
+    compile: bool = False,
 ) -> Trained:
     """The same, and how far each of this rank's parameters went, whole, by its name in the model."""
     from executor.batches import Batches
     from executor.engine import Engine, Options, mean_over_data
 
     rate = rate or Rate(peak=0.1 if sgd else 1e-3)
-    options = Options(sgd=sgd, rate=rate, clip=clip)
+    options = Options(sgd=sgd, rate=rate, clip=clip, compile=compile)
     engine = Engine(plan, torch.device("cpu"), options)
     before = _whole(engine)
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
