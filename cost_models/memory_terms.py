@@ -149,7 +149,11 @@ def _working(
     widest = np.maximum(inner + new_gradient, 2 * inner if model.gated_mlp else 0.0)
     attending = 2 * gathered_elements(question, columns)
     in_flight = training.element_bytes * (tokens * model.hidden_size + np.maximum(widest + copies, attending))
-    if training.precision == "fp8" and question.stack.fp8_casts_apart and not question.stack.fused_elementwise:
+    if (
+        training.precision == "fp8"
+        and question.stack.fp8_casts_apart
+        and not question.stack.fused_elementwise
+    ):
         in_flight = in_flight + EAGER_CAST_BYTES * np.maximum(inner, matrix)
     recomputed: Array = kept.block[:, :1] - kept.block
     if (

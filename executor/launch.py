@@ -11,8 +11,8 @@ from cost_models.errors import HostError, InputError
 from cost_models.schedules import SPLIT_BACKWARD
 from executor.asked import REPORT, TIMEOUT_SECONDS, Asked
 from executor.checkpoints.saving import Saving
-from executor.fp8_here import require_fp8_products, require_torchao
 from executor.data.tokens import RANDOM, TEXT, open_tokens, require_a_sequence
+from executor.fp8_here import require_fp8_products, require_torchao
 from executor.nodes import ONE_NODE, Nodes, require_nodes
 from executor.rate import CONSTANT_RATE, Rate, require_descent
 from executor.report import RunReport, load_report
@@ -89,7 +89,7 @@ def run_plan(
     require_data(loaded, asked.data)
     require_descent(rate, clip)
     if compile:
-        _require_whole_backward(loaded)
+        _require_compilable(loaded)
     inside = "RANK" in os.environ
     require_nodes(nodes, loaded.layout.num_gpus, kept=out_dir is not None, inside=inside)
     chosen = backend or _best_backend(loaded)
@@ -145,9 +145,14 @@ def require_data(plan: Plan, data: str) -> None:
         require_a_sequence(header.tokens, plan.training.sequence_length, data)
 
 
-def _require_whole_backward(plan: Plan) -> None:
+def _require_compilable(plan: Plan) -> None:
     """Nothing for a plan whose blocks may be compiled. Raises InputError."""
-    schedule = plan.layout.schedule
+    schedule, tp = plan.layout.schedule, plan.layout.tp
+    if tp > 1:
+        raise InputError(
+            f"compiled blocks over `tp{tp}` lose the gradient of what they read: PyTorch trains wrong without a word",
+            hint="leave out `compile`, or use tp1",
+        )
     if schedule in SPLIT_BACKWARD:
         raise InputError(
             f"a compiled block has one backward pass, which `schedule={schedule}` splits",

@@ -30,7 +30,9 @@ def _fp8_experts(question: Question, layout: Layout) -> Words:
 
 
 def _fp8_split(question: Question, layout: Layout) -> Words:
-    what = f"each half of a backward pass that `schedule={layout.schedule}` splits would run all products in fp8"
+    what = (
+        f"each half of a backward pass that `schedule={layout.schedule}` splits would run all products in fp8"
+    )
     return Words(what, "use another schedule")
 
 
@@ -38,7 +40,8 @@ def _fp8_sides(question: Question, layout: Layout) -> Words:
     columns = LayoutColumns.of([layout])
     odd = {float(side[0]): None for side in _sides(question, columns) if side[0] % _WHOLE}
     which = ", ".join(f"{side:g}" for side in odd)
-    what = f"products in fp8 have sides of whole sixteens; `{layout}` makes some of {which}"
+    degrees = f"tp{layout.tp} cp{layout.cp}" if layout.cp > 1 else f"tp{layout.tp}"
+    what = f"products in fp8 take sides of whole sixteens, and with {degrees} some are {which}"
     return Words(what, "choose other degrees, or plan with --precision bf16")
 
 

@@ -1,8 +1,8 @@
 """Seconds around the products of a block in fp8: what casts their operands and what scales their results.
 
 Transformer Engine casts what is new in a product, forward its input, backward the gradient of its output: read in 16
-bits and written twice, as it is and transposed (the product towards the weight wants both operands the other way round).
-Weights are cast once a step, which is left out, and so are scaling factors.
+bits and written twice, as it is and transposed (the product towards the weight wants both operands the other way
+round). Weights are cast once a step, which is left out, and so are scaling factors.
 
 torchao's `Float8Linear` casts both operands of every product, with a scale for each row: forward input and weight,
 backward the gradient twice, and weight and input again. Run operator by operator a cast is absolute value, maximum,

@@ -1,8 +1,8 @@
 """Products of the blocks in fp8: torchao's linear layers, and what tensor parallelism needs of them besides.
 
-Each row of an operand has a scale of its own, a power of two (torchao's recipe `rowwise`). Such a scale moves a row into
-the range of e4m3 without rounding anything, so a row's values do not depend on what lies in the other rows, and hardly
-on where a row is cut: only what is 2^-14 of the row's largest value and less is rounded otherwise. Tensor ranks
+Each row of an operand has a scale of its own, a power of two (torchao's recipe `rowwise`). Such a scale moves a row
+into the range of e4m3 without rounding anything, so a row's values do not depend on what lies in the other rows, and
+hardly on where a row is cut: only what is 2^-14 of the row's largest value and less is rounded otherwise. Tensor ranks
 therefore scale their own parts of a row, and no scale has to be agreed on.
 
 Importing this file imports torchao.
