@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.communication.context import gathered_elements
+from cost_models.compute.casts import EAGER_CAST_BYTES
 from cost_models.memory.activations import ActivationBytes, activation_bytes
 from cost_models.memory.boundaries import boundary_bytes
 from cost_models.memory.device import workspace_bytes
@@ -131,9 +132,10 @@ def _working(
     and, unless products add into the gradient buffer themselves, that of the matrix between (of a mixture the matrices
     of all its experts here, which one grouped product makes). ZeRO-3 holds weights of
     the block at work, and ZeRO-2 and 3 its full gradient once more while it is scattered. A mixture also holds the
-    gradient of the copies that its experts work on. Where attention gathers keys and values over context ranks, these
-    and their gradients may be wider than the MLP. After a loss in chunks the gradient of a tied output matrix counts
-    too; all logits at once hold more than a block does with it.
+    gradient of the copies that its experts work on. A cast to fp8 that is not fused holds its operand in fp32. Where
+    attention gathers keys and values over context ranks, these and their gradients may be wider than the MLP. After a
+    loss in chunks the gradient of a tied output matrix counts too; all logits at once hold more than a block does with
+    it.
     """
     model, training = question.model, question.training
     tokens = columns.tokens(training.sequence_length)
@@ -147,6 +149,12 @@ def _working(
     widest = np.maximum(inner + new_gradient, 2 * inner if model.gated_mlp else 0.0)
     attending = 2 * gathered_elements(question, columns)
     in_flight = training.element_bytes * (tokens * model.hidden_size + np.maximum(widest + copies, attending))
+    if (
+        training.precision == "fp8"
+        and question.stack.fp8_casts_apart
+        and not question.stack.fused_elementwise
+    ):
+        in_flight = in_flight + EAGER_CAST_BYTES * np.maximum(inner, matrix)
     recomputed: Array = kept.block[:, :1] - kept.block
     if (
         question.stack.selective_drops != "all-but-every-other-product"

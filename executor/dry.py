@@ -15,6 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from cost_models.errors import RunError
 from executor.apply.local import local
 from executor.engine import Engine, Options
+from executor.fp8_here import require_torchao
 from executor.launch import require_trainable
 from executor.memory import held_parts
 from executor.mesh import rank_places
@@ -39,9 +40,11 @@ def build_without_devices(plan: Plan) -> tuple[BuiltRank, ...]:
 
     Raises:
         InputError: the executor cannot train this plan.
+        HostError: it trains in fp8, for which something is missing here.
         RunError: a rank cannot be built as the plan says.
     """
     require_trainable(plan, byte_text=False)
+    require_torchao(plan, "plan")
     first_of_stages = rank_places(plan.layout)[:, 0, 0, 0].tolist()
     return tuple(_built(plan, stage, rank) for stage, rank in enumerate(first_of_stages))
 

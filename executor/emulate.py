@@ -28,6 +28,7 @@ from executor.engine import Engine, Options
 from executor.exhausted import ExhaustedError, telling_what_was_held
 from executor.failures import memory_failure
 from executor.fake import spread_evenly, without_values
+from executor.fp8_here import require_fp8_products, require_torchao
 from executor.launch import require_trainable
 from executor.memory import allocator_peak, measure_memory, predicted_parts
 from executor.mesh import pipeline_rank
@@ -97,7 +98,7 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
 
     Raises:
         InputError: the plan cannot be trained, or has no such rank.
-        HostError: the device has less memory than the plan predicts for the rank.
+        HostError: the device has less memory than the plan predicts for the rank, or does not multiply as it says.
         RunError: the rank ran out of memory, or cannot be built as the plan says.
     """
     require_trainable(plan, byte_text=False)
@@ -106,7 +107,9 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
         raise InputError(f"the plan has no rank {rank}", hint=f"its {ranks} ranks go from 0 to {ranks - 1}")
     stage = pipeline_rank(plan.layout, rank)
     device = torch.device("cpu") if fake else _device(plan)
+    require_torchao(plan, "plan")
     if not fake:
+        require_fp8_products(plan, "plan", on_gpu=device.type == "cuda")
         _require_memory(plan, rank, stage, device)
     try:
         with _alone(rank, ranks), telling_what_was_held(device) as held:

@@ -32,7 +32,8 @@ from executor.passes import Passes
 from executor.rate import CONSTANT_RATE, Rate
 from planner.plan import Plan
 
-_COMPUTE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_COMPUTE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""Of all but the operands of products in fp8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,8 @@ class Options:
     """Compile each block with `torch.compile`."""
     sgd: bool = False
     """Plain gradient descent instead of the plan's optimizer: gradients of the wrong scale cannot hide."""
+    emulate_fp8: bool = False
+    """Multiply what was rounded to fp8 in fp32, where a device has no products in fp8."""
 
 
 class Engine:
@@ -65,7 +68,7 @@ class Engine:
         )
         self.experts = make_expert_mesh(layout, self.mesh.device_type) if model.has_experts else None
         self.passes = Passes(device)
-        self.dtype = _COMPUTE_DTYPES[training.precision]
+        self.dtype = _COMPUTE_DTYPES[training.wide_precision]
         self.loss_chunk = loss_chunk(plan.question, layout)
         torch.manual_seed(self._dropout_seed())
         self.parts = [self._part(stage) for stage in self._my_stages()]
@@ -152,7 +155,8 @@ class Engine:
         return [int(stage) for stage in stages[self.mesh["pp"].get_local_rank()]]
 
     def _part(self, stage: int) -> Transformer:
-        """One virtual stage: built, initialised, split over tensor ranks, recomputing, sharded; in that order."""
+        """One virtual stage: built, initialised, its products in fp8, split over tensor ranks, recomputing,
+        sharded; in that order."""
         layout, model = self.layout, self.plan.model
         flat = layout.zero <= 1  # else parameters stay fp32 and are cast where they are gathered
         with torch.device(self.device), _made_of(self.dtype if flat else torch.float32):
@@ -169,6 +173,10 @@ class Engine:
             )
         if self.device.type != "meta":  # which has no values to set, only their making would take minutes
             initialise(part, self.options.seed, tied=model.tied_embeddings)
+        if self.plan.training.precision == "fp8":
+            from executor.apply.fp8 import multiply_in_fp8  # torchao is there where fp8 is asked for
+
+            multiply_in_fp8(part, emulate=self.options.emulate_fp8)
         if layout.tp > 1:
             split_tensors(part, self.mesh["tp"], sequence_parallel=layout.sp)
         share_sequence(part, self.sequence)

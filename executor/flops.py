@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from executor.apply.local import made_of_others
 
 _FORWARD_PRODUCTS, _BACKWARD_PRODUCTS = 2, 5
 """Matrix products of s × s × K in an attention core; its backward pass computes the scores once more."""
@@ -33,8 +34,8 @@ class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # the operators it calls on its shards come back here
+        if made_of_others(types):
+            return NotImplemented
         operator = func._overloadpacket
         if count := _PRODUCTS.get(operator):
             self.products += count(*args)
@@ -73,6 +74,7 @@ _PRODUCTS: dict[Any, Callable[..., int]] = {
     _aten.addmm: _addmm,
     _aten.baddbmm: _addmm,
     _aten._grouped_mm: _grouped,
+    _aten._scaled_mm: _mm,
 }
 _ATTENTION: dict[Any, Callable[..., int]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu: _core,

@@ -15,6 +15,7 @@ from cost_models.specs.catalog import load_stack
 from executor.asked import REPORT, TIMEOUT_SECONDS, Asked
 from executor.checkpoints.saving import Saving
 from executor.data.tokens import RANDOM, TEXT, open_tokens, require_a_sequence
+from executor.fp8_here import require_fp8_products, require_torchao
 from executor.nodes import ONE_NODE, Nodes, require_nodes
 from executor.rate import CONSTANT_RATE, Rate, require_descent
 from executor.report import RunReport, load_report
@@ -67,7 +68,8 @@ def run_plan(
     Raises:
         InputError: the plan cannot be trained: its precision, its layout, its vocabulary, its data; or the checkpoint
             belongs to another run.
-        HostError: too few devices, or another number of processes than the plan has ranks.
+        HostError: too few devices, or none that multiply as the plan says, or another number of processes than the
+            plan has ranks.
         RunError: a rank failed, hung or ran out of memory, a node was lost, the loss is no number, a checkpoint could
             not be written; the problems say where.
         StoppedError: Ctrl-C or SIGTERM; the step was finished, and saved where there is somewhere to.
@@ -98,6 +100,8 @@ def run_plan(
         require_world(loaded, name)
     else:
         require_host(loaded, name, chosen, nodes.count)
+    require_torchao(loaded, name)
+    require_fp8_products(loaded, name, on_gpu=chosen == "nccl")
     with tempfile.TemporaryDirectory(prefix="meshwright-run-") as temporary:
         folder = Path(out_dir) if out_dir is not None else Path(temporary, "out")
         folder.mkdir(parents=True, exist_ok=True)

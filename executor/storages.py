@@ -18,6 +18,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from executor.apply.local import made_of_others
+
 REST = "rest"
 """Activations, temporaries and buffers: whatever nobody has named."""
 
@@ -36,7 +38,8 @@ class _Held:
 class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Use as a context; `peak` then maps part → bytes at the moment when the total was largest.
 
-    Storages made before count from when they are named with `name`. Inside, `DTensor`s are looked through.
+    Storages made before count from when they are named with `name`. Inside, tensors made of others
+    are looked through.
     """
 
     def __init__(self) -> None:
@@ -80,8 +83,8 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # the operators it calls on its shards come back here
+        if made_of_others(types):
+            return NotImplemented
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.device.type != "meta":

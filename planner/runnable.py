@@ -3,17 +3,65 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from cost_models.question import MixedQuestion, Question
-from cost_models.specs.layout import Layout
-from planner.rules import Rule, Words
+from cost_models.schedules import SPLIT_BACKWARD
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.layout import SCHEDULES, Layout
+from planner.rules import Bools, Rule, Words
 
-_PRECISIONS = ("fp32", "bf16")
+Array = npt.NDArray[np.float64]
+
+_PRECISIONS = ("fp32", "bf16", "fp8")
+_WHOLE = 16
+"""Products in fp8 take sides of whole sixteens: 16 bytes at one an element."""
+_SPLITTING = [SCHEDULES.index(schedule) for schedule in SPLIT_BACKWARD]
+_IN_16_BITS = "plan with --precision bf16"
 
 
 def _precision(question: Question, layout: Layout) -> Words:
-    what = f"the executor trains in fp32 or bf16, not in {question.training.precision}"
-    return Words(what, "plan with --precision bf16")
+    what = f"the executor trains in fp32, bf16 or fp8, not in {question.training.precision}"
+    return Words(what, _IN_16_BITS)
+
+
+def _fp8_experts(question: Question, layout: Layout) -> Words:
+    return Words("the executor's experts do not multiply in fp8", _IN_16_BITS)
+
+
+def _fp8_split(question: Question, layout: Layout) -> Words:
+    what = (
+        f"each half of a backward pass that `schedule={layout.schedule}` splits would run all products in fp8"
+    )
+    return Words(what, "use another schedule")
+
+
+def _fp8_sides(question: Question, layout: Layout) -> Words:
+    columns = LayoutColumns.of([layout])
+    odd = {float(side[0]): None for side in _sides(question, columns) if side[0] % _WHOLE}
+    which = ", ".join(f"{side:g}" for side in odd)
+    degrees = f"tp{layout.tp} cp{layout.cp}" if layout.cp > 1 else f"tp{layout.tp}"
+    what = f"products in fp8 take sides of whole sixteens, and with {degrees} some are {which}"
+    return Words(what, "choose other degrees, or plan with --precision bf16")
+
+
+def _sides(question: Question, x: LayoutColumns) -> list[Array]:
+    """(N,) each: rows and columns of what one tensor rank multiplies in a dense block."""
+    model, tp = question.model, x.tp.astype(np.float64)
+    split = [model.query_size, model.attended_size, model.ffn_hidden_size]
+    whole = [model.hidden_size]
+    tokens = question.training.sequence_length / x.cp
+    if latent := model.latent_attention:
+        split += [model.kv_size + model.value_size - model.num_kv_heads * latent.position_dim]
+        whole += [latent.kv_rank, latent.kv_rank + latent.position_dim, latent.query_rank or _WHOLE]
+        tokens = tokens / np.where(x.sp == 1, tp, 1.0)
+    else:
+        split += [model.kv_size]
+    return [*(side / tp for side in split), *(side + 0 * tp for side in whole), tokens]
+
+
+def _fp8(question: Question, x: LayoutColumns) -> Bools:
+    return (x.tp > 0) & (question.training.precision == "fp8")
 
 
 def _one_pool(question: Question, layout: Layout) -> Words:
@@ -43,6 +91,21 @@ RUNNABLE: tuple[Rule, ...] = (
         name="a precision the executor has",
         broken=lambda q, x: (x.tp > 0) & (q.training.precision not in _PRECISIONS),
         sentence=_precision,
+    ),
+    Rule(
+        name="experts in fp8",
+        broken=lambda q, x: _fp8(q, x) & q.model.has_experts,
+        sentence=_fp8_experts,
+    ),
+    Rule(
+        name="fp8 runs backward passes whole",
+        broken=lambda q, x: _fp8(q, x) & np.isin(x.schedule, _SPLITTING),
+        sentence=_fp8_split,
+    ),
+    Rule(
+        name="products in fp8 have whole sides",
+        broken=lambda q, x: _fp8(q, x) & np.any([side % _WHOLE != 0 for side in _sides(q, x)], axis=0),
+        sentence=_fp8_sides,
     ),
     Rule(
         name="tp divides the tokens it routes",

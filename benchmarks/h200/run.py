@@ -57,6 +57,7 @@ class Case:
     mbs: int
     recompute: str = "none"
     compile: bool = False
+    precision: Precision = "bf16"
     optimizer: str = "adamw"
     layers: int | None = None
     """Fewer blocks than the model has, so that the states of its shape fit one GPU."""
@@ -95,6 +96,8 @@ CASES: tuple[Case | Sweep, ...] = (
     Case(model="llama3.2-3b", sequence=4096, mbs=1, recompute="full"),
     Case(model="llama3.2-1b", sequence=8192, mbs=1),
     Case(model="llama3.1-8b", sequence=4096, mbs=1, layers=12, compile=True),
+    Case(model="llama3.1-8b", sequence=4096, mbs=1, layers=12, compile=True, precision="fp8"),
+    Case(model="llama3.2-3b", sequence=4096, mbs=1, compile=True, precision="fp8"),
     Case(model="llama3.1-8b", sequence=2048, mbs=1, recompute="full", optimizer="sgd"),
     Case(model="llama3.2-1b", sequence=8192, mbs=1, recompute="selective"),
     Case(model="llama3.2-3b", sequence=8192, mbs=1, recompute="selective"),
@@ -275,7 +278,7 @@ def _questions(case: Case, cluster: ClusterSpec, profile: Path, *, dry: bool) ->
                 {
                     "global_batch": case.global_batch or 2 * case.mbs,
                     "sequence_length": case.sequence,
-                    "precision": "fp32" if dry else "bf16",
+                    "precision": "fp32" if dry else case.precision,
                     "optimizer": case.optimizer,
                 }
             ),
@@ -301,9 +304,12 @@ def _trained(
 
     from cost_models.workload.flops import model_flops, utilisation
     from executor.engine import Engine, Options
+    from executor.fp8_here import require_torchao
     from executor.memory import measure_memory
     from planner.plan import make_plan
 
+    plan = make_plan(question, estimated)
+    require_torchao(plan, "the case")
     device = torch.device("cpu" if dry else "cuda:0")
     dist.init_process_group(
         "gloo" if dry else "nccl",
@@ -313,7 +319,7 @@ def _trained(
     )
     options = Options(compile=case.compile, sgd=case.optimizer == "sgd")
     with mock.patch("executor.engine.initialise", _initialise_on_device):
-        engine = Engine(make_plan(question, estimated), device, options)
+        engine = Engine(plan, device, options)
     shape = (question.training.global_batch, case.sequence)
     tokens, targets = (torch.randint(question.model.vocab_size, shape) for _ in range(2))
     seconds, losses = [], []

@@ -16,7 +16,7 @@ from cost_models.compute.measured_operators import (
     block_operators,
     has_measured_operators,
 )
-from cost_models.compute.products import forward_seconds, matrix_seconds, projections
+from cost_models.compute.products import entering_attention, forward_seconds, matrix_seconds, projections
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.distinct import over_distinct
@@ -99,7 +99,7 @@ def _recomputed(
     selective = core
     if stack.selective_drops == "block-attention":
         around = projections(model, tp)[: -1 if stack.recompute_stops_early else None]
-        selective = core + forward_seconds(around, tokens, device)
+        selective = core + forward_seconds(around, tokens, device, matrices=entering_attention(model))
     down = (1 - model.moe_share) * gemm_seconds(tokens, h, model.ffn_hidden_size / tp, device)
     full = forward - (down if stack.recompute_stops_early else 0)
     if stack.selective_drops == "all-but-every-other-product":

@@ -32,6 +32,10 @@ class Device:
     """Bytes of one operand of a product; where that is less, operands are cast."""
     launches_ahead: bool
     """The host launches kernels ahead of the device (GPU), so its time hides behind theirs; on a CPU they add up."""
+    casts_apart: bool = False
+    """Every product in fp8 casts its own operands."""
+    fuses: bool = False
+    """Chains of element-wise operators run as one kernel."""
 
 
 def device_of(question: Question, *, wide: bool = False) -> Device:
@@ -55,6 +59,8 @@ def device_of(question: Question, *, wide: bool = False) -> Device:
         sm_count=gpu.sm_count,
         element_bytes=training.element_bytes,
         operand_bytes=training.element_bytes if wide else training.operand_bytes,
+        casts_apart=question.stack.fp8_casts_apart,
+        fuses=question.stack.fused_elementwise,
         launches_ahead=gpu.kind != "cpu" and not question.stack.launches_block,
     )
 

@@ -1,9 +1,7 @@
 """Matrix products of a block, forward and backward: projections, MLP, and the grouped products of experts.
 
-In fp8 every product is preceded by the cast of what is new in it: forward its input, backward the gradient of its
-output, each read in 16 bits and written twice, as it is and transposed (the product towards the weight wants both
-operands the other way round). The norms of NVIDIA's Transformer Engine write what follows them already cast. Weights
-are cast once a step, which is left out, and so are scaling factors, whatever the recipe.
+In fp8 operands are cast (`cost_models.compute.casts`). The norms of NVIDIA's Transformer Engine write what follows them
+already cast.
 """
 
 from __future__ import annotations
@@ -11,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.compute.casts import backward_cast_seconds, forward_cast_seconds
 from cost_models.compute.device import Device, device_of
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.question import Question
@@ -41,9 +40,12 @@ def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) 
     model = question.model
     tokens, tp = columns.tokens(question.training.sequence_length), columns.tp.astype(np.float64)
     by_norm = question.stack.transformer_engine
-    around = _twice(projections(model, tp), tokens, device, cast_by_norm=by_norm)
+    around = _twice(
+        projections(model, tp), tokens, device, cast_by_norm=by_norm, matrices=entering_attention(model)
+    )
     dense = _mlp(model, model.ffn_hidden_size / tp)
-    mlp = _twice(dense, tokens, device, cast_by_norm=by_norm)
+    up = _matrices_up(model)
+    mlp = _twice(dense, tokens, device, cast_by_norm=by_norm, matrices=up)
     experts = _mixture_seconds(question, columns, tokens, device)
     share = model.moe_share
     forward, backward, weight = (
@@ -67,10 +69,19 @@ def projections(model: TransformerSpec, tp: Array) -> Shapes:
     return *queries, down, ((keys + model.value_size) / tp, float(latent.kv_rank)), joined
 
 
+def entering_attention(model: TransformerSpec) -> float:
+    """Matrices that the first product of attention joins."""
+    return 3.0 if model.latent_attention is None else 1.0
+
+
+def _matrices_up(model: TransformerSpec) -> float:
+    return 2.0 if model.gated_mlp else 1.0
+
+
 def _mlp(model: TransformerSpec, width: Array) -> Shapes:
     """Up and down; a gated MLP's two matrices up run as one wide product."""
     h = float(model.hidden_size)
-    return ((2 if model.gated_mlp else 1) * width, h), (h, width)
+    return (_matrices_up(model) * width, h), (h, width)
 
 
 def _mixture_seconds(
@@ -85,10 +96,10 @@ def _mixture_seconds(
     router: Shapes = ((float(model.num_experts), float(model.hidden_size)),)
     parts = [
         _twice(router, routed.own_tokens, device_of(question, wide=True)),
-        _twice(_mlp(model, widths[0]), rows, device, routed.local_experts),
+        _twice(_mlp(model, widths[0]), rows, device, routed.local_experts, matrices=_matrices_up(model)),
     ]
     if model.shared_expert_ffn_hidden_size:
-        parts.append(_twice(_mlp(model, widths[1]), tokens, device))
+        parts.append(_twice(_mlp(model, widths[1]), tokens, device, matrices=_matrices_up(model)))
     forward, backward, weight = (np.asarray(sum(part[way] for part in parts)) for way in (0, 1, 2))
     return forward, backward, weight
 
@@ -100,14 +111,21 @@ def forward_seconds(
     batch: Array | float = 1.0,
     *,
     cast_by_norm: bool = False,
+    matrices: float = 1.0,
 ) -> Array:
-    """(N,) seconds of `batch` sets of products over `rows` (N,) each; a norm may hand over the first input cast."""
+    """(N,) seconds of `batch` sets of products over `rows` (N,) each; the first may join so many matrices, and a norm
+    hand over its input cast."""
     seconds = np.zeros(rows.shape)
     for index, (n, k) in enumerate(shapes):
         out, inner = np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64)
         seconds = seconds + gemm_seconds(rows, out, inner, device, batch)
-        if index > 0 or not cast_by_norm:
-            seconds = seconds + _cast_seconds(rows * inner * batch, device)
+        seconds = seconds + forward_cast_seconds(
+            rows * inner * batch,
+            out * inner * batch,
+            device,
+            matrices=1.0 if index else matrices,
+            cast_by_norm=cast_by_norm and index == 0,
+        )
     return seconds
 
 
@@ -118,21 +136,21 @@ def _twice(
     batch: Array | float = 1.0,
     *,
     cast_by_norm: bool = False,
+    matrices: float = 1.0,
 ) -> tuple[Array, Array, Array]:
     """Forward, backward towards input and weight, and the latter alone."""
     backward, weight = np.zeros(rows.shape), np.zeros(rows.shape)
-    for n, k in shapes:
+    for index, (n, k) in enumerate(shapes):
         out, inner = np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64)
         backward = backward + gemm_seconds(rows, inner, out, device, batch)
         towards_weight = gemm_seconds(inner, out, rows, device, batch)
         backward, weight = backward + towards_weight, weight + towards_weight
-        backward = backward + _cast_seconds(rows * out * batch, device)
-    return forward_seconds(shapes, rows, device, batch, cast_by_norm=cast_by_norm), backward, weight
-
-
-def _cast_seconds(elements: Array, device: Device) -> Array | float:
-    """(N,) seconds to bring elements into the operands' type, in two orders; nothing where they have it."""
-    if device.operand_bytes == device.element_bytes:
-        return 0.0
-    moved = elements * (device.element_bytes + 2 * device.operand_bytes)
-    return device.profile.kernel_seconds + moved / device.memory_rate
+        backward = backward + backward_cast_seconds(
+            rows * inner * batch,
+            out * inner * batch,
+            rows * out * batch,
+            device,
+            matrices=1.0 if index else matrices,
+        )
+    forward = forward_seconds(shapes, rows, device, batch, cast_by_norm=cast_by_norm, matrices=matrices)
+    return forward, backward, weight

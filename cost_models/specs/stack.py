@@ -135,6 +135,9 @@ class StackSpec(Spec):
     embedding and head gathered all step and fetches a block early; gradients are scattered after a block's backward."""
     fp8_saves_inputs: bool = False
     """fp8 training keeps the inputs of a block's matrix products as it multiplied them, one byte an element."""
+    fp8_casts_apart: bool = False
+    """Every product in fp8 casts both its operands, weights with them (torchao); False: what is new is cast once for
+    all products that it enters, weights once a step."""
     fp8_weight_bytes: float = Field(default=0.0, ge=0.0)
     """Bytes per parameter of a block of the fp8 copies of its weights that live from microbatch to microbatch."""
     fragmentation: float = Field(default=0.04, ge=0.0, lt=0.9)

@@ -14,6 +14,7 @@ from cost_models.compute.device import device_of
 from cost_models.compute.ends import end_seconds
 from cost_models.compute.products import matrix_seconds
 from cost_models.estimating import estimate
+from cost_models.memory_terms import memory_terms
 from cost_models.question import Question
 from cost_models.specs import catalog
 from cost_models.specs.columns import LayoutColumns
@@ -60,6 +61,51 @@ def test_casts_by_hand() -> None:
     assert forward == pytest.approx(slow_forward / 2 + 2 * kernel + 4 * inputs / device.memory_rate, rel=1e-3)
     cast = 4 * kernel + 4 * gradients / device.memory_rate
     assert backward == pytest.approx(slow_backward / 2 + cast, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("fuses", "casts", "times", "cast", "turned", "scaled"),
+    [(False, (14, 15, 2), (3, 1, 2, 1), 33, 2, 12), (True, (2, 2, 1), (1, 1, 1, 1), 5, 0, 4)],
+    ids=["eager", "compiled"],
+)
+def test_casts_apart_by_hand(
+    fuses: bool, casts: tuple[int, int, int], times: tuple[int, ...], cast: int, turned: int, scaled: int
+) -> None:
+    """torchao: kernels of a cast, of one that is turned too, of a scaling; then bytes an element of each.
+
+    q, k, v and gate, up are matrices of their own, whose input is cast for each of them unless a compiler sees it.
+    """
+    wide, fp8 = (asked(p, stack="meshwright", fused_elementwise=fuses) for p in ("bf16", "fp8"))
+    gpu = wide.cluster.gpu.model_copy(update={"sustained": {}, "sm_count": 1})
+    wide, fp8 = (replace(q, cluster=q.cluster.model_copy(update={"gpu": gpu})) for q in (wide, fp8))
+    device = device_of(fp8)
+    got = matrix_seconds(fp8, ONE, device)
+    slow = matrix_seconds(wide, ONE, device_of(wide))
+    widths, matrices = (4096, 4096, 4096, 14336), (3, 1, 2, 1)  # into qkv, out, gate and up, down
+    inputs = SEQUENCE * sum(n * width for n, width in zip(times, widths, strict=True))
+    results = SEQUENCE * sum(n * width for n, width in zip(matrices, widths, strict=True))
+    weights = 4096 * (6144 + 4096 + 28672 + 14336)
+    gradients = SEQUENCE * (6144 + 4096 + 28672 + 4096)
+    kernel, rate = device.profile.kernel_seconds, device.memory_rate
+    of_inputs, of_weights = sum(times), sum(matrices)
+    forward = casts[0] * kernel * (of_inputs + of_weights) + cast * (inputs + weights) / rate
+    assert got[0] == pytest.approx(slow[0] / 2 + forward, rel=1e-3)
+    backward = kernel * (casts[0] * of_weights + casts[1] * (2 * of_weights + of_inputs))
+    backward += (cast * gradients + (cast + turned) * (weights + gradients + inputs)) / rate
+    backward += casts[2] * kernel * 2 * of_weights + scaled * (results + weights) / rate
+    assert got[1] == pytest.approx(slow[1] / 2 + backward, rel=1e-3)
+
+
+def test_casts_that_are_not_fused_hold_an_operand_in_fp32() -> None:
+    """Nine bytes of each element of the widest, the input of down; nothing is kept otherwise than in bf16."""
+    wide, fp8 = (asked(p, stack="meshwright") for p in ("bf16", "fp8"))
+    fused = asked("fp8", stack="meshwright", fused_elementwise=True)
+    apart = memory_terms(fp8, ONE).working["working"] - memory_terms(wide, ONE).working["working"]
+    assert apart[0, 0] == pytest.approx(9 * SEQUENCE * 14336)
+    assert memory_terms(fused, ONE).working["working"][0, 0] < memory_terms(fp8, ONE).working["working"][0, 0]
+    parts = [estimate(question, Layout(dp=8, zero=1)).rank_memory[0] for question in (wide, fp8)]
+    for part in ("weights", "gradients", "optimizer", "activations"):
+        assert parts[0][part] == parts[1][part]
 
 
 def test_a_profile_may_know_its_own_fp8_products() -> None:

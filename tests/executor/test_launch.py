@@ -85,7 +85,7 @@ def test_a_rank_of_another_number_of_processes(
     assert done.stderr.startswith(f"error: plan.yaml needs 2 processes; {said}\n")
 
 
-def test_compiled_blocks_have_no_halves() -> None:
+def test_compiled_blocks_have_no_halves_and_no_parts() -> None:
     with pytest.raises(InputError, match="one backward pass, which `schedule=zbv` splits"):
         run_plan(plan_for("pp2 mbs2 schedule=zbv"), compile=True)
     with pytest.raises(InputError, match="over tp2 compiled blocks have wrong gradients"):
@@ -126,7 +126,7 @@ def test_more_processes_than_the_cores_bear() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"precision": "fp16"}, "fp32 or bf16, not in fp16"),
+        ({"precision": "fp16"}, "fp32, bf16 or fp8, not in fp16"),
         ({}, "needs a vocabulary of 256"),
     ],
 )

@@ -1,0 +1,106 @@
+"""Products of the blocks in fp8: torchao's linear layers, and what tensor parallelism needs of them besides.
+
+Each row of an operand has a scale of its own, a power of two (torchao's recipe `rowwise`). Such a scale moves a row
+into the range of e4m3 without rounding anything, so a row's values do not depend on what lies in the other rows, and
+hardly on where a row is cut: only what is 2^-14 of the row's largest value and less is rounded otherwise. Tensor ranks
+therefore scale their own parts of a row, and no scale has to be agreed on.
+
+Importing this file imports torchao.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+
+from executor.models.transformer import Transformer
+
+
+@contextmanager
+def _without_remarks() -> Iterator[None]:
+    """torchao tells of kernels that it cannot load here, none of which training uses."""
+    loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+with _without_remarks():
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+    from torchao.float8.float8_linear import Float8Linear, matmul_with_hp_or_float8_args
+
+RECIPE = "rowwise"
+
+
+def multiply_in_fp8(model: Transformer, *, emulate: bool) -> None:
+    """Have every projection and dense MLP of the slice's blocks multiply in fp8, in place, before anything is split.
+
+    `emulate` rounds operands to fp8 and multiplies them in fp32, on any device.
+    """
+    config = replace(Float8LinearConfig.from_recipe_name(RECIPE), emulate=emulate)
+    for block in model.blocks.values():
+        convert_to_float8_training(block, config=config)
+        for module in block.modules():
+            if isinstance(module, Float8Linear):
+                module.__class__ = _LocalFloat8Linear
+
+
+class _LocalFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has no types
+    """Multiplies what this rank has; where that is a part, says so of the result.
+
+    DTensor would have the ranks agree on a scale for every row that is split over them.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(…, in) → (…, out), split as input and weight leave it."""
+        if not isinstance(self.weight, DTensor):
+            out: Tensor = super().forward(input)
+            return out
+        assert isinstance(input, DTensor)
+        mesh, ways = self.weight.device_mesh, _ways(input, self.weight)
+        part = matmul_with_hp_or_float8_args.apply(
+            input.to_local(grad_placements=[ways.input_gradient]),
+            self.weight.to_local(grad_placements=[ways.weight_gradient]).t(),
+            self.linear_mm_config,
+            self.config,
+        )
+        if self.bias is not None:
+            bias = self.bias.to_local(grad_placements=[ways.bias_gradient])
+            if ways.output == Partial():  # added once by all ranks together; each has its whole gradient
+                bias = bias.detach() / mesh.size() + (bias - bias.detach())
+            part = part + bias
+        return DTensor.from_local(part, mesh, [ways.output], run_check=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ways:
+    """How the result of a product lies over the tensor ranks, and the gradients of what went into it."""
+
+    output: Placement
+    input_gradient: Placement
+    weight_gradient: Placement
+    bias_gradient: Placement
+
+
+def _ways(input: DTensor, weight: DTensor) -> _Ways:
+    """Of (…, in) times (out, in) transposed: split by columns of the result, by rows of the weight, or by tokens."""
+    (taken,), (held,) = input.placements, weight.placements
+    last = Shard(input.ndim - 1)
+    if held == Shard(0):
+        assert taken == Replicate(), taken
+        return _Ways(output=last, input_gradient=Partial(), weight_gradient=held, bias_gradient=held)
+    if held == Shard(1):
+        assert taken == last, taken
+        return _Ways(output=Partial(), input_gradient=last, weight_gradient=held, bias_gradient=Replicate())
+    sums = Replicate() if taken == Replicate() else Partial()
+    return _Ways(output=taken, input_gradient=taken, weight_gradient=sums, bias_gradient=sums)

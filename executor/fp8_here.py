@@ -1,0 +1,45 @@
+"""Whether this host can train in fp8: torchao installed, and devices that multiply in it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from cost_models.errors import HostError
+from planner.plan import Plan
+
+_LEAST_CAPABILITY = (8, 9)
+"""Of NVIDIA GPUs, Ada: the first with products in fp8."""
+_AMD_ARCHITECTURES = ("gfx94", "gfx95")
+_HINT = "plan with --precision bf16"
+
+
+def require_torchao(plan: Plan, name: str) -> None:
+    """Nothing where a plan does without it, or it is there. Raises HostError."""
+    if plan.training.precision == "fp8" and find_spec("torchao") is None:
+        raise HostError(
+            f"{name} trains in fp8, for which torchao is not installed",
+            hint="pip install 'meshwright[fp8]', or plan with --precision bf16",
+        )
+
+
+def require_fp8_products(plan: Plan, name: str, *, on_gpu: bool) -> None:
+    """Nothing where a plan does without them, or the device it would run on has them. Raises HostError."""
+    if plan.training.precision != "fp8":
+        return
+    if not on_gpu:
+        raise HostError(f"{name} trains in fp8, which it cannot on CPU processes", hint=_HINT)
+    import torch
+
+    if not _multiplies():
+        found = torch.cuda.get_device_name()
+        raise HostError(f"{name} trains in fp8, and {found} has no products in fp8", hint=_HINT)
+
+
+def _multiplies() -> bool:
+    """Whether `torch._scaled_mm` has kernels for the current GPU."""
+    import torch
+
+    if torch.version.hip:
+        architecture: str = torch.cuda.get_device_properties().gcnArchName
+        return architecture.startswith(_AMD_ARCHITECTURES)
+    return torch.cuda.get_device_capability() >= _LEAST_CAPABILITY
