@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from cost_models.asking import OWN_COMPILED, OWN_STACK
 from cost_models.calibration.measured_cluster import measured_cluster
 from cost_models.calibration.saving import save_profile
 from cost_models.estimate import Estimate
@@ -262,8 +263,8 @@ def _questions(case: Case, cluster: ClusterSpec, profile: Path, *, dry: bool) ->
     model = catalog.load_model(case.model)
     if case.layers is not None:
         model = model.model_copy(update={"num_layers": case.layers})
-    stack = catalog.load_stack("meshwright").model_copy(
-        update={"fused_elementwise": case.compile, "loss_chunk": case.loss_chunk}
+    stack = catalog.load_stack(OWN_COMPILED if case.compile else OWN_STACK).model_copy(
+        update={"loss_chunk": case.loss_chunk}
     )
     profiles: dict[str, HardwareProfile] = {
         "datasheet": catalog.load_profile("datasheet-cpu" if dry else "datasheet-gpu")

@@ -11,9 +11,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from training import GPT, LLAMA, plan_for
 
+from executor.apply.context import share_sequence
 from executor.apply.recompute import recompute_activations
 from executor.engine import loss
 from executor.memory import predicted_parts
+from executor.models.sequence import WholeSequence
 from executor.models.transformer import Transformer
 from planner.plan import Plan
 
@@ -55,6 +57,7 @@ def tracked_peak(plan: Plan) -> float:
             has_embedding=True,
             has_head=True,
         )
+        share_sequence(part, WholeSequence())
         recompute_activations(part, plan.layout.stage_recompute[0])
         for parameter in part.parameters():
             parameter.grad = torch.zeros_like(parameter)
