@@ -19,9 +19,9 @@ from executor.operators import operator_share
 from executor.parts import step_parts
 from executor.report import Environment, PhaseReport, RankReport, RunReport, make_report
 from executor.steps import Curve, Schedule, Stopped, Watcher, run_steps
-from executor.timing import Lap
+from executor.timing import StepClock
 from executor.trace import chrome_trace, save_trace
-from executor.watched import StepSpans, gather_typical, typical_waits, watch_steps
+from executor.watched import StepSpans, gather_typical, typical_thread, typical_waits, watch_steps
 from planner.plan import Plan
 
 
@@ -77,8 +77,8 @@ def _measured(
         wall_seconds=tuple(clock.wall_seconds),
         thread_seconds=tuple(sum(lap.thread for lap in step) for step in clock.steps),
         process_seconds=tuple(sum(lap.process for lap in step) for step in clock.steps),
-        forward_backward=_phase([step[0] for step in clock.steps], typical_waits(steps, update=False)),
-        update=_phase([step[1] for step in clock.steps], typical_waits(steps, update=True)),
+        forward_backward=_phase(clock, steps, update=False),
+        update=_phase(clock, steps, update=True),
         parts=parts,
         memory=memory,
         predicted_memory=predicted_parts(plan.prediction.rank_memory[pipeline_rank]),
@@ -113,11 +113,13 @@ def _parts_of(
     return parts[dist.get_rank()]
 
 
-def _phase(laps: list[Lap], waiting: dict[str, float]) -> PhaseReport:
+def _phase(clock: StepClock, watched: list[StepSpans], *, update: bool) -> PhaseReport:
+    laps = [step[int(update)] for step in clock.steps]
     return PhaseReport(
         wall_seconds=tuple(lap.wall for lap in laps),
         thread_seconds=tuple(lap.thread for lap in laps),
-        waiting_seconds=waiting,
+        waiting_seconds=typical_waits(watched, update=update),
+        waiting_thread_seconds=typical_thread(watched, update=update),
     )
 
 

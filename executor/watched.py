@@ -113,6 +113,15 @@ def typical_waits(steps: Sequence[StepSpans], *, update: bool) -> dict[str, floa
     }
 
 
+def typical_thread(steps: Sequence[StepSpans], *, update: bool) -> float | None:
+    """Median over the steps of the CPU time that the training thread spent in those waits; None without steps."""
+    if not steps:
+        return None
+    return statistics.median(
+        sum(wait.thread for wait in step.waits_in_phase(update=update)) for step in steps
+    )
+
+
 def gather_typical(steps: Sequence[StepSpans]) -> list[StepSpans]:
     """Of the watched steps the one of median length, as every rank of the job saw it; every rank calls it."""
     everyone: list[Sequence[StepSpans]] = [steps] * dist.get_world_size()

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from cost_models.errors import HostError, InputError, MeshwrightError
+from executor.agreement import require_same_job
 from executor.asked import REPORT, Asked, add_arguments, read
 from executor.engine import Options
 from executor.exhausted import ExhaustedError
@@ -52,6 +53,7 @@ def work(plan: Plan, asked: Asked, out_dir: Path, backend: str) -> RunReport | S
     try:
         _join(backend, restarts)
         starts = most(device, restarts) + 1  # a node that joins later counts from 0
+        require_same_job(plan, asked, device)
         watcher = FileWatcher(out_dir, again=starts > 1)
         _meet(out_dir, watcher, starts)
         heartbeat = watcher.heartbeat = Heartbeat(out_dir, rank)

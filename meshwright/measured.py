@@ -85,19 +85,20 @@ def emulated(report: EmulationReport) -> tuple[Compared, ...]:
 def time_parts(report: RunReport) -> tuple[Compared, ...]:
     """One step of the rank that computes most, part by part; those that neither side has are left out.
 
-    Either side adds up to its step: the prediction to the predicted one, the run to a typical one that was watched,
-    apart from those that `step_seconds` is the median of. A run that watched none has no parts.
+    Either side adds up to its step. Parts are told apart in a few steps that are watched, and slower for it: what was
+    measured is their shares of a typical one of these, of the median step. A run that watched none has no parts.
     """
     if not all(rank.parts for rank in report.ranks):
         return ()
-    measured = max((rank.parts for rank in report.ranks), key=lambda parts: parts["compute"] + parts["host"])
+    watched = max((rank.parts for rank in report.ranks), key=lambda parts: parts["compute"] + parts["host"])
+    unit = report.step_seconds / sum(watched.values())
     predicted = {
         part: sum(report.predicted.time.get(name, 0.0) for name in names) for part, names in _PARTS.items()
     }
     return tuple(
-        Compared(f"{part}_seconds", predicted[part], measured[part])
+        Compared(f"{part}_seconds", predicted[part], unit * watched[part])
         for part in _PARTS
-        if max(predicted[part], measured[part]) > _LEAST_SHARE * report.step_seconds
+        if max(predicted[part], unit * watched[part]) > _LEAST_SHARE * report.step_seconds
     )
 
 
