@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Container, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def write_failure(folder: Path, rank: int, reason: str, *, final: bool, **more: 
     partial = folder / f".failure-{rank}"
     try:
         word = {"rank": rank, "reason": reason, "final": final, "launch": os.environ.get(LAUNCH, ""), **more}
+        word["local"] = int(os.environ.get("LOCAL_RANK", rank))
         partial.write_text(json.dumps(word), "utf-8")
         os.replace(partial, folder / _FAILURE.format(rank=rank))
     except OSError:
@@ -55,8 +57,11 @@ def raised(failure: Failure) -> MeshwrightError:
 
 
 def read_failures(folder: Path) -> list[Failure]:
-    """Of all ranks that left word, by rank."""
-    found = [json.loads(path.read_text("utf-8")) for path in folder.glob(_FAILURE.format(rank="*"))]
+    """Of all ranks that left word, by rank; ranks that start again may be clearing them away meanwhile."""
+    found: list[Failure] = []
+    for path in folder.glob(_FAILURE.format(rank="*")):
+        with suppress(OSError, ValueError):
+            found.append(json.loads(path.read_text("utf-8")))
     return sorted(found, key=lambda failure: int(failure["rank"]))
 
 
@@ -96,11 +101,18 @@ def _lost(failures: list[Failure], ranks: int, answered: Container[int]) -> list
 
 
 def worded_failure(
-    folder: Path, logs: Path, ranks: int, *, answered: Container[int] = (), saved: Path | None = None
+    folder: Path,
+    logs: Path,
+    ranks: int,
+    *,
+    launch: str | None = None,
+    answered: Container[int] = (),
+    saved: Path | None = None,
 ) -> MeshwrightError:
     """What a person is told: memory part by part, an error as it was raised, else the last lines of who failed.
 
-    `saved` is where checkpoints go; the newest is named where ranks hang or are gone.
+    `saved` is where checkpoints go; the newest is named where ranks hang or are gone. `logs` are those of ranks that
+    this `launch` started, of all where it is None.
     """
     failures = read_failures(folder)
     for failure in failures:
@@ -122,7 +134,10 @@ def worded_failure(
             headline, problems=[_last_checkpoint(saved)], hint=_ON_WITHOUT if saved is None else _ON
         )
     if headline.startswith("rank") and failures and "ended from outside" not in headline:
-        lines = last_lines(logs.rglob(f"{failures[0]['rank']}/stderr.log"))
+        failed = next((one for one in failures if not is_peer_lost(one["reason"])), failures[0])
+        elsewhere = launch is not None and failed.get("launch") != launch
+        own = failed.get("local", failed["rank"])
+        lines = [] if elsewhere else last_lines(logs.rglob(f"{own}/stderr.log"))
     else:
         lines = last_lines([*logs.rglob("stderr.log"), logs / "torchrun.log"])
     return RunError(headline, problems=[Problem("", line) for line in lines])

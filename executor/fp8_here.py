@@ -30,6 +30,8 @@ def require_fp8_products(plan: Plan, name: str, *, on_gpu: bool) -> None:
         raise HostError(f"{name} trains in fp8, which it cannot on CPU processes", hint=_HINT)
     import torch
 
+    if not torch.cuda.is_available():
+        raise HostError(f"{name} trains in fp8, and this host has no GPU", hint=_HINT)
     if not _multiplies():
         found = torch.cuda.get_device_name()
         raise HostError(f"{name} trains in fp8, and {found} has no products in fp8", hint=_HINT)

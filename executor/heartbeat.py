@@ -98,7 +98,7 @@ def _read(path: Path) -> Sign:
     """Empty while it is being written, or where a rank was killed then."""
     try:
         sign: Sign = json.loads(path.read_text("utf-8"))
-    except (ValueError, FileNotFoundError):
+    except (OSError, ValueError):
         return {}
     return sign
 

@@ -43,6 +43,10 @@ ONE_NODE = Nodes()
 
 def require_nodes(nodes: Nodes, ranks: int, *, kept: bool, inside: bool) -> None:
     """Nothing where so many nodes can share the ranks. Raises InputError."""
+    if nodes.count < 1:
+        raise InputError(f"a run has one node or more, not {nodes.count}")
+    if nodes.count == 1 and nodes.rendezvous is not None:
+        raise InputError("one node has nobody to meet", hint="--nodes says how many there are")
     if nodes.count == 1:
         return
     if inside:

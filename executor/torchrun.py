@@ -105,7 +105,7 @@ def _failure(
     answered: frozenset[int] = frozenset()
     if nodes.count > 1 and not any(failure["final"] for failure in read_failures(folder)):
         answered = launch.roll_call(_ROLL_CALL_SECONDS)
-    return worded_failure(folder, logs, ranks, answered=answered, saved=saved)
+    return worded_failure(folder, logs, ranks, launch=launch.token, answered=answered, saved=saved)
 
 
 def _never_begun(launch: Launch, folder: Path, logs: Path) -> MeshwrightError:

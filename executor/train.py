@@ -24,6 +24,10 @@ from executor.trace import chrome_trace, save_trace
 from executor.watched import StepSpans, gather_typical, typical_thread, typical_waits, watch_steps
 from planner.plan import Plan
 
+_UNCOMPILED = (
+    "parts and memory are of steps whose blocks were not compiled: torch compiles nothing that is watched"
+)
+
 
 def train(
     plan: Plan,
@@ -95,7 +99,7 @@ def _measured(
         warm_up=curve.warm_up,
         seed=engine.options.seed,
         environment=_environment(device),
-        notes=tuple(notes),
+        notes=(*notes, *[_UNCOMPILED] * engine.options.compile),
         routers=curve.routers,
     )
 

@@ -23,7 +23,7 @@ from executor.asked import REPORT, Asked, add_arguments, read
 from executor.engine import Options
 from executor.exhausted import ExhaustedError
 from executor.failures import forget_failures, read_failures, told, what_happened, write_failure
-from executor.heartbeat import LAUNCH, Heartbeat
+from executor.heartbeat import LAUNCH, Heartbeat, read_signs
 from executor.launch import require_world
 from executor.memory import predicted_parts
 from executor.mesh import pipeline_rank
@@ -44,15 +44,19 @@ def work(plan: Plan, asked: Asked, out_dir: Path, backend: str) -> RunReport | S
     """Join the job that the environment describes, train, leave; rank 0 writes the files."""
     rank = int(os.environ["RANK"])
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    if restarts and any(failure["final"] for failure in read_failures(out_dir)):
+    launch = os.environ.get(LAUNCH, "")
+    final = [one for one in read_failures(out_dir) if one["final"] and one.get("launch", "") == launch]
+    if restarts and final:
         raise InputError("the last failure would happen again")
+    # torchrun does not count a start with another node in the place of one that went without a word
+    began = bool(launch) and any(sign.get("launch") == launch for sign in read_signs(out_dir).values())
     device = torch.device("cpu")
     if backend == "nccl":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
     try:
         _join(backend, restarts)
-        starts = most(device, restarts) + 1  # a node that joins later counts from 0
+        starts = most(device, max(restarts, int(began))) + 1  # a node that joins later counts from 0
         require_same_job(plan, asked, device)
         watcher = FileWatcher(out_dir, again=starts > 1)
         _meet(out_dir, watcher, starts)

@@ -25,6 +25,10 @@ def _precision(question: Question, layout: Layout) -> Words:
     return Words(what, _IN_16_BITS)
 
 
+def _states(question: Question, layout: Layout) -> Words:
+    return Words("the executor keeps gradients, moments and master weights in fp32, and the plan does not")
+
+
 def _fp8_experts(question: Question, layout: Layout) -> Words:
     return Words("the executor's experts do not multiply in fp8", _IN_16_BITS)
 
@@ -91,6 +95,13 @@ RUNNABLE: tuple[Rule, ...] = (
         name="a precision the executor has",
         broken=lambda q, x: (x.tp > 0) & (q.training.precision not in _PRECISIONS),
         sentence=_precision,
+    ),
+    Rule(
+        name="states in fp32",
+        broken=lambda q, x: (
+            (x.tp > 0) & (q.training.state_dtype != "fp32" or q.training.gradient_dtype not in (None, "fp32"))
+        ),
+        sentence=_states,
     ),
     Rule(
         name="experts in fp8",

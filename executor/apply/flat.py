@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
+from weakref import WeakMethod
 
 import torch
 import torch.distributed as dist
@@ -61,8 +62,17 @@ class FlatParameters:
             for p, start in zip(self.parameters, starts, strict=True)
         }
         self._pending: dict[int, DeviceMesh] = {}
+        mine = WeakMethod(
+            self._accumulate
+        )  # a hook that held this would never be collected, nor would its model
+
+        def accumulate_here(parameter: nn.Parameter) -> None:
+            if (take := mine()) is not None:
+                take(parameter)
+
         for parameter in self.parameters:
             self._adopt(parameter)
+            parameter.register_post_accumulate_grad_hook(accumulate_here)  # type: ignore[no-untyped-call]
         share = size // self.shards
         self._first = dist.get_rank(group) * share if sharded else 0
         self._mine = slice(self._first, self._first + share)
@@ -139,14 +149,13 @@ class FlatParameters:
             dist.all_gather_into_tensor(self.weights, mine, group=self.group)
 
     def _adopt(self, parameter: nn.Parameter) -> None:
-        """Move a parameter's values into the flat buffer, and watch for its gradients."""
+        """Move a parameter's values into the flat buffer."""
         with torch.no_grad():
             # `to_local` of a parameter is a new tensor; the one to move is the one it holds
             values = parameter._local_tensor if isinstance(parameter, DTensor) else parameter
             view = _part(self.weights, self._starts[id(parameter)], values)
             view.copy_(values)
             values.set_(view)  # type: ignore[call-overload]
-        parameter.register_post_accumulate_grad_hook(self._accumulate)  # type: ignore[no-untyped-call]
 
     def _accumulate(self, parameter: nn.Parameter) -> None:
         """Move what autograd just left in `.grad` into the buffer."""

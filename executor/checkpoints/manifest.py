@@ -164,7 +164,7 @@ def differences(then: Progress, now: Progress) -> Iterable[str]:
         yield f"it was trained on {_data(then.data)}, now it would go on with {_data(now.data)}"
 
 
-_MAY_CHANGE = ("precision", "gradient_dtype", "state_dtype", "dropout")
+_MAY_CHANGE = ("precision", "dropout")
 
 
 def changes(then: Progress, now: Progress) -> Iterable[str]:

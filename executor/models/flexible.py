@@ -26,7 +26,7 @@ _NARROWEST = 16
 
 
 def suits(query_BHSK: Tensor) -> bool:
-    """On a GPU, unless somebody follows every operator: a step whose storages or FLOPs are counted has a dense mask."""
+    """On a GPU, unless somebody watches operators: steps that are followed, timed or counted have a dense mask."""
     followed = _get_current_dispatch_mode() is not None
     return query_BHSK.is_cuda and query_BHSK.shape[-1] >= _NARROWEST and not followed
 

@@ -47,7 +47,8 @@ def run(
     """
     plan = load_plan(path)
     prediction = plan.prediction
-    if note := of_another_stack(plan.stack.name, compiled=compiled):
+    note = of_another_stack(plan.stack.name, compiled=compiled)
+    if note and os.environ.get("RANK", "0") == "0":
         output.note(note)
     spoken = False
 
