@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -216,7 +216,7 @@ def make_plan(
     """The plan that runs an estimated layout; without a certificate it was asked for, not searched."""
     cluster, hardware = parts_of(question)
     return Plan(
-        meshwright_version=version("meshwright"),
+        meshwright_version=_own_version(),
         model=question.model,
         cluster=cluster,
         training=question.training,
@@ -311,7 +311,7 @@ def _read_plan(path: str | Path, document: Document) -> Plan:
     if written != PLAN_SCHEMA:
         what = "does not say its schema_version" if written is None else f"has schema_version {written!r:.20}"
         raise InputError(
-            f"`{path}` {what}; this Meshwright ({version('meshwright')}) reads {PLAN_SCHEMA}",
+            f"`{path}` {what}; this Meshwright ({_own_version()}) reads {PLAN_SCHEMA}",
             hint="plan again with this version, or use the one that wrote the file",
         )
     if not str(path).endswith(".json") and not Path(path).read_text("utf-8").rstrip().endswith(_END):
@@ -329,3 +329,11 @@ def _require_readable(restrictions: PlanRestrictions, document: Document) -> Non
         raise InputError(
             error.headline, problems=[Problem(where, str(problem)) for problem in error.problems]
         ) from None
+
+
+def _own_version() -> str:
+    """Of the installed package; a checkout that is only on the path has none."""
+    try:
+        return version("meshwright")
+    except PackageNotFoundError:
+        return "not installed"

@@ -6,7 +6,8 @@
 Every case runs in a process of its own, so that one that runs out of memory or time leaves the others alone; its
 reason is recorded in its row. A sweep asks the planner for the best microbatch and recomputation of a job, then trains
 that and every other choice there is. OUT holds environment.json, profile.yaml, measurements.csv, results.csv,
-results.json and sweeps.json, rewritten after every case and sweep.
+results.json and sweeps.json, rewritten after every case and sweep, and errors.txt. Where this project is not
+installed, PYTHONPATH names its root.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import csv
 import gc
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -41,10 +43,10 @@ from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from cost_models.specs.training import TrainingSpec
 from executor.calibrate import fit_measurements, measure
 from executor.environment import worker_environment
-from planner.search import search
 
 _CASE_SECONDS, _LEAST_CASE_SECONDS, _STEPS, _WARM_UP = 100.0, 25.0, 6, 2
 _LOSS_CHUNK = 2048
+_LONGEST_ERROR = 8_000
 _STANDARD_DEVIATION = 0.02
 
 
@@ -177,14 +179,16 @@ def _in_its_own_process(
             env=worker_environment(),
             check=False,
         )
-        lines = ended.stderr.strip().splitlines() or [""]
-        failed = f"exit code {ended.returncode}: {lines[-1]}"
-    except subprocess.TimeoutExpired:
+        told = ended.stderr
+        failed = f"exit code {ended.returncode}: {(told.strip().splitlines() or [''])[-1]}"
+    except subprocess.TimeoutExpired as late:
+        told = late.stderr.decode(errors="replace") if isinstance(late.stderr, bytes) else late.stderr or ""
         failed = f"not done after {seconds:.0f} s"
-    if not answer.exists():
-        return {"failed": failed}
-    row: dict[str, Any] = json.loads(answer.read_text("utf-8"))
-    answer.unlink()
+    row: dict[str, Any] = json.loads(answer.read_text("utf-8")) if answer.exists() else {"failed": failed}
+    answer.unlink(missing_ok=True)
+    if "failed" in row:
+        with (out / "errors.txt").open("a", encoding="utf-8") as stream:
+            stream.write(f"{' '.join(command[-2:])}\n{told[-_LONGEST_ERROR:]}\n\n")
     return row
 
 
@@ -198,6 +202,8 @@ def one_sweep(sweep: Sweep, out: Path, cluster: str, *, dry: bool) -> None:
 
     `regret` is how much longer the planner's choice takes than the best: 0 where they are one.
     """
+    from planner.search import search
+
     questions = _questions(sweep.job, _cluster(cluster, dry=dry), out / "profile.yaml", dry=dry)
     question = questions.get("measured", questions["datasheet"])
     planned = search(question, top=1).best.layout
@@ -413,7 +419,9 @@ def _write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1), encoding="utf-8")
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(value, indent=1), encoding="utf-8")
+    os.replace(partial, path)
 
 
 if __name__ == "__main__":
