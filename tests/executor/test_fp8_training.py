@@ -277,6 +277,9 @@ def test_a_host_that_cannot_says_so_before_it_starts(monkeypatch: pytest.MonkeyP
         with pytest.raises(HostError, match="plan trains in fp8, which it cannot on CPU processes") as told:
             start(plan)
         assert told.value.hint == "plan with --precision bf16"
+    with pytest.raises(HostError, match="plan trains in fp8, and this host has no GPU"):
+        fp8_here.require_fp8_products(plan, "plan", on_gpu=True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100-SXM4-80GB")
     for capability, has in (((8, 0), False), ((8, 9), True), ((9, 0), True), ((10, 0), True)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda found=capability: found)
