@@ -35,12 +35,20 @@ def write_failure(folder: Path, rank: int, reason: str, *, final: bool, **more: 
     """Leave word of what happened; nothing where even that cannot be written, as on a full disk."""
     partial = folder / f".failure-{rank}"
     try:
-        word = {"rank": rank, "reason": reason, "final": final, "launch": os.environ.get(LAUNCH, ""), **more}
+        word = {"rank": rank, "reason": reason, "final": final, "pid": os.getpid(), **more}
+        word["launch"] = os.environ.get(LAUNCH, "")
         word["local"] = int(os.environ.get("LOCAL_RANK", rank))
         partial.write_text(json.dumps(word), "utf-8")
         os.replace(partial, folder / _FAILURE.format(rank=rank))
     except OSError:
         partial.unlink(missing_ok=True)
+
+
+def write_end(folder: Path, rank: int) -> None:
+    """Leave word that this rank was told to end, unless it is ending and has said why."""
+    said = [failure for failure in read_failures(folder) if failure["rank"] == rank]
+    if not any(failure["pid"] == os.getpid() for failure in said):
+        write_failure(folder, rank, "was told to end (SIGTERM)", final=False, ended=True)
 
 
 def told(error: MeshwrightError) -> dict[str, Any]:
@@ -71,26 +79,33 @@ def forget_failures(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def is_peer_lost(reason: str) -> bool:
-    """Whether a rank that says so failed because another one was gone."""
-    return _PEER_LOST.search(reason) is not None
+def is_peer_lost(failure: Failure) -> bool:
+    """Whether a rank left this word because another one was gone: it lost touch with it, or was told to end."""
+    return failure.get("ended", False) or _PEER_LOST.search(failure["reason"]) is not None
 
 
 def what_happened(folder: Path, ranks: int, answered: Container[int] = ()) -> str:
     """One sentence, from what the ranks left; those of launchers that `answered` are not lost, whatever they left."""
-    failures = read_failures(folder)
+    return _cause(folder, read_failures(folder), ranks, answered)[0]
+
+
+def _cause(
+    folder: Path, failures: list[Failure], ranks: int, answered: Container[int]
+) -> tuple[str, Failure | None]:
+    """That sentence, and the word of the rank whose own output may say more."""
     if final := [failure for failure in failures if failure["final"]]:
-        return str(final[0].get("headline", final[0]["reason"]))
+        return str(final[0].get("headline", final[0]["reason"])), final[0]
     if any("step" in failure for failure in failures):
-        return _hang(folder, failures, ranks)
-    own = [failure for failure in failures if not is_peer_lost(failure["reason"])]
-    if own:
-        return f"rank {own[0]['rank']} failed: {own[0]['reason']}"
-    if silent := _lost(failures, ranks, answered):
-        return _without(read_signs(folder), silent)
+        return _hang(folder, failures, ranks), None
+    own = [failure for failure in failures if not is_peer_lost(failure)]
+    if not own and (silent := _lost(failures, ranks, answered)):
+        return _without(read_signs(folder), silent), None
+    if ended := [int(failure["rank"]) for failure in failures if "ended" in failure and not own]:
+        return f"{_ranks(ended)} {_was(ended)} told to end from outside (SIGTERM)", None
     if failures:
-        return f"rank {failures[0]['rank']} failed: {failures[0]['reason']}"
-    return "a rank was ended from outside, perhaps because the host ran out of memory"
+        failed = (own or failures)[0]
+        return f"rank {failed['rank']} failed: {failed['reason']}", failed
+    return "a rank was ended from outside, perhaps because the host ran out of memory", None
 
 
 def _lost(failures: list[Failure], ranks: int, answered: Container[int]) -> list[int]:
@@ -121,38 +136,42 @@ def worded_failure(
     for failure in failures:
         if "headline" in failure:
             return raised(failure)
-    headline = what_happened(folder, ranks, answered)
+    headline, failed = _cause(folder, failures, ranks, answered)
     if hung := [failure for failure in failures if "step" in failure]:
         problems = [
             Problem(f"rank {failure['rank']}", f"{failure['reason']}: {' > '.join(failure['frames'])}")
             for failure in hung
         ]
-        problems += [_last_checkpoint(saved)] * (saved is not None)
+        problems += [] if saved is None else [_last_checkpoint(saved)]
         return RunError(headline, problems=problems, hint="--timeout is how long a rank may stand still")
-    if all(is_peer_lost(failure["reason"]) for failure in failures) and _lost(failures, ranks, answered):
+    if all(map(is_peer_lost, failures)) and _lost(failures, ranks, answered):
         return RunError(
             headline, problems=[_last_checkpoint(saved)], hint=_ON_WITHOUT if saved is None else _ON
         )
-    if headline.startswith("rank") and failures and "ended from outside" not in headline:
-        failed = next((one for one in failures if not is_peer_lost(one["reason"])), failures[0])
-        elsewhere = launch is not None and failed.get("launch") != launch
-        own = failed.get("local", failed["rank"])
-        lines = [] if elsewhere else last_lines(logs.rglob(f"{own}/stderr.log"))
-    else:
+    if failed is None:
         lines = last_lines([*logs.rglob("stderr.log"), logs / "torchrun.log"])
+    elif launch is None or failed["launch"] == launch:
+        lines = last_lines(logs.rglob(f"{failed['local']}/stderr.log"))
+    else:
+        lines = []  # they lie where that rank ran
     return RunError(headline, problems=[Problem("", line) for line in lines])
 
 
 def _last_checkpoint(saved: Path | None) -> Problem:
-    newest = Folder(saved).complete()[:1] if saved is not None else []
-    kept = f"of step {newest[0]}" if newest else "none yet"
-    return Problem("last checkpoint", f"{kept}, in {saved}" if saved is not None else "none is kept")
+    if saved is None:
+        return Problem("last checkpoint", "none is kept")
+    newest = Folder(saved).complete()[:1]
+    return Problem(
+        "last checkpoint", f"of step {newest[0]}, in {saved}" if newest else f"none yet, in {saved}"
+    )
 
 
 def _hang(folder: Path, failures: list[Failure], ranks: int) -> str:
     """The rank that says nothing hangs; where all speak, the one that came least far."""
     hung = [failure for failure in failures if "step" in failure]
-    silent = sorted(set(range(ranks)) - {int(failure["rank"]) for failure in failures})
+    silent = sorted(
+        set(range(ranks)) - {int(failure["rank"]) for failure in failures if "ended" not in failure}
+    )
     if silent:
         signs = read_signs(folder)
         hang = f"{_ranks(silent)} hang{'s' * (len(silent) == 1)}{_last_seen(signs, silent)}"
@@ -170,9 +189,9 @@ def _without(signs: dict[int, Sign], silent: list[int]) -> str:
     """Ranks that are gone, by their nodes where no rank of these is left."""
     seen = _last_seen(signs, silent)
     if nodes := _whole_nodes(signs, silent):
-        were, them = ("was", "it") if len(nodes) == 1 else ("were", "them")
-        return f"{', '.join(nodes)} {were} lost, and with {them} {_ranks(silent)}{seen}"
-    return f"{_ranks(silent)} {'was' if len(silent) == 1 else 'were'} ended from outside{seen}"
+        them = "it" if len(nodes) == 1 else "them"
+        return f"{', '.join(nodes)} {_was(nodes)} lost, and with {them} {_ranks(silent)}{seen}"
+    return f"{_ranks(silent)} {_was(silent)} ended from outside{seen}"
 
 
 def _whole_nodes(signs: dict[int, Sign], silent: Sequence[int]) -> list[str]:
@@ -193,6 +212,10 @@ def _place(failure: Failure) -> tuple[int, int]:
 def _last_seen(signs: dict[int, Sign], ranks: list[int]) -> str:
     sign = signs.get(ranks[0])
     return f" in step {sign['step']} ({sign['phase']})" if sign else ""
+
+
+def _was(those: Sequence[object]) -> str:
+    return "was" if len(those) == 1 else "were"
 
 
 def _ranks(ranks: list[int]) -> str:

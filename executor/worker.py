@@ -24,6 +24,7 @@ from executor.engine import Options
 from executor.exhausted import ExhaustedError
 from executor.failures import forget_failures, read_failures, told, what_happened, write_failure
 from executor.heartbeat import LAUNCH, Heartbeat, read_signs
+from executor.last_words import last_words
 from executor.launch import require_world
 from executor.memory import predicted_parts
 from executor.mesh import pipeline_rank
@@ -42,39 +43,44 @@ _LONGEST_GRACE = 10.0
 
 def work(plan: Plan, asked: Asked, out_dir: Path, backend: str) -> RunReport | Stopped:
     """Join the job that the environment describes, train, leave; rank 0 writes the files."""
-    rank = int(os.environ["RANK"])
-    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    rank, restarts = int(os.environ["RANK"]), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     launch = os.environ.get(LAUNCH, "")
-    final = [one for one in read_failures(out_dir) if one["final"] and one.get("launch", "") == launch]
-    if restarts and final:
+    if restarts and any(one["final"] and one["launch"] == launch for one in read_failures(out_dir)):
         raise InputError("the last failure would happen again")
+    with last_words(out_dir, rank):
+        try:
+            return _work(rank, restarts, launch, plan, asked, out_dir, backend)
+        except ExhaustedError as error:
+            stage = pipeline_rank(plan.layout, rank)
+            predicted = predicted_parts(plan.prediction.rank_memory[stage])
+            found = {"stage": stage, "predicted": predicted, "allocated": error.parts}
+            write_failure(out_dir, rank, str(error), final=True, **found)
+            raise
+        except MeshwrightError as error:
+            write_failure(out_dir, rank, error.headline, final=True, **told(error))
+            raise
+        except BaseException as error:
+            write_failure(out_dir, rank, f"{type(error).__name__}: {error}", final=False)
+            raise
+
+
+def _work(
+    rank: int, restarts: int, launch: str, plan: Plan, asked: Asked, out_dir: Path, backend: str
+) -> RunReport | Stopped:
     # torchrun does not count a start with another node in the place of one that went without a word
     began = bool(launch) and any(sign.get("launch") == launch for sign in read_signs(out_dir).values())
     device = torch.device("cpu")
     if backend == "nccl":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
-    try:
-        _join(backend, restarts)
-        starts = most(device, max(restarts, int(began))) + 1  # a node that joins later counts from 0
-        require_same_job(plan, asked, device)
-        watcher = FileWatcher(out_dir, again=starts > 1)
-        _meet(out_dir, watcher, starts)
-        heartbeat = watcher.heartbeat = Heartbeat(out_dir, rank)
-        heartbeat.watch(asked.timeout, _Hang(out_dir, rank, asked.timeout))
-        result = _train(plan, asked, device, watcher, out_dir, again=starts > 1)
-    except ExhaustedError as error:
-        stage = pipeline_rank(plan.layout, rank)
-        predicted = predicted_parts(plan.prediction.rank_memory[stage])
-        found = {"stage": stage, "predicted": predicted, "allocated": error.parts}
-        write_failure(out_dir, rank, str(error), final=True, **found)
-        raise
-    except MeshwrightError as error:
-        write_failure(out_dir, rank, error.headline, final=True, **told(error))
-        raise
-    except BaseException as error:
-        write_failure(out_dir, rank, f"{type(error).__name__}: {error}", final=False)
-        raise
+    _join(backend, restarts)
+    starts = most(device, max(restarts, int(began))) + 1  # a node that joins later counts from 0
+    require_same_job(plan, asked, device)
+    watcher = FileWatcher(out_dir, again=starts > 1)
+    _meet(out_dir, watcher, starts)
+    heartbeat = watcher.heartbeat = Heartbeat(out_dir, rank)
+    heartbeat.watch(asked.timeout, _Hang(out_dir, rank, asked.timeout))
+    result = _train(plan, asked, device, watcher, out_dir, again=starts > 1)
     dist.destroy_process_group()
     return result
 
