@@ -16,6 +16,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from cost_models.schedules import stages_of_rank
 from cost_models.workload.chunked_loss import loss_chunk
 from cost_models.workload.parameters import padded_vocabulary
+from executor.apply.compiled import compile_blocks
 from executor.apply.context import make_sequence, share_sequence, take_tokens
 from executor.apply.data import share_data, share_experts, synchronise_only_when
 from executor.apply.experts import connect_experts, expert_place
@@ -156,7 +157,7 @@ class Engine:
 
     def _part(self, stage: int) -> Transformer:
         """One virtual stage: built, initialised, its products in fp8, split over tensor ranks, recomputing,
-        sharded; in that order."""
+        compiled, sharded; in that order."""
         layout, model = self.layout, self.plan.model
         flat = layout.zero <= 1  # else parameters stay fp32 and are cast where they are gathered
         with torch.device(self.device), _made_of(self.dtype if flat else torch.float32):
@@ -185,8 +186,7 @@ class Engine:
             connect_experts(part, layout, self.mesh, self.experts, self.context_group, microbatches)
         recompute_activations(part, layout.stage_recompute[stage])
         if self.options.compile:
-            for block in part.blocks.values():
-                block.compile()
+            compile_blocks(part, split=layout.tp > 1)
         if layout.zero >= 2 and self.experts is not None:
             share_experts(part, self.experts, layout.zero, self.dtype, layout.replicas)
         if layout.zero >= 2:

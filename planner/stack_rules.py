@@ -104,11 +104,6 @@ def _stack_lacks_hybrid(question: Question, layout: Layout) -> Words:
     return Words(f"{what}, not over `shard{layout.shard}`", "leave out `shard`; `--stack` names another")
 
 
-def _compiled_over_tensor_ranks(question: Question, layout: Layout) -> Words:
-    what = f"over tp{layout.tp} compiled blocks have wrong gradients: PyTorch trains wrong without a word"
-    return Words(f"{what}, or does not compile them", "use tp1, or do not compile")
-
-
 def _of_the_executor(rule: Rule) -> Rule:
     """The rule for those who plan for the executor; other stacks may do it."""
     return replace(rule, broken=lambda q, x: (q.stack.name in OWN_STACKS) & rule.broken(q, x))
@@ -152,11 +147,6 @@ STACK_RULES: tuple[Rule, ...] = (
         name="the stack shards in groups",
         broken=lambda q, x: (x.shard != x.replicas) & (not q.stack.hybrid_shard),
         sentence=_stack_lacks_hybrid,
-    ),
-    Rule(
-        name="compiled blocks are whole",
-        broken=lambda q, x: (x.tp > 1) & q.stack.compiled,
-        sentence=_compiled_over_tensor_ranks,
     ),
     *(_of_the_executor(rule) for rule in RUNNABLE),
 )

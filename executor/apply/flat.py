@@ -64,7 +64,7 @@ class FlatParameters:
         self._pending: dict[int, DeviceMesh] = {}
         mine = WeakMethod(
             self._accumulate
-        )  # a hook that held this would never be collected, nor would its model
+        )  # a hook that held all this would keep it, and the model, for ever
 
         def accumulate_here(parameter: nn.Parameter) -> None:
             if (take := mine()) is not None:
@@ -76,9 +76,8 @@ class FlatParameters:
         share = size // self.shards
         self._first = dist.get_rank(group) * share if sharded else 0
         self._mine = slice(self._first, self._first + share)
-        self.shard = nn.Parameter(
-            self.weights[self._mine].float()
-        )  # a view where the weights are fp32 already
+        share_fp32 = self.weights[self._mine].float()  # a view where the weights are fp32 already
+        self.shard = nn.Parameter(share_fp32)
         self.shard.grad = self.gradients[self._mine]
         self.reduced = [(p, self.shard.grad[at : at + end - begin]) for p, begin, end, at in self.owned()]
         """(parameter, flat view of its averaged gradient) for each that reaches into this rank's share."""
@@ -156,6 +155,15 @@ class FlatParameters:
             view = _part(self.weights, self._starts[id(parameter)], values)
             view.copy_(values)
             values.set_(view)  # type: ignore[call-overload]
+            if isinstance(parameter, DTensor):  # says where its values begin, too, and is traced as it says
+                parameter.data = DTensor.from_local(
+                    view,
+                    parameter.device_mesh,
+                    parameter.placements,
+                    run_check=False,
+                    shape=parameter.shape,
+                    stride=parameter.stride(),
+                )
 
     def _accumulate(self, parameter: nn.Parameter) -> None:
         """Move what autograd just left in `.grad` into the buffer."""

@@ -1,4 +1,4 @@
-"""Compiled blocks train what the others do; where they would not, a rule refuses them.
+"""Compiled blocks train what the others do; and over tensor ranks only because they wait.
 
 Traced and differentiated as ever, but run operator by operator (`aot_eager`), for which no compiler is needed.
 """
@@ -6,36 +6,56 @@ Traced and differentiated as ever, but run operator by operator (`aot_eager`), f
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from processes import Processes
-from training import LLAMA, MOE, SHARED, plan_for, train
+from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for, train
 
-from cost_models.asking import OWN_COMPILED
-from cost_models.specs.catalog import load_stack
-from planner.legality import check
+from executor.apply import compiled as blocks
 from planner.plan import Plan
 
 STEPS = 2
+WINDOWED = LLAMA | {"attention_window": 4}
+SIDE_BY_SIDE = GPT | {"parallel_block": True}
 
 
-def compiled(plan: Plan) -> list[tuple[float, float]]:
+def compiled(plan: Plan, steps: int = STEPS) -> list[tuple[float, float]]:
     """As `training.train`, with blocks that are compiled."""
-    plain = torch.nn.Module.compile
-    torch.nn.Module.compile = functools.partialmethod(plain, backend="aot_eager")  # type: ignore[method-assign]
-    try:
-        return train(plan, STEPS, True, compile=True)
-    finally:
-        torch.nn.Module.compile = plain  # type: ignore[method-assign]
-        torch._dynamo.reset()
+    traced = functools.partialmethod(torch.nn.Module.compile, backend="aot_eager")
+    with mock.patch.object(torch.nn.Module, "compile", traced):
+        try:
+            return train(plan, steps, True, compile=True)
+        finally:
+            torch._dynamo.reset()
+
+
+def not_waiting(plan: Plan) -> list[tuple[float, float]]:
+    """The same, but the first block reads what is still on its way."""
+    with mock.patch.object(blocks, "_wait", lambda module, inputs, output: output):
+        return compiled(plan, 1)
 
 
 @pytest.mark.parametrize(
     ("model", "layout"),
-    [(LLAMA, "mbs4"), (MOE, "mbs4"), (SHARED, "dp2 mbs2 ep2 zero3"), (MOE, "cp2 mbs4 ep2")],
+    [
+        (LLAMA, "mbs4"),
+        (LLAMA, "mbs4 recompute=full:2/selective"),
+        (MOE, "mbs4"),
+        (SHARED, "dp2 mbs2 ep2 zero3"),
+        (MOE, "cp2 mbs4 ep2"),
+        (GPT, "tp2 dp2 mbs4 zero1"),
+        (LLAMA, "tp2 sp mbs2 zero3 recompute=full:2/selective"),
+        (SIDE_BY_SIDE, "tp2 sp mbs4 zero2 recompute=selective"),
+        (SHARED, "tp2 sp mbs4 zero3"),
+        (LATENT, "tp2 mbs4"),
+        (LLAMA, "tp2 sp pp2 mbs2 vpp2 schedule=interleaved"),
+        (MOE, "tp2 sp dp2 ep2 mbs2 zero3"),
+        (SHARED, "tp2 cp2 mbs4 recompute=full:1"),
+        (WINDOWED, "tp2 mbs4 zero2"),
+    ],
 )
 def test_compiled_blocks_train_the_same(model: dict[str, Any], layout: str, processes: Processes) -> None:
     """Routed experts stay as they are inside compiled blocks, since how many copies each gets is known in the step."""
@@ -45,11 +65,9 @@ def test_compiled_blocks_train_the_same(model: dict[str, Any], layout: str, proc
     assert got == [pytest.approx(step, rel=1e-5) for step in expected]
 
 
-def test_compiled_tensor_parallel_blocks_train_wrong(processes: Processes) -> None:
-    """Every step runs, and the gradients are others: the first loss is right, and its norm is not."""
+def test_what_is_on_its_way_loses_its_gradient(processes: Processes) -> None:
+    """What waiting prevents: every step runs, the first loss is right, and its gradient's norm is not."""
     plan = plan_for("tp2 mbs4 zero2", LLAMA)
-    expected, got = processes.run(2, train, plan, 1, True)[0][0], processes.run(2, compiled, plan)[0][0]
+    expected, got = processes.run(2, train, plan, 1, True)[0][0], processes.run(2, not_waiting, plan)[0][0]
     assert got[0] == pytest.approx(expected[0], rel=1e-5)
     assert abs(got[1] / expected[1] - 1.0) > 1e-2
-    question = replace(plan.question, stack=load_stack(OWN_COMPILED))
-    assert "PyTorch trains wrong without a word" in str([one.what for one in check(question, plan.layout)])

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial, partialmethod
-from unittest import mock
-
 import pytest
 import torch
 from processes import Processes
-from torch import nn
-from training import GPT, LLAMA, plan_for, question_for, train, train_weights
+from training import GPT, plan_for, question_for, train
 
 from cost_models.specs.layout import parse_layout
 from planner.legality import check
@@ -17,7 +13,6 @@ from planner.plan import Plan
 
 STEPS = 2
 UNTIED = GPT | {"tied_embeddings": False}
-ONE_BLOCK = LLAMA | {"num_layers": 1}
 
 
 def refused(layout: str) -> str:
@@ -71,21 +66,3 @@ def test_a_split_backward_recomputes_many_times(processes: Processes) -> None:
     assert many - split > 5 * (again - whole)
     assert "does not go with `schedule=zbv`" in refused("pp2 mbs1 schedule=zbv recompute=full")
     assert not refused("pp2 mbs1 recompute=full")
-
-
-def moved(plan: Plan) -> float:
-    """How far the embedding goes in a step with compiled blocks, at most."""
-    from executor import engine
-
-    compiled = partial(engine.Options, compile=True)
-    traced = partialmethod(nn.Module.compile, backend="aot_eager")  # a graph as any compiler gets it
-    with mock.patch.object(engine, "Options", compiled), mock.patch.object(nn.Module, "compile", traced):
-        _, way = train_weights(plan, 1, True)
-    return float(abs(way["embedding.tokens.weight"]).max())
-
-
-def test_compiled_blocks_over_tensor_ranks_lose_a_gradient(processes: Processes) -> None:
-    """What a first block reads is still on its way from other ranks, and the graph takes it for a number."""
-    (alone,) = processes.run(1, moved, plan_for("mbs8 zero2", ONE_BLOCK))
-    assert alone > 1e-4
-    assert processes.run(2, moved, plan_for("tp2 mbs8 zero2", ONE_BLOCK)) == [0.0, 0.0]

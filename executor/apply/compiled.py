@@ -1,0 +1,76 @@
+"""Blocks through `torch.compile`, one by one: they are alike, so that one graph does for all.
+
+Over tensor ranks PyTorch (2.13) takes what is on its way from another rank for a constant where a graph reads it: its
+gradient is lost without a word (pytorch/pytorch#191113). And where a graph breaks, or has a checkpoint in it, meshes
+get among its tensors, which it refuses. So there nothing is read before it has arrived, and no graph may break.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
+
+from executor.models.attention import Attention
+from executor.models.experts import Mixture
+from executor.models.feed_forward import FeedForward
+from executor.models.latent import LatentAttention
+from executor.models.sequence import WholeSequence
+from executor.models.transformer import Block, Transformer
+
+
+def compile_blocks(model: Transformer, *, split: bool) -> None:
+    """Every block of the slice is compiled when it is first called; `split` says that tensor ranks share it.
+
+    A block that recomputes in full does so around its graph.
+    """
+    if split and model.embedding is not None:
+        model.embedding.register_forward_hook(_wait)
+    for block in model.blocks.values():
+        whole = _inside(block)
+        assert isinstance(whole, Block)
+        for piece in _unbroken(whole) if split else [whole]:
+            piece.compile(fullgraph=split)
+
+
+def _unbroken(block: Block) -> list[nn.Module]:
+    """The largest pieces that a graph each does for: routed experts break it, and attention that recomputes alone, has
+    only some of a sequence, or has on a GPU a kernel of its own."""
+    attention, mlp = block.attention, block.mlp
+    plain = not isinstance(attention, CheckpointWrapper) and _is_plain(attention)
+    if plain and isinstance(mlp, FeedForward):
+        return [block]
+    dense = mlp.shared if isinstance(mlp, Mixture) else mlp
+    return [*([attention] if plain else []), *([] if dense is None else [dense])]
+
+
+def _is_plain(attention: Attention | LatentAttention) -> bool:
+    spec = attention.spec
+    causal = spec.attention_window is None and spec.positions != "alibi"
+    return causal and isinstance(attention.sequence, WholeSequence)
+
+
+def _inside(module: nn.Module) -> nn.Module:
+    """Without its checkpoint."""
+    inside: nn.Module = module._checkpoint_wrapped_module if isinstance(module, CheckpointWrapper) else module
+    return inside
+
+
+def _wait(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    arrived: Tensor = _Arrived.apply(output)  # type: ignore[no-untyped-call]
+    return arrived
+
+
+class _Arrived(torch.autograd.Function):
+    """The same numbers, once they are here; waiting for them alone would leave their history behind."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.wait() if isinstance(x, AsyncCollectiveTensor) else x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]
