@@ -10,7 +10,6 @@ docs/decisions/0004-what-eager-torch-runs.md.
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -24,6 +23,8 @@ from torch import nn
 from cost_models.curves import attention_head_seconds, curve_seconds
 from cost_models.specs.catalog import load_profile
 from cost_models.specs.hardware import HardwareProfile
+from cost_models.whole_files import write_whole
+from meshwright.output import as_csv
 
 _BLOCKS, _REPEATS, _WARM_UP = 3, 12, 3
 
@@ -217,10 +218,7 @@ def main() -> None:
             asdict(case) | {"forward_seconds": forward, "backward_seconds": backward, "error": error} | flat
         )
     if arguments.csv:
-        with arguments.csv.open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        write_whole(arguments.csv, as_csv(rows))
 
 
 if __name__ == "__main__":

@@ -9,12 +9,13 @@ shipped stays small; notes are reduced to the switches that change a prediction.
 
 from __future__ import annotations
 
-import csv
 import sys
 from pathlib import Path
 
 from cost_models.validation.flags_of import named_switches
 from cost_models.validation.rows import Row, read_rows
+from cost_models.whole_files import write_whole
+from meshwright.output import as_csv
 
 FOLDER = Path(__file__).parents[1] / "cost_models" / "data" / "published"
 COLUMNS = (
@@ -40,10 +41,7 @@ def main() -> None:
         thinned = rows[:: -(-len(rows) // MOST)]
         target = FOLDER / f"{path.stem}.csv"
         used = [column for column in COLUMNS if any(_cell(row, column) for row in thinned)]
-        with target.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(used)
-            writer.writerows([_cell(row, column) for column in used] for row in thinned)
+        write_whole(target, as_csv([{column: _cell(row, column) for column in used} for row in thinned]))
         print(f"{target.name}: {len(thinned)} of {len(rows)} runs, {target.stat().st_size / 1024:.0f} KiB")
 
 

@@ -225,9 +225,8 @@ def _layer_backward(pieces: _Pieces) -> Term:
     device_seconds = (block.backward + data_exposed)[:, None] + recompute + tensor_exposed
     device_seconds = device_seconds + context_exposed + apart * exchanged
     hidden = tensor.block_backward[:, None] + repeated + tensor.block_regather[:, None] - tensor_exposed
-    passes = np.array(
-        [1.0, 1.0, 2.0]
-    )  # backward launches about as much as forward; full recompute adds a forward
+    # backward launches about as much as forward; full recompute adds a forward
+    passes = np.array([1.0, 1.0, 2.0])
     every = np.ones((n, recompute.shape[-1]))
     return {
         "compute": block.backward[:, None] * every,

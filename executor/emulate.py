@@ -24,6 +24,7 @@ from cost_models.errors import HostError, InputError, RunError
 from cost_models.estimating import rank_seconds
 from cost_models.specs.base import Spec
 from cost_models.units import format_bytes
+from cost_models.whole_files import write_whole
 from executor.engine import Engine, Options
 from executor.exhausted import ExhaustedError, telling_what_was_held
 from executor.failures import memory_failure
@@ -145,8 +146,8 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
 
 
 def save_emulation(report: EmulationReport, path: Path) -> None:
-    """Write JSON."""
-    path.write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    """Write JSON, whole or not at all."""
+    write_whole(path, report.model_dump_json(indent=1) + "\n")
 
 
 @contextmanager

@@ -6,11 +6,11 @@ from importlib.util import find_spec
 
 from cost_models.errors import HostError
 from planner.plan import Plan
+from planner.runnable import IN_16_BITS
 
 _LEAST_CAPABILITY = (8, 9)
 """Of NVIDIA GPUs, Ada: the first with products in fp8."""
 _AMD_ARCHITECTURES = ("gfx94", "gfx95")
-_HINT = "plan with --precision bf16"
 
 
 def require_torchao(plan: Plan, name: str) -> None:
@@ -18,7 +18,7 @@ def require_torchao(plan: Plan, name: str) -> None:
     if plan.training.precision == "fp8" and find_spec("torchao") is None:
         raise HostError(
             f"{name} trains in fp8, for which torchao is not installed",
-            hint="pip install 'meshwright[fp8]', or plan with --precision bf16",
+            hint=f"pip install 'meshwright[fp8]', or {IN_16_BITS}",
         )
 
 
@@ -27,14 +27,14 @@ def require_fp8_products(plan: Plan, name: str, *, on_gpu: bool) -> None:
     if plan.training.precision != "fp8":
         return
     if not on_gpu:
-        raise HostError(f"{name} trains in fp8, which it cannot on CPU processes", hint=_HINT)
+        raise HostError(f"{name} trains in fp8, which it cannot on CPU processes", hint=IN_16_BITS)
     import torch
 
     if not torch.cuda.is_available():
-        raise HostError(f"{name} trains in fp8, and this host has no GPU", hint=_HINT)
+        raise HostError(f"{name} trains in fp8, and this host has no GPU", hint=IN_16_BITS)
     if not _multiplies():
         found = torch.cuda.get_device_name()
-        raise HostError(f"{name} trains in fp8, and {found} has no products in fp8", hint=_HINT)
+        raise HostError(f"{name} trains in fp8, and {found} has no products in fp8", hint=IN_16_BITS)
 
 
 def _multiplies() -> bool:

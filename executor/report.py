@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import statistics
-import tempfile
 from pathlib import Path
 
 from pydantic import Field
 
 from cost_models.specs.base import Spec
+from cost_models.whole_files import write_whole
 from cost_models.workload.flops import model_flops, recomputed_flops, utilisation
 from planner.plan import LayoutText, Plan, Prediction
 
@@ -176,11 +175,7 @@ def make_report(
 
 def save_report(report: RunReport, path: Path) -> None:
     """Write JSON, whole or not at all."""
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-    ) as temporary:
-        temporary.write(report.model_dump_json(indent=1) + "\n")
-    os.replace(temporary.name, path)
+    write_whole(path, report.model_dump_json(indent=1) + "\n")
 
 
 def load_report(path: Path) -> RunReport:

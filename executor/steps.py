@@ -129,9 +129,8 @@ def run_steps(
             f"the run is at step {start} already; --steps {schedule.steps} ends at step {last}, warm-up included",
             hint="give more steps",
         )
-    if (
-        start == last
-    ):  # ranks were lost after the last step, before there was a report: one step more, not kept
+    if start == last:
+        # ranks were lost after the last step, before there was a report: one step more, not kept
         _one_step(engine, batches, last + 1, curve, heart)
         del curve.losses[-1], curve.norms[-1]
     for step in range(start + 1, last + 1):

@@ -15,6 +15,7 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
+from cost_models.whole_files import write_whole
 from executor.asked import STOP, STOPPED
 
 
@@ -52,4 +53,4 @@ def most(device: torch.device, count: int) -> int:
 
 def write_stopped(folder: Path, step: int, saved: int | None) -> None:
     """Leave word for whoever started the ranks."""
-    (folder / STOPPED).write_text(json.dumps({"step": step, "saved": saved}), "utf-8")
+    write_whole(folder / STOPPED, json.dumps({"step": step, "saved": saved}))

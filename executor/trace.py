@@ -7,14 +7,13 @@ and its update, and what it waited for meanwhile. All start at zero.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from cost_models.predicted_spans import PredictedSpan, predicted_spans
+from cost_models.whole_files import write_whole
 from executor.watched import StepSpans
 from planner.plan import Plan
 
@@ -59,11 +58,7 @@ def chrome_trace(plan: Plan, steps: Sequence[StepSpans]) -> dict[str, Any]:
 def save_trace(trace: dict[str, Any], path: Path) -> None:
     """Write JSON, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-    ) as temporary:
-        json.dump(trace, temporary, allow_nan=False)
-    os.replace(temporary.name, path)
+    write_whole(path, json.dumps(trace, allow_nan=False))
 
 
 def _names(step: StepSpans) -> Iterable[Event]:

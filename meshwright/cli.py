@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cost_models.errors import InputError, MeshwrightError, Problem
-from meshwright import commands
+from meshwright.commands import VERBS
 from meshwright.output import print_error
 
 if TYPE_CHECKING:
@@ -25,20 +25,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _verb in (
-    commands.plan,
-    commands.estimate,
-    commands.compare,
-    commands.explain,
-    commands.verify,
-    commands.plot,
-    commands.run,
-    commands.emulate,
-    commands.tokens,
-    commands.calibrate,
-    commands.validate,
-    commands.catalog,
-):
+for _verb in VERBS:
     app.command()(_verb)
 
 

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+
+def optional(
+    flag: str, metavar: str, help: str, *, min: float | None = None, max: float | None = None
+) -> Any:
+    """A flag that may be left out; what happens then is in `help`, as typer has no default to show."""
+    return typer.Option(flag, metavar=metavar, help=help, min=min, max=max, show_default=False)
+
+
+def out(help: str, metavar: str = "FILE") -> Any:
+    """`-o`, without which nothing is written, or where the help says."""
+    return typer.Option("-o", "--out", metavar=metavar, help=help, show_default=False)
+
 
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="Catalogue name, Hugging Face config.json, or YAML file.")
@@ -13,92 +26,27 @@ Model = Annotated[
 Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="Catalogue name or YAML file.")]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file written by `meshwright plan -o`.")]
 
-Gpus = Annotated[
-    int | None,
-    typer.Option(
-        "--gpus", metavar="N", help="GPUs to use; the cluster is sized to them.", show_default=False
-    ),
-]
-GpuChoice = Annotated[
-    str | None,
-    typer.Option("--gpus", metavar="N", help="GPUs to use; a choice: 64,96 or 64..1024.", show_default=False),
-]
-Tokens = Annotated[
-    str | None,
-    typer.Option("--tokens", metavar="N", help="Tokens to train on, e.g. 1.4T.", show_default=False),
-]
-Price = Annotated[
-    float | None,
-    typer.Option("--price", metavar="MONEY", help="Of one GPU-hour, for cost.", show_default=False),
-]
-Deadline = Annotated[
-    str | None,
-    typer.Option("--deadline", metavar="TIME", help="For all tokens, e.g. 30d.", show_default=False),
-]
-GlobalBatch = Annotated[
-    int | None,
-    typer.Option("--global-batch", metavar="N", help="Sequences per optimizer step.", show_default=False),
-]
-Sequence = Annotated[
-    int | None, typer.Option("--sequence", metavar="N", help="Tokens per sequence.", show_default=False)
-]
-Precision = Annotated[
-    str | None,
-    typer.Option("--precision", metavar="TYPE", help="bf16, fp16, fp32 or fp8.", show_default=False),
-]
+Gpus = Annotated[int | None, optional("--gpus", "N", "GPUs to use; the cluster is sized to them.")]
+GpuChoice = Annotated[str | None, optional("--gpus", "N", "GPUs to use; a choice: 64,96 or 64..1024.")]
+Tokens = Annotated[str | None, optional("--tokens", "N", "Tokens to train on, e.g. 1.4T.")]
+Price = Annotated[float | None, optional("--price", "MONEY", "Of one GPU-hour, for cost.")]
+Deadline = Annotated[str | None, optional("--deadline", "TIME", "For all tokens, e.g. 30d.")]
+GlobalBatch = Annotated[int | None, optional("--global-batch", "N", "Sequences per optimizer step.")]
+Sequence = Annotated[int | None, optional("--sequence", "N", "Tokens per sequence.")]
+Precision = Annotated[str | None, optional("--precision", "TYPE", "bf16, fp16, fp32 or fp8.")]
 Precisions = Annotated[
-    str | None,
-    typer.Option(
-        "--precision",
-        metavar="TYPE[,TYPE]",
-        help="bf16, fp16, fp32 or fp8; of several the fastest.",
-        show_default=False,
-    ),
+    str | None, optional("--precision", "TYPE[,TYPE]", "bf16, fp16, fp32 or fp8; of several the fastest.")
 ]
-Training = Annotated[
-    Path | None,
-    typer.Option("--training", metavar="FILE", help="Training YAML; flags override it.", show_default=False),
-]
-Stack = Annotated[
-    str | None,
-    typer.Option(
-        "--stack", metavar="NAME", help="Software stack: catalogue name or file.", show_default=False
-    ),
-]
-Profile = Annotated[
-    str | None,
-    typer.Option(
-        "--profile", metavar="NAME", help="Hardware profile: catalogue name or file.", show_default=False
-    ),
-]
+Training = Annotated[Path | None, optional("--training", "FILE", "Training YAML; flags override it.")]
+Stack = Annotated[str | None, optional("--stack", "NAME", "Software stack: catalogue name or file.")]
+Profile = Annotated[str | None, optional("--profile", "NAME", "Hardware profile: catalogue name or file.")]
 
-Fix = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fix", metavar="AXIS=VALUE", help="Keep an axis, e.g. tp=8, tp=2,4, pp>=2.", show_default=False
-    ),
-]
+Fix = Annotated[list[str] | None, optional("--fix", "AXIS=VALUE", "Keep an axis, e.g. tp=8, tp=2,4, pp>=2.")]
 Forbid = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--forbid",
-        metavar="CHOICE",
-        help="Exclude a choice, e.g. zero3, cp or recompute=full.",
-        show_default=False,
-    ),
+    list[str] | None, optional("--forbid", "CHOICE", "Exclude a choice, e.g. zero3, cp or recompute=full.")
 ]
-For = Annotated[
-    str | None,
-    typer.Option(
-        "--for", metavar="TRAINER", help="Obey its rules: megatron or torchtitan.", show_default=False
-    ),
-]
-MaxMemory = Annotated[
-    str | None,
-    typer.Option(
-        "--max-memory", metavar="SIZE", help="Device memory to fill, e.g. 70GiB.", show_default=False
-    ),
-]
+For = Annotated[str | None, optional("--for", "TRAINER", "Obey its rules: megatron or torchtitan.")]
+MaxMemory = Annotated[str | None, optional("--max-memory", "SIZE", "Device memory to fill, e.g. 70GiB.")]
 TIME_LIMIT = 60.0
 """Seconds after which a search ends with the gap it has proven, so that no question hangs."""
 TimeLimit = Annotated[
@@ -107,8 +55,5 @@ TimeLimit = Annotated[
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Csv = Annotated[
-    Path | None,
-    typer.Option("--csv", metavar="FILE", help="Also write the table as CSV.", show_default=False),
-]
+Csv = Annotated[Path | None, optional("--csv", "FILE", "Also write the table as CSV.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, notes or hints.")]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import InputError, MeshwrightError, Problem
+from cost_models.whole_files import is_replaced, write_whole
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -35,7 +36,7 @@ class Output:
     def answer(self, document: Mapping[str, Any], rows: Sequence[Row], *text: RenderableType) -> None:
         """Write `rows` as CSV if asked, then print the answer once, as text and tables or as one JSON document."""
         if self.csv is not None:
-            write_text(self.csv, as_csv(rows))
+            write_whole(self.csv, as_csv(rows))
         if self.json:
             print(as_json(document))
         else:
@@ -75,11 +76,6 @@ def as_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file the user named; an unwritable path raises the `OSError` that the front door words."""
-    path.write_text(text, encoding="utf-8")
-
-
 def check_places(*places: tuple[str, Path | None]) -> None:
     """Say before the work what could not be written after it; `places` are flags and the files they name.
 
@@ -102,8 +98,10 @@ def _obstacle(path: Path) -> str:
         return "is a folder"
     if not path.parent.is_dir():
         return f"the folder `{path.parent}` does not exist"
-    writable = os.access(path if path.exists() else path.parent, os.W_OK)
-    return "" if writable else "permission denied"
+    touched = [path] if path.exists() else []
+    if is_replaced(path):
+        touched.append(Path(os.path.realpath(path)).parent)
+    return "" if all(os.access(one, os.W_OK) for one in touched) else "permission denied"
 
 
 def print_error(error: MeshwrightError, *, json: bool = False) -> None:

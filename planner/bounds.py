@@ -191,9 +191,8 @@ def _rank_sizes(group: Group, seconds_NRB: Floats, step: Floats, work: Floats) -
     """
     low, high, tail = group.sizes[0], group.sizes[-1], group.least_tail
     shortest_NR = seconds_NRB.min(axis=2)
-    shortest_NR = np.where(
-        np.isfinite(shortest_NR), shortest_NR, 0.0
-    )  # where a rank holds nothing, its count says so
+    # where a rank holds nothing, its count says so
+    shortest_NR = np.where(np.isfinite(shortest_NR), shortest_NR, 0.0)
     longest_NR = np.repeat((step / group.microbatches)[:, None], group.pp, axis=1)
     for _ in range(ROUNDS):
         limit_NR = (1 + TOLERANCE) * rank_limits(

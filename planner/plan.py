@@ -6,8 +6,6 @@ gives the same bytes, so a plan file holds no date and no duration of the search
 
 from __future__ import annotations
 
-import os
-import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -30,6 +28,7 @@ from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import Bytes, Seconds
+from cost_models.whole_files import write_whole
 from planner.legality import check
 from planner.objectives import Objective, ObjectiveName
 from planner.search_space import Restrictions, parse_restrictions
@@ -252,20 +251,9 @@ def save_plan(plan: Plan, path: str | Path) -> None:
     Raises:
         InputError: the place cannot be written to.
     """
-    target, temporary = Path(path), ""
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(plan_text(plan))
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes files for the owner only
-        os.replace(temporary, target)
+        write_whole(Path(path), plan_text(plan))
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
         reason = (error.strerror or str(error)).lower()
         raise InputError(f"cannot write `{path}`: {reason}") from None
 

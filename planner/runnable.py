@@ -13,16 +13,17 @@ from planner.rules import Bools, Rule, Words
 
 Array = npt.NDArray[np.float64]
 
+IN_16_BITS = "plan with --precision bf16"
+"""The hint where a plan's precision cannot be had."""
 _PRECISIONS = ("fp32", "bf16", "fp8")
 _WHOLE = 16
 """Products in fp8 take sides of whole sixteens: 16 bytes at one an element."""
 _SPLITTING = [SCHEDULES.index(schedule) for schedule in SPLIT_BACKWARD]
-_IN_16_BITS = "plan with --precision bf16"
 
 
 def _precision(question: Question, layout: Layout) -> Words:
     what = f"the executor trains in fp32, bf16 or fp8, not in {question.training.precision}"
-    return Words(what, _IN_16_BITS)
+    return Words(what, IN_16_BITS)
 
 
 def _states(question: Question, layout: Layout) -> Words:
@@ -30,7 +31,7 @@ def _states(question: Question, layout: Layout) -> Words:
 
 
 def _fp8_experts(question: Question, layout: Layout) -> Words:
-    return Words("the executor's experts do not multiply in fp8", _IN_16_BITS)
+    return Words("the executor's experts do not multiply in fp8", IN_16_BITS)
 
 
 def _fp8_split(question: Question, layout: Layout) -> Words:
@@ -46,7 +47,7 @@ def _fp8_sides(question: Question, layout: Layout) -> Words:
     which = ", ".join(f"{side:g}" for side in odd)
     degrees = f"tp{layout.tp} cp{layout.cp}" if layout.cp > 1 else f"tp{layout.tp}"
     what = f"products in fp8 take sides of whole sixteens, and with {degrees} some are {which}"
-    return Words(what, "choose other degrees, or plan with --precision bf16")
+    return Words(what, f"choose other degrees, or {IN_16_BITS}")
 
 
 def _sides(question: Question, x: LayoutColumns) -> list[Array]:

@@ -8,7 +8,6 @@ real rank without what it spent in collectives, which steps of their own tell.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import resource
 import subprocess
@@ -25,8 +24,10 @@ from cost_models.estimating import estimate
 from cost_models.specs.layout import parse_layout
 from cost_models.specs.loading import resolve_cluster, resolve_model
 from cost_models.specs.training import TrainingSpec
+from cost_models.whole_files import write_whole
 from executor.environment import worker_environment
 from executor.launch import run_plan
+from meshwright.output import as_csv
 from planner.plan import Plan, make_plan, save_plan
 
 SMALL = {
@@ -126,18 +127,9 @@ def main() -> None:
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for gpus in LARGE if given.only != "small" else ():
-        write(rows := [*rows, large(gpus)], given.out)
+        write_whole(given.out, as_csv(rows := [*rows, large(gpus)]))
     for layout, ranks in SMALL.items() if given.only != "large" else ():
-        write(rows := [*rows, *compare(layout, ranks)], given.out)
-
-
-def write(rows: list[dict[str, Any]], path: Path) -> None:
-    """All that there is so far."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        write_whole(given.out, as_csv(rows := [*rows, *compare(layout, ranks)]))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ tables of `experts.md`.
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +29,8 @@ from cost_models.validation.cases import Case, read_case
 from cost_models.validation.notes import UnpredictableError
 from cost_models.validation.rows import Row, read_rows
 from cost_models.validation.shipped import shipped_rows
+from cost_models.whole_files import write_whole
+from meshwright.output import as_csv
 from meshwright.render.explanation import saves_and_pays, unplaced
 from planner.compare import difference
 from planner.legality import check
@@ -200,32 +201,6 @@ def _published(case: Case) -> Layout:
     return parse_layout(f"{unplaced(case.layout)} vpp{chunks} layers={blocks}")
 
 
-COLUMNS = (
-    *(
-        "source",
-        "row_id",
-        "model",
-        "gpus",
-        "global_batch",
-        "sequence",
-        "stack",
-        "profile",
-        "measured_seconds",
-    ),
-    *("their_layout", "their_seconds", "their_mfu", "their_peak_gib", "their_fits", "their_objections"),
-    *("our_layout", "our_seconds", "our_mfu", "our_peak_gib", "ratio", "gap", "search_seconds", "why"),
-    *(
-        "free_layout",
-        "free_seconds",
-        "free_mfu",
-        "free_peak_gib",
-        "free_ratio",
-        "free_gap",
-        "free_search_seconds",
-    ),
-)
-
-
 def record(pair: Pair) -> dict[str, object]:
     """One row of `results.csv`."""
     question, theirs, ours, free = pair.question, pair.theirs, pair.best, pair.free
@@ -329,13 +304,10 @@ def main() -> None:
         rows.append(record(pair))
         ratios = f"{pair.ratio(pair.best):.3f} {pair.ratio(pair.free):.3f}"
         print(f"{row.row_id:22} {pair.question.cluster.num_gpus:>6} GPUs  {ratios}  {pair.why}", flush=True)
-    with (HERE / "results.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
+    write_whole(HERE / "results.csv", as_csv(rows))
     written = HERE / "experts.md"
     head, mark, _ = written.read_text("utf-8").partition("<!-- tables -->\n")
-    written.write_text(head + mark + "\n".join(page(rows)) + "\n", encoding="utf-8")
+    write_whole(written, head + mark + "\n".join(page(rows)) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ a step drawn at random. In every other trial a launcher then starts in its place
 from __future__ import annotations
 
 import argparse
-import csv
 import random
 import shutil
 import socket
@@ -28,8 +27,10 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from small import plan_for
 
+from cost_models.whole_files import write_whole
 from executor.heartbeat import read_sign, read_signs
 from executor.progress import read_progress
+from meshwright.output import as_csv
 from planner.plan import save_plan
 
 STEPS, EVERY, LATEST = 120, 10, 90
@@ -49,10 +50,7 @@ def main() -> None:
     for trial in range(options.trials):
         rows.append(_trial(options.out, rng, expected, replaced=trial % 2 == 1))
         print(rows[-1], flush=True)
-        with (options.out / "lost_nodes.csv").open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write_whole(options.out / "lost_nodes.csv", as_csv(rows))
     bad = [row for row in rows if row["code"] != (0 if row["replaced"] else 1)]
     if bad or any(row["said"] != "same curve" for row in rows if row["replaced"]):
         sys.exit(1)

@@ -16,7 +16,6 @@ and OUT/runs.csv, a row for each run: kills, and whether all losses and gradient
 from __future__ import annotations
 
 import argparse
-import csv
 import random
 import shutil
 import signal
@@ -32,12 +31,14 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from small import plan_for
 
+from cost_models.whole_files import write_whole
 from executor.checkpoints.folder import Folder
 from executor.checkpoints.saving import Saving
 from executor.heartbeat import read_signs
 from executor.launch import run_plan
 from executor.rate import Rate
 from executor.report import RunReport
+from meshwright.output import as_csv
 
 LAYOUTS = ("dp2 mbs2 zero1", "dp2 mbs2 zero3", "pp2 mbs2")
 STEPS, EVERY = 150, 10
@@ -182,8 +183,8 @@ def main() -> None:
         )
         runs.append({"run": run.number, "layout": layout, "kills": len(run.kills), "same_curve": same})
         print(runs[-1], flush=True)
-        _write(options.out / "results.csv", [asdict(kill) for kill in kills])
-        _write(options.out / "runs.csv", runs)
+        write_whole(options.out / "results.csv", as_csv([asdict(kill) for kill in kills]))
+        write_whole(options.out / "runs.csv", as_csv(runs))
     lost = [kill for kill in kills if 0 <= kill.resumed < kill.newest]
     print(f"{len(kills)} kills in {len(runs)} runs; {len(lost)} lost a whole checkpoint")
     if lost or not all(run["same_curve"] for run in runs):
@@ -210,13 +211,6 @@ def _train(layout: str, run: Run | None, steps: int) -> RunReport:
     finally:
         run.end()
         killer.join()
-
-
-def _write(path: Path, rows: list[dict[str, object]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, list(rows[0]) if rows else [], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def _options() -> argparse.Namespace:

@@ -22,8 +22,10 @@ from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.layout import Layout, parse_layout
 from cost_models.specs.loading import resolve_cluster, resolve_model
 from cost_models.specs.training import TrainingSpec
+from cost_models.whole_files import write_whole
 from executor.calibrate import calibrate
 from executor.launch import run_plan
+from meshwright.output import as_csv
 from planner.plan import make_plan
 
 LAYOUTS = (
@@ -47,7 +49,7 @@ def main() -> None:
         for layout in layouts:
             rows.append({"repeat": repeat} | _one(layout, profiles[layout.num_gpus], options))
             print(_line(rows[-1]), flush=True)
-            pd.DataFrame(rows).to_csv(options.out / "runs.csv", index=False)
+            write_whole(options.out / "runs.csv", as_csv(rows))
     _summary(pd.DataFrame(rows))
 
 

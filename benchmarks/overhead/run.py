@@ -9,7 +9,6 @@ The quotient of each round is of times minutes apart at most; CPU time is of the
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,9 +23,11 @@ from cost_models.estimating import estimate
 from cost_models.specs.layout import parse_layout
 from cost_models.specs.loading import resolve_cluster, resolve_model
 from cost_models.specs.training import TrainingSpec
+from cost_models.whole_files import write_whole
 from executor.batches import Batches, text_tokens
 from executor.engine import Engine, Options
 from executor.steps import Schedule, Watcher, run_steps
+from meshwright.output import as_csv
 from planner.plan import make_plan
 
 BATCH, MBS, CLIP = 8, 4, 1.0
@@ -141,10 +142,7 @@ def main() -> None:
     for (name, tokens), steps in CASES.items():
         rows.append(compare(name, tokens, steps, given.rounds))
         print(*(f"{key}={value}" for key, value in rows[-1].items()), flush=True)
-        with given.out.open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write_whole(given.out, as_csv(rows))
     dist.destroy_process_group()
 
 

@@ -11,7 +11,6 @@ with latent attention, under plans of its own.
 from __future__ import annotations
 
 import argparse
-import csv
 import multiprocessing
 import shutil
 import sys
@@ -24,8 +23,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from small import MIXTURE, MODEL, plan_for
 
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.whole_files import write_whole
 from executor.checkpoints.folder import Folder
 from executor.checkpoints.saving import Saving
+from meshwright.output import as_csv
 from planner.plan import Plan
 
 LAYOUTS = (
@@ -48,7 +49,6 @@ STEPS, SAVED_AT = 8, 4
 PRELOAD = ["torch", "torch.distributed.tensor.parallel", "torch.distributed.pipelining", "executor.train"]
 TOLERANCE = 1e-4
 """Relative; what layouts that add up in another order may differ by under AdamW (tests/executor/test_parity.py)."""
-FIELDS = ("saved", "resumed", "loss_difference", "norm_difference", "exact", "seconds")
 
 
 def main() -> None:
@@ -60,19 +60,15 @@ def main() -> None:
     if options.layouts:
         layouts = options.layouts.split(";")
     rows: list[dict[str, object]] = []
-    with (options.out / "results.csv").open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        for saved in layouts:
-            folder = options.out / "saved"
-            shutil.rmtree(folder, ignore_errors=True)
-            whole = _train(model, saved, folder, resume=False)
-            Folder(folder).delete(STEPS)
-            for resumed in layouts:
-                rows.append({"saved": saved, "resumed": resumed} | _pair(model, whole, resumed, folder))
-                writer.writerow(rows[-1])
-                stream.flush()
-                print(rows[-1], flush=True)
+    for saved in layouts:
+        folder = options.out / "saved"
+        shutil.rmtree(folder, ignore_errors=True)
+        whole = _train(model, saved, folder, resume=False)
+        Folder(folder).delete(STEPS)
+        for resumed in layouts:
+            rows.append({"saved": saved, "resumed": resumed} | _pair(model, whole, resumed, folder))
+            write_whole(options.out / "results.csv", as_csv(rows))
+            print(rows[-1], flush=True)
     print(_matrix(rows, layouts))
     if any(_wrong(row) for row in rows):
         sys.exit(1)

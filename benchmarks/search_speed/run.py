@@ -59,7 +59,7 @@ def main() -> None:
         print(_line(row), flush=True)
         rows[name] = row
         if not asked.quick:
-            _save({name: rows[name] for name in known if name in rows})
+            _save([rows[name] for name in known if name in rows])
     if not asked.quick:
         from drawing import draw
 
@@ -122,12 +122,11 @@ def _saved() -> dict[str, dict[str, object]]:
         return {row["case"]: dict(row) for row in csv.DictReader(file)}
 
 
-def _save(rows: dict[str, dict[str, object]]) -> None:
-    columns = list(max(rows.values(), key=len))
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows.values())
+def _save(rows: list[dict[str, object]]) -> None:
+    from cost_models.whole_files import write_whole
+    from meshwright.output import as_csv
+
+    write_whole(RESULTS, as_csv(rows))
 
 
 if __name__ == "__main__":

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 import yaml
 
 from cost_models.specs.hardware import HardwareProfile
+from cost_models.whole_files import write_whole
 
 _YAML_WIDTH = 100
 
 
 def save_profile(profile: HardwareProfile, path: Path) -> None:
-    """Write the profile as YAML that `load_profile` reads; an existing file is replaced in one step."""
+    """Write the profile as YAML that `load_profile` reads, whole or not at all. Raises OSError, which names `path`."""
     text = yaml.safe_dump(
         profile.model_dump(mode="json", exclude_none=True), sort_keys=False, width=_YAML_WIDTH
     )
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-    ) as temporary:
-        temporary.write(text)
-    os.replace(temporary.name, path)
+    write_whole(path, text)

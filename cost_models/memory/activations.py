@@ -71,9 +71,8 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     vocabulary = padded_vocabulary(model, columns.tp) / (columns.tp if stack.loss_parallel else 1)
     logits = tokens * vocabulary
     stored = _FP32 if stack.fp32_logits else element
-    piped = np.where(
-        columns.pp > 1, element, 0.0
-    )  # a pipeline stage keeps its output until the step is done with it
+    # a pipeline stage keeps its output until the step is done with it
+    piped = np.where(columns.pp > 1, element, 0.0)
     split_copy = np.where(columns.tp > 1, stored, 0.0) if stack.split_loss_copies_logits else 0.0
     gradients = 2 * stored + piped + split_copy
     if stack.fused_loss:  # the gradient takes the place of what was kept; only its copy in 16 bits is new

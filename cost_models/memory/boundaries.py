@@ -44,9 +44,8 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
     waiting = 2 * tensor * ((columns.vpp - 1) * columns.pp + 1)  # live microbatches have no gradients yet
     chunked, split = columns.vpp > 1, always_split(columns)
     every = np.where(chunked, 3 * columns.vpp * held - waiting, held)
-    live = (
-        tensor * (3 * columns.vpp - 2) * columns.pp
-    )  # inputs are counted with them, and fewer have gradients
+    # inputs are counted with them, and fewer have gradients
+    live = tensor * (3 * columns.vpp - 2) * columns.pp
     return BoundaryBytes(
         every_rank=np.where(split, 4 * columns.vpp * held - live, every),
         first_rank=np.where(split, -2 * held, np.where(chunked, -held, 0.0)),

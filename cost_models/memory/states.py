@@ -49,24 +49,18 @@ def state_bytes(question: Question, columns: LayoutColumns, *, experts: bool = F
     stack, training = question.stack, question.training
     compute = training.element_bytes
     mixed = training.precision != "fp32"
-    weight = compute if stack.master_weights or not mixed else 4.0
-    copy = STATE_BYTES[training.state_dtype] if stack.master_weights and mixed else 0.0
     gradient = STATE_BYTES[gradient_dtype(question)] if mixed else 4.0
     extra_gradient = compute if accumulates_apart(question) and mixed else 0.0
     moments = _MOMENTS[training.optimizer] * STATE_BYTES[training.state_dtype]
     ranks = (columns.expert_shard if experts else columns.shard).astype(np.float64)
     sharded = (columns.zero >= 2) & ((ranks > 1) | _wrapped_alone(question, columns, experts))
-    shard = {stage: np.where(columns.zero >= stage, ranks, 1.0) for stage in (1, 2, 3)}
+    shard = {stage: np.where(columns.zero >= stage, ranks, 1.0) for stage in (1, 2)}
     gradient_shard = np.ones(ranks.shape) if stack.unsharded_gradients_until_sync else shard[2]
     held, weight_held, gradient_held = _held_on_device(question, columns)
     late = sharded & stack.fully_shard & (columns.microbatches(training.global_batch) == 1)
-    weights = weight_held * weight / shard[3] + _sharded_copy(question, columns, weight, ranks, sharded)
-    own = sharded & stack.fully_shard & (copy > 0.0)  # the parameters themselves are the master copy
-    gathered = np.where(columns.zero == 3, 0.0, compute)
-    weights = np.where(own, copy / ranks + gathered, weights)
-    master = np.where(own, 0.0, copy)
+    weights, master = _weights_and_master(question, columns, ranks, sharded)
     return StateBytes(
-        weights=weights,
+        weights=weight_held * weights,
         gradients=gradient_held * np.where(late, 0.0, (gradient + extra_gradient) / gradient_shard),
         optimizer=held * (master + moments) / shard[1],
         gathered=np.where(sharded & (columns.zero == 3), compute, 0.0),
@@ -74,6 +68,27 @@ def state_bytes(question: Question, columns: LayoutColumns, *, experts: bool = F
         update=held * _temporary_bytes(question) / shard[1],
         late_gradients=gradient_held * np.where(late, gradient / ranks, 0.0),
     )
+
+
+def _weights_and_master(
+    question: Question, columns: LayoutColumns, ranks: Array, sharded: npt.NDArray[np.bool_]
+) -> tuple[Array, Array]:
+    """(N,) bytes of weights, and of a master copy that is optimizer state beside them; `sharded` are ZeRO-2 and 3.
+
+    With w bytes to compute with and m to update: where the shards are the parameters (`fully_shard`, and every trainer
+    without a master copy) m/d, and from them gathered w, which ZeRO-2 holds all step and ZeRO-3 a block at a time, as
+    `gathered` counts (Zhao et al. 2023, PyTorch FSDP, sections 3.2 and 4.4). Elsewhere w, or w/d under ZeRO-3, beside
+    a master copy of m (Rajbhandari et al. 2020).
+    """
+    stack, training = question.stack, question.training
+    mixed = training.precision != "fp32"
+    weight = training.element_bytes if stack.master_weights or not mixed else 4.0
+    master = STATE_BYTES[training.state_dtype] if stack.master_weights and mixed else 0.0
+    updated = master or weight
+    whole = np.where(columns.zero == 3, 0.0, weight)
+    own = sharded & (stack.fully_shard or not stack.master_weights)
+    beside = weight / np.where(columns.zero == 3, ranks, 1.0)
+    return np.where(own, updated / ranks + whole, beside), np.where(own, 0.0, master)
 
 
 def _held_on_device(question: Question, columns: LayoutColumns) -> tuple[float, Array, Array]:
@@ -96,20 +111,3 @@ def _temporary_bytes(question: Question) -> float:
 def _wrapped_alone(question: Question, columns: LayoutColumns, experts: bool) -> npt.NDArray[np.bool_]:
     """(N,) experts that only this rank holds: `fully_shard` treats them as it does the rest, with a shard of all."""
     return (columns.replicas > 1) & experts & question.stack.fully_shard
-
-
-def _sharded_copy(
-    question: Question,
-    columns: LayoutColumns,
-    weight: float,
-    ranks: Array,
-    sharded: npt.NDArray[np.bool_],
-) -> Array:
-    """ZeRO-2 by `fully_shard` holds its shard of the weights beside the gathered copy it computes with.
-
-    With a master copy of 16-bit weights that shard is the master copy.
-    """
-    stack, fp32 = question.stack, question.training.precision == "fp32"
-    separate = not stack.master_weights or (stack.fully_shard and fp32)
-    twice = (columns.zero == 2) & sharded & separate
-    return np.where(twice, weight / ranks, 0.0)

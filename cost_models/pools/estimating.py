@@ -178,9 +178,8 @@ def _hidden(ranks: _Ranks) -> Breakdown:
     """Communication that runs behind compute, of the rank that has most of it."""
     hidden = {part: part.replace("hidden", "comm") for part in HIDDEN_PARTS}
     pools, layout = ranks.placed.layout.pools, ranks.placed.layout
-    alike = [
-        pools.index(name) for name in dict.fromkeys(pools)
-    ]  # transfers apart, ranks of a pool cost the same
+    # transfers apart, ranks of a pool cost the same
+    alike = [pools.index(name) for name in dict.fromkeys(pools)]
     most = dict.fromkeys(hidden, 0.0)
     for first in alike:
         own = [rank for rank in range(layout.pp) if pools[rank] == pools[first]]

@@ -86,9 +86,8 @@ def _block_plan(
     else:
         plan |= {f"attention.{name}": column() for name in ("query", "key", "value")}
         plan |= {"attention.out": row(output_layouts=found)}
-        if (
-            block.attention.query_norm is not None
-        ):  # of the heads of this rank, so gradients are still to be added
+        if block.attention.query_norm is not None:
+            # of the heads of this rank, so gradients are still to be added
             heads = SequenceParallel(sequence_dim=2, use_local_output=True)
             plan |= {"attention.query_norm": heads, "attention.key_norm": heads}
         plan |= {} if side_by_side else {"attention": enter}

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cost_models.errors import InputError
+from cost_models.whole_files import whole_file
 from meshwright.render.words import sentence_list
 
 Frame = Any
@@ -145,10 +146,12 @@ def check_suffix(path: Path) -> str:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write PNG, SVG or PDF, by suffix.
+    """Write PNG, SVG or PDF, by suffix, whole or not at all.
 
     Raises:
         InputError: another suffix.
         OSError: the file cannot be written.
     """
-    figure.savefig(path, format=check_suffix(path), dpi=_DOTS_PER_INCH, facecolor="white")
+    suffix = check_suffix(path)
+    with whole_file(path) as stream:
+        figure.savefig(stream, format=suffix, dpi=_DOTS_PER_INCH, facecolor="white")

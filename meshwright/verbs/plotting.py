@@ -10,6 +10,7 @@ from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.question import Question
+from cost_models.whole_files import write_whole
 from meshwright import frames
 from meshwright.drawing import (
     Drawing,
@@ -20,7 +21,7 @@ from meshwright.drawing import (
     draw_time,
     draw_timeline,
 )
-from meshwright.output import JSON_SCHEMA, Output, as_csv, check_places, write_text
+from meshwright.output import JSON_SCHEMA, Output, as_csv, check_places
 from meshwright.progress import Reporter, progress
 from meshwright.render.words import sentence_list
 from meshwright.verbs.goals import Goal, objective_of
@@ -104,7 +105,7 @@ def plot(kind: str, files: Sequence[Path], wanted: Wanted, *, out: Path | None, 
     drawing.save(path)
     rows = drawing.points
     if output.csv is not None:
-        write_text(output.csv, as_csv(rows))
+        write_whole(output.csv, as_csv(rows))
     document = {
         "schema": JSON_SCHEMA,
         "plot": kind,

@@ -13,7 +13,8 @@ from cost_models.validation.predicting import Prediction, predict
 from cost_models.validation.rows import Row, read_rows
 from cost_models.validation.scores import SourceScore, score
 from cost_models.validation.shipped import shipped_rows
-from meshwright.output import JSON_SCHEMA, Output, check_places, write_text
+from cost_models.whole_files import write_whole
+from meshwright.output import JSON_SCHEMA, Output, check_places
 from meshwright.progress import progress
 from meshwright.render.accuracy_page import AXES_PLOT, PREDICTED_PLOT, accuracy_page
 from meshwright.render.validation import validation_text
@@ -104,7 +105,7 @@ def _write_page(
 
     page = folder / PAGE
     (folder / PREDICTED_PLOT).parent.mkdir(parents=True, exist_ok=True)
-    write_text(page, accuracy_page(predictions, sources, anchors=anchors))
+    write_whole(page, accuracy_page(predictions, sources, anchors=anchors))
     frame = residual_frame(predictions)
     if len(frame):
         subject = plot_subject(anchors)

@@ -132,9 +132,8 @@ def test_four_exchanges_a_block_by_hand() -> None:
     copies = SEQUENCE * 2 * 4096 * 2
     assert seconds[0] == pytest.approx(2 * 7 / 8 * copies / inside.bandwidth)
     assert seconds[1] == 0
-    assert seconds[2] == pytest.approx(
-        2 * 3 / 4 * copies / inside.bandwidth
-    )  # gathered and scattered over etp
+    # gathered and scattered over etp
+    assert seconds[2] == pytest.approx(2 * 3 / 4 * copies / inside.bandwidth)
     assert seconds[3] == pytest.approx(seconds[0] / 4)  # a quarter of the tokens on each rank
 
 

@@ -79,17 +79,9 @@ def plan_for(layout: str, model: dict[str, Any] = GPT, **training: Any) -> Plan:
     return make_plan(question, estimate(question, parsed))
 
 
-def train(
-    plan: Plan,
-    steps: int,
-    sgd: bool,
-    rate: Rate | None = None,
-    clip: float | None = None,
-    *,
-    compile: bool = False,
-) -> list[tuple[float, float]]:
-    """(loss of the global batch, norm of its gradient) of each step, on this rank."""
-    return train_weights(plan, steps, sgd, rate, clip, compile=compile)[0]
+def train(plan: Plan, steps: int, sgd: bool, *how: Any, **options: Any) -> list[tuple[float, float]]:
+    """The curve of `train_weights`, asked in the same words."""
+    return train_weights(plan, steps, sgd, *how, **options)[0]
 
 
 def train_weights(
@@ -101,7 +93,10 @@ def train_weights(
     *,
     compile: bool = False,
 ) -> Trained:
-    """The same, and how far each of this rank's parameters went, whole, by its name in the model."""
+    """(loss of the global batch, norm of its gradient) of each step, and how far each of this rank's parameters went.
+
+    Parameters are whole, by their names in the model.
+    """
     from executor.batches import Batches
     from executor.engine import Engine, Options, mean_over_data
 

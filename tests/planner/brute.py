@@ -187,9 +187,8 @@ def _placements(schedule: str, pp: int, vpp: int, blocks: int, allowed: tuple[bo
 def _price(pipeline: tuple[str, int, int, int], costs: StageCosts, blocks_KSP: np.ndarray) -> list[Placed]:
     """Step time and peak of N layouts of one pipeline in K placements each."""
     schedule, pp, vpp, _ = pipeline
-    x = {
-        field.name: getattr(costs, field.name)[:, None] for field in fields(StageCosts)
-    }  # (N, 1) or (N, 1, P)
+    # (N, 1) or (N, 1, P) each
+    x = {field.name: getattr(costs, field.name)[:, None] for field in fields(StageCosts)}
     stages, rank_of_S = pp * vpp, schedules.rank_of_stage(schedule, pp, vpp)
     count_KS = blocks_KSP.sum(axis=-1)
     count_KR = np.stack([count_KS[:, rank_of_S == rank].sum(axis=1) for rank in range(pp)], axis=1)

@@ -31,9 +31,8 @@ def test_every_gpu_is_a_datasheet_in_full(name: str) -> None:
     assert gpu.host_bandwidth
     assert gpu.host_bandwidth < gpu.memory_bandwidth
     assert gpu.vector_rate == gpu.peak["fp32"]
-    assert (
-        gpu.peak["fp16"] >= 1.9 * gpu.peak["fp32"]
-    )  # twice at least: boards for players accumulate at half rate
+    # twice at least: boards for players accumulate at half rate
+    assert gpu.peak["fp16"] >= 1.9 * gpu.peak["fp32"]
     if "fp8" in gpu.peak:  # dense for dense, fp8 is twice bf16 on every GPU that has it
         assert gpu.peak["fp8"] == pytest.approx(2 * gpu.peak["bf16"], rel=1e-3)
 

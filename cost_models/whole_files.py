@@ -1,0 +1,55 @@
+"""Writing a file whole or not at all, so that a result a user keeps is the old one or the new one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A stream whose bytes take the place of `path` in one step, once all are on the disk.
+
+    They are first written to a hidden file beside it, which is deleted where the block or the disk fails. Where `path`
+    is a link, what it points to is replaced; devices and pipes have no place to take and are written to as they are.
+
+    Raises:
+        OSError: `path` cannot be written; it names `path`. What else the block raises goes on as it is.
+    """
+    if not is_replaced(path):
+        with path.open("wb") as stream:
+            yield stream
+        return
+    target = Path(os.path.realpath(path))
+    partial = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
+    try:
+        with partial.open("xb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        if target.exists():
+            shutil.copymode(target, partial)
+        os.replace(partial, target)
+    except OSError as error:
+        ours = error.filename in (None, str(partial), str(target)) and error.errno is not None
+        if not ours:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write text in UTF-8 as `whole_file` does, line ends as they are. Raises OSError, which names `path`."""
+    with whole_file(path) as stream:
+        stream.write(text.encode())
+
+
+def is_replaced(path: Path) -> bool:
+    """Whether a new file takes this one's place; False for devices, pipes and folders."""
+    return path.is_file() or not path.exists()

@@ -1,0 +1,49 @@
+"""What a parameter takes under ZeRO-2 and 3, by hand: shards that are the parameters, and copies beside the weights."""
+
+from __future__ import annotations
+
+import pytest
+
+from cost_models.asking import ask
+from cost_models.memory.states import StateBytes, state_bytes
+from cost_models.specs import catalog
+from cost_models.specs.columns import LayoutColumns
+from cost_models.specs.layout import Layout
+from cost_models.specs.training import Precision, TrainingSpec
+
+D = 16
+OPTIMIZER = 8 / D
+MASTER = 4 / D
+
+
+def states(stack: str, precision: Precision, *, offloads: str = "none") -> StateBytes:
+    """Of ZeRO-2 and of ZeRO-3, over 16 ranks."""
+    chosen = catalog.load_stack(stack).model_copy(update={"offloads": offloads})
+    cluster = catalog.load_cluster("dgx-h100").model_copy(update={"nodes": 2})
+    training = TrainingSpec(global_batch=64, sequence_length=1024, precision=precision)
+    columns = LayoutColumns.of([Layout(dp=D, zero=zero, layers=(48,)) for zero in (2, 3)])
+    return state_bytes(ask(catalog.load_model("gpt2-xl"), cluster, training, stack=chosen), columns)
+
+
+@pytest.mark.parametrize(
+    ("stack", "precision", "weights", "optimizer"),
+    [
+        ("meshwright", "bf16", (2 + 4 / D, 4 / D), OPTIMIZER),
+        ("meshwright", "fp32", (4 + 4 / D, 4 / D), OPTIMIZER),
+        ("torchtitan", "bf16", (4 + 4 / D, 4 / D), OPTIMIZER),
+        ("fsdp", "bf16", (4 + 4 / D, 4 / D), OPTIMIZER),
+        ("deepspeed", "bf16", (2, 2 / D), MASTER + OPTIMIZER),
+        ("deepspeed", "fp32", (4, 4 / D), OPTIMIZER),
+    ],
+)
+def test_weights_and_optimizer_states(
+    stack: str, precision: Precision, weights: tuple[float, float], optimizer: float
+) -> None:
+    held = states(stack, precision)
+    assert held.weights == pytest.approx(weights)
+    assert held.optimizer == pytest.approx([optimizer, optimizer])
+
+
+def test_shards_in_host_memory_are_not_on_the_device() -> None:
+    """ZeRO-2 keeps what it gathered and its shard; ZeRO-3's weights come up block by block."""
+    assert states("meshwright", "bf16", offloads="parameters").weights == pytest.approx((2 + 4 / D, 0))
