@@ -362,8 +362,8 @@ def _touched_bytes(question: Question, columns: LayoutColumns, *, experts: bool)
     gradient = STATE_BYTES[gradient_dtype(question)]
     buffered = question.stack.gradient_buffer & (columns.zero <= 1)
     passes = 2 + np.where(copies > 1, 2, 0) + np.where(buffered, sharded, 0)
-    touched: Array = passes * gradient / sharded + 2 * states.optimizer
-    return touched + 2 * question.training.element_bytes / sharded
+    touched: Array = passes * gradient / sharded + 2 * states.optimizer + 2 * states.updated
+    return touched
 
 
 def _head_parameters(question: Question, columns: LayoutColumns, counts: Parameters) -> Array:

@@ -35,6 +35,8 @@ class StateBytes:
     """Full gradients on their way into the reduction (ZeRO-2 and 3), bytes per parameter."""
     update: Array
     """Temporaries of the optimizer step, bytes per parameter."""
+    updated: Array
+    """Weights that the optimizer step writes, bytes per parameter: beside a master copy, or those it works on."""
     late_gradients: Array
     """Gradients that exist only once activations are gone, bytes per parameter: those of a step's only microbatch."""
 
@@ -58,7 +60,7 @@ def state_bytes(question: Question, columns: LayoutColumns, *, experts: bool = F
     gradient_shard = np.ones(ranks.shape) if stack.unsharded_gradients_until_sync else shard[2]
     held, weight_held, gradient_held = _held_on_device(question, columns)
     late = sharded & stack.fully_shard & (columns.microbatches(training.global_batch) == 1)
-    weights, master = _weights_and_master(question, columns, ranks, sharded)
+    weights, master, written = _weights_and_master(question, columns, ranks, sharded)
     return StateBytes(
         weights=weight_held * weights,
         gradients=gradient_held * np.where(late, 0.0, (gradient + extra_gradient) / gradient_shard),
@@ -66,14 +68,16 @@ def state_bytes(question: Question, columns: LayoutColumns, *, experts: bool = F
         gathered=np.where(sharded & (columns.zero == 3), compute, 0.0),
         scattering=np.where(sharded, gradient, 0.0),
         update=held * _temporary_bytes(question) / shard[1],
+        updated=written / shard[1],
         late_gradients=gradient_held * np.where(late, gradient / ranks, 0.0),
     )
 
 
 def _weights_and_master(
     question: Question, columns: LayoutColumns, ranks: Array, sharded: npt.NDArray[np.bool_]
-) -> tuple[Array, Array]:
-    """(N,) bytes of weights, and of a master copy that is optimizer state beside them; `sharded` are ZeRO-2 and 3.
+) -> tuple[Array, Array, Array]:
+    """(N,) bytes of weights; of a master copy that is optimizer state beside them; of the weights that the step writes,
+    before these two are divided. `sharded` are ZeRO-2 and 3.
 
     With w bytes to compute with and m to update: where the shards are the parameters (`fully_shard`, and every trainer
     without a master copy) m/d, and from them gathered w, which ZeRO-2 holds all step and ZeRO-3 a block at a time, as
@@ -82,13 +86,14 @@ def _weights_and_master(
     """
     stack, training = question.stack, question.training
     mixed = training.precision != "fp32"
-    weight = training.element_bytes if stack.master_weights or not mixed else 4.0
+    compute = training.element_bytes
+    weight = compute if stack.master_weights or not mixed else 4.0
     master = STATE_BYTES[training.state_dtype] if stack.master_weights and mixed else 0.0
     updated = master or weight
-    whole = np.where(columns.zero == 3, 0.0, weight)
     own = sharded & (stack.fully_shard or not stack.master_weights)
+    apart = updated / ranks + np.where(columns.zero == 3, 0.0, compute)
     beside = weight / np.where(columns.zero == 3, ranks, 1.0)
-    return np.where(own, updated / ranks + whole, beside), np.where(own, 0.0, master)
+    return np.where(own, apart, beside), np.where(own, 0.0, master), np.where(own, updated, weight)
 
 
 def _held_on_device(question: Question, columns: LayoutColumns) -> tuple[float, Array, Array]:

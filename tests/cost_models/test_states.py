@@ -30,8 +30,8 @@ def states(stack: str, precision: Precision, *, offloads: str = "none") -> State
     [
         ("meshwright", "bf16", (2 + 4 / D, 4 / D), OPTIMIZER),
         ("meshwright", "fp32", (4 + 4 / D, 4 / D), OPTIMIZER),
-        ("torchtitan", "bf16", (4 + 4 / D, 4 / D), OPTIMIZER),
-        ("fsdp", "bf16", (4 + 4 / D, 4 / D), OPTIMIZER),
+        ("torchtitan", "bf16", (2 + 4 / D, 4 / D), OPTIMIZER),
+        ("fsdp", "bf16", (2 + 4 / D, 4 / D), OPTIMIZER),
         ("deepspeed", "bf16", (2, 2 / D), MASTER + OPTIMIZER),
         ("deepspeed", "fp32", (4, 4 / D), OPTIMIZER),
     ],
@@ -42,6 +42,12 @@ def test_weights_and_optimizer_states(
     held = states(stack, precision)
     assert held.weights == pytest.approx(weights)
     assert held.optimizer == pytest.approx([optimizer, optimizer])
+
+
+@pytest.mark.parametrize(("stack", "bytes_written"), [("meshwright", 4), ("fsdp", 4), ("deepspeed", 2)])
+def test_weights_that_a_step_writes(stack: str, bytes_written: float) -> None:
+    """Shards in fp32 where they are the parameters, else 16-bit weights after their master copy."""
+    assert states(stack, "bf16").updated == pytest.approx(bytes_written / D)
 
 
 def test_shards_in_host_memory_are_not_on_the_device() -> None:
