@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
@@ -30,7 +31,7 @@ def routed_plan(between: Replicate | Shard) -> dict[str, ParallelStyle]:
             desired_output_layouts=(between,),
             use_local_output=True,
         ),
-        "mlp.routed.router": SequenceParallel(sequence_dim=1, use_local_output=True),
+        "mlp.routed.router": _OnItsTokens(),
     }
 
 
@@ -43,11 +44,32 @@ def latent_plan(attention: LatentAttention, between: Replicate | Shard) -> dict[
         "attention.out": RowwiseParallel(output_layouts=between),
     }
     if isinstance(between, Shard):  # else every rank does the same, with parameters of its own
-        whole = ["attention.down", "attention.latent_norm"]
+        split |= {"attention.down": _OnItsTokens(), "attention.latent_norm": SequenceParallel()}
         if attention.query_down is not None:
-            whole += ["attention.query_down", "attention.query_norm"]
-        split |= {name: SequenceParallel() for name in whole}
+            split |= {"attention.query_down": _OnItsTokens(), "attention.query_norm": SequenceParallel()}
     return split
+
+
+class _OnItsTokens(ParallelStyle):
+    """A matrix that is whole on every rank, for the part of every sequence that each has; its gradient is their sum.
+
+    It is given rows: PyTorch 2.11 cannot flatten a tensor that is split along its second axis.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        for name, parameter in list(module.named_parameters()):
+            whole = DTensor.from_local(parameter.detach(), device_mesh, [Replicate()], run_check=False)
+            module.register_parameter(name, nn.Parameter(whole, requires_grad=parameter.requires_grad))
+        multiply = module.forward
+
+        def on_rows(x: Tensor) -> Tensor:
+            x = x.to_local() if isinstance(x, DTensor) else x
+            rows = DTensor.from_local(x.flatten(0, -2), device_mesh, [Shard(0)], run_check=False)
+            found: Tensor = multiply(rows).to_local()
+            return torch.unflatten(found, 0, x.shape[:-1])
+
+        module.forward = on_rows
+        return module
 
 
 class _ForAllHeads(ParallelStyle):

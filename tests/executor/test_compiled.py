@@ -18,6 +18,8 @@ from executor.apply import compiled as blocks
 from planner.plan import Plan
 
 STEPS = 2
+LOSING = ("2.12", "2.13")
+"""Versions of PyTorch that lose the gradient of what is on its way (pytorch/pytorch#179849, mended by #191113)."""
 WINDOWED = LLAMA | {"attention_window": 4}
 SIDE_BY_SIDE = GPT | {"parallel_block": True}
 
@@ -65,6 +67,9 @@ def test_compiled_blocks_train_the_same(model: dict[str, Any], layout: str, proc
     assert got == [pytest.approx(step, rel=1e-5) for step in expected]
 
 
+@pytest.mark.skipif(
+    not torch.__version__.startswith(LOSING), reason="other versions of PyTorch keep the gradient"
+)
 def test_what_is_on_its_way_loses_its_gradient(processes: Processes) -> None:
     """What waiting prevents: every step runs, the first loss is right, and its gradient's norm is not."""
     plan = plan_for("tp2 mbs4 zero2", LLAMA)
