@@ -11,10 +11,15 @@ from unittest import mock
 
 import pytest
 import torch
+import torch.nn.attention.flex_attention as flex
 from processes import Processes
+from torch.utils.flop_counter import FlopCounterMode
 from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for, train
 
+from cost_models.specs.transformer import TransformerSpec
 from executor.apply import compiled as blocks
+from executor.models import flexible
+from executor.models.transformer import Block
 from planner.plan import Plan
 
 STEPS = 2
@@ -63,6 +68,39 @@ def test_compiled_blocks_train_the_same(model: dict[str, Any], layout: str, proc
     expected = processes.run(plan.layout.num_gpus, train, plan, STEPS, True)[0]
     got = processes.run(plan.layout.num_gpus, compiled, plan)[0]
     assert got == [pytest.approx(step, rel=1e-5) for step in expected]
+
+
+@pytest.mark.parametrize(
+    "change", [{"attention_window": 24}, {"positions": "alibi"}], ids=["window", "alibi"]
+)
+def test_blocks_of_windows_are_compiled_whole(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a GPU: no break of the graph at attention, and output and gradients are those of the dense mask."""
+    spec = TransformerSpec(**LLAMA, head_dim=16).model_copy(update=change)
+    torch.manual_seed(0)
+    block = Block(spec, dropout=0.0)
+    x_BSD = torch.randn(2, 40, spec.hidden_size, requires_grad=True)
+    expected = outcome(block, x_BSD)
+    monkeypatch.setattr(flexible, "_DEVICES", ("cpu",))
+    monkeypatch.setattr(
+        flex, "_validate_device", lambda *tensors: None
+    )  # it wants a GPU for the backward pass
+    assert flexible.suits(torch.zeros(1, 1, 1, 16))
+    with FlopCounterMode(display=False):
+        assert not flexible.suits(torch.zeros(1, 1, 1, 16))  # whoever watches sees a dense mask
+    try:
+        got = outcome(torch.compile(block, backend="aot_eager", fullgraph=True), x_BSD)
+    finally:
+        torch._dynamo.reset()
+    for one, other in zip(got, expected, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def outcome(block: Any, x_BSD: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What it makes of them, and the gradient of its sum."""
+    out = block(x_BSD)
+    return out, *torch.autograd.grad(out.square().sum(), (x_BSD,))
 
 
 def test_what_is_on_its_way_loses_its_gradient(processes: Processes) -> None:
