@@ -73,7 +73,7 @@ def run_ranks(
         forget_run(folder)
     launch = Launch(folder, ranks)
     process = _start(
-        [*nodes.arguments(ranks, timeout), "--max-restarts", str(restarts)], logs, arguments, launch
+        [*nodes.arguments(ranks, timeout, folder), "--max-restarts", str(restarts)], logs, arguments, launch
     )
     following = _Following(launch, folder, ranks, nodes, restarts, timeout, on_step, on_note)
     try:
