@@ -108,7 +108,7 @@ def optimizer(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         flat = torch.nn.Parameter(torch.zeros(tensors * parameters, device=watch.device))
         flat.grad = torch.ones_like(flat)
         adamw = torch.optim.AdamW([flat], fused=True)
-        timing = watch.compute(partial(_norm_and_step, adamw, flat.grad.split(parameters)))
+        timing = watch.compute(partial(_norm_and_step, adamw, torch.split(flat.grad, parameters)))
         yield Measurement(
             kind="optimizer",
             name="adamw",

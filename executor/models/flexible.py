@@ -29,8 +29,12 @@ _DEVICES = ("cuda",)
 
 def suits(query_BHSK: Tensor) -> bool:
     """On a GPU, unless somebody watches operators: steps that are followed, timed or counted have a dense mask."""
-    fits = query_BHSK.device.type in _DEVICES and query_BHSK.shape[-1] >= _NARROWEST
-    return fits and not _watched()
+    return fits(query_BHSK.device, query_BHSK.shape[-1]) and not _watched()
+
+
+def fits(device: torch.device, width: int) -> bool:
+    """Whether it has kernels for heads of this width there."""
+    return device.type in _DEVICES and width >= _NARROWEST
 
 
 def _watched() -> bool:
