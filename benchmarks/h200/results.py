@@ -9,13 +9,15 @@ running.json   what a process that has not ended yet has to tell; taken over by 
 from __future__ import annotations
 
 import csv
+import io
 import json
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from cases import Calibration, Job, Sweep
+
+from cost_models.whole_files import write_whole
 
 Row = dict[str, Any]
 PROFILE = "profile.yaml"
@@ -74,7 +76,7 @@ class Results:
         write_csv(self.folder / _TABLE, [{"name": name} | row for name, row in self.runs.items()])
         lines = [*_table(self.runs), *_chosen(self.sweeps, self.runs)]
         lines += [f"- left out: {name}, {why}" for name, why in self.left_out.items()]
-        _replace(self.folder / _WORDS, "\n".join(lines) + "\n")
+        write_whole(self.folder / _WORDS, "\n".join(lines) + "\n")
 
 
 def tell(folder: Path, runs: dict[str, Row], sweeps: dict[str, Row]) -> None:
@@ -93,24 +95,17 @@ def regret(sweep: Row, runs: dict[str, Row]) -> Row:
 
 def write_json(path: Path, value: Any) -> None:
     """Whole, or as it was."""
-    _replace(path, json.dumps(value, indent=1))
+    write_whole(path, json.dumps(value, indent=1))
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
     """Likewise, with the columns of all rows."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    partial = path.with_suffix(".partial")
-    with partial.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, fieldnames=names)
-        writer.writeheader()
-        writer.writerows(rows)
-    os.replace(partial, path)
-
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    stream = io.StringIO()
+    names = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(stream, fieldnames=list(names), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, stream.getvalue())
 
 
 def _table(runs: dict[str, Row]) -> Iterable[str]:
