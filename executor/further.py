@@ -61,7 +61,7 @@ def look_further(engine: Engine, batches: Batches, schedule: Schedule) -> Furthe
             found = _unless_it_fails("memory", notes, lambda: _memory(engine, batches, schedule))
         memory = found or memory
         if found and engine.device.type == "cuda":
-            notes.append(in_words(_everyones(kernels.seen), flexible=_takes_flexible(engine)))
+            notes.append(in_words(_everyones(kernels.seen), flexible=takes_flexible(engine)))
     return Further(steps=steps, parts=parts, memory=memory, notes=tuple(notes))
 
 
@@ -114,7 +114,7 @@ def _everyones(seen: set[str]) -> set[str]:
     return set().union(*together)
 
 
-def _takes_flexible(engine: Engine) -> bool:
+def takes_flexible(engine: Engine) -> bool:
     """Whether blocks take it while nobody follows: they have a window or ALiBi, and a whole sequence."""
     model, tokens = engine.plan.model, engine.plan.training.sequence_length
     biased = model.positions == "alibi" or (model.attention_window or tokens) < tokens

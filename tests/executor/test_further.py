@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,12 +11,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from processes import Processes
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from training import plan_for
+from training import LLAMA, plan_for
 
 from cost_models.errors import RunError
+from executor import further
 from executor.attention_kernels import KERNELS, AttentionKernels, in_words
 from executor.further import LEFT_OUT
 from executor.launch import run_plan
+from executor.models import flexible
 from executor.report import RunReport, load_report
 from planner.plan import Plan
 
@@ -111,6 +114,26 @@ def test_the_kernel_that_torch_took_is_seen(backend: SDPBackend, kernel: str) ->
 @pytest.mark.parametrize("operator", KERNELS)
 def test_every_kernel_is_an_operator_of_this_torch(operator: str) -> None:
     assert hasattr(torch.ops.aten, operator)
+
+
+@pytest.mark.parametrize(
+    ("change", "layout", "taken"),
+    [
+        ({}, "mbs2", False),
+        ({"attention_window": 8}, "mbs2", True),
+        ({"attention_window": 64}, "mbs2", False),  # it hides nothing of sequences of 16
+        ({"positions": "alibi"}, "mbs2", True),
+        ({"positions": "alibi"}, "cp2 mbs2", False),
+    ],
+)
+def test_where_nobody_follows_windows_take_another_kernel(
+    change: dict[str, Any], layout: str, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if this CPU had its kernels."""
+    monkeypatch.setattr(flexible, "_DEVICES", ("cpu",))
+    plan = plan_for(layout, LLAMA | {"head_dim": 16} | change)
+    engine: Any = SimpleNamespace(plan=plan, layout=plan.layout, device=torch.device("cpu"))
+    assert further.takes_flexible(engine) == taken
 
 
 def test_a_kernel_of_a_gpu_is_seen_by_name() -> None:
