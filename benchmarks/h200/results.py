@@ -39,12 +39,14 @@ class Results:
         self.take()
 
     def has(self, job: Job) -> bool:
-        """Whether there is nothing left to do: it ran, or failed of itself."""
+        """Whether there is nothing left to do: it ran, and not before there was a profile, or failed of itself."""
+        calibrated = (self.folder / PROFILE).exists()
         if isinstance(job, Calibration):
-            return (self.folder / PROFILE).exists()
+            return calibrated
         if isinstance(job, Sweep):
             return bool(self.sweeps.get(job.name, {}).get("complete"))
-        return job.name in self.runs
+        row = self.runs.get(job.name)
+        return row is not None and ("failed" in row or not calibrated or "measured_step_seconds" in row)
 
     def seconds(self, job: Job) -> float:
         """What is left of it is expected to take."""
