@@ -7,6 +7,7 @@ launchers that answered when the run failed.
 
 from __future__ import annotations
 
+import hashlib
 import time
 import uuid
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from executor.heartbeat import read_sign, read_signs
 
 _ANSWER = "launcher-{token}"
 _POLL_SECONDS = 0.1
+_NAME_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +29,19 @@ class Nodes:
     rendezvous: str | None = None
     """`host:port` on one of them, free; the run ends where that one is lost."""
 
-    def arguments(self, ranks: int, longest_wait: float) -> list[str]:
-        """For torchrun, on each node; nodes wait `longest_wait` seconds for one another."""
+    def arguments(self, ranks: int, longest_wait: float, folder: Path) -> list[str]:
+        """For torchrun, on each node; nodes wait `longest_wait` seconds for one another.
+
+        They meet under the name of the run's `folder`, not its path, which nodes may have mounted elsewhere: nodes of
+        a run into another folder that come to this port by mistake take nobody's place.
+        """
         share = ["--nproc-per-node", str(ranks // self.count)]
         if self.count == 1:
             return ["--standalone", *share]
         assert self.rendezvous is not None
-        meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", self.rendezvous, "--rdzv-id", "meshwright"]
+        name = hashlib.sha256(folder.resolve().name.encode()).hexdigest()[:_NAME_DIGITS]
+        meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", self.rendezvous]
+        meeting += ["--rdzv-id", f"meshwright-{name}"]
         wait = ["--rdzv-conf", f"join_timeout={max(1, round(longest_wait))}"]
         return ["--nnodes", str(self.count), *meeting, *wait, *share]
 

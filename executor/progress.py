@@ -8,7 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from executor.asked import PROGRESS
+from executor.asked import PROGRESS, REPORT
+from executor.further import LEFT_OUT
+from executor.report import RunReport, load_report, save_report
 from executor.steps import Progress, Watcher
 
 
@@ -17,7 +19,8 @@ class FileWatcher(Watcher):
 
     def __init__(self, folder: Path, *, again: bool) -> None:
         super().__init__()
-        self._path = folder / PROGRESS
+        self._path, self._report = folder / PROGRESS, folder / REPORT
+        self._again = again
         self._earlier: list[dict[str, Any]] = []
         if again:
             self._earlier = read_progress(self._path)
@@ -31,6 +34,17 @@ class FileWatcher(Watcher):
         """A line of words."""
         super().note(text)
         self._append({"note": text})
+
+    def keep(self, report: RunReport) -> None:
+        """In the place of the final one, which replaces it."""
+        save_report(report, self._report)
+
+    def kept(self) -> RunReport | None:
+        """One that says itself that it was kept; a complete one would be another run's."""
+        if not self._again or not self._report.exists():
+            return None
+        report = load_report(self._report)
+        return report if LEFT_OUT in report.notes else None
 
     def before(self, step: int) -> tuple[list[float], list[float]]:
         """Of the steps up to `step`, each as it was trained last."""

@@ -16,7 +16,7 @@ from executor.checkpoints.saving import Saving
 from executor.data.tokens import TEXT
 from executor.engine import Engine, mean_over_data
 from executor.heartbeat import Heartbeat
-from executor.report import RouterReport
+from executor.report import RouterReport, RunReport
 from executor.routers import routers_so_far
 from executor.stopping import any_rank
 from executor.timing import StepClock
@@ -68,6 +68,13 @@ class Watcher:
     def note(self, text: str) -> None:
         """Something a person should know."""
         self.notes.append(text)
+
+    def keep(self, report: RunReport) -> None:
+        """Every step was measured; the report is complete but for what further steps tell."""
+
+    def kept(self) -> RunReport | None:
+        """What was kept, where the run was started again after that."""
+        return None
 
     def before(self, step: int) -> tuple[list[float], list[float]]:
         """Losses and gradient norms of the steps up to this one, where the run was started again; else nothing."""

@@ -29,6 +29,7 @@ from executor.failures import (
 )
 from executor.heartbeat import LAUNCH, forget_signs
 from executor.nodes import ONE_NODE, Launch, Nodes, forget_answers
+from executor.report import load_report, save_report
 
 OnStep = Callable[[dict[str, Any]], None]
 """Called with step, loss, gradient_norm, seconds and measured (False in the warm-up)."""
@@ -65,6 +66,8 @@ def run_ranks(
 
     Of several nodes each calls it; the one with rank 0 is told of steps. `saved` is where checkpoints go.
 
+    Ranks that fail after every step was measured leave a report of these; then that is a note, and no error.
+
     Raises:
         RunError, InputError, HostError: a rank failed, and was not to be started again.
         StoppedError: it was asked to stop, by Ctrl-C or SIGTERM, and did after a whole step.
@@ -73,7 +76,7 @@ def run_ranks(
         forget_run(folder)
     launch = Launch(folder, ranks)
     process = _start(
-        [*nodes.arguments(ranks, timeout), "--max-restarts", str(restarts)], logs, arguments, launch
+        [*nodes.arguments(ranks, timeout, folder), "--max-restarts", str(restarts)], logs, arguments, launch
     )
     following = _Following(launch, folder, ranks, nodes, restarts, timeout, on_step, on_note)
     try:
@@ -87,7 +90,18 @@ def run_ranks(
         where = json.loads((folder / STOPPED).read_text("utf-8"))
         raise stopped(where["step"], where["saved"])
     if process.returncode != 0 or not (folder / REPORT).exists():
-        raise _failure(launch, folder, logs, ranks, nodes, saved)
+        error = _failure(launch, folder, logs, ranks, nodes, saved)
+        if not (folder / REPORT).exists():
+            raise error
+        _add_note(folder / REPORT, error.headline, on_note)
+
+
+def _add_note(path: Path, note: str, on_note: OnNote) -> None:
+    """What happened after the report was kept (`executor.further`), told and put into it."""
+    on_note(note)
+    report = load_report(path)
+    if note not in report.notes:
+        save_report(report.model_copy(update={"notes": (*report.notes, note)}), path)
 
 
 def forget_run(folder: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -14,14 +14,12 @@ from executor.batches import Batches
 from executor.checkpoints.keeper import Keeper
 from executor.engine import Engine, Options
 from executor.exhausted import telling_what_was_held
-from executor.memory import allocator_peak, measure_memory, predicted_parts
-from executor.operators import operator_share
-from executor.parts import step_parts
-from executor.report import Environment, PhaseReport, RankReport, RunReport, make_report
+from executor.further import LEFT_OUT, Further, look_further
+from executor.memory import allocator_peak, predicted_parts
+from executor.report import AllocatorPeak, Environment, PhaseReport, RankReport, RunReport, make_report
 from executor.steps import Curve, Schedule, Stopped, Watcher, run_steps
 from executor.timing import StepClock
-from executor.trace import chrome_trace, save_trace
-from executor.watched import StepSpans, gather_typical, typical_thread, typical_waits, watch_steps
+from executor.watched import StepSpans, typical_thread, typical_waits
 from planner.plan import Plan
 
 _UNCOMPILED = (
@@ -42,8 +40,11 @@ def train(
     Raises:
         ExhaustedError: this rank's memory ran out; the error says which part held what.
         InputError: data or checkpoint do not go with the plan.
-        RunError: the loss is no number, or a checkpoint could not be written; on every rank.
+        RunError: the loss is no number, or a checkpoint could not be written; on every rank. Or a step after the last
+            one failed on this of several ranks, and the watcher keeps the report of those before.
     """
+    if (kept := _kept(watcher, device)) is not None:
+        return kept
     with telling_what_was_held(device) as held:
         engine = Engine(plan, device, options)
         held.append(engine)
@@ -54,26 +55,32 @@ def train(
         curve = run_steps(engine, batches, schedule, keeper, watcher, stop)
         if curve.stopped_at is not None:
             return Stopped(step=curve.stopped_at, saved=keeper.saved if keeper else None)
-        return _measured(engine, batches, schedule, curve, watcher.notes)
+        peak = allocator_peak(device)
+        measured = _report(engine, curve, peak, Further(notes=(LEFT_OUT,)), watcher.notes)
+        if dist.get_rank() == 0:
+            watcher.keep(measured)
+        further = look_further(engine, batches, schedule)
+        if dist.get_rank() == 0:
+            for note in further.notes:
+                watcher.note(note)
+        return _report(engine, curve, peak, replace(further, notes=()), watcher.notes)
 
 
-def _measured(
-    engine: Engine, batches: Batches, schedule: Schedule, curve: Curve, notes: list[str]
+def _kept(watcher: Watcher, device: torch.device) -> RunReport | None:
+    """The report of ranks that were lost after every step was measured, and notes since: nothing is left to do."""
+    found = [watcher.kept() if dist.get_rank() == 0 else None]
+    if found[0] is not None:
+        notes = dict.fromkeys((*watcher.notes, *found[0].notes))
+        found = [found[0].model_copy(update={"notes": tuple(notes)})]
+    dist.broadcast_object_list(found, src=0, device=device)
+    return found[0]
+
+
+def _report(
+    engine: Engine, curve: Curve, peak: AllocatorPeak | None, further: Further, notes: Sequence[str]
 ) -> RunReport:
-    """What only further steps can tell, and everything put together."""
-    plan, device, clock = engine.plan, engine.device, curve.clock
-    place, replicas = engine.place.dp, plan.layout.dp
-    last = schedule.warm_up + schedule.steps
-    peak = allocator_peak(device)
-    steps: list[StepSpans] = []
-    parts: dict[str, float] = {}
-    if schedule.waiting_steps:
-        more = [batches.slice(last + index, place, replicas) for index in range(schedule.waiting_steps + 1)]
-        steps = watch_steps(engine, more[:-1])
-        parts = _parts_of(steps, operator_share(engine, *more[-1]), engine, schedule.trace_path)
-    memory: dict[str, int] = {}
-    if schedule.measure_memory:
-        memory = measure_memory(engine, *batches.slice(last + schedule.waiting_steps + 1, place, replicas))
+    """Everything put together; `peak` is of the measured steps."""
+    plan, clock, steps = engine.plan, curve.clock, further.steps
     pipeline_rank = engine.mesh["pp"].get_local_rank()
     mine = RankReport(
         rank=dist.get_rank(),
@@ -83,8 +90,8 @@ def _measured(
         process_seconds=tuple(sum(lap.process for lap in step) for step in clock.steps),
         forward_backward=_phase(clock, steps, update=False),
         update=_phase(clock, steps, update=True),
-        parts=parts,
-        memory=memory,
+        parts=dict(further.parts),
+        memory=dict(further.memory),
         predicted_memory=predicted_parts(plan.prediction.rank_memory[pipeline_rank]),
         allocator_peak=peak,
     )
@@ -98,26 +105,13 @@ def _measured(
         first_step=curve.first_step,
         warm_up=curve.warm_up,
         seed=engine.options.seed,
-        environment=_environment(device),
-        notes=(*notes, *[_UNCOMPILED] * engine.options.compile),
+        environment=_environment(engine.device),
+        notes=(*notes, *further.notes, *[_UNCOMPILED] * engine.options.compile),
         routers=curve.routers,
     )
 
 
-def _parts_of(
-    steps: list[StepSpans], share: float, engine: Engine, trace_path: Path | None
-) -> dict[str, float]:
-    """Where the typical one of the watched steps went on this rank; rank 0 writes its trace."""
-    everyone = gather_typical(steps)
-    shares = [share] * len(everyone)
-    dist.all_gather_object(shares, share)
-    if trace_path is not None and dist.get_rank() == 0:
-        save_trace(chrome_trace(engine.plan, everyone), trace_path)
-    parts = step_parts(everyone, dict(enumerate(shares)), on_cpu=engine.device.type != "cuda")
-    return parts[dist.get_rank()]
-
-
-def _phase(clock: StepClock, watched: list[StepSpans], *, update: bool) -> PhaseReport:
+def _phase(clock: StepClock, watched: Sequence[StepSpans], *, update: bool) -> PhaseReport:
     laps = [step[int(update)] for step in clock.steps]
     return PhaseReport(
         wall_seconds=tuple(lap.wall for lap in laps),

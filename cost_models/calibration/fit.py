@@ -5,7 +5,7 @@
     attention        flops / (peak · efficiency), and a curve over sequence length for each head width
     element-wise     bytes / (bandwidth · efficiency), and a curve over elements for each operator
     optimizer        tensors · start-up + bytes / (bandwidth · efficiency)
-    host             a tiny block's seconds beyond those of its operators
+    host             GPU: a tiny block's seconds to launch; CPU: its seconds beyond those of its operators
     collectives      a curve over message bytes for each group size
 
 Rows of processes that measured side by side are averaged. What is not measured (network, jitter) stays as in
@@ -40,7 +40,8 @@ from cost_models.specs.hardware import HardwareProfile
 Array = npt.NDArray[np.float64]
 
 OPTIMIZER_BYTES = 32.0
-"""AdamW in fp32, per parameter: gradient, both moments and weight, each counted read and written."""
+"""AdamW in fp32, per parameter: the gradient read for its norm and for the update, both moments and the weight read and
+written."""
 _EFFICIENCY_RANGE = (1e-6, 1.5)
 _TENSORS_MOVED = {"add": 3.0, "multiply": 3.0, "copy": 2.0, "relu": 2.0}
 """Plain operators → tensors read and written: what memory efficiency is judged by."""
@@ -121,7 +122,9 @@ def fit_profile(
     profile = base.model_copy(update=constants)
     profile = profile.model_copy(
         update={
-            "host_layer_seconds": rounded(host_layer_seconds(rows, profile, peak)),
+            "host_layer_seconds": rounded(
+                host_layer_seconds(rows, profile, peak, launches_ahead=gpu.kind != "cpu")
+            ),
             "tensor_parallel_host_seconds": rounded(
                 split_host_seconds(
                     rows, "block.tensor-parallel", "block", otherwise=base.tensor_parallel_host_seconds

@@ -1,4 +1,9 @@
-"""Host time of a block: what a tiny block takes beyond its operators' own start-ups."""
+"""Host time of a block, from a block so small that its operators compute nearly nothing.
+
+On a CPU one thread drives operators and runs them, so the host's time is what the tiny block takes beyond the curves of
+its operators. A GPU runs kernels beside the host: what was timed there is how long everything takes to launch, until
+the call returns; none of it is the kernels' own time, and nothing is subtracted.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +25,20 @@ _BLOCK_PRODUCTS = 12.0
 """Products of the block in units of tokens × hidden², forward."""
 
 
-def host_layer_seconds(rows: Sequence[Measurement], profile: HardwareProfile, peak: float) -> float:
-    """Mean over forward and backward of the tiny block's seconds beyond its operators' and products'."""
+def host_layer_seconds(
+    rows: Sequence[Measurement], profile: HardwareProfile, peak: float, *, launches_ahead: bool
+) -> float:
+    """Mean over forward and backward of the tiny block's seconds, where operators do not run beside the host without
+    those of its operators and products."""
     forward, backward = _passes(rows, "block")
-    tokens, hidden, heads = forward.shape
+    explained = 0.0 if launches_ahead else _operator_seconds(forward.shape, profile, peak)
+    return max(0.0, (forward.seconds + backward.seconds - explained) / 2)
+
+
+def _operator_seconds(shape: Sequence[int], profile: HardwareProfile, peak: float) -> float:
+    """Forward and backward of the tiny block by the curves of its operators; `shape` is its tokens, hidden size and
+    heads."""
+    tokens, hidden, heads = shape
     products = 2.0 * tokens * hidden**2 * _BLOCK_PRODUCTS / (peak * profile.gemm_efficiency)
     explained = 3.0 * products
     curves = {curve.operator: curve for curve in profile.operators}
@@ -37,7 +52,7 @@ def host_layer_seconds(rows: Sequence[Measurement], profile: HardwareProfile, pe
     if profile.attention:
         each = attention_head_seconds(profile.attention, np.array(float(tokens)), hidden // heads)
         explained += heads * float(each[0] + each[1])
-    return max(0.0, (forward.seconds + backward.seconds - explained) / 2)
+    return explained
 
 
 def split_host_seconds(rows: Sequence[Measurement], name: str, than: str, *, otherwise: float) -> float:

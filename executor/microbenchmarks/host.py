@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from cost_models.calibration.measurements import Measurement
 from cost_models.specs.transformer import TransformerSpec
 from executor.apply.tensor import split_tensors
+from executor.microbenchmarks.scale import Scale
 from executor.microbenchmarks.stopwatch import Stopwatch, Timing
 from executor.models.transformer import Transformer
 
@@ -20,19 +21,22 @@ _REPEATS = 12
 """Fixed, because split blocks communicate and must run equally often on every process."""
 
 
-def host_overhead(watch: Stopwatch, world: int) -> Iterator[Measurement]:
-    """The executor's own blocks on plain tensors and, with two processes or more, split in two by DTensor."""
-    yield from _block_passes(watch, "block", _blocks(watch.device))
+def host_overhead(watch: Stopwatch, scale: Scale, world: int) -> Iterator[Measurement]:
+    """The executor's own blocks on plain tensors and, with two processes or more, split in two by DTensor.
+
+    In the training precision, which decides on kernels and so on how many there are to launch.
+    """
+    yield from _block_passes(watch, "block", _blocks(watch.device, scale.dtype))
     if world >= _HEADS:
         mesh = _pairs(watch.device, world)
         for name, sequence_parallel in (("tensor-parallel", False), ("sequence-parallel", True)):
-            blocks = _blocks(watch.device)
+            blocks = _blocks(watch.device, scale.dtype)
             split_tensors(blocks, mesh, sequence_parallel=sequence_parallel)
             share = _HEADS if sequence_parallel else 1
             yield from _block_passes(watch, f"block.{name}", blocks, _SEQUENCE // share)
 
 
-def _blocks(device: torch.device) -> Transformer:
+def _blocks(device: torch.device, dtype: torch.dtype) -> Transformer:
     """A slice of a tiny GPT without its ends."""
     spec = TransformerSpec(
         num_layers=_BLOCKS,
@@ -43,7 +47,7 @@ def _blocks(device: torch.device) -> Transformer:
         ffn_hidden_size=4 * _HIDDEN,
         vocab_size=_HIDDEN,
     )
-    return Transformer(spec, vocabulary=_HIDDEN, has_embedding=False, has_head=False).to(device)
+    return Transformer(spec, vocabulary=_HIDDEN, has_embedding=False, has_head=False).to(device, dtype)
 
 
 def _pairs(device: torch.device, world: int) -> DeviceMesh:
@@ -56,7 +60,8 @@ def _block_passes(
     watch: Stopwatch, name: str, blocks: nn.Module, sequence: int = _SEQUENCE
 ) -> Iterator[Measurement]:
     """Forward alone, then forward and backward; backward is their difference."""
-    x_BSD = torch.randn(1, sequence, _HIDDEN, device=watch.device, requires_grad=True)
+    dtype = next(blocks.parameters()).dtype
+    x_BSD = torch.randn(1, sequence, _HIDDEN, device=watch.device, dtype=dtype, requires_grad=True)
     gradient = torch.ones_like(x_BSD)
 
     def forward_backward() -> None:

@@ -20,8 +20,6 @@ _VOCABULARY = 4096
 _DROPOUT = 0.1
 _LEAST_SHARE = 0.1
 _TENSORS_TOUCHED = 2.0
-_TOUCHED_PER_PARAMETER = 7.0
-"""AdamW in one precision reads gradient, weight and both moments and writes the last three."""
 
 
 def element_wise(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
@@ -102,13 +100,15 @@ def memory(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def optimizer(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """The norm of the gradients and a fused AdamW step, as the executor takes them; `size` is parameters."""
+    """The norm of the gradients and a fused AdamW step, as the executor takes them; `size` is parameters.
+
+    As in `executor.apply.flat`: the norm over a view for each tensor, the update over the one flat buffer they lie in.
+    """
     for tensors, parameters in scale.optimizer_shapes:
-        leaves = [torch.zeros(parameters, device=watch.device, requires_grad=True) for _ in range(tensors)]
-        for leaf in leaves:
-            leaf.grad = torch.ones_like(leaf)
-        adamw = torch.optim.AdamW(leaves, fused=True)
-        timing = watch.compute(partial(_norm_and_step, adamw, leaves))
+        flat = torch.nn.Parameter(torch.zeros(tensors * parameters, device=watch.device))
+        flat.grad = torch.ones_like(flat)
+        adamw = torch.optim.AdamW([flat], fused=True)
+        timing = watch.compute(partial(_norm_and_step, adamw, torch.split(flat.grad, parameters)))
         yield Measurement(
             kind="optimizer",
             name="adamw",
@@ -119,10 +119,11 @@ def optimizer(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         )
 
 
-def _norm_and_step(adamw: torch.optim.Optimizer, leaves: list[torch.Tensor]) -> object:
-    squares = [leaf.grad.float().square().sum() for leaf in leaves if leaf.grad is not None]
+def _norm_and_step(adamw: torch.optim.Optimizer, gradients: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """The norm reads each gradient once and writes a number for each tensor."""
+    norms = torch._foreach_norm(gradients, dtype=torch.float32)
     adamw.step()
-    return squares
+    return torch.stack(norms).square().sum()
 
 
 def _autograd_call(watch: Stopwatch) -> float:

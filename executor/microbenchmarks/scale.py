@@ -42,12 +42,17 @@ class Scale:
 
     def tensor(self, device: torch.device, *shape: int) -> torch.Tensor:
         """Random values in the training precision."""
-        return torch.randn(shape, device=device).to(_DTYPES[self.precision])
+        return torch.randn(shape, device=device).to(self.dtype)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The training precision as torch calls it."""
+        return _DTYPES[self.precision]
 
     @property
     def element_bytes(self) -> int:
         """Bytes of one value in the training precision."""
-        return _DTYPES[self.precision].itemsize
+        return self.dtype.itemsize
 
     def heads(self, sequence: int) -> int:
         """Heads of one attention call."""

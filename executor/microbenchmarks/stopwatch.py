@@ -49,7 +49,9 @@ class Stopwatch:
     def host(self, call: Callable[[], object], repeats: int | None = None) -> Timing:
         """Host time until `call` returns, without waiting for the device.
 
-        A call that communicates needs `repeats`, the same on every process.
+        A GPU has nothing to do when a repetition begins, and `call` must launch fewer kernels than its queue holds
+        (about a thousand), for then nothing but the host takes time. A call that communicates needs `repeats`, the same
+        on every process.
         """
         # backward passes of a GPU launch from a thread of their own
         clock = time.perf_counter if self.device.type == "cuda" else time.thread_time
@@ -87,6 +89,7 @@ class Stopwatch:
         once = time.perf_counter() - start
         times = []
         for _ in range(repeats or self._repeats(once)):
+            self.settle()
             begin = clock()
             call()
             times.append(clock() - begin)

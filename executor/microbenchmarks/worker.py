@@ -40,7 +40,7 @@ def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None
         "element-wise operators": lambda: element_wise(watch, scale),
         "memory": lambda: memory(watch, scale),
         "optimizer": lambda: optimizer(watch, scale),
-        "host": lambda: host_overhead(watch, world),
+        "host": lambda: host_overhead(watch, scale, world),
     }
     if world > 1:
         families["collectives"] = lambda: collectives(watch, scale)

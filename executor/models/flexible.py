@@ -23,16 +23,28 @@ from executor.models.sight import Sight
 Kernel = Callable[..., Any]
 _NARROWEST = 16
 """Heads of fewer numbers are none of its kernels' business."""
+_DEVICES = ("cuda",)
+"""That have its kernels, both passes of them."""
 
 
 def suits(query_BHSK: Tensor) -> bool:
     """On a GPU, unless somebody watches operators: steps that are followed, timed or counted have a dense mask."""
-    followed = _get_current_dispatch_mode() is not None
-    return query_BHSK.is_cuda and query_BHSK.shape[-1] >= _NARROWEST and not followed
+    return fits(query_BHSK.device, query_BHSK.shape[-1]) and not _watched()
+
+
+def fits(device: torch.device, width: int) -> bool:
+    """Whether it has kernels for heads of this width there."""
+    return device.type in _DEVICES and width >= _NARROWEST
+
+
+def _watched() -> bool:
+    """Never in a compiled block, which cannot ask: torch compiles nothing that is watched."""
+    return not torch.compiler.is_compiling() and _get_current_dispatch_mode() is not None
 
 
 class Flexible:
-    """Attention of all tokens of a sequence; blocks that share one of these share its mask of blocks."""
+    """Attention of all tokens of a sequence; blocks that share one of these share its mask of blocks. Compiled blocks
+    make it anew instead: what is kept from one to the next would have each compiled for itself."""
 
     def __init__(self, kernel: Kernel | None = None) -> None:
         self._kernel = kernel
@@ -40,13 +52,19 @@ class Flexible:
         self._how: dict[str, Any] = {}
 
     def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, sight: Sight) -> Tensor:
-        """(B, H, S, K); compiled when first asked, and again for other shapes, unless a kernel was given."""
+        """(B, H, S, K); compiled when first asked, and again for other shapes, unless a kernel was given; in a
+        compiled block with it."""
+        grouped = query_BHSK.shape[1] != key_BGSK.shape[1]
+        out: Tensor
+        if torch.compiler.is_compiling():
+            how = _how(sight, query_BHSK)
+            out = flex_attention(query_BHSK, key_BGSK, value_BGSK, enable_gqa=grouped, **how)
+            return out
         asked = (sight, query_BHSK.shape[1], query_BHSK.shape[2], query_BHSK.device)
         if self._asked != asked:
             self._asked, self._how = asked, _how(sight, query_BHSK)
-        grouped = query_BHSK.shape[1] != key_BGSK.shape[1]
         kernel = self._kernel or _compiled()
-        out: Tensor = kernel(query_BHSK, key_BGSK, value_BGSK, enable_gqa=grouped, **self._how)
+        out = kernel(query_BHSK, key_BGSK, value_BGSK, enable_gqa=grouped, **self._how)
         return out
 
 

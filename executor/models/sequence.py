@@ -38,7 +38,6 @@ class WholeSequence:
     def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, sight: Sight) -> Tensor:
         """One call of torch's kernel: on a GPU one that skips what a window hides."""
         places = self.places(query_BHSK.shape[2])
-        # causal first: whether anybody watches is nothing that a compiled block can ask
         if not sight.is_causal(places, places) and flexible.suits(query_BHSK):
             return self._flexible.attend(query_BHSK, key_BGSK, value_BGSK, sight)
         mask = self._mask_of(query_BHSK, sight)

@@ -78,7 +78,7 @@ def run(
         *([wrapped(routers_line(report.routers))] if report.routers else []),
     )
     written = out / "run-report.json"
-    if trace is not None:
+    if trace is not None and trace.is_file():
         output.note(f"Wrote {trace}: open it in ui.perfetto.dev or chrome://tracing")
     output.note(f"Wrote {written}. Next: meshwright plot accuracy {written}")
 

@@ -15,8 +15,10 @@ from cost_models.specs import catalog
 from executor.calibrate import fit_measurements, measure
 from executor.environment import worker_environment
 from executor.microbenchmarks import worker
+from executor.microbenchmarks.operators import optimizer
 from executor.microbenchmarks.scale import cpu_scale
 from executor.microbenchmarks.stopwatch import Stopwatch
+from executor.storages import StorageTracker
 
 TINY = replace(
     cpu_scale(quick=True),
@@ -61,6 +63,15 @@ def test_a_profile_reads_back_as_it_was_written(rows: list[Measurement], tmp_pat
     save_profile(catalog.load_profile(str(first)), second)
     assert first.read_bytes() == second.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.yaml", "second.yaml"]
+
+
+def test_the_norm_of_gradients_makes_no_copies_of_them() -> None:
+    """Weight, gradient and two moments in fp32 are all that the timed update holds, as in the executor."""
+    parameters, watch = 2**16, Stopwatch(device=torch.device("cpu"), budget_seconds=1e-3)
+    with StorageTracker() as tracker:
+        (row,) = optimizer(watch, replace(TINY, optimizer_shapes=((1, parameters),)))
+    assert row.size == parameters
+    assert 16 * parameters <= sum(tracker.peak.values()) < 17 * parameters
 
 
 def test_measurements_survive_json(rows: list[Measurement]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from cost_models.calibration.robust import relative_least_squares
 from cost_models.curves import attention_head_seconds, curve_seconds
 from cost_models.errors import InputError
 from cost_models.specs import catalog
+from cost_models.specs.loading import resolve_cluster
 
 PEAK, START_UP = 1e11, 4e-6
 EFFICIENCY, OPERANDS, BANDWIDTH, OPTIMIZER_EFFICIENCY = 0.85, 1.5e10, 2e10, 0.6
@@ -125,6 +127,25 @@ def test_host_time_is_the_tiny_block_beyond_its_operators() -> None:
     """Operators account for something but not for everything."""
     profile = fitted(machine(quiet)).profile
     assert 0 < profile.host_layer_seconds < HOST + 5e-5
+
+
+@pytest.mark.parametrize("slower", [1.0, 100.0])
+def test_host_time_of_a_gpu_is_what_launching_takes(slower: float) -> None:
+    """Kernels run beside the host, so it says nothing of it how long they take."""
+    rows = [
+        replace(row, seconds=slower * row.seconds) if row.kind == "operator" else row
+        for row in machine(quiet)
+    ]
+    rows = [replace(row, name="forward.bf16") if row.kind == "matrix" else row for row in rows]
+    fit = fit_profile(
+        rows,
+        resolve_cluster("dgx-h100", 1),
+        catalog.load_profile("datasheet-gpu"),
+        name="planted",
+        precision="bf16",
+        source="planted",
+    )
+    assert fit.profile.host_layer_seconds == pytest.approx(HOST + 5e-5)
 
 
 def test_negative_coefficients_are_fixed_at_zero() -> None:

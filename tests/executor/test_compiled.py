@@ -11,10 +11,19 @@ from unittest import mock
 
 import pytest
 import torch
+import torch.nn.attention.flex_attention as flex
 from processes import Processes
+from torch.utils.flop_counter import FlopCounterMode
 from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for, train
 
+from cost_models.specs.transformer import TransformerSpec
 from executor.apply import compiled as blocks
+from executor.batches import Batches
+from executor.engine import Engine, Options
+from executor.further import Further, look_further
+from executor.models import flexible
+from executor.models.transformer import Block
+from executor.steps import Schedule
 from planner.plan import Plan
 
 STEPS = 2
@@ -67,6 +76,38 @@ def test_compiled_blocks_train_the_same(model: dict[str, Any], layout: str, proc
     assert got == [pytest.approx(step, rel=1e-5) for step in expected]
 
 
+@pytest.mark.parametrize(
+    "change", [{"attention_window": 24}, {"positions": "alibi"}], ids=["window", "alibi"]
+)
+def test_blocks_of_windows_are_compiled_whole(
+    change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for a GPU: no break of the graph at attention, and output and gradients are those of the dense mask."""
+    spec = TransformerSpec(**LLAMA, head_dim=16).model_copy(update=change)
+    torch.manual_seed(0)
+    block = Block(spec, dropout=0.0)
+    x_BSD = torch.randn(2, 40, spec.hidden_size, requires_grad=True)
+    expected = outcome(block, x_BSD)
+    monkeypatch.setattr(flexible, "_DEVICES", ("cpu",))
+    # it wants a GPU for the backward pass
+    monkeypatch.setattr(flex, "_validate_device", lambda *tensors: None)
+    assert flexible.suits(torch.zeros(1, 1, 1, 16))
+    with FlopCounterMode(display=False):
+        assert not flexible.suits(torch.zeros(1, 1, 1, 16))  # whoever watches sees a dense mask
+    try:
+        got = outcome(torch.compile(block, backend="aot_eager", fullgraph=True), x_BSD)
+    finally:
+        torch._dynamo.reset()
+    for one, other in zip(got, expected, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def outcome(block: Any, x_BSD: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What it makes of them, and the gradient of its sum."""
+    out = block(x_BSD)
+    return out, *torch.autograd.grad(out.square().sum(), (x_BSD,))
+
+
 @pytest.mark.skipif(
     not torch.__version__.startswith(LOSING), reason="other versions of PyTorch keep the gradient"
 )
@@ -76,3 +117,25 @@ def test_what_is_on_its_way_loses_its_gradient(processes: Processes) -> None:
     expected, got = processes.run(2, train, plan, 1, True)[0][0], processes.run(2, not_waiting, plan)[0][0]
     assert got[0] == pytest.approx(expected[0], rel=1e-5)
     assert abs(got[1] / expected[1] - 1.0) > 1e-2
+
+
+def followed(plan: Plan) -> Further:
+    """What the steps after the last one tell of compiled blocks."""
+    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
+    schedule = Schedule(steps=1, warm_up=0, waiting_steps=1)
+    traced = functools.partialmethod(torch.nn.Module.compile, backend="aot_eager")
+    with mock.patch.object(torch.nn.Module, "compile", traced):
+        try:
+            engine = Engine(plan, torch.device("cpu"), Options(compile=True))
+            engine.step(*batches.slice(0, engine.place.dp, plan.layout.dp))
+            return look_further(engine, batches, schedule)
+        finally:
+            torch._dynamo.reset()
+
+
+def test_steps_that_are_followed_are_not_compiled(processes: Processes) -> None:
+    """Nothing is seen inside a graph, and one that may not break would refuse to be looked at."""
+    for found in processes.run(2, followed, plan_for("tp2 mbs8", LLAMA)):
+        assert found.notes == ()
+        assert found.parts["compute"] > 0
+        assert found.memory["rest"] > 0

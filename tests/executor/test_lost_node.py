@@ -123,6 +123,18 @@ def test_a_launcher_knows_its_ranks_and_who_answers(tmp_path: Path, monkeypatch:
     assert there.roll_call(0.0) == {0, 1}
 
 
+def test_nodes_meet_those_of_their_own_run(tmp_path: Path) -> None:
+    """The same name wherever the folder is mounted, another one for another folder."""
+    nodes = Nodes(count=2, rendezvous="node0:29500")
+
+    def name(folder: str) -> str:
+        given = nodes.arguments(4, 60.0, tmp_path / folder)
+        return given[given.index("--rdzv-id") + 1]
+
+    assert name("here/run-1") == name("there/run-1")
+    assert name("here/run-1") != name("here/run-2")
+
+
 @pytest.mark.parametrize(
     ("nodes", "said"),
     [

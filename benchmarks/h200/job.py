@@ -1,0 +1,100 @@
+"""One job in a process of its own: `python job.py OUT NAME`. It tells what it has after every run (`results.tell`)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import traceback
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from cases import Calibration, Case, Sweep, jobs
+from prices import BEST_TIER, OTHER_TIER, cluster_of, layout_of, planned, priced, questions
+from results import PROFILE, Results, Row, tell, write_csv, write_json
+from training import environment, leave_nothing, trained
+
+from cost_models.calibration.saving import save_profile
+from cost_models.estimating import estimate
+from cost_models.specs.cluster import ClusterSpec
+from executor.calibrate import fit_measurements, measure
+
+
+def main() -> None:
+    """Raises where there is nothing to tell; a run that fails is told."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("name")
+    parser.add_argument("--cluster", required=True)
+    parser.add_argument("--dry", action="store_true")
+    asked = parser.parse_args()
+    write_json(asked.out / "environment.json", environment() | {"python": sys.version})
+    job, cluster = jobs(dry=asked.dry)[asked.name], cluster_of(asked.cluster, dry=asked.dry)
+    if isinstance(job, Calibration):
+        calibrate(asked.out, cluster, quick=asked.dry)
+    elif isinstance(job, Sweep):
+        sweep(job, asked.out, cluster)
+    else:
+        tell(asked.out, {job.name: run(job, asked.out, cluster, follow=True)}, {})
+
+
+def calibrate(out: Path, cluster: ClusterSpec, *, quick: bool) -> None:
+    """Writes measurements.csv and, last, the profile."""
+    on_cpu = cluster.gpu.kind == "cpu"
+    precision = "fp32" if on_cpu else "bf16"
+    rows = measure(1, device="cpu" if on_cpu else "cuda", precision=precision, quick=quick, on_progress=print)
+    write_csv(out / "measurements.csv", [row.as_dict() for row in rows])
+    save_profile(fit_measurements(rows, cluster, precision).profile, out / PROFILE)
+
+
+def sweep(job: Sweep, out: Path, cluster: ClusterSpec) -> None:
+    """The planner's choice, then all others, first those predicted to be fast, but those that ran before."""
+    known = Results(out)
+    asked = questions(job.job, cluster, out / PROFILE)
+    question = asked.get(BEST_TIER, asked[OTHER_TIER])
+    if job.name in known.sweeps:  # it was cut short: the choice stays the one that was made
+        found = known.sweeps[job.name]
+        chosen = replace(job.job, mbs=found["mbs"], recompute=found["recompute"])
+    else:
+        chosen, by = planned(job, question)
+        found = {"chosen": chosen.name, "by": by, "mbs": chosen.mbs, "recompute": chosen.recompute}
+    others = [case for case in job.choices if case != chosen]
+    others.sort(key=lambda case: estimate(question, layout_of(case)).step_seconds)
+    order = [chosen, *others]
+    found |= {"runs": [case.name for case in order], "complete": False}
+    runs: dict[str, Row] = {}
+    tell(out, runs, {job.name: found})
+    parent = os.getppid()
+    for case in order:
+        if os.getppid() != parent:  # nobody waits for this any more, and the next command may be at work
+            return
+        if case.name not in known.runs:
+            runs[case.name] = run(case, out, cluster, follow=False)
+        found["complete"] = case is order[-1]
+        tell(out, runs, {job.name: found})
+
+
+def run(case: Case, out: Path, cluster: ClusterSpec, *, follow: bool) -> Row:
+    """Predicted, then trained; a failure keeps what was predicted."""
+    row: Row = asdict(case)
+    began = time.monotonic()
+    try:
+        estimates = {
+            tier: (question, estimate(question, layout_of(case)))
+            for tier, question in questions(case, cluster, out / PROFILE).items()
+        }
+        for tier, (_, estimated) in estimates.items():
+            row |= priced(tier, estimated)
+        row |= trained(case, *estimates.get(BEST_TIER, estimates[OTHER_TIER]), follow=follow)
+        for tier in estimates:
+            row[f"{tier}_error"] = row[f"{tier}_step_seconds"] / row["step_seconds"] - 1
+    except Exception as error:
+        row["failed"] = f"{type(error).__name__}: {error}".splitlines()[0]
+        traceback.print_exc()
+    leave_nothing()
+    return row | {"took_seconds": time.monotonic() - began}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""What a folder has of results, kept after every run, so that whoever is killed loses only what was running.
+
+results.json   {"runs": {name: row}, "sweeps": {name: what the planner chose}, "left_out": {name: why}}
+results.csv    the rows
+results.md     predicted beside measured, for people
+running.json   what a process that has not ended yet has to tell; taken over by whoever looks next
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cases import Calibration, Job, Sweep
+
+from cost_models.whole_files import write_whole
+
+Row = dict[str, Any]
+PROFILE = "profile.yaml"
+_RESULTS, _TABLE, _WORDS, _RUNNING = "results.json", "results.csv", "results.md", "running.json"
+_GIB, _MILLISECOND = 2**30, 1e-3
+
+
+class Results:
+    """Of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runs: dict[str, Row] = {}
+        self.sweeps: dict[str, Row] = {}
+        self.left_out: dict[str, str] = {}
+        if (folder / _RESULTS).exists():
+            known = json.loads((folder / _RESULTS).read_text("utf-8"))
+            self.runs, self.sweeps = known["runs"], known["sweeps"]
+        self.take()
+
+    def has(self, job: Job) -> bool:
+        """Whether there is nothing left to do: it ran, and not before there was a profile, or failed of itself."""
+        calibrated = (self.folder / PROFILE).exists()
+        if isinstance(job, Calibration):
+            return calibrated
+        if isinstance(job, Sweep):
+            return bool(self.sweeps.get(job.name, {}).get("complete"))
+        row = self.runs.get(job.name)
+        return row is not None and ("failed" in row or not calibrated or "measured_step_seconds" in row)
+
+    def seconds(self, job: Job) -> float:
+        """What is left of it is expected to take."""
+        return job.seconds(sum(name in self.runs for name in self.sweeps.get(job.name, {}).get("runs", ())))
+
+    def take(self) -> None:
+        """Take over what a process told, to the last run that it ended."""
+        running = self.folder / _RUNNING
+        if running.exists():
+            told = json.loads(running.read_text("utf-8"))
+            self.runs |= told["runs"]
+            self.sweeps |= told["sweeps"]
+            running.unlink()
+            self.save()
+
+    def forget(self, job: Job) -> None:
+        """Before it is done again."""
+        if isinstance(job, Calibration):
+            (self.folder / PROFILE).unlink(missing_ok=True)
+        self.runs.pop(job.name, None)
+        for name in self.sweeps.pop(job.name, {}).get("runs", ()):
+            self.runs.pop(name, None)
+
+    def save(self) -> None:
+        """All files, each whole or as it was."""
+        sweeps = {name: sweep | regret(sweep, self.runs) for name, sweep in self.sweeps.items()}
+        together = {"runs": self.runs, "sweeps": sweeps, "left_out": self.left_out}
+        write_json(self.folder / _RESULTS, together)
+        write_csv(self.folder / _TABLE, [{"name": name} | row for name, row in self.runs.items()])
+        lines = [*_table(self.runs), *_chosen(self.sweeps, self.runs)]
+        lines += [f"- left out: {name}, {why}" for name, why in self.left_out.items()]
+        write_whole(self.folder / _WORDS, "\n".join(lines) + "\n")
+
+
+def tell(folder: Path, runs: dict[str, Row], sweeps: dict[str, Row]) -> None:
+    """For a process to say what it has so far."""
+    write_json(folder / _RUNNING, {"runs": runs, "sweeps": sweeps})
+
+
+def regret(sweep: Row, runs: dict[str, Row]) -> Row:
+    """Of what has run: the best, and how much longer the planner's choice takes; empty where that one did not run."""
+    ran = {name: runs[name]["step_seconds"] for name in sweep["runs"] if "step_seconds" in runs.get(name, {})}
+    if sweep["chosen"] not in ran:
+        return {}
+    best = min(ran, key=ran.__getitem__)
+    return {"best": best, "regret": ran[sweep["chosen"]] / ran[best] - 1, "ran": len(ran)}
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Whole, or as it was."""
+    write_whole(path, json.dumps(value, indent=1))
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    """Likewise, with the columns of all rows."""
+    stream = io.StringIO()
+    names = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(stream, fieldnames=list(names), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, stream.getvalue())
+
+
+def _table(runs: dict[str, Row]) -> Iterable[str]:
+    yield "| run | step (ms) | predicted | error | by the datasheet | MFU | peak (GiB) | predicted | error |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    for name, row in runs.items():
+        if "step_seconds" not in row:
+            yield f"| {name} | {row.get('failed', 'nothing was measured')} | | | | | | | |"
+            continue
+        tier = "measured" if "measured_step_seconds" in row else "datasheet"
+        seconds, predicted = row["step_seconds"], row[f"{tier}_step_seconds"]
+        size, held = _peak(row), row["predicted_peak_bytes"]
+        yield (
+            f"| {name} | {seconds / _MILLISECOND:.1f} | {predicted / _MILLISECOND:.1f} | {_error(predicted, seconds)}"
+            f" | {row['datasheet_error']:+.1%} | {row['mfu']:.1%}"
+            f" | {size / _GIB:.2f} | {held / _GIB:.2f} | {_error(held, size)} |"
+        )
+
+
+def _peak(row: Row) -> float:
+    """The allocator's; on a CPU the storages that were followed; 0: neither."""
+    followed = sum(
+        row.get(f"measured_{part}_bytes", 0) for part in ("weights", "gradients", "optimizer", "rest")
+    )
+    return float(row.get("peak_bytes", followed))
+
+
+def _error(predicted: float, measured: float) -> str:
+    return f"{predicted / measured - 1:+.1%}" if measured else "-"
+
+
+def _chosen(sweeps: dict[str, Row], runs: dict[str, Row]) -> Iterable[str]:
+    for name, sweep in sweeps.items():
+        found = regret(sweep, runs)
+        of = f"of {len(sweep['runs'])} choices {found.get('ran', 0)} ran"
+        if found:
+            of += f", the best {found['best']}; the choice takes {found['regret']:+.1%} of its time more"
+        yield f"- {name}: {sweep['by']} chose {sweep['chosen']}; {of}"

@@ -1,0 +1,126 @@
+"""Steps after the last one, which tell what the measured ones cannot: where time goes, what holds memory, what attends.
+
+They are slower, and some of them larger: windows and ALiBi take a dense mask where operators are followed. So one
+that fails must not cost what was measured before. A rank that is alone goes on without what it would have told. Of
+several, the others are in the middle of a collective then: the run ends, and what counts is the report that was kept
+before (`Watcher.keep`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from cost_models.errors import RunError
+from executor.attention_kernels import AttentionKernels, in_words
+from executor.batches import Batches
+from executor.engine import Engine
+from executor.memory import measure_memory
+from executor.models import flexible
+from executor.operators import operator_share
+from executor.parts import step_parts
+from executor.steps import Schedule
+from executor.trace import chrome_trace, save_trace
+from executor.watched import StepSpans, gather_typical, watch_steps
+
+LEFT_OUT = "the steps that tell parts and memory did not come to their end: both are left out"
+"""Note of a report that was kept before them."""
+_Told = TypeVar("_Told")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Further:
+    """What they told; empty where they were not asked for, or failed."""
+
+    steps: Sequence[StepSpans] = ()
+    parts: Mapping[str, float] = field(default_factory=dict)
+    memory: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def look_further(engine: Engine, batches: Batches, schedule: Schedule) -> Further:
+    """Train the further steps, without compiled blocks, inside which nothing is seen; every rank calls it.
+
+    Raises:
+        RunError: one of them failed on this rank, which is not the only one.
+    """
+    with torch.compiler.set_stance("force_eager"):
+        return _look_further(engine, batches, schedule)
+
+
+def _look_further(engine: Engine, batches: Batches, schedule: Schedule) -> Further:
+    notes: list[str] = []
+    steps: list[StepSpans] = []
+    parts: dict[str, float] = {}
+    memory: dict[str, int] = {}
+    if schedule.waiting_steps:
+        told = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, schedule))
+        steps, parts = told or (steps, parts)
+    if schedule.measure_memory:
+        kernels = AttentionKernels()
+        with kernels:
+            found = _unless_it_fails("memory", notes, lambda: _memory(engine, batches, schedule))
+        memory = found or memory
+        if found and engine.device.type == "cuda":
+            notes.append(in_words(_everyones(kernels.seen), flexible=takes_flexible(engine)))
+    return Further(steps=steps, parts=parts, memory=memory, notes=tuple(notes))
+
+
+def _unless_it_fails(what: str, notes: list[str], tell: Callable[[], _Told]) -> _Told | None:
+    """What it tells; None, and a note, where this rank is alone and it fails."""
+    try:
+        return tell()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        if dist.get_world_size() > 1:
+            raise RunError(
+                f"every step was measured, but one that tells {what} failed on rank {dist.get_rank()}: {reason}",
+                hint="run-report.json has what was measured",
+            ) from error
+    notes.append(f"{what} could not be measured: {reason}")
+    torch.cuda.empty_cache()  # nothing, where there is no GPU
+    return None
+
+
+def _parts(engine: Engine, batches: Batches, schedule: Schedule) -> tuple[list[StepSpans], dict[str, float]]:
+    """The watched steps, and where the typical one of them went on this rank; rank 0 writes its trace."""
+    *watched, profiled = (
+        _batch(engine, batches, schedule, more) for more in range(schedule.waiting_steps + 1)
+    )
+    steps = watch_steps(engine, watched)
+    share = operator_share(engine, *profiled)
+    everyone = gather_typical(steps)
+    shares = [share] * len(everyone)
+    dist.all_gather_object(shares, share)
+    if schedule.trace_path is not None and dist.get_rank() == 0:
+        save_trace(chrome_trace(engine.plan, everyone), schedule.trace_path)
+    parts = step_parts(everyone, dict(enumerate(shares)), on_cpu=engine.device.type != "cuda")
+    return steps, parts[dist.get_rank()]
+
+
+def _memory(engine: Engine, batches: Batches, schedule: Schedule) -> dict[str, int]:
+    return measure_memory(engine, *_batch(engine, batches, schedule, schedule.waiting_steps + 1))
+
+
+def _batch(
+    engine: Engine, batches: Batches, schedule: Schedule, more: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of the step that is so many `more` than the first after the last."""
+    return batches.slice(schedule.warm_up + schedule.steps + more, engine.place.dp, engine.layout.dp)
+
+
+def _everyones(seen: set[str]) -> set[str]:
+    together = [seen] * dist.get_world_size()
+    dist.all_gather_object(together, seen)
+    return set().union(*together)
+
+
+def takes_flexible(engine: Engine) -> bool:
+    """Whether blocks take it while nobody follows: they have a window or ALiBi, and a whole sequence."""
+    model, tokens = engine.plan.model, engine.plan.training.sequence_length
+    biased = model.positions == "alibi" or (model.attention_window or tokens) < tokens
+    return biased and engine.layout.cp == 1 and flexible.fits(engine.device, model.head_dim)
