@@ -1,12 +1,14 @@
 """Random layouts on eight processes against one process: do they train the same?
 
     python benchmarks/parity/run.py OUT.csv [--layouts 60] [--ranks 8] [--seed 0]
+    python benchmarks/parity/run.py OUT.csv --compiled [...]
     python benchmarks/parity/run.py OUT.csv --table
 
 Draws from everything the planner may offer the executor for dense models (`tests/executor/drawing.py`), each time the
 row that has most pairs of values of two axes that no row before had. Plain gradient descent, fp32, gloo; compares loss
 and gradient norm of every step on every rank, and how far every parameter went in all steps together. Appends a row a
-layout; layouts that are there already are not run again.
+layout; layouts that are there already are not run again. With `--compiled` blocks are traced and differentiated as by
+`torch.compile`, and run operator by operator.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -25,10 +28,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "executor"))
 
 from drawing import JOB, SHAPES, completed, legal_layouts
 from processes import Processes
-from training import plan_for, stray, train_weights
+from training import plan_for, stray, traced, train_weights
 
+from cost_models.asking import OWN_COMPILED, OWN_STACK
 from cost_models.specs.layout import Layout, parse_layout
 from cost_models.specs.recompute import policies_in
+from planner.plan import Plan
 
 STEPS = 3
 FIELDS = ("model", "layout", "ranks", "steps", "loss_error", "norm_error", "way_error", "seconds", "failure")
@@ -49,12 +54,14 @@ def main() -> None:
     parser.add_argument("--layouts", type=int, default=60)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
     if given.table:
         print(table(given.out))
         return
-    drawn = draw(given.layouts, given.ranks, given.seed)
+    drawn = draw(given.layouts, given.ranks, given.seed, OWN_COMPILED if given.compiled else OWN_STACK)
+    job = train_compiled if given.compiled else train_weights
     done = {(row["model"], row["layout"]) for row in read(given.out)}
     processes = Processes()
     references: dict[str, Trained] = {}
@@ -64,7 +71,7 @@ def main() -> None:
         row = {"model": shape, "layout": str(layout), "ranks": given.ranks, "steps": STEPS, "failure": ""}
         start = time.monotonic()
         try:
-            row |= compare(processes, references, shape, layout)
+            row |= compare(processes, references, shape, layout, job)
         except AssertionError as error:  # of the pool: a rank failed or hangs
             row["failure"] = str(error).strip().splitlines()[-1]
         row["seconds"] = f"{time.monotonic() - start:.1f}"
@@ -73,14 +80,20 @@ def main() -> None:
     processes.stop()
 
 
-def draw(count: int, ranks: int, seed: int) -> list[tuple[str, Layout]]:
+def train_compiled(plan: Plan, steps: int, sgd: bool) -> Trained:
+    """As `train_weights`, with compiled blocks."""
+    with traced():
+        return train_weights(plan, steps, sgd, compile=True)
+
+
+def draw(count: int, ranks: int, seed: int, stack: str) -> list[tuple[str, Layout]]:
     """(model, layout) so many times, models in turn."""
     rng = random.Random(seed)
     seen: set[tuple[Any, ...]] = set()
     found: list[tuple[str, Layout]] = []
     for index in range(count):
         shape = sorted(SHAPES)[index % len(SHAPES)]
-        space = legal_layouts(shape, ranks)
+        space = legal_layouts(shape, ranks, stack)
         rows = [space.layout(rng.randrange(len(space))) for _ in range(CANDIDATES)]
         best = max(rows, key=lambda layout: len(pairs(shape, layout) - seen))
         seen |= pairs(shape, best)
@@ -95,7 +108,11 @@ def pairs(shape: str, layout: Layout) -> set[tuple[Any, ...]]:
 
 
 def compare(
-    processes: Processes, references: dict[str, Trained], shape: str, layout: Layout
+    processes: Processes,
+    references: dict[str, Trained],
+    shape: str,
+    layout: Layout,
+    job: Callable[[Plan, int, bool], Trained],
 ) -> dict[str, str]:
     """Largest relative errors of the loss, of the gradient's norm and of a parameter's way, over steps and ranks."""
     if shape not in references:
@@ -103,7 +120,7 @@ def compare(
         references[shape] = processes.run(1, train_weights, whole, STEPS, True)[0]
     curve, way = references[shape]
     plan = plan_for(str(layout), SHAPES[shape], **JOB)
-    trained = processes.run(layout.num_gpus, train_weights, plan, STEPS, True)
+    trained = processes.run(layout.num_gpus, job, plan, STEPS, True)
     errors = [
         max(
             abs(got[part] / wanted[part] - 1.0)

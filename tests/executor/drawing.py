@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
 from training import GPT, LATENT, LLAMA, question_for
 
+from cost_models.asking import OWN_STACK
 from cost_models.schedules import allowed_recompute
+from cost_models.specs.catalog import load_stack
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import Layout
 from planner.legality import objections
@@ -39,9 +42,9 @@ JOB: dict[str, Any] = {"sequence_length": 32}
 
 
 @cache
-def legal_layouts(shape: str, ranks: int) -> LayoutColumns:
+def legal_layouts(shape: str, ranks: int, stack: str = OWN_STACK) -> LayoutColumns:
     """Every layout of a model over so many ranks that breaks neither a rule of legality nor one of the executor."""
-    question = question_for(SHAPES[shape], ranks, **JOB)
+    question = replace(question_for(SHAPES[shape], ranks, **JOB), stack=load_stack(stack))
     columns = enumerate_layouts(question, parse_restrictions([], []))
     assert not any(rule.broken(question, columns).any() for rule in RUNNABLE)
     return columns

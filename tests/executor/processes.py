@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -24,6 +26,7 @@ FEW_RANKS = 4
 
 _PRELOAD = ["torch", "torch.distributed.tensor.parallel", "torch.distributed.pipelining", "executor.engine"]
 _LONGEST_SECONDS = 120.0
+_DTENSOR = "torch.distributed.tensor."
 
 
 def in_every_run(cases: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -118,7 +121,13 @@ def _seats(ranks: int, arguments: tuple[Any, ...]) -> object:
 
 def _forget_meshes() -> None:
     """DTensor remembers what operators return together with the mesh they saw first, and equal meshes are one to it,
-    though the groups of the one are gone: no matter where a process has one job, but here it has many."""
+    though the groups of the one are gone: no matter where a process has one job, but here it has many. What is
+    remembered also keeps the groups of every mesh, and their threads, alive."""
+    from torch.distributed.tensor import _redistribute
     from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
     _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+    for known in gc.get_objects():
+        if type(known) is functools._lru_cache_wrapper and str(known.__module__).startswith(_DTENSOR):
+            known.cache_clear()
+    getattr(_redistribute, "_planner_cache", {}).clear()

@@ -1,11 +1,7 @@
-"""Compiled blocks train what the others do; and over tensor ranks only because they wait.
-
-Traced and differentiated as ever, but run operator by operator (`aot_eager`), for which no compiler is needed.
-"""
+"""Compiled blocks train what the others do; and over tensor ranks only because they wait."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 from unittest import mock
 
@@ -14,7 +10,7 @@ import torch
 import torch.nn.attention.flex_attention as flex
 from processes import Processes
 from torch.utils.flop_counter import FlopCounterMode
-from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for, train
+from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for, traced, train
 
 from cost_models.specs.transformer import TransformerSpec
 from executor.apply import compiled as blocks
@@ -35,12 +31,8 @@ SIDE_BY_SIDE = GPT | {"parallel_block": True}
 
 def compiled(plan: Plan, steps: int = STEPS) -> list[tuple[float, float]]:
     """As `training.train`, with blocks that are compiled."""
-    traced = functools.partialmethod(torch.nn.Module.compile, backend="aot_eager")
-    with mock.patch.object(torch.nn.Module, "compile", traced):
-        try:
-            return train(plan, steps, True, compile=True)
-        finally:
-            torch._dynamo.reset()
+    with traced():
+        return train(plan, steps, True, compile=True)
 
 
 def not_waiting(plan: Plan) -> list[tuple[float, float]]:
@@ -123,14 +115,10 @@ def followed(plan: Plan) -> Further:
     """What the steps after the last one tell of compiled blocks."""
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     schedule = Schedule(steps=1, warm_up=0, waiting_steps=1)
-    traced = functools.partialmethod(torch.nn.Module.compile, backend="aot_eager")
-    with mock.patch.object(torch.nn.Module, "compile", traced):
-        try:
-            engine = Engine(plan, torch.device("cpu"), Options(compile=True))
-            engine.step(*batches.slice(0, engine.place.dp, plan.layout.dp))
-            return look_further(engine, batches, schedule)
-        finally:
-            torch._dynamo.reset()
+    with traced():
+        engine = Engine(plan, torch.device("cpu"), Options(compile=True))
+        engine.step(*batches.slice(0, engine.place.dp, plan.layout.dp))
+        return look_further(engine, batches, schedule)
 
 
 def test_steps_that_are_followed_are_not_compiled(processes: Processes) -> None:

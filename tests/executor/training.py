@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +81,17 @@ def plan_for(layout: str, model: dict[str, Any] = GPT, **training: Any) -> Plan:
     parsed = parse_layout(layout)
     question = question_for(model, parsed.num_gpus, **training)
     return make_plan(question, estimate(question, parsed))
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    """Compiled blocks are traced and differentiated as ever, but run operator by operator: no compiler is needed."""
+    eager = functools.partialmethod(torch.nn.Module.compile, backend="aot_eager")
+    with mock.patch.object(torch.nn.Module, "compile", eager):
+        try:
+            yield
+        finally:
+            torch._dynamo.reset()
 
 
 def train(plan: Plan, steps: int, sgd: bool, *how: Any, **options: Any) -> list[tuple[float, float]]:
