@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Container, Iterable, Sequence
+import threading
+import time
+from collections.abc import Collection, Container, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,27 +30,33 @@ _KINDS: dict[str, type[MeshwrightError]] = {kind.__name__: kind for kind in (Inp
 _ON = "the same command with --resume goes on; with fewer GPUs, make another plan and resume with that"
 _ON_WITHOUT = "with --checkpoint FOLDER a run goes on when ranks are lost"
 
+_UNKNOWN = "a rank was ended from outside, perhaps because the host ran out of memory"
+_writing = threading.RLock()
+"""A process that fails may be told to end at the same moment, which another thread hears."""
+
 Failure = dict[str, Any]
 
 
 def write_failure(folder: Path, rank: int, reason: str, *, final: bool, **more: Any) -> None:
     """Leave word of what happened; nothing where even that cannot be written, as on a full disk."""
     partial = folder / f".failure-{rank}"
-    try:
-        word = {"rank": rank, "reason": reason, "final": final, "pid": os.getpid(), **more}
-        word["launch"] = os.environ.get(LAUNCH, "")
-        word["local"] = int(os.environ.get("LOCAL_RANK", rank))
-        partial.write_text(json.dumps(word), "utf-8")
-        os.replace(partial, folder / _FAILURE.format(rank=rank))
-    except OSError:
-        partial.unlink(missing_ok=True)
+    word = {"rank": rank, "reason": reason, "final": final, "pid": os.getpid(), "at": time.time(), **more}
+    word["launch"] = os.environ.get(LAUNCH, "")
+    word["local"] = int(os.environ.get("LOCAL_RANK", rank))
+    with _writing, suppress(OSError):
+        try:
+            partial.write_text(json.dumps(word), "utf-8")
+            os.replace(partial, folder / _FAILURE.format(rank=rank))
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 def write_end(folder: Path, rank: int) -> None:
     """Leave word that this rank was told to end, unless it is ending and has said why."""
-    said = [failure for failure in read_failures(folder) if failure["rank"] == rank]
-    if not any(failure["pid"] == os.getpid() for failure in said):
-        write_failure(folder, rank, "was told to end (SIGTERM)", final=False, ended=True)
+    with _writing:
+        said = [failure for failure in read_failures(folder) if failure["rank"] == rank]
+        if not any(failure.get("pid") == os.getpid() for failure in said):
+            write_failure(folder, rank, "was told to end (SIGTERM)", final=False, ended=True)
 
 
 def told(error: MeshwrightError) -> dict[str, Any]:
@@ -90,22 +98,28 @@ def what_happened(folder: Path, ranks: int, answered: Container[int] = ()) -> st
 
 
 def _cause(
-    folder: Path, failures: list[Failure], ranks: int, answered: Container[int]
+    folder: Path, failures: list[Failure], ranks: int, answered: Container[int], *, called: bool = False
 ) -> tuple[str, Failure | None]:
-    """That sentence, and the word of the rank whose own output may say more."""
+    """That sentence, and the word of the rank whose own output may say more.
+
+    Once launchers were `called`, ranks that were told to end and whose launcher does not answer are lost, too: a node
+    that is shut down tells them.
+    """
     if final := [failure for failure in failures if failure["final"]]:
         return str(final[0].get("headline", final[0]["reason"])), final[0]
     if any("step" in failure for failure in failures):
         return _hang(folder, failures, ranks), None
     own = [failure for failure in failures if not is_peer_lost(failure)]
-    if not own and (silent := _lost(failures, ranks, answered)):
+    there = [failure for failure in failures if not (called and "ended" in failure)]
+    if not own and (silent := _lost(there, ranks, answered)):
         return _without(read_signs(folder), silent), None
-    if ended := [int(failure["rank"]) for failure in failures if "ended" in failure and not own]:
-        return f"{_ranks(ended)} {_was(ended)} told to end from outside (SIGTERM)", None
+    if ended := [failure for failure in failures if "ended" in failure and not own]:
+        first = min(ended, key=lambda failure: float(failure["at"]))
+        return f"rank {first['rank']} was told to end from outside (SIGTERM)", None
     if failures:
         failed = (own or failures)[0]
         return f"rank {failed['rank']} failed: {failed['reason']}", failed
-    return "a rank was ended from outside, perhaps because the host ran out of memory", None
+    return _UNKNOWN, None
 
 
 def _lost(failures: list[Failure], ranks: int, answered: Container[int]) -> list[int]:
@@ -121,7 +135,7 @@ def worded_failure(
     ranks: int,
     *,
     launch: str | None = None,
-    answered: Container[int] = (),
+    answered: Collection[int] = (),
     saved: Path | None = None,
 ) -> MeshwrightError:
     """What a person is told: memory part by part, an error as it was raised, else the last lines of who failed.
@@ -136,7 +150,7 @@ def worded_failure(
     for failure in failures:
         if "headline" in failure:
             return raised(failure)
-    headline, failed = _cause(folder, failures, ranks, answered)
+    headline, failed = _cause(folder, failures, ranks, answered, called=bool(answered))
     if hung := [failure for failure in failures if "step" in failure]:
         problems = [
             Problem(f"rank {failure['rank']}", f"{failure['reason']}: {' > '.join(failure['frames'])}")
@@ -144,7 +158,7 @@ def worded_failure(
         ]
         problems += [] if saved is None else [_last_checkpoint(saved)]
         return RunError(headline, problems=problems, hint="--timeout is how long a rank may stand still")
-    if all(map(is_peer_lost, failures)) and _lost(failures, ranks, answered):
+    if failed is None and headline != _UNKNOWN:
         return RunError(
             headline, problems=[_last_checkpoint(saved)], hint=_ON_WITHOUT if saved is None else _ON
         )

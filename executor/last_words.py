@@ -15,33 +15,52 @@ from pathlib import Path
 
 from executor.failures import write_end
 
+_listening = False
+
 
 @contextmanager
 def last_words(folder: Path, rank: int) -> Iterator[None]:
-    """Meanwhile SIGTERM leaves word in `folder` and ends this process; in the main thread only, else nothing changes.
+    """Meanwhile SIGTERM leaves word in `folder` and ends this process: in the main thread, where nobody else has taken
+    the signal; else nothing changes.
 
     A rank mostly waits for another one inside a collective, where Python's own handlers never get their turn: the
     signal's number comes through a pipe to a thread that listens.
     """
-    if threading.current_thread() is not threading.main_thread():
+    global _listening
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
     ear, mouth = os.pipe()
     os.set_blocking(mouth, False)
-    handler = signal.signal(signal.SIGTERM, lambda number, frame: None)
-    descriptor = signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
 
     def listen() -> None:
         while heard := os.read(ear, 1):
             if heard[0] == signal.SIGTERM:
-                write_end(folder, rank)
-                os._exit(128 + signal.SIGTERM)
+                try:
+                    write_end(folder, rank)
+                finally:
+                    os._exit(128 + signal.SIGTERM)
         os.close(ear)
 
     threading.Thread(target=listen, name="last words", daemon=True).start()
+    descriptor = signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    _listening = True
     try:
         yield
     finally:
+        _listening = False
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.set_wakeup_fd(descriptor)
-        signal.signal(signal.SIGTERM, handler)
         os.close(mouth)
+
+
+def _in_child() -> None:
+    """A forked process has the pipe to its parent's thread, but is another."""
+    if _listening:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -8,9 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from processes import Processes
-from training import LLAMA, MOE, plan_for
+from training import LLAMA, MOE, plan_for, traced
 
+from cost_models.asking import OWN_COMPILED
 from cost_models.errors import HostError, InputError, RunError
+from cost_models.specs.catalog import load_stack
 from executor import emulate as emulation
 from executor.emulate import emulate
 from planner.plan import Plan
@@ -56,6 +58,17 @@ def test_alone_a_rank_holds_what_it_holds_among_others(layout: str, processes: P
         assert set(alone.compute_seconds) == {"forward_backward", "update"}
         assert alone.step_seconds is not None
         assert alone.step_seconds > sum(alone.compute_seconds.values()) > 0
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # at which torch itself looks while it traces
+@pytest.mark.parametrize("fake", [False, True])
+def test_compiled_blocks_are_followed_as_they_are(fake: bool) -> None:
+    """Memory is followed in a step that is not compiled, with graphs that may not break, too."""
+    plan = plan_for("tp2 mbs4", LLAMA)
+    compiled = plan.model_copy(update={"stack": load_stack(OWN_COMPILED)})
+    with traced():
+        alone = emulate(compiled, 1, steps=1, fake=fake)
+    assert alone.peak_bytes == pytest.approx(emulate(plan, 1, steps=1, fake=fake).peak_bytes, rel=SAME)
 
 
 def test_states_of_experts_are_those_of_the_real_rank(processes: Processes) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from executor.failures import what_happened, worded_failure, write_failure
+from executor.failures import what_happened, worded_failure, write_end, write_failure
+from executor.last_words import last_words
 
 _WAIT = """
 import ctypes, signal, sys
@@ -61,6 +62,11 @@ def test_ranks_that_are_told_to_end_are_named(tmp_path: Path) -> None:
     write_failure(tmp_path, 0, "RuntimeError: Connection closed by peer", final=False)
     write_failure(tmp_path, 1, "was told to end (SIGTERM)", final=False, ended=True)
     assert what_happened(tmp_path, 2) == "rank 1 was told to end from outside (SIGTERM)"
+    assert [one.where for one in worded_failure(tmp_path, tmp_path, 2).problems] == ["last checkpoint"]
+    write_failure(
+        tmp_path, 0, "was told to end (SIGTERM)", final=False, ended=True
+    )  # by torchrun, therefore later
+    assert what_happened(tmp_path, 2) == "rank 1 was told to end from outside (SIGTERM)"
     write_failure(tmp_path, 0, "ValueError: here", final=False)
     assert what_happened(tmp_path, 2) == "rank 0 failed: ValueError: here"
 
@@ -70,3 +76,59 @@ def test_a_rank_that_stands_still_does_not_hang_where_another_says_nothing(tmp_p
     write_failure(tmp_path, 0, "stood still", final=False, step=7, phase="update", frames=[])
     write_failure(tmp_path, 1, "was told to end (SIGTERM)", final=False, ended=True)
     assert what_happened(tmp_path, 2) == "rank 1 hangs"
+
+
+def test_a_node_that_is_shut_down_is_lost(tmp_path: Path) -> None:
+    """Its ranks are told to end, as are others then; but its launcher does not answer."""
+    for rank in range(4):
+        node = {"node": rank // 2, "host": f"h{rank // 2}"}
+        sign = {"rank": rank, "pid": 1, "step": 5, "phase": "update", "at": 0.0, "launch": ""} | node
+        (tmp_path / f"alive-{rank}.json").write_text(json.dumps(sign), "utf-8")
+        write_failure(tmp_path, rank, "was told to end (SIGTERM)", final=False, ended=True)
+    error = worded_failure(tmp_path, tmp_path, 4, answered={0, 1})
+    assert error.headline == "node 1 (h1) was lost, and with it ranks 2, 3 in step 5 (update)"
+
+
+_FORK = """
+import os, signal, sys, time
+from pathlib import Path
+from executor.last_words import last_words
+
+with last_words(Path(sys.argv[1]), 1):
+    there, ready = os.pipe()
+    if not (child := os.fork()):
+        os.write(ready, b"!")
+        time.sleep(60)
+    os.read(there, 1)
+    os.kill(child, signal.SIGTERM)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
+os.kill(os.getpid(), signal.SIGTERM)  # of which there is no word any more
+time.sleep(60)
+"""
+
+
+def test_a_forked_process_ends_by_itself(tmp_path: Path) -> None:
+    """And takes nobody with it; afterwards the signal is what it was."""
+    done = subprocess.run([sys.executable, "-c", _FORK, str(tmp_path)], check=False)
+    assert done.returncode == -signal.SIGTERM
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_handler_of_somebody_else_stays(tmp_path: Path) -> None:
+    """Of a script, say, that torchrun started."""
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        with last_words(tmp_path, 0):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]
+    assert not list(tmp_path.iterdir())
+
+
+def test_words_of_an_earlier_version_do_not_keep_a_rank_alive(tmp_path: Path) -> None:
+    """They have no number of a process."""
+    (tmp_path / "failure-1.json").write_text(json.dumps({"rank": 1, "reason": "?", "final": False}), "utf-8")
+    write_end(tmp_path, 1)
+    assert json.loads((tmp_path / "failure-1.json").read_text("utf-8"))["ended"]
