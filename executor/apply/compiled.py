@@ -25,14 +25,13 @@ from executor.models.transformer import Block, Transformer
 def compile_blocks(model: Transformer, *, split: bool) -> None:
     """Every block of the slice is compiled when it is first called; `split` says that tensor ranks share it.
 
-    A block that recomputes in full does so around its graph.
+    What recomputes does so inside the graph, which then knows that it does; over tensor ranks around it, where a piece
+    must find its graph again: none has a mask that is made in one call and kept for the next.
     """
     if split and model.embedding is not None:
         model.embedding.register_forward_hook(_wait)
     for block in model.blocks.values():
-        whole = _inside(block)
-        assert isinstance(whole, Block)
-        for piece in _unbroken(whole) if split else [whole]:
+        for piece in _unbroken(_inside(block)) if split else [block]:
             piece.compile(fullgraph=split)
 
 
@@ -53,9 +52,10 @@ def _is_plain(attention: Attention | LatentAttention) -> bool:
     return causal and isinstance(attention.sequence, WholeSequence)
 
 
-def _inside(module: nn.Module) -> nn.Module:
+def _inside(block: nn.Module) -> Block:
     """Without its checkpoint."""
-    inside: nn.Module = module._checkpoint_wrapped_module if isinstance(module, CheckpointWrapper) else module
+    inside = block._checkpoint_wrapped_module if isinstance(block, CheckpointWrapper) else block
+    assert isinstance(inside, Block)
     return inside
 
 

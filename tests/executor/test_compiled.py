@@ -25,6 +25,7 @@ from planner.plan import Plan
 STEPS = 2
 LOSING = ("2.12", "2.13")
 """Versions of PyTorch that lose the gradient of what is on its way (pytorch/pytorch#179849, mended by #191113)."""
+ALIBI = GPT | {"positions": "alibi"}
 WINDOWED = LLAMA | {"attention_window": 4}
 SIDE_BY_SIDE = GPT | {"parallel_block": True}
 
@@ -45,7 +46,7 @@ def not_waiting(plan: Plan) -> list[tuple[float, float]]:
     ("model", "layout"),
     [
         (LLAMA, "mbs4"),
-        (LLAMA, "mbs4 recompute=full:2/selective"),
+        (ALIBI, "mbs4 recompute=full:2/selective"),
         (MOE, "mbs4"),
         (SHARED, "dp2 mbs2 ep2 zero3"),
         (MOE, "cp2 mbs4 ep2"),
