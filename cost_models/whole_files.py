@@ -9,19 +9,26 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+_SYSTEM = ("/dev", "/proc")
+_SHARED_MEMORY = "/dev/shm"
+"""A folder of files like any other."""
+_PRINTED = (1, 2)
+"""Descriptors of what a process prints."""
+
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A stream whose bytes take the place of `path` in one step, once all are on the disk.
 
     They are first written to a hidden file beside it, which is deleted where the block or the disk fails. Where `path`
-    is a link, what it points to is replaced; devices and pipes have no place to take and are written to as they are.
+    is a link, what it points to is replaced. Devices, pipes and what a process has open under another name, such as
+    /dev/stdout, have no place to take: what is written goes to their end, wherever they lead.
 
     Raises:
         OSError: `path` cannot be written; it names `path`. What else the block raises goes on as it is.
     """
     if not is_replaced(path):
-        with path.open("wb") as stream:
+        with _opened(path) as stream:
             yield stream
         return
     target = Path(os.path.realpath(path))
@@ -51,5 +58,20 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def is_replaced(path: Path) -> bool:
-    """Whether a new file takes this one's place; False for devices, pipes and folders."""
+    """Whether a new file takes this one's place; False for devices, pipes, folders and all names of the system's own.
+
+    Under /dev and /proc names may lead to files of others: /dev/stdout to where the shell sends what is printed.
+    """
+    name = Path(os.path.abspath(path))
+    if any(map(name.is_relative_to, _SYSTEM)) and not name.is_relative_to(_SHARED_MEMORY):
+        return False
     return path.is_file() or not path.exists()
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """At its end; where this process prints to it, with the same position, so that neither overwrites the other."""
+    for printed in _PRINTED:
+        with suppress(OSError):
+            if os.path.samestat(path.stat(), os.fstat(printed)):
+                return open(os.dup(printed), "wb")
+    return path.open("ab")

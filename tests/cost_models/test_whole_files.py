@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
-from cost_models.whole_files import whole_file, write_whole
+from cost_models.whole_files import is_replaced, whole_file, write_whole
 
 
 @pytest.fixture
@@ -83,3 +85,23 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert pipe.read_text() == "new\n"
     writer.join()
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="this system has no such name")
+@pytest.mark.parametrize("mode", ["ab", "wb"])
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1"])
+def test_what_is_printed_to_a_file_stays_and_is_gone_on_with(old: Path, mode: str, name: str) -> None:
+    """As by `>> result.csv` and `> result.csv`."""
+    program = "from cost_models.whole_files import *; print('a', flush=True)"
+    program += f"; write_whole(Path({name!r}), 'b\\n'); print('c')"
+    before = old.stat().st_ino
+    with old.open(mode) as stream:
+        subprocess.run([sys.executable, "-c", program], stdout=stream, check=True)
+    assert old.read_text() == ("old\n" if mode == "ab" else "") + "a\nb\nc\n"
+    assert old.stat().st_ino == before
+
+
+def test_names_of_the_system_are_never_replaced() -> None:
+    assert not is_replaced(Path("/dev/stdout"))
+    assert not is_replaced(Path("/dev/../proc/self/fd/1"))
+    assert is_replaced(Path("/dev/shm/not-there.csv"))
