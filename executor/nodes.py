@@ -33,7 +33,8 @@ class Nodes:
         """For torchrun, on each node; nodes wait `longest_wait` seconds for one another.
 
         They meet under the name of the run's `folder`, not its path, which nodes may have mounted elsewhere: nodes of
-        a run into another folder that come to this port by mistake take nobody's place.
+        a run into a folder of another name that come to this port by mistake take nobody's place. Folders of the same
+        name in different places are not told apart.
         """
         share = ["--nproc-per-node", str(ranks // self.count)]
         if self.count == 1:

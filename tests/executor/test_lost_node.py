@@ -124,7 +124,7 @@ def test_a_launcher_knows_its_ranks_and_who_answers(tmp_path: Path, monkeypatch:
 
 
 def test_nodes_meet_those_of_their_own_run(tmp_path: Path) -> None:
-    """The same name wherever the folder is mounted, another one for another folder."""
+    """The same name wherever the folder is mounted, another one for a folder of another name."""
     nodes = Nodes(count=2, rendezvous="node0:29500")
 
     def name(folder: str) -> str:
