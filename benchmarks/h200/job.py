@@ -49,16 +49,23 @@ def calibrate(out: Path, cluster: ClusterSpec, *, quick: bool) -> None:
 
 
 def sweep(job: Sweep, out: Path, cluster: ClusterSpec) -> None:
-    """The planner's choice, then all others, first those predicted to be fast, but those that ran before."""
+    """The planner's choice, then all others, first those predicted to be fast, but those that are done."""
     known = Results(out)
     asked = questions(job.job, cluster, out / PROFILE)
-    question = asked.get(BEST_TIER, asked[OTHER_TIER])
-    if job.name in known.sweeps:  # it was cut short: the choice stays the one that was made
+    tier = BEST_TIER if BEST_TIER in asked else OTHER_TIER
+    question = asked[tier]
+    if known.chose(job):  # it was cut short
         found = known.sweeps[job.name]
         chosen = replace(job.job, mbs=found["mbs"], recompute=found["recompute"])
     else:
         chosen, by = planned(job, question)
-        found = {"chosen": chosen.name, "by": by, "mbs": chosen.mbs, "recompute": chosen.recompute}
+        found = {
+            "chosen": chosen.name,
+            "by": by,
+            "mbs": chosen.mbs,
+            "recompute": chosen.recompute,
+            "tier": tier,
+        }
     others = [case for case in job.choices if case != chosen]
     others.sort(key=lambda case: estimate(question, layout_of(case)).step_seconds)
     order = [chosen, *others]
@@ -69,7 +76,7 @@ def sweep(job: Sweep, out: Path, cluster: ClusterSpec) -> None:
     for case in order:
         if os.getppid() != parent:  # nobody waits for this any more, and the next command may be at work
             return
-        if case.name not in known.runs:
+        if not known.done(case.name):
             runs[case.name] = run(case, out, cluster, follow=False)
         found["complete"] = case is order[-1]
         tell(out, runs, {job.name: found})

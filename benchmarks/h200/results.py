@@ -1,6 +1,8 @@
 """What a folder has of results, kept after every run, so that whoever is killed loses only what was running.
 
 results.json   {"runs": {name: row}, "sweeps": {name: what the planner chose}, "left_out": {name: why}}
+               A row that was measured gives way only to another that was. `again`: it waits for that one;
+               `repetition_failed`: why there is none.
 results.csv    the rows
 results.md     predicted beside measured, for people
 running.json   what a process that has not ended yet has to tell; taken over by whoever looks next
@@ -15,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cases import Calibration, Job, Sweep
+from cases import Calibration, Case, Job, Sweep
 
 from cost_models.whole_files import write_whole
 
@@ -39,36 +41,62 @@ class Results:
         self.take()
 
     def has(self, job: Job) -> bool:
-        """Whether there is nothing left to do: it ran, and not before there was a profile, or failed of itself."""
-        calibrated = (self.folder / PROFILE).exists()
+        """Whether there is nothing left to do: all runs are done, and the choice was made by the profile, if any."""
         if isinstance(job, Calibration):
-            return calibrated
-        if isinstance(job, Sweep):
-            return bool(self.sweeps.get(job.name, {}).get("complete"))
-        row = self.runs.get(job.name)
-        return row is not None and ("failed" in row or not calibrated or "measured_step_seconds" in row)
+            return self.calibrated
+        if isinstance(job, Case):
+            return self.done(job.name)
+        found = self.sweeps.get(job.name, {"complete": False})
+        return found["complete"] and self.chose(job) and all(map(self.done, found["runs"]))
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether there is a profile."""
+        return (self.folder / PROFILE).exists()
+
+    def done(self, run: str) -> bool:
+        """Whether a run need not be repeated: it ran, and not before there was a profile, or failed of itself."""
+        row = self.runs.get(run, {"again": True})
+        if "again" in row:
+            return False
+        failed = "failed" in row or "repetition_failed" in row
+        return failed or not self.calibrated or "measured_step_seconds" in row
+
+    def chose(self, sweep: Sweep) -> bool:
+        """Whether the planner's choice stays: it was made by the best profile there is."""
+        found = self.sweeps.get(sweep.name, {})
+        return found.get("tier") == "measured" or (not self.calibrated and found.get("tier") is not None)
 
     def seconds(self, job: Job) -> float:
         """What is left of it is expected to take."""
-        return job.seconds(sum(name in self.runs for name in self.sweeps.get(job.name, {}).get("runs", ())))
+        return job.seconds(sum(map(self.done, self.sweeps.get(job.name, {}).get("runs", ()))))
+
+    def keep(self, name: str, row: Row) -> None:
+        """The row of a run that ended; one that measured nothing leaves what was measured before."""
+        old = self.runs.get(name, {})
+        if "step_seconds" in old and "step_seconds" not in row:
+            old.pop("again", None)
+            row = old | {"repetition_failed": row["failed"]}
+        self.runs[name] = row
 
     def take(self) -> None:
         """Take over what a process told, to the last run that it ended."""
         running = self.folder / _RUNNING
         if running.exists():
             told = json.loads(running.read_text("utf-8"))
-            self.runs |= told["runs"]
+            for name, row in told["runs"].items():
+                self.keep(name, row)
             self.sweeps |= told["sweeps"]
             running.unlink()
             self.save()
 
-    def forget(self, job: Job) -> None:
-        """Before it is done again."""
-        if isinstance(job, Calibration):
-            (self.folder / PROFILE).unlink(missing_ok=True)
-        self.runs.pop(job.name, None)
-        for name in self.sweeps.pop(job.name, {}).get("runs", ()):
-            self.runs.pop(name, None)
+    def repeat(self, job: Job) -> None:
+        """It is to be done again; what there is of it stays until then."""
+        found = self.sweeps.get(job.name, {"runs": []})
+        found |= {"complete": False, "tier": None}
+        for name in {job.name, *found["runs"]} & self.runs.keys():
+            self.runs[name]["again"] = True
+        self.save()
 
     def save(self) -> None:
         """All files, each whole or as it was."""

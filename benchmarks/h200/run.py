@@ -62,7 +62,7 @@ def main() -> None:
                 results.left_out[job.name] = f"takes about {wanted:.0f} s, {max(0.0, left):.0f} s were left"
             else:
                 if asked.again:
-                    results.forget(job)
+                    results.repeat(job)
                 _do(job, results, left, [*["--dry"] * asked.dry, "--cluster", asked.cluster])
             results.save()
         print(_line(job, results), flush=True)
@@ -101,12 +101,13 @@ def _do(job: Job, results: Results, left: float, how: list[str]) -> None:
         results.take()
         output.seek(0)
         told = output.read().decode(errors="replace")
-    unfinished, out_of_time = not results.has(job), process.returncode < 0 and allowed == left
+    unfinished = not results.has(job) or (isinstance(job, Calibration) and process.returncode != 0)
+    out_of_time = process.returncode < 0 and allowed == left
     if unfinished and isinstance(job, Case) and not out_of_time:
-        results.runs[job.name] = {"failed": failed}
+        results.keep(job.name, {"failed": failed})
     elif unfinished:
         results.left_out[job.name] = failed
-    if unfinished or "failed" in results.runs.get(job.name, {}):
+    if unfinished or {"failed", "repetition_failed"} & results.runs.get(job.name, {}).keys():
         with (results.folder / "errors.txt").open("a", encoding="utf-8") as stream:
             stream.write(f"{job.name}\n{told[-_LONGEST_ERROR:]}\n\n")
 
@@ -126,7 +127,8 @@ def _line(job: Job, results: Results) -> str:
     if "failed" in row:
         return f"{job.name}: {row['failed']}"
     if "step_seconds" in row:
-        return f"{job.name}: {row['step_seconds']:.4g} s a step, MFU {row['mfu']:.1%}"
+        again = f"; measured again: {row['repetition_failed']}" if "repetition_failed" in row else ""
+        return f"{job.name}: {row['step_seconds']:.4g} s a step, MFU {row['mfu']:.1%}{again}"
     return f"{job.name}: {'measured' if isinstance(job, Calibration) else 'complete'}"
 
 

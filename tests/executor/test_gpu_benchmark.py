@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -23,6 +26,15 @@ def run(*words: str | Path) -> str:
         check=True,
     )
     return done.stdout
+
+
+@pytest.fixture
+def results(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """Its own module, which is no part of a package."""
+    monkeypatch.syspath_prepend(str(RUN.parent))
+    yield importlib.import_module("results")
+    for name in ("results", "cases"):
+        del sys.modules[name]
 
 
 def test_what_does_not_fit_is_left_out_and_said(tmp_path: Path) -> None:
@@ -60,3 +72,51 @@ def test_every_job_has_a_name_of_its_own_and_fits_a_call() -> None:
         "llama3.2-3b",
         "llama3.1-8b",
     ]
+
+
+def test_what_was_measured_stays_until_it_is_measured_again(tmp_path: Path, results: ModuleType) -> None:
+    """Asked for again or from before the calibration: only a measurement takes its place; a failure is told."""
+    case = sys.modules["cases"].Case(model="m", sequence=8, mbs=1)
+    old = {"step_seconds": 1.0, "mfu": 0.5, "predicted_peak_bytes": 1}
+    old |= {"datasheet_step_seconds": 1.0, "datasheet_error": 0.0}
+    known = results.Results(tmp_path)
+    known.keep(case.name, {"failed": "at first"})
+    known.keep(case.name, dict(old))
+    assert known.has(case)
+    known.repeat(case)
+    assert not known.has(case)
+    known = results.Results(tmp_path)  # the command was killed
+    assert not known.has(case)
+    assert known.runs[case.name] == old | {"again": True}
+    known.keep(case.name, {"failed": "x"})
+    assert known.has(case)
+    assert known.runs[case.name] == old | {"repetition_failed": "x"}
+    known.keep(case.name, {"step_seconds": 2.0})
+    (tmp_path / results.PROFILE).touch()
+    assert not known.has(case)
+    known.keep(case.name, {"step_seconds": 3.0, "measured_step_seconds": 3.0})
+    assert known.has(case)
+    assert "repetition_failed" not in known.runs[case.name]
+
+
+def test_a_sweep_is_done_when_its_choice_and_its_runs_know_the_profile(
+    tmp_path: Path, results: ModuleType
+) -> None:
+    cases = sys.modules["cases"]
+    sweep = cases.Sweep(job=cases.Case(model="m", sequence=8, mbs=1, global_batch=1))
+    names = [case.name for case in sweep.choices]
+    known = results.Results(tmp_path)
+    known.runs = {name: {"step_seconds": 1.0} for name in names}
+    known.sweeps[sweep.name] = {"chosen": names[0], "runs": names, "complete": True, "tier": "datasheet"}
+    assert known.has(sweep)
+    (tmp_path / results.PROFILE).touch()
+    assert not known.has(sweep)
+    assert not known.chose(sweep)
+    known.sweeps[sweep.name]["tier"] = "measured"
+    assert known.chose(sweep)
+    assert not known.has(sweep)
+    for name in names:
+        assert known.seconds(sweep) > sweep.seconds(len(names))
+        known.runs[name]["measured_step_seconds"] = 1.0
+    assert known.has(sweep)
+    assert known.seconds(sweep) == sweep.seconds(len(names))
