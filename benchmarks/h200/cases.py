@@ -14,6 +14,8 @@ from cost_models.specs.recompute import RECOMPUTE_POLICIES
 _LOSS_CHUNK = 2048
 _START_SECONDS, _RUN_SECONDS, _COMPILE_SECONDS, _FP8_SECONDS = 20.0, 12.0, 50.0, 20.0
 _CALIBRATION_SECONDS = 75.0
+PATIENCE = 3.0
+"""What takes so many times what was expected is ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

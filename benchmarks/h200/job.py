@@ -1,16 +1,23 @@
-"""One job in a process of its own: `python job.py OUT NAME`. It tells what it has after every run (`results.tell`)."""
+"""One job in a process of its own: `python job.py OUT NAME`. It tells what it has after every run (`results.tell`).
+
+The process ends with the first run that fails of anything but memory: what CUDA fails of once it may fail of forever,
+and the runs that come after would be blamed for it.
+"""
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import sys
 import time
 import traceback
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import NoReturn
 
-from cases import Calibration, Case, Sweep, jobs
+import torch
+from cases import PATIENCE, Calibration, Case, Sweep, jobs
 from prices import BEST_TIER, OTHER_TIER, cluster_of, layout_of, planned, priced, questions
 from results import PROFILE, Results, Row, tell, write_csv, write_json
 from training import environment, leave_nothing, trained
@@ -36,7 +43,10 @@ def main() -> None:
     elif isinstance(job, Sweep):
         sweep(job, asked.out, cluster)
     else:
-        tell(asked.out, {job.name: run(job, asked.out, cluster, follow=True)}, {})
+        row, spoiled = run(job, asked.out, cluster, follow=True)
+        tell(asked.out, {job.name: row}, {})
+        if spoiled:
+            end()
 
 
 def calibrate(out: Path, cluster: ClusterSpec, *, quick: bool) -> None:
@@ -76,15 +86,29 @@ def sweep(job: Sweep, out: Path, cluster: ClusterSpec) -> None:
     for case in order:
         if os.getppid() != parent:  # nobody waits for this any more, and the next command may be at work
             return
+        spoiled = False
         if not known.done(case.name):
-            runs[case.name] = run(case, out, cluster, follow=False)
+            tell(out, runs, {job.name: found}, began=case.name)
+            faulthandler.dump_traceback_later(PATIENCE * case.seconds(), exit=True)
+            runs[case.name], spoiled = run(case, out, cluster, follow=False)
+            faulthandler.cancel_dump_traceback_later()
         found["complete"] = case is order[-1]
         tell(out, runs, {job.name: found})
+        if spoiled:
+            end()
 
 
-def run(case: Case, out: Path, cluster: ClusterSpec, *, follow: bool) -> Row:
-    """Predicted, then trained; a failure keeps what was predicted."""
+def end() -> NoReturn:
+    """At once: what is left of a device that failed may wait forever for it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def run(case: Case, out: Path, cluster: ClusterSpec, *, follow: bool) -> tuple[Row, bool]:
+    """Predicted, then trained, and whether the process is spoiled by it; a failure keeps what was predicted."""
     row: Row = asdict(case)
+    spoiled = False
     began = time.monotonic()
     try:
         estimates = {
@@ -98,9 +122,11 @@ def run(case: Case, out: Path, cluster: ClusterSpec, *, follow: bool) -> Row:
             row[f"{tier}_error"] = row[f"{tier}_step_seconds"] / row["step_seconds"] - 1
     except Exception as error:
         row["failed"] = f"{type(error).__name__}: {error}".splitlines()[0]
+        spoiled = not isinstance(error, torch.OutOfMemoryError)
         traceback.print_exc()
-    leave_nothing()
-    return row | {"took_seconds": time.monotonic() - began}
+    if not spoiled:
+        leave_nothing()
+    return row | {"took_seconds": time.monotonic() - began}, spoiled
 
 
 if __name__ == "__main__":

@@ -79,16 +79,18 @@ class Results:
             row = old | {"repetition_failed": row["failed"]}
         self.runs[name] = row
 
-    def take(self) -> None:
-        """Take over what a process told, to the last run that it ended."""
-        running = self.folder / _RUNNING
+    def take(self) -> str | None:
+        """Take over what a process told, to the last run that it ended; returns the one that it did not, if any."""
+        running, began = self.folder / _RUNNING, None
         if running.exists():
             told = json.loads(running.read_text("utf-8"))
             for name, row in told["runs"].items():
                 self.keep(name, row)
             self.sweeps |= told["sweeps"]
+            began = told.get("began")
             running.unlink()
             self.save()
+        return began
 
     def repeat(self, job: Job) -> None:
         """It is to be done again; what there is of it stays until then."""
@@ -109,9 +111,9 @@ class Results:
         write_whole(self.folder / _WORDS, "\n".join(lines) + "\n")
 
 
-def tell(folder: Path, runs: dict[str, Row], sweeps: dict[str, Row]) -> None:
-    """For a process to say what it has so far."""
-    write_json(folder / _RUNNING, {"runs": runs, "sweeps": sweeps})
+def tell(folder: Path, runs: dict[str, Row], sweeps: dict[str, Row], began: str | None = None) -> None:
+    """For a process to say what it has so far, and which run comes now."""
+    write_json(folder / _RUNNING, {"runs": runs, "sweeps": sweeps, "began": began})
 
 
 def regret(sweep: Row, runs: dict[str, Row]) -> Row:

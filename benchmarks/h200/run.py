@@ -22,14 +22,12 @@ import time
 from fnmatch import fnmatch
 from pathlib import Path
 
-from cases import Calibration, Case, Job, Sweep, jobs
+from cases import PATIENCE, Calibration, Case, Job, Sweep, jobs
 from results import Results
 
 from executor.environment import worker_environment
 
 _JOB = Path(__file__).with_name("job.py")
-_PATIENCE = 3.0
-"""A job is ended when it takes so many times what was expected."""
 _LEAST_SECONDS = 50.0
 """Worth starting a sweep for, which goes on where it was cut short."""
 _ENDING_SECONDS = 5.0
@@ -57,13 +55,7 @@ def main() -> None:
     results = Results(asked.out)
     for job in chosen:
         if asked.again or not results.has(job):
-            left, wanted = deadline - time.monotonic(), results.seconds(job)
-            if left < (_LEAST_SECONDS if isinstance(job, Sweep) else wanted):
-                results.left_out[job.name] = f"takes about {wanted:.0f} s, {max(0.0, left):.0f} s were left"
-            else:
-                if asked.again:
-                    results.repeat(job)
-                _do(job, results, left, [*["--dry"] * asked.dry, "--cluster", asked.cluster])
+            _go_through(job, results, deadline, asked)
             results.save()
         print(_line(job, results), flush=True)
 
@@ -84,9 +76,28 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _go_through(job: Job, results: Results, deadline: float, asked: argparse.Namespace) -> None:
+    """As far as time goes: a sweep whose process a run ended goes on in another, but for that run."""
+    left, wanted = deadline - time.monotonic(), results.seconds(job)
+    least = _LEAST_SECONDS if isinstance(job, Sweep) else wanted
+    if left < least:
+        results.left_out[job.name] = f"takes about {wanted:.0f} s, {max(0.0, left):.0f} s were left"
+        return
+    if asked.again:
+        results.repeat(job)
+    further = True
+    while further and left >= least:
+        before = results.seconds(job)
+        _do(job, results, left, [*["--dry"] * asked.dry, "--cluster", asked.cluster])
+        further = not results.has(job) and results.seconds(job) < before
+        left = deadline - time.monotonic()
+
+
 def _do(job: Job, results: Results, left: float, how: list[str]) -> None:
     """In a process of its own; what it told is taken over however it ended."""
-    allowed = min(left, _PATIENCE * results.seconds(job))
+    results.left_out.pop(job.name, None)
+    out_of_time = False
+    allowed = min(left, PATIENCE * results.seconds(job))
     command = [sys.executable, str(_JOB), str(results.folder), job.name, *how]
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
@@ -95,19 +106,20 @@ def _do(job: Job, results: Results, left: float, how: list[str]) -> None:
         try:
             failed = f"exit code {process.wait(timeout=allowed)}"
         except subprocess.TimeoutExpired:
-            failed = f"not done after {allowed:.0f} s"
+            failed, out_of_time = f"not done after {allowed:.0f} s", allowed == left
         finally:
             _end(process)
-        results.take()
+        began = results.take()
         output.seek(0)
         told = output.read().decode(errors="replace")
     unfinished = not results.has(job) or (isinstance(job, Calibration) and process.returncode != 0)
-    out_of_time = process.returncode < 0 and allowed == left
-    if unfinished and isinstance(job, Case) and not out_of_time:
-        results.keep(job.name, {"failed": failed})
-    elif unfinished:
+    fault = job.name if isinstance(job, Case) else began
+    if unfinished and fault and not out_of_time:
+        results.keep(fault, {"failed": failed})
+    if unfinished and (isinstance(job, Calibration) or not results.has(job)):
         results.left_out[job.name] = failed
-    if unfinished or {"failed", "repetition_failed"} & results.runs.get(job.name, {}).keys():
+    results.save()
+    if process.returncode or {"failed", "repetition_failed"} & results.runs.get(job.name, {}).keys():
         with (results.folder / "errors.txt").open("a", encoding="utf-8") as stream:
             stream.write(f"{job.name}\n{told[-_LONGEST_ERROR:]}\n\n")
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 RUN = Path(__file__).parents[2] / "benchmarks" / "h200" / "run.py"
 
@@ -33,8 +36,8 @@ def results(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """Its own module, which is no part of a package."""
     monkeypatch.syspath_prepend(str(RUN.parent))
     yield importlib.import_module("results")
-    for name in ("results", "cases"):
-        del sys.modules[name]
+    for name in ("job", "run", "prices", "training", "results", "cases"):
+        sys.modules.pop(name, None)
 
 
 def test_what_does_not_fit_is_left_out_and_said(tmp_path: Path) -> None:
@@ -120,3 +123,70 @@ def test_a_sweep_is_done_when_its_choice_and_its_runs_know_the_profile(
         known.runs[name]["measured_step_seconds"] = 1.0
     assert known.has(sweep)
     assert known.seconds(sweep) == sweep.seconds(len(names))
+
+
+SWEEP_THAT_IS_KILLED = """
+import json, os, signal, sys, time
+from pathlib import Path
+
+out, sweep = Path(sys.argv[1]), sys.argv[2]
+path = out / "results.json"
+ended = json.loads(path.read_text())["runs"] if path.exists() else {}
+names = ["a", "b", "c"]
+began = next((name for name in names if name not in ended), None)
+found = {"chosen": "a", "by": "x", "runs": names, "complete": began is None, "tier": "datasheet"}
+told = {"runs": {}, "sweeps": {sweep: found}, "began": began}
+(out / "running.json").write_text(json.dumps(told))
+if began == "b":
+    time.sleep(60)
+if began:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_run_that_kills_its_process_is_not_met_again_but_one_for_which_time_ran_out_is(
+    tmp_path: Path, results: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, cases = importlib.import_module("run"), sys.modules["cases"]
+    script = tmp_path / "job.py"
+    script.write_text(SWEEP_THAT_IS_KILLED)
+    monkeypatch.setattr(started, "_JOB", script)
+    sweep, known = cases.Sweep(job=cases.Case(model="m", sequence=8, mbs=1)), results.Results(tmp_path)
+    started._do(sweep, known, 60.0, [])
+    started._do(sweep, known, 2.0, [])
+    assert known.runs == {"a": {"failed": "exit code -9"}}
+    assert known.left_out == {sweep.name: "not done after 2 s"}
+    known.keep("b", {"failed": "x"})
+    known.save()
+    asked = argparse.Namespace(again=False, dry=True, cluster="x")
+    started._go_through(sweep, known, time.monotonic() + 120, asked)
+    assert known.has(sweep)
+    assert known.runs["c"] == {"failed": "exit code -9"}
+    assert not known.left_out
+
+
+def test_a_process_goes_on_after_a_lack_of_memory_and_ends_after_any_other_failure(
+    tmp_path: Path, results: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What CUDA failed of once it may fail of forever."""
+    job, cases = importlib.import_module("job"), sys.modules["cases"]
+    sweep = next(one for one in cases.jobs(dry=True).values() if isinstance(one, cases.Sweep))
+    failures = iter([torch.OutOfMemoryError("too much"), RuntimeError("illegal access")])
+
+    def fail(*_: object, **__: object) -> None:
+        raise next(failures)
+
+    def end(status: int) -> None:
+        raise SystemExit(status)
+
+    monkeypatch.setattr(job, "trained", fail)
+    monkeypatch.setattr(os, "_exit", end)
+    with pytest.raises(SystemExit):
+        job.sweep(sweep, tmp_path, job.cluster_of("", dry=True))
+    known = results.Results(tmp_path)
+    assert [row["failed"] for row in known.runs.values()] == [
+        "OutOfMemoryError: too much",
+        "RuntimeError: illegal access",
+    ]
+    assert not known.has(sweep)
+    assert known.seconds(sweep) == sweep.seconds(2)
