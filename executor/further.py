@@ -24,6 +24,7 @@ from executor.models import flexible
 from executor.operators import operator_share
 from executor.parts import step_parts
 from executor.steps import Schedule
+from executor.stopping import any_rank
 from executor.trace import chrome_trace, save_trace
 from executor.watched import StepSpans, gather_typical, watch_steps
 
@@ -42,25 +43,29 @@ class Further:
     notes: tuple[str, ...] = ()
 
 
-def look_further(engine: Engine, batches: Batches, schedule: Schedule) -> Further:
+def look_further(
+    engine: Engine, batches: Batches, schedule: Schedule, stop: Callable[[], bool] = lambda: False
+) -> Further:
     """Train the further steps, without compiled blocks, inside which nothing is seen; every rank calls it.
+
+    Where any of them is asked to `stop`, what is left is left out, with a note.
 
     Raises:
         RunError: one of them failed on this rank, which is not the only one.
     """
     with torch.compiler.set_stance("force_eager"):
-        return _look_further(engine, batches, schedule)
+        return _look_further(engine, batches, schedule, stop)
 
 
-def _look_further(engine: Engine, batches: Batches, schedule: Schedule) -> Further:
+def _look_further(engine: Engine, batches: Batches, schedule: Schedule, stop: Callable[[], bool]) -> Further:
     notes: list[str] = []
     steps: list[StepSpans] = []
     parts: dict[str, float] = {}
     memory: dict[str, int] = {}
-    if schedule.waiting_steps:
+    if schedule.waiting_steps and not _asked_to_stop("parts", notes, engine, stop):
         told = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, schedule))
         steps, parts = told or (steps, parts)
-    if schedule.measure_memory:
+    if schedule.measure_memory and not _asked_to_stop("memory", notes, engine, stop):
         kernels = AttentionKernels()
         with kernels:
             found = _unless_it_fails("memory", notes, lambda: _memory(engine, batches, schedule))
@@ -68,6 +73,13 @@ def _look_further(engine: Engine, batches: Batches, schedule: Schedule) -> Furth
         if found and engine.device.type == "cuda":
             notes.append(in_words(_everyones(kernels.seen), flexible=takes_flexible(engine)))
     return Further(steps=steps, parts=parts, memory=memory, notes=tuple(notes))
+
+
+def _asked_to_stop(what: str, notes: list[str], engine: Engine, stop: Callable[[], bool]) -> bool:
+    """The same on every rank."""
+    (asked,) = any_rank(engine.device, stop())
+    notes += [f"asked to stop after the last step: {what} not measured"] * asked
+    return asked
 
 
 def _unless_it_fails(what: str, notes: list[str], tell: Callable[[], _Told]) -> _Told | None:

@@ -35,7 +35,8 @@ def train(
     watcher: Watcher,
     stop: Callable[[], bool] = lambda: False,
 ) -> RunReport | Stopped:
-    """Every rank calls it and gets the answer; `stop` is asked after every step, on every rank.
+    """Every rank calls it and gets the answer; `stop` is asked after every step, on every rank. After the last one it
+    costs only what further steps would have told.
 
     Raises:
         ExhaustedError: this rank's memory ran out; the error says which part held what.
@@ -59,7 +60,7 @@ def train(
         measured = _report(engine, curve, peak, Further(notes=(LEFT_OUT,)), watcher.notes)
         if dist.get_rank() == 0:
             watcher.keep(measured)
-        further = look_further(engine, batches, schedule)
+        further = look_further(engine, batches, schedule, stop)
         if dist.get_rank() == 0:
             for note in further.notes:
                 watcher.note(note)

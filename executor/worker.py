@@ -145,8 +145,8 @@ def _train(
         measure_memory=asked.measure_memory,
         trace_path=asked.trace,
     )
-    request = StopRequest(out_dir)
-    result = train(plan, device, options, schedule, watcher, lambda: request.made)
+    with StopRequest(out_dir) as request:
+        result = train(plan, device, options, schedule, watcher, lambda: request.made)
     if dist.get_rank() == 0:
         if isinstance(result, Stopped):
             write_stopped(out_dir, result.step, result.saved)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from processes import Processes
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -98,6 +100,36 @@ def test_a_run_whose_further_steps_fail_ends_with_its_report(tmp_path: Path) -> 
     assert note.startswith("every step was measured, but one that tells parts failed on rank 0: ")
     assert report.notes == (LEFT_OUT, note)
     assert load_report(tmp_path / "run-report.json") == report
+
+
+def asked_to_stop(plan: Plan) -> tuple[RunReport | None, bool]:
+    """Rank 1 is interrupted before the step that tells memory; and whether Ctrl-C is as before."""
+    from executor.engine import Options
+    from executor.steps import Schedule, Watcher
+    from executor.stopping import StopRequest
+    from executor.train import train
+
+    asked = 0
+    before = signal.getsignal(signal.SIGINT)
+    with StopRequest(None) as request:
+
+        def stop() -> bool:
+            nonlocal asked
+            asked += 1
+            if dist.get_rank() == 1 and asked == STEPS + 2:
+                signal.raise_signal(signal.SIGINT)
+            return request.made
+
+        schedule = Schedule(steps=STEPS, warm_up=0)
+        report = train(plan, torch.device("cpu"), Options(), schedule, Watcher(), stop)
+    return report if isinstance(report, RunReport) else None, signal.getsignal(signal.SIGINT) == before
+
+
+def test_who_is_asked_to_stop_meanwhile_leaves_out_the_rest(processes: Processes) -> None:
+    reports, restored = zip(*processes.run(2, asked_to_stop, plan_for("dp2 mbs2")), strict=True)
+    assert restored == (True, True)
+    assert reports[0].notes == ("asked to stop after the last step: memory not measured",)
+    assert all(rank.parts and not rank.memory for rank in reports[0].ranks)
 
 
 @pytest.mark.parametrize(
