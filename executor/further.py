@@ -63,7 +63,7 @@ def _look_further(engine: Engine, batches: Batches, schedule: Schedule, stop: Ca
     parts: dict[str, float] = {}
     memory: dict[str, int] = {}
     if schedule.waiting_steps and not _asked_to_stop("parts", notes, engine, stop):
-        told = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, schedule))
+        told = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, schedule, notes))
         steps, parts = told or (steps, parts)
     if schedule.measure_memory and not _asked_to_stop("memory", notes, engine, stop):
         kernels = AttentionKernels()
@@ -98,8 +98,10 @@ def _unless_it_fails(what: str, notes: list[str], tell: Callable[[], _Told]) -> 
     return None
 
 
-def _parts(engine: Engine, batches: Batches, schedule: Schedule) -> tuple[list[StepSpans], dict[str, float]]:
-    """The watched steps, and where the typical one of them went on this rank; rank 0 writes its trace."""
+def _parts(
+    engine: Engine, batches: Batches, schedule: Schedule, notes: list[str]
+) -> tuple[list[StepSpans], dict[str, float]]:
+    """The watched steps, and where the typical one of them went on this rank; rank 0 writes its trace, or a note."""
     *watched, profiled = (
         _batch(engine, batches, schedule, more) for more in range(schedule.waiting_steps + 1)
     )
@@ -108,9 +110,14 @@ def _parts(engine: Engine, batches: Batches, schedule: Schedule) -> tuple[list[S
     everyone = gather_typical(steps)
     shares = [share] * len(everyone)
     dist.all_gather_object(shares, share)
-    if schedule.trace_path is not None and dist.get_rank() == 0:
-        save_trace(chrome_trace(engine.plan, everyone), schedule.trace_path)
     parts = step_parts(everyone, dict(enumerate(shares)), on_cpu=engine.device.type != "cuda")
+    if schedule.trace_path is not None and dist.get_rank() == 0:
+        try:
+            save_trace(chrome_trace(engine.plan, everyone), schedule.trace_path)
+        except OSError as error:
+            notes.append(
+                f"the trace could not be written to {schedule.trace_path}: {error.strerror or error}"
+            )
     return steps, parts[dist.get_rank()]
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +22,7 @@ from cost_models.errors import RunError
 from executor import further
 from executor.attention_kernels import KERNELS, AttentionKernels, in_words
 from executor.further import LEFT_OUT
+from executor.heartbeat import read_signs
 from executor.launch import run_plan
 from executor.models import flexible
 from executor.report import RunReport, load_report
@@ -84,7 +88,27 @@ def test_of_several_ranks_the_report_of_the_measured_steps_is_kept(
 
 
 def test_a_run_whose_further_steps_fail_ends_with_its_report(tmp_path: Path) -> None:
-    """Rank 0 of two cannot write the trace, for a folder is in its place."""
+    """Rank 1 of two is gone as soon as the report is kept."""
+    kept = tmp_path / "run-report.json"
+
+    def end_rank_1() -> None:
+        while not kept.exists():
+            time.sleep(0.01)
+        os.kill(int(str(read_signs(tmp_path)[1]["pid"])), signal.SIGKILL)
+
+    threading.Thread(target=end_rank_1, daemon=True).start()
+    notes: list[str] = []
+    plan = plan_for("dp2 mbs2")
+    report = run_plan(plan, steps=STEPS, warm_up=0, out_dir=tmp_path, backend="gloo", on_note=notes.append)
+    assert len(report.losses) == STEPS
+    (note,) = notes
+    assert note.startswith("rank 1 was ended from outside")
+    assert report.notes == (LEFT_OUT, note)
+    assert load_report(kept) == report
+
+
+def test_a_trace_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
+    """Rank 0 of two cannot write it, for a folder is in its place."""
     notes: list[str] = []
     report = run_plan(
         plan_for("dp2 mbs2"),
@@ -96,9 +120,9 @@ def test_a_run_whose_further_steps_fail_ends_with_its_report(tmp_path: Path) -> 
         on_note=notes.append,
     )
     assert len(report.losses) == STEPS
-    (note,) = notes
-    assert note.startswith("every step was measured, but one that tells parts failed on rank 0: ")
-    assert report.notes == (LEFT_OUT, note)
+    assert all(rank.parts and rank.memory for rank in report.ranks)
+    assert notes == [f"the trace could not be written to {tmp_path}: Is a directory"]
+    assert report.notes == tuple(notes)
     assert load_report(tmp_path / "run-report.json") == report
 
 
