@@ -30,6 +30,8 @@ from executor.watched import StepSpans, gather_typical, watch_steps
 
 LEFT_OUT = "the steps that tell parts and memory did not come to their end: both are left out"
 """Note of a report that was kept before them."""
+MEMORY_LEFT_OUT = "the step that tells memory did not come to its end: memory is left out"
+"""Note of one that was kept between those that tell parts and this one."""
 _Told = TypeVar("_Told")
 
 
@@ -44,20 +46,31 @@ class Further:
 
 
 def look_further(
-    engine: Engine, batches: Batches, schedule: Schedule, stop: Callable[[], bool] = lambda: False
+    engine: Engine,
+    batches: Batches,
+    schedule: Schedule,
+    keep: Callable[[Further], None] = lambda so_far: None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Further:
     """Train the further steps, without compiled blocks, inside which nothing is seen; every rank calls it.
 
-    Where any of them is asked to `stop`, what is left is left out, with a note.
+    `keep` is called on every rank with what was told so far. Where any of them is asked to `stop`, what is left is left
+    out, with a note.
 
     Raises:
         RunError: one of them failed on this rank, which is not the only one.
     """
     with torch.compiler.set_stance("force_eager"):
-        return _look_further(engine, batches, schedule, stop)
+        return _look_further(engine, batches, schedule, keep, stop)
 
 
-def _look_further(engine: Engine, batches: Batches, schedule: Schedule, stop: Callable[[], bool]) -> Further:
+def _look_further(
+    engine: Engine,
+    batches: Batches,
+    schedule: Schedule,
+    keep: Callable[[Further], None],
+    stop: Callable[[], bool],
+) -> Further:
     notes: list[str] = []
     steps: list[StepSpans] = []
     parts: dict[str, float] = {}
@@ -66,6 +79,8 @@ def _look_further(engine: Engine, batches: Batches, schedule: Schedule, stop: Ca
         told = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, schedule, notes))
         steps, parts = told or (steps, parts)
     if schedule.measure_memory and not _asked_to_stop("memory", notes, engine, stop):
+        if schedule.waiting_steps:
+            keep(Further(steps=steps, parts=parts, notes=(*notes, MEMORY_LEFT_OUT)))
         kernels = AttentionKernels()
         with kernels:
             found = _unless_it_fails("memory", notes, lambda: _memory(engine, batches, schedule))
@@ -90,8 +105,7 @@ def _unless_it_fails(what: str, notes: list[str], tell: Callable[[], _Told]) -> 
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         if dist.get_world_size() > 1:
             raise RunError(
-                f"every step was measured, but one that tells {what} failed on rank {dist.get_rank()}: {reason}",
-                hint="run-report.json has what was measured",
+                f"every step was measured, but one that tells {what} failed on rank {dist.get_rank()}: {reason}"
             ) from error
     notes.append(f"{what} could not be measured: {reason}")
     torch.cuda.empty_cache()  # nothing, where there is no GPU

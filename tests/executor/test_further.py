@@ -21,7 +21,7 @@ from training import LLAMA, plan_for
 from cost_models.errors import RunError
 from executor import further
 from executor.attention_kernels import KERNELS, AttentionKernels, in_words
-from executor.further import LEFT_OUT
+from executor.further import LEFT_OUT, MEMORY_LEFT_OUT
 from executor.heartbeat import read_signs
 from executor.launch import run_plan
 from executor.models import flexible
@@ -31,20 +31,24 @@ from planner.plan import Plan
 STEPS = 2
 
 
-def trained(plan: Plan, folder: Path, again: bool, fails: bool) -> tuple[RunReport | None, str]:
+def trained(
+    plan: Plan, folder: Path, again: bool, fails: bool, later: bool = False
+) -> tuple[RunReport | None, str]:
     """The report, or the one that was kept and why there is no other, where a step that is watched runs out of
-    memory as a mask of S × S would."""
+    memory as a mask of S × S would; `later`, only one in which storages are followed."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
     from executor.engine import Engine, Options
     from executor.progress import FileWatcher
     from executor.steps import Schedule
+    from executor.storages import StorageTracker
     from executor.train import train
 
     plain = Engine.forward_backward
 
     def forward_backward(engine: Engine, *batch: torch.Tensor) -> float:
-        if fails and _get_current_dispatch_mode() is not None:
+        mode = _get_current_dispatch_mode()
+        if fails and (isinstance(mode, StorageTracker) if later else mode is not None):
             raise torch.OutOfMemoryError("out of memory: tried to allocate 64 GiB\nand more")
         return plain(engine, *batch)
 
@@ -85,6 +89,15 @@ def test_of_several_ranks_the_report_of_the_measured_steps_is_kept(
     (complete, _), _ = processes.run(2, trained, plan, tmp_path, False, False)
     assert complete.notes == ()
     assert all(rank.parts and rank.memory for rank in complete.ranks)
+
+
+def test_of_several_ranks_parts_are_kept_before_memory_is_measured(
+    processes: Processes, tmp_path: Path
+) -> None:
+    (kept, why), _ = processes.run(2, trained, plan_for("dp2 mbs2"), tmp_path, False, True, True)
+    assert why.startswith("every step was measured, but one that tells memory failed on rank 0: OutOfMemory")
+    assert kept.notes == (MEMORY_LEFT_OUT,)
+    assert all(rank.parts and not rank.memory for rank in kept.ranks)
 
 
 def test_a_run_whose_further_steps_fail_ends_with_its_report(tmp_path: Path) -> None:
