@@ -24,11 +24,14 @@ from executor.models import flexible
 from executor.operators import operator_share
 from executor.parts import step_parts
 from executor.steps import Schedule
+from executor.stopping import any_rank
 from executor.trace import chrome_trace, save_trace
 from executor.watched import StepSpans, gather_typical, watch_steps
 
 LEFT_OUT = "the steps that tell parts and memory did not come to their end: both are left out"
 """Note of a report that was kept before them."""
+MEMORY_LEFT_OUT = "the step that tells memory did not come to its end: memory is left out"
+"""Note of one that was kept between those that tell parts and this one."""
 _Told = TypeVar("_Told")
 
 
@@ -42,25 +45,42 @@ class Further:
     notes: tuple[str, ...] = ()
 
 
-def look_further(engine: Engine, batches: Batches, schedule: Schedule) -> Further:
+def look_further(
+    engine: Engine,
+    batches: Batches,
+    schedule: Schedule,
+    keep: Callable[[Further], None] = lambda so_far: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Further:
     """Train the further steps, without compiled blocks, inside which nothing is seen; every rank calls it.
+
+    `keep` is called on every rank with what was told so far. Where any of them is asked to `stop`, what is left is left
+    out, with a note.
 
     Raises:
         RunError: one of them failed on this rank, which is not the only one.
     """
     with torch.compiler.set_stance("force_eager"):
-        return _look_further(engine, batches, schedule)
+        return _look_further(engine, batches, schedule, keep, stop)
 
 
-def _look_further(engine: Engine, batches: Batches, schedule: Schedule) -> Further:
+def _look_further(
+    engine: Engine,
+    batches: Batches,
+    schedule: Schedule,
+    keep: Callable[[Further], None],
+    stop: Callable[[], bool],
+) -> Further:
     notes: list[str] = []
     steps: list[StepSpans] = []
     parts: dict[str, float] = {}
     memory: dict[str, int] = {}
-    if schedule.waiting_steps:
-        told = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, schedule))
+    if schedule.waiting_steps and not _asked_to_stop("parts", notes, engine, stop):
+        told = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, schedule, notes))
         steps, parts = told or (steps, parts)
-    if schedule.measure_memory:
+    if schedule.measure_memory and not _asked_to_stop("memory", notes, engine, stop):
+        if schedule.waiting_steps:
+            keep(Further(steps=steps, parts=parts, notes=(*notes, MEMORY_LEFT_OUT)))
         kernels = AttentionKernels()
         with kernels:
             found = _unless_it_fails("memory", notes, lambda: _memory(engine, batches, schedule))
@@ -68,6 +88,13 @@ def _look_further(engine: Engine, batches: Batches, schedule: Schedule) -> Furth
         if found and engine.device.type == "cuda":
             notes.append(in_words(_everyones(kernels.seen), flexible=takes_flexible(engine)))
     return Further(steps=steps, parts=parts, memory=memory, notes=tuple(notes))
+
+
+def _asked_to_stop(what: str, notes: list[str], engine: Engine, stop: Callable[[], bool]) -> bool:
+    """The same on every rank."""
+    (asked,) = any_rank(engine.device, stop())
+    notes += [f"asked to stop after the last step: {what} not measured"] * asked
+    return asked
 
 
 def _unless_it_fails(what: str, notes: list[str], tell: Callable[[], _Told]) -> _Told | None:
@@ -78,16 +105,17 @@ def _unless_it_fails(what: str, notes: list[str], tell: Callable[[], _Told]) -> 
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         if dist.get_world_size() > 1:
             raise RunError(
-                f"every step was measured, but one that tells {what} failed on rank {dist.get_rank()}: {reason}",
-                hint="run-report.json has what was measured",
+                f"every step was measured, but one that tells {what} failed on rank {dist.get_rank()}: {reason}"
             ) from error
     notes.append(f"{what} could not be measured: {reason}")
     torch.cuda.empty_cache()  # nothing, where there is no GPU
     return None
 
 
-def _parts(engine: Engine, batches: Batches, schedule: Schedule) -> tuple[list[StepSpans], dict[str, float]]:
-    """The watched steps, and where the typical one of them went on this rank; rank 0 writes its trace."""
+def _parts(
+    engine: Engine, batches: Batches, schedule: Schedule, notes: list[str]
+) -> tuple[list[StepSpans], dict[str, float]]:
+    """The watched steps, and where the typical one of them went on this rank; rank 0 writes its trace, or a note."""
     *watched, profiled = (
         _batch(engine, batches, schedule, more) for more in range(schedule.waiting_steps + 1)
     )
@@ -96,9 +124,14 @@ def _parts(engine: Engine, batches: Batches, schedule: Schedule) -> tuple[list[S
     everyone = gather_typical(steps)
     shares = [share] * len(everyone)
     dist.all_gather_object(shares, share)
-    if schedule.trace_path is not None and dist.get_rank() == 0:
-        save_trace(chrome_trace(engine.plan, everyone), schedule.trace_path)
     parts = step_parts(everyone, dict(enumerate(shares)), on_cpu=engine.device.type != "cuda")
+    if schedule.trace_path is not None and dist.get_rank() == 0:
+        try:
+            save_trace(chrome_trace(engine.plan, everyone), schedule.trace_path)
+        except OSError as error:
+            notes.append(
+                f"the trace could not be written to {schedule.trace_path}: {error.strerror or error}"
+            )
     return steps, parts[dist.get_rank()]
 
 

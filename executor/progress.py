@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from executor.asked import PROGRESS, REPORT
-from executor.further import LEFT_OUT
 from executor.report import RunReport, load_report, save_report
 from executor.steps import Progress, Watcher
 
@@ -40,11 +39,8 @@ class FileWatcher(Watcher):
         save_report(report, self._report)
 
     def kept(self) -> RunReport | None:
-        """One that says itself that it was kept; a complete one would be another run's."""
-        if not self._again or not self._report.exists():
-            return None
-        report = load_report(self._report)
-        return report if LEFT_OUT in report.notes else None
+        """Complete or not: what lies there is this run's where it goes on with what an earlier start wrote."""
+        return load_report(self._report) if self._again and self._report.exists() else None
 
     def before(self, step: int) -> tuple[list[float], list[float]]:
         """Of the steps up to `step`, each as it was trained last."""

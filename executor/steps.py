@@ -70,7 +70,7 @@ class Watcher:
         self.notes.append(text)
 
     def keep(self, report: RunReport) -> None:
-        """Every step was measured; the report is complete but for what further steps tell."""
+        """Every step was measured; the report is complete but for what further steps tell that are still to come."""
 
     def kept(self) -> RunReport | None:
         """What was kept, where the run was started again after that."""

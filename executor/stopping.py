@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Self
 
 import torch
 import torch.distributed as dist
@@ -20,13 +22,21 @@ from executor.asked import STOP, STOPPED
 
 
 class StopRequest:
-    """Whether this rank knows of a wish to stop."""
+    """Whether this rank knows of a wish to stop; entered, it takes note of Ctrl-C, which otherwise is as it was."""
 
     def __init__(self, folder: Path | None) -> None:
         self._file = None if folder is None or dist.get_rank() else folder / STOP
         self._interrupted = False
+        self._before: signal.Handlers | Callable[[int, FrameType | None], object] | int | None = None
+
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, self._note)
+            self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
 
     @property
     def made(self) -> bool:

@@ -36,6 +36,8 @@ OnStep = Callable[[dict[str, Any]], None]
 OnNote = Callable[[str], None]
 """Called with what a person should know: a resume, a restart."""
 
+STARTERS = "started-by.json"
+"""Who started the ranks that cleared a folder and write there (`executor.starters`)."""
 _POLL_SECONDS = 0.05
 _SHARED_POLL_SECONDS = 0.5
 """Where the folder is looked at over a network."""
@@ -106,7 +108,7 @@ def _add_note(path: Path, note: str, on_note: OnNote) -> None:
 
 def forget_run(folder: Path) -> None:
     """Clear away what an earlier run left."""
-    for old in (PROGRESS, REPORT, STOP, STOPPED):
+    for old in (PROGRESS, REPORT, STOP, STOPPED, STARTERS):
         (folder / old).unlink(missing_ok=True)
     forget_signs(folder)
     forget_failures(folder)

@@ -35,13 +35,14 @@ def train(
     watcher: Watcher,
     stop: Callable[[], bool] = lambda: False,
 ) -> RunReport | Stopped:
-    """Every rank calls it and gets the answer; `stop` is asked after every step, on every rank.
+    """Every rank calls it and gets the answer; `stop` is asked after every step, on every rank. After the last one it
+    costs only what further steps would have told.
 
     Raises:
         ExhaustedError: this rank's memory ran out; the error says which part held what.
         InputError: data or checkpoint do not go with the plan.
         RunError: the loss is no number, or a checkpoint could not be written; on every rank. Or a step after the last
-            one failed on this of several ranks, and the watcher keeps the report of those before.
+            one failed on this of several ranks, and the watcher keeps the report of what came before.
     """
     if (kept := _kept(watcher, device)) is not None:
         return kept
@@ -56,10 +57,14 @@ def train(
         if curve.stopped_at is not None:
             return Stopped(step=curve.stopped_at, saved=keeper.saved if keeper else None)
         peak = allocator_peak(device)
-        measured = _report(engine, curve, peak, Further(notes=(LEFT_OUT,)), watcher.notes)
-        if dist.get_rank() == 0:
-            watcher.keep(measured)
-        further = look_further(engine, batches, schedule)
+
+        def keep(so_far: Further) -> None:
+            report = _report(engine, curve, peak, so_far, watcher.notes)
+            if dist.get_rank() == 0:
+                watcher.keep(report)
+
+        keep(Further(notes=(LEFT_OUT,)))
+        further = look_further(engine, batches, schedule, keep, stop)
         if dist.get_rank() == 0:
             for note in further.notes:
                 watcher.note(note)

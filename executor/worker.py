@@ -31,6 +31,7 @@ from executor.mesh import pipeline_rank
 from executor.nodes import forget_answers
 from executor.progress import FileWatcher
 from executor.report import RunReport, save_report
+from executor.starters import cleared_by, everyones, starter, write_starters
 from executor.steps import Schedule, Stopped
 from executor.stopping import StopRequest, most, write_stopped
 from executor.torchrun import forget_run
@@ -76,8 +77,7 @@ def _work(
     _join(backend, restarts)
     starts = most(device, max(restarts, int(began))) + 1  # a node that joins later counts from 0
     require_same_job(plan, asked, device)
-    watcher = FileWatcher(out_dir, again=starts > 1)
-    _meet(out_dir, watcher, starts)
+    watcher = _meet(out_dir, starts, everyones(starter(plan, asked)), device)
     heartbeat = watcher.heartbeat = Heartbeat(out_dir, rank)
     heartbeat.watch(asked.timeout, _Hang(out_dir, rank, asked.timeout))
     result = _train(plan, asked, device, watcher, out_dir, again=starts > 1)
@@ -111,16 +111,23 @@ class _Hang:
         os._exit(1)
 
 
-def _meet(out_dir: Path, watcher: FileWatcher, starts: int) -> None:
-    """Note why the ranks were started again, and clear away what was left; a launcher alone did that before."""
-    if dist.get_rank() == 0:
-        if starts > 1:
+def _meet(out_dir: Path, starts: int, starters: frozenset[str], device: torch.device) -> FileWatcher:
+    """Who goes on with the record of earlier starts and notes why there is another, or clears away what was left."""
+    own_launcher = LAUNCH in os.environ and os.environ.get("GROUP_WORLD_SIZE") == "1"  # it cleared the folder
+    first = dist.get_rank() == 0
+    ours = first and starts > 1 and (own_launcher or cleared_by(out_dir, starters))
+    again = bool(most(device, int(ours)))
+    watcher = FileWatcher(out_dir, again=again)
+    if first:
+        if not again and not own_launcher:
+            forget_run(out_dir)
+        if again:
             watcher.note(f"start {starts}: {what_happened(out_dir, dist.get_world_size())}")
             forget_failures(out_dir)
             forget_answers(out_dir)
-        elif LAUNCH not in os.environ or os.environ.get("GROUP_WORLD_SIZE") != "1":
-            forget_run(out_dir)
+        write_starters(out_dir, starters)
     dist.barrier()
+    return watcher
 
 
 def _train(
@@ -138,8 +145,8 @@ def _train(
         measure_memory=asked.measure_memory,
         trace_path=asked.trace,
     )
-    request = StopRequest(out_dir)
-    result = train(plan, device, options, schedule, watcher, lambda: request.made)
+    with StopRequest(out_dir) as request:
+        result = train(plan, device, options, schedule, watcher, lambda: request.made)
     if dist.get_rank() == 0:
         if isinstance(result, Stopped):
             write_stopped(out_dir, result.step, result.saved)

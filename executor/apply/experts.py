@@ -158,7 +158,7 @@ class Exchange:
         rows_RD = reorder(rows_RD, trades.back, trades.order)
         if self.parts > 1:
             rows_RD = _trade(rows_RD, [mine] * self.parts, each, self.inside)
-            rows_RD = rows_RD.view(self.parts, mine, -1).sum(0)
+            rows_RD = rows_RD.view(self.parts, mine, rows_RD.shape[-1]).sum(0)  # where mine is 0, too
         return _trade(rows_RD, trades.sent, trades.received, self.across)
 
     def _trades(self, rows_RD: Tensor, counts_E: Tensor) -> Trades:

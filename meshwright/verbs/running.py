@@ -59,6 +59,7 @@ def run(
             step_line(step["step"], step["loss"], step["seconds"], prediction, warm_up=not step["measured"])
         )
 
+    earlier = _version(trace)
     report = train(on_step=say, on_note=output.note).report
     if os.environ.get("RANK", "0") != "0" or (nodes > 1 and not spoken):
         return
@@ -78,9 +79,17 @@ def run(
         *([wrapped(routers_line(report.routers))] if report.routers else []),
     )
     written = out / "run-report.json"
-    if trace is not None and trace.is_file():
+    if _version(trace) != earlier:
         output.note(f"Wrote {trace}: open it in ui.perfetto.dev or chrome://tracing")
     output.note(f"Wrote {written}. Next: meshwright plot accuracy {written}")
+
+
+def _version(file: Path | None) -> tuple[int, int] | None:
+    """Another one once it is written again; None where there is none."""
+    if file is None or not file.is_file():
+        return None
+    status = file.stat()
+    return status.st_ino, status.st_mtime_ns
 
 
 def dry_run(path: Path, *, output: Output) -> None:

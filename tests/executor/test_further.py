@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from processes import Processes
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -16,7 +21,8 @@ from training import LLAMA, plan_for
 from cost_models.errors import RunError
 from executor import further
 from executor.attention_kernels import KERNELS, AttentionKernels, in_words
-from executor.further import LEFT_OUT
+from executor.further import LEFT_OUT, MEMORY_LEFT_OUT
+from executor.heartbeat import read_signs
 from executor.launch import run_plan
 from executor.models import flexible
 from executor.report import RunReport, load_report
@@ -25,20 +31,24 @@ from planner.plan import Plan
 STEPS = 2
 
 
-def trained(plan: Plan, folder: Path, again: bool, fails: bool) -> tuple[RunReport | None, str]:
+def trained(
+    plan: Plan, folder: Path, again: bool, fails: bool, later: bool = False
+) -> tuple[RunReport | None, str]:
     """The report, or the one that was kept and why there is no other, where a step that is watched runs out of
-    memory as a mask of S × S would."""
+    memory as a mask of S × S would; `later`, only one in which storages are followed."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
     from executor.engine import Engine, Options
     from executor.progress import FileWatcher
     from executor.steps import Schedule
+    from executor.storages import StorageTracker
     from executor.train import train
 
     plain = Engine.forward_backward
 
     def forward_backward(engine: Engine, *batch: torch.Tensor) -> float:
-        if fails and _get_current_dispatch_mode() is not None:
+        mode = _get_current_dispatch_mode()
+        if fails and (isinstance(mode, StorageTracker) if later else mode is not None):
             raise torch.OutOfMemoryError("out of memory: tried to allocate 64 GiB\nand more")
         return plain(engine, *batch)
 
@@ -81,8 +91,37 @@ def test_of_several_ranks_the_report_of_the_measured_steps_is_kept(
     assert all(rank.parts and rank.memory for rank in complete.ranks)
 
 
+def test_of_several_ranks_parts_are_kept_before_memory_is_measured(
+    processes: Processes, tmp_path: Path
+) -> None:
+    (kept, why), _ = processes.run(2, trained, plan_for("dp2 mbs2"), tmp_path, False, True, True)
+    assert why.startswith("every step was measured, but one that tells memory failed on rank 0: OutOfMemory")
+    assert kept.notes == (MEMORY_LEFT_OUT,)
+    assert all(rank.parts and not rank.memory for rank in kept.ranks)
+
+
 def test_a_run_whose_further_steps_fail_ends_with_its_report(tmp_path: Path) -> None:
-    """Rank 0 of two cannot write the trace, for a folder is in its place."""
+    """Rank 1 of two is gone as soon as the report is kept."""
+    kept = tmp_path / "run-report.json"
+
+    def end_rank_1() -> None:
+        while not kept.exists():
+            time.sleep(0.01)
+        os.kill(int(str(read_signs(tmp_path)[1]["pid"])), signal.SIGKILL)
+
+    threading.Thread(target=end_rank_1, daemon=True).start()
+    notes: list[str] = []
+    plan = plan_for("dp2 mbs2")
+    report = run_plan(plan, steps=STEPS, warm_up=0, out_dir=tmp_path, backend="gloo", on_note=notes.append)
+    assert len(report.losses) == STEPS
+    (note,) = notes
+    assert note.startswith("rank 1 was ended from outside")
+    assert report.notes == (LEFT_OUT, note)
+    assert load_report(kept) == report
+
+
+def test_a_trace_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
+    """Rank 0 of two cannot write it, for a folder is in its place."""
     notes: list[str] = []
     report = run_plan(
         plan_for("dp2 mbs2"),
@@ -94,10 +133,40 @@ def test_a_run_whose_further_steps_fail_ends_with_its_report(tmp_path: Path) -> 
         on_note=notes.append,
     )
     assert len(report.losses) == STEPS
-    (note,) = notes
-    assert note.startswith("every step was measured, but one that tells parts failed on rank 0: ")
-    assert report.notes == (LEFT_OUT, note)
+    assert all(rank.parts and rank.memory for rank in report.ranks)
+    assert notes == [f"the trace could not be written to {tmp_path}: Is a directory"]
+    assert report.notes == tuple(notes)
     assert load_report(tmp_path / "run-report.json") == report
+
+
+def asked_to_stop(plan: Plan) -> tuple[RunReport | None, bool]:
+    """Rank 1 is interrupted before the step that tells memory; and whether Ctrl-C is as before."""
+    from executor.engine import Options
+    from executor.steps import Schedule, Watcher
+    from executor.stopping import StopRequest
+    from executor.train import train
+
+    asked = 0
+    before = signal.getsignal(signal.SIGINT)
+    with StopRequest(None) as request:
+
+        def stop() -> bool:
+            nonlocal asked
+            asked += 1
+            if dist.get_rank() == 1 and asked == STEPS + 2:
+                signal.raise_signal(signal.SIGINT)
+            return request.made
+
+        schedule = Schedule(steps=STEPS, warm_up=0)
+        report = train(plan, torch.device("cpu"), Options(), schedule, Watcher(), stop)
+    return report if isinstance(report, RunReport) else None, signal.getsignal(signal.SIGINT) == before
+
+
+def test_who_is_asked_to_stop_meanwhile_leaves_out_the_rest(processes: Processes) -> None:
+    reports, restored = zip(*processes.run(2, asked_to_stop, plan_for("dp2 mbs2")), strict=True)
+    assert restored == (True, True)
+    assert reports[0].notes == ("asked to stop after the last step: memory not measured",)
+    assert all(rank.parts and not rank.memory for rank in reports[0].ranks)
 
 
 @pytest.mark.parametrize(

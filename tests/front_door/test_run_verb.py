@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from command_line import BIG, QUICK
 
+from cost_models.whole_files import write_whole
 from executor.checkpoints.saving import Saving
 from executor.rate import Rate
 from executor.report import (
@@ -61,6 +62,29 @@ def run_report(plan_file: Path) -> RunReport:
     return make_report(
         plan, ranks, losses=[5.0, 4.5], gradient_norms=[1.0, 1.0], warm_up=0, seed=0, environment=machine
     )
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_trace_is_spoken_of_where_this_run_wrote_it(
+    meshwright,
+    plan_file: Path,
+    run_report: RunReport,
+    written: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trace = tmp_path / "trace.json"
+    trace.write_text("of an earlier run")
+
+    def run_plan(path: Path, **how: object) -> RunReport:
+        if written:
+            write_whole(trace, "{}")
+        return run_report
+
+    monkeypatch.setattr("meshwright.ran.run_plan", run_plan)
+    answer = meshwright("run", str(plan_file), "--out", str(tmp_path), "--trace", str(trace))
+    assert answer.code == 0
+    assert (f"Wrote {trace}" in answer.err) == written
 
 
 def test_run_sets_measured_beside_predicted(
