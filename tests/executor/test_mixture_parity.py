@@ -9,10 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 from processes import Processes, in_every_run
 from test_parity import STEPS, TOLERANCE
 from training import LATENT, MOE, SHARED, plan_for, train
 
+from executor.apply.experts import Exchange
 from executor.engine import Engine, Options
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -120,3 +123,20 @@ def test_experts_have_the_gradient_of_the_mean(layout: str, processes: Processes
     for norms in processes.run(4, expert_norms, plan):
         found |= norms
     assert found == pytest.approx(expected, rel=1e-4)
+
+
+def shared_out(some: int) -> list[list[float]]:
+    """What comes back of rows that experts double, in two parts each; rank 1 has `some` rows."""
+    rows_RD = torch.ones((some if dist.get_rank() else 3), 4)
+    alone = dist.new_subgroups(1)[0]
+    exchange = Exchange(alone, dist.group.WORLD)
+    found: list[list[float]] = exchange(
+        rows_RD, torch.tensor([len(rows_RD)]), lambda rows, counts: rows
+    ).tolist()
+    return found
+
+
+@pytest.mark.parametrize("some", [2, 0])
+def test_a_rank_without_copies_shares_experts_too(some: int, processes: Processes) -> None:
+    """Each of two ranks adds its part to all rows."""
+    assert processes.run(2, shared_out, some) == [[[2.0] * 4] * 3, [[2.0] * 4] * some]
