@@ -131,3 +131,4 @@ def _forget_meshes() -> None:
         if type(known) is functools._lru_cache_wrapper and str(known.__module__).startswith(_DTENSOR):
             known.cache_clear()
     getattr(_redistribute, "_planner_cache", {}).clear()
+    gc.collect()
