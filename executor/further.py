@@ -19,6 +19,7 @@ from cost_models.errors import RunError
 from executor.attention_kernels import AttentionKernels, in_words
 from executor.batches import Batches
 from executor.engine import Engine
+from executor.failures import is_peer_lost
 from executor.memory import measure_memory
 from executor.models import flexible
 from executor.operators import operator_share
@@ -98,11 +99,14 @@ def _asked_to_stop(what: str, notes: list[str], engine: Engine, stop: Callable[[
 
 
 def _unless_it_fails(what: str, notes: list[str], tell: Callable[[], _Told]) -> _Told | None:
-    """What it tells; None, and a note, where this rank is alone and it fails."""
+    """What it tells; None, and a note, where this rank is alone and it fails. Of several, the one that fails says what
+    it was at, and those that lose touch with it do not."""
     try:
         return tell()
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        if is_peer_lost({"reason": reason}):
+            raise
         if dist.get_world_size() > 1:
             raise RunError(
                 f"every step was measured, but one that tells {what} failed on rank {dist.get_rank()}: {reason}"

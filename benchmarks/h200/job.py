@@ -18,9 +18,9 @@ from typing import NoReturn
 
 import torch
 from cases import PATIENCE, Calibration, Case, Sweep, jobs
+from measuring import environment, leave_nothing, trained
 from prices import BEST_TIER, OTHER_TIER, cluster_of, layout_of, planned, priced, questions
 from results import PROFILE, Results, Row, tell, write_csv, write_json
-from training import environment, leave_nothing, trained
 
 from cost_models.calibration.saving import save_profile
 from cost_models.estimating import estimate

@@ -36,7 +36,7 @@ def results(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """Its own module, which is no part of a package."""
     monkeypatch.syspath_prepend(str(RUN.parent))
     yield importlib.import_module("results")
-    for name in ("job", "run", "prices", "training", "results", "cases"):
+    for name in ("job", "run", "prices", "measuring", "results", "cases"):
         sys.modules.pop(name, None)
 
 
