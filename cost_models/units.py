@@ -135,3 +135,13 @@ def format_count(value: float) -> str:
         if abs(value) >= factor:
             return f"{value / factor:.4g} {unit}"
     return f"{value:,.0f}"
+
+
+def grouped(number: int) -> str:
+    """3911 → "3,911": a comma everywhere, so that no line ends inside a number."""
+    return f"{number:,}"
+
+
+def counted(number: int, noun: str) -> str:
+    """1 → "1 layout", 3911 → "3,911 layouts"."""
+    return f"{grouped(number)} {noun}{'' if number == 1 else 's'}"

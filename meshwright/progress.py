@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cost_models.units import format_seconds
+from cost_models.units import format_seconds, grouped
 from meshwright.output import Output
-from meshwright.render.words import percent, spaced
+from meshwright.render.words import percent
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -53,7 +53,7 @@ class Reporter:
         best = format_seconds(best_seconds) if known else "none yet"
         bound = format_seconds(bound_seconds) if math.isfinite(bound_seconds) else "?"
         reached = f"best {best}  bound {bound}  gap {gap}"
-        self.say(f"{self._doing or 'searching  '}{spaced(done)}/{spaced(total)} layouts  {reached}")
+        self.say(f"{self._doing or 'searching  '}{grouped(done)}/{grouped(total)} layouts  {reached}")
 
     def close(self) -> None:
         """Remove the line."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
+from cost_models.units import counted
 from cost_models.validation.predicting import Prediction
 from cost_models.validation.scores import (
     ErrorScore,
@@ -15,7 +16,6 @@ from cost_models.validation.scores import (
     measured_seconds,
     step_error,
 )
-from meshwright.render.words import count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,7 +94,7 @@ def sweep_record(sweep: SweepScore) -> dict[str, Any]:
 
 def plot_subject(anchors: int) -> str:
     """What plots of residuals are about."""
-    return f"{SUBJECT}; {count(anchors, 'anchor')} a sweep" if anchors else SUBJECT
+    return f"{SUBJECT}; {counted(anchors, 'anchor')} a sweep" if anchors else SUBJECT
 
 
 def residual_frame(predictions: Sequence[Prediction]) -> pd.DataFrame:

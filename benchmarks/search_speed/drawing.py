@@ -8,12 +8,12 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
+from cost_models.units import grouped
 from meshwright.plots import style
-from meshwright.render.words import spaced
 
 PANELS = {
-    "gpus": ("GPUs", "GPT-3 175B, batch 1 536 x 2 048"),
-    "layers": ("blocks of the model", "GPT-3 175B's blocks on 1 024 GPUs"),
+    "gpus": ("GPUs", "GPT-3 175B, batch 1,536 x 2,048"),
+    "layers": ("blocks of the model", "GPT-3 175B's blocks on 1,024 GPUs"),
     "axes": ("axes searched, one more at a time", "Mixtral 8x22B on 512 H100"),
 }
 Row = Mapping[str, object]
@@ -129,7 +129,7 @@ def _panel(axes: Axes, group: str, points: list[Point]) -> None:
     other.grid(False)
     if group == "gpus":
         axes.set_xscale("log", base=2)
-    names = [point.label or spaced(int(point.at)) for point in points]
+    names = [point.label or grouped(int(point.at)) for point in points]
     axes.set_xticks(where, names, rotation=40, ha="right", rotation_mode="anchor")
     for each in (axes, other):
         each.minorticks_off()
@@ -146,6 +146,5 @@ def _finding(curves: dict[str, list[Point]]) -> str:
     more = f"{gpus[-1].at / gpus[0].at:.0f} times the GPUs: {seconds[0]:.1f} to {seconds[-1]:.1f} s a search"
     longer = axes[-1].seconds / axes[0].seconds
     return (
-        f"{more.replace(',', ' ')}; all axes: {spaced(round(layouts))} times the layouts of four,"
-        f" {longer:.1f} times the time"
+        f"{more}; all axes: {grouped(round(layouts))} times the layouts of four, {longer:.1f} times the time"
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator
 
+from cost_models.units import counted
 from meshwright.plots import style
 from meshwright.plots.style import Frame
-from meshwright.render.words import count, percent
+from meshwright.render.words import percent
 
 BAND = 0.10
 """Half-width of the drawn band: the error people call good."""
@@ -56,5 +57,5 @@ def finding(measured: Frame, predicted: Frame) -> str:
     within = int((error <= BAND).sum())
     return (
         f"Step time: median error {percent(float(error.median()))}; "
-        f"{within} of {count(len(error), 'run')} within {100 * BAND:.0f} %"
+        f"{within} of {counted(len(error), 'run')} within {100 * BAND:.0f} %"
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cost_models.units import format_count
+from cost_models.units import counted, format_count, grouped
 from meshwright.plots import style
 from meshwright.plots.style import Frame
 from meshwright.render.goals import value_text
-from meshwright.render.words import count, percent, size_unit, spaced
+from meshwright.render.words import percent, size_unit
 from planner.objectives import Measure, Unit
 
 _AXES: dict[Unit, str] = {
@@ -70,7 +70,7 @@ def _label_points(axes: Axes, line: Frame, x: Frame, y: Frame, *, one_size: bool
         words = [
             word for word in row["layout"].split() if word.startswith(("tp", "pp", "vpp", "dp", "cp", "ep"))
         ]
-        gpus = "" if one_size else f"{spaced(int(row['gpus']))} GPUs\n"
+        gpus = "" if one_size else f"{grouped(int(row['gpus']))} GPUs\n"
         axes.annotate(
             gpus + style.short_layout(" ".join(words), 22),
             (x.iloc[number], y.iloc[number]),
@@ -94,7 +94,7 @@ def _axis(line: Frame, name: str, unit: Unit) -> str:
 
 def _proof(frame: Frame) -> str:
     open_ones = int((frame["gap"] > 0).sum())
-    points = count(len(frame), "point")
+    points = counted(len(frame), "point")
     if not open_ones:
         return f"{points}, each a proven optimum"
     return f"{points}, {open_ones} of them (ringed) within {percent(float(frame['gap'].max()))} of one"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cost_models.units import format_count
+from cost_models.units import format_count, grouped
 from meshwright.plots import style
 from meshwright.plots.style import Frame
-from meshwright.render.words import percent, spaced
+from meshwright.render.words import percent
 
 _COLOURS = {"strong": style.BLUE, "weak": style.VERMILION}
 _MARKS = {"strong": "o", "weak": "s"}
@@ -57,7 +57,7 @@ def scaling(frame: Frame, subject: str) -> Figure:
         counts = _ticks(frame)
         for axes in (speed, use):
             axes.set_xscale("log", base=2)
-            axes.set_xticks(counts, [spaced(int(gpus)) for gpus in counts])
+            axes.set_xticks(counts, [grouped(int(gpus)) for gpus in counts])
             axes.minorticks_off()
             axes.set_xlabel("GPUs")
             style.quiet_axis(axes, grid="both")
@@ -124,8 +124,8 @@ def _degrees(layout: str) -> str:
 def _batch_words(kind: str, line: Frame) -> str:
     batches = line["global_batch"]
     if kind == "strong":
-        return f"strong: batch {spaced(int(batches.iloc[-1]))}"
-    return f"weak: batch {spaced(int(batches.iloc[0]))} … {spaced(int(batches.iloc[-1]))}"
+        return f"strong: batch {grouped(int(batches.iloc[-1]))}"
+    return f"weak: batch {grouped(int(batches.iloc[0]))} … {grouped(int(batches.iloc[-1]))}"
 
 
 def _finding(frame: Frame) -> str:
@@ -136,6 +136,6 @@ def _finding(frame: Frame) -> str:
     gain = last["tokens_per_second"] / first["tokens_per_second"]
     more = last["gpus"] / first["gpus"]
     return (
-        f"{spaced(int(first['gpus']))} to {spaced(int(last['gpus']))} GPUs, same batch: "
+        f"{grouped(int(first['gpus']))} to {grouped(int(last['gpus']))} GPUs, same batch: "
         f"{gain:.1f} x the speed, {percent(gain / more)} of ideal"
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cost_models.units import format_bytes, format_count
+from cost_models.units import format_bytes, format_count, grouped
 from meshwright.plots import style
 from meshwright.plots.style import Frame
-from meshwright.render.words import percent, size_unit, spaced
+from meshwright.render.words import percent, size_unit
 
 _REACH = 2.0
 """The memory axis ends at this many limits: beyond it lie layouts nobody would run."""
@@ -137,5 +137,5 @@ def _finding(frame: Frame, limit_bytes: float) -> str:
 
 def _subject(subject: str, frame: Frame, shown: Frame) -> str:
     beyond = len(frame) - len(shown)
-    more = f", {spaced(beyond)} of them beyond the right edge" if beyond else ""
-    return f"{subject}; {spaced(len(frame))} layouts with recompute, {spaced(int(frame['fits'].sum()))} fit{more}"
+    more = f", {grouped(beyond)} of them beyond the right edge" if beyond else ""
+    return f"{subject}; {grouped(len(frame))} layouts with recompute, {grouped(int(frame['fits'].sum()))} fit{more}"

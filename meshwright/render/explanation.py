@@ -120,7 +120,7 @@ def saves_and_pays(difference: Breakdown, step_seconds: float) -> str:
     worth = [
         (part, s)
         for part, s in difference
-        if abs(s) > NEGLIGIBLE_SHARE * step_seconds and float(in_unit(s, unit).replace(" ", ""))
+        if abs(s) > NEGLIGIBLE_SHARE * step_seconds and float(in_unit(s, unit).replace(",", ""))
     ]
     saved = [f"{in_unit(s, unit)} {unit[0]} of {part_label(part)}" for part, s in worth if s > 0][:_MAX_PARTS]
     paid = [f"{in_unit(-s, unit)} {unit[0]} of {part_label(part)}" for part, s in worth if s < 0][:_MAX_PARTS]

@@ -10,8 +10,9 @@ from cost_models.calibration.from_runs import Interval
 from cost_models.calibration.own_runs import Refit, Selection, named_sources
 from cost_models.calibration.unseen import UnseenSource
 from cost_models.specs.documents import printable
+from cost_models.units import counted
 from meshwright.render.tables import table
-from meshwright.render.words import change, count, in_unit, percent, sentence_list, time_unit, wrapped
+from meshwright.render.words import change, in_unit, percent, sentence_list, time_unit, wrapped
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -46,7 +47,7 @@ def fits_text(
             yield "one source only: nothing is left to fit to when it is left out"
         yield ""
     used, left_out = len(selection.cases), len(selection.left_out)
-    yield f"{count(used, 'row')} fitted to, {left_out} left out"
+    yield f"{counted(used, 'row')} fitted to, {left_out} left out"
     reasons = Counter(reason for _, reason in selection.left_out).most_common(_MAX_REASONS)
     for reason, rows in reasons:
         yield wrapped(f"  {rows} left out: {printable(reason)}", indent="    ")
@@ -55,7 +56,7 @@ def fits_text(
 def _refit_text(refit: Refit) -> Iterator[RenderableType]:
     die, stack = refit.pair
     yield wrapped(
-        f"{die} under {stack}: {count(len(refit.before), 'row')} ({named_sources(refit.fit)}), from profile"
+        f"{die} under {stack}: {counted(len(refit.before), 'row')} ({named_sources(refit.fit)}), from profile"
         f" {refit.start.name}"
     )
     yield f"median error {percent(refit.median_before)} before, {percent(refit.fit.median_error)} after"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cost_models.units import format_bytes, format_count, format_seconds
-from meshwright.render.words import count, percent, sentence_list, spaced, wrapped
+from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
+from meshwright.render.words import money, percent, sentence_list, wrapped
 from planner.objectives import DAY, Unit, gpu_hours, training_seconds
 from planner.optimum import PROVEN, Optimum
 
@@ -12,20 +12,22 @@ _FEW = 6
 
 
 def value_text(value: float, unit: Unit) -> str:
-    """A value of an objective: "18.73 s", "56.6 %", "508.0 k", "5.6 GiB"."""
+    """A value of an objective: "18.73 s", "56.6 %", "508.0 k", "$1.27 M", "5.6 GiB"."""
     if unit == "seconds":
         return format_seconds(value)
     if unit == "share":
         return percent(value)
     if unit == "bytes":
         return format_bytes(value)
+    if unit == "money":
+        return money(value)
     if unit == "GPUs" or value < 1e4:
-        return spaced(round(value)) if unit == "GPUs" or value >= 100 else f"{value:.2f}"
+        return grouped(round(value)) if unit == "GPUs" or value >= 100 else f"{value:.2f}"
     return f"{value / 1e3:.1f} k" if value < 1e6 else format_count(value)
 
 
 def training_sentence(optimum: Optimum) -> str:
-    """ "300 B tokens take 95 368 steps of 18.73 s: 20.7 days, 508.0 k GPU-hours, 1.27 M at 2.5 each"; or nothing."""
+    """ "300 B tokens take 95,368 steps: 20.7 days on 1,024 GPUs, 508.0 k GPU-hours"; or nothing."""
     question, objective = optimum.question, optimum.objective
     tokens = question.training.tokens
     if tokens is None:
@@ -33,22 +35,22 @@ def training_sentence(optimum: Optimum) -> str:
     step = optimum.result.best.step_seconds
     seconds, hours = training_seconds(question, step), gpu_hours(question, step)
     words = (
-        f"{format_count(tokens)} tokens take {spaced(round(seconds / step))} steps: {seconds / DAY:.1f} days on "
-        f"{count(question.cluster.num_gpus, 'GPU')}, {value_text(hours, 'GPU-hours')} GPU-hours"
+        f"{format_count(tokens)} tokens take {grouped(round(seconds / step))} steps: {seconds / DAY:.1f} days on "
+        f"{counted(question.cluster.num_gpus, 'GPU')}, {value_text(hours, 'GPU-hours')} GPU-hours"
     )
     if objective.price is not None:
-        words += f", {value_text(hours * objective.price, 'money')} at {objective.price:g} each"
+        words += f", {money(hours * objective.price)} at {money(objective.price)} each"
     return wrapped(words)
 
 
 def proof_sentence(optimum: Optimum) -> str:
     """The proof of an objective other than the step time on given GPUs, or how far it got."""
     measure, certificate = optimum.objective.measure, optimum.result.certificate
-    done = f"{count(certificate.layouts, 'layout')} in {format_seconds(certificate.seconds)}"
+    done = f"{counted(certificate.layouts, 'layout')} in {format_seconds(certificate.seconds)}"
     best = f"{measure.label} {value_text(optimum.value, measure.unit)}"
     over = f" over {sizes_text(optimum.sizes)}" if optimum.sizes else ""
     if optimum.objective.name == "gpus":
-        fewer = [f"{spaced(gpus)}: {why}" for gpus, why in optimum.left_out]
+        fewer = [f"{grouped(gpus)}: {why}" for gpus, why in optimum.left_out]
         over += f" ({fewer[-1]})" if fewer else ""
     if optimum.gap <= PROVEN:
         least = "most" if measure.highest else "least"
@@ -59,10 +61,10 @@ def proof_sentence(optimum: Optimum) -> str:
 
 
 def sizes_text(sizes: tuple[int, ...]) -> str:
-    """ "64, 128 and 256 GPUs", or "64 to 16 384 GPUs (50 numbers)"."""
+    """ "64, 128 and 256 GPUs", or "64 to 16,384 GPUs (50 numbers)"."""
     if len(sizes) <= _FEW:
-        return f"{sentence_list([spaced(size) for size in sizes])} GPUs"
-    return f"{spaced(sizes[0])} to {spaced(sizes[-1])} GPUs ({len(sizes)} numbers)"
+        return f"{sentence_list([grouped(size) for size in sizes])} GPUs"
+    return f"{grouped(sizes[0])} to {grouped(sizes[-1])} GPUs ({len(sizes)} numbers)"
 
 
 def left_out_text(optimum: Optimum) -> str:
@@ -72,4 +74,4 @@ def left_out_text(optimum: Optimum) -> str:
         return ""
     if len(left) > _FEW:
         return f"note: no answer on {len(left)} of {len(optimum.sizes)} numbers of GPUs"
-    return "\n".join(f"note: no answer on {spaced(gpus)} GPUs: {why}" for gpus, why in left)
+    return "\n".join(f"note: no answer on {grouped(gpus)} GPUs: {why}" for gpus, why in left)

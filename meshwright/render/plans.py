@@ -8,11 +8,11 @@ from rich.table import Table
 
 from cost_models.estimate import Estimate, Trust
 from cost_models.question import MixedQuestion, Question
-from cost_models.units import format_bytes, format_count, format_seconds
+from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.render.goals import proof_sentence, training_sentence, value_text
 from meshwright.render.pools import gpus_in_words, pools_table
 from meshwright.render.tables import table
-from meshwright.render.words import count, part_label, percent, sentence_list, spaced, wrapped
+from meshwright.render.words import part_label, percent, sentence_list, wrapped
 from planner.optimum import Optimum
 from planner.plan import Certificate
 
@@ -21,11 +21,11 @@ def question_header(question: Question, trust: Trust, memory_limit: float) -> st
     """Two sentences: what was asked, and how far the prices may be believed."""
     cluster, training = question.cluster, question.training
     mixed = isinstance(question, MixedQuestion)
-    nodes = f" ({count(cluster.nodes, 'node')})" if cluster.nodes > 1 and not mixed else ""
+    nodes = f" ({counted(cluster.nodes, 'node')})" if cluster.nodes > 1 and not mixed else ""
     asked = (
         f"{question.model.name} on {gpus_in_words(question)}{nodes}, "
-        f"{format_count(training.tokens_per_step)} tokens/step ({training.global_batch} x "
-        f"{training.sequence_length}, {training.precision})"
+        f"{format_count(training.tokens_per_step)} tokens/step ({grouped(training.global_batch)} x "
+        f"{grouped(training.sequence_length)}, {training.precision})"
     )
     if not mixed:  # pools have limits of their own
         asked += f", limit {format_bytes(memory_limit)} each"
@@ -57,7 +57,7 @@ def plans_rows(estimates: Sequence[Estimate]) -> list[tuple[str, ...]]:
             estimate.layout.brief,
             format_seconds(estimate.step_seconds),
             percent(estimate.mfu),
-            f"{estimate.tokens_per_second / estimate.layout.num_gpus:,.0f}".replace(",", " "),
+            grouped(round(estimate.tokens_per_second / estimate.layout.num_gpus)),
             format_bytes(estimate.peak_bytes),
             part_label(estimate.bound_by),
         )
@@ -79,7 +79,7 @@ def optimum_cells(optimum: Optimum) -> tuple[tuple[str, ...], list[tuple[str, ..
     if optimum.plain or (name in ("time", "mfu", "memory") and not optimum.sizes):
         return HEADERS, rows
     measure = optimum.objective.measure
-    gpus = [spaced(estimate.layout.num_gpus) for estimate in estimates]
+    gpus = [grouped(estimate.layout.num_gpus) for estimate in estimates]
     values = [value_text(optimum.value_of(estimate), measure.unit) for estimate in estimates]
     if name not in ("gpu-hours", "cost"):
         return _swapped(HEADERS, "GPUs"), [_swapped(row, cell) for row, cell in zip(rows, gpus, strict=True)]
@@ -109,8 +109,8 @@ def answer_sentence(optimum: Optimum) -> str:
 def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:
     """The proof, or how far it got; "proved" is said only at gap 0."""
     done = (
-        f"{count(certificate.layouts, 'layout')}, {spaced(certificate.infeasible)} do not fit, "
-        f"{spaced(certificate.pruned)} skipped by bound, {spaced(certificate.solved)} placed exactly"
+        f"{counted(certificate.layouts, 'layout')}, {grouped(certificate.infeasible)} do not fit, "
+        f"{grouped(certificate.pruned)} skipped by bound, {grouped(certificate.solved)} placed exactly"
     )
     seconds = format_seconds(certificate.seconds)
     if certificate.gap <= 0:
@@ -120,11 +120,11 @@ def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:
 
 
 def _settled_words(certificate: Certificate) -> str:
-    """What the integer program has to say."""
+    """What the integer program has to say; it agrees only where it had a choice."""
     settled = certificate.settled
     if settled is None:
         return ""
-    chose = f"chose among the {count(settled.layouts, 'layout')} that bounds could not discard"
     if settled.layouts == 1:
-        chose = "placed the one layout that bounds could not discard"
-    return f"; the integer program {chose}, and agrees"
+        return "; bounds discarded every other layout"
+    left = counted(settled.layouts, "layout")
+    return f"; the integer program chose among the {left} that bounds could not discard, and agrees"

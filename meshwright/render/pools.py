@@ -9,6 +9,7 @@ from rich.table import Table
 
 from cost_models.estimate import Estimate
 from cost_models.question import MixedQuestion, Question
+from cost_models.units import grouped
 from meshwright.records import pool_records
 from meshwright.render.tables import table
 from meshwright.render.words import in_unit, size_unit
@@ -19,7 +20,7 @@ HEADERS = ("pool", "GPUs", "ranks", "blocks each", "recompute", "peak mem")
 def gpus_in_words(question: Question) -> str:
     """ "64 x h100-sxm", with several pools all of them."""
     pools = question.pools if isinstance(question, MixedQuestion) else (question,)
-    return " + ".join(f"{pool.cluster.num_gpus} x {pool.cluster.gpu.name}" for pool in pools)
+    return " + ".join(f"{grouped(pool.cluster.num_gpus)} x {pool.cluster.gpu.name}" for pool in pools)
 
 
 def pools_table(question: Question, estimate: Estimate) -> Table:

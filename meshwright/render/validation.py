@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from cost_models.specs.documents import printable
+from cost_models.units import counted
 from cost_models.validation.predicting import Prediction
 from cost_models.validation.scores import SourceScore
 from meshwright.render.tables import table
-from meshwright.render.words import count, wrapped
+from meshwright.render.words import wrapped
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -86,7 +87,7 @@ def summary(predictions: Sequence[Prediction], *, anchors: int) -> str:
     """How many rows were predicted."""
     skipped = sum(bool(one.skipped) and not one.anchor for one in predictions)
     given = sum(one.anchor for one in predictions)
-    words = [f"{count(len(predictions) - skipped - given, 'row')} predicted", f"{skipped} skipped"]
+    words = [f"{counted(len(predictions) - skipped - given, 'row')} predicted", f"{skipped} skipped"]
     if anchors:
         words.append(f"{given} given as anchors, {anchors} a sweep of one framework and GPU")
     return wrapped(", ".join(words))

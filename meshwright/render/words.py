@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from cost_models.breakdown import Breakdown
+from cost_models.units import format_count, grouped
 
 LINE_WIDTH = 80
 """Columns every text answer fits."""
 NEGLIGIBLE_SHARE = 0.0005
 """A part below this share of its total is left out of sentences."""
 _TIME_SCALES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
+_WORD = re.compile(r"\S+(?:(?<=\d) (?:%|pt|[mu]?s|[KMGT]?i?B|[kMT]|[MGT]?B/s|TFLOP/s)(?![\w/])\S*)?")
+"""What no line ends inside: a word, or a number with its unit."""
 _SIZE_SCALES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
 
 
@@ -30,14 +34,13 @@ def change(before: float, after: float) -> str:
     return "same" if abs(relative) < NEGLIGIBLE_SHARE else f"{relative:+.1%}".replace("%", " %")
 
 
-def count(number: int, noun: str) -> str:
-    """1 → "1 layout", 3911 → "3 911 layouts"."""
-    return f"{spaced(number)} {noun}{'' if number == 1 else 's'}"
-
-
-def spaced(number: int) -> str:
-    """3911 → "3 911"."""
-    return f"{number:,}".replace(",", " ")
+def money(amount: float) -> str:
+    """2.5 → "$2.50", 1270 → "$1,270", 508000 → "$508.0 k", 1168000 → "$1.168 M"."""
+    if amount < 100:
+        return f"${amount:.2f}" if amount >= 0.01 else f"${amount:.2g}"
+    if amount < 1e4:
+        return f"${amount:,.0f}"
+    return f"${amount / 1e3:.1f} k" if amount < 1e6 else f"${format_count(amount)}"
 
 
 def time_unit(seconds: float) -> tuple[str, float]:
@@ -54,7 +57,7 @@ def in_unit(value: float, unit: tuple[str, float]) -> str:
     """A bare number in that unit, with enough decimals that parts visibly add up."""
     scaled = value / unit[1]
     if abs(scaled) >= 1000:
-        return spaced(round(scaled))
+        return grouped(round(scaled))
     decimals = 2 if abs(scaled) < 100 else 1
     return f"{scaled:.{decimals}f}"
 
@@ -78,16 +81,20 @@ def parts_sentence(breakdown: Breakdown, unit: tuple[str, float], *, hidden: Bre
 def wrapped(text: str, *, indent: str = "  ") -> str:
     """A sentence on lines of at most 80 columns, those after the first indented.
 
-    Lines end at spaces; a word longer than a line, such as a placement, ends after one of its commas.
+    Lines end at spaces but not before a unit; a word longer than a line, such as a placement, ends after one of its
+    commas.
     """
     return "\n".join(lines_of(text, LINE_WIDTH, indent=indent))
 
 
 def lines_of(text: str, width: int, *, indent: str = "") -> list[str]:
-    """Text on lines of `width` columns that end at spaces, or after commas of words that fill more than a line."""
+    """Text on lines of `width` columns that end at spaces, or after commas of words that fill more than a line.
+
+    A number keeps its unit beside it.
+    """
     first = " " * (len(text) - len(text.lstrip(" ")))
     lines, line = [], first
-    for word in text.split():
+    for word in _WORD.findall(text):
         for number, piece in enumerate(_pieces(word, width - len(indent))):
             glue = " " if number == 0 and line.strip() else ""
             if line.strip() and len(line) + len(glue) + len(piece) > width:

@@ -15,13 +15,14 @@ from cost_models.calibration.unseen import UnseenSource, leave_out
 from cost_models.errors import InputError, Problem
 from cost_models.specs import catalog
 from cost_models.specs.documents import printable
+from cost_models.units import counted, grouped
 from cost_models.validation.cases import Case
 from cost_models.validation.rows import Row, read_rows
 from meshwright.fitted import constant_rows, left_out_record, refit_record, unseen_record
 from meshwright.output import JSON_SCHEMA, Output, check_places
 from meshwright.progress import Reporter, progress
 from meshwright.render.fits import fits_text
-from meshwright.render.words import count, percent, spaced
+from meshwright.render.words import percent
 from meshwright.together import Together
 
 _MAX_REASONS = 8
@@ -109,7 +110,7 @@ def _selected(rows: Sequence[Row], choice: Choice, reporter: Reporter) -> Select
         rows,
         stack=choice.stack,
         gpu=choice.gpu,
-        on_row=lambda done: reporter.say(f"reading  {spaced(done)}/{spaced(len(rows))} rows"),
+        on_row=lambda done: reporter.say(f"reading  {grouped(done)}/{grouped(len(rows))} rows"),
     )
 
 
@@ -122,14 +123,14 @@ def _require_one_answer(
         reasons = Counter(reason for _, reason in selection.left_out).most_common(_MAX_REASONS)
         raise InputError(
             f"{named} {'has' if len(tables) == 1 else 'have'} no row to fit to",
-            problems=[Problem(count(rows, "row"), printable(reason)) for reason, rows in reasons],
+            problems=[Problem(counted(rows, "row"), printable(reason)) for reason, rows in reasons],
             hint="a row needs `step_time_best_s`, seconds of a step; see docs/guides/calibrating-from-runs.md",
         )
     if len(pairs) > 1 and not folder:
         raise InputError(
             f"{named} {'has' if len(tables) == 1 else 'have'} runs for {len(pairs)} profiles",
             problems=[
-                Problem(f"--gpu {die} --stack {stack}", count(len(cases), "row"))
+                Problem(f"--gpu {die} --stack {stack}", counted(len(cases), "row"))
                 for (die, stack), cases in pairs.items()
             ],
             hint="choose one, or write a file each: -o profiles/",
@@ -139,12 +140,12 @@ def _require_one_answer(
 def _refitted(pair: Pair, cases: Sequence[Case], reporter: Reporter) -> Refit:
     """One fit; a line says how far it is."""
     name = f"{pair[0]} {pair[1]}"
-    reporter.say(f"fitting {name}  {count(len(cases), 'row')}")
+    reporter.say(f"fitting {name}  {counted(len(cases), 'row')}")
     return refit(
         pair,
         cases,
         on_round=lambda round_, error: reporter.say(
-            f"fitting {name}  {count(len(cases), 'row')}  round {round_}  median error {percent(error)}"
+            f"fitting {name}  {counted(len(cases), 'row')}  round {round_}  median error {percent(error)}"
         ),
     )
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from cost_models.errors import InputError
 from cost_models.question import MixedQuestion
-from cost_models.units import format_seconds, parse_bytes
+from cost_models.units import counted, format_seconds, parse_bytes
 from meshwright.output import Output, check_places
 from meshwright.progress import progress
 from meshwright.records import optimum_record, optimum_rows
 from meshwright.render.goals import left_out_text
 from meshwright.render.plans import answer_sentence, optimum_table, placed_on_pools, question_header
-from meshwright.render.words import count, sentence_list
+from meshwright.render.words import sentence_list
 from meshwright.together import Together
 from meshwright.verbs.asking import Asked
 from meshwright.verbs.goals import Aimed, Goal, aimed
@@ -162,7 +162,7 @@ def _warnings(optimum: Optimum) -> list[str]:
     if optimum.gap > PROVEN:
         warnings.append("warning: optimality is not proved; allow more time to close the gap")
     elif optimum.result.certificate.undecided:
-        left = count(optimum.result.certificate.undecided, "layout")
+        left = counted(optimum.result.certificate.undecided, "layout")
         warnings.append(f"warning: only the first is proved; {left} may still belong among the others")
     return [warning for warning in warnings if warning]
 

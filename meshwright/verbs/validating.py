@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cost_models.errors import InputError, Problem
 from cost_models.specs import catalog
+from cost_models.units import grouped
 from cost_models.validation.anchors import anchor
 from cost_models.validation.predicting import Prediction, predict
 from cost_models.validation.rows import Row, read_rows
@@ -18,7 +19,6 @@ from meshwright.output import JSON_SCHEMA, Output, check_places
 from meshwright.progress import progress
 from meshwright.render.accuracy_page import AXES_PLOT, PREDICTED_PLOT, accuracy_page
 from meshwright.render.validation import validation_text
-from meshwright.render.words import spaced
 from meshwright.together import Together
 from meshwright.validated import (
     plot_subject,
@@ -80,7 +80,7 @@ def _predicted(
     with progress(output) as reporter:
         for prediction in predict(rows, stack=stack, profile=profile):
             predictions.append(prediction)
-            done = f"{spaced(len(predictions))}/{spaced(len(rows))}"
+            done = f"{grouped(len(predictions))}/{grouped(len(rows))}"
             reporter.say(f"predicting  {done} rows  {prediction.row.source}")
         return anchor(
             predictions, anchors, on_sweep=lambda done, of: reporter.say(f"calibrating  {done}/{of} sweeps")

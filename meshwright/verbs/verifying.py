@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cost_models.units import counted
 from meshwright.output import JSON_SCHEMA, Output, check_places
 from meshwright.progress import progress
 from meshwright.render.pools import gpus_in_words
 from meshwright.render.tables import table
-from meshwright.render.words import count, wrapped
+from meshwright.render.words import wrapped
 from planner.budget import Budget
 from planner.plan import read_plan
 from planner.verifying import Check
@@ -60,11 +61,11 @@ def _conclusion(checks: list[Check], *, searched: bool) -> str:
     failed = [one for one in checks if one.passed is False]
     still_open = [one for one in checks if one.passed is None]
     if failed:
-        return f"Not verified: {len(failed)} of {count(len(checks), 'check')} failed"
+        return f"Not verified: {len(failed)} of {counted(len(checks), 'check')} failed"
     if still_open:
         return (
-            f"Not verified: {len(still_open)} of {count(len(checks), 'check')} could not be decided in time"
+            f"Not verified: {len(still_open)} of {counted(len(checks), 'check')} could not be decided in time"
         )
     if not searched:
         return "Verified as a price: the layout was asked for, not searched, so the file claims no optimum"
-    return f"Verified: {count(len(checks), 'check')}, prices and proof"
+    return f"Verified: {counted(len(checks), 'check')}, prices and proof"

@@ -19,7 +19,7 @@ def test_plan_in_words(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "best.yaml"
     answer = meshwright("plan", *BIG, *QUICK, "-o", str(path))
     assert answer.code == 0
-    assert answer.out.startswith("gpt3-175b on 1024 x a100-sxm-80gb (128 nodes)")
+    assert answer.out.startswith("gpt3-175b on 1,024 x a100-sxm-80gb (128 nodes)")
     assert "Proved optimal: " in answer.out
     assert "gap 0 %" in answer.out
     assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
@@ -124,8 +124,8 @@ def test_the_cheapest_of_several_sizes(meshwright, tmp_path: Path) -> None:
     assert answer.code == 0
     assert re.search(r"^# +GPUs +layout +step +MFU +cost +peak mem +bound by", answer.out, re.MULTILINE)
     words = " ".join(answer.out.split())
-    assert "10 B tokens take 152 588 steps: " in words
-    assert " at 2.5 each" in words
+    assert "10 B tokens take 152,588 steps: " in words
+    assert " at $2.50 each" in words
     assert "Proved least over 4, 8 and 16 GPUs: cost " in words
     assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
     assert meshwright("plan", "--replay", str(path), "-o", str(again)).code == 0

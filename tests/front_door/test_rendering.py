@@ -12,6 +12,7 @@ from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
 from cost_models.estimating import trust_of
 from cost_models.question import Question
+from cost_models.units import counted, grouped
 from meshwright.measured import Compared
 from meshwright.output import as_csv, as_json
 from meshwright.render.comparison import comparison_table
@@ -21,8 +22,8 @@ from meshwright.render.run import comparison_table as run_table
 from meshwright.render.run import step_line
 from meshwright.render.words import (
     change,
-    count,
     lines_of,
+    money,
     parts_sentence,
     percent,
     sentence_list,
@@ -30,7 +31,7 @@ from meshwright.render.words import (
     wrapped,
 )
 from planner.compare import compare
-from planner.plan import Certificate, make_plan
+from planner.plan import Certificate, Settled, make_plan
 
 GIB = 2.0**30
 LONG = "tp8 pp16 vpp3 dp8 mbs2 zero1 sp recompute=selective,none*46,full layers=2*48"
@@ -80,7 +81,7 @@ def test_a_peak_near_the_limit_is_tight(
 
 def test_header_names_question_and_trust(question: Question, make_estimate: Callable[..., Estimate]) -> None:
     header = question_header(question, make_estimate().trust, 74 * GIB)
-    assert header.startswith("gpt3-175b on 1024 x a100-80gb-sxm (128 nodes), 3.146 M tokens/step")
+    assert header.startswith("gpt3-175b on 1,024 x a100-80gb-sxm (128 nodes), 3.146 M tokens/step")
     assert "a100-megatron (profile, median error 4 %" in " ".join(header.split())
 
 
@@ -108,11 +109,49 @@ def test_trust_says_what_unseen_sources_showed(question: Question) -> None:
 
 
 def test_optimal_is_said_only_when_proved(certificate: Certificate) -> None:
-    assert certificate_sentence(certificate, 25.2).startswith("Proved optimal: 3 911 layouts")
+    assert certificate_sentence(certificate, 25.2).startswith("Proved optimal: 3,911 layouts")
     open_gap = certificate.model_copy(update={"gap": 0.018})
     sentence = certificate_sentence(open_gap, 25.2)
     assert "optimal:" not in sentence
     assert "proven within 1.8 % of optimal" in " ".join(sentence.split())
+
+
+def test_the_integer_program_agrees_only_where_it_had_a_choice(certificate: Certificate) -> None:
+    def sentence(left: int) -> str:
+        settled = Settled(solver="highs", layouts=left, columns=0, objective=25.2)
+        found = certificate_sentence(certificate.model_copy(update={"settled": settled}), 25.2)
+        return " ".join(found.split())
+
+    assert "chose among the 2 layouts that bounds could not discard, and agrees" in sentence(2)
+    assert "agrees" not in sentence(1)
+    assert sentence(1).endswith("; bounds discarded every other layout")
+
+
+@pytest.mark.parametrize(
+    ("amount", "said"),
+    [
+        (0.004, "$0.004"),
+        (2.5, "$2.50"),
+        (1270.4, "$1,270"),
+        (508_000, "$508.0 k"),
+        (1.168e6, "$1.168 M"),
+        (2.1e9, "$2.1 B"),
+    ],
+)
+def test_money_has_a_currency(amount: float, said: str) -> None:
+    assert money(amount) == said
+
+
+def test_no_line_ends_inside_a_number() -> None:
+    assert all(" " not in grouped(10**digits) for digits in range(9))
+    assert grouped(623029) == "623,029"
+
+
+@pytest.mark.parametrize("width", range(8, 40))
+def test_a_number_keeps_its_unit_beside_it(width: int) -> None:
+    lines = lines_of("saves 7.0 s, of 48.9 % and 1.2 GiB; $1.168 M at 450 GB/s. 12 steps", width)
+    units = ("s,", "%", "GiB;", "M", "GB/s.")
+    assert not [line for line in lines if line.split()[0] in units]
 
 
 def test_comparison_shows_every_part(make_estimate: Callable[..., Estimate]) -> None:
@@ -128,8 +167,8 @@ def test_comparison_shows_every_part(make_estimate: Callable[..., Estimate]) -> 
         (percent(0.4894), "48.9 %"),
         (change(100.0, 96.4), "-3.6 %"),
         (change(100.0, 100.01), "same"),
-        (count(1, "layout"), "1 layout"),
-        (count(3911, "layout"), "3 911 layouts"),
+        (counted(1, "layout"), "1 layout"),
+        (counted(3911, "layout"), "3,911 layouts"),
         (sentence_list(["a", "b", "c"]), "a, b and c"),
         (sentence_list([]), ""),
         (parts_sentence(Breakdown.of(compute=0.9, host=1e-9), time_unit(0.9)), "compute 900.0"),

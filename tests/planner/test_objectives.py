@@ -40,7 +40,7 @@ def roomy() -> Question:
 
 
 def test_the_last_step_may_be_part_full(asked: Question) -> None:
-    """8 x 256 tokens a step: 1e9 of them take 488 281.25 steps, so one more than 488 281."""
+    """8 x 256 tokens a step: 1e9 of them take 488,281.25 steps, so one more than 488,281."""
     assert training_steps(asked) == 488_282
     assert gpu_hours(asked, 3600.0) == 4 * 488_282
 
