@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from cost_models.specs.layout import SCHEDULES, Layout
 from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.stage_costs import StageCosts
 from cost_models.units import GIB, format_bytes
+from planner.host_rule import hosts_too_small
 from planner.placement import Floats
 from planner.search_space import Restrictions, legal_space
 from planner.stack_rules import question_objections
@@ -104,6 +106,9 @@ def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
     if refused := question_objections(question):
         problems = [Problem("", words.what) for words in refused[1:]]
         return InfeasibleError(refused[0].what, problems=problems, hint=refused[0].hint)
+    on_devices = replace(question, stack=question.stack.model_copy(update={"offloads": "none"}))
+    if question.stack.offloads != "none" and len(space := legal_space(on_devices, limits)):
+        return hosts_too_small(question, space.smallest_rows())
     restricted = limits.flags
     blamed = restricted and len(legal_space(question, Restrictions()))
     gpus = question.cluster.num_gpus

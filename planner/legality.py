@@ -19,6 +19,7 @@ from cost_models.specs.columns import Ints, LayoutColumns
 from cost_models.specs.layout import CONTEXTS, SCHEDULES, Layout
 from cost_models.specs.recompute import named_blocks, policies_in
 from cost_models.specs.transformer import TransformerSpec
+from planner.host_rule import HOST_RULE
 from planner.pools.legality import pool_objections
 from planner.rules import Bools as Bools
 from planner.rules import Rule as Rule
@@ -309,8 +310,9 @@ def legal_rows(question: Question, columns: LayoutColumns, *, scheduled: bool = 
     legal = np.ones(len(columns), dtype=np.bool_)
     for rule in RULES:
         legal &= ~rule.broken(question, columns)
-    candidates = np.flatnonzero(legal) if scheduled else np.empty(0, dtype=np.int64)
-    legal[candidates] = ~SCHEDULE_RULE.broken(question, columns.rows(candidates))
+    for rule in (HOST_RULE, SCHEDULE_RULE) if scheduled else (HOST_RULE,):
+        candidates = np.flatnonzero(legal)
+        legal[candidates] = ~rule.broken(question, columns.rows(candidates))
     return legal
 
 
@@ -318,8 +320,8 @@ def objections(question: Question, layout: Layout) -> list[tuple[Rule, Words]]:
     """Every rule the layout breaks, with its words; empty for a legal layout."""
     columns = LayoutColumns.of([layout])
     broken = [rule for rule in RULES if rule.broken(question, columns)[0]]
-    if not broken and SCHEDULE_RULE.broken(question, columns)[0]:
-        broken = [SCHEDULE_RULE]
+    if not broken:
+        broken = [rule for rule in (HOST_RULE, SCHEDULE_RULE) if rule.broken(question, columns)[0]]
     return [(rule, rule.sentence(question, layout)) for rule in broken]
 
 

@@ -30,6 +30,11 @@ def _states(question: Question, layout: Layout) -> Words:
     return Words("the executor keeps gradients, moments and master weights in fp32, and the plan does not")
 
 
+def _on_the_device(question: Question, layout: Layout) -> Words:
+    what = f"the executor keeps all states on the device, and the stack offloads {question.stack.offloads}"
+    return Words(what, "leave out `offloads` in the stack file")
+
+
 def _fp8_experts(question: Question, layout: Layout) -> Words:
     return Words("the executor's experts do not multiply in fp8", IN_16_BITS)
 
@@ -103,6 +108,11 @@ RUNNABLE: tuple[Rule, ...] = (
             (x.tp > 0) & (q.training.state_dtype != "fp32" or q.training.gradient_dtype not in (None, "fp32"))
         ),
         sentence=_states,
+    ),
+    Rule(
+        name="states on the device",
+        broken=lambda q, x: (x.tp > 0) & (q.stack.offloads != "none"),
+        sentence=_on_the_device,
     ),
     Rule(
         name="experts in fp8",

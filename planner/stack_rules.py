@@ -167,7 +167,8 @@ def require_runnable(question: Question, layout: Layout) -> None:
     Raises:
         InputError: with every reason why it cannot, and the hint of the first.
     """
-    ours = replace(question, stack=load_stack(OWN_COMPILED if question.stack.compiled else OWN_STACK))
+    own = load_stack(OWN_COMPILED if question.stack.compiled else OWN_STACK)
+    ours = replace(question, stack=own.model_copy(update={"offloads": question.stack.offloads}))
     columns = LayoutColumns.of([layout])
     found = [rule.sentence(ours, layout) for rule in STACK_RULES if rule.broken(ours, columns)[0]]
     if len(found) == 1:

@@ -8,12 +8,14 @@ import pytest
 from cost_models.asking import ask
 from cost_models.compute.host_update import host_update_seconds
 from cost_models.estimating import estimate
+from cost_models.memory.host import host_bytes
 from cost_models.memory.states import state_bytes
 from cost_models.question import Question
 from cost_models.specs import catalog
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import Layout
 from cost_models.specs.training import TrainingSpec
+from cost_models.workload.parameters import parameters, total_parameters
 
 GPUS, BATCH = 16, 64
 
@@ -64,3 +66,21 @@ def test_offloading_takes_longer_and_needs_less(zero: int) -> None:
     assert seconds == sorted(seconds)
     assert peaks[0] > peaks[1]
     assert seconds[0] < seconds[1]
+
+
+def test_what_a_host_holds_by_hand() -> None:
+    """48 blocks, an embedding and a norm at 12 bytes of optimizer states a parameter, on 8 of 16 ranks."""
+    columns = LayoutColumns.of([Layout(dp=GPUS, zero=zero, layers=(48,)) for zero in (0, 1, 2, 3)])
+    counts = parameters(asked("none").model, columns.tp)
+    rank = (48 * counts.block + counts.embedding + counts.final_norm)[0]
+    wanted = [8 * rank * each for each in (12, 12 / 16, 14 / 16, 14 / 16)]
+    assert host_bytes(asked("optimizer"), columns) == pytest.approx(wanted)
+    assert host_bytes(asked("parameters"), columns)[3] == pytest.approx(8 * rank)
+    assert not host_bytes(asked("none"), columns).any()
+
+
+def test_a_host_holds_no_less_than_its_share_of_the_model() -> None:
+    """Whatever the pipeline, the hosts together hold the optimizer states of every parameter once at least."""
+    columns = LayoutColumns.of([Layout(pp=pp, dp=GPUS // pp, zero=1) for pp in (1, 2, 4, 8, 16)])
+    whole = 12.0 * total_parameters(asked("none").model)
+    assert (2 * host_bytes(asked("optimizer"), columns) >= whole).all()
