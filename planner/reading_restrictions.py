@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.specs.recompute import RECOMPUTE_POLICIES
@@ -30,18 +31,17 @@ class _Read:
 
     flag: str
     problems: list[Problem]
+    words: dict[str, list[str]] = field(default_factory=dict)
+    """Axis → the words that speak of it."""
     values: dict[str, set[int]] = field(default_factory=dict)
     at_least: dict[str, int] = field(default_factory=dict)
     at_most: dict[str, int] = field(default_factory=dict)
     bare: set[str] = field(default_factory=set)
 
-    def least(self, axis: str) -> int:
-        """The least an axis may be."""
-        return max(self.at_least.get(axis, 0), 0 if axis == "zero" else 1)
-
-    def most(self, axis: str) -> float:
-        """The most an axis may be."""
-        return min(self.at_most.get(axis, math.inf), ZERO_STAGES - 1 if axis == "zero" else math.inf)
+    def choose(self, axis: str, values: set[int]) -> None:
+        """What is fixed twice must be both; what is forbidden twice is neither."""
+        known = self.values.get(axis, values)
+        self.values[axis] = known & values if self.flag == "--fix" else known | values
 
     def bound(self, axis: str, comparison: str, value: int) -> None:
         """Of several bounds the tightest counts."""
@@ -60,10 +60,10 @@ def parse_restrictions(
     max_memory: float | None = None,
     trainer: str | None = None,
 ) -> Restrictions:
-    """Read `--fix tp=8 --fix pp>=2 --forbid zero3 --forbid cp --for megatron`; repeating an axis allows both values.
+    """Read `--fix tp=8 --fix pp>=2 --forbid zero3 --forbid cp --for megatron`; a layout keeps to every word.
 
     Raises:
-        InputError: every word that is wrong, at once.
+        InputError: every word that is wrong, at once, or words that contradict one another.
     """
     problems: list[Problem] = []
     kept, left_out = _read("--fix", fix, problems), _read("--forbid", forbid, problems)
@@ -83,27 +83,14 @@ def parse_restrictions(
         kept.bound(axis, "<=", most)
     for axis, least in left_out.at_least.items():
         kept.bound(axis, ">=", least)
-    problems.extend(
-        Problem(f"--fix {axis}", "the bounds leave nothing")
-        for axis in sorted(kept.at_least.keys() | kept.at_most.keys())
-        if kept.least(axis) > kept.most(axis)
-    )
-    if problems:
-        raise InputError(
-            f"{len(problems)} restrictions cannot be read"
-            if len(problems) > 1
-            else "a restriction cannot be read",
-            problems=problems,
-            hint="write them like `--fix tp=8`, `--fix pp>=2`, `--forbid zero3` or `--forbid cp`",
-        )
+    policies = set(range(len(RECOMPUTE_POLICIES)))
     unwanted = left_out.values.pop("recompute", set())
-    if recompute := kept.values.pop("recompute", set()):
-        unwanted |= set(range(len(RECOMPUTE_POLICIES))) - recompute
+    unwanted |= policies - kept.values.pop("recompute", policies)
     if "recompute" in left_out.bare:
-        unwanted |= set(range(len(RECOMPUTE_POLICIES))) - {RECOMPUTE_POLICIES.index("none")}
+        unwanted |= policies - {RECOMPUTE_POLICIES.index("none")}
     for axis in kept.bare:
-        kept.values.setdefault(axis, set()).add(1)
-    return Restrictions(
+        kept.choose(axis, {1})
+    found = Restrictions(
         only={axis: frozenset(values) for axis, values in kept.values.items()},
         never={axis: frozenset(values) for axis, values in left_out.values.items()},
         at_least=kept.at_least,
@@ -113,6 +100,55 @@ def parse_restrictions(
         max_memory=max_memory,
         trainer=trainer,
     )
+    emptied = [axis for axis in (*AXES, "recompute") if not _leaves_something(found, axis)]
+    if problems:
+        raise InputError(
+            "a restriction cannot be read"
+            if len(problems) == 1
+            else f"{len(problems)} restrictions cannot be read",
+            problems=[*problems, *_contradictions(emptied, kept, left_out)],
+            hint="write them like `--fix tp=8`, `--fix pp>=2`, `--forbid zero3` or `--forbid cp`",
+        )
+    if emptied:
+        raise InputError(
+            "--fix and --forbid contradict one another",
+            problems=_contradictions(emptied, kept, left_out),
+            hint=_either(emptied[0], kept, left_out) or "every one of them must hold: drop one",
+        )
+    return found
+
+
+def _contradictions(emptied: Sequence[str], kept: _Read, left_out: _Read) -> list[Problem]:
+    """For each axis that has no value left the words that leave none."""
+    problems = []
+    for axis in emptied:
+        words = [f"{read.flag} {word}" for read in (kept, left_out) for word in read.words.get(axis, ())]
+        problems.append(Problem(" ".join(words), f"no value of `{axis}` is left"))
+    return problems
+
+
+def _either(axis: str, kept: _Read, left_out: _Read) -> str:
+    """How to allow what was fixed to several values; nothing where it was not."""
+    lists = [word.removeprefix(axis).removeprefix("=") for word in kept.words.get(axis, ())]
+    if axis in left_out.words or len(lists) < 2 or not all(text[:1].isalnum() for text in lists):
+        return ""
+    return f"`--fix {axis}={','.join(lists)}` allows either"
+
+
+def _leaves_something(found: Restrictions, axis: str) -> bool:
+    """Whether some value of an axis is permitted, whatever the others are."""
+    if axis == "recompute":
+        return len(found.forbidden_recompute) < len(RECOMPUTE_POLICIES)
+    if axis in NAMES:
+        values = range(len(NAMES[axis]))
+    elif axis in _SWITCHES:
+        values = range(2)
+    elif axis == "zero":
+        values = range(ZERO_STAGES)
+    else:  # a number: beyond those left out and those below the bound there is one more
+        least = max(1, found.at_least.get(axis, 1))
+        values = range(least, least + len(found.never.get(axis, ())) + 1)
+    return bool(found.permits(axis, np.array([*values, *found.only.get(axis, ())], dtype=np.int64)).any())
 
 
 def _read(flag: str, words: Sequence[str], problems: list[Problem]) -> _Read:
@@ -124,7 +160,9 @@ def _read(flag: str, words: Sequence[str], problems: list[Problem]) -> _Read:
             known = (*AXES, "recompute")
             what = f"`{axis}` is not part of a layout{did_you_mean(axis, known)}"
             problems.append(Problem(f"{flag} {word}", what))
-        elif not comparison and not text:
+            continue
+        read.words.setdefault(axis, []).append(word)
+        if not comparison and not text:
             read.bare.add(axis)
         elif axis in NAMES:
             _read_names(read, word, axis, comparison, text)
@@ -139,18 +177,20 @@ def _read_names(read: _Read, word: str, axis: str, comparison: str, text: str) -
         what = f"`{axis}` is a choice: write `{axis}={NAMES[axis][0]}`"
         read.problems.append(Problem(f"{read.flag} {word}", what))
         return
+    known, values = NAMES[axis], set()
     for name in text.split(","):
-        if name in NAMES[axis]:
-            read.values.setdefault(axis, set()).add(NAMES[axis].index(name))
+        if name in known:
+            values.add(known.index(name))
         else:
-            known = NAMES[axis]
             what = f"`{name}` is not one of {', '.join(known)}{did_you_mean(name, known)}"
             read.problems.append(Problem(f"{read.flag} {word}", what))
+    if values:
+        read.choose(axis, values)
 
 
 def _read_numbers(read: _Read, word: str, axis: str, comparison: str, text: str) -> None:
     """`tp=2,4`, `tp8`, `pp>=2`, `sp=0`."""
-    bound = comparison not in ("", "=")
+    bound, values = comparison not in ("", "="), set()
     for number in [text] if bound else text.split(","):
         if not _NUMBER.match(number):
             kind = "0 or 1" if axis in _SWITCHES else "a whole number"
@@ -160,7 +200,9 @@ def _read_numbers(read: _Read, word: str, axis: str, comparison: str, text: str)
         elif bound:
             read.bound(axis, _OTHERWISE[comparison] if read.flag == "--forbid" else comparison, int(number))
         else:
-            read.values.setdefault(axis, set()).add(int(number))
+            values.add(int(number))
+    if values:
+        read.choose(axis, values)
 
 
 def _out_of_range(axis: str, value: int, *, bound: bool) -> str:

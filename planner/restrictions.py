@@ -148,9 +148,9 @@ class Restrictions:
     @property
     def forbid_words(self) -> tuple[str, ...]:
         """What is left out as `--forbid` reads it."""
-        unwanted = [policy for policy in RECOMPUTE_POLICIES if policy in self.forbidden_recompute]
+        unwanted = ",".join(policy for policy in RECOMPUTE_POLICIES if policy in self.forbidden_recompute)
         left_out = [axis for axis in AXES if axis in self.unused]
-        return (*_words(self.never), *left_out, *(f"recompute={policy}" for policy in unwanted))
+        return (*_words(self.never), *left_out, *([f"recompute={unwanted}"] if unwanted else []))
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -194,9 +194,9 @@ _FOLLOWING: dict[str, Callable[[LayoutColumns], Ints]] = {
 
 
 def _words(values: Mapping[str, frozenset[int]]) -> tuple[str, ...]:
-    """`tp=8`, `schedule=1f1b`: a word for each value of each axis."""
+    """`tp=2,4`, `schedule=1f1b`: a word for each axis."""
     return tuple(
-        f"{axis}={NAMES[axis][value] if axis in NAMES else value}"
+        f"{axis}={','.join(NAMES[axis][value] if axis in NAMES else str(value) for value in sorted(own))}"
         for axis in AXES
-        for value in sorted(values.get(axis, ()))
+        if (own := values.get(axis))
     )

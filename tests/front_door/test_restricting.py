@@ -31,7 +31,7 @@ def test_a_plan_remembers_what_it_was_kept_to(tmp_path: Path, capsys: pytest.Cap
     plan = load_plan(path)
     assert plan.restrictions.trainer == "megatron"
     assert plan.restrictions.forbid == ("vpp",)
-    assert set(plan.restrictions.fix) == {"dp=1", "dp=2", "dp=4", "order=tp-pp-cp-dp", "pp>=2"}
+    assert set(plan.restrictions.fix) == {"dp=1,2,4", "order=tp-pp-cp-dp", "pp>=2"}
     assert plan.layout.pp >= 2
     assert plan.layout.vpp == 1
     assert len(plan.layout.recompute) == 1

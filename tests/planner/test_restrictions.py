@@ -89,10 +89,13 @@ def meets(layout: Layout, axis: str, comparison: str, value: int | str) -> bool:
 def kept(layout: Layout, fix: list[Wish], forbid: list[Wish]) -> bool:
     """What a person would say."""
     for axis in {axis for axis, comparison, _ in fix if comparison == "="}:
-        named = [v for a, c, values in fix if a == axis and c == "=" for v in values]
+        lists = [values for a, c, values in fix if a == axis and c == "="]
+        named = [value for value in lists[0] if all(value in others for others in lists)]
         banned = [v for a, c, values in forbid if a == axis and c == "=" for v in values]
         if axis in ("order", "context"):
             named = [value for value in named if value not in banned]
+        if not named:
+            return False
         if not any(meets(layout, axis, "=", value) for value in named) and not (
             axis == "context" and layout.cp == 1
         ):
@@ -235,13 +238,57 @@ def test_a_layout_of_the_usual_way_is_within_what_names_it() -> None:
         ("context=rings", "", "did you mean `ring`?"),
         ("tp=0", "", "must be above zero"),
         ("", "context", "say which, like `context=ring`"),
-        ("", "tp>=1", "the bounds leave nothing"),
+        ("", "tp>=1", "no value of `tp` is left"),
     ],
 )
 def test_what_cannot_be_read_says_why(fix: str, forbid: str, what: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_restrictions([fix] if fix else [], [forbid] if forbid else [])
     assert what in str(caught.value.problems[0])
+
+
+@pytest.mark.parametrize(
+    ("fix", "forbid", "where", "hint"),
+    [
+        (["tp=8", "tp=4"], [], "--fix tp=8 --fix tp=4", "`--fix tp=8,4` allows either"),
+        (["tp8", "tp2,4"], [], "--fix tp8 --fix tp2,4", "`--fix tp=8,2,4` allows either"),
+        (["tp=8", "tp<=4"], [], "--fix tp=8 --fix tp<=4", "every one of them must hold: drop one"),
+        (["tp=8"], ["tp=8"], "--fix tp=8 --forbid tp=8", "every one of them must hold: drop one"),
+        (["cp=2"], ["cp"], "--fix cp=2 --forbid cp", "every one of them must hold: drop one"),
+        (["sp", "sp=0"], [], "--fix sp --fix sp=0", "every one of them must hold: drop one"),
+        (
+            ["schedule=gpipe", "schedule=1f1b"],
+            [],
+            "--fix schedule=gpipe --fix schedule=1f1b",
+            "`--fix schedule=gpipe,1f1b` allows either",
+        ),
+        (
+            ["recompute=full"],
+            ["recompute"],
+            "--fix recompute=full --forbid recompute",
+            "every one of them must hold: drop one",
+        ),
+        (
+            [],
+            ["zero0", "zero=1,2,3"],
+            "--forbid zero0 --forbid zero=1,2,3",
+            "every one of them must hold: drop one",
+        ),
+    ],
+)
+def test_words_that_contradict_one_another_are_refused(
+    fix: list[str], forbid: list[str], where: str, hint: str
+) -> None:
+    with pytest.raises(InputError, match="contradict") as caught:
+        parse_restrictions(fix, forbid)
+    assert [problem.where for problem in caught.value.problems] == [where]
+    assert caught.value.hint == hint
+
+
+def test_what_is_fixed_twice_must_be_both() -> None:
+    assert parse_restrictions(["tp=2,4", "tp=4,8"]).only == {"tp": frozenset({4})}
+    assert parse_restrictions(["tp=4", "tp=4"]).fix_words == ("tp=4",)
+    assert parse_restrictions([], ["zero2", "zero3"]).forbid_words == ("zero=2,3",)
 
 
 def test_all_problems_come_at_once() -> None:
