@@ -17,7 +17,7 @@ from cost_models.errors import InputError, MeshwrightError, Problem
 from cost_models.whole_files import is_replaced, write_whole
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from meshwright.render.tables import Table
 
 JSON_SCHEMA = 1
 """Version of every JSON document; raised when a field changes its meaning or goes."""
@@ -33,18 +33,17 @@ class Output:
     csv: Path | None = None
     quiet: bool = False
 
-    def answer(self, document: Mapping[str, Any], rows: Sequence[Row], *text: RenderableType) -> None:
+    def answer(self, document: Mapping[str, Any], rows: Sequence[Row], *text: str | Table) -> None:
         """Write `rows` as CSV if asked, then print the answer once, as text and tables or as one JSON document."""
         if self.csv is not None:
             write_whole(self.csv, as_csv(rows))
         if self.json:
             print(as_json(document))
         else:
+            from meshwright.render.words import line_width
+
             for part in text:
-                if isinstance(part, str):
-                    print(part)
-                else:
-                    text_console().print(part)
+                print(part if isinstance(part, str) else "\n".join(part.lines(line_width())))
         if self.csv is not None:
             self.note(f"Wrote {self.csv}")
 
@@ -52,13 +51,6 @@ class Output:
         """One line for a person, on stderr."""
         if not self.quiet:
             print(text, file=sys.stderr)
-
-
-def text_console() -> Console:
-    """A console on stdout that neither guesses at numbers nor reads markup in names."""
-    from rich.console import Console
-
-    return Console(highlight=False, markup=False, emoji=False)
 
 
 def as_json(document: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from meshwright.output import Output
 from meshwright.render.words import percent
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress
 
 PATIENCE_SECONDS = 1.0
@@ -21,7 +22,7 @@ PATIENCE_SECONDS = 1.0
 
 
 class Reporter:
-    """One line that is replaced as work goes on; it appears when patience has run out."""
+    """A line, or two on a narrow terminal, replaced as work goes on; it appears when patience has run out."""
 
     def __init__(self, visible: bool) -> None:
         self._text = ""
@@ -66,15 +67,22 @@ class Reporter:
 
     def _appear(self) -> None:
         from rich.console import Console
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         with self._lock:
             if self._closed:
                 return
-            columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-            self._line = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._line = line_on(Console(stderr=True))
             self._line.add_task(self._text, total=None)
             self._line.start()
+
+
+def line_on(console: Console) -> Progress:
+    """What says how far the work is, folded where the console is narrower than the words."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    words = TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold"))
+    return Progress(SpinnerColumn(), words, TimeElapsedColumn(), console=console, transient=True)
 
 
 @contextmanager

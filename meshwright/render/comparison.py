@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rich.table import Table
-
 from cost_models.units import format_bytes, format_count, format_seconds
-from meshwright.render.tables import table
+from meshwright.render.tables import Table, table
 from meshwright.render.words import change, part_label, percent
 from planner.compare import Line
 

@@ -42,5 +42,5 @@ def memory_sentence(estimate: Estimate) -> str:
     if not estimate.fits:
         text += f"; does not fit: {in_unit(memory.total - estimate.memory_limit, unit)} {unit[0]} too many"
     if estimate.verdict == "tight":
-        text += f"; tight: peaks have been missed by up to {estimate.trust.memory_error:.0%}"
+        text += f"; tight: peaks have been missed by up to {100 * estimate.trust.memory_error:.0f} %"
     return wrapped(text)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from cost_models.calibration.from_runs import Interval
 from cost_models.calibration.own_runs import Refit, Selection, named_sources
 from cost_models.calibration.unseen import UnseenSource
 from cost_models.specs.documents import printable
 from cost_models.units import counted
-from meshwright.render.tables import table
+from meshwright.render.tables import Table, table
 from meshwright.render.words import change, in_unit, percent, sentence_list, time_unit, wrapped
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 HEADERS = ("constant", "before", "after", "90 % interval", "told")
 UNSEEN_HEADERS = ("source", "rows", "defaults", "left out", "fitted")
@@ -32,7 +28,7 @@ _ID = 24
 
 def fits_text(
     refits: Sequence[Refit], selection: Selection, unseen: Sequence[UnseenSource], *, stack: str | None
-) -> Iterator[RenderableType]:
+) -> Iterator[str | Table]:
     """Each profile with what moved it, sources left out, then the rows that took no part."""
     if selection.forced:
         yield wrapped(f"every row is read as run on {stack}")
@@ -53,7 +49,7 @@ def fits_text(
         yield wrapped(f"  {rows} left out: {printable(reason)}", indent="    ")
 
 
-def _refit_text(refit: Refit) -> Iterator[RenderableType]:
+def _refit_text(refit: Refit) -> Iterator[str | Table]:
     die, stack = refit.pair
     yield wrapped(
         f"{die} under {stack}: {counted(len(refit.before), 'row')} ({named_sources(refit.fit)}), from profile"

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
 from cost_models.estimate import Estimate, Trust
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.render.goals import proof_sentence, training_sentence, value_text
 from meshwright.render.pools import gpus_in_words, pools_table
-from meshwright.render.tables import table
+from meshwright.render.tables import Table, table
 from meshwright.render.words import part_label, percent, sentence_list, wrapped
 from planner.optimum import Optimum
 from planner.plan import Certificate

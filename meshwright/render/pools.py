@@ -5,13 +5,11 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from rich.table import Table
-
 from cost_models.estimate import Estimate
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import grouped
 from meshwright.records import pool_records
-from meshwright.render.tables import table
+from meshwright.render.tables import Table, table
 from meshwright.render.words import in_unit, size_unit
 
 HEADERS = ("pool", "GPUs", "ranks", "blocks each", "recompute", "peak mem")

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from cost_models.asking import OWN_COMPILED, OWN_STACK
 from cost_models.units import format_bytes, format_count, format_seconds
 from meshwright.measured import Compared
-from meshwright.render.tables import table
+from meshwright.render.tables import Table, table
 from meshwright.render.words import percent
 from planner.plan import Prediction
 

@@ -1,17 +1,61 @@
-"""Tables of at most eight columns that fit 80: one column of words may wrap, numbers stay whole."""
+"""Tables that fit a line: columns of words wrap, numbers stay whole, and columns too many for a line follow below."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 
-from rich.console import JustifyMethod
-from rich.table import Table
+from meshwright.render.words import lines_of
 
-from meshwright.render.words import LINE_WIDTH, lines_of
+_GAPS = (3, 2, 1)
+"""Blanks between columns: as many as a line has room for."""
+_NARROW = 19
+"""Characters below which no column of words is squeezed: those of `recompute=selective`."""
 
-MAX_COLUMNS = 8
-_GAP = 3
-"""Blanks between columns."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A header and its cells."""
+
+    header: str
+    cells: tuple[str, ...]
+    wraps: bool
+    """Words; numbers stay whole."""
+    left: bool
+
+    @property
+    def need(self) -> int:
+        """Characters of the longest cell."""
+        return max(len(cell) for cell in (self.header, *self.cells))
+
+    @property
+    def least(self) -> int:
+        """Characters it cannot do without."""
+        return min(self.need, max(_NARROW, len(self.header))) if self.wraps else self.need
+
+    def drawn(self, width: int) -> list[list[str]]:
+        """Every cell, the header's first, as lines of so many characters."""
+        cells = [lines_of(cell, width, cut=True) if self.wraps else [cell] for cell in self.cells]
+        return [
+            [f"{line:<{width}}" if self.left else f"{line:>{width}}" for line in lines]
+            for lines in ([self.header], *cells)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Columns without borders, drawn for the width at hand."""
+
+    columns: tuple[Column, ...]
+
+    def lines(self, width: int) -> list[str]:
+        """Lines of `width` characters; columns that find no room stand below, after the first one again.
+
+        Only a number that fills more than a line goes beyond it.
+        """
+        blocks = [_block(columns, width) for columns in _side_by_side(self.columns, width)]
+        return [line for block in blocks for line in ("", *block)][1:]
 
 
 def table(
@@ -21,33 +65,58 @@ def table(
     words: Sequence[str] = (),
     names: Sequence[str] = (),
 ) -> Table:
-    """A borderless table: columns in `words` wrap, columns in `names` are left-aligned too, the others hold numbers."""
-    assert len(headers) <= MAX_COLUMNS
-    widths = _widths(headers, rows, words)
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="bold")
-    for header in headers:
-        justify: JustifyMethod = "left" if header in words or header in names else "right"
-        drawn.add_column(header, justify=justify, no_wrap=True)
-    for row in rows:
-        cells = zip(headers, row, strict=True)
-        drawn.add_row(*("\n".join(lines_of(cell, widths[h])) if h in widths else cell for h, cell in cells))
-    return drawn
-
-
-def _widths(headers: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[str]) -> dict[str, int]:
-    """Columns for each column of words: what it needs, or an even share of what the numbers leave of a line."""
-    needs = {
-        header: max(len(cell) for cell in cells)
-        for header, *cells in zip(headers, headers, *rows, strict=True)
-    }
-    free = (
-        LINE_WIDTH
-        - _GAP * (len(headers) - 1)
-        - sum(needs[header] for header in headers if header not in words)
+    """A table of text: columns in `words` wrap, columns in `names` are left-aligned too, the others hold numbers."""
+    assert all(len(row) == len(headers) for row in rows)
+    return Table(
+        columns=tuple(
+            Column(
+                header=header,
+                cells=tuple(row[place] for row in rows),
+                wraps=header in words,
+                left=header in (*words, *names),
+            )
+            for place, header in enumerate(headers)
+        )
     )
-    widths: dict[str, int] = {}
-    wanted = sorted((header for header in headers if header in words), key=needs.__getitem__)
-    for number, header in enumerate(wanted):
-        widths[header] = max(min(needs[header], free // (len(wanted) - number)), 1)
-        free -= widths[header]
+
+
+def _side_by_side(columns: Sequence[Column], width: int) -> list[list[Column]]:
+    """As many columns as fit a line, then the next after the first one again."""
+    first, *rest = columns
+    blocks = [[first]]
+    for column in rest:
+        if len(blocks[-1]) > 1 and _gap([*blocks[-1], column], width) is None:
+            blocks.append([first])
+        blocks[-1].append(column)
+    return blocks
+
+
+def _gap(columns: Sequence[Column], width: int) -> int | None:
+    """The widest gap with which these columns fit a line, if any does."""
+    least = sum(column.least for column in columns)
+    return next((gap for gap in _GAPS if least + gap * (len(columns) - 1) <= width), None)
+
+
+def _block(columns: Sequence[Column], width: int) -> list[str]:
+    """These columns as lines of a table, the headers first."""
+    gap = _gap(columns, width) or _GAPS[-1]
+    widths = _widths(columns, width - gap * (len(columns) - 1))
+    drawn = [column.drawn(wide) for column, wide in zip(columns, widths, strict=True)]
+    lines = []
+    for cells in zip(*drawn, strict=True):
+        for parts in zip_longest(*cells, fillvalue=""):
+            whole = [f"{part:<{wide}}" for part, wide in zip(parts, widths, strict=True)]
+            lines.append((" " * gap).join(whole).rstrip())
+    return lines
+
+
+def _widths(columns: Sequence[Column], free: int) -> list[int]:
+    """What each column cannot do without, and of what is left even shares for those that could use more."""
+    widths = [column.least for column in columns]
+    wanted = [column.need - column.least for column in columns]
+    free = max(0, free - sum(widths))
+    for number, place in enumerate(sorted(range(len(columns)), key=wanted.__getitem__)):
+        more = min(wanted[place], free // (len(columns) - number))
+        widths[place] += more
+        free -= more
     return widths

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from cost_models.specs.documents import printable
 from cost_models.units import counted
 from cost_models.validation.predicting import Prediction
 from cost_models.validation.scores import SourceScore
-from meshwright.render.tables import table
+from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 STEP_HEADERS = ("source", "timed", "median", "p90", "bias", "tau", "regret", "worst")
 MEMORY_HEADERS = ("source", "peaks", "median", "p90", "bias", "caught", "alarms", "precision")
@@ -24,18 +20,24 @@ _MAX_REASONS = 8
 
 def validation_text(
     predictions: Sequence[Prediction], sources: Sequence[SourceScore], *, anchors: int
-) -> Iterator[RenderableType]:
+) -> Iterator[str | Table]:
     """The tables, what their columns mean, and what was skipped."""
     timed = [source for source in sources if source.step]
     if timed:
-        yield "Step time (errors are predicted / measured - 1; regret: how much slower the"
-        yield "layout we would pick of a sweep ran than its fastest)"
+        yield wrapped(
+            "Step time (errors are predicted / measured - 1; regret: how much slower the layout we would pick of a"
+            " sweep ran than its fastest)",
+            indent="",
+        )
         yield ""
         yield table(STEP_HEADERS, [step_cells(source) for source in timed], words=("source",))
         yield ""
     if held := [source for source in sources if speaks_of_memory(source)]:
-        yield "Memory (caught: of the runs that ran out; alarms: of the runs that did not;"
-        yield "precision: share of all alarms that were right)"
+        yield wrapped(
+            "Memory (caught: of the runs that ran out; alarms: of the runs that did not; precision: share of all"
+            " alarms that were right)",
+            indent="",
+        )
         yield ""
         yield table(MEMORY_HEADERS, [memory_cells(source) for source in held], words=("source",))
         yield ""

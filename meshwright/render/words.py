@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 
 from cost_models.breakdown import Breakdown
 from cost_models.units import format_count, grouped
 
 LINE_WIDTH = 80
-"""Columns every text answer fits."""
+"""Columns of a text answer that no terminal shows."""
+_LEAST_WIDTH = 20
+_LONGEST_LINE = 120
+"""Beyond it the eye loses the next line, however wide the terminal; tables take all of it."""
 NEGLIGIBLE_SHARE = 0.0005
 """A part below this share of its total is left out of sentences."""
 _TIME_SCALES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
 _WORD = re.compile(r"\S+(?:(?<=\d) (?:%|pt|[mu]?s|[KMGT]?i?B|[kMT]|[MGT]?B/s|TFLOP/s)(?![\w/])\S*)?")
 """What no line ends inside: a word, or a number with its unit."""
+_SIGNS = re.compile(r"[^/=:+]+[/=:+]*|[/=:+]+")
 _SIZE_SCALES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("B", 1.0))
 
 
@@ -78,24 +83,29 @@ def parts_sentence(breakdown: Breakdown, unit: tuple[str, float], *, hidden: Bre
     return " + ".join(words)
 
 
+def line_width() -> int:
+    """Characters of a line of the terminal (or `COLUMNS`); 80 where stdout is none."""
+    return max(shutil.get_terminal_size((LINE_WIDTH, 0)).columns, _LEAST_WIDTH)
+
+
 def wrapped(text: str, *, indent: str = "  ") -> str:
-    """A sentence on lines of at most 80 columns, those after the first indented.
+    """A sentence on lines that fit the terminal, those after the first indented.
 
     Lines end at spaces but not before a unit; a word longer than a line, such as a placement, ends after one of its
     commas.
     """
-    return "\n".join(lines_of(text, LINE_WIDTH, indent=indent))
+    return "\n".join(lines_of(text, min(line_width(), _LONGEST_LINE), indent=indent))
 
 
-def lines_of(text: str, width: int, *, indent: str = "") -> list[str]:
+def lines_of(text: str, width: int, *, indent: str = "", cut: bool = False) -> list[str]:
     """Text on lines of `width` columns that end at spaces, or after commas of words that fill more than a line.
 
-    A number keeps its unit beside it.
+    A number keeps its unit beside it. With `cut` a word without commas that fills more than a line is cut, too.
     """
     first = " " * (len(text) - len(text.lstrip(" ")))
     lines, line = [], first
     for word in _WORD.findall(text):
-        for number, piece in enumerate(_pieces(word, width - len(indent))):
+        for number, piece in enumerate(_pieces(word, width - len(indent), cut=cut)):
             glue = " " if number == 0 and line.strip() else ""
             if line.strip() and len(line) + len(glue) + len(piece) > width:
                 lines.append(line)
@@ -104,12 +114,15 @@ def lines_of(text: str, width: int, *, indent: str = "") -> list[str]:
     return [*lines, line] if line.strip() or not lines else lines
 
 
-def _pieces(word: str, width: int) -> list[str]:
-    """A word whole, or the parts between its commas where it is too long for a line."""
-    if len(word) <= width or "," not in word:
+def _pieces(word: str, width: int, *, cut: bool) -> list[str]:
+    """A word whole, or in parts where it is too long for a line: after commas, then after signs, then anywhere."""
+    if len(word) <= width:
         return [word]
-    parts = word.split(",")
-    return [f"{part}," for part in parts[:-1]] + [parts[-1]]
+    parts = re.findall(r"[^,]+,?|,", word)
+    if cut:
+        parts = [sign for part in parts for sign in ([part] if len(part) <= width else _SIGNS.findall(part))]
+        parts = [part[at : at + width] for part in parts for at in range(0, len(part), width)]
+    return parts
 
 
 def sentence_list(words: Sequence[str]) -> str:

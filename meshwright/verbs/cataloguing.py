@@ -102,7 +102,7 @@ def _stack_row(name: str) -> Row:
 
 def _profile_row(name: str) -> Row:
     profile = known.load_profile(name)
-    error = "-" if profile.median_error is None else f"{profile.median_error:.0%}"
+    error = "-" if profile.median_error is None else f"{100 * profile.median_error:.0f} %"
     return {
         "profile": name,
         "tier": profile.tier,

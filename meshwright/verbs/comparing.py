@@ -13,6 +13,7 @@ from cost_models.question import Question
 from meshwright.output import JSON_SCHEMA, Output
 from meshwright.records import estimate_record
 from meshwright.render.comparison import comparison_table
+from meshwright.render.words import wrapped
 from meshwright.together import Together
 from meshwright.verbs.estimating import priced_layout
 from planner.compare import compare as compare_estimates
@@ -21,7 +22,7 @@ from planner.plan import load_plan
 from planner.trainers import trainer_named
 
 MAX_COMPARED = 6
-"""As many columns as fit a line."""
+"""As many columns as fit a line of 80."""
 
 
 def compare(choices: Sequence[str], *, trainer: str | None = None, output: Output) -> None:
@@ -44,7 +45,10 @@ def compare(choices: Sequence[str], *, trainer: str | None = None, output: Outpu
             | {f"plan_{number}": value for number, value in enumerate(line.values, start=1)}
             for line in lines
         ],
-        *[f"{number}  {estimate.layout.brief}" for number, estimate in enumerate(estimates, start=1)],
+        *[
+            wrapped(f"{number}: {estimate.layout.brief}", indent="   ")
+            for number, estimate in enumerate(estimates, start=1)
+        ],
         "",
         comparison_table(lines),
     )

@@ -124,6 +124,12 @@ def certificate() -> Certificate:
     )
 
 
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever terminal the tests are started from."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+
 @pytest.fixture
 def meshwright(capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
     """Call the command line with these words."""
