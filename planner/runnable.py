@@ -9,7 +9,7 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import SPLIT_BACKWARD
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import SCHEDULES, Layout
-from planner.rules import Bools, Rule, Words
+from planner.rules import Bools, Rule, Words, either
 
 Array = npt.NDArray[np.float64]
 
@@ -74,6 +74,14 @@ def _fp8(question: Question, x: LayoutColumns) -> Bools:
     return (x.tp > 0) & (question.training.precision == "fp8")
 
 
+def _another_model(question: Question, layout: Layout) -> Words:
+    model = question.model
+    what = f"the executor's blocks have no {either(list(model.left_out))}: it would train another model than"
+    return Words(
+        f"{what} `{model.name}`", "take `left_out` from the model in a file of yours to train it without"
+    )
+
+
 def _one_pool(question: Question, layout: Layout) -> Words:
     return Words(f"the executor trains on one kind of GPU, and `{question.cluster.name}` has several pools")
 
@@ -92,6 +100,11 @@ def _one_after_the_other(question: Question, layout: Layout) -> Words:
 
 
 RUNNABLE: tuple[Rule, ...] = (
+    Rule(
+        name="the model is what it trains",
+        broken=lambda q, x: (x.tp > 0) & bool(q.model.left_out),
+        sentence=_another_model,
+    ),
     Rule(
         name="one kind of GPU",
         broken=lambda q, x: (x.tp > 0) & isinstance(q, MixedQuestion),

@@ -130,8 +130,8 @@ def _attention_seconds(question: Question, columns: LayoutColumns, device: Devic
     sequence = question.training.sequence_length
     widths = (question.model.query_size + question.model.attended_size) / columns.tp
     flops = 2.0 * columns.tokens(sequence) * sequence * widths
-    seen = question.model.attended(sequence) / sequence
-    unmasked = seen * (1 - seen / 2) + _FLASH_BLOCK / sequence / 2  # the rest is skipped block by block
+    # the rest is skipped block by block
+    unmasked = question.model.unmasked(sequence) / sequence + _FLASH_BLOCK / sequence / 2
     executed = flops * np.minimum(1.0, unmasked)
     least = device.profile.kernel_seconds * attention_calls(question, columns)
     forward = executed / (device.peak * device.attention.forward)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cost_models.specs.config_windows import Derived, last_blocks, windows
+
 Config = Mapping[str, Any]
 
 
@@ -26,12 +28,14 @@ class Family:
     """Key of the activation and its value where absent."""
     needed: tuple[str, ...] = ()
     """Keys without which the model is unknown, besides those of `sizes`."""
-    derive: Callable[[Config], Mapping[str, tuple[str, Any]]] = lambda config: {}
-    """Field → the key it mostly follows from, and its value: what a config says in other terms than ours."""
+    derive: Callable[[Config], Derived] = lambda config: {}
+    """What a config says in other terms than ours."""
     refuse: Callable[[Config], str | None] = lambda config: None
     """A reason why this config cannot be represented, or None."""
+    left_out: Callable[[Config], tuple[str, ...]] = lambda config: ()
+    """What the model computes that our blocks do not, a few words each: it is priced without and never trained."""
     simplify: Callable[[Config], str | None] = lambda config: None
-    """What is costed differently from what the model does, or None."""
+    """What else is left out, without which it is the same model, or None."""
 
 
 LLAMA_SIZES = {
@@ -63,13 +67,6 @@ def without(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if name not in names}
 
 
-def sliding_window(config: Config) -> str | None:
-    """Says that a window of attention is not costed, where the config has one."""
-    if config.get("sliding_window") and config.get("use_sliding_window", True):
-        return f"attention over the whole sequence (sliding_window {config['sliding_window']} is not costed)"
-    return None
-
-
 def _opt_refusal(config: Config) -> str | None:
     if config.get("word_embed_proj_dim", config.get("hidden_size")) != config.get("hidden_size"):
         return "its embeddings are narrower than its blocks (`word_embed_proj_dim`)"
@@ -96,20 +93,25 @@ FAMILIES: dict[str, Family] = {
         optional=LLAMA_OPTIONAL
         | {"attention_bias": ("attention_bias", False), "mlp_bias": ("mlp_bias", False)},
     ),
-    "mistral": Family(sizes=LLAMA_SIZES, facts=LLAMA_FACTS, optional=LLAMA_OPTIONAL, simplify=sliding_window),
-    "phi3": Family(sizes=LLAMA_SIZES, facts=LLAMA_FACTS, optional=LLAMA_OPTIONAL, simplify=sliding_window),
+    "mistral": Family(
+        sizes=LLAMA_SIZES,
+        facts=LLAMA_FACTS,
+        optional=LLAMA_OPTIONAL,
+        derive=lambda config: windows(config, default=4096),
+    ),
+    "phi3": Family(sizes=LLAMA_SIZES, facts=LLAMA_FACTS, optional=LLAMA_OPTIONAL, derive=windows),
     "qwen2": Family(
         sizes=LLAMA_SIZES,
         facts=LLAMA_FACTS | {"attention_bias": True},
         optional=LLAMA_OPTIONAL,
-        simplify=sliding_window,
+        derive=last_blocks,
     ),
     "qwen3": Family(
         sizes=LLAMA_SIZES,
         facts=without(LLAMA_FACTS, "attention_bias", "attention_output_bias") | {"qk_norm": True},
         optional=LLAMA_OPTIONAL
         | {"head_dim": ("head_dim", 128), "attention_bias": ("attention_bias", False)},
-        simplify=sliding_window,
+        derive=last_blocks,
     ),
     "gemma": Family(
         sizes=LLAMA_SIZES,

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.specs import config_windows
+from cost_models.specs.config_windows import in_turns
 from cost_models.specs.documents import Document, Key, printable
 from cost_models.specs.families import FAMILIES, Config, Family
 from cost_models.specs.mixture_families import MIXTURE_FAMILIES
@@ -57,7 +59,7 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
             f"{name} (model_type `{model_type}`) does not say {listed}",
             hint="add them, or use a catalogue model: meshwright catalog models",
         )
-    if reason := family.refuse(config):
+    if reason := config_windows.refusal(config) or family.refuse(config):
         raise InputError(f"{name} (model_type `{model_type}`) cannot be represented: {reason}")
     fields: dict[str, Any] = {field: config[key] for field, key in family.sizes.items()}
     keys = dict(family.sizes)
@@ -74,6 +76,9 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
             assumed.append(f"{phrase} (no {key})")
     for spec_field, (key, value) in family.derive(config).items():
         fields[spec_field], keys[spec_field] = value, key
+        if key not in config:
+            assumed.append(f"{_phrase(spec_field, value)} (no {key})")
+    fields["left_out"] = family.left_out(config)
     fields["activation"] = _activation(name, family, config, assumed)
     if note := family.simplify(config):
         assumed.append(note)
@@ -100,6 +105,8 @@ _PHRASES: dict[tuple[str, Any], str] = {
     ("mlp_bias", True): "MLP biases",
     ("mlp_bias", False): "no MLP biases",
     ("qk_norm", True): "norms over queries and keys",
+    ("normalized_routing", True): "weights of chosen experts scaled to one",
+    ("normalized_routing", False): "weights of chosen experts as they are",
 }
 
 
@@ -107,13 +114,11 @@ def _phrase(name: str, value: Any) -> str:
     """A field and its value in words."""
     if (name, value) in _PHRASES:
         return _PHRASES[name, value]
-    return (
-        f"{value} positions"
-        if name == "positions"
-        else f"{name} {value}"
-        if isinstance(value, int)
-        else str(value)
-    )
+    if name == "window_pattern":
+        return f"blocks with a window and without in turns of {in_turns(value)}"
+    if name == "positions":
+        return f"{value} positions"
+    return f"{name.replace('_', ' ')} {value}" if isinstance(value, int | float) else str(value)
 
 
 def _say(facts: Mapping[str, Any]) -> str:

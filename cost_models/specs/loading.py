@@ -11,6 +11,7 @@ from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.specs import catalog
 from cost_models.specs.base import MAX_GPUS
 from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.config_windows import in_turns
 from cost_models.specs.documents import Document, Key, printable
 from cost_models.specs.huggingface import read_config
 from cost_models.specs.local import LOCAL
@@ -45,7 +46,7 @@ class LoadedModel:
 
     spec: TransformerSpec
     assumptions: tuple[str, ...] = ()
-    """Facts the file does not say, in words; empty for the catalogue and for our own files."""
+    """Facts the file does not say, in words, and what prices simplify."""
 
 
 def resolve_model(text: str) -> LoadedModel:
@@ -56,7 +57,7 @@ def resolve_model(text: str) -> LoadedModel:
         InputError: a file that does not describe a model; all problems at once.
     """
     if text in catalog.names("models"):
-        return LoadedModel(spec=catalog.load_model(text))
+        return _loaded(catalog.load_model(text))
     path = Path(text)
     if is_file(path / HUGGING_FACE_FILE):
         path = path / HUGGING_FACE_FILE
@@ -67,8 +68,19 @@ def resolve_model(text: str) -> LoadedModel:
     document = read_document(path)
     if isinstance(document.value, dict) and "kind" not in document.value and path.suffix == ".json":
         fields, assumptions = read_config(document)
-        return LoadedModel(spec=validate(fields, TransformerSpec), assumptions=assumptions)
-    return LoadedModel(spec=validate(document, TransformerSpec))
+        return _loaded(validate(fields, TransformerSpec), assumptions)
+    return _loaded(validate(document, TransformerSpec))
+
+
+def _loaded(spec: TransformerSpec, assumptions: tuple[str, ...] = ()) -> LoadedModel:
+    """With what prices take the model to be where it is something else."""
+    remarks = []
+    if 0 < spec.windowed_share < 1:
+        turns = in_turns(spec.window_pattern)
+        remarks.append(f"every block is the mean of those with a window and without ({turns}), for prices")
+    if spec.left_out:
+        remarks.append(f"a model without {', '.join(spec.left_out)}, for prices; `run` refuses it")
+    return LoadedModel(spec=spec, assumptions=(*assumptions, *remarks))
 
 
 def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCluster:

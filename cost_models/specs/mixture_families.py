@@ -5,20 +5,17 @@ Read from the configuration and modelling files of `transformers` 4.57.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from cost_models.specs.config_windows import Derived, last_blocks, windows
 from cost_models.specs.families import (
     LLAMA_FACTS,
     LLAMA_OPTIONAL,
     LLAMA_SIZES,
     Config,
     Family,
-    sliding_window,
     without,
 )
-
-Derived = Mapping[str, tuple[str, Any]]
 
 
 def _whole(config: Config, key: str, default: int) -> int:
@@ -87,8 +84,7 @@ MIXTURE_FAMILIES: dict[str, Family] = {
         sizes=LLAMA_SIZES | _CHOSEN | {"num_experts": "num_local_experts"},
         facts=LLAMA_FACTS,
         optional=LLAMA_OPTIONAL,
-        derive=lambda config: _routing(config, normalized=True),
-        simplify=sliding_window,
+        derive=lambda config: {**_routing(config, normalized=True), **windows(config)},
     ),
     "qwen2_moe": Family(
         sizes=LLAMA_SIZES
@@ -100,7 +96,7 @@ MIXTURE_FAMILIES: dict[str, Family] = {
         },
         facts=LLAMA_FACTS | {"attention_bias": True},
         optional=LLAMA_OPTIONAL,
-        derive=_qwen_mixtures,
+        derive=lambda config: {**_qwen_mixtures(config), **last_blocks(config)},
         simplify=lambda config: "the gate of the shared expert left out",
     ),
     "qwen3_moe": Family(
@@ -110,8 +106,10 @@ MIXTURE_FAMILIES: dict[str, Family] = {
         facts=without(LLAMA_FACTS, "attention_bias", "attention_output_bias") | {"qk_norm": True},
         optional=LLAMA_OPTIONAL
         | {"head_dim": ("head_dim", 128), "attention_bias": ("attention_bias", False)},
-        derive=_qwen_mixtures,
-        simplify=sliding_window,
+        derive=lambda config: {
+            **_qwen_mixtures(config),
+            **(windows(config, default=4096) if config.get("use_sliding_window") is True else {}),
+        },
     ),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,

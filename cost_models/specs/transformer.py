@@ -12,6 +12,9 @@ Activation = Literal["gelu", "silu", "relu", "squared-relu"]
 Norm = Literal["layernorm", "rmsnorm"]
 Positions = Literal["learned", "rotary", "alibi", "none"]
 RouterScores = Literal["softmax", "sigmoid"]
+WindowKind = Literal["sliding", "chunked"]
+_LIST = Field(strict=False)
+"""Written as a list: what fills in defaults hands lists on, which a strict tuple would refuse."""
 DERIVED_FIELDS = ("num_kv_heads", "head_dim", "ffn_hidden_size")
 """Fields a file may leave out, because they follow from `num_heads` and `hidden_size`."""
 
@@ -78,7 +81,11 @@ class TransformerSpec(Spec):
     parallel_block: bool = False
     """Attention and MLP read one norm's output side by side and are added together (GPT-J, PaLM, MegaScale)."""
     attention_window: PositiveInt | None = None
-    """Tokens that a query looks back over (sliding window); None: all before it."""
+    """Tokens that a query sees at most, itself included; None: all before it."""
+    window_kind: WindowKind = "sliding"
+    """Which they are: the last ones (sliding), or those of its own chunk of so many (chunked; Llama 4)."""
+    window_pattern: Annotated[tuple[Literal["window", "full"], ...], _LIST] = ()
+    """Which blocks have the window, from the first on and repeated, like [window, full] (Gemma 2). Default: all."""
     num_experts: Annotated[int, Field(ge=0, le=10**6)] = 0
     """Routed experts of a block that is a mixture, E; 0: a dense model."""
     experts_per_token: Annotated[int, Field(ge=0, le=10**6)] = 0
@@ -99,6 +106,8 @@ class TransformerSpec(Spec):
     """Low-rank queries, keys and values; None: they are projected from the residual stream."""
     vocab_multiple: PositiveInt = 1
     """The vocabulary is padded to a multiple of this × tp (Megatron: 128)."""
+    left_out: Annotated[tuple[str, ...], _LIST] = ()
+    """What the model's blocks do besides, in a few words each: not priced, and the executor trains no such model."""
     source: str = ""
     """Where the shape was read."""
 
@@ -133,13 +142,26 @@ class TransformerSpec(Spec):
             )
         if self.positions == "rotary" and self.head_dim % 2:
             raise ValueError(f"rotary positions need an even head_dim, not {self.head_dim}")
-        if complaint := self._mixture_complaint():
+        if complaint := self._window_complaint() or self._mixture_complaint():
             raise ValueError(complaint)
         if self.latent_attention and self.latent_attention.position_dim >= self.head_dim:
             raise ValueError(
                 f"position_dim {self.latent_attention.position_dim} leaves nothing of head_dim {self.head_dim}"
             )
         return self
+
+    def _window_complaint(self) -> str:
+        """What contradicts itself in the fields of windows, or nothing."""
+        if self.attention_window is None:
+            if self.window_kind != "sliding" or self.window_pattern:
+                given = "window_pattern" if self.window_pattern else "window_kind"
+                return f"{given} is for windows, and attention_window says none"
+            return ""
+        if len(self.window_pattern) > self.num_layers:
+            return (
+                f"window_pattern names {len(self.window_pattern)} blocks, and num_layers is {self.num_layers}"
+            )
+        return ""
 
     def _mixture_complaint(self) -> str:
         """What contradicts itself in the fields of a mixture, or nothing."""
@@ -168,9 +190,37 @@ class TransformerSpec(Spec):
         """Width of all key heads together."""
         return self.num_kv_heads * self.head_dim
 
-    def attended(self, sequence_length: int) -> int:
-        """Keys that a query of a long sequence sees, the causal mask apart."""
-        return min(sequence_length, self.attention_window or sequence_length)
+    def window_of(self, layer: int) -> int | None:
+        """The window of a block, counted from 0; None: it sees all."""
+        pattern = self.window_pattern
+        return None if pattern and pattern[layer % len(pattern)] == "full" else self.attention_window
+
+    def attended(self, sequence_length: int) -> float:
+        """Keys that a query of a long sequence sees, the causal mask apart; the mean over the blocks."""
+        return self._over_blocks(
+            sequence_length, min(sequence_length, self.attention_window or sequence_length)
+        )
+
+    def unmasked(self, sequence_length: int) -> float:
+        """Keys that a query sees, the mean over queries and blocks: half of a sequence without a window."""
+        whole, window = sequence_length / 2, min(sequence_length, self.attention_window or sequence_length)
+        if self.window_kind == "sliding":
+            return self._over_blocks(whole, window * (1 - window / sequence_length / 2))
+        chunks, rest = divmod(sequence_length, window)
+        return self._over_blocks(whole, (chunks * window**2 + rest**2) / sequence_length / 2)
+
+    def _over_blocks(self, full: float, windowed: float) -> float:
+        """The mean over the blocks of what those with a window have and those without."""
+        return self.windowed_share * windowed + (1 - self.windowed_share) * full
+
+    @property
+    def windowed_share(self) -> float:
+        """Share of the blocks that have a window."""
+        if self.attention_window is None or not self.window_pattern:
+            return float(self.attention_window is not None)
+        rounds, rest = divmod(self.num_layers, len(self.window_pattern))
+        having = [kind == "window" for kind in self.window_pattern]
+        return (rounds * sum(having) + sum(having[:rest])) / self.num_layers
 
     @property
     def value_size(self) -> int:

@@ -47,8 +47,7 @@ def _unbroken(block: Block) -> list[nn.Module]:
 
 
 def _is_plain(attention: Attention | LatentAttention) -> bool:
-    spec = attention.spec
-    causal = spec.attention_window is None and spec.positions != "alibi"
+    causal = attention.window is None and attention.spec.positions != "alibi"
     return causal and isinstance(attention.sequence, WholeSequence)
 
 

@@ -15,7 +15,7 @@ Shape legend: B batch, H query heads, G key/value heads, S tokens of this rank, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -76,9 +76,7 @@ class _Traded:
         """Attention over the whole sequence for a share of the heads."""
         heads = query_BHSK.shape[1] // self.ranks
         query, key, value = _ToHeads.apply(self.group, query_BHSK, key_BGSK, value_BGSK)  # type: ignore[no-untyped-call]
-        mine = Sight(
-            window=sight.window, slopes=sight.slopes, first_head=sight.first_head + self.rank * heads
-        )
+        mine = replace(sight, first_head=sight.first_head + self.rank * heads)
         mixed = self.whole.attend(query, key, value, mine)
         (out,) = _ToTokens.apply(self.group, mixed)  # type: ignore[no-untyped-call]
         return out  # type: ignore[no-any-return]

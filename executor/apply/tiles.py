@@ -92,7 +92,7 @@ def tiles_of_whole(places: Places, sight: Sight) -> list[Tile]:
     """Each run of queries with all keys up to its end, from where a window lets it see them; keys lie in order."""
     tiles, row = [], 0
     for run in places:
-        first = 0 if sight.window is None else max(0, run.start - sight.window + 1)
+        first = sight.first_seen(run.start)
         rows, columns = slice(row, row + len(run)), slice(first, run.stop)
         tiles.append(Tile(rows=rows, columns=columns, queries=(run,), keys=(range(first, run.stop),)))
         row += len(run)

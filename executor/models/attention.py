@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cost_models.specs.transformer import TransformerSpec
 from executor.models.rotary import Turns
 from executor.models.sequence import Sequence, WholeSequence
-from executor.models.sight import Sight
+from executor.models.sight import sight_of
 
 _QK_NORM_EPSILON = 1e-6
 
@@ -20,9 +20,10 @@ class Attention(nn.Module):
     """Projections and the core. `first_head` is this rank's first query head (for ALiBi under tensor parallelism),
     `sequence` the tokens it has."""
 
-    def __init__(self, spec: TransformerSpec) -> None:
+    def __init__(self, spec: TransformerSpec, layer: int = 0) -> None:
         super().__init__()
         self.spec = spec
+        self.window = spec.window_of(layer)
         self.first_head = 0
         self.sequence: Sequence = WholeSequence()
         self.turns = Turns()
@@ -43,11 +44,7 @@ class Attention(nn.Module):
         if self.spec.positions == "rotary":
             places = self.sequence.places(x_BSD.shape[1])
             query_BHSK, key_BGSK = self.turns(query_BHSK, places), self.turns(key_BGSK, places)
-        sight = Sight(
-            window=self.spec.attention_window,
-            slopes=self.spec.num_heads if self.spec.positions == "alibi" else 0,
-            first_head=self.first_head,
-        )
+        sight = sight_of(self.spec, self.window, self.first_head)
         mixed_BHSK = self.sequence.attend(query_BHSK, key_BGSK, value_BGSK, sight)
         out: Tensor = self.out(mixed_BHSK.transpose(1, 2).flatten(2))
         return out

@@ -76,10 +76,9 @@ def _compiled() -> Kernel:
 def _how(sight: Sight, query_BHSK: Tensor) -> dict[str, Any]:
     """Which blocks to look at, and what to do with the scores of those."""
     _, heads, tokens, _ = query_BHSK.shape
-    window = tokens if sight.window is None else sight.window
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (key <= query) & (query - key < window)
+        return key <= query if sight.window is None else (key <= query) & ~sight.hides(query, key)
 
     mask = create_block_mask(sees, None, None, tokens, tokens, device=query_BHSK.device)
     if not sight.slopes:

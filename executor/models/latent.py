@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from cost_models.specs.transformer import TransformerSpec
 from executor.models.rotary import Turns
 from executor.models.sequence import Sequence, WholeSequence
-from executor.models.sight import Sight
+from executor.models.sight import sight_of
 
 _LATENT_NORM_EPSILON = 1e-6
 
@@ -28,11 +28,12 @@ class LatentAttention(nn.Module):
     """Projections and the core. `first_head` is this rank's first query head (for ALiBi under tensor parallelism),
     `sequence` the tokens it has."""
 
-    def __init__(self, spec: TransformerSpec) -> None:
+    def __init__(self, spec: TransformerSpec, layer: int = 0) -> None:
         super().__init__()
         latent = spec.latent_attention
         assert latent is not None
         self.spec, self.latent = spec, latent
+        self.window = spec.window_of(layer)
         self.first_head = 0
         self.sequence: Sequence = WholeSequence()
         self.turns = Turns()
@@ -56,11 +57,7 @@ class LatentAttention(nn.Module):
         """(B, S, D) → (B, S, D)."""
         query_BHSK = self._query(x_BSD)
         key_BGSK, value_BGSW = self._key_value(x_BSD)
-        sight = Sight(
-            window=self.spec.attention_window,
-            slopes=self.spec.num_heads if self.spec.positions == "alibi" else 0,
-            first_head=self.first_head,
-        )
+        sight = sight_of(self.spec, self.window, self.first_head)
         width = value_BGSW.shape[-1]
         if self._wants_one_width(x_BSD):
             value_BGSW = F.pad(value_BGSW, (0, max(0, self.spec.head_dim - width)))

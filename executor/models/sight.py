@@ -6,10 +6,14 @@ Shape legend: H heads, Q queries, S keys.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from cost_models.specs.transformer import TransformerSpec
+
+Position = TypeVar("Position", int, Tensor)
 Places = tuple[range, ...]
 """Positions in the sequence that some tokens have, as runs in ascending order."""
 
@@ -25,16 +29,20 @@ class Sight:
 
     window: int | None = None
     """Keys that a query sees, itself included; None: all."""
+    chunked: bool = False
+    """Instead, those of its own chunk of so many tokens."""
     slopes: int = 0
     """Heads that ALiBi spreads its slopes over, those of the whole model (Press et al. 2021); 0: no ALiBi."""
     first_head: int = 0
     """The first of the heads at hand, among all of the model."""
 
+    def first_seen(self, position: int) -> int:
+        """The earliest key that the query there sees."""
+        return 0 if self.window is None else max(0, self._edge(position, self.window))
+
     def blind(self, queries: Places, keys: Places) -> bool:
         """No query sees any key."""
-        if keys[0].start > queries[-1].stop - 1:
-            return True
-        return self.window is not None and keys[-1].stop - 1 <= queries[0].start - self.window
+        return keys[0].start > queries[-1].stop - 1 or keys[-1].stop - 1 < self.first_seen(queries[0].start)
 
     def is_causal(self, queries: Places, keys: Places) -> bool:
         """The keys end with the queries' own, and nothing but the causal mask is between them."""
@@ -57,7 +65,7 @@ class Sight:
         there = at[:, None] - of[None, :]
         hidden = there < 0
         if self.window is not None:
-            hidden = hidden | (there >= self.window)
+            hidden = hidden | self.hides(at[:, None], of[None, :])
         bias = torch.zeros((), device=like.device)
         if self.slopes:
             bias = -self.slopes_of(heads, like.device)[:, None, None] * there
@@ -65,11 +73,29 @@ class Sight:
         hidden = hidden.expand(heads if self.slopes else 1, -1, -1)
         return torch.where(hidden, low, bias).to(like.dtype).unsqueeze(0)
 
+    def hides(self, query: Tensor, key: Tensor) -> Tensor:
+        """Whether the window hides a key that the causal mask does not; both positions, of any shape."""
+        assert self.window is not None
+        return key < self._edge(query, self.window)
+
     def slopes_of(self, heads: int, device: torch.device) -> Tensor:
         """(H,) how fast the score of each of the heads at hand falls with the distance."""
         index = torch.arange(self.first_head + 1, self.first_head + heads + 1, device=device)
         return torch.as_tensor(2.0 ** (-8.0 * index.float() / self.slopes))
 
+    def _edge(self, position: Position, window: int) -> Position:
+        """Where the window of the query there begins, be it before the sequence does."""
+        return position - position % window if self.chunked else position - window + 1
+
     def _unbiased(self, queries: Places, keys: Places) -> bool:
-        farthest = queries[-1].stop - 1 - keys[0].start
-        return not self.slopes and (self.window is None or farthest < self.window)
+        return not self.slopes and self.first_seen(queries[-1].stop - 1) <= keys[0].start
+
+
+def sight_of(spec: TransformerSpec, window: int | None, first_head: int) -> Sight:
+    """What a block with that window sees; `first_head` is the first of the heads at hand."""
+    return Sight(
+        window=window,
+        chunked=spec.window_kind == "chunked",
+        slopes=spec.num_heads if spec.positions == "alibi" else 0,
+        first_head=first_head,
+    )

@@ -35,13 +35,16 @@ class Block(nn.Module):
     With `parallel_block` both read the one norm's output and what they found is added at once; `fork` and `join` do
     nothing but mark where.
 
-    With `experts`, which says what of them is on this rank, the feed-forward is a mixture.
+    With `experts`, which says what of them is on this rank, the feed-forward is a mixture. `layer` is its place in the
+    model, on which its window depends.
     """
 
-    def __init__(self, spec: TransformerSpec, dropout: float, experts: ExpertPlace | None = None) -> None:
+    def __init__(
+        self, spec: TransformerSpec, dropout: float, experts: ExpertPlace | None = None, layer: int = 0
+    ) -> None:
         super().__init__()
         self.attention_norm = make_norm(spec, spec.hidden_size)
-        self.attention = LatentAttention(spec) if spec.latent_attention else Attention(spec)
+        self.attention = LatentAttention(spec, layer) if spec.latent_attention else Attention(spec, layer)
         self.mlp_norm = None if spec.parallel_block else make_norm(spec, spec.hidden_size)
         self.mlp = FeedForward(spec) if experts is None else Mixture(spec, experts)
         self.fork = nn.Identity() if spec.parallel_block else None
@@ -122,7 +125,7 @@ class Transformer(nn.Module):
         self.embedding = Embedding(spec, vocabulary, dropout) if has_embedding else None
         self.blocks = nn.ModuleDict(
             {
-                str(layer): Block(spec, dropout, place if spec.is_mixture(layer) else None)
+                str(layer): Block(spec, dropout, place if spec.is_mixture(layer) else None, layer)
                 for layer in range(first, first + count)
             }
         )

@@ -24,6 +24,8 @@ SIGHTS = [
     Sight(window=1),
     Sight(slopes=8, first_head=2),
     Sight(window=3, slopes=4),
+    Sight(window=5, chunked=True),
+    Sight(window=3, chunked=True, slopes=4),
 ]
 DEVICES = [
     "cpu",
@@ -31,8 +33,12 @@ DEVICES = [
 ]
 
 
-def seen(query: int, key: int, window: int | None) -> bool:
-    return key <= query and (window is None or query - key < window)
+def seen(query: int, key: int, sight: Sight) -> bool:
+    if sight.window is None or key > query:
+        return key <= query
+    if sight.chunked:
+        return key // sight.window == query // sight.window
+    return query - key < sight.window
 
 
 @pytest.mark.parametrize("sight", SIGHTS)
@@ -44,7 +50,7 @@ def test_a_query_sees_what_is_before_it_as_far_as_the_window(
     like = torch.zeros(())
     bias = sight.bias(queries, keys, 4, like)
     at, of = positions(queries, like.device).tolist(), positions(keys, like.device).tolist()
-    visible = [[seen(query, key, sight.window) for key in of] for query in at]
+    visible = [[seen(query, key, sight) for key in of] for query in at]
     assert (bias[0, 0] > -1e30).tolist() == visible
     assert sight.blind(queries, keys) == (not any(map(any, visible)))
     if sight.sees_all(queries, keys):

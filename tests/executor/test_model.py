@@ -68,6 +68,33 @@ def test_flops_are_those_of_the_cost_model(name: str) -> None:
         assert backward.products == 2 * forward.products
 
 
+@pytest.mark.parametrize(
+    ("change", "farthest"),
+    [
+        ({}, 2 * 3),  # two blocks, each as far as its window
+        ({"window_pattern": ["window", "full"]}, 15),
+        ({"window_pattern": ["full", "window"]}, 15),
+        ({"window_kind": "chunked"}, 3),  # 12 to 15 are the last chunk
+    ],
+    ids=["window", "window, full", "full, window", "chunked"],
+)
+def test_each_block_sees_as_far_as_its_window(change: dict[str, Any], farthest: int) -> None:
+    """Which tokens the last of sixteen hangs on: change one, and see whether the answer there changes."""
+    _, model = build(LLAMA | {"num_layers": 2, "attention_window": 4} | change)
+    tokens = torch.arange(16)
+    changed = torch.stack([tokens, *(tokens.index_fill(0, torch.tensor([at]), 63) for at in range(16))])
+    with torch.no_grad():
+        answers = model(changed)[:, -1]
+    moved = [(one != answers[0]).any().item() for one in answers[1:]]
+    assert moved == [15 - at <= farthest for at in range(16)]
+
+
+def test_a_stage_has_the_windows_of_its_place_in_the_model() -> None:
+    fields = LLAMA | {"num_layers": 6, "attention_window": 4, "window_pattern": ["window", "window", "full"]}
+    _, stage = build(fields, first=3, count=3, has_embedding=False)
+    assert [block.attention.window for block in stage.blocks.values()] == [4, 4, None]
+
+
 def test_a_slice_has_the_weights_of_the_whole() -> None:
     """Initial values follow from names, so a stage starts with what one process would have."""
     _, whole = build(GPT)

@@ -24,6 +24,8 @@ UNTIED = GPT | {"tied_embeddings": False}
 DEEP = GPT | {"num_layers": 5}
 ALIBI = GPT | {"positions": "alibi"}
 WINDOWED = LLAMA | {"attention_window": 6}
+IN_TURNS = WINDOWED | {"window_pattern": ["window", "full"]}
+CHUNKED = IN_TURNS | {"window_kind": "chunked"}
 NORMED = LLAMA | {"qk_norm": True, "head_dim": 16, "tied_embeddings": True}
 SIDE_BY_SIDE = WINDOWED | {"parallel_block": True, "attention_bias": True, "mlp_bias": True}
 MODELS: dict[str, dict[str, Any]] = {
@@ -33,6 +35,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "five": DEEP,
     "alibi": ALIBI,
     "windowed": WINDOWED,
+    "in turns": IN_TURNS,
+    "chunked": CHUNKED,
     "normed": NORMED,
     "side by side": SIDE_BY_SIDE,
 }
@@ -94,6 +98,10 @@ CASES = in_every_run(
         ("alibi", "cp2 tp2 mbs4 context=all-to-all"),
         *[("windowed", f"cp2 mbs4 context={way}") for way in CONTEXTS],
         *[("windowed", f"cp4 mbs4 context={way}") for way in ("ring", "all-gather")],
+        ("in turns", "pp2 vpp2 mbs2"),
+        ("in turns", "tp2 mbs4"),
+        *[("chunked", f"cp2 mbs4 context={way}") for way in CONTEXTS],
+        ("chunked", "pp4 mbs2"),
         ("untied", "cp2 tp2 sp mbs4 zero2 recompute=selective"),
         ("gpt", "cp2 dp2 mbs1 zero1 shard2 order=tp-dp-cp-pp"),
         ("gpt", "cp2 dp2 mbs1 zero3 context=all-gather"),

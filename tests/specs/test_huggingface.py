@@ -244,9 +244,48 @@ def test_every_assumption_is_said(tmp_path: Path) -> None:
 
 
 def test_what_is_costed_differently_is_said(tmp_path: Path) -> None:
-    assert "sliding_window 4096" in " ".join(load(tmp_path, MISTRAL_7B).assumptions)
-    assert "sliding_window" not in " ".join(load(tmp_path, QWEN2_7B).assumptions)
     assert "use_parallel_residual" in " ".join(load(tmp_path, NEOX_20B).assumptions)
+
+
+QWEN2_ROUND = {"use_sliding_window": True, "sliding_window": 4096, "num_hidden_layers": 28}
+
+
+@pytest.mark.parametrize(
+    ("config", "window", "windowed"),
+    [
+        (MISTRAL_7B, 4096, range(32)),
+        (MISTRAL_7B | {"sliding_window": None}, None, range(0)),
+        ({key: value for key, value in MISTRAL_7B.items() if key != "sliding_window"}, 4096, range(32)),
+        (MISTRAL_7B | {"model_type": "phi3", "sliding_window": 2047}, 2047, range(32)),
+        (QWEN2_7B, None, range(0)),
+        (QWEN2_7B | {"use_sliding_window": True, "max_window_layers": 21}, 131072, range(21, 28)),
+        (QWEN2_7B | {"use_sliding_window": True, "max_window_layers": 0}, 131072, range(28)),
+        (QWEN2_7B | QWEN2_ROUND, None, range(0)),  # max_window_layers is 28 unless said
+        (QWEN3_32B | {"layer_types": ["full_attention"] * 64}, None, range(0)),
+        (
+            MISTRAL_7B | {"layer_types": ["sliding_attention", "full_attention"] * 16},
+            4096,
+            range(0, 32, 2),
+        ),
+    ],
+)
+def test_windows_of_attention(
+    tmp_path: Path, config: dict[str, Any], window: int | None, windowed: range
+) -> None:
+    spec = load(tmp_path, config).spec
+    assert spec.attention_window == window
+    found = [layer for layer in range(spec.num_layers) if spec.window_of(layer) is not None]
+    assert found == list(windowed)
+
+
+def test_blocks_in_turns_are_said(tmp_path: Path) -> None:
+    """Prices know one block, the mean of all."""
+    config = MISTRAL_7B | {"layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 8}
+    loaded = load(tmp_path, config)
+    assert loaded.spec.window_pattern == ("window", "window", "window", "full")
+    assert loaded.assumptions[-1] == (
+        "every block is the mean of those with a window and without (3 window, 1 full), for prices"
+    )
 
 
 def test_gemma_is_gated_gelu_with_tied_embeddings_and_wide_heads(tmp_path: Path) -> None:
@@ -309,6 +348,9 @@ def test_wrong_sizes_are_listed_under_the_keys_of_the_config(tmp_path: Path) -> 
         ({"model_type": "olmoe"}, "(model_type `olmoe`) is a mixture of experts that cannot be represented"),
         ({"model_type": "gemma2"}, "cannot be represented; did you mean `gemma`?"),
         ({"model_type": "t5"}, "model_type `t5`, which cannot be represented"),
+        ({"layer_types": ["full_attention"] * 3}, "`layer_types` does not name each of its 32 blocks"),
+        ({"layer_types": ["linear_attention"] * 32}, "it has blocks of `linear_attention` (`layer_types`)"),
+        ({"model_type": "mistral", "sliding_window": "far"}, "sliding_window: `far` is not a whole number"),
         ({"model_type": None}, "does not say its `model_type`"),
         ({"model_type": ["llama"]}, "does not say its `model_type`"),
         ({"hidden_act": "mish"}, "hidden_act: `mish` is not one of"),
