@@ -3,7 +3,8 @@
     MeshwrightError            exit code
     ├── InputError             2   what the user wrote is wrong: a file, a field, a flag, a name
     │   └── UnknownNameError   2   a name that is in no catalogue, with the nearest ones
-    ├── InfeasibleError        1   the question is fine, the answer is no: nothing fits
+    ├── InfeasibleError        1   the question is fine, the answer is no
+    │   └── DoesNotFitError    1   no layout fits in memory, with what would
     ├── HostError              2   this machine cannot do it: too few devices, missing backend
     └── RunError               1   a run failed: out of memory, a diverging loss, a lost rank
 
@@ -61,6 +62,52 @@ class InfeasibleError(MeshwrightError):
     """The question is fine; the answer is no."""
 
     exit_code = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another question that has an answer, and the plan that is one."""
+
+    change: str
+    """What to type, or to write in which file: `--gpus 16`."""
+    note: str = ""
+    """What is known of the change besides: "no fewer do"."""
+    gpus: int
+    layout: str
+    step_seconds: float
+    peak_bytes: float
+    """Of the fullest device."""
+    memory_limit: float
+    """Bytes of it that a plan may fill."""
+
+    def __str__(self) -> str:
+        from cost_models.units import format_bytes, format_seconds  # which imports pydantic
+
+        note = f" ({self.note})" if self.note else ""
+        size, step = format_bytes(self.peak_bytes), format_seconds(self.step_seconds)
+        words = [word for word in self.layout.split() if not word.startswith(("layers=", "recompute="))]
+        return f"{self.change}{note}: {size}, {step} a step, {' '.join(words)}"
+
+
+class DoesNotFitError(InfeasibleError):
+    """No layout fits in memory."""
+
+    def __init__(
+        self,
+        headline: str,
+        *,
+        problems: Sequence[Problem] = (),
+        hint: str = "",
+        state_bytes: float = 0.0,
+        would_fit: Sequence[Alternative] = (),
+    ) -> None:
+        super().__init__(headline, problems=problems, hint=hint)
+        self.state_bytes = state_bytes
+        """Of weights, gradients and optimizer states over all devices together, at least; 0: not known."""
+        self.would_fit = tuple(would_fit)
+
+    def __str__(self) -> str:
+        return "\n".join([super().__str__(), *(f"would fit: {one}" for one in self.would_fit)])
 
 
 class HostError(MeshwrightError):

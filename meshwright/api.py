@@ -21,6 +21,7 @@ from meshwright.verbs.planning import restrictions_of
 from planner.budget import Budget
 from planner.optimising import optimise
 from planner.plan import Plan, read_plan
+from planner.remedies import remedies_told
 from planner.sizes import parse_sizes
 from planner.trainers import trainer_named
 from planner.verifying import Check
@@ -68,7 +69,9 @@ def plan(
         question = replace(question, training=training_spec)
     restrictions = replace(restrictions_of((tuple(fix), tuple(forbid), max_memory)), trainer=trainer)
     budget = Budget(time_limit=time_limit, keep_on_interrupt=True)
-    optimum = optimise(question, aim, sizes=sizes, top=top, restrictions=restrictions, budget=budget)
+    whole = resolve_cluster(cluster) if isinstance(cluster, str) else cluster
+    with remedies_told(question, restrictions, sizes=sizes, whole_nodes=whole):
+        optimum = optimise(question, aim, sizes=sizes, top=top, restrictions=restrictions, budget=budget)
     per_node = question.cluster.gpus_per_node
     return Planned(
         optimum=optimum, gpus_per_node=per_node, restrictions=restrictions, assumptions=assumptions

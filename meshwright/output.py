@@ -9,11 +9,11 @@ import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cost_models.errors import InputError, MeshwrightError, Problem
+from cost_models.errors import DoesNotFitError, InputError, MeshwrightError, Problem
 from cost_models.whole_files import is_replaced, write_whole
 
 if TYPE_CHECKING:
@@ -100,9 +100,15 @@ def print_error(error: MeshwrightError, *, json: bool = False) -> None:
     """Draw an error on stderr: headline, indented problems, an empty line, the hint; `--json` has it on stdout too."""
     if json:
         problems = [{"where": problem.where, "what": problem.what} for problem in error.problems]
-        told = {"headline": error.headline, "problems": problems, "hint": error.hint or None}
+        told: dict[str, Any] = {"headline": error.headline, "problems": problems, "hint": error.hint or None}
+        if isinstance(error, DoesNotFitError):
+            told["would_fit"] = [asdict(one) for one in error.would_fit]
         print(as_json({"schema": JSON_SCHEMA, "error": told}))
     lines = [f"error: {error.headline}", *(f"  {problem}" for problem in error.problems)]
+    if isinstance(error, DoesNotFitError) and error.would_fit:
+        from meshwright.render.words import wrapped
+
+        lines += ["", "would fit:", *(wrapped(f"  {one}", indent="    ") for one in error.would_fit)]
     if error.hint:
         lines += ["", f"hint: {error.hint}"]
     print("\n".join(lines), file=sys.stderr)

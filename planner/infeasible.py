@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cost_models.errors import InfeasibleError, Problem
+from cost_models.errors import DoesNotFitError, InfeasibleError, Problem
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate
 from cost_models.question import Question
@@ -29,7 +29,7 @@ COMPARED = 4
 
 def explain_infeasible(
     question: Question, columns: LayoutColumns, costs: StageCosts, policies: Sequence[Recompute]
-) -> InfeasibleError:
+) -> DoesNotFitError:
     """The error to raise when no placement of any layout fits."""
     closest = _closest(question, columns, costs, policies)
     limit = float(costs.memory_limit.max())
@@ -40,10 +40,11 @@ def explain_infeasible(
         hint = f"model states alone need {needed:,} GPUs of this size"
     else:
         hint = f"{format_bytes(closest.peak_bytes)} a GPU would do; or use more GPUs, or shorter sequences"
-    return InfeasibleError(
+    return DoesNotFitError(
         f"no layout of {question.model.name} fits {format_bytes(limit)} x {gpus:,} GPU{'s' * (gpus > 1)}",
         problems=[Problem("closest", _in_words(closest))],
         hint=hint,
+        state_bytes=states,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from cost_models.asking import questions_by_precision
-from cost_models.errors import InfeasibleError, Problem
+from cost_models.errors import DoesNotFitError, InfeasibleError, Problem
 from cost_models.estimate import Estimate
 from cost_models.question import Question
 from cost_models.specs.cluster import Precision
@@ -288,4 +288,7 @@ def _nothing(
         headline = f"no plan of {question.model.name} trains on {tokens} tokens within {days}"
         hint = "more GPUs, fewer tokens or a later deadline would do"
     problems = [Problem(f"{gpus:,} GPUs", error.headline) for gpus, error in failures]
+    last = failures[-1][1]
+    if objective.deadline is None and isinstance(last, DoesNotFitError):
+        return DoesNotFitError(headline, problems=problems, hint=hint, state_bytes=last.state_bytes)
     return InfeasibleError(headline, problems=problems, hint=hint)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cost_models.errors import InputError
 from cost_models.question import MixedQuestion
+from cost_models.specs.loading import resolve_cluster
 from cost_models.units import counted, format_seconds, parse_bytes
 from meshwright.output import Output, check_places
 from meshwright.progress import progress
@@ -22,6 +23,7 @@ from planner.objectives import Objective
 from planner.optimising import optimise
 from planner.optimum import PROVEN, Optimum, asked_question
 from planner.plan import Plan, load_plan, make_plan, save_plan
+from planner.remedies import remedies_told
 from planner.restrictions import Restrictions
 from planner.search_space import parse_restrictions
 
@@ -59,7 +61,10 @@ def plan(
     restrictions = replace(restrictions, trainer=asked.trainer)
     for assumption in aim.assumptions:
         output.note(f"assumed: {assumption}")
-    _answer(aim, restrictions, top=top, time_limit=time_limit, out=out, output=output)
+    with remedies_told(
+        aim.question, restrictions, sizes=aim.sizes, whole_nodes=resolve_cluster(asked.cluster)
+    ):
+        _answer(aim, restrictions, top=top, time_limit=time_limit, out=out, output=output)
 
 
 def replay(path: Path, *, top: int | None, time_limit: float, out: Path | None, output: Output) -> None:
@@ -77,7 +82,9 @@ def replay(path: Path, *, top: int | None, time_limit: float, out: Path | None, 
     if top is None:
         top = written.certificate.top if written.certificate else TOP
     restrictions = written.restrictions.read
-    _answer(asked_by(written), restrictions, top=top, time_limit=time_limit, out=out, output=output)
+    aim = asked_by(written)
+    with remedies_told(aim.question, restrictions, sizes=aim.sizes):
+        _answer(aim, restrictions, top=top, time_limit=time_limit, out=out, output=output)
 
 
 def asked_by(plan: Plan) -> Aimed:

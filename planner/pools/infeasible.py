@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from cost_models.errors import InfeasibleError
+from cost_models.errors import DoesNotFitError
 from cost_models.estimating import estimate
 from cost_models.question import MixedQuestion
 from cost_models.specs.layout import Layout
@@ -41,7 +41,7 @@ def nothing_fits(
     leaf_of: Callable[[int], Leaf],
     layout_of: Callable[[int], Layout],
     max_memory: float | None,
-) -> InfeasibleError:
+) -> DoesNotFitError:
     """The error to raise when no placement of any layout fits."""
     filled = {row: evenly_full(leaf_of(row)) for row in rows}
     row = min(filled, key=lambda one: filled[one][1])
@@ -51,7 +51,7 @@ def nothing_fits(
     closest = estimate(question, layout)
     closest = closest if max_memory is None else closest.within(max_memory)
     rank, mixed = closest.fullest_rank, question.mixed
-    return InfeasibleError(
+    return DoesNotFitError(
         f"no layout of {question.model.name} fits the {mixed.num_gpus:,} GPUs of `{mixed.name}`; the closest,"
         f" {closest.layout.brief}, needs {format_bytes(closest.peak_bytes)} of"
         f" {format_bytes(closest.memory_limit)} on pipeline rank {rank}, in pool `{closest.layout.pools[rank]}`",

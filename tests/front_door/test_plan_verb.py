@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from command_line import ASKED, BIG, QUICK
 
+import meshwright as mw
+from cost_models.errors import DoesNotFitError
 from planner.plan import load_plan
 
 SMALL = ("gpt2-small", "dgx-a100-80gb", "--global-batch", "64", "--sequence", "1024", *QUICK)
@@ -100,6 +102,24 @@ def test_nothing_fits_is_an_answer_not_a_mistake(meshwright) -> None:
     assert answer.out == ""
     assert answer.err.startswith("error: no layout of gpt3-175b fits ")
     assert "\nhint: " in answer.err
+
+
+def test_what_would_fit_is_said_in_words_in_json_and_in_python(
+    meshwright, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.remedies.EACH_SECONDS", 20.0)
+    asked = (*ASKED[:2], "--gpus", "1", *ASKED[4:], "--max-memory", "2200 MiB")
+    answer = meshwright("plan", *asked)
+    assert "\nwould fit:\n  without --max-memory: " in answer.err
+    said = answer.err[answer.err.index("would fit:") :]
+    assert max(len(line) for line in said.splitlines()) <= 80
+    told = json.loads(meshwright("plan", *asked, "--json").out)["error"]["would_fit"]
+    assert told[0]["change"] == "without --max-memory"
+    assert all(one["peak_bytes"] <= one["memory_limit"] for one in told)
+    training = mw.TrainingSpec(global_batch=64, sequence_length=1024)
+    with pytest.raises(DoesNotFitError, match="would fit: without --max-memory") as caught:
+        mw.plan(*ASKED[:2], training, gpus=1, max_memory="2200 MiB")
+    assert len(caught.value.would_fit) == len(told)
 
 
 def test_assumptions_about_a_hugging_face_config_are_said(meshwright, tmp_path: Path) -> None:

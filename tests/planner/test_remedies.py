@@ -1,0 +1,97 @@
+"""When nothing fits, each change that is offered makes something fit, and "no fewer" and "no more" are true."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from small import MODEL, small_cluster, small_question
+
+from cost_models.errors import Alternative, DoesNotFitError, InfeasibleError
+from cost_models.question import Question
+from planner import remedies
+from planner.remedies import remedies_told
+from planner.restrictions import Restrictions
+from planner.search import search
+from planner.search_space import parse_restrictions
+from planner.sizes import resized
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is offered must not hang on how busy the machine is."""
+    monkeypatch.setattr(remedies, "SECONDS", 60.0)
+    monkeypatch.setattr(remedies, "EACH_SECONDS", 60.0)
+
+
+def offered(question: Question, limits: Restrictions | None = None) -> dict[str, Alternative]:
+    """By their first words."""
+    whole = small_cluster(8, f"{question.cluster.gpu.memory!r} B")
+    kept = limits or Restrictions()
+    with pytest.raises(DoesNotFitError) as caught, remedies_told(question, kept, whole_nodes=whole):
+        search(question, restrictions=kept)
+    assert all(one.peak_bytes <= one.memory_limit for one in caught.value.would_fit)
+    return {one.change: one for one in caught.value.would_fit}
+
+
+def fits(question: Question, limits: Restrictions | None = None) -> bool:
+    try:
+        return bool(search(question, top=1, restrictions=limits).estimates)
+    except InfeasibleError:
+        return False
+
+
+def test_more_gpus_are_the_fewest_that_do() -> None:
+    question = small_question(1, memory="150 MiB")
+    found = offered(question)
+    (enough,) = [one for change, one in found.items() if change.startswith("--gpus")]
+    assert enough.note == "no fewer do"
+    whole = replace(question, cluster=small_cluster(8, "150 MiB"))
+    assert next(gpus for gpus in range(1, 9) if fits(resized(whole, gpus))) == enough.gpus
+    assert found[f"--gpus {enough.gpus}"].layout.startswith("tp")
+
+
+def test_fewer_blocks_are_the_most_that_fit() -> None:
+    question = small_question(1, memory="260 MiB")
+    (change,) = [change for change in offered(question) if change.startswith("num_layers")]
+    blocks = int(change.split()[1])
+    assert 0 < blocks < MODEL.num_layers
+    for number, wanted in ((blocks, True), (blocks + 1, False)):
+        model = MODEL.model_copy(update={"num_layers": number})
+        assert fits(replace(question, model=model)) is wanted
+
+
+def test_states_in_16_bits_and_larger_gpus() -> None:
+    question = small_question(1, memory="300 MiB")
+    found = offered(question)
+    assert "state_dtype: bf16 and gradient_dtype: bf16 in --training FILE" in found
+    larger = [change for change in found if change.endswith(" --gpus 1")]
+    assert len(larger) == remedies.LARGER
+    assert not any("num_layers: 4" in change for change in found)
+
+
+def test_shorter_sequences_only_where_activations_are_too_large() -> None:
+    long = small_question(1, memory="2 GiB", sequence_length=2**16, global_batch=1)
+    halves = [change for change in offered(long) if change.startswith("--sequence")]
+    assert halves
+    assert not fits(long)
+    states = small_question(1, memory="150 MiB", sequence_length=2**10)
+    assert not any(change.startswith("--sequence") for change in offered(states))
+
+
+def test_the_restriction_to_leave_out_is_named() -> None:
+    question = small_question(4, memory="250 MiB")
+    assert fits(question)
+    limits = parse_restrictions(["tp=1", "pp=1"], ["zero2"])
+    stuck = replace(limits, max_memory=100 * 2.0**20)
+    assert not fits(question, stuck)
+    found = [change for change in offered(question, stuck) if change.startswith("without")]
+    assert found
+    assert "without --forbid zero=2" not in found
+
+
+def test_a_recompute_policy_that_was_left_out_is_offered() -> None:
+    full = small_question(1, memory="600 MiB", sequence_length=2**12)
+    lean = full.training.model_copy(update={"recompute": ("none",)})
+    assert fits(full)
+    assert "recompute: full in --training FILE" in offered(replace(full, training=lean))
