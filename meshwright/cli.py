@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cost_models.errors import InputError, MeshwrightError, Problem
+from cost_models.errors import InputError, MeshwrightError
 from meshwright.commands import VERBS
 from meshwright.output import print_error
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
+    pass
 
 app = typer.Typer(
     name="meshwright",
@@ -97,19 +97,10 @@ def _worded(error: Exception) -> MeshwrightError | None:
         from pydantic import ValidationError
 
         if isinstance(error, ValidationError):
-            return _word_validation_error(error)
+            from cost_models.specs.complaints import refused
+
+            return refused(error)
     return None
-
-
-def _word_validation_error(error: ValidationError) -> MeshwrightError:
-    """A spec refused what it was given outside any file; files are worded, with their lines, where they are read."""
-    problems = [
-        Problem(".".join(map(str, item["loc"])), item["msg"].removeprefix("Value error, "))
-        for item in error.errors()
-    ]
-    return InputError(
-        f"{len(problems)} problem{'s' * (len(problems) > 1)} in {error.title}", problems=problems
-    )
 
 
 def _word_os_error(error: OSError) -> MeshwrightError:

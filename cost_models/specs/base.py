@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ +/-]{0,99}$")]
 """A name safe to print and to use in a file name."""
@@ -20,7 +20,30 @@ Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 """A share in (0, 1]."""
 
 
-class Spec(BaseModel):
-    """A value the user writes: immutable, strict (no silent conversion), every field known."""
+if TYPE_CHECKING:
+    _Model = BaseModel
+else:
+
+    class _InOurWords(type(BaseModel)):
+        """What makes specs from keyword arguments, and says what is wrong with these as it is said of files."""
+
+        def __call__(cls, *args: Any, **fields: Any) -> Any:
+            try:
+                return super().__call__(*args, **fields)
+            except ValidationError as error:
+                from cost_models.specs.complaints import refused
+
+                raise refused(error, cls) from None
+
+    class _Model(BaseModel, metaclass=_InOurWords):
+        """The base of specs; type checkers see pydantic's."""
+
+
+class Spec(_Model):
+    """A value the user writes: immutable, strict (no silent conversion), every field known.
+
+    Raises:
+        InputError: made of values that a field does not take; all problems at once.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)

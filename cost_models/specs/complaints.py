@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from cost_models.errors import MeshwrightError, did_you_mean
+from cost_models.errors import InputError, MeshwrightError, Problem, did_you_mean
 from cost_models.specs.documents import Key, printable, show_key
+from cost_models.units import counted
+
+
+def refused(error: ValidationError, spec_type: type[BaseModel] = BaseModel) -> InputError:
+    """All that is wrong with a spec that was made in Python, not read from a file; where its type is known, with what
+    may have been meant."""
+    told = [complaint(spec_type, details) for details in error.errors(include_url=False)]
+    problems = [Problem(show_key(key), printable(what)) for key, what in told]
+    return InputError(f"{counted(len(problems), 'problem')} in {error.title}", problems=problems)
 
 
 def complaint(spec_type: type[BaseModel], details: ErrorDetails) -> tuple[Key, str]:

@@ -240,7 +240,7 @@ def parse_layout(text: str) -> Layout:
             problems.append(Problem(f"`{word}`", f"not part of a layout{did_you_mean(word, _WORDS)}"))
     layout: Layout | None = None
     try:
-        layout = Layout(**fields)
+        layout = Layout.model_validate(fields)
     except ValidationError as error:
         for details in error.errors():
             place, what = complaint(Layout, details)

@@ -15,6 +15,7 @@ from cost_models.specs.complaints import complaint
 from cost_models.specs.documents import Document, printable
 from cost_models.specs.reading import read_document
 from cost_models.specs.yaml_text import parse_yaml
+from cost_models.units import counted
 
 S = TypeVar("S", bound=Spec)
 
@@ -75,5 +76,4 @@ def check_kind(document: Document, spec_type: type[Spec]) -> None:
 
 def input_error(source: str, problems: list[Problem]) -> InputError:
     """`4 problems in cluster.yaml`, with the problems."""
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return InputError(f"{count} in {source}", problems=problems)
+    return InputError(f"{counted(len(problems), 'problem')} in {source}", problems=problems)

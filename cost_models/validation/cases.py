@@ -10,6 +10,7 @@ from cost_models.asking import ask
 from cost_models.errors import InputError
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.complaints import refused
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.layout import Layout
 from cost_models.specs.stack import StackSpec
@@ -64,8 +65,8 @@ def read_case(row: Row, *, stack: str | None = None, profile: str | HardwareProf
 
 def _short(error: InputError | ValidationError) -> str:
     if isinstance(error, ValidationError):
-        return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-    return str(error).splitlines()[0]
+        return _short(refused(error))
+    return "; ".join(map(str, error.problems)) or error.headline
 
 
 def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | None, notes: Notes) -> Case:

@@ -147,7 +147,7 @@ def test_any_text_is_a_layout_or_an_input_error(text: str) -> None:
 
 
 def test_layouts_are_strict_and_frozen() -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(InputError, match="tp: `8` is not a whole number"):
         Layout(tp="8")  # type: ignore[arg-type]
     with pytest.raises(ValidationError):
         Layout(tp=8).tp = 4  # type: ignore[misc]
