@@ -11,14 +11,15 @@ import numpy as np
 from cost_models.errors import DoesNotFitError, InfeasibleError, Problem
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate
-from cost_models.question import Question
+from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import allowed_recompute
 from cost_models.specs.columns import Ints, LayoutColumns
 from cost_models.specs.layout import SCHEDULES, Layout
 from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.stage_costs import StageCosts
-from cost_models.units import GIB, format_bytes
+from cost_models.units import GIB, counted, format_bytes
 from planner.host_rule import hosts_too_small
+from planner.obstacles import obstacles
 from planner.placement import Floats
 from planner.search_space import Restrictions, legal_space
 from planner.stack_rules import question_objections
@@ -110,12 +111,19 @@ def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
     on_devices = replace(question, stack=question.stack.model_copy(update={"offloads": "none"}))
     if question.stack.offloads != "none" and len(space := legal_space(on_devices, limits)):
         return hosts_too_small(question, space.smallest_rows())
-    restricted = limits.flags
-    blamed = restricted and len(legal_space(question, Restrictions()))
-    gpus = question.cluster.num_gpus
-    where = f"on {gpus:,} GPU{'s' * (gpus > 1)} is legal with global batch {question.training.global_batch:,}"
-    what = f"no layout of {question.model.name} {where}"
-    if not blamed:
-        return InfeasibleError(what, hint="try a global batch that more GPUs divide")
-    hint = "loosen --fix and --forbid" + ", or plan without --for" * (limits.trainer is not None)
-    return InfeasibleError(f"{what} under {' '.join(restricted)}", hint=hint)
+    where = f"on {counted(question.cluster.num_gpus, 'GPU')}"
+    if isinstance(question, MixedQuestion):
+        where = f"on the pools of `{question.mixed.name}`"
+    what = f"no layout of {question.model.name} {where} is legal with global batch"
+    what += f" {question.training.global_batch:,}"
+    hint = "try a global batch that more GPUs divide"
+    in_the_way = obstacles(question, Restrictions())
+    if limits.flags and not in_the_way:
+        in_the_way = obstacles(question, limits)
+        what += f" under {' '.join(limits.flags)}"
+        hint = "loosen --fix and --forbid" + ", or plan without --for" * (limits.trainer is not None)
+    return InfeasibleError(
+        what,
+        problems=[Problem("", words.what) for words in in_the_way],
+        hint=next((words.hint for words in in_the_way if words.hint), hint),
+    )

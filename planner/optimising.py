@@ -287,7 +287,12 @@ def _nothing(
         days = f"{objective.deadline / DAY:.3g} days"
         headline = f"no plan of {question.model.name} trains on {tokens} tokens within {days}"
         hint = "more GPUs, fewer tokens or a later deadline would do"
-    problems = [Problem(f"{gpus:,} GPUs", error.headline) for gpus, error in failures]
+    problems = [
+        Problem(
+            f"{gpus:,} GPUs", ": ".join([error.headline, *(problem.what for problem in error.problems[:1])])
+        )
+        for gpus, error in failures
+    ]
     last = failures[-1][1]
     if objective.deadline is None and isinstance(last, DoesNotFitError):
         return DoesNotFitError(headline, problems=problems, hint=hint, state_bytes=last.state_bytes)

@@ -99,6 +99,11 @@ class Restrictions:
             permitted &= values == _unused_alone(axis)
         return permitted
 
+    @property
+    def named(self) -> set[str]:
+        """The axes they speak of."""
+        return {*self._axes(), *self.unused}
+
     def _axes(self) -> set[str]:
         return {*self.only, *self.never, *self.at_least, *self.at_most}
 

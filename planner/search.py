@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from cost_models.errors import RunError
+from cost_models.errors import InfeasibleError, RunError
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate
 from cost_models.question import MixedQuestion, Question
@@ -17,11 +17,12 @@ from cost_models.specs.layout import Layout
 from planner.branching import BranchAndBound, Progress
 from planner.candidates import Candidates
 from planner.ilp.solvers import SolverName
+from planner.infeasible import nothing_legal
 from planner.joint import search_alike
 from planner.levels import Levels
 from planner.placement import Placement
 from planner.plan import Certificate
-from planner.pools.space import price_pools
+from planner.pools.space import count_layouts, price_pools
 from planner.ranking import by_speed
 from planner.search_space import Restrictions
 
@@ -73,7 +74,12 @@ def search(
                 solver=solver,
             )
 
-        return search_alike(part, question, parts, top, time_limit)
+        try:
+            return search_alike(part, question, parts, top, time_limit)
+        except InfeasibleError:
+            if count_layouts(question, limits):
+                raise
+            raise nothing_legal(question, limits) from None  # of what the user said, not of the last part
     start = time.monotonic()
     candidates = _candidates(question, limits)
     found = BranchAndBound(candidates, top, start, time_limit, on_progress)

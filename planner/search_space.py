@@ -202,18 +202,18 @@ def _candidates(question: Question, restrictions: Restrictions) -> LayoutColumns
         return [int(number) for number in numbers[restrictions.permits(axis, numbers)]]
 
     fixed = restrictions.only
-    experts = permitted("ep", _divisors(model.num_experts) if model.has_experts else [1])
+    experts = permitted("ep", divisors(model.num_experts) if model.has_experts else [1])
     blocks = []
-    for tp in permitted("tp", _divisors(cluster.gpus_per_node)):
+    for tp in permitted("tp", divisors(cluster.gpus_per_node)):
         if cluster.num_gpus % tp:
             continue
         sequence_parallel = permitted("sp", [0, 1] if tp > 1 else [0])
-        splits = _divisors(tp) if model.has_experts and stack.expert_tensor_parallel else [tp]
+        splits = divisors(tp) if model.has_experts and stack.expert_tensor_parallel else [tp]
         splits = permitted("etp", sorted({*splits, *fixed.get("etp", set())}))
-        for cp in permitted("cp", _divisors(cluster.num_gpus // tp)):
+        for cp in permitted("cp", divisors(cluster.num_gpus // tp)):
             if question.training.sequence_length % cp or (cp > 1 and not stack.context_kinds):
                 continue
-            for pp in permitted("pp", _divisors(cluster.num_gpus // (tp * cp))):
+            for pp in permitted("pp", divisors(cluster.num_gpus // (tp * cp))):
                 dp = cluster.num_gpus // (tp * cp * pp)
                 if pp > model.num_layers or question.training.global_batch % dp or not permitted("dp", [dp]):
                     continue
@@ -259,7 +259,7 @@ def _microbatch_sizes(
     """The core and the size, for every microbatch size that each core's share of the batch divides into."""
     of_degree = {}
     for dp in np.unique(cores.dp).tolist():
-        sizes = np.array(_divisors(question.training.global_batch // dp), dtype=np.int64)
+        sizes = np.array(divisors(question.training.global_batch // dp), dtype=np.int64)
         of_degree[dp] = sizes[restrictions.permits("mbs", sizes)]
     own = [of_degree[dp] for dp in cores.dp.tolist()]
     core = np.repeat(np.arange(len(cores)), [len(sizes) for sizes in own])
@@ -306,7 +306,7 @@ def _variants(question: Question, restrictions: Restrictions, families: LayoutCo
     zero: list[int] = []
     shard: list[int] = []
     for index, replicas in enumerate(families.replicas.tolist()):
-        groups = _divisors(replicas)[1:] if question.stack.hybrid_shard else [replicas]
+        groups = divisors(replicas)[1:] if question.stack.hybrid_shard else [replicas]
         for stage in question.stack.zero_stages:
             own = groups if stage else [replicas]
             family += [index] * len(own)
@@ -381,7 +381,7 @@ def _covered(schedule: Schedule, num_layers: int, stages: int) -> bool:
     return schedule in PLAIN or goes_in_chunks(num_layers, stages)
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
     """In rising order."""
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})

@@ -30,7 +30,6 @@ from planner.pools.ideal import ideal_bounds
 from planner.pools.infeasible import closest_first, least_share, nothing_fits
 from planner.pools.legality import fills_pools
 from planner.search_space import Restrictions, legal_space
-from planner.stack_rules import question_objections
 
 OPENED_TOGETHER = 2048
 """Rows that get a quick bound in one go."""
@@ -174,16 +173,7 @@ def price_pools(question: MixedQuestion, limits: Restrictions) -> MixedSpace:
     policies = limits.recompute(question.training)
     columns = _layouts(question, limits)
     if not len(columns):
-        if question_objections(question):
-            raise nothing_legal(question, limits)
-        restricted = limits.fix_words or limits.forbid_words
-        raise InfeasibleError(
-            f"no layout of {question.model.name} on the pools of `{question.mixed.name}` is legal with global"
-            f" batch {question.training.global_batch:,}" + " under these restrictions" * bool(restricted),
-            hint="loosen --fix and --forbid"
-            if restricted
-            else "tp x cp x dp must divide every pool: size the pools alike, or with a common divisor",
-        )
+        raise nothing_legal(question, limits)
     orders = tuple(permutations(range(len(question.pools))))
     base = np.tile(np.arange(len(columns)), len(orders))
     order = np.repeat(np.arange(len(orders)), len(columns))

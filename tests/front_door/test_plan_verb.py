@@ -90,8 +90,10 @@ def test_interrupting_before_anything_is_known(meshwright, monkeypatch: pytest.M
 def test_restrictions_that_leave_nothing_are_named(meshwright) -> None:
     answer = meshwright("plan", *ASKED, "--fix", "tp=3", "--forbid", "zero3")
     assert answer.err == (
-        "error: no layout of gpt2-small on 8 GPUs is legal with global batch 64 under --fix tp=3 --forbid zero=3\n\n"
-        "hint: loosen --fix and --forbid\n"
+        "error: no layout of gpt2-small on 8 GPUs is legal with global batch 64 under --fix tp=3 --forbid zero=3\n"
+        "  `tp3` does not divide 8 GPUs\n"
+        "  `tp3` does not divide a node of 8 GPUs\n\n"
+        "hint: tp2 or tp4 would\n"
     )
     assert answer.code == 1
 

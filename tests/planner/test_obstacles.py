@@ -1,0 +1,89 @@
+"""When nothing is legal, the rules that stand in the way are told: at least one wherever the space is empty."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small import every_axis, small_question
+
+from cost_models.errors import InfeasibleError, InputError
+from planner.infeasible import nothing_legal
+from planner.obstacles import obstacles
+from planner.search import search
+from planner.search_space import legal_space, parse_restrictions
+
+QUESTION = small_question(8)
+
+
+@pytest.mark.parametrize(
+    ("fix", "trainer", "why", "hint"),
+    [
+        (["tp=16"], None, ["`tp16` does not divide 8 GPUs"], "tp8 would"),
+        (
+            ["tp=8"],
+            None,
+            ["`tp8` splits 4 key/value heads"],
+            "tp1, tp2 or tp4 divide them",
+        ),
+        (["zero=3"], None, ["software stack `megatron-core` cannot run `zero3`"], "it has zero0 or zero1"),
+        (["ep=8"], None, ["`ep8` shares experts, and model `small` has none"], "leave it out"),
+        (["pp=8"], None, ["`pp8` makes 8 stages; the model has 4 blocks"], "loosen"),
+        (["dp=3"], None, ["`dp3` does not divide 8 GPUs"], "dp2 or dp4 would"),
+        (["tp=4", "dp=4"], None, ["`tp4 dp4` do not divide 8 GPUs"], "dp2 would"),
+        (["mbs=3"], None, ["global batch 8 is not a multiple of dp1 x mbs3"], "6 and 9 are"),
+        (["vpp=2", "schedule=1f1b"], None, ["`vpp=2` and `schedule=1f1b` exclude one another"], "loosen"),
+        (
+            ["zero=3"],
+            "megatron",
+            ["Megatron's distributed optimizer shards optimizer states"],
+            "it has zero0",
+        ),
+    ],
+)
+def test_the_rules_that_stand_in_the_way_are_told(
+    fix: list[str], trainer: str | None, why: list[str], hint: str
+) -> None:
+    with pytest.raises(InfeasibleError, match="is legal with global batch 8") as caught:
+        search(QUESTION, restrictions=parse_restrictions(fix, trainer=trainer))
+    told = [problem.what for problem in caught.value.problems]
+    for words in why:
+        assert any(words in one for one in told), told
+    assert hint in caught.value.hint
+    named = " ".join(f"--fix {word}" for word in fix) + f" --for {trainer}" * (trainer is not None)
+    assert caught.value.headline.endswith(f"under {named}")
+
+
+def test_what_is_impossible_without_restrictions_is_not_blamed_on_them() -> None:
+    error = nothing_legal(small_question(gpus=7), parse_restrictions(["mbs=8"]))
+    assert "under" not in error.headline
+    assert error.problems
+
+
+AXES = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "shard", "zero")
+
+
+@st.composite
+def words(draw: st.DrawFn) -> str:
+    axis = draw(st.sampled_from([*AXES, "schedule", "context", "order", "sp"]))
+    if axis in AXES:
+        return f"{axis}{draw(st.sampled_from(['=', '>=', '<=']))}{draw(st.integers(1, 3 if axis == 'zero' else 9))}"
+    choices = {
+        "schedule": ["1f1b", "gpipe", "interleaved", "zbv"],
+        "context": ["ring", "all-to-all"],
+        "order": ["tp-pp-cp-dp", "tp-cp-dp-pp"],
+        "sp": ["0", "1"],
+    }
+    return f"{axis}={draw(st.sampled_from(choices[axis]))}"
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(words(), min_size=1, max_size=4), st.lists(words(), max_size=2), st.booleans())
+def test_an_empty_space_has_a_reason(fix: list[str], forbid: list[str], every: bool) -> None:
+    asked = every_axis(QUESTION) if every else QUESTION
+    try:
+        limits = parse_restrictions(fix, forbid)
+    except InputError:
+        return
+    if not len(legal_space(asked, limits)):
+        assert obstacles(asked, limits)
