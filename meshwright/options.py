@@ -31,8 +31,10 @@ GpuChoice = Annotated[str | None, optional("--gpus", "N", "GPUs to use; a choice
 Tokens = Annotated[str | None, optional("--tokens", "N", "Tokens to train on, e.g. 1.4T.")]
 Price = Annotated[float | None, optional("--price", "MONEY", "Of one GPU-hour, for cost.")]
 Deadline = Annotated[str | None, optional("--deadline", "TIME", "For all tokens, e.g. 30d.")]
-GlobalBatch = Annotated[int | None, optional("--global-batch", "N", "Sequences per optimizer step.")]
-Sequence = Annotated[int | None, optional("--sequence", "N", "Tokens per sequence.")]
+GlobalBatch = Annotated[
+    str | None, optional("--global-batch", "N", "Sequences per optimizer step, or '4M tokens'.")
+]
+Sequence = Annotated[str | None, optional("--sequence", "N", "Tokens per sequence; also 8K.")]
 Precision = Annotated[str | None, optional("--precision", "TYPE", "bf16, fp16, fp32 or fp8.")]
 Precisions = Annotated[
     str | None, optional("--precision", "TYPE[,TYPE]", "bf16, fp16, fp32 or fp8; of several the fastest.")

@@ -64,6 +64,8 @@ def _out_of_range(match: re.Match[str]) -> str:
     assert first is not None
     if first == 0:
         return "is not a number of GPUs"
+    if match[1].startswith("0"):
+        return "begins with a zero; commas stand between several numbers, so write 1024, not 1,024"
     if max(first, last or 0) > MAX_GPUS:
         return f"is more than there are; {MAX_GPUS:,} are the most"
     if last is None:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.question import Question
+from cost_models.specs.amounts import read_duration, read_tokens
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.pools import MixedCluster
-from cost_models.units import parse_count, parse_seconds
 from meshwright.together import Together
 from meshwright.verbs.asking import Asked, questions_of
 from planner.objectives import OBJECTIVES, Objective
@@ -53,15 +53,13 @@ def objective_of(goal: Goal) -> tuple[Objective, float | None]:
         problems.append(Problem("--objective", what))
     tokens = deadline = None
     try:
-        tokens = None if goal.tokens is None else parse_count(goal.tokens)
+        tokens = None if goal.tokens is None else read_tokens(goal.tokens)
     except ValueError as error:
         problems.append(Problem("--tokens", str(error)))
     try:
-        deadline = None if goal.deadline is None else parse_seconds(goal.deadline)
-    except ValueError:
-        problems.append(
-            Problem("--deadline", f"`{goal.deadline}` is not a duration; write it like `30d` or `36h`")
-        )
+        deadline = None if goal.deadline is None else read_duration(goal.deadline)
+    except ValueError as error:
+        problems.append(Problem("--deadline", str(error)))
     if goal.price is not None and not 0 < goal.price < float("inf"):
         problems.append(Problem("--price", f"must be above zero, not `{goal.price:g}`"))
     if problems or name is None:
