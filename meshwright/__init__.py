@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from meshwright.api import estimate, plan, verify
     from meshwright.drawing import Drawing
     from meshwright.ran import Ran, run
+    from meshwright.ranked import Ranked
     from meshwright.validation import Validated, validate
     from planner.plan import Plan, load_plan, save_plan
     from planner.verifying import Check
@@ -41,6 +42,7 @@ _HOMES = {
     "Planned": "meshwright.answers",
     "Estimated": "meshwright.answers",
     "Ran": "meshwright.ran",
+    "Ranked": "meshwright.ranked",
     "Validated": "meshwright.validation",
     "Drawing": "meshwright.drawing",
     "Plan": "planner.plan",
@@ -77,6 +79,7 @@ __all__ = [
     "Plan",
     "Planned",
     "Ran",
+    "Ranked",
     "RunError",
     "TrainingSpec",
     "TransformerSpec",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.question import Question
-from cost_models.specs.amounts import read_duration, read_tokens
+from cost_models.specs.amounts import read_duration, read_price, read_tokens
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.pools import MixedCluster
@@ -20,9 +21,11 @@ from planner.sizes import SIZES_HINT, parse_sizes
 class Goal:
     """What `--objective`, `--tokens`, `--price` and `--deadline` say."""
 
-    objective: str = "time"
+    objective: str | None = None
+    """None: the cost where there is a price, else time."""
     tokens: str | float | None = None
-    price: float | None = None
+    price: str | float | Sequence[float] | None = None
+    """Of one GPU-hour; of several clusters one for each, in their order."""
     deadline: str | None = None
 
 
@@ -46,10 +49,18 @@ def objective_of(goal: Goal) -> tuple[Objective, float | None]:
         InputError: everything that cannot be read, at once.
     """
     problems: list[Problem] = []
-    name = next((known for known in OBJECTIVES if known == goal.objective), None)
+    prices: tuple[float, ...] = ()
+    try:
+        prices = read_prices(goal.price)
+    except ValueError as error:
+        problems.append(Problem("--price", str(error)))
+    if len(prices) > 1:
+        problems.append(Problem("--price", f"names {len(prices)} prices for one cluster"))
+    asked = goal.objective or ("cost" if goal.price is not None else "time")
+    name = next((known for known in OBJECTIVES if known == asked), None)
     if name is None:
         known = ", ".join(f"`{one}`" for one in OBJECTIVES)
-        what = f"`{goal.objective}` is not one of {known}{did_you_mean(goal.objective, OBJECTIVES)}"
+        what = f"`{asked}` is not one of {known}{did_you_mean(asked, OBJECTIVES)}"
         problems.append(Problem("--objective", what))
     tokens = deadline = None
     try:
@@ -60,11 +71,19 @@ def objective_of(goal: Goal) -> tuple[Objective, float | None]:
         deadline = None if goal.deadline is None else read_duration(goal.deadline)
     except ValueError as error:
         problems.append(Problem("--deadline", str(error)))
-    if goal.price is not None and not 0 < goal.price < float("inf"):
-        problems.append(Problem("--price", f"must be above zero, not `{goal.price:g}`"))
     if problems or name is None:
         raise InputError("the objective cannot be read", problems=problems)
-    return Objective(name=name, price=goal.price, deadline=deadline), tokens
+    return Objective(name=name, price=prices[0] if prices else None, deadline=deadline), tokens
+
+
+def read_prices(price: str | float | Sequence[float] | None) -> tuple[float, ...]:
+    """`2.5`, `$2.50` or `2.5,3.5,5` → numbers. Raises ValueError."""
+    if price is None:
+        return ()
+    words = (
+        price.split(",") if isinstance(price, str) else [price] if isinstance(price, (int, float)) else price
+    )
+    return tuple(map(read_price, words))
 
 
 def aimed(asked: Asked, gpus: str | None, goal: Goal) -> Aimed:
