@@ -1,12 +1,10 @@
-# Two commands: `make demo` shows the whole loop on this machine, `make test` proves it (`make test-all` at length).
+# Two commands: `make demo` shows the whole loop on this machine, `make test` proves it.
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Two processes share the files of tests; each keeps a pool of ranks of its own.
-TESTS := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-all clean
+.PHONY: demo test clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -22,10 +20,7 @@ test: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(TESTS)
-
-test-all: export THOROUGH = 1
-test-all: test
+	$(BIN)/python -m pytest
 
 clean:
 	rm -rf $(VENV) demo-output

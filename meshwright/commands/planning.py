@@ -13,10 +13,7 @@ from meshwright.output import Output
 
 def plan(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Catalogue name, config.json or YAML.")] = "",
-    cluster: Annotated[
-        str,
-        typer.Argument(metavar="CLUSTER[,CLUSTER]", help="Catalogue name or YAML file; of several the best."),
-    ] = "",
+    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Catalogue name or YAML file.")] = "",
     gpus: o.GpuChoice = None,
     global_batch: o.GlobalBatch = None,
     sequence: o.Sequence = None,
@@ -29,13 +26,11 @@ def plan(
     max_memory: o.MaxMemory = None,
     trainer: o.For = None,
     objective: Annotated[
-        str | None,
-        o.optional(
-            "--objective", "WHAT", "time, mfu, gpu-hours, cost, memory or gpus; default time, or cost."
-        ),
-    ] = None,
+        str,
+        typer.Option("--objective", metavar="WHAT", help="time, mfu, gpu-hours, cost, memory or gpus."),
+    ] = "time",
     tokens: o.Tokens = None,
-    price: o.Prices = None,
+    price: o.Price = None,
     deadline: o.Deadline = None,
     top: Annotated[int | None, o.optional("--top", "N", "Plans to rank; default 5.", min=1, max=1000)] = None,
     time_limit: o.TimeLimit = o.TIME_LIMIT,
@@ -70,7 +65,7 @@ def plan(
             limits,
             goal,
             gpus=gpus,
-            top=top,
+            top=top or planning.TOP,
             time_limit=time_limit,
             out=out,
             output=output,

@@ -59,7 +59,6 @@ _CHARACTER_POINTS = 0.66
 _STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
     "font.size": _TEXT_POINTS,
-    "text.parse_math": False,  # names and paths of users are no formulas, whatever dollars are in them
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": GREY,

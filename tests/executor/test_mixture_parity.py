@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from covering import in_every_run
-from processes import Processes
+from processes import Processes, in_every_run
 from test_parity import STEPS, TOLERANCE
 from training import LATENT, MOE, SHARED, plan_for, train
 
