@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from cost_models.specs.base import Spec
 from cost_models.whole_files import write_whole
@@ -14,6 +15,14 @@ from cost_models.workload.flops import model_flops, recomputed_flops, utilisatio
 from planner.plan import LayoutText, Plan, Prediction
 
 REPORT_SCHEMA = 1
+Watched = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+"""What JSON has no number for, such as the loss of a run that diverged, is `null` there."""
+
+
+def _whole_step(parts: dict[str, float]) -> dict[str, float]:
+    if parts and not sum(parts.values()) > 0:
+        raise ValueError("the parts of a step take more than no time")
+    return parts
 
 
 class PhaseReport(Spec):
@@ -53,7 +62,7 @@ class RankReport(Spec):
     """Every microbatch, with the communication inside."""
     update: PhaseReport
     """Gradients synchronised, their norm, the optimizer, weights gathered."""
-    parts: dict[str, float] = Field(default_factory=dict)
+    parts: Annotated[dict[str, float], AfterValidator(_whole_step)] = Field(default_factory=dict)
     """Seconds of one step apart, by part as in `executor.parts`; they add up to that step. Empty: not measured."""
     memory: dict[str, int]
     """Bytes by part at this rank's peak: weights, gradients, optimizer, rest."""
@@ -78,8 +87,6 @@ class Environment(Spec):
     backend: str
     world_size: int
     cores: int
-    processor: str = ""
-    """Of the CPU, by its maker's name; empty where nobody knows."""
 
 
 class RouterReport(Spec):
@@ -109,9 +116,9 @@ class RunReport(Spec):
     """Steps after the start, or after the last time it was started again, that were not measured."""
     first_step: int = 1
     """Step of the first loss; above 1 where the run went on from a checkpoint."""
-    losses: tuple[float, ...]
+    losses: tuple[Watched, ...]
     """Mean loss of the global batch at every step, warm-up included."""
-    gradient_norms: tuple[float, ...]
+    gradient_norms: tuple[Watched, ...]
     step_seconds: float = Field(gt=0)
     """Median over the measured steps; a step ends when its slowest rank does."""
     quickest_step_seconds: float = Field(gt=0)
@@ -129,39 +136,18 @@ class RunReport(Spec):
     routers: tuple[RouterReport, ...] = ()
     """Every mixture of experts, in the order of the model."""
     predicted: Prediction
-    plan: Plan | None = None
-    """What ran, with everything it was predicted from, so that the run can be predicted again; None in reports that are
-    older than this."""
-    stack: str = ""
-    """The software stack that ran, of which the plan may name another."""
     notes: tuple[str, ...] = ()
     """What happened on the way: where it resumed, why ranks were started again."""
 
-    @property
-    def all_step_seconds(self) -> tuple[float, ...]:
-        """Of each measured step: a step ends when its slowest rank does."""
-        return tuple(
-            max(seconds) for seconds in zip(*(rank.wall_seconds for rank in self.ranks), strict=True)
-        )
-
-    @property
-    def step_noise(self) -> float:
-        """Share of the median step that the middle half of the steps spans."""
-        return middle_half(self.all_step_seconds)
-
-    @property
-    def thread_noise(self) -> float:
-        """The same of the CPU time of the busiest rank's training thread."""
-        busiest = max(self.ranks, key=lambda rank: statistics.median(rank.thread_seconds))
-        return middle_half(busiest.thread_seconds)
-
-
-def middle_half(seconds: Sequence[float]) -> float:
-    """Interquartile range, as a share of the median; 0 for a single value."""
-    if len(seconds) < 2:
-        return 0.0
-    low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
-    return (high - low) / median if median else 0.0
+    @model_validator(mode="after")
+    def _of_one_plan(self) -> RunReport:
+        if not self.ranks:
+            raise ValueError("no rank has reported")
+        stages = len(self.predicted.rank_memory)
+        beyond = [rank.rank for rank in self.ranks if not 0 <= rank.pipeline_rank < stages]
+        if beyond:
+            raise ValueError(f"rank {beyond[0]} has a stage that the prediction, of {stages}, does not")
+        return self
 
 
 def make_report(
@@ -173,7 +159,6 @@ def make_report(
     warm_up: int,
     seed: int,
     environment: Environment,
-    stack: str = "",
     first_step: int = 1,
     notes: tuple[str, ...] = (),
     routers: tuple[RouterReport, ...] = (),
@@ -204,8 +189,6 @@ def make_report(
         ranks=tuple(ranks),
         routers=routers,
         predicted=plan.prediction,
-        plan=plan,
-        stack=stack,
         notes=notes,
     )
 

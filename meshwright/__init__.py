@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from executor.calibrate import calibrate
     from meshwright.answers import Estimated, Planned
     from meshwright.api import estimate, plan, verify
-    from meshwright.calibrated import Calibrated, calibrate_from_run
     from meshwright.drawing import Drawing
     from meshwright.ran import Ran, run
     from meshwright.validation import Validated, validate
@@ -39,8 +38,6 @@ _HOMES = {
     "run": "meshwright.ran",
     "validate": "meshwright.validation",
     "calibrate": "executor.calibrate",
-    "calibrate_from_run": "meshwright.calibrated",
-    "Calibrated": "meshwright.calibrated",
     "Planned": "meshwright.answers",
     "Estimated": "meshwright.answers",
     "Ran": "meshwright.ran",
@@ -65,7 +62,6 @@ _HOMES = {
 }
 
 __all__ = [
-    "Calibrated",
     "Check",
     "ClusterSpec",
     "Drawing",
@@ -86,7 +82,6 @@ __all__ = [
     "TransformerSpec",
     "Validated",
     "calibrate",
-    "calibrate_from_run",
     "estimate",
     "load_plan",
     "parse_layout",

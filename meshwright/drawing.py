@@ -63,8 +63,10 @@ class Drawing:
         return self.title
 
     def _repr_png_(self) -> bytes:
+        from meshwright.plots.style import write
+
         picture = BytesIO()
-        self.figure.savefig(picture, format="png", dpi=_SCREEN_DOTS_PER_INCH, facecolor="white")
+        write(self.figure, picture, "png", _SCREEN_DOTS_PER_INCH)
         return picture.getvalue()
 
 

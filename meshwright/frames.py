@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,18 +10,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cost_models.errors import InputError
+from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.predicted_spans import pass_spans
 from cost_models.question import Question
 from cost_models.schedules import KINDS
+from cost_models.specs.documents import printable
 from cost_models.specs.layout import Layout
+from cost_models.validation.tables import parse_table, read_table
 from meshwright.measured import comparison, read_report
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ACCURACY_COLUMNS = ("label", "quantity", "predicted", "measured")
+_ACCURACY_HINT = (
+    "a table has the columns label,quantity,predicted,measured, in s and bytes; run reports end in .json"
+)
+_SHORTEST, _LONGEST, _LARGEST = 1e-9, 1e9, 1e24
+"""Seconds of a step, and anything else: beyond them a cell is a mistake."""
+_MOST_PROBLEMS = 10
+"""Told of one table."""
 
 
 def time_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
@@ -63,36 +72,52 @@ def accuracy_frame(paths: Sequence[Path]) -> pd.DataFrame:
     """Run reports (JSON) and CSV files with the columns `label,quantity,predicted,measured` as one frame.
 
     Raises:
-        InputError: a file that is neither.
+        InputError: a file that is neither, or holds no step time.
     """
     import pandas as pd
 
-    rows = [
-        row for path in paths for row in (_csv_rows(path) if path.suffix == ".csv" else _report_rows(path))
-    ]
+    rows: list[dict[str, Any]] = []
+    labels: set[str] = set()
+    for path in paths:
+        here = _csv_rows(path) if path.suffix.lower() == ".csv" else _report_rows(path)
+        if not any(row["quantity"] == "step_seconds" for row in here):
+            raise InputError(f"`{path}` has nothing to draw: no row has the quantity `step_seconds`")
+        named = {row["label"] for row in here}
+        rows += [row | {"label": f"{row['label']} in {path}"} for row in here] if named & labels else here
+        labels |= named
     return pd.DataFrame(rows, columns=list(ACCURACY_COLUMNS))
 
 
 def _csv_rows(path: Path) -> list[dict[str, Any]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        missing = [name for name in ACCURACY_COLUMNS if name not in (reader.fieldnames or ())]
-        if missing:
-            raise InputError(f"{path}: no column {', '.join(f'`{name}`' for name in missing)}")
-        try:
-            return [
-                {
-                    "label": row["label"],
-                    "quantity": row["quantity"],
-                    "predicted": float(row["predicted"]),
-                    "measured": float(row["measured"]),
-                }
-                for row in reader
-            ]
-        except (TypeError, ValueError):
-            raise InputError(
-                f"{path}:{reader.line_num}: `predicted` and `measured` must be numbers"
-            ) from None
+    """The rows of a table. Raises InputError with every cell that is not what it should be."""
+    place = printable(str(path))
+    table = parse_table(read_table(path), place=place, needed=ACCURACY_COLUMNS, hint=_ACCURACY_HINT)
+    problems, rows = [], []
+    for line, cells in table:
+        row: dict[str, Any] = {name: printable(cells.get(name, "").strip()) for name in ("label", "quantity")}
+        for name in ("predicted", "measured"):
+            row[name] = _amount(cells.get(name, ""))
+            if math.isnan(row[name]):
+                said = f"`{printable(cells[name], limit=30)}`" if name in cells else "nothing"
+                problems.append(Problem(f"{place}:{line}  {name}", f"{said} is no number from zero on"))
+            elif row["quantity"] == "step_seconds" and not _SHORTEST <= row[name] <= _LONGEST:
+                said = f"{row[name]:g} s is no time of a step"
+                problems.append(Problem(f"{place}:{line}  {name}", said))
+        rows.append(row)
+    if problems:
+        more = len(problems) - _MOST_PROBLEMS
+        shown = problems[:_MOST_PROBLEMS] + ([Problem(place, f"and {more} more")] if more > 0 else [])
+        raise InputError(f"`{place}` cannot be compared", problems=shown, hint=_ACCURACY_HINT)
+    return rows
+
+
+def _amount(text: str) -> float:
+    """A number from zero on, of sensible size; else NaN."""
+    try:
+        value = float(text.replace(",", "") if text.isascii() else "")
+    except ValueError:
+        return math.nan
+    return value if 0 <= value <= _LARGEST else math.nan
 
 
 def _report_rows(path: Path) -> list[dict[str, Any]]:

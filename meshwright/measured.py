@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
 from cost_models.errors import InputError
-from executor.report import RankReport, RunReport, load_report
+from cost_models.specs.parsing import validate
+from cost_models.specs.reading import read_document
+from cost_models.units import MB
+from executor.report import RankReport, RunReport
 
 if TYPE_CHECKING:
     from executor.emulate import EmulationReport
@@ -30,6 +31,9 @@ _PARTS = {
 }
 """What a run tells apart (`executor.parts`) → the parts of a prediction it is made of."""
 
+MAX_REPORT_BYTES = int(1000 * MB)
+"""Largest report read: a number for each step of each rank."""
+_MOST_PROBLEMS = 5
 _LEAST_SHARE = 1e-6
 """Of the step: below it a part is rounding."""
 
@@ -41,13 +45,6 @@ class Compared:
     quantity: str
     predicted: float
     measured: float
-    noise: float | None = None
-    """Share of `measured` that the middle half of the steps spans; None where nothing was repeated."""
-
-    @property
-    def beyond_noise(self) -> bool:
-        """What was predicted is further off than steps of one run are from one another."""
-        return self.noise is not None and abs(self.predicted / self.measured - 1) > self.noise
 
 
 def comparison(report: RunReport) -> tuple[Compared, ...]:
@@ -55,9 +52,9 @@ def comparison(report: RunReport) -> tuple[Compared, ...]:
     said = report.predicted
     work = sum(seconds for part, seconds in said.time.items() if part in _WORK)
     speed = (
-        Compared("step_seconds", said.step_seconds, report.step_seconds, report.step_noise),
+        Compared("step_seconds", said.step_seconds, report.step_seconds),
         *time_parts(report),
-        Compared("thread_cpu_seconds", work, report.thread_seconds, report.thread_noise),
+        Compared("thread_cpu_seconds", work, report.thread_seconds),
         Compared("tokens_per_second", said.tokens_per_second, report.tokens_per_second),
         Compared("mfu", said.mfu, report.mfu),
         Compared("hfu", said.hfu, report.hfu),
@@ -97,15 +94,19 @@ def time_parts(report: RunReport) -> tuple[Compared, ...]:
     """
     if not all(rank.parts for rank in report.ranks):
         return ()
-    watched = max((rank.parts for rank in report.ranks), key=lambda parts: parts["compute"] + parts["host"])
+    watched = max(
+        (rank.parts for rank in report.ranks),
+        key=lambda parts: parts.get("compute", 0.0) + parts.get("host", 0.0),
+    )
     unit = report.step_seconds / sum(watched.values())
+    measured = {part: unit * watched.get(part, 0.0) for part in _PARTS}
     predicted = {
         part: sum(report.predicted.time.get(name, 0.0) for name in names) for part, names in _PARTS.items()
     }
     return tuple(
-        Compared(f"{part}_seconds", predicted[part], unit * watched[part])
+        Compared(f"{part}_seconds", predicted[part], measured[part])
         for part in _PARTS
-        if max(predicted[part], unit * watched[part]) > _LEAST_SHARE * report.step_seconds
+        if max(predicted[part], measured[part]) > _LEAST_SHARE * report.step_seconds
     )
 
 
@@ -115,12 +116,15 @@ def read_report(path: Path) -> RunReport:
     Raises:
         InputError: missing, or no run report.
     """
+    document = read_document(path, most_bytes=MAX_REPORT_BYTES)
     try:
-        return load_report(path)
-    except OSError as error:
-        raise InputError(f"`{path}`: {(error.strerror or str(error)).lower()}") from None
-    except (ValidationError, UnicodeDecodeError):
-        raise InputError(f"`{path}` is no run report", hint="meshwright run writes run-report.json") from None
+        return validate(document, RunReport)
+    except InputError as error:
+        raise InputError(
+            f"`{path}` is no run report",
+            problems=error.problems[:_MOST_PROBLEMS],
+            hint="meshwright run writes run-report.json",
+        ) from None
 
 
 def _of_the_allocator(report: RunReport) -> list[Compared]:

@@ -18,7 +18,7 @@ MAX_BYTES = int(4 * MB)
 _INTEGER = re.compile(r"-?\d+")
 
 
-def read_document(path: str | Path) -> Document:
+def read_document(path: str | Path, *, most_bytes: int = MAX_BYTES) -> Document:
     """Read a YAML file, or a JSON file by its suffix `.json`.
 
     Raises:
@@ -27,16 +27,16 @@ def read_document(path: str | Path) -> Document:
     name = str(path)
     try:
         with Path(path).open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+            raw = file.read(most_bytes + 1)
     except OSError as error:
         raise InputError(
             f"cannot read `{printable(name)}`: {(error.strerror or str(error)).lower()}"
         ) from None
     except ValueError as error:  # a null character in the path
         raise InputError(f"cannot read `{printable(name)}`: {error}") from None
-    if len(raw) > MAX_BYTES:
+    if len(raw) > most_bytes:
         raise InputError(
-            f"`{name}` is larger than {MAX_BYTES // int(MB)} MB; it is not an input of this tool"
+            f"`{name}` is larger than {most_bytes // int(MB)} MB; it is not an input of this tool"
         )
     try:
         text = raw.decode("utf-8-sig")

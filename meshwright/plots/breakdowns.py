@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 from cost_models.units import format_seconds
 from meshwright.plots import style
 from meshwright.plots.style import Frame
+from meshwright.plots.text import short_layout
 from meshwright.render.words import part_label, percent, size_unit, time_unit
 
 _MIN_LABEL_SHARE = 0.045
@@ -36,7 +37,7 @@ def time_breakdown(frame: Frame, subject: str) -> Figure:
         reach = totals.max() / scale
         for row, total in enumerate(totals):
             axes.text(total / scale + 0.01 * reach, row, format_seconds(total), va="center", weight="bold")
-        axes.set_yticks(range(len(frame)), [style.short_layout(text, 38) for text in frame["layout"]])
+        axes.set_yticks(range(len(frame)), [short_layout(text, 38) for text in frame["layout"]])
         axes.invert_yaxis()
         axes.set_xlim(0, 1.12 * reach)
         axes.set_xlabel(f"time of one step ({unit})")
@@ -121,7 +122,7 @@ def _legend(figure: Figure, parts: list[str], colours: dict[str, str]) -> None:
 def _time_finding(frame: Frame, parts: list[str], totals: Frame) -> str:
     losses = [part for part in parts if part != "compute"]
     best = totals.idxmin()
-    name = style.short_layout(str(frame.loc[best, "layout"]), 200)
+    name = short_layout(str(frame.loc[best, "layout"]), 200)
     if not losses:
         return f"{name}: all of the step is compute"
     worst = max(losses, key=lambda part: float(frame.loc[best, part]))

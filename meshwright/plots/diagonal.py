@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, NullLocator
 
 from cost_models.units import counted
-from meshwright.plots import style
+from meshwright.plots import style, ticks
 from meshwright.plots.style import Frame
 from meshwright.render.words import percent
 
 BAND = 0.10
 """Half-width of the drawn band: the error people call good."""
-MAX_ERROR = 100.0
-"""Percent; larger errors are drawn at the edge."""
-_TICK_STEPS = ((30.0, (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)), (300.0, (1.0, 3.0)))
-"""Largest ratio of the axis' ends → ticks of a decade; one beyond."""
 
 
 def draw_diagonal(axes: Axes, measured: Frame, predicted: Frame) -> None:
@@ -31,11 +26,8 @@ def draw_diagonal(axes: Axes, measured: Frame, predicted: Frame) -> None:
     axes.set_xlim(low, high)
     axes.set_ylim(low, high)
     axes.set_aspect("equal")
-    steps = next((steps for ratio, steps in _TICK_STEPS if high < ratio * low), (1.0,))
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=steps))
-        axis.set_major_formatter(lambda value, _position: f"{value:g}")
-        axis.set_minor_locator(NullLocator())
+        ticks.logarithmic(axis, low, high)
     axes.set_xlabel("measured step time (s)")
     axes.set_ylabel("predicted step time (s)")
     style.quiet_axis(axes, grid="both")

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from cost_models.units import counted, format_count, grouped
 from meshwright.plots import style
 from meshwright.plots.style import Frame
+from meshwright.plots.text import short_layout
 from meshwright.render.goals import value_text
 from meshwright.render.words import percent, size_unit
 from planner.objectives import Measure, Unit
@@ -72,7 +73,7 @@ def _label_points(axes: Axes, line: Frame, x: Frame, y: Frame, *, one_size: bool
         ]
         gpus = "" if one_size else f"{grouped(int(row['gpus']))} GPUs\n"
         axes.annotate(
-            gpus + style.short_layout(" ".join(words), 22),
+            gpus + short_layout(" ".join(words), 22),
             (x.iloc[number], y.iloc[number]),
             xytext=(6, 3),
             textcoords="offset points",

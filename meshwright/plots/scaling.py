@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from cost_models.units import format_count, grouped
 from meshwright.plots import style
 from meshwright.plots.style import Frame
+from meshwright.plots.text import short_layout
 from meshwright.render.words import percent
 
 _COLOURS = {"strong": style.BLUE, "weak": style.VERMILION}
@@ -105,7 +106,7 @@ def _label_layouts(axes: Axes, frame: Frame) -> None:
         if row["gpus"] not in shown or (not below and strong.get(row["gpus"]) == row["layout"]):
             continue
         axes.annotate(
-            style.short_layout(_degrees(row["layout"]), 16),
+            short_layout(_degrees(row["layout"]), 16),
             (row["gpus"], row["tokens_per_second"]),
             xytext=(6, -6) if below else (-6, 6),
             textcoords="offset points",

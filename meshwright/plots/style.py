@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from cost_models.errors import InputError
 from cost_models.whole_files import whole_file
+from meshwright.plots.text import fitted
 from meshwright.render.words import sentence_list
 
 Frame = Any
@@ -24,6 +25,8 @@ BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
 VERMILION, PURPLE, YELLOW, INK = "#D55E00", "#CC79A7", "#F0E442", "#222222"
 BROWN, OLIVE = "#7A4B12", "#8A8B00"  # for parts more than the palette has
 GREY, PALE, FAINT = "#8A8A8A", "#C9C9C9", "#E8E8E8"
+SOFT = "#5F5F5F"
+"""Grey that is still read with ease."""
 
 TIME_COLOURS = {
     "compute": BLUE,
@@ -54,11 +57,12 @@ FORMATS = ("png", "svg", "pdf")
 _DOTS_PER_INCH = 160
 _TITLE_POINTS, _SUBTITLE_POINTS, _TEXT_POINTS = 12.0, 9.0, 9.0
 _POINTS_PER_INCH = 72.0
-_CHARACTER_POINTS = 0.66
-"""Mean width of a bold character of the title, in font sizes."""
+_MARGIN_POINTS = 9.0
+"""Left and right of the title."""
 _STYLE: dict[str, Any] = {
     "font.family": "sans-serif",
     "font.size": _TEXT_POINTS,
+    "text.parse_math": False,  # names and paths of users are no formulas, whatever dollars are in them
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": GREY,
@@ -80,8 +84,9 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """The style, for as long as a figure is being made."""
-    with mpl.rc_context(_STYLE):  # type: ignore[arg-type]  # the names of its settings are strings
+    """The style, for as long as a figure is being made or written; signs the font lacks become boxes, silently."""
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():  # type: ignore[arg-type]  # names of settings are strings
+        warnings.filterwarnings("ignore", r"(?s)Glyph .* missing from font")
         yield
 
 
@@ -93,12 +98,13 @@ def new_figure(width_inches: float, height_inches: float) -> Figure:
 def put_title(figure: Figure, finding: str, subject: str) -> None:
     """The finding in bold, the subject below it in grey, both from the left edge."""
     width_points = figure.get_figwidth() * _POINTS_PER_INCH
-    lines = textwrap.wrap(finding, int(width_points / (_CHARACTER_POINTS * _TITLE_POINTS)))
-    below = textwrap.wrap(subject, int(width_points / (_CHARACTER_POINTS * _SUBTITLE_POINTS)))
+    room = width_points - 2 * _MARGIN_POINTS
+    lines = fitted(finding, room, size=_TITLE_POINTS, weight="bold")
+    below = fitted(subject, room, size=_SUBTITLE_POINTS)
     height_points = figure.get_figheight() * _POINTS_PER_INCH
     title_points = 1.3 * _TITLE_POINTS * len(lines)
     subtitle_points = 1.5 * _SUBTITLE_POINTS * len(below)
-    left, top = _TEXT_POINTS / width_points, 1 - 0.7 * _TEXT_POINTS / height_points
+    left, top = _MARGIN_POINTS / width_points, 1 - 0.7 * _TEXT_POINTS / height_points
     figure.suptitle("\n".join(lines), x=left, y=top, ha="left", va="top", size=_TITLE_POINTS, weight="bold")
     figure.text(
         left,
@@ -107,7 +113,7 @@ def put_title(figure: Figure, finding: str, subject: str) -> None:
         ha="left",
         va="top",
         size=_SUBTITLE_POINTS,
-        color=GREY,
+        color=SOFT,
     )
     used = (title_points + subtitle_points + 1.4 * _TEXT_POINTS) / height_points
     engine = figure.get_layout_engine()
@@ -124,12 +130,6 @@ def quiet_axis(axes: Axes, *, grid: str) -> None:
     """Keep the grid lines of one axis only ("x", "y" or "both")."""
     axes.grid(False)
     axes.grid(True, axis=grid)  # type: ignore[arg-type]
-
-
-def short_layout(layout: str, width: int = 26) -> str:
-    """A layout as a label: without the placement of layers, on short lines."""
-    words = [word for word in layout.split() if not word.startswith("layers=")]
-    return "\n".join(textwrap.wrap(" ".join(words), width, break_long_words=True))
 
 
 def check_suffix(path: Path) -> str:
@@ -154,4 +154,10 @@ def save(figure: Figure, path: Path) -> None:
     """
     suffix = check_suffix(path)
     with whole_file(path) as stream:
-        figure.savefig(stream, format=suffix, dpi=_DOTS_PER_INCH, facecolor="white")
+        write(figure, stream, suffix, _DOTS_PER_INCH)
+
+
+def write(figure: Figure, stream: IO[bytes], suffix: str, dots_per_inch: float) -> None:
+    """Write PNG, SVG or PDF, in the style the figure was made in."""
+    with drawing():
+        figure.savefig(stream, format=suffix, dpi=dots_per_inch, facecolor="white")

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from cost_models.units import format_bytes, format_count, grouped
 from meshwright.plots import style
 from meshwright.plots.style import Frame
+from meshwright.plots.text import short_layout
 from meshwright.render.words import percent, size_unit
 
 _REACH = 2.0
@@ -78,7 +79,7 @@ def _mark_chosen(axes: Axes, shown: Frame, scale: float) -> None:
             zorder=5,
         )
         axes.annotate(
-            f"chosen\n{style.short_layout(row['layout'], 34)}",
+            f"chosen\n{short_layout(row['layout'], 34)}",
             (row["peak_bytes"] / scale, row["tokens_per_second"]),
             xytext=(9, 5),
             textcoords="offset points",
@@ -101,7 +102,7 @@ def _label_line(
         taken.append(y)
         left = row["peak_bytes"] > 0.6 * right
         axes.annotate(
-            style.short_layout(row["layout"], 44),
+            short_layout(row["layout"], 44),
             (row["peak_bytes"] / scale, y),
             xytext=(-7 if left else 7, -3),
             textcoords="offset points",

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from meshwright.plots import style
-from meshwright.plots.diagonal import BAND, MAX_ERROR, draw_band, draw_diagonal, finding
+from meshwright.plots.diagonal import BAND, draw_band, draw_diagonal, finding
 from meshwright.plots.style import Frame
 from meshwright.render.words import part_label, percent
 
@@ -95,7 +95,6 @@ def errors_by_axis(frame: Frame, subject: str) -> Figure:
         subject: where the runs come from.
     """
     error = 100 * (frame["predicted_seconds"] / frame["measured_seconds"] - 1)
-    error = error.clip(-MAX_ERROR, MAX_ERROR)
     reach = max(1.5 * 100 * BAND, 1.15 * float(error.abs().quantile(0.98)))
     with style.drawing():
         figure = style.new_figure(10.0, 7.4)

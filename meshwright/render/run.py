@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.asking import OWN_COMPILED, OWN_STACK
 from cost_models.units import format_bytes, format_count, format_seconds
 from meshwright.measured import Compared
 from meshwright.render.tables import Table, table
-from meshwright.render.words import percent, sentence_list
+from meshwright.render.words import percent
 from planner.plan import Prediction
 
 if TYPE_CHECKING:
     from executor.dry import BuiltRank
     from executor.report import RouterReport
 
-_SHARES = ("mfu", "hfu")
+SHARES = ("mfu", "hfu")
+"""Quantities whose error is in points."""
 _FAR_OFF = 10.0
 """From this relative error on, its digits say nothing."""
 
@@ -46,19 +46,8 @@ def of_another_stack(stack: str, *, compiled: bool = False) -> str | None:
 
 
 def comparison_table(lines: Sequence[Compared], measured: str = "measured") -> Table:
-    """Predicted beside measured, and how far steps of a run are from one another where it has several."""
-    headers = ["", "predicted", measured, "error", "noise"]
-    if all(line.noise is None for line in lines):
-        headers.pop()
-    return table(headers, [row[: len(headers)] for row in comparison_rows(lines)], words=("",))
-
-
-def next_step(lines: Sequence[Compared], report: Path) -> str:
-    """What to do with a report: learn from it where its plan was further off than steps are from one another."""
-    if far := [line for line in lines if line.beyond_noise]:
-        off = sentence_list([f"{_label(line.quantity)} {_error(line)}" for line in far])
-        return f"Beyond the noise: {off}. Next: meshwright calibrate --from-run {report} -o profile.yaml"
-    return f"Next: meshwright plot accuracy {report}"
+    """Predicted beside measured."""
+    return table(("", "predicted", measured, "error"), comparison_rows(lines), words=("",))
 
 
 def routers_line(routers: Sequence[RouterReport]) -> str:
@@ -87,30 +76,30 @@ def built_table(ranks: Sequence[BuiltRank]) -> Table:
     return table(("rank", "stage", "blocks", "parameters", "weights"), rows)
 
 
-def comparison_rows(lines: Sequence[Compared]) -> list[tuple[str, str, str, str, str]]:
+def comparison_rows(lines: Sequence[Compared]) -> list[tuple[str, str, str, str]]:
     """Its cells as text; shares differ in points, everything else relative to what was measured."""
     return [
         (
-            _label(line.quantity),
-            _value(line.quantity, line.predicted),
-            _value(line.quantity, line.measured),
-            _error(line),
-            "" if line.noise is None else percent(line.noise),
+            quantity_label(line.quantity),
+            quantity_text(line.quantity, line.predicted),
+            quantity_text(line.quantity, line.measured),
+            error_text(line),
         )
         for line in lines
     ]
 
 
-def _label(quantity: str) -> str:
+def quantity_label(quantity: str) -> str:
     """`thread_cpu_seconds` → "thread cpu"; the unit is in the value."""
     words = (
         quantity.replace("_seconds", "").replace("_bytes", "").replace("_", " ").replace(" per second", "/s")
     )
-    return words.upper() if quantity in _SHARES else words
+    return words.upper() if quantity in SHARES else words
 
 
-def _value(quantity: str, value: float) -> str:
-    if quantity in _SHARES:
+def quantity_text(quantity: str, value: float) -> str:
+    """In the unit that the quantity's name says."""
+    if quantity in SHARES:
         return percent(value)
     if "_seconds" in quantity:
         return format_seconds(value)
@@ -119,10 +108,11 @@ def _value(quantity: str, value: float) -> str:
     return format_count(value)
 
 
-def _error(line: Compared) -> str:
+def error_text(line: Compared) -> str:
+    """ "-3.2 %", of shares "+1.4 pt"; "-" where nothing was measured."""
     if not line.measured:
         return "-"
-    if line.quantity in _SHARES:
+    if line.quantity in SHARES:
         return f"{100 * (line.predicted - line.measured):+.1f} pt"
     error = line.predicted / line.measured - 1
     return f"{error:+.1%}".replace("%", " %") if error < _FAR_OFF else f"> {_FAR_OFF:.0f} x"

@@ -20,6 +20,7 @@ from meshwright.plots import style
 from meshwright.plots.accuracy import accuracy
 from meshwright.plots.breakdowns import memory_by_rank, time_breakdown
 from meshwright.plots.scaling import scaling
+from meshwright.plots.text import fitted
 from meshwright.plots.timeline import timeline
 from meshwright.plots.tradeoff import frontier
 
@@ -85,17 +86,20 @@ def accuracy_points() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def draw_all(estimates: list[Estimate], subject: str = "subject") -> dict[str, Figure]:
+    return {
+        "frontier": frontier(frontier_points(), 74 * GIB, subject),
+        "scaling": scaling(scaling_points(), subject),
+        "time": time_breakdown(time_frame(estimates), subject),
+        "memory": memory_by_rank(memory_frame(estimates[0]), 74 * GIB, subject),
+        "timeline": timeline(timeline_points("interleaved", 4, 2, 16), 4, subject),
+        "accuracy": accuracy(accuracy_points(), subject),
+    }
+
+
 @pytest.fixture
 def figures(make_estimate: Callable[..., Estimate]) -> dict[str, Figure]:
-    estimates = [make_estimate(), make_estimate(scale=1.2)]
-    return {
-        "frontier": frontier(frontier_points(), 74 * GIB, "subject"),
-        "scaling": scaling(scaling_points(), "subject"),
-        "time": time_breakdown(time_frame(estimates), "subject"),
-        "memory": memory_by_rank(memory_frame(estimates[0]), 74 * GIB, "subject"),
-        "timeline": timeline(timeline_points("interleaved", 4, 2, 16), 4, "subject"),
-        "accuracy": accuracy(accuracy_points(), "subject"),
-    }
+    return draw_all([make_estimate(), make_estimate(scale=1.2)])
 
 
 TITLES = {
@@ -126,6 +130,26 @@ def test_every_format_is_written(figures: dict[str, Figure], tmp_path: Path, suf
         path = tmp_path / f"{name}.{suffix}"
         style.save(figure, path)
         assert path.stat().st_size > 1000
+
+
+def test_what_users_name_is_no_formula(make_estimate: Callable[..., Estimate], tmp_path: Path) -> None:
+    """Dollars and backslashes of names stay what they are; what a font lacks is no warning."""
+    for name, figure in draw_all([make_estimate()], r"$\bad{x}$ of \N{GRINNING FACE}").items():
+        style.save(figure, tmp_path / f"{name}.svg")
+        assert r"$\bad{x}$" in (tmp_path / f"{name}.svg").read_text("utf-8")
+    labels = accuracy_points().assign(label=[r"$\bad{x}$", r"$\bad{x}$", "$", "$"])
+    for suffix in style.FORMATS:
+        style.save(accuracy(labels, "subject"), tmp_path / f"labels.{suffix}")
+
+
+def test_no_line_of_a_title_ends_inside_a_number_or_beyond_the_edge() -> None:
+    words = (
+        "tp4 pp8 vpp12 cp2 dp16 mbs3 zero1 sp takes 18.05 s and loses most to tp comm: 4.4 %, 12 of 34 GiB"
+    )
+    for width in range(60, 600, 7):
+        lines = fitted(words, width, size=12, weight="bold")
+        assert " ".join(lines).split() == words.split()
+        assert not any(line.startswith(("%", "s ", "GiB")) for line in lines)
 
 
 def test_other_suffixes_are_refused() -> None:

@@ -1,0 +1,38 @@
+"""Text of pictures on lines that fit: titles, layouts, and the names that users give."""
+
+from __future__ import annotations
+
+import re
+
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextToPath
+
+from cost_models.specs.documents import printable
+from meshwright.render.words import lines_of
+
+_DEGREE = re.compile(r"(tp|pp|vpp|cp|dp|ep|etp)\d+$")
+_LONGEST = 400
+"""Characters: more of a name or of a path tells nothing more."""
+
+
+def fitted(text: str, width_points: float, *, size: float, weight: str = "normal") -> list[str]:
+    """Lines no wider than that, by the mean width of the text's own letters; no number parts from its unit."""
+    shown = printable(text, _LONGEST)
+    if not shown:
+        return [""]
+    font = FontProperties(family="sans-serif", size=size, weight=weight)
+    width, _, _ = TextToPath().get_text_width_height_descent(shown, font, ismath=False)
+    if width <= width_points:
+        return [shown]
+    return lines_of(shown, max(8, int(0.96 * width_points * len(shown) / width)), cut=True)
+
+
+def degrees(layout: str) -> str:
+    """The words of a layout that say how many ranks share what: those of tp, pp, cp and dp multiply to its GPUs."""
+    return " ".join(word for word in layout.split() if _DEGREE.match(word))
+
+
+def short_layout(layout: str, columns: int = 26) -> str:
+    """A layout as a label: without the placement of layers, on lines that end at spaces or after commas."""
+    words = [word for word in printable(layout).split() if not word.startswith("layers=")]
+    return "\n".join(lines_of(" ".join(words), columns))
