@@ -8,7 +8,8 @@
     ├── HostError              2   this machine cannot do it: too few devices, missing backend
     └── RunError               1   a run failed: out of memory, a diverging loss, a lost rank
 
-Every error carries all its problems at once and at most one hint; the front door draws them.
+Every error carries all its problems at once (of a file that is nothing but problems the first) and at most one hint;
+the front door draws them.
 """
 
 from __future__ import annotations
@@ -29,15 +30,22 @@ class Problem:
         return f"{self.where}: {self.what}" if self.where else self.what
 
 
+MOST_PROBLEMS = 20
+"""Told of one file, and on a terminal of one error; nobody reads on."""
+
+
 class MeshwrightError(ValueError):
     """Base of every error a user can meet; `str(error)` is the headline in the user's words and numbers."""
 
     exit_code = 2
 
-    def __init__(self, headline: str, *, problems: Sequence[Problem] = (), hint: str = "") -> None:
+    def __init__(
+        self, headline: str, *, problems: Sequence[Problem] = (), more: int = 0, hint: str = ""
+    ) -> None:
+        """`more` is how many problems there are besides these."""
         super().__init__(headline)
         self.headline = headline
-        self.problems = tuple(problems)
+        self.problems = (*problems, *_and_more(more))
         self.hint = hint
 
     def __str__(self) -> str:
@@ -124,6 +132,17 @@ class StoppedError(RunError):
     """A run was asked to stop, and did after a whole step."""
 
     exit_code = 130
+
+
+def first_of(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """As many as a person reads, and how many more there are."""
+    if len(problems) <= MOST_PROBLEMS + 1:
+        return tuple(problems)
+    return (*problems[:MOST_PROBLEMS], *_and_more(len(problems) - MOST_PROBLEMS))
+
+
+def _and_more(number: int) -> tuple[Problem, ...]:
+    return (Problem("", f"and {number:,} more"),) if number > 0 else ()
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

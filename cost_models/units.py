@@ -2,15 +2,17 @@
 
 `parse_*` reads what people write ("80 GiB", "400 Gb/s", "5 us", "312 TFLOP/s"); `format_*` writes what people read;
 `Bytes`, `Bandwidth`, `Seconds` and `FlopRate` are the pydantic field types that do both, losslessly.
+`within` keeps a field to what such a thing can have.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Annotated
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer
 
 KIB, MIB, GIB, TIB = 2.0**10, 2.0**20, 2.0**30, 2.0**40
 KB, MB, GB, TB = 1e3, 1e6, 1e9, 1e12
@@ -21,23 +23,25 @@ _BANDWIDTH = {f"{unit}/s": factor for unit, factor in _BYTES.items()} | _BITS_PE
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _FLOP_RATE = {"FLOP/s": 1.0, "MFLOP/s": 1e6, "GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15}
 
+SMALLEST, LARGEST = 1e-12, 1e21
+"""In base units: beyond them a quantity is a slip of the pen, and what is made of it is no number in the end."""
+
 _COUNTS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 _QUANTITY = re.compile(r"^\s*([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]+)\s*$")
 
 
 def _parse(text: object, units: dict[str, float], noun: str, example: str) -> float:
-    hint = f"write it like {example}"
-    if not isinstance(text, str):
-        raise ValueError(f"`{text}` is not {noun}; {hint}")
-    match = _QUANTITY.match(text)
+    match = _QUANTITY.match(text) if isinstance(text, str) else None
     if match is None or match[2] not in units:
-        raise ValueError(f"`{text}` is not {noun}; {hint}")
+        raise ValueError(f"`{text}` is not {noun}; write it like {example}")
     value = float(match[1]) * units[match[2]]
-    if math.isinf(value):
+    if value > LARGEST:
         raise ValueError(f"`{text}` is too large a number")
     if value <= 0:
         raise ValueError(f"`{text}` must be above zero")
+    if value < SMALLEST:
+        raise ValueError(f"`{text}` is too small a number")
     return value
 
 
@@ -67,8 +71,10 @@ def parse_count(text: object) -> float:
         value = float(str(text))
     except ValueError:
         return _parse(text, _COUNTS, "a number", "`1.4T`, `300B` or `1.4e12`")
-    if not math.isfinite(value) or value <= 0:
+    if not 0 < value < math.inf:
         raise ValueError(f"`{text}` must be a number above zero")
+    if value > LARGEST:
+        raise ValueError(f"`{text}` is too large a number")
     return value
 
 
@@ -102,6 +108,18 @@ FlopRate = Annotated[
     float, BeforeValidator(parse_flop_rate), _writer(_FLOP_RATE, ("PFLOP/s", "TFLOP/s", "GFLOP/s"), "FLOP/s")
 ]
 """A compute rate in FLOP/s; written "312 TFLOP/s"."""
+
+
+def within(parse: Callable[[object], float], least: str, most: str) -> AfterValidator:
+    """For a field of a quantity that `parse` reads: `Annotated[Bytes, within(parse_bytes, "1 MiB", "1 PB")]`."""
+    smallest, largest = parse(least), parse(most)
+
+    def check(value: float) -> float:
+        if not smallest <= value <= largest:
+            raise ValueError(f"must be between {least} and {most}")
+        return value
+
+    return AfterValidator(check)
 
 
 def format_bytes(value: float) -> str:

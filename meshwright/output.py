@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cost_models.errors import DoesNotFitError, InputError, MeshwrightError, Problem
+from cost_models.errors import DoesNotFitError, InputError, MeshwrightError, Problem, first_of
 from cost_models.whole_files import is_replaced, write_whole
 
 if TYPE_CHECKING:
@@ -98,13 +98,14 @@ def _obstacle(path: Path) -> str:
 
 def print_error(error: MeshwrightError, *, json: bool = False) -> None:
     """Draw an error on stderr: headline, indented problems, an empty line, the hint; `--json` has it on stdout too."""
+    told_of = first_of(error.problems)
     if json:
-        problems = [{"where": problem.where, "what": problem.what} for problem in error.problems]
+        problems = [{"where": problem.where, "what": problem.what} for problem in told_of]
         told: dict[str, Any] = {"headline": error.headline, "problems": problems, "hint": error.hint or None}
         if isinstance(error, DoesNotFitError):
             told["would_fit"] = [asdict(one) for one in error.would_fit]
         print(as_json({"schema": JSON_SCHEMA, "error": told}))
-    lines = [f"error: {error.headline}", *(f"  {problem}" for problem in error.problems)]
+    lines = [f"error: {error.headline}", *(f"  {problem}" for problem in told_of)]
     if isinstance(error, DoesNotFitError) and error.would_fit:
         from meshwright.render.words import wrapped
 

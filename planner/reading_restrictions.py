@@ -16,6 +16,9 @@ from planner.trainers import trainer_named
 ZERO_STAGES = 4
 """ZeRO 0 to 3."""
 
+MOST_WORDS = 1000
+"""Of `--fix` and `--forbid` together."""
+
 _WORD = re.compile(r"([a-z]+)(<=|>=|<|>|=)?(.*)$", re.ASCII)
 _NUMBER = re.compile(r"\d{1,12}$", re.ASCII)
 _OTHERWISE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
@@ -65,6 +68,10 @@ def parse_restrictions(
     Raises:
         InputError: every word that is wrong, at once, or words that contradict one another.
     """
+    if len(fix) + len(forbid) > MOST_WORDS:
+        raise InputError(
+            f"{len(fix) + len(forbid):,} restrictions are more than anybody needs: {MOST_WORDS} at most"
+        )
     problems: list[Problem] = []
     kept, left_out = _read("--fix", fix, problems), _read("--forbid", forbid, problems)
     for axis in sorted(kept.bare - set(_SWITCHES)):

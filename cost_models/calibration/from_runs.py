@@ -114,7 +114,7 @@ def fit_profile(
     origin = np.log([getattr(start, name) for name in constants])
     pulls = np.array([_pull(name) for name in constants])
     weight = _weights(cases) if weight_of_a_run is None else np.full(len(cases), weight_of_a_run)
-    ceiling = np.log([_CEILING if name.endswith("efficiency") else np.inf for name in constants])
+    ceiling = np.log([_ceiling(name) for name in constants])
 
     def profile_at(point: Array) -> HardwareProfile:
         values = {name: float(f"{value:.4g}") for name, value in zip(constants, np.exp(point), strict=True)}
@@ -188,6 +188,12 @@ def measured_seconds(case: Case) -> float:
     seconds = timed_seconds(case.row)
     assert seconds is not None, f"{case.row.row_id} has no step time"
     return seconds
+
+
+def _ceiling(name: str) -> float:
+    """The most a constant may become; a profile that says more could not be read again."""
+    most = next(mark.le for mark in HardwareProfile.model_fields[name].metadata if hasattr(mark, "le"))
+    return min(float(most), _CEILING) if name.endswith("efficiency") else float(most)
 
 
 def _weights(cases: Sequence[Case]) -> Array:

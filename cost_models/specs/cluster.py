@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from cost_models.specs.base import Fraction, GpuCount, Name, PositiveInt, Spec
-from cost_models.units import MIB, Bandwidth, Bytes, FlopRate, Seconds
+from cost_models.specs.base import GpuCount, Name, PositiveInt, Spec
+from cost_models.units import (
+    MIB,
+    Bandwidth,
+    Bytes,
+    FlopRate,
+    Seconds,
+    parse_bandwidth,
+    parse_bytes,
+    parse_flop_rate,
+    parse_seconds,
+    within,
+)
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 
@@ -17,11 +28,22 @@ AttentionKernel = Literal["unfused", "fused-softmax", "flash1", "flash2", "flash
 times."""
 
 
+LEAST_MEMORY = MIB
+"""Of a device: below it somebody forgot a letter."""
+DeviceMemory = Annotated[Bytes, within(parse_bytes, "1 MiB", "1000 TB")]
+Rate = Annotated[Bandwidth, within(parse_bandwidth, "1 KB/s", "100000 TB/s")]
+Latency = Annotated[Seconds, within(parse_seconds, "0.001 ns", "10 s")]
+Peak = Annotated[FlopRate, within(parse_flop_rate, "1 MFLOP/s", "100000 PFLOP/s")]
+"""From the slowest that anybody would compute with to more than there will be for long."""
+_Reached: Any = Field(ge=1e-3, le=1, allow_inf_nan=False)
+"""Share of its peak that a device is known to reach: never next to nothing."""
+
+
 class KernelShare(Spec):
     """Share of peak that an attention kernel reaches on its unmasked work."""
 
-    forward: float = Field(gt=0, le=1)
-    backward: float = Field(gt=0, le=1)
+    forward: float = _Reached
+    backward: float = _Reached
 
 
 _USUAL_SHARE = KernelShare(forward=0.5, backward=0.42)
@@ -31,16 +53,16 @@ class GpuSpec(Spec):
     """One accelerator (or one CPU process of the `local` cluster), dense rates without sparsity."""
 
     name: Name
-    memory: Bytes
+    memory: DeviceMemory
     """Usable device memory, bytes (what the runtime reports, not the label)."""
-    memory_bandwidth: Bandwidth
+    memory_bandwidth: Rate
     """Peak device-memory bandwidth, bytes/s."""
-    peak: dict[Precision, FlopRate]
+    peak: dict[Precision, Peak]
     """Peak dense matrix rate by precision, FLOP/s; fp32 is the plain rate, without TF32."""
-    sustained: dict[Precision, Annotated[float, Field(gt=0, le=1)]] = Field(default_factory=dict)
+    sustained: dict[Precision, Annotated[float, _Reached]] = Field(default_factory=dict)
     """Share of the peak that the best-shaped large product was measured to reach under the board's power limit; 1 where
     nobody measured. Profiles' shares are shares of this."""
-    vector_rate: FlopRate | None = None
+    vector_rate: Peak | None = None
     """Peak rate of element-wise fp32 arithmetic, FLOP/s."""
     sm_count: PositiveInt = 1
     """Streaming multiprocessors: matrix products come in waves of this many tiles. 1 for a CPU."""
@@ -48,7 +70,7 @@ class GpuSpec(Spec):
     """Last-level cache, bytes."""
     library_workspace: Bytes = 8.125 * MIB
     """What the matrix library asks of the allocator for each thread that calls it (PyTorch's default for the GPU)."""
-    host_bandwidth: Bandwidth | None = None
+    host_bandwidth: Rate | None = None
     """Link to host memory (PCIe, C2C), bytes/s, one direction."""
     tdp_watts: PositiveInt | None = None
     """Board power limit, W."""
@@ -71,9 +93,9 @@ class LinkSpec(Spec):
     """One class of links."""
 
     kind: Literal["nvlink", "nvswitch", "pcie", "infiniband", "roce", "ethernet", "xgmi", "shared-memory"]
-    bandwidth: Bandwidth
+    bandwidth: Rate
     """Bytes/s per GPU, one direction."""
-    latency: Seconds
+    latency: Latency
     """Seconds for the first byte, one hop."""
 
 
@@ -98,7 +120,7 @@ class ClusterSpec(Spec):
     links: Links
     rails: PositiveInt | None = None
     """Network adapters per node; a node's inter-node bandwidth is shared by its GPUs evenly. Default: one per GPU."""
-    oversubscription: float = Field(default=1.0, ge=1.0, allow_inf_nan=False)
+    oversubscription: float = Field(default=1.0, ge=1.0, le=1000.0, allow_inf_nan=False)
     """Leaf-to-spine oversubscription: 2.0 means half the bandwidth once a group leaves its leaf switch."""
     nodes_per_leaf: PositiveInt | None = None
     """Nodes under one leaf switch; a group within it never meets the oversubscribed spine."""
@@ -106,7 +128,7 @@ class ClusterSpec(Spec):
     """Memory of one host."""
     host_cores: PositiveInt | None = None
     """CPU cores of one host."""
-    memory_reserve: Fraction | None = None
+    memory_reserve: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
     """Share of device memory never handed to the model (context, fragmentation); default from the stack."""
     profile: str | None = None
     """Path or name of a measured hardware profile; without it the catalogue's best match is used."""

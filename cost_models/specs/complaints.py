@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from cost_models.errors import InputError, MeshwrightError, Problem, did_you_mean
+from cost_models.errors import MOST_PROBLEMS, InputError, MeshwrightError, Problem, did_you_mean
 from cost_models.specs.documents import Key, printable, show_key
 from cost_models.units import counted
 
@@ -15,41 +16,69 @@ from cost_models.units import counted
 def refused(error: ValidationError, spec_type: type[BaseModel] = BaseModel) -> InputError:
     """All that is wrong with a spec that was made in Python, not read from a file; where its type is known, with what
     may have been meant."""
-    told = [complaint(spec_type, details) for details in error.errors(include_url=False)]
-    problems = [Problem(show_key(key), printable(what)) for key, what in told]
+    told, _ = complaints(error, spec_type, most=None)
+    problems = [Problem(show_key(key), what) for key, what in told.items()]
     return InputError(f"{counted(len(problems), 'problem')} in {error.title}", problems=problems)
 
 
-def complaint(spec_type: type[BaseModel], details: ErrorDetails) -> tuple[Key, str]:
-    """Where an error is, and a sentence without full stop about it."""
-    key: Key = tuple(part for part in details["loc"] if not str(part).startswith("["))
+def complaints(
+    error: ValidationError,
+    spec_type: type[BaseModel],
+    *,
+    known: Container[Key] = (),
+    order: Callable[[Key], int] = lambda key: 0,
+    most: int | None = MOST_PROBLEMS,
+) -> tuple[dict[Key, str], int]:
+    """Where what is wrong, one sentence a place, for the first places in `order`, and how many more there are.
+
+    Places that are `known` to be wrong, or lie in one that is, are left out.
+    """
+    found: dict[Key, ErrorDetails] = {}
+    for details in error.errors(include_url=False):
+        key: Key = tuple(part for part in details["loc"] if not str(part).startswith("["))
+        if not _follows(details) and not any(one in known or one in found for one in (key[:1], key)):
+            found[key] = details
+    first = sorted(found, key=order)[:most]
+    told = {key: printable(_complaint(spec_type, key, found[key])) for key in first}
+    return told, len(found) - len(told)
+
+
+def _follows(details: ErrorDetails) -> bool:
+    """Whether it says nothing that another error does not: a list is too short where its items are wrong."""
+    return details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]
+
+
+def _complaint(spec_type: type[BaseModel], key: Key, details: ErrorDetails) -> str:
+    """A sentence without full stop about an error."""
     name, given = show_key(key[-1:]), details["input"]
     context = details.get("ctx", {})
     match details["type"]:
         case "missing":
-            return key, f"required field `{name}` is missing"
+            return f"required field `{name}` is missing"
         case "extra_forbidden":
-            return key, f"unknown field `{name}`{did_you_mean(name, _field_names(spec_type, key[:-1]))}"
+            return f"unknown field `{name}`{did_you_mean(name, _field_names(spec_type, key[:-1]))}"
         case "greater_than" if not context["gt"]:
-            return key, f"must be above zero, not {_show(given)}"
+            return f"must be above zero, not {_show(given)}"
         case "greater_than" | "greater_than_equal" | "less_than" | "less_than_equal" as kind:
             limit = next(iter(context.values()))
-            return key, f"must be {_COMPARISONS[kind]} {limit:g}, not {_show(given)}"
+            return f"must be {_COMPARISONS[kind]} {limit:g}, not {_show(given)}"
         case "literal_error":
             words = [word.strip(" '") for word in context["expected"].replace(" or ", ", ").split(",")]
             listed = ", ".join(f"`{word}`" for word in words)
-            return key, f"{_show(given)} is not one of {listed}{did_you_mean(str(given), words)}"
+            return f"{_show(given)} is not one of {listed}{did_you_mean(str(given), words)}"
         case "string_pattern_mismatch":
-            return key, f"{_show(given)} is not a name: letters, digits, spaces and `._+/-`, 100 at most"
+            return f"{_show(given)} is not a name: letters, digits, spaces and `._+/-`, 100 at most"
+        case "too_short":
+            return f"lists {len(given)}; at least {context['min_length']} is needed"
         case "value_error":
             cause = context.get("error")
             if isinstance(cause, MeshwrightError):
-                return key, "; ".join([cause.headline, *map(str, cause.problems)])
-            return key, str(cause)
+                return "; ".join([cause.headline, *map(str, cause.problems)])
+            return str(cause)
         case kind if kind in _NOUNS:
-            return key, f"{_show(given)} is not {_NOUNS[kind]}"
+            return f"{_show(given)} is not {_NOUNS[kind]}"
         case _:
-            return key, f"{details['msg'][:1].lower()}{details['msg'][1:]}"
+            return f"{details['msg'][:1].lower()}{details['msg'][1:]}"
 
 
 _COMPARISONS = {

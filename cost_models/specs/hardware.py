@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cost_models.specs.base import Name, Spec
-from cost_models.units import Bandwidth, FlopRate
+from cost_models.specs.base import MAX_GPUS, GpuCount, Name, Overhead, PositiveInt, Share, Spec
+from cost_models.specs.cluster import Peak, Rate
 
-Efficiency = Field(gt=0, le=1.5, allow_inf_nan=False)
+Efficiency = Field(ge=1e-6, le=1.5, allow_inf_nan=False)
+"""Share of a rate: what a fit finds, from next to nothing to a datasheet that says too little."""
 
 
 class CurvePoint(Spec):
     """One measured point: `size` (FLOPs or bytes) done in `seconds`."""
 
-    size: float = Field(gt=0, allow_inf_nan=False)
-    seconds: float = Field(gt=0, allow_inf_nan=False)
+    size: float = Field(ge=1e-3, le=1e21, allow_inf_nan=False)
+    seconds: float = Field(ge=1e-12, le=1e6, allow_inf_nan=False)
 
 
 class CollectiveCurve(Spec):
     """Measured collective of one kind over a group: message bytes → seconds, interpolated in log-log."""
 
     operation: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"]
-    group_size: int = Field(ge=2)
-    nodes: int = Field(ge=1, default=1)
+    group_size: int = Field(ge=2, le=MAX_GPUS)
+    nodes: GpuCount = 1
     """Nodes the group spanned; `p2p` between nodes spans 2."""
     points: tuple[CurvePoint, ...] = Field(min_length=2)
     """`size` is the full (unsharded) tensor in bytes."""
@@ -33,8 +34,8 @@ class CollectiveCurve(Spec):
 class GemmTile(Spec):
     """One output tile a matrix kernel may use."""
 
-    rows: int = Field(gt=0)
-    columns: int = Field(gt=0)
+    rows: PositiveInt
+    columns: PositiveInt
     efficiency: float = Efficiency
     """Rate relative to the best tile when all slots are full."""
 
@@ -73,7 +74,7 @@ class OperatorCurve(Spec):
 class AttentionCurve(Spec):
     """The measured causal attention core: sequence length (`size`) → seconds of one head of one sequence."""
 
-    head_dim: int = Field(ge=1)
+    head_dim: PositiveInt
     forward: tuple[CurvePoint, ...] = Field(min_length=2)
     backward: tuple[CurvePoint, ...] = Field(min_length=2)
 
@@ -90,11 +91,11 @@ class HardwareProfile(Spec):
     stack: Name
     gemm_efficiency: float = Efficiency
     """Rate of large, well-shaped matrix products in training, as a share of what the GPU sustains alone."""
-    fp8_gemm_efficiency: float | None = Field(gt=0, le=1.5, allow_inf_nan=False, default=None)
+    fp8_gemm_efficiency: Annotated[float, Efficiency] | None = None
     """The same for products in fp8; None: `gemm_efficiency`."""
-    gemm_k_half: float = Field(ge=0, default=0.0)
+    gemm_k_half: float = Field(ge=0, le=1e6, allow_inf_nan=False, default=0.0)
     """Inner dimension at which half of the pipeline-fill loss remains."""
-    gemm_operand_bandwidth: Bandwidth | None = None
+    gemm_operand_bandwidth: Rate | None = None
     """Rate at which operands and result of a product come and go in addition to its arithmetic; None: behind it."""
     gemm_tiles: tuple[GemmTile, ...] = ()
     """Tile shapes the library chooses from; needed where the GPU has more than one multiprocessor."""
@@ -104,27 +105,27 @@ class HardwareProfile(Spec):
     """The same, backward."""
     memory_efficiency: float = Efficiency
     """Share of memory bandwidth that element-wise kernels reach."""
-    kernel_seconds: float = Field(ge=0)
+    kernel_seconds: Overhead
     """Least time of any kernel, launch included."""
-    host_layer_seconds: float = Field(ge=0, default=0.0)
+    host_layer_seconds: Overhead = 0.0
     """Host time to launch one block's forward; steps cannot run faster than their launches."""
-    tensor_parallel_host_seconds: float = Field(ge=0, default=0.0)
+    tensor_parallel_host_seconds: Overhead = 0.0
     """Extra host time per block and pass when tensor parallelism goes through DTensor."""
-    sequence_parallel_host_seconds: float = Field(ge=0, default=0.0)
+    sequence_parallel_host_seconds: Overhead = 0.0
     """Host time per block and pass that sequence parallelism adds to that."""
-    action_host_seconds: float = Field(ge=0, default=0.0)
+    action_host_seconds: Overhead = 0.0
     """Host time of one action of a pipeline schedule beyond its blocks."""
     link_efficiency: float = Efficiency
     """Share of the intra-node bandwidth that large collectives reach."""
     network_efficiency: float = Efficiency
     """Share of the inter-node bandwidth that large collectives reach."""
-    collective_seconds: float = Field(ge=0, default=0.0)
+    collective_seconds: Overhead = 0.0
     """Start-up of one collective beyond link latency."""
     optimizer_efficiency: float = Efficiency
     """Share of memory bandwidth the optimizer step reaches."""
-    step_seconds: float = Field(ge=0, default=0.0)
+    step_seconds: Overhead = 0.0
     """Fixed host time of a step: data, logging, loss."""
-    jitter_per_doubling: float = Field(ge=0, default=0.0)
+    jitter_per_doubling: Share = 0.0
     """Relative slowdown for each doubling of the number of nodes: stragglers, network noise."""
     collectives: tuple[CollectiveCurve, ...] = ()
     """Measured collectives; where one matches the group it replaces the formula."""
@@ -132,13 +133,13 @@ class HardwareProfile(Spec):
     """Measured element-wise operators; where one is measured it replaces bytes / bandwidth."""
     attention: tuple[AttentionCurve, ...] = ()
     """Measured attention cores; where there are any they replace the two efficiencies."""
-    measured_peak: FlopRate | None = None
+    measured_peak: Peak | None = None
     """Best matrix rate seen on one device: stands in for a datasheet peak where there is none (a CPU)."""
-    measured_bandwidth: Bandwidth | None = None
+    measured_bandwidth: Rate | None = None
     """Copy rate from and to memory seen on one device, read + write, all devices at once."""
-    median_error: float | None = None
+    median_error: float | None = Field(ge=0, allow_inf_nan=False, default=None)
     """Median relative error of step time shown on `validated_runs` runs."""
-    validated_runs: int = 0
+    validated_runs: int = Field(ge=0, le=10**9, default=0)
     unseen_error: float | None = Field(ge=0, allow_inf_nan=False, default=None)
     """Median relative error of step time on sources left out of every fit; None where nobody cross-validated."""
     source: str = ""

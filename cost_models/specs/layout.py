@@ -11,15 +11,18 @@ from pydantic import Field, ValidationError, model_validator
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.specs.axis_orders import DEFAULT_ORDER, Order, first_same
-from cost_models.specs.base import POOL_NAME, PositiveInt, Spec
-from cost_models.specs.complaints import complaint
-from cost_models.specs.documents import show_key
+from cost_models.specs.base import MAX_GPUS, MAX_LAYERS, POOL_NAME, GpuCount, PositiveInt, Spec
+from cost_models.specs.complaints import complaints
+from cost_models.specs.documents import printable, show_key
 from cost_models.specs.recompute import StageRecompute
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipev"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 V_SHAPED: frozenset[Schedule] = frozenset({"zbv", "dualpipev"})
 """Stages go down the pipeline ranks and up again, two chunks a rank: rank 0 holds the first stage and the last."""
+
+MAX_STAGES = MAX_LAYERS
+"""Virtual stages of a pipeline: more than blocks nobody has."""
 
 Context = Literal["ring", "all-gather", "all-to-all"]
 CONTEXTS: tuple[Context, ...] = get_args(Context)
@@ -34,25 +37,25 @@ class Layout(Spec):
     with it the layout says everything a step's cost depends on.
     """
 
-    tp: PositiveInt = 1
+    tp: GpuCount = 1
     """Tensor-parallel degree t."""
-    pp: PositiveInt = 1
+    pp: GpuCount = 1
     """Pipeline-parallel degree p (ranks)."""
     vpp: PositiveInt = 1
     """Model chunks per pipeline rank v (virtual stages per rank)."""
-    cp: Annotated[int, Field(gt=0, le=10**6)] = 1
+    cp: GpuCount = 1
     """Context-parallel degree: the ranks that share one sequence, each with its part of the tokens."""
-    dp: PositiveInt = 1
+    dp: GpuCount = 1
     """Data-parallel degree d."""
-    ep: PositiveInt = 1
+    ep: GpuCount = 1
     """Expert-parallel degree: the ranks that share the experts of a mixture, taken from tp × cp × dp."""
-    etp: PositiveInt | None = None
+    etp: GpuCount | None = None
     """Tensor-parallel degree inside an expert; None: tp."""
-    mbs: PositiveInt = 1
+    mbs: GpuCount = 1
     """Sequences in one microbatch, b."""
     zero: Annotated[int, Field(ge=0, le=3)] = 0
     """ZeRO stage: 0 replicas, 1 shards optimizer states, 2 and gradients, 3 and parameters, over `shard` ranks."""
-    shard: PositiveInt | None = None
+    shard: GpuCount | None = None
     """Ranks that ZeRO shards over (hybrid sharding: replicas of such groups); None: all dp × cp of them."""
     sp: bool = False
     """Megatron sequence parallelism: the regions outside tensor parallelism are split along the sequence."""
@@ -81,6 +84,12 @@ class Layout(Spec):
     @model_validator(mode="after")
     def _consistent(self) -> Layout:
         stages = self.num_stages
+        if self.num_gpus > MAX_GPUS:
+            raise ValueError(f"{self.num_gpus:,} GPUs are more than there are; {MAX_GPUS:,} are the most")
+        if stages > MAX_STAGES:
+            raise ValueError(
+                f"{stages:,} stages are more than any model has blocks for; {MAX_STAGES:,} are the most"
+            )
         if len(self.recompute) not in (1, stages):
             raise ValueError(f"recompute names {len(self.recompute)} stages; the layout has {stages}")
         if self.layers and len(self.layers) != stages:
@@ -188,12 +197,12 @@ def _run_lengths(values: Iterable[object]) -> str:
 
 
 def _expand(text: str) -> list[str]:
-    """`12*2,11` → ["12", "12", "11"]; raises ValueError on anything else."""
+    """`12*2,11` → ["12", "12", "11"]; raises ValueError on anything else, and on more than there are stages."""
     values: list[str] = []
-    for run in text.split(","):
+    for run in text.split(",", MAX_STAGES):
         value, star, count = run.partition("*")
         repeats = int(count) if star else 1
-        if not 1 <= repeats <= 100_000:
+        if not 1 <= repeats <= MAX_STAGES - len(values):
             raise ValueError(f"`{run}` repeats {repeats} times")
         values += [value] * repeats
     return values
@@ -202,6 +211,8 @@ def _expand(text: str) -> list[str]:
 _DEGREES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "shard")
 _DEGREE = re.compile(rf"({'|'.join(_DEGREES)})=?(\d{{1,12}})$", re.ASCII)
 _NAMED = ("schedule=", "order=", "context=")
+MAX_WORDS = 100
+"""Five times as many as there are to say."""
 _WORDS = (*_DEGREES, "sp", *_NAMED, "recompute=", "layers=", "pools=")
 
 
@@ -213,15 +224,18 @@ def parse_layout(text: str) -> Layout:
     """
     fields: dict[str, Any] = {}
     problems: list[Problem] = []
-    if not text.strip():
+    words = text.split()
+    if not words:
         problems.append(Problem("", "it says nothing"))
+    if len(words) > MAX_WORDS:
+        problems.append(Problem("", f"it has {len(words):,} words; {MAX_WORDS} are more than a layout needs"))
 
     def put(key: str, value: Any, word: str) -> None:
         if key in fields:
-            problems.append(Problem(f"`{word}`", f"`{key}` is given twice"))
+            problems.append(Problem(f"`{printable(word)}`", f"`{key}` is given twice"))
         fields[key] = value
 
-    for word in text.split():
+    for word in words[:MAX_WORDS]:
         if match := _DEGREE.match(word):
             put(match[1], int(match[2]), word)
         elif word == "sp":
@@ -235,20 +249,23 @@ def parse_layout(text: str) -> Layout:
                 values = _expand(value)
                 put(key, tuple(int(v) for v in values) if key == "layers" else tuple(values), word)
             except ValueError:
-                problems.append(Problem(f"`{word}`", f"`{value}` is not a list like `12*7,11`"))
+                what = f"`{printable(value)}` is not a list like `12*7,11`"
+                problems.append(Problem(f"`{key}`", what))
         else:
-            problems.append(Problem(f"`{word}`", f"not part of a layout{did_you_mean(word, _WORDS)}"))
+            short = printable(word, limit=60)
+            problems.append(Problem(f"`{short}`", f"not part of a layout{did_you_mean(short, _WORDS)}"))
     layout: Layout | None = None
+    more = 0
     try:
         layout = Layout.model_validate(fields)
     except ValidationError as error:
-        for details in error.errors():
-            place, what = complaint(Layout, details)
-            problems.append(Problem(f"`{show_key(place)}`" if place else "", what))
+        told, more = complaints(error, Layout)
+        problems += [Problem(f"`{show_key(place)}`" if place else "", what) for place, what in told.items()]
     if problems or layout is None:
         raise InputError(
-            f"`{text}` is not a layout",
+            f"`{printable(text)}` is not a layout",
             problems=problems,
+            more=more,
             hint="write it like `tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective`",
         )
     return layout

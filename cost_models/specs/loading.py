@@ -16,7 +16,7 @@ from cost_models.specs.documents import Document, Key, printable
 from cost_models.specs.huggingface import read_config
 from cost_models.specs.local import LOCAL
 from cost_models.specs.parsing import check_kind, load_spec, parse_spec, validate
-from cost_models.specs.pools import MixedCluster
+from cost_models.specs.pools import MAX_POOLS, MixedCluster
 from cost_models.specs.reading import is_file, read_document
 from cost_models.specs.schema import json_schema
 from cost_models.specs.training import TrainingSpec
@@ -128,7 +128,10 @@ def _pooled(text: str) -> MixedCluster:
     """`dgx-a100-80gb:512+dgx-h100:512` → a cluster of two pools; every part that is wrong is told."""
     pools: list[ClusterSpec] = []
     problems: list[Problem] = []
-    for part in text.split("+"):
+    parts = text.split("+")
+    if len(parts) > MAX_POOLS:
+        raise InputError(f"`{printable(text)}` has {len(parts):,} pools; {MAX_POOLS} are the most")
+    for part in parts:
         name, _, size = part.rpartition(":")
         try:
             pool = resolve_cluster(name, int(size))

@@ -9,7 +9,9 @@ from functools import cache
 
 import psutil
 
-from cost_models.specs.cluster import ClusterSpec, GpuSpec, Links
+from cost_models.errors import InputError
+from cost_models.specs.cluster import LEAST_MEMORY, ClusterSpec, GpuSpec, Links
+from cost_models.units import format_bytes
 
 LOCAL = "local"
 """Catalogue name of the machine the program runs on."""
@@ -24,11 +26,18 @@ def this_machine(one_core: ClusterSpec, processes: int | None = None) -> Cluster
 
     Default: one process on each physical core. Rates of the entry are placeholders for one core, not
     measurements: calibrate before believing a time. Memory is all the machine has, divided evenly.
+
+    Raises:
+        InputError: that is too little for so many.
     """
     cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
     processes = processes or cores
     share = cores / processes
     memory = float(psutil.virtual_memory().total)
+    if memory / processes < LEAST_MEMORY:
+        raise InputError(
+            f"{processes:,} processes leave each less than {format_bytes(LEAST_MEMORY)} of this machine's memory"
+        )
     core = one_core.gpu
     cpu = core.model_copy(
         update={

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from cost_models.errors import InputError, MeshwrightError, Problem
 from cost_models.specs.base import Spec
-from cost_models.specs.complaints import complaint
+from cost_models.specs.complaints import complaints
 from cost_models.specs.documents import Document, printable
 from cost_models.specs.reading import read_document
 from cost_models.specs.yaml_text import parse_yaml
@@ -41,7 +41,7 @@ def validate(document: Document, spec_type: type[S], *, replace: Replacements | 
     """Check a parsed document against a spec.
 
     Raises:
-        InputError: with one problem for each thing that is wrong.
+        InputError: with one problem for each thing that is wrong, the first of many.
     """
     check_kind(document, spec_type)
     fields = dict(document.value)
@@ -51,15 +51,15 @@ def validate(document: Document, spec_type: type[S], *, replace: Replacements | 
             fields[name] = (replace or {})[name](fields[name])
         except MeshwrightError as error:
             problems[name,] = Problem(document.where((name,)), error.headline)
+    more = 0
     try:
         spec = spec_type.model_validate_json(json.dumps(fields))
     except ValidationError as error:
-        for details in error.errors(include_url=False):
-            key, what = complaint(spec_type, details)
-            if key[:1] not in problems:
-                problems.setdefault(key, Problem(document.where(key), printable(what)))
+        told, more = complaints(error, spec_type, known=problems, order=document.line)
+        problems |= {key: Problem(document.where(key), what) for key, what in told.items()}
     if problems:
-        raise input_error(document.source, [problems[key] for key in sorted(problems, key=document.line)])
+        in_order = [problems[key] for key in sorted(problems, key=document.line)]
+        raise input_error(document.source, in_order, more)
     return spec
 
 
@@ -74,6 +74,6 @@ def check_kind(document: Document, spec_type: type[Spec]) -> None:
         raise InputError(f"`{document.source}` is a `{printable(str(given))}`; a `{wanted}` is needed here")
 
 
-def input_error(source: str, problems: list[Problem]) -> InputError:
-    """`4 problems in cluster.yaml`, with the problems."""
-    return InputError(f"{counted(len(problems), 'problem')} in {source}", problems=problems)
+def input_error(source: str, problems: list[Problem], more: int = 0) -> InputError:
+    """`4 problems in cluster.yaml`, with the problems; there are so many `more`."""
+    return InputError(f"{counted(len(problems) + more, 'problem')} in {source}", problems=problems, more=more)

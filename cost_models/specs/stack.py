@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from cost_models.specs.axis_orders import DEFAULT_ORDER, Order
-from cost_models.specs.base import Name, Spec
+from cost_models.specs.base import Factor, LargeInt, Name, PositiveInt, Share, Spec
 from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.layout import Context, Schedule
 from cost_models.specs.recompute import Recompute
@@ -23,7 +23,7 @@ class StackSpec(Spec):
 
     kind: Literal["stack"] = "stack"
     name: Name
-    zero_stages: tuple[Literal[0, 1, 2, 3], ...] = (0, 1, 2, 3)
+    zero_stages: tuple[Literal[0, 1, 2, 3], ...] = Field(default=(0, 1, 2, 3), min_length=1)
     """ZeRO stages the stack can run (0 is needed where nothing is replicated)."""
     usual_zero_stage: Literal[0, 1, 2, 3] = 0
     """What its users run when they do not say."""
@@ -43,7 +43,7 @@ class StackSpec(Spec):
     """Our executor compiles every block with `torch.compile`."""
     fused_norms: bool = True
     """RMS norms are one kernel each way; layer norms are in every library."""
-    eager_norm_bytes: float = Field(default=6.0, gt=0.0)
+    eager_norm_bytes: Factor = 6.0
     """Bytes per element that an RMS norm of several 16-bit kernels keeps: an fp32 copy and the normalised input."""
     gradient_dtype: StateDtype = "fp32"
     """Type gradients are accumulated and reduced in, unless the training spec says."""
@@ -61,11 +61,11 @@ class StackSpec(Spec):
     """Gradients of a layer are reduced while earlier layers still run backward."""
     overlap_parameter_gather: bool = False
     """ZeRO-1/2: updated weights are gathered behind the next forward pass."""
-    overlap_tensor_parallel: float = Field(default=0.0, ge=0.0, le=1.0)
+    overlap_tensor_parallel: Share = 0.0
     """Share of tensor-parallel communication hidden inside matrix products."""
-    schedules: tuple[Schedule, ...] = ("1f1b", "interleaved")
+    schedules: tuple[Schedule, ...] = Field(default=("1f1b", "interleaved"), min_length=1)
     """Pipeline schedules the stack has."""
-    split_backward_launches: tuple[float, float] = (1.0, 1.0)
+    split_backward_launches: tuple[Factor, Factor] = (1.0, 1.0)
     """Launch time of the input and the weight half of a split backward pass, in units of that of a whole one."""
     torch_pipelining: bool = False
     """Pipelines run on `torch.distributed.pipelining`, under its rules."""
@@ -73,7 +73,7 @@ class StackSpec(Spec):
     """Stage boundaries are sent without blocking the sender."""
     scatter_gather_pipeline_sends: bool = True
     """A boundary tensor crosses nodes once, split over the tensor-parallel ranks."""
-    axis_orders: tuple[Order, ...] = (DEFAULT_ORDER,)
+    axis_orders: tuple[Order, ...] = Field(default=(DEFAULT_ORDER,), min_length=1)
     """Orders of the mesh axes it can build its groups in."""
     context_parallel: Context = "ring"
     """How ranks that share a sequence get one another's keys and values unless the layout says."""
@@ -83,11 +83,11 @@ class StackSpec(Spec):
     """An expert may be split over other ranks than the rest of the model (etp other than tp)."""
     hybrid_shard: bool = True
     """ZeRO may shard over fewer ranks than hold the same parameters (shard less than dp × cp)."""
-    overlap_expert_exchange: float = Field(default=0.0, ge=0.0, le=1.0)
+    overlap_expert_exchange: Share = 0.0
     """Share of the exchange of tokens between experts that is hidden behind other work."""
     zero3_gathers_every_microbatch: bool = True
     """ZeRO-3 gathers weights again for each microbatch (reshard after forward)."""
-    zero3_collectives_per_block: int = Field(default=1, ge=1)
+    zero3_collectives_per_block: PositiveInt = 1
     """Collectives that a block's weights are gathered in: one for all, or one a parameter tensor."""
     unsharded_gradients_until_sync: bool = False
     """ZeRO-2/3 with accumulation keeps full gradients until the last microbatch."""
@@ -96,10 +96,10 @@ class StackSpec(Spec):
     offloads: Literal["none", "optimizer", "parameters"] = "none"
     """What lives in host memory, where the CPU updates it: optimizer states (and what ZeRO shards of the gradients), or
     with them the weights that ZeRO-3 shards."""
-    host_update_seconds: float = Field(default=2.57e-10, ge=0.0)
+    host_update_seconds: float = Field(default=2.57e-10, ge=0.0, le=1e-3, allow_inf_nan=False)
     """Seconds per parameter of one process's update on the CPU: DeepSpeed's CPU Adam took 2.57 s for 10 B parameters
     (Ren et al. 2021, ZeRO-Offload, table 4)."""
-    optimizer_temporary_bytes: float = Field(default=0.0, ge=0.0)
+    optimizer_temporary_bytes: Factor = 0.0
     """Bytes per parameter (of the optimizer's shard) that the update holds for a moment; 0 for a fused one."""
     collective_buffers: Bytes | None = None
     """Device memory inside the allocator in which ZeRO collects gradients to reduce and weights to gather."""
@@ -107,12 +107,12 @@ class StackSpec(Spec):
     """The loss works on an fp32 copy of the logits."""
     fused_loss: bool = False
     """The loss overwrites what it kept of the logits with their gradient."""
-    loss_chunk: int | None = Field(default=None, ge=1)
+    loss_chunk: LargeInt | None = None
     """Tokens of a microbatch whose logits exist at a time, where it has more: the loss and its gradients are computed
     chunk by chunk in the forward pass (`workload.chunked_loss` says in which layouts); None: all logits at once."""
     loss_parallel: bool = True
     """The vocabulary stays split over tp in the loss."""
-    extra_loss_copies: float = Field(default=0.0, ge=0.0)
+    extra_loss_copies: Factor = 0.0
     """Tensors of the stored logits' size that the loss holds at its widest moment beyond what it needs."""
     sequence_first: bool = False
     """Tensors are (s, b, h): with b > 1 flash kernels, which want (b, s, h), keep their output in both orders."""
@@ -138,7 +138,7 @@ class StackSpec(Spec):
     fp8_casts_apart: bool = False
     """Every product in fp8 casts both its operands, weights with them (torchao); False: what is new is cast once for
     all products that it enters, weights once a step."""
-    fp8_weight_bytes: float = Field(default=0.0, ge=0.0)
+    fp8_weight_bytes: Factor = 0.0
     """Bytes per parameter of a block of the fp8 copies of its weights that live from microbatch to microbatch."""
     fragmentation: float = Field(default=0.04, ge=0.0, lt=0.9)
     """Share of the blocks the allocator takes from the device that its tensors cannot use."""

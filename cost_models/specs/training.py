@@ -6,9 +6,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from cost_models.specs.base import GpuCount, PositiveInt, Spec
+from cost_models.specs.base import GpuCount, LargeInt, Spec
 from cost_models.specs.cluster import Precision
 from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
+from cost_models.units import LARGEST
 
 StateDtype = Literal["fp32", "bf16"]
 STATE_BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0}
@@ -21,7 +22,7 @@ class TrainingSpec(Spec):
     kind: Literal["training"] = "training"
     global_batch: GpuCount
     """Sequences per optimizer step, B."""
-    sequence_length: PositiveInt
+    sequence_length: LargeInt
     """Tokens per sequence, s."""
     precision: Precision = "bf16"
     """Type of weights and activations in matrix products."""
@@ -32,9 +33,9 @@ class TrainingSpec(Spec):
     """Type of each optimizer moment and of the master weights."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0, allow_inf_nan=False)
     """Probability of dropping a hidden activation; above 0 its masks are kept for the backward pass."""
-    recompute: tuple[Recompute, ...] = RECOMPUTE_POLICIES
+    recompute: tuple[Recompute, ...] = Field(default=RECOMPUTE_POLICIES, min_length=1)
     """Recompute policies the search may use."""
-    tokens: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    tokens: float | None = Field(default=None, gt=0, le=LARGEST, allow_inf_nan=False)
     """Tokens to train on, for days to finish."""
 
     @property

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from cost_models.specs.base import Name, PositiveInt, Spec
+from cost_models.specs.base import MAX_LAYERS, LargeInt, Name, PositiveInt, Share, Spec
 
 Activation = Literal["gelu", "silu", "relu", "squared-relu"]
 Norm = Literal["layernorm", "rmsnorm"]
@@ -44,7 +44,7 @@ class TransformerSpec(Spec):
     kind: Literal["transformer"] = "transformer"
     name: Name = "custom"
     """Catalogue name, or a name for reports."""
-    num_layers: Annotated[int, Field(gt=0, le=100_000)]
+    num_layers: Annotated[int, Field(gt=0, le=MAX_LAYERS)]
     """Transformer blocks, l."""
     hidden_size: PositiveInt
     """Width of the residual stream, h."""
@@ -56,7 +56,7 @@ class TransformerSpec(Spec):
     """Width of one head. Default: hidden_size / num_heads."""
     ffn_hidden_size: PositiveInt
     """Inner width of the MLP. Default: 4 × hidden_size."""
-    vocab_size: PositiveInt
+    vocab_size: LargeInt
     """Entries of the vocabulary before padding, V."""
     gated_mlp: bool = False
     """True: three matrices (SwiGLU, GeGLU); False: two."""
@@ -66,7 +66,7 @@ class TransformerSpec(Spec):
     """Normalisation before attention, before the MLP and at the end."""
     positions: Positions = "learned"
     """How positions enter: a learned table, rotary, ALiBi, or not at all."""
-    max_positions: PositiveInt = 2048
+    max_positions: LargeInt = 2048
     """Rows of the learned position table; the longest sequence for the others."""
     tied_embeddings: bool = True
     """The output head shares the token embedding's weight."""
@@ -80,27 +80,27 @@ class TransformerSpec(Spec):
     """A norm over each query and key head (Qwen3)."""
     parallel_block: bool = False
     """Attention and MLP read one norm's output side by side and are added together (GPT-J, PaLM, MegaScale)."""
-    attention_window: PositiveInt | None = None
+    attention_window: LargeInt | None = None
     """Tokens that a query sees at most, itself included; None: all before it."""
     window_kind: WindowKind = "sliding"
     """Which they are: the last ones (sliding), or those of its own chunk of so many (chunked; Llama 4)."""
     window_pattern: Annotated[tuple[Literal["window", "full"], ...], _LIST] = ()
     """Which blocks have the window, from the first on and repeated, like [window, full] (Gemma 2). Default: all."""
-    num_experts: Annotated[int, Field(ge=0, le=10**6)] = 0
+    num_experts: Annotated[int, Field(ge=0, le=10**5)] = 0
     """Routed experts of a block that is a mixture, E; 0: a dense model."""
-    experts_per_token: Annotated[int, Field(ge=0, le=10**6)] = 0
+    experts_per_token: Annotated[int, Field(ge=0, le=10**5)] = 0
     """Routed experts that a token passes through, k."""
-    moe_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**9)] = 0
+    moe_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**7)] = 0
     """Inner width of one expert. Default: `ffn_hidden_size`."""
-    shared_expert_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**9)] = 0
+    shared_expert_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**7)] = 0
     """Inner width of the experts that every token passes through, all together; 0: none."""
-    num_moe_layers: Annotated[int, Field(ge=0, le=100_000)] = 0
+    num_moe_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS)] = 0
     """Blocks whose MLP is a mixture, the last ones of the model. Default: all."""
     router_scores: RouterScores = "softmax"
     """How a router scores experts: against one another (softmax) or each by itself (sigmoid; DeepSeek-V3)."""
     normalized_routing: bool = True
     """The weights of a token's chosen experts are scaled to sum to one."""
-    load_balance: Annotated[float, Field(ge=0.0, le=1.0)] = 0.01
+    load_balance: Share = 0.01
     """Coefficient of the load-balance loss; 0: none. Default: Fedus et al. 2021, Switch Transformers, section 2.2."""
     latent_attention: LatentAttention | None = None
     """Low-rank queries, keys and values; None: they are projected from the residual stream."""

@@ -9,7 +9,7 @@ from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.pools import MixedCluster
-from cost_models.units import parse_count, parse_seconds
+from cost_models.units import LARGEST, SMALLEST, parse_count, parse_seconds
 from meshwright.together import Together
 from meshwright.verbs.asking import Asked, questions_of
 from planner.objectives import OBJECTIVES, Objective
@@ -62,8 +62,9 @@ def objective_of(goal: Goal) -> tuple[Objective, float | None]:
         problems.append(
             Problem("--deadline", f"`{goal.deadline}` is not a duration; write it like `30d` or `36h`")
         )
-    if goal.price is not None and not 0 < goal.price < float("inf"):
-        problems.append(Problem("--price", f"must be above zero, not `{goal.price:g}`"))
+    if goal.price is not None and not SMALLEST <= goal.price <= LARGEST:
+        wrong = "must be a finite number" if goal.price > LARGEST else "must be above zero"
+        problems.append(Problem("--price", f"{wrong}, not `{goal.price:g}`"))
     if problems or name is None:
         raise InputError("the objective cannot be read", problems=problems)
     return Objective(name=name, price=goal.price, deadline=deadline), tokens
