@@ -229,13 +229,18 @@ def shortest_steps(space: Space, pp: Ints, microbatches: Ints, passes: Passes) -
     return seconds
 
 
-_ROOM = ("static", "layer_static", "layer_activation", "working")
+_ROOM = ("static", "layer_static", "layer_activation", "head_static", "working")
 
 
 def _fits(space: Space, cores: Ints, bytes_of: Mapping[str, Floats], limit: Floats, allowed: Bools) -> Bools:
-    """(N,): whether the ranks hold all blocks, each with a microbatch of its own: every schedule has such a moment."""
+    """(N,): whether the ranks hold all blocks, each with a microbatch of its own: every schedule has such a moment.
+
+    No rank holds less than those in the middle of a 1F1B pipeline but the last, which may: it sends nothing on.
+    """
     kept = np.where(allowed, bytes_of["layer_activation"], np.inf).min(axis=1)
     working = np.where(allowed, bytes_of["working"], np.inf).min(axis=1)
-    room = how_many(limit - bytes_of["static"] - working, bytes_of["layer_static"] + kept)
-    fits: Bools = space.cores.pp[cores] * room >= space.question.model.num_layers
+    free, each = limit - bytes_of["static"] - working, bytes_of["layer_static"] + kept
+    room = (space.cores.pp[cores] - 1) * how_many(free, each)
+    room = room + how_many(free - np.minimum(bytes_of["head_static"], 0.0), each)
+    fits: Bools = room >= space.question.model.num_layers
     return fits

@@ -30,7 +30,8 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
 
     `torch.distributed.pipelining` keeps the received gradient of every microbatch until the step ends; with several
     chunks a rank also what it sent, both ways, so a stage holds three tensors a microbatch (the first two). Where every
-    backward pass is split its inputs stay too: four a microbatch, two on the first stage and on the last.
+    backward pass is split its inputs stay too: four a microbatch, two on the first stage and on the last. A microbatch
+    that is live has no gradients yet; there are never more of these than the step has.
     """
     tokens = columns.tokens(question.training.sequence_length)
     tensor = tokens * question.model.hidden_size * question.training.element_bytes
@@ -40,12 +41,13 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
         none = np.zeros(len(columns))
         return BoundaryBytes(every_rank=np.where(piped, 2 * tensor, 0.0), first_rank=none, last_rank=none)
     tensor = np.where(piped, tensor, 0.0)
-    held = tensor * columns.microbatches(question.training.global_batch)
-    waiting = 2 * tensor * ((columns.vpp - 1) * columns.pp + 1)  # live microbatches have no gradients yet
+    microbatches = columns.microbatches(question.training.global_batch)
+    held = tensor * microbatches
+    waiting = 2 * tensor * np.minimum((columns.vpp - 1) * columns.pp + 1, columns.vpp * microbatches)
     chunked, split = columns.vpp > 1, always_split(columns)
     every = np.where(chunked, 3 * columns.vpp * held - waiting, held)
     # inputs are counted with them, and fewer have gradients
-    live = tensor * (3 * columns.vpp - 2) * columns.pp
+    live = tensor * (3 * columns.vpp - 2) * np.minimum(columns.pp, microbatches)
     return BoundaryBytes(
         every_rank=np.where(split, 4 * columns.vpp * held - live, every),
         first_rank=np.where(split, -2 * held, np.where(chunked, -held, 0.0)),

@@ -14,7 +14,7 @@ from cost_models.asking import ask
 from cost_models.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs import catalog
-from cost_models.specs.layout import Layout
+from cost_models.specs.layout import Layout, parse_layout
 from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.workload.parameters import parameters, total_parameters
@@ -23,7 +23,7 @@ GPUS, BATCH, BLOCKS = 64, 64, 32  # llama2-7b: 32 blocks, 32 heads
 
 
 def asked(stack: str = "megatron-core", cluster: str = "dgx-a100-80gb", **training: Any) -> Question:
-    spec = TrainingSpec(global_batch=BATCH, sequence_length=2048, **training)
+    spec = TrainingSpec(**{"global_batch": BATCH, "sequence_length": 2048} | training)
     return ask(catalog.load_model("llama2-7b"), resolve_cluster(cluster, GPUS), spec, stack=stack)
 
 
@@ -59,6 +59,14 @@ def test_parts_sum_to_the_step_and_nothing_is_negative(layout: Layout, stack: st
     assert all(seconds >= 0 for _, seconds in (*priced.time, *priced.hidden_comm))
     assert all(size >= 0 for rank in priced.rank_memory for _, size in rank)
     assert 0 < priced.mfu <= priced.hfu < 1
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 5, 16])
+@pytest.mark.parametrize("chunks", ["vpp2", "vpp4", "schedule=zero-bubble", "vpp2 schedule=zero-bubble"])
+def test_few_microbatches_leave_no_part_of_memory_negative(chunks: str, microbatches: int) -> None:
+    question = asked("torchtitan", global_batch=microbatches)
+    priced = estimate(question, parse_layout(f"tp8 pp8 dp1 {chunks}"))
+    assert all(size >= 0 for rank in priced.rank_memory for _, size in rank)
 
 
 @settings(max_examples=40, deadline=None)

@@ -59,7 +59,11 @@ def random_model(rng: np.random.Generator) -> TransformerSpec:
 
 def random_cluster(rng: np.random.Generator) -> ClusterSpec:
     """One to eight GPUs on one to three nodes, with links of any speed."""
-    per_node, nodes = WORLDS[int(rng.integers(len(WORLDS)))]
+    return cluster_of(rng, *WORLDS[int(rng.integers(len(WORLDS)))])
+
+
+def cluster_of(rng: np.random.Generator, per_node: int, nodes: int) -> ClusterSpec:
+    """Nodes of so many GPUs, with memory and links of any size and speed."""
     gpu = GpuSpec.model_validate(
         {
             "name": "random-gpu",
@@ -99,11 +103,11 @@ def _asked(rng: np.random.Generator) -> Everything:
     )
     stack = STACKS[int(rng.integers(len(STACKS)))]
     named = "meshwright" if stack == "every axis" else stack
-    question = _without_context(ask(random_model(rng), random_cluster(rng), training, stack=named))
+    question = without_context(ask(random_model(rng), random_cluster(rng), training, stack=named))
     return everything(every_axis(question) if stack == "every axis" else question)
 
 
-def _without_context(question: Question) -> Question:
+def without_context(question: Question) -> Question:
     """On a stack that needs no memory for itself, so that small GPUs have some left."""
     nothing = {"context_bytes": 1.0, "communicator_bytes": 1.0, "collective_buffers": None}
     return replace(question, stack=question.stack.model_copy(update=nothing))

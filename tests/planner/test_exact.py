@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from questions import Query, random_query
+from tight import tight_queries
 
 from cost_models.errors import InfeasibleError
 from planner.legality import check
@@ -18,6 +19,8 @@ from planner.search import search
 
 QUERIES = int(os.environ.get("EXACT_QUERIES", "300"))
 """Asked in every run of the tests; `EXACT_QUERIES=2000` asks more."""
+TIGHT = 40
+"""Questions asked under the least limits of memory."""
 BASES = 48
 """Random questions; restrictions and limits make many of each."""
 
@@ -68,3 +71,11 @@ def test_search_equals_brute_force_on_random_questions() -> None:
     assert tally.queries >= QUERIES
     assert tally.layouts > 10 * QUERIES
     assert QUERIES / 20 < tally.infeasible < QUERIES / 2
+
+
+@pytest.mark.timeout(1800)
+def test_what_needs_least_memory_is_found() -> None:
+    """Limits just above the least peaks of all: a bound that asks for a byte too many loses the only answer."""
+    for seed in range(TIGHT):
+        for query in tight_queries(seed):
+            ask_both(query)
