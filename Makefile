@@ -1,10 +1,12 @@
-# Two commands: `make demo` shows the whole loop on this machine, `make test` proves it.
+# Two commands: `make demo` shows the whole loop on this machine, `make test` proves it (`make test-all` at length).
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Two processes share the files of tests; each keeps a pool of ranks of its own.
+TESTS := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test clean
+.PHONY: demo test test-all clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -20,7 +22,10 @@ test: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest
+	$(TESTS)
+
+test-all: export THOROUGH = 1
+test-all: test
 
 clean:
 	rm -rf $(VENV) demo-output

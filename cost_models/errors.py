@@ -60,10 +60,12 @@ class InputError(MeshwrightError):
 
 
 class UnknownNameError(InputError):
-    """A name that is in no catalogue."""
+    """A name that is in no catalogue; `like` is the part of it that may resemble a known one."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
-        super().__init__(f"unknown {kind} `{name}`{did_you_mean(name, known)}", hint=hint)
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], *, like: str | None = None, hint: str = ""
+    ) -> None:
+        super().__init__(f"unknown {kind} `{name}`{did_you_mean(like or name, known)}", hint=hint)
 
 
 class InfeasibleError(MeshwrightError):
@@ -147,5 +149,6 @@ def _and_more(number: int) -> tuple[Problem, ...]:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean `x`?` with the closest known name, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean `{close[0]}`?" if close else ""
+    spellings = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), list(spellings), n=1, cutoff=0.6)
+    return f"; did you mean `{spellings[close[0]]}`?" if close else ""

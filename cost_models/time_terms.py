@@ -272,6 +272,8 @@ def _launches(pieces: _Pieces) -> Array:
     profile = pieces.question.hardware
     split = np.where(pieces.columns.tp > 1, profile.tensor_parallel_host_seconds, 0.0)
     split = split + np.where(pieces.columns.sp == 1, profile.sequence_parallel_host_seconds, 0.0)
+    gathered = pieces.question.stack.fully_shard & (pieces.columns.zero == 3) & (pieces.columns.shard > 1)
+    split = split + np.where(gathered, profile.sharded_host_seconds, 0.0)
     seconds: Array = profile.host_layer_seconds + split
     return seconds
 
@@ -385,9 +387,21 @@ def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Gr
 
 
 def jitter(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) what stragglers and noise add, as a share: so much for each doubling of the nodes that a layout occupies."""
-    doublings = np.log2(np.maximum(1.0, columns.ranks / question.cluster.gpus_per_node))
-    return question.hardware.jitter_per_doubling * doublings
+    """(N,) what stragglers and noise add, as a share: so much for each doubling of the nodes that a layout occupies.
+
+    On a CPU also what else runs on its cores, and the turns that more processes than cores take. Rates are measured in
+    a process's own time, which does not pass while another has its core.
+    """
+    cluster, profile = question.cluster, question.hardware
+    doublings = np.log2(np.maximum(1.0, columns.ranks / cluster.gpus_per_node))
+    stragglers = profile.jitter_per_doubling * doublings
+    if cluster.gpu.kind != "cpu":
+        return stragglers
+    slowdown = (1.0 + stragglers) * (1.0 + profile.contention)
+    if profile.measured_peak is not None and cluster.host_cores:
+        here = np.minimum(columns.ranks, cluster.gpus_per_node)
+        slowdown = slowdown * np.maximum(1.0, here / cluster.host_cores)
+    return slowdown - 1.0
 
 
 def with_jitter(term: Term, slowdown: Array) -> Term:

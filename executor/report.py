@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -87,6 +88,8 @@ class Environment(Spec):
     backend: str
     world_size: int
     cores: int
+    processor: str = ""
+    """Of the CPU, by its maker's name; empty where nobody knows."""
 
 
 class RouterReport(Spec):
@@ -136,6 +139,11 @@ class RunReport(Spec):
     routers: tuple[RouterReport, ...] = ()
     """Every mixture of experts, in the order of the model."""
     predicted: Prediction
+    plan: Plan | None = None
+    """What ran, with everything it was predicted from, so that the run can be predicted again; None in reports that are
+    older than this."""
+    stack: str = ""
+    """The software stack that ran, of which the plan may name another."""
     notes: tuple[str, ...] = ()
     """What happened on the way: where it resumed, why ranks were started again."""
 
@@ -149,6 +157,32 @@ class RunReport(Spec):
             raise ValueError(f"rank {beyond[0]} has a stage that the prediction, of {stages}, does not")
         return self
 
+    @property
+    def all_step_seconds(self) -> tuple[float, ...]:
+        """Of each measured step: a step ends when its slowest rank does."""
+        return tuple(
+            max(seconds) for seconds in zip(*(rank.wall_seconds for rank in self.ranks), strict=True)
+        )
+
+    @property
+    def step_noise(self) -> float:
+        """Share of the median step that the middle half of the steps spans."""
+        return middle_half(self.all_step_seconds)
+
+    @property
+    def thread_noise(self) -> float:
+        """The same of the CPU time of the busiest rank's training thread."""
+        busiest = max(self.ranks, key=lambda rank: statistics.median(rank.thread_seconds))
+        return middle_half(busiest.thread_seconds)
+
+
+def middle_half(seconds: Sequence[float]) -> float:
+    """Interquartile range, as a share of the median; 0 for a single value."""
+    if len(seconds) < 2:
+        return 0.0
+    low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return (high - low) / median if median else 0.0
+
 
 def make_report(
     plan: Plan,
@@ -159,6 +193,7 @@ def make_report(
     warm_up: int,
     seed: int,
     environment: Environment,
+    stack: str = "",
     first_step: int = 1,
     notes: tuple[str, ...] = (),
     routers: tuple[RouterReport, ...] = (),
@@ -189,6 +224,8 @@ def make_report(
         ranks=tuple(ranks),
         routers=routers,
         predicted=plan.prediction,
+        plan=plan,
+        stack=stack,
         notes=notes,
     )
 

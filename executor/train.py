@@ -10,6 +10,8 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
+from cost_models.asking import OWN_COMPILED, OWN_STACK
+from cost_models.specs.local import processor_name
 from executor.batches import Batches
 from executor.checkpoints.keeper import Keeper
 from executor.engine import Engine, Options
@@ -111,9 +113,14 @@ def _report(
         warm_up=curve.warm_up,
         seed=engine.options.seed,
         environment=_environment(engine.device),
+        stack=_stack(engine),
         notes=(*notes, *further.notes, *[_UNCOMPILED] * engine.options.compile),
         routers=curve.routers,
     )
+
+
+def _stack(engine: Engine) -> str:
+    return OWN_COMPILED if engine.options.compile else OWN_STACK
 
 
 def _phase(clock: StepClock, watched: Sequence[StepSpans], *, update: bool) -> PhaseReport:
@@ -134,4 +141,5 @@ def _environment(device: torch.device) -> Environment:
         backend=dist.get_backend(),
         world_size=dist.get_world_size(),
         cores=os.cpu_count() or 1,
+        processor=processor_name(),
     )

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from executor.calibrate import calibrate
     from meshwright.answers import Estimated, Planned
     from meshwright.api import estimate, plan, verify
+    from meshwright.calibrated import Calibrated, calibrate_from_run
     from meshwright.drawing import Drawing
     from meshwright.ran import Ran, run
+    from meshwright.ranked import Ranked
     from meshwright.validation import Validated, validate
     from planner.plan import Plan, load_plan, save_plan
     from planner.verifying import Check
@@ -38,9 +40,12 @@ _HOMES = {
     "run": "meshwright.ran",
     "validate": "meshwright.validation",
     "calibrate": "executor.calibrate",
+    "calibrate_from_run": "meshwright.calibrated",
+    "Calibrated": "meshwright.calibrated",
     "Planned": "meshwright.answers",
     "Estimated": "meshwright.answers",
     "Ran": "meshwright.ran",
+    "Ranked": "meshwright.ranked",
     "Validated": "meshwright.validation",
     "Drawing": "meshwright.drawing",
     "Plan": "planner.plan",
@@ -62,6 +67,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Calibrated",
     "Check",
     "ClusterSpec",
     "Drawing",
@@ -77,11 +83,13 @@ __all__ = [
     "Plan",
     "Planned",
     "Ran",
+    "Ranked",
     "RunError",
     "TrainingSpec",
     "TransformerSpec",
     "Validated",
     "calibrate",
+    "calibrate_from_run",
     "estimate",
     "load_plan",
     "parse_layout",

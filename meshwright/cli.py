@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cost_models.errors import InputError, MeshwrightError
 from meshwright.commands import VERBS
 from meshwright.output import print_error
+from meshwright.usage_errors import UsageError, word_usage_error
 
-if TYPE_CHECKING:
-    pass
+INTERRUPTED = 130
+"""Exit code of a verb that Ctrl-C ended."""
 
 app = typer.Typer(
     name="meshwright",
@@ -67,23 +68,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(worded.exit_code)
 
 
-_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-"""What typer raises for flags and arguments it cannot read; it has no public name of its own."""
-
-
 def _call(words: list[str]) -> None:
-    """Run a verb; with `--json` what typer says of a flag is a document too."""
-    if "--json" not in words:
-        app(words, prog_name="meshwright")
-        return
+    """Run a verb; what typer says of a flag is worded as every other error."""
+    json = "--json" in words
     try:
         code = app(words, prog_name="meshwright", standalone_mode=False)
-    except _UsageError as error:
-        said = getattr(error, "format_message", error.__str__)().rstrip(".")
-        print_error(
-            InputError(said[:1].lower() + said[1:], hint="meshwright --help lists verbs and flags"), json=True
-        )
-        sys.exit(InputError.exit_code)
+    except typer.Abort:  # Ctrl-C in older releases of typer; newer ones return its code
+        code = INTERRUPTED
+    except UsageError as error:
+        usage, worded = word_usage_error(error)
+        if usage and not json:
+            print(usage + "\n", file=sys.stderr)
+        if words:  # else the help was asked for
+            print_error(worded, json=json)
+        code = worded.exit_code
     sys.exit(code if isinstance(code, int) else 0)
 
 

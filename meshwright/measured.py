@@ -45,6 +45,13 @@ class Compared:
     quantity: str
     predicted: float
     measured: float
+    noise: float | None = None
+    """Share of `measured` that the middle half of the steps spans; None where nothing was repeated."""
+
+    @property
+    def beyond_noise(self) -> bool:
+        """What was predicted is further off than steps of one run are from one another."""
+        return self.noise is not None and abs(self.predicted / self.measured - 1) > self.noise
 
 
 def comparison(report: RunReport) -> tuple[Compared, ...]:
@@ -52,9 +59,9 @@ def comparison(report: RunReport) -> tuple[Compared, ...]:
     said = report.predicted
     work = sum(seconds for part, seconds in said.time.items() if part in _WORK)
     speed = (
-        Compared("step_seconds", said.step_seconds, report.step_seconds),
+        Compared("step_seconds", said.step_seconds, report.step_seconds, report.step_noise),
         *time_parts(report),
-        Compared("thread_cpu_seconds", work, report.thread_seconds),
+        Compared("thread_cpu_seconds", work, report.thread_seconds, report.thread_noise),
         Compared("tokens_per_second", said.tokens_per_second, report.tokens_per_second),
         Compared("mfu", said.mfu, report.mfu),
         Compared("hfu", said.hfu, report.hfu),

@@ -29,10 +29,15 @@ PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file writte
 Gpus = Annotated[int | None, optional("--gpus", "N", "GPUs to use; the cluster is sized to them.")]
 GpuChoice = Annotated[str | None, optional("--gpus", "N", "GPUs to use; a choice: 64,96 or 64..1024.")]
 Tokens = Annotated[str | None, optional("--tokens", "N", "Tokens to train on, e.g. 1.4T.")]
-Price = Annotated[float | None, optional("--price", "MONEY", "Of one GPU-hour, for cost.")]
+Price = Annotated[str | None, optional("--price", "MONEY", "Of one GPU-hour, for cost.")]
+Prices = Annotated[
+    str | None, optional("--price", "MONEY[,MONEY]", "Of one GPU-hour, for cost; one for each cluster.")
+]
 Deadline = Annotated[str | None, optional("--deadline", "TIME", "For all tokens, e.g. 30d.")]
-GlobalBatch = Annotated[int | None, optional("--global-batch", "N", "Sequences per optimizer step.")]
-Sequence = Annotated[int | None, optional("--sequence", "N", "Tokens per sequence.")]
+GlobalBatch = Annotated[
+    str | None, optional("--global-batch", "N", "Sequences per optimizer step, or '4M tokens'.")
+]
+Sequence = Annotated[str | None, optional("--sequence", "N", "Tokens per sequence; also 8K.")]
 Precision = Annotated[str | None, optional("--precision", "TYPE", "bf16, fp16, fp32 or fp8.")]
 Precisions = Annotated[
     str | None, optional("--precision", "TYPE[,TYPE]", "bf16, fp16, fp32 or fp8; of several the fastest.")

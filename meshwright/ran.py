@@ -36,7 +36,8 @@ class Ran:
         return self.report.losses
 
     def to_frame(self) -> pd.DataFrame:
-        """A row per quantity: `quantity`, `predicted`, `measured`, in base units."""
+        """A row per quantity: `quantity`, `predicted`, `measured`, in base units, and `noise`, the share of `measured`
+        that the middle half of the steps spans."""
         import pandas as pd
 
         return pd.DataFrame([asdict(line) for line in comparison(self.report)])
@@ -53,7 +54,7 @@ class Ran:
         import pandas as pd
 
         rows = comparison_rows(comparison(self.report))
-        return pd.DataFrame(rows, columns=["", "predicted", "measured", "error"])
+        return pd.DataFrame(rows, columns=["", "predicted", "measured", "error", "noise"])
 
 
 def run(

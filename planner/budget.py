@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cost_models.errors import RunError
 from cost_models.question import Question
@@ -39,6 +39,11 @@ class Budget:
     def left(self) -> float:
         """Seconds."""
         return math.inf if self.time_limit is None else self.time_limit - (time.monotonic() - self.start)
+
+    def share(self, parts: int) -> Budget:
+        """One of so many even parts of the time that is left, to be spent on a part of the answer."""
+        limit = None if self.time_limit is None else self.left / parts
+        return replace(self, time_limit=limit, start=time.monotonic(), ended=False, searches=0)
 
     @property
     def spent(self) -> float:

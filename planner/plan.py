@@ -17,7 +17,7 @@ from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.question import Question, parts_of, question_of_parts
 from cost_models.specs.base import GpuCount, Spec
-from cost_models.specs.cluster import Precision
+from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.documents import Document
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.layout import Layout, parse_layout
@@ -132,6 +132,18 @@ class PlanRestrictions(Spec):
         return parse_restrictions(self.fix, self.forbid, max_memory=self.max_memory, trainer=self.trainer)
 
 
+class PlanOffer(Spec):
+    """One of several clusters there were to choose from."""
+
+    cluster: ClusterSpec
+    """Of whole nodes."""
+    hardware: HardwareProfile
+    gpus: tuple[GpuCount, ...]
+    """Numbers of its GPUs to choose from."""
+    price: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Money for one GPU-hour."""
+
+
 class PlanObjective(Spec):
     """What was asked for besides the fastest step on the cluster's GPUs, and how good the plan is at it."""
 
@@ -146,6 +158,8 @@ class PlanObjective(Spec):
     """Types of matrix products there were to choose from; the training job has the chosen one. Empty: no choice."""
     gpus_per_node: GpuCount
     """Of a whole node, which the chosen number of GPUs may only be part of."""
+    offers: tuple[PlanOffer, ...] = ()
+    """Clusters there were to choose from; the plan's own is the best of them, and its certificate is of that alone."""
     value: float
     """Of the plan: seconds, a share, GPU-hours, money, bytes or GPUs."""
     bound: float | None

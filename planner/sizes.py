@@ -25,11 +25,12 @@ SIZES_HINT = (
 _WORD = re.compile(r"(\d{1,12})(?:\.\.(\d{1,12})(?::(\d{1,12})|x(\d{1,4}))?)?$", re.ASCII)
 
 
-def parse_sizes(text: str, question: Question) -> tuple[int, ...]:
+def parse_sizes(text: str, question: Question, *, some: bool = False) -> tuple[int, ...]:
     """Numbers of GPUs in rising order, from words between commas.
 
     `64` is itself, `64..1024` doubles from the first to the last, `64..1024:64` takes every 64th, and `64..1024x20`
-    takes 20 in even ratios, each moved to the whole number of nodes near it with most layouts of equal stages.
+    takes 20 in even ratios, each moved to the whole number of nodes near it with most layouts of equal stages. Where
+    `some` will do, sizes that the cluster cannot have are left out.
 
     Raises:
         InputError: every word that cannot be read, and every size the cluster cannot have.
@@ -54,6 +55,8 @@ def parse_sizes(text: str, question: Question) -> tuple[int, ...]:
             sizes.update(_doublings(first, last))
     if problems:
         raise InputError("the numbers of GPUs cannot be read", problems=problems, hint=SIZES_HINT)
+    if some:
+        return tuple(sorted(size for size in sizes if possible(size, question.cluster)))
     require_possible(question.cluster, sorted(sizes))
     return tuple(sorted(sizes))
 
@@ -64,6 +67,8 @@ def _out_of_range(match: re.Match[str]) -> str:
     assert first is not None
     if first == 0:
         return "is not a number of GPUs"
+    if match[1].startswith("0"):
+        return "begins with a zero; commas stand between several numbers, so write 1024, not 1,024"
     if max(first, last or 0) > MAX_GPUS:
         return f"is more than there are; {MAX_GPUS:,} are the most"
     if last is None:

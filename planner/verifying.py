@@ -24,6 +24,7 @@ from planner.budget import Budget
 from planner.cloud import cloud
 from planner.explain import within
 from planner.objectives import Objective
+from planner.offers import offers_of, rank_offers
 from planner.optimising import optimise
 from planner.optimum import PROVEN, Optimum, asked_question
 from planner.plan import Certificate, Plan, PlanObjective, Prediction, Settled, layout_problems
@@ -70,6 +71,8 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
     if settled is not None:
         spending.solver = "cbc" if settled.solver == "highs" else "highs"
     yield from _searched(plan, plan.certificate, priced, spending)
+    if plan.objective is not None and plan.objective.offers:
+        yield _chosen_cluster(plan, plan.objective, spending)
 
 
 def _priced(plan: Plan) -> Estimate:
@@ -237,6 +240,32 @@ def _searched(plan: Plan, certificate: Certificate, priced: Estimate, budget: Bu
     yield _proof(plan, certificate, optimum)
     if certificate.settled is not None:
         yield _settled(certificate.settled, optimum.result.certificate.settled)
+
+
+def _chosen_cluster(plan: Plan, written: PlanObjective, budget: Budget) -> Check:
+    """No cluster of those there were to choose from has a better plan."""
+    try:
+        ranking = rank_offers(
+            offers_of(plan),
+            replace(written.asked, price=None),
+            precisions=written.precisions,
+            restrictions=plan.restrictions.read,
+            budget=budget,
+        )
+    except (InputError, InfeasibleError) as error:
+        return Check("clusters", False, f"asked again there is no answer: {error.headline}")
+    except RunError as error:
+        return Check("clusters", None, error.headline)
+    best, measure = ranking.best, ranking.measure
+    found = f"{best.offer.name} on {best.optimum.question.cluster.num_gpus:,} GPUs"
+    found = f"{found} has {measure.label} {best.optimum.value:.6g}"
+    if measure.loss(best.optimum.value) < measure.loss(written.value) - PROVEN * abs(written.value):
+        return Check("clusters", False, f"{found}, better than {written.value:.6g}")
+    if ranking.gap > PROVEN:
+        return Check(
+            "clusters", None, f"not proven again within {format_seconds(budget.spent)}; allow more time"
+        )
+    return Check("clusters", True, f"of {len(written.offers)} none is better: {found}")
 
 
 def _settled(claimed: Settled, found: Settled | None) -> Check:

@@ -4,9 +4,8 @@ Minimises, over the logarithms θ of the constants,
 
     Σ_r w_r · Huber(log(predicted_r / measured_r) / 5 %)  +  Σ_c ((θ_c − default_c) / pull)² / 2
 
-by Gauss-Newton steps (Levenberg's damping) on iteratively reweighted residuals (Huber 1964). Rows of one sweep are not
-independent, so each of n rows of a source weighs 1/√n. What the rows cannot tell stays at its default; the intervals
-are those of the linearised problem.
+as `shrunk` does it. Rows of one sweep are not independent, so each of n rows of a source weighs 1/√n. What the rows
+cannot tell stays at its default; the intervals are those of the linearised problem.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.calibration.shrunk import Shrunk, shrink
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.validation.cases import Case
 from cost_models.validation.many import StepTimes
@@ -48,10 +48,6 @@ _HOST_PULL = 0.7
 _SHARE_PULL = 0.15
 """Log-distance from the default that costs as much as one run being 5 % off: shares of a peak are known within some
 15 %, host times and jitter differ by factors."""
-_PROBE = 0.02
-"""Relative change of a constant that its derivative is taken over."""
-_ROUNDS = 25
-_DONE = 1e-3
 _Z90 = 1.645
 WEIGHT_ON_ONE_CLUSTER = 4.0
 """Of a run where all are of one source: step times of one cluster agree within some 2.5 %, half of what those of
@@ -121,47 +117,22 @@ def fit_profile(
         return start.model_copy(update=values)
 
     def errors_at(point: Array) -> Array:
-        return np.asarray(np.log(times.seconds(profile_at(point)) / measured))
+        return np.asarray(np.log(times.seconds(profile_at(point)) / measured) / _HUBER)
 
-    def loss(errors: Array, point: Array) -> float:
-        size = np.abs(errors) / _HUBER
-        huber = np.where(size < 1, size**2 / 2, size - 0.5)
-        return float((weight * huber).sum() + 0.5 * (((point - origin) / pulls) ** 2).sum())
-
-    point = origin.copy()
-    errors = errors_at(point)
-    best, damping = loss(errors, point), 1e-2
-    slopes = np.zeros((len(cases), len(constants)))
-    curvature = np.eye(len(constants))
-    for round_ in range(_ROUNDS):
-        for index in range(len(constants)):
-            probe = point.copy()
-            probe[index] += _PROBE
-            slopes[:, index] = (errors_at(probe) - errors) / _PROBE
-        inlier = weight / _HUBER**2 * np.minimum(1.0, _HUBER / np.maximum(np.abs(errors), 1e-12))
-        curvature = slopes.T @ (inlier[:, None] * slopes) + np.diag(pulls**-2.0)
-        gradient = slopes.T @ (inlier * errors) + (point - origin) / pulls**2
-        before = best
-        for _ in range(8):
-            damped = curvature + damping * np.diag(np.diag(curvature))
-            trial = np.minimum(point - np.linalg.solve(damped, gradient), ceiling)
-            trial_errors = errors_at(trial)
-            if (value := loss(trial_errors, trial)) < best:
-                point, errors, best, damping = trial, trial_errors, value, damping / 3
-                break
-            damping *= 4
+    def heard(round_: int, errors: Array) -> None:
         if on_round is not None:
-            on_round(round_ + 1, float(np.median(np.abs(np.expm1(errors)))))
-        if before - best < _DONE * max(1.0, best):
-            break
+            on_round(round_, float(np.median(np.abs(np.expm1(_HUBER * errors)))))
+
+    shrunk = shrink(errors_at, origin, pulls, weight, ceiling=ceiling, on_round=heard)
+    point = shrunk.point
     fitted = profile_at(point)
-    final = np.expm1(errors_at(point))
+    final = np.expm1(_HUBER * errors_at(point))
     names = [case.row.row_id for case in cases]
     return Fit(
         profile=fitted,
         residuals=dict(zip(names, final.tolist(), strict=True)),
         sources={case.row.row_id: case.row.source for case in cases},
-        constants=_intervals(constants, point, curvature, slopes, weight, pulls, names),
+        constants=_intervals(constants, shrunk, weight, pulls, names),
     )
 
 
@@ -208,21 +179,19 @@ def _pull(name: str) -> float:
 
 def _intervals(
     constants: Sequence[str],
-    point: Array,
-    curvature: Array,
-    slopes: Array,
+    shrunk: Shrunk,
     weight: Array,
     pulls: Array,
     names: Sequence[str],
 ) -> dict[str, Interval]:
     """90 % intervals from the curvature, and the runs with the largest influence on each constant."""
-    covariance = np.linalg.inv(curvature)
+    covariance = np.linalg.inv(shrunk.curvature)
     spread = _Z90 * np.sqrt(np.diag(covariance))
-    influence = np.abs(covariance @ (slopes * weight[:, None]).T)
+    influence = np.abs(covariance @ (shrunk.slopes * weight[:, None]).T)
     intervals = {}
     for index, name in enumerate(constants):
         strongest = np.argsort(influence[index])[::-1][:3]
-        low, value, high = (float(np.exp(point[index] + side * spread[index])) for side in (-1, 0, 1))
+        low, value, high = (float(np.exp(shrunk.point[index] + side * spread[index])) for side in (-1, 0, 1))
         moved = tuple(names[run] for run in strongest if influence[index][run] > 0)
         told = max(0.0, 1 - float(spread[index] / (_Z90 * pulls[index])))
         intervals[name] = Interval(value=value, low=low, high=high, moved_by=moved, told=told)

@@ -90,8 +90,10 @@ _COMPARISONS = {
 _NOUNS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
     "int_parsing_size": "a whole number of sensible size",
     "float_type": "a number",
+    "float_parsing": "a number",
     "finite_number": "a finite number",
     "bool_type": "`true` or `false`",
     "string_type": "text",

@@ -79,6 +79,25 @@ class AttentionCurve(Spec):
     backward: tuple[CurvePoint, ...] = Field(min_length=2)
 
 
+Factor = Field(gt=0, default=1.0, allow_inf_nan=False)
+
+
+class Moved(Spec):
+    """What runs moved the seconds of microbenchmarks by, as factors; 1: not at all."""
+
+    compute: float = Factor
+    """Operators: products, attention, element-wise."""
+    host: float = Factor
+    """What drives them, block by block and action by action."""
+    tensor_parallel_host: float = Factor
+    sequence_parallel_host: float = Factor
+    sharded_host: float = Factor
+    step: float = Factor
+    """What a step takes besides."""
+    optimizer: float = Factor
+    collectives: float = Factor
+
+
 class HardwareProfile(Spec):
     """Constants the datasheet does not give. Datasheet-tier profiles hold documented defaults."""
 
@@ -113,6 +132,8 @@ class HardwareProfile(Spec):
     """Extra host time per block and pass when tensor parallelism goes through DTensor."""
     sequence_parallel_host_seconds: Overhead = 0.0
     """Host time per block and pass that sequence parallelism adds to that."""
+    sharded_host_seconds: Overhead = 0.0
+    """Extra host time per block and pass when its parameters are gathered from shards and its gradients scattered."""
     action_host_seconds: Overhead = 0.0
     """Host time of one action of a pipeline schedule beyond its blocks."""
     link_efficiency: float = Efficiency
@@ -127,6 +148,10 @@ class HardwareProfile(Spec):
     """Fixed host time of a step: data, logging, loss."""
     jitter_per_doubling: Share = 0.0
     """Relative slowdown for each doubling of the number of nodes: stragglers, network noise."""
+    contention: float = Field(ge=0, default=0.0, allow_inf_nan=False)
+    """Relative slowdown of a CPU's processes by what else ran on their cores, as runs met it."""
+    moved: Moved | None = None
+    """How far runs moved the constants from what was measured apart; None: they are as they were measured."""
     collectives: tuple[CollectiveCurve, ...] = ()
     """Measured collectives; where one matches the group it replaces the formula."""
     operators: tuple[OperatorCurve, ...] = ()

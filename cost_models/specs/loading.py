@@ -7,20 +7,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cost_models.errors import InputError, Problem, UnknownNameError
+from cost_models.errors import InputError, Problem
 from cost_models.specs import catalog
+from cost_models.specs.amounts import read_batch, read_sequence, read_tokens
 from cost_models.specs.base import MAX_GPUS
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.config_windows import in_turns
 from cost_models.specs.documents import Document, Key, printable
 from cost_models.specs.huggingface import read_config
 from cost_models.specs.local import LOCAL
+from cost_models.specs.names import is_hub_id, known_cluster, known_model, unknown_cluster, unknown_model
 from cost_models.specs.parsing import check_kind, load_spec, parse_spec, validate
 from cost_models.specs.pools import MAX_POOLS, MixedCluster
 from cost_models.specs.reading import is_file, read_document
 from cost_models.specs.schema import json_schema
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.units import counted, grouped
 
 __all__ = [
     "LoadedModel",
@@ -36,6 +39,8 @@ HUGGING_FACE_FILE = "config.json"
 _FILE_SUFFIXES = (".yaml", ".yml", ".json")
 _POOLS = re.compile(r"[^:+]+:[0-9]{1,9}(\+[^:+]+:[0-9]{1,9})+", re.ASCII)
 """Clusters with their numbers of GPUs: `dgx-a100-80gb:512+dgx-h100:512`."""
+_SIZED = re.compile(r"([^:+]+):([0-9]{1,9})", re.ASCII)
+"""One cluster with its number of GPUs: `dgx-h100:128`."""
 _FLAGS = {"sequence_length": "--sequence"}
 """Flags not spelt like their field."""
 
@@ -50,7 +55,7 @@ class LoadedModel:
 
 
 def resolve_model(text: str) -> LoadedModel:
-    """A catalogue name, or the path of our YAML (`kind: transformer`) or of a Hugging Face config.
+    """A catalogue name, also as Hugging Face has it, or the path of our YAML (`kind: transformer`) or of a config.json.
 
     Raises:
         UnknownNameError: neither a known name nor a file.
@@ -61,10 +66,11 @@ def resolve_model(text: str) -> LoadedModel:
     path = Path(text)
     if is_file(path / HUGGING_FACE_FILE):
         path = path / HUGGING_FACE_FILE
-    elif not _names_a_file(text):
-        raise UnknownNameError(
-            "model", printable(text), catalog.names("models"), hint="known names: meshwright catalog models"
-        )
+    elif not is_file(path):
+        if known := known_model(text):
+            return _loaded(catalog.load_model(known), (f"`{printable(text)}` is {known} of the catalogue",))
+        if is_hub_id(text) or not _names_a_file(text):
+            raise unknown_model(text)
     document = read_document(path)
     if isinstance(document.value, dict) and "kind" not in document.value and path.suffix == ".json":
         fields, assumptions = read_config(document)
@@ -84,7 +90,8 @@ def _loaded(spec: TransformerSpec, assumptions: tuple[str, ...] = ()) -> LoadedM
 
 
 def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCluster:
-    """A catalogue name or a YAML file, cut or grown to `gpus` GPUs in all, or several: `name:GPUs+name:GPUs`.
+    """A catalogue name or a YAML file, cut or grown to `gpus` GPUs in all (also `name:GPUs`), or several clusters as
+    `name:GPUs+name:GPUs`.
 
     Catalogue clusters have any number of nodes (one unless `gpus` says more), `local` any number of
     processes; a file has the nodes it states and no more. `gpus` is whole nodes, or part of one. A cluster of several
@@ -101,16 +108,13 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCl
         return _as_stated(_pooled(text), gpus)
     if text == LOCAL:
         return catalog.local_cluster(gpus)
-    if text in catalog.names("clusters"):
-        cluster = catalog.load_cluster(text)
+    if (sized := _SIZED.fullmatch(text)) and not is_file(text):
+        return resolve_cluster(sized[1], _agreed(text, int(sized[2]), gpus))
+    if (known := known_cluster(text)) and not is_file(text):
+        cluster = catalog.load_cluster(known)
         return _sized(cluster, gpus or cluster.num_gpus)
     if not _names_a_file(text):
-        raise UnknownNameError(
-            "cluster",
-            printable(text),
-            catalog.names("clusters"),
-            hint="known names: meshwright catalog clusters",
-        )
+        raise unknown_cluster(text, gpus)
     document = read_document(text)
     if isinstance(document.value, dict) and "pools" in document.value:
         return _as_stated(_mixed_cluster(document), gpus)
@@ -122,6 +126,16 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCl
         )
     _require_existing(gpus or cluster.num_gpus)
     return _sized(cluster, gpus or cluster.num_gpus)
+
+
+def _agreed(text: str, said: int, gpus: int | None) -> int:
+    """The number of GPUs in `dgx-h100:128`, if `--gpus` says nothing else. Raises InputError."""
+    if gpus not in (None, said):
+        raise InputError(
+            f"`{printable(text)}` has {counted(said, 'GPU')}, --gpus says {grouped(gpus or 0)}",
+            hint="say it once",
+        )
+    return said
 
 
 def _pooled(text: str) -> MixedCluster:
@@ -199,6 +213,8 @@ def _require_existing(gpus: int) -> None:
 def resolve_training(path: str | None, **overrides: Any) -> TrainingSpec:
     """A training job from a YAML file (`kind: training`), flags or both; None is no flag.
 
+    Both may say `8K`, `4M tokens` and `15T` (`cost_models.specs.amounts`).
+
     Raises:
         InputError: all problems of file and flags at once.
     """
@@ -212,7 +228,24 @@ def resolve_training(path: str | None, **overrides: Any) -> TrainingSpec:
         document = read_document(path)
         check_kind(document, TrainingSpec)
         document = replace(document, value=document.value | given, flags=_flags(given))
-    return validate(document, TrainingSpec)
+    fields = document.value
+    return validate(
+        document,
+        TrainingSpec,
+        replace={
+            "sequence_length": read_sequence,
+            "global_batch": lambda text: read_batch(text, _sequence_of(fields)),
+            "tokens": lambda text: read_tokens(text) if isinstance(text, str) else text,
+        },
+    )
+
+
+def _sequence_of(fields: dict[str, Any]) -> Any:
+    """Tokens of a sequence where they can be read, else nothing."""
+    try:
+        return read_sequence(fields.get("sequence_length"))
+    except ValueError:
+        return None
 
 
 def _flags(names: Any) -> dict[Key, str]:

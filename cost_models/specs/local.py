@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 from functools import cache
+from pathlib import Path
 
 import psutil
 
@@ -50,6 +52,16 @@ def this_machine(one_core: ClusterSpec, processes: int | None = None) -> Cluster
     return one_core.model_copy(
         update={"gpu": cpu, "gpus_per_node": processes, "host_memory": memory, "host_cores": cores}
     )
+
+
+def processor_name() -> str:
+    """The CPU as its maker calls it; empty where the system does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor()
 
 
 @cache

@@ -49,8 +49,9 @@ def validate(document: Document, spec_type: type[S], *, replace: Replacements | 
     for name in (replace or {}).keys() & fields.keys():
         try:
             fields[name] = (replace or {})[name](fields[name])
-        except MeshwrightError as error:
-            problems[name,] = Problem(document.where((name,)), error.headline)
+        except ValueError as error:
+            said = error.headline if isinstance(error, MeshwrightError) else str(error)
+            problems[name,] = Problem(document.where((name,)), printable(said))
     more = 0
     try:
         spec = spec_type.model_validate_json(json.dumps(fields))

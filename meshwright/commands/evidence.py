@@ -31,9 +31,21 @@ def calibrate(
         int | None, o.optional("--processes", "N", "Default: one per device.", min=1)
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer repeats, about half the time.")] = False,
+    more: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[REPORT]...", help="More reports for --from-run.", show_default=False),
+    ] = None,
+    from_run: Annotated[
+        list[Path] | None,
+        o.optional("--from-run", "REPORT", "Move it by runs of this machine, by their run-report.json."),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        o.optional("--profile", "NAME", "Where --from-run starts. Default: what its plan was made with."),
+    ] = None,
     from_runs: Annotated[
         list[Path] | None,
-        o.optional("--from-runs", "FILE.csv", "Fit to timed runs, measure nothing; repeatable."),
+        o.optional("--from-runs", "FILE.csv", "Fit to a table of timed runs of any cluster; repeatable."),
     ] = None,
     stack: Annotated[str | None, o.optional("--stack", "NAME", "Runs of this stack only.")] = None,
     gpu: Annotated[str | None, o.optional("--gpu", "NAME", "Runs on this GPU only.")] = None,
@@ -44,8 +56,16 @@ def calibrate(
     csv: o.Csv = None,
     quiet: o.Quiet = False,
 ) -> None:
-    """Write a hardware profile: measured here, or fitted to timed runs."""
+    """Write a hardware profile: measured here, moved by runs of this machine, or fitted to a table of timed runs."""
+    from meshwright.verbs.refining import calibrate_by_runs, measures_or_reads
+
     output = Output(json=json, csv=csv, quiet=quiet)
+    given = {"--from-runs": bool(from_runs), "--processes": processes is not None, "--quick": quick}
+    given |= {"--stack": stack is not None, "--gpu": gpu is not None, "--cross-validate": cross_validate}
+    measures_or_reads(from_run or (), more or (), profile, given)
+    if from_run:
+        calibrate_by_runs((*from_run, *(more or ())), profile=profile, out=Path(out), output=output)
+        return
     if from_runs:
         from meshwright.verbs.fitting import Choice, fit_runs
 

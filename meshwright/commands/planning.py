@@ -13,7 +13,10 @@ from meshwright.output import Output
 
 def plan(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Catalogue name, config.json or YAML.")] = "",
-    cluster: Annotated[str, typer.Argument(metavar="CLUSTER", help="Catalogue name or YAML file.")] = "",
+    cluster: Annotated[
+        str,
+        typer.Argument(metavar="CLUSTER[,CLUSTER]", help="Catalogue name or YAML file; of several the best."),
+    ] = "",
     gpus: o.GpuChoice = None,
     global_batch: o.GlobalBatch = None,
     sequence: o.Sequence = None,
@@ -26,11 +29,13 @@ def plan(
     max_memory: o.MaxMemory = None,
     trainer: o.For = None,
     objective: Annotated[
-        str,
-        typer.Option("--objective", metavar="WHAT", help="time, mfu, gpu-hours, cost, memory or gpus."),
-    ] = "time",
+        str | None,
+        o.optional(
+            "--objective", "WHAT", "time, mfu, gpu-hours, cost, memory or gpus; default time, or cost."
+        ),
+    ] = None,
     tokens: o.Tokens = None,
-    price: o.Price = None,
+    price: o.Prices = None,
     deadline: o.Deadline = None,
     top: Annotated[int | None, o.optional("--top", "N", "Plans to rank; default 5.", min=1, max=1000)] = None,
     time_limit: o.TimeLimit = o.TIME_LIMIT,
@@ -65,7 +70,7 @@ def plan(
             limits,
             goal,
             gpus=gpus,
-            top=top or planning.TOP,
+            top=top,
             time_limit=time_limit,
             out=out,
             output=output,

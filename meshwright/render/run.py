@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.asking import OWN_COMPILED, OWN_STACK
 from cost_models.units import format_bytes, format_count, format_seconds
 from meshwright.measured import Compared
 from meshwright.render.tables import Table, table
-from meshwright.render.words import percent
+from meshwright.render.words import percent, sentence_list
 from planner.plan import Prediction
 
 if TYPE_CHECKING:
@@ -46,8 +47,19 @@ def of_another_stack(stack: str, *, compiled: bool = False) -> str | None:
 
 
 def comparison_table(lines: Sequence[Compared], measured: str = "measured") -> Table:
-    """Predicted beside measured."""
-    return table(("", "predicted", measured, "error"), comparison_rows(lines), words=("",))
+    """Predicted beside measured, and how far steps of a run are from one another where it has several."""
+    headers = ["", "predicted", measured, "error", "noise"]
+    if all(line.noise is None for line in lines):
+        headers.pop()
+    return table(headers, [row[: len(headers)] for row in comparison_rows(lines)], words=("",))
+
+
+def next_step(lines: Sequence[Compared], report: Path) -> str:
+    """What to do with a report: learn from it where its plan was further off than steps are from one another."""
+    if far := [line for line in lines if line.beyond_noise]:
+        off = sentence_list([f"{quantity_label(line.quantity)} {error_text(line)}" for line in far])
+        return f"Beyond the noise: {off}. Next: meshwright calibrate --from-run {report} -o profile.yaml"
+    return f"Next: meshwright plot accuracy {report}"
 
 
 def routers_line(routers: Sequence[RouterReport]) -> str:
@@ -76,7 +88,7 @@ def built_table(ranks: Sequence[BuiltRank]) -> Table:
     return table(("rank", "stage", "blocks", "parameters", "weights"), rows)
 
 
-def comparison_rows(lines: Sequence[Compared]) -> list[tuple[str, str, str, str]]:
+def comparison_rows(lines: Sequence[Compared]) -> list[tuple[str, str, str, str, str]]:
     """Its cells as text; shares differ in points, everything else relative to what was measured."""
     return [
         (
@@ -84,6 +96,7 @@ def comparison_rows(lines: Sequence[Compared]) -> list[tuple[str, str, str, str]
             quantity_text(line.quantity, line.predicted),
             quantity_text(line.quantity, line.measured),
             error_text(line),
+            "" if line.noise is None else percent(line.noise),
         )
         for line in lines
     ]

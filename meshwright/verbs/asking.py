@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast, get_args
@@ -12,6 +13,9 @@ from cost_models.question import Question
 from cost_models.specs import catalog
 from cost_models.specs.cluster import Precision
 from cost_models.specs.loading import resolve_cluster, resolve_model, resolve_training
+from cost_models.specs.names import known_cluster, known_model
+from cost_models.specs.training import TrainingSpec
+from cost_models.units import grouped
 from meshwright.together import Together
 from planner.trainers import trainer_named
 
@@ -23,8 +27,10 @@ class Asked:
     model: str
     cluster: str
     gpus: int | None = None
-    global_batch: int | None = None
-    sequence: int | None = None
+    global_batch: int | str | None = None
+    """Sequences, or as `4M tokens`."""
+    sequence: int | str | None = None
+    """Tokens, or as `8K`."""
     precision: str | None = None
     training: Path | None = None
     stack: str | None = None
@@ -44,6 +50,10 @@ def question_of(asked: Asked) -> tuple[Question, tuple[str, ...]]:
             "nothing to plan for",
             problems=[Problem(noun, "missing") for noun in missing],
             hint="meshwright plan gpt3-175b dgx-a100-80gb --gpus 1024 --global-batch 1536 --sequence 2048",
+        )
+    if known_cluster(asked.model) and known_model(asked.cluster) and not known_model(asked.model):
+        raise InputError(
+            "MODEL and CLUSTER are swapped", hint=f"write them as `{asked.cluster} {asked.model}`"
         )
     together = Together()
     model = together.read(lambda: resolve_model(asked.model))
@@ -65,7 +75,20 @@ def question_of(asked: Asked) -> tuple[Question, tuple[str, ...]]:
     assert training is not None
     stack = asked.stack or (trainer_named(asked.trainer).stack if asked.trainer else None)
     question = ask(model.spec, cluster, training, stack=stack, profile=asked.profile)
-    return question, model.assumptions
+    return question, (*model.assumptions, *_read_as(asked, training))
+
+
+def _read_as(asked: Asked, training: TrainingSpec) -> Iterator[str]:
+    """How amounts were read that are no plain numbers."""
+    batch, length = grouped(training.global_batch), grouped(training.sequence_length)
+    if not _is_plain(asked.sequence):
+        yield f"`--sequence {asked.sequence}` is {length} tokens"
+    if not _is_plain(asked.global_batch):
+        yield f"`--global-batch {asked.global_batch}` is {batch} sequences of {length} tokens"
+
+
+def _is_plain(amount: int | str | None) -> bool:
+    return not isinstance(amount, str) or amount.strip().replace(",", "").isdecimal()
 
 
 def questions_of(asked: Asked) -> tuple[tuple[Question, ...], tuple[str, ...]]:

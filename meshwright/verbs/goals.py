@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.question import Question
+from cost_models.specs.amounts import read_duration, read_price, read_tokens
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.pools import MixedCluster
-from cost_models.units import LARGEST, SMALLEST, parse_count, parse_seconds
 from meshwright.together import Together
 from meshwright.verbs.asking import Asked, questions_of
 from planner.objectives import OBJECTIVES, Objective
@@ -20,9 +21,11 @@ from planner.sizes import SIZES_HINT, parse_sizes
 class Goal:
     """What `--objective`, `--tokens`, `--price` and `--deadline` say."""
 
-    objective: str = "time"
+    objective: str | None = None
+    """None: the cost where there is a price, else time."""
     tokens: str | float | None = None
-    price: float | None = None
+    price: str | float | Sequence[float] | None = None
+    """Of one GPU-hour; of several clusters one for each, in their order."""
     deadline: str | None = None
 
 
@@ -46,28 +49,41 @@ def objective_of(goal: Goal) -> tuple[Objective, float | None]:
         InputError: everything that cannot be read, at once.
     """
     problems: list[Problem] = []
-    name = next((known for known in OBJECTIVES if known == goal.objective), None)
+    prices: tuple[float, ...] = ()
+    try:
+        prices = read_prices(goal.price)
+    except ValueError as error:
+        problems.append(Problem("--price", str(error)))
+    if len(prices) > 1:
+        problems.append(Problem("--price", f"names {len(prices)} prices for one cluster"))
+    asked = goal.objective or ("cost" if goal.price is not None else "time")
+    name = next((known for known in OBJECTIVES if known == asked), None)
     if name is None:
         known = ", ".join(f"`{one}`" for one in OBJECTIVES)
-        what = f"`{goal.objective}` is not one of {known}{did_you_mean(goal.objective, OBJECTIVES)}"
+        what = f"`{asked}` is not one of {known}{did_you_mean(asked, OBJECTIVES)}"
         problems.append(Problem("--objective", what))
     tokens = deadline = None
     try:
-        tokens = None if goal.tokens is None else parse_count(goal.tokens)
+        tokens = None if goal.tokens is None else read_tokens(goal.tokens)
     except ValueError as error:
         problems.append(Problem("--tokens", str(error)))
     try:
-        deadline = None if goal.deadline is None else parse_seconds(goal.deadline)
-    except ValueError:
-        problems.append(
-            Problem("--deadline", f"`{goal.deadline}` is not a duration; write it like `30d` or `36h`")
-        )
-    if goal.price is not None and not SMALLEST <= goal.price <= LARGEST:
-        wrong = "must be a finite number" if goal.price > LARGEST else "must be above zero"
-        problems.append(Problem("--price", f"{wrong}, not `{goal.price:g}`"))
+        deadline = None if goal.deadline is None else read_duration(goal.deadline)
+    except ValueError as error:
+        problems.append(Problem("--deadline", str(error)))
     if problems or name is None:
         raise InputError("the objective cannot be read", problems=problems)
-    return Objective(name=name, price=goal.price, deadline=deadline), tokens
+    return Objective(name=name, price=prices[0] if prices else None, deadline=deadline), tokens
+
+
+def read_prices(price: str | float | Sequence[float] | None) -> tuple[float, ...]:
+    """`2.5`, `$2.50` or `2.5,3.5,5` → numbers. Raises ValueError."""
+    if price is None:
+        return ()
+    words = (
+        price.split(",") if isinstance(price, str) else [price] if isinstance(price, (int, float)) else price
+    )
+    return tuple(map(read_price, words))
 
 
 def aimed(asked: Asked, gpus: str | None, goal: Goal) -> Aimed:

@@ -18,8 +18,10 @@ from meshwright.render.words import sentence_list
 from meshwright.together import Together
 from meshwright.verbs.asking import Asked
 from meshwright.verbs.goals import Aimed, Goal, aimed
+from meshwright.verbs.offering import Offered, answer_offers, clusters_in, offered
 from planner.budget import Budget
 from planner.objectives import Objective
+from planner.offers import offers_of
 from planner.optimising import optimise
 from planner.optimum import PROVEN, Optimum, asked_question
 from planner.plan import Plan, load_plan, make_plan, save_plan
@@ -40,7 +42,7 @@ def plan(
     goal: Goal,
     *,
     gpus: str | None,
-    top: int,
+    top: int | None,
     time_limit: float,
     out: Path | None,
     output: Output,
@@ -52,7 +54,8 @@ def plan(
         InfeasibleError: nothing fits, or nothing meets the deadline.
     """
     together = Together()
-    aim = together.read(lambda: aimed(asked, gpus, goal))
+    several = len(clusters_in(asked.cluster)) > 1
+    aim = together.read(lambda: offered(asked, gpus, goal) if several else aimed(asked, gpus, goal))
     restrictions = together.read(lambda: restrictions_of(limits))
     together.read(lambda: check_places(("-o", out), ("--csv", output.csv)))
     together.require()
@@ -61,10 +64,13 @@ def plan(
     restrictions = replace(restrictions, trainer=asked.trainer)
     for assumption in aim.assumptions:
         output.note(f"assumed: {assumption}")
+    if isinstance(aim, Offered):
+        answer_offers(aim, restrictions, top=top, time_limit=time_limit, out=out, output=output)
+        return
     with remedies_told(
         aim.question, restrictions, sizes=aim.sizes, whole_nodes=resolve_cluster(asked.cluster)
     ):
-        _answer(aim, restrictions, top=top, time_limit=time_limit, out=out, output=output)
+        _answer(aim, restrictions, top=top or TOP, time_limit=time_limit, out=out, output=output)
 
 
 def replay(path: Path, *, top: int | None, time_limit: float, out: Path | None, output: Output) -> None:
@@ -79,9 +85,15 @@ def replay(path: Path, *, top: int | None, time_limit: float, out: Path | None, 
     together.read(lambda: check_places(("-o", out), ("--csv", output.csv)))
     together.require()
     assert written is not None
+    restrictions = written.restrictions.read
+    if offers := offers_of(written):
+        asked = asked_by(written)
+        objective = replace(asked.objective, price=None)
+        what = Offered(offers=offers, objective=objective, precisions=asked.precisions)
+        answer_offers(what, restrictions, top=top, time_limit=time_limit, out=out, output=output)
+        return
     if top is None:
         top = written.certificate.top if written.certificate else TOP
-    restrictions = written.restrictions.read
     aim = asked_by(written)
     with remedies_told(aim.question, restrictions, sizes=aim.sizes):
         _answer(aim, restrictions, top=top, time_limit=time_limit, out=out, output=output)

@@ -23,12 +23,15 @@ from meshwright.drawing import (
 )
 from meshwright.output import JSON_SCHEMA, Output, as_csv, check_places
 from meshwright.progress import Reporter, progress
+from meshwright.ranked import Ranked
 from meshwright.render.words import sentence_list
 from meshwright.verbs.goals import Goal, objective_of
 from planner.budget import Budget
+from planner.objectives import Objective
+from planner.offers import Offer, offers_of, rank_offers
 from planner.optimum import asked_question
 from planner.pareto import POINTS
-from planner.plan import load_plan
+from planner.plan import Plan, load_plan
 from planner.scaling import KINDS
 from planner.search import search
 from planner.sizes import parse_sizes
@@ -56,7 +59,7 @@ class Wanted:
     kind: str | None = None
     """`strong` or `weak`, for `scaling`."""
     tokens: str | None = None
-    price: float | None = None
+    price: str | None = None
     time_limit: float | None = None
 
 
@@ -149,6 +152,8 @@ def _planned(path: Path) -> tuple[Question, Estimate]:
 def _frontier(request: Request) -> Drawing:
     question, chosen = _only_plan(request, "frontier")
     plan, wanted = load_plan(request.files[0]), request.wanted
+    if offers := offers_of(plan):
+        return _offers(offers, plan, wanted, request.budget)
     asked = question if wanted.gpus is None else asked_question(plan)
     names = _two_objectives(wanted.between)
     tokens = wanted.tokens or question.training.tokens
@@ -165,6 +170,20 @@ def _frontier(request: Request) -> Drawing:
         restrictions=plan.restrictions.read,
     )
     return draw_frontier(asked, chosen, tradeoff, request.budget)
+
+
+def _offers(offers: tuple[Offer, ...], plan: Plan, wanted: Wanted, budget: Budget) -> Drawing:
+    """The clusters that the plan was chosen from, asked again without its deadline."""
+    given = [name for name in ("gpus", "points", "tokens", "price") if getattr(wanted, name) is not None]
+    if given or wanted.between not in (None, "time,cost", "cost,time"):
+        flags = ["--" + name for name in given] or ["--between"]
+        raise InputError(
+            "a plan chosen from several clusters has its frontier of cost and time over all of them",
+            hint=f"leave out {sentence_list(flags)}",
+        )
+    objective = Objective(name="gpu-hours")
+    ranking = rank_offers(offers, objective, restrictions=plan.restrictions.read, budget=budget)
+    return Ranked(ranking=ranking, restrictions=plan.restrictions.read).plot()
 
 
 def _two_objectives(text: str | None) -> tuple[str, str]:

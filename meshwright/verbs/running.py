@@ -8,12 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from executor.observed import tells_of_its_device
 from meshwright.measured import comparison
 from meshwright.output import JSON_SCHEMA, Output
 from meshwright.ran import Ran
 from meshwright.render.run import (
     built_table,
     comparison_table,
+    next_step,
     of_another_stack,
     routers_line,
     step_line,
@@ -65,7 +67,14 @@ def run(
         return
     lines = comparison(report)
     rows = [
-        {"quantity": line.quantity, "predicted": line.predicted, "measured": line.measured} for line in lines
+        {
+            "quantity": line.quantity,
+            "predicted": line.predicted,
+            "measured": line.measured,
+            "noise": line.noise,
+            "beyond_noise": line.beyond_noise if line.noise is not None else None,
+        }
+        for line in lines
     ]
     output.answer(
         {"schema": JSON_SCHEMA, "comparison": rows, "report": report.model_dump(mode="json")},
@@ -81,7 +90,8 @@ def run(
     written = out / "run-report.json"
     if _version(trace) != earlier:
         output.note(f"Wrote {trace}: open it in ui.perfetto.dev or chrome://tracing")
-    output.note(f"Wrote {written}. Next: meshwright plot accuracy {written}")
+    learns = lines if tells_of_its_device(report) else ()
+    output.note(f"Wrote {written}. {next_step(learns, written)}")
 
 
 def _version(file: Path | None) -> tuple[int, int] | None:

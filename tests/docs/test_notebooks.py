@@ -1,17 +1,17 @@
 """The notebooks run as they stand, are short, and keep their outputs.
 
-The one that measures and trains on this machine takes a minute; `MESHWRIGHT_SLOW_TESTS=1` runs it too.
+The one that measures and trains on this machine takes a minute; a thorough run has it too.
 """
 
 from __future__ import annotations
 
 import ast
-import os
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from effort import THOROUGH
 from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
@@ -57,8 +57,8 @@ def test_short_and_with_outputs(path: Path) -> None:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=by_name)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:zmq", "ignore::DeprecationWarning:jupyter_client")
 def test_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if path.stem in SLOW and not os.environ.get("MESHWRIGHT_SLOW_TESTS"):
-        pytest.skip("measures this machine for a minute; MESHWRIGHT_SLOW_TESTS=1 runs it")
+    if path.stem in SLOW and not THOROUGH:
+        pytest.skip("measures this machine for a minute; `make test-all` runs it")
     monkeypatch.setenv("PYTHONWARNINGS", "error::UserWarning:meshwright")
     notebook = read(path)
     resources = {"metadata": {"path": str(tmp_path)}}

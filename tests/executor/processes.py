@@ -6,7 +6,6 @@ import functools
 import gc
 import multiprocessing
 import multiprocessing.connection
-import os
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -16,24 +15,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from cost_models.specs.layout import parse_layout
-
 Job = Callable[..., Any]
-
-EVERY_LAYOUT = bool(os.environ.get("EVERY_LAYOUT"))
-"""Compare layouts of eight ranks too, which takes minutes where there are two cores: `EVERY_LAYOUT=1 pytest`."""
-FEW_RANKS = 4
 
 _PRELOAD = ["torch", "torch.distributed.tensor.parallel", "torch.distributed.pipelining", "executor.engine"]
 _LONGEST_SECONDS = 120.0
 _DTENSOR = "torch.distributed.tensor."
-
-
-def in_every_run(cases: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Of some (model, layout), those of up to four ranks and the first of more; all of them where that is asked for."""
-    larger = [case for case in cases if parse_layout(case[1]).num_gpus > FEW_RANKS]
-    left_out = [] if EVERY_LAYOUT else larger[1:]
-    return [case for case in cases if case not in left_out]
 
 
 class Processes:

@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.attention.flex_attention as flex
+from effort import some_of
 from processes import Processes
 from torch.utils.flop_counter import FlopCounterMode
 from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for, traced, train
@@ -42,27 +43,29 @@ def not_waiting(plan: Plan) -> list[tuple[float, float]]:
         return compiled(plan, 1)
 
 
-@pytest.mark.parametrize(
-    ("model", "layout"),
-    [
-        (LLAMA, "mbs4"),
-        (ALIBI, "mbs4 recompute=full:2/selective"),
-        (MOE, "mbs4"),
-        (SHARED, "dp2 mbs2 ep2 zero3"),
-        (MOE, "cp2 mbs4 ep2"),
-        (GPT, "tp2 dp2 mbs4 zero1"),
-        (LLAMA, "tp2 sp mbs2 zero3 recompute=full:2/selective"),
-        (SIDE_BY_SIDE, "tp2 sp mbs4 zero2 recompute=selective"),
-        (SHARED, "tp2 sp mbs4 zero3"),
-        (LATENT, "tp2 mbs4"),
-        (LLAMA, "tp2 sp pp2 mbs2 vpp2 schedule=interleaved"),
-        (MOE, "tp2 sp dp2 ep2 mbs2 zero3"),
-        (SHARED, "tp2 cp2 mbs4 recompute=full:1"),
-        (WINDOWED, "tp2 mbs4 zero2"),
-    ],
-)
-def test_compiled_blocks_train_the_same(model: dict[str, Any], layout: str, processes: Processes) -> None:
+LAYOUTS = {
+    "dense": (LLAMA, "mbs4"),
+    "recomputed": (ALIBI, "mbs4 recompute=full:2/selective"),
+    "mixture": (MOE, "mbs4"),
+    "shared experts": (SHARED, "dp2 mbs2 ep2 zero3"),
+    "context": (MOE, "cp2 mbs4 ep2"),
+    "tensor": (GPT, "tp2 dp2 mbs4 zero1"),
+    "tensor, zero3": (LLAMA, "tp2 sp mbs2 zero3 recompute=full:2/selective"),
+    "side by side": (SIDE_BY_SIDE, "tp2 sp mbs4 zero2 recompute=selective"),
+    "tensor, shared experts": (SHARED, "tp2 sp mbs4 zero3"),
+    "tensor, latent": (LATENT, "tp2 mbs4"),
+    "pipeline": (LLAMA, "tp2 sp pp2 mbs2 vpp2 schedule=interleaved"),
+    "tensor, mixture": (MOE, "tp2 sp dp2 ep2 mbs2 zero3"),
+    "tensor, context": (SHARED, "tp2 cp2 mbs4 recompute=full:1"),
+    "tensor, window": (WINDOWED, "tp2 mbs4 zero2"),
+}
+USUAL = ("recomputed", "shared experts", "tensor, zero3", "side by side", "tensor, latent", "tensor, window")
+
+
+@pytest.mark.parametrize("case", some_of(list(LAYOUTS), *USUAL))
+def test_compiled_blocks_train_the_same(case: str, processes: Processes) -> None:
     """Routed experts stay as they are inside compiled blocks, since how many copies each gets is known in the step."""
+    model, layout = LAYOUTS[case]
     plan = plan_for(layout, model)
     expected = processes.run(plan.layout.num_gpus, train, plan, STEPS, True)[0]
     got = processes.run(plan.layout.num_gpus, compiled, plan)[0]

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from processes import Processes, in_every_run
+from covering import in_every_run
+from processes import Processes
 from test_parity import STEPS, TOLERANCE
 from training import LATENT, MOE, SHARED, plan_for, train
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from processes import Processes, in_every_run
+from covering import in_every_run
+from processes import Processes
 from training import GPT, LLAMA, NOTICEABLE, Trained, plan_for, stray, train, train_weights
 
 from cost_models.specs.layout import CONTEXTS

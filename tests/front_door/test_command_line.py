@@ -199,6 +199,10 @@ BROKEN = {"broken.yaml": "kind: plan\nschema_version: 2\n...\n"}
             "  --gpus: `0` is not a number of GPUs\n  --gpus: `x` is not",
         ),
         (
+            ("plot", "scaling", "PLAN", "--gpus", "1,024"),
+            "  --gpus: `024` begins with a zero; commas stand between several numbers",
+        ),
+        (
             ("plot", "scaling", "PLAN", "--gpus", "8,12"),
             "  12 GPUs are no whole number of nodes; a node has 8\n",
         ),
@@ -237,17 +241,60 @@ def test_errors(meshwright, name: str) -> None:
     assert answer.code == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("estimate", *ASKED[:2], "--layout", "tp1", "--gpus", "1.5"), "--gpus: `1.5` is not a whole number"),
+        (("plan", *ASKED, "--time-limit", "60s"), "--time-limit: `60s` is not a number"),
+        (("plan", *ASKED, "--top", "0"), "--top: must be at least 1, not `0`"),
+        (("catalog", "model"), "`schema`; did you mean `models`?"),
+        (("plan", *ASKED, "--gpus"), "option `--gpus` requires an argument"),
+        (("estimate", "gpt2-small"), "missing argument `CLUSTER`"),
+    ],
+)
+def test_flags_that_cannot_be_read_are_told_in_our_words(
+    meshwright, words: tuple[str, ...], said: str
+) -> None:
+    answer = meshwright(*words)
+    assert (answer.code, answer.out) == (2, "")
+    assert f"{said}\n" in answer.err
+    assert "Input should" not in answer.err
+
+
+def test_swapped_model_and_cluster(meshwright) -> None:
+    answer = meshwright("plan", "dgx-h100", "llama3-8b", *ASKED[2:])
+    assert answer.code == 2
+    assert answer.err == "error: MODEL and CLUSTER are swapped\n\nhint: write them as `llama3-8b dgx-h100`\n"
+
+
+def test_amounts_in_words_are_said_in_numbers(meshwright) -> None:
+    flags = (
+        "--gpus",
+        "8",
+        "--layout",
+        "dp8 recompute=full",
+        "--sequence",
+        "1K",
+        "--global-batch",
+        "64K tokens",
+    )
+    answer = meshwright("estimate", *ASKED[:2], *flags)
+    assert answer.code == 0
+    assert "assumed: `--sequence 1K` is 1,024 tokens\n" in answer.err
+    assert "assumed: `--global-batch 64K tokens` is 64 sequences of 1,024 tokens\n" in answer.err
+
+
 def test_misspelt_verb(meshwright) -> None:
     answer = meshwright("paln")
     assert answer.code == 2
-    assert "No such command 'paln'. Did you mean 'plan'?" in answer.err
+    assert "error: no such command `paln`. Did you mean `plan`?" in answer.err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("plan", *ASKED, "--stak", "nemo"), "no such option"),
-        (("plan", *ASKED, "--top", "many"), "invalid value for '--top'"),
+        (("plan", *ASKED, "--top", "many"), "--top: `many` is not a whole number"),
         (("paln",), "no such command"),
     ],
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from effort import number
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from questions import Query, random_query
@@ -17,8 +17,7 @@ from planner.legality import check
 from planner.placement import TOLERANCE
 from planner.search import search
 
-QUERIES = int(os.environ.get("EXACT_QUERIES", "300"))
-"""Asked in every run of the tests; `EXACT_QUERIES=2000` asks more."""
+QUERIES = number(300, 2000)
 TIGHT = 40
 """Questions asked under the least limits of memory."""
 BASES = 48

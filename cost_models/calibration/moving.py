@@ -1,0 +1,110 @@
+"""A profile with its seconds multiplied kind by kind, as runs ask for; and as it was before.
+
+No share of a peak exceeds 1. Where a run was faster than anything measured before, a measured peak rises with it; the
+peak of a datasheet is the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cost_models.specs.hardware import (
+    AttentionCurve,
+    CollectiveCurve,
+    CurvePoint,
+    HardwareProfile,
+    Moved,
+    OperatorCurve,
+)
+
+MOVED_BY = "; moved by "
+"""In a profile's source, between how it was measured apart and the runs that moved it."""
+_DIGITS = 6
+"""Significant digits: enough that moving back gives what was measured, and short to read."""
+
+
+def moved(profile: HardwareProfile, by: Moved) -> HardwareProfile:
+    """`profile` with the seconds of every kind multiplied by its factor."""
+    rise, bandwidth_rise = _rises(profile, by)
+    operands = profile.gemm_operand_bandwidth
+    return profile.model_copy(
+        update={
+            "gemm_efficiency": _share(profile.gemm_efficiency / by.compute / rise),
+            "gemm_operand_bandwidth": None if operands is None else _short(operands / by.compute),
+            "attention_forward_efficiency": _share(profile.attention_forward_efficiency / by.compute / rise),
+            "attention_backward_efficiency": _share(
+                profile.attention_backward_efficiency / by.compute / rise
+            ),
+            "memory_efficiency": _share(profile.memory_efficiency / by.compute / bandwidth_rise),
+            "optimizer_efficiency": _share(profile.optimizer_efficiency / by.optimizer / bandwidth_rise),
+            "kernel_seconds": _short(profile.kernel_seconds * by.compute),
+            "measured_peak": _risen(profile.measured_peak, rise),
+            "measured_bandwidth": _risen(profile.measured_bandwidth, bandwidth_rise),
+            "operators": tuple(_operator(curve, by.compute) for curve in profile.operators),
+            "attention": tuple(_attention(curve, by.compute) for curve in profile.attention),
+            "collectives": tuple(_collective(curve, by.collectives) for curve in profile.collectives),
+            "link_efficiency": _share(profile.link_efficiency / by.collectives),
+            "network_efficiency": _share(profile.network_efficiency / by.collectives),
+            "collective_seconds": _short(profile.collective_seconds * by.collectives),
+            "host_layer_seconds": _short(profile.host_layer_seconds * by.host),
+            "action_host_seconds": _short(profile.action_host_seconds * by.host),
+            "tensor_parallel_host_seconds": _short(
+                profile.tensor_parallel_host_seconds * by.tensor_parallel_host
+            ),
+            "sequence_parallel_host_seconds": _short(
+                profile.sequence_parallel_host_seconds * by.sequence_parallel_host
+            ),
+            "sharded_host_seconds": _short(profile.sharded_host_seconds * by.sharded_host),
+            "step_seconds": _short(profile.step_seconds * by.step),
+        }
+    )
+
+
+def before_runs(profile: HardwareProfile) -> HardwareProfile:
+    """What was measured apart, before runs moved it; a peak that a run raised stays, as it was reached."""
+    if profile.moved is None:
+        return profile
+    back = Moved(**{kind: 1.0 / factor for kind, factor in profile.moved})
+    source = profile.source.partition(MOVED_BY)[0]
+    return moved(profile, back).model_copy(update={"moved": None, "contention": 0.0, "source": source})
+
+
+def _rises(profile: HardwareProfile, by: Moved) -> tuple[float, float]:
+    """Factors of the measured peak and of the measured bandwidth; 1 where nothing is above them."""
+    rise = bandwidth_rise = 1.0
+    if profile.measured_peak is not None:
+        rise = max(rise, profile.gemm_efficiency / by.compute)
+    if profile.measured_bandwidth is not None:
+        rates = (profile.memory_efficiency / by.compute, profile.optimizer_efficiency / by.optimizer)
+        bandwidth_rise = max(bandwidth_rise, *rates)
+    return rise, bandwidth_rise
+
+
+def _operator(curve: OperatorCurve, factor: float) -> OperatorCurve:
+    forward, backward = _slower(curve.forward, factor), _slower(curve.backward, factor)
+    return curve.model_copy(update={"forward": forward, "backward": backward})
+
+
+def _attention(curve: AttentionCurve, factor: float) -> AttentionCurve:
+    forward, backward = _slower(curve.forward, factor), _slower(curve.backward, factor)
+    return curve.model_copy(update={"forward": forward, "backward": backward})
+
+
+def _collective(curve: CollectiveCurve, factor: float) -> CollectiveCurve:
+    return curve.model_copy(update={"points": _slower(curve.points, factor)})
+
+
+def _slower(points: Iterable[CurvePoint], factor: float) -> tuple[CurvePoint, ...]:
+    return tuple(CurvePoint(size=point.size, seconds=_short(point.seconds * factor)) for point in points)
+
+
+def _risen(rate: float | None, rise: float) -> float | None:
+    return None if rate is None else _short(rate * rise)
+
+
+def _share(value: float) -> float:
+    return min(1.0, _short(value))
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")

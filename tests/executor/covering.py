@@ -1,0 +1,58 @@
+"""Which layouts a usual run of the tests trains: not all, but every two switches together (all-pairs testing)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import combinations
+
+from effort import some_of
+
+from cost_models.specs.layout import parse_layout
+
+FEW_RANKS = 4
+"""More than two cores run at once in reasonable time."""
+
+Case = tuple[str, str]
+"""Name of a model and a layout."""
+
+
+def in_every_run(cases: Sequence[Case]) -> list[Case]:
+    """Of some cases, those up to four ranks in which all pairs occur, and the first of more ranks.
+
+    All of them in a thorough run.
+    """
+    small = [case for case in cases if _ranks(case) <= FEW_RANKS]
+    larger = [case for case in cases if _ranks(case) > FEW_RANKS]
+    return some_of(cases, *all_pairs(small), *larger[:1])
+
+
+def all_pairs(cases: Sequence[Case]) -> list[Case]:
+    """Cases, in their order, in which every two switches stand together that do so in some case; the model is one, too.
+
+    Chosen greedily: next comes the one that adds the most, of several the one with the fewest ranks.
+    """
+    missing = set().union(*map(_pairs, cases)) if cases else set()
+    chosen: list[Case] = []
+    while missing:
+        best = max(cases, key=lambda case: (len(_pairs(case) & missing), -_ranks(case)))
+        chosen.append(best)
+        missing -= _pairs(best)
+    return [case for case in cases if case in chosen]
+
+
+def _pairs(case: Case) -> set[tuple[str, ...]]:
+    """Each switch, and every two of them; the model is one, all degrees above one are the same, sizes are none."""
+    model, layout = case
+    switches = {model}
+    for word in layout.split():
+        if "=" in word or word.startswith("zero"):
+            switches.add(word)
+        else:
+            switches.add(re.sub(r"\d+$", "", word))
+    switches = {word for word in switches if word != "mbs" and not word.startswith("layers=")}
+    return {*combinations(sorted(switches), 1), *combinations(sorted(switches), 2)}
+
+
+def _ranks(case: Case) -> int:
+    return parse_layout(case[1]).num_gpus

@@ -1,0 +1,168 @@
+"""`calibrate --from-run`: reports of this machine move its profile; others, and older ones, are refused in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import meshwright as mw
+from cost_models.asking import ask
+from cost_models.estimating import estimate
+from cost_models.specs.catalog import load_profile
+from cost_models.specs.layout import parse_layout
+from cost_models.specs.loading import resolve_cluster, resolve_model
+from cost_models.specs.training import TrainingSpec
+from executor.report import Environment, PhaseReport, RankReport, RunReport, make_report, save_report
+from meshwright.measured import comparison
+from meshwright.render.run import next_step
+from planner.plan import make_plan
+
+MakeReport = Callable[..., Path]
+
+
+def report_of(layout: str, *, slower: float = 1.2, torch: str = "2.13.0") -> RunReport:
+    """A run of `gpt2-tiny` on this machine's CPU that took longer than the defaults say, alike in all steps."""
+    parsed = parse_layout(layout)
+    training = TrainingSpec(global_batch=8, sequence_length=128, precision="fp32")
+    question = ask(resolve_model("gpt2-tiny").spec, resolve_cluster("local", parsed.num_gpus), training)
+    plan = make_plan(question, estimate(question, parsed))
+    time = plan.prediction.time
+    work = slower * (time["compute"] + time["host"])
+    update = slower * time["optimizer"]
+    parts = dict.fromkeys(("tp_comm", "cp_comm", "ep_comm", "dp_comm", "pp_comm", "bubble", "other"), 0.0)
+    parts |= {"compute": 0.9 * work, "host": 0.1 * work, "optimizer": update, "dp_comm": time["dp_comm"]}
+    step = sum(parts.values())
+    waits = {"tp": 0.0, "dp": time["dp_comm"], "pp": 0.0}
+    ranks = [
+        RankReport(
+            rank=rank,
+            pipeline_rank=0,
+            wall_seconds=(step, 1.01 * step, 0.99 * step),
+            thread_seconds=(work + update,) * 3,
+            process_seconds=(work + update,) * 3,
+            forward_backward=PhaseReport(
+                wall_seconds=(work,) * 3, thread_seconds=(work,) * 3, waiting_seconds=waits
+            ),
+            update=PhaseReport(
+                wall_seconds=(update,) * 3, thread_seconds=(update,) * 3, waiting_seconds=waits
+            ),
+            parts=parts,
+            memory={"weights": 2**20},
+            predicted_memory={"weights": 2.0**20},
+        )
+        for rank in range(parsed.num_gpus)
+    ]
+    machine = Environment(
+        torch=torch, python="3", device="cpu", backend="gloo", world_size=parsed.num_gpus, cores=2
+    )
+    return make_report(
+        plan,
+        ranks,
+        losses=[5.0],
+        gradient_norms=[1.0],
+        warm_up=0,
+        seed=0,
+        environment=machine,
+        stack="meshwright",
+    )
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> MakeReport:
+    def save(name: str, layout: str, **how: object) -> Path:
+        path = tmp_path / f"{name}.json"
+        save_report(report_of(layout, **how), path)
+        return path
+
+    return save
+
+
+def test_a_run_moves_the_profile_and_the_next_plan_follows_it(
+    meshwright, saved: MakeReport, tmp_path: Path
+) -> None:
+    report, profile = saved("dp2", "dp2 mbs2"), tmp_path / "profile.yaml"
+    answer = meshwright("calibrate", "--from-run", str(report), "-o", str(profile))
+    assert answer.code == 0, answer.err
+    assert max(map(len, answer.out.splitlines())) <= 80
+    assert answer.err.startswith(f"Wrote {profile}. Next: ")
+    document = json.loads(
+        meshwright("calibrate", "--from-run", str(report), "-o", str(profile), "--json").out
+    )
+    by_quantity = {record["quantity"]: record for record in document["runs"]}
+    for record in by_quantity.values():
+        assert record["before"] < -0.1
+        assert abs(record["after"]) < 0.03
+    assert set(by_quantity) == {"step_seconds", "thread_cpu_seconds"}
+    assert load_profile(str(profile)).model_dump(mode="json") == document["profile"]
+
+
+def test_python_says_the_same(meshwright, saved: MakeReport, tmp_path: Path) -> None:
+    report, profile = saved("dp2", "dp2 mbs2"), tmp_path / "profile.yaml"
+    found = mw.calibrate_from_run(report, out=profile)
+    document = json.loads(
+        meshwright("calibrate", "--from-run", str(report), "-o", str(profile), "--json").out
+    )
+    assert json.loads(json.dumps(found.runs())) == document["runs"]
+    assert json.loads(json.dumps(found.factors())) == document["factors"]
+    assert list(found.runs_to_frame().columns) == list(document["runs"][0])
+    assert mw.calibrate_from_run(report_of("dp2 mbs2")).profile == load_profile(str(profile))
+
+
+def test_several_runs_of_one_machine_are_fitted_together(
+    meshwright, saved: MakeReport, tmp_path: Path
+) -> None:
+    two = [str(saved("dp2", "dp2 mbs2")), str(saved("mbs4", "mbs4"))]
+    profile = str(tmp_path / "profile.yaml")
+    plain = meshwright("calibrate", "--from-run", *two, "-o", profile, "--json")
+    repeated = meshwright("calibrate", "--from-run", two[0], "--from-run", two[1], "-o", profile, "--json")
+    assert plain.out == repeated.out
+    assert json.loads(plain.out)["profile"]["validated_runs"] == 2
+
+
+def test_runs_of_other_machines_are_named_and_refused(meshwright, saved: MakeReport, tmp_path: Path) -> None:
+    new, old = saved("new", "mbs4"), saved("old", "mbs4", torch="2.11.0")
+    answer = meshwright("calibrate", "--from-run", str(new), str(old), "-o", str(tmp_path / "profile.yaml"))
+    assert answer.code == 2
+    assert answer.err.startswith("error: 2 runs are of 2 kinds")
+    assert f"{old}: cpu, 2 cores, torch 2.11.0, fp32, stack meshwright" in answer.err
+    assert not (tmp_path / "profile.yaml").exists()
+
+
+def test_what_is_no_report_of_this_version_is_refused(meshwright, saved: MakeReport, tmp_path: Path) -> None:
+    report = saved("dp2", "dp2 mbs2")
+    older = json.loads(report.read_text())
+    del older["plan"]
+    report.write_text(json.dumps(older))
+    answer = meshwright("calibrate", "--from-run", str(report), str(tmp_path / "none.json"), "-q")
+    assert answer.code == 2
+    assert "older version" in answer.err
+    assert "none.json" in answer.err
+    table = meshwright("calibrate", "--from-run", str(tmp_path / "runs.csv"), "-q")
+    assert table.err.endswith("hint: tables: --from-runs FILE.csv\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--from-run", "a.json", "--quick"), "--quick"),
+        (("--from-run", "a.json", "--from-runs", "a.csv"), "--from-runs"),
+        (("a.json",), "a.json"),
+        (("--profile", "a.yaml"), "--profile"),
+        (("--from-run", "a.json", "a.json"), "named twice"),
+    ],
+)
+def test_flags_that_do_not_go_together(meshwright, words: tuple[str, ...], told: str) -> None:
+    answer = meshwright("calibrate", *words, "-q")
+    assert answer.code == 2
+    assert told in answer.err
+
+
+def test_a_run_that_is_off_by_more_than_its_noise_says_what_to_do() -> None:
+    off, right = report_of("mbs4", slower=1.3), report_of("mbs4", slower=1.0)
+    words = next_step(comparison(off), Path("run-report.json"))
+    assert words.startswith("Beyond the noise: step -2")
+    assert words.endswith("Next: meshwright calibrate --from-run run-report.json -o profile.yaml")
+    assert next_step(comparison(right), Path("run-report.json")).startswith("Next: meshwright plot accuracy")

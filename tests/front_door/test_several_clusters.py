@@ -1,0 +1,124 @@
+"""`plan` over several clusters: words, documents, files, Python, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import meshwright as mw
+from planner.plan import load_plan
+
+CLUSTERS = "dgx-a100-80gb,dgx-h100"
+ASKED = ("plan", "gpt2-small", CLUSTERS, "--global-batch", "64", "--sequence", "1024")
+LIMITS = ("--fix", "tp=1", "--fix", "pp=1", "--fix", "zero=1")
+GOAL = ("--gpus", "4,8", "--tokens", "1B", "--price", "1.5,$2.50")
+
+
+@pytest.fixture(scope="module")
+def best(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The best plan of both clusters."""
+    path = tmp_path_factory.mktemp("offers") / "best.yaml"
+    planned = mw.plan(
+        "gpt2-small",
+        CLUSTERS.split(","),
+        mw.TrainingSpec(global_batch=64, sequence_length=1024),
+        gpus=[4, 8],
+        fix=("tp=1", "pp=1", "zero=1"),
+        tokens="1B",
+        price=[1.5, 2.5],
+    )
+    planned.save(path)
+    assert planned.to_frame()["cost"].is_monotonic_increasing
+    assert len(planned.to_frame()) == 4
+    assert "Proved least: cost " in repr(planned)
+    assert "<table" in planned._repr_html_()
+    return path
+
+
+def test_one_table_ranks_clusters_and_sizes(meshwright) -> None:
+    answer = meshwright(*ASKED, *LIMITS, *GOAL)
+    assert answer.code == 0
+    assert max(map(len, answer.out.splitlines())) <= 80
+    header = next(line for line in answer.out.splitlines() if line.lstrip().startswith("#"))
+    assert header.split() == ["#", "cluster", "GPUs", "layout", "step", "MFU", "days", "cost"]
+    assert "dgx-h100, $2.50 a GPU-hour: stack megatron-core; " in answer.out
+    assert "Frontier of cost and days: $" in answer.out
+    assert "Proved least: cost $" in answer.out
+
+
+def test_the_document_has_a_certificate_for_each_cluster_and_size(meshwright) -> None:
+    told = json.loads(meshwright(*ASKED, *LIMITS, *GOAL, "--json").out)
+    assert [one["price"] for one in told["clusters"]] == [1.5, 2.5]
+    assert len(told["plans"]) == 4
+    assert all(one["certificate"]["gap"] == 0 for one in told["plans"])
+    assert [one["cost"] for one in told["plans"]] == sorted(one["cost"] for one in told["plans"])
+    assert any(one["frontier"] for one in told["plans"])
+    assert told["objective"]["name"] == "cost"
+
+
+def test_a_plan_of_several_clusters_replays_to_the_same_bytes(meshwright, best: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.yaml"
+    assert meshwright("plan", "--replay", str(best), "-o", str(again)).code == 0
+    assert again.read_bytes() == best.read_bytes()
+    written = load_plan(best).objective
+    assert written is not None
+    assert [(one.cluster.name, one.gpus, one.price) for one in written.offers] == [
+        ("dgx-a100-80gb", (4, 8), 1.5),
+        ("dgx-h100", (4, 8), 2.5),
+    ]
+
+
+def test_its_frontier_is_drawn_with_the_same_question(meshwright, best: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "frontier.svg"
+    answer = meshwright("plot", "frontier", str(best), "-o", str(picture), "--json")
+    points = json.loads(answer.out)["points"]
+    assert {(one["cluster"], one["gpus"]) for one in points} == {
+        (cluster, gpus) for cluster in CLUSTERS.split(",") for gpus in (4, 8)
+    }
+    assert "dgx-a100-80gb" in picture.read_text()
+    refused = meshwright("plot", "frontier", str(best), "--gpus", "8", "-o", str(picture))
+    assert (refused.code, refused.err.splitlines()[-1]) == (2, "hint: leave out --gpus")
+
+
+def test_without_prices_time_ranks_and_cost_is_refused(meshwright) -> None:
+    answer = meshwright(*ASKED, *LIMITS, "--tokens", "1B")
+    assert answer.code == 0
+    assert "cost" not in answer.out
+    assert "Proved least: step " in answer.out
+    refused = meshwright(*ASKED, "--tokens", "1B", "--objective", "cost")
+    assert refused.code == 2
+    assert "--price: missing: what a GPU of each cluster costs an hour" in refused.err
+    assert "hint: one for each, in the order of the clusters" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--price", "1"), "--price names 1 for 2 clusters"),
+        (("--price", "1,2,3"), "--price names 3 for 2 clusters"),
+        (("--price", "1,x"), "`x` is no price"),
+        (("--price", "1,0"), "must be above zero"),
+        (("--gpus", "12"), "has none of the numbers of GPUs asked for"),
+        (("--price", "1,2"), "--tokens: missing"),
+    ],
+)
+def test_what_does_not_go_with_several_clusters(meshwright, words: tuple[str, ...], told: str) -> None:
+    answer = meshwright(*ASKED, *words)
+    assert answer.code == 2
+    assert told in answer.err
+
+
+def test_a_cluster_that_is_wrong_is_named_with_the_rest(meshwright) -> None:
+    answer = meshwright("plan", "gpt2-small", "dgx-h100,dgx-h1000,dgx-h100", *ASKED[3:])
+    assert answer.code == 2
+    assert "unknown cluster `dgx-h1000`; did you mean `dgx-h100`?" in answer.err
+    assert "`dgx-h100` is named twice" in answer.err
+    pools = meshwright("plan", "gpt2-small", "dgx-h100,dgx-a100-80gb:8+dgx-h100:8", *ASKED[3:])
+    assert "has several pools" in pools.err
+
+
+def test_several_prices_need_several_clusters(meshwright) -> None:
+    answer = meshwright("plan", "gpt2-small", "dgx-h100", *ASKED[3:], "--tokens", "1B", "--price", "1,2")
+    assert (answer.code, "--price: names 2 prices for one cluster" in answer.err) == (2, True)

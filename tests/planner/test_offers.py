@@ -1,0 +1,133 @@
+"""Several clusters: the ranking is that of searches one by one, and the frontier what none of them beats."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from small import small_question
+
+from cost_models.errors import InfeasibleError, RunError
+from cost_models.question import Question
+from planner.budget import Budget
+from planner.objectives import Objective, gpu_hours, training_seconds
+from planner.offers import Offer, Ranking, offers_of, rank_offers
+from planner.optimising import optimise
+from planner.optimum import Optimum
+from planner.plan import make_plan
+from planner.verifying import verify
+
+COST = Objective(name="cost")
+
+
+def question(name: str, memory: str = "1 GiB", speed: float = 1.0) -> Question:
+    """A small model on a cluster of that name, whose GPUs are so many times as fast."""
+    asked = small_question(4, memory, tokens=1e9)
+    gpu = asked.cluster.gpu
+    peak = {precision: rate * speed for precision, rate in gpu.peak.items()}
+    faster = gpu.model_copy(update={"peak": peak})
+    return replace(asked, cluster=asked.cluster.model_copy(update={"name": name, "gpu": faster}))
+
+
+def offers() -> tuple[Offer, Offer]:
+    """A slow one, and one that is faster and dearer."""
+    return (
+        Offer(question=question("slow"), sizes=(1, 2, 4), price=1.0),
+        Offer(question=question("fast", speed=4.0), sizes=(1, 2, 4), price=2.0),
+    )
+
+
+def one_by_one(objective: Objective) -> list[tuple[Offer, Optimum]]:
+    return [
+        (offer, optimise(offer.question, replace(objective, price=price), sizes=(size,), top=1))
+        for offer in offers()
+        for size in offer.sizes
+        for price in [offer.price if objective.name == "cost" else None]
+    ]
+
+
+def ranked(objective: Objective, budget: Budget | None = None) -> Ranking:
+    return rank_offers(offers(), objective, budget=budget)
+
+
+@pytest.mark.parametrize("name", ["time", "cost", "mfu", "gpu-hours"])
+def test_the_best_is_the_best_of_all_asked_one_by_one(name: str) -> None:
+    objective = Objective(name=name)  # type: ignore[arg-type]
+    ranking, apart = ranked(objective), one_by_one(objective)
+    losses = sorted(objective.measure.loss(optimum.value) for _, optimum in apart)
+    assert [objective.measure.loss(one.optimum.value) for one in ranking.answers] == pytest.approx(losses)
+    assert ranking.gap <= 2e-9
+    assert not ranking.left_out
+
+
+def test_days_and_cost_are_those_of_the_cluster_and_its_price() -> None:
+    for one in ranked(COST).answers:
+        asked, step = one.optimum.question, one.optimum.result.best.step_seconds
+        assert one.days == pytest.approx(training_seconds(asked, step) / 86400)
+        assert one.cost == pytest.approx(gpu_hours(asked, step) * {"slow": 1.0, "fast": 2.0}[one.offer.name])
+
+
+def test_nothing_beats_the_frontier_in_both() -> None:
+    ranking = ranked(Objective())
+    frontier = ranking.frontier
+    points = [(one.days or 0.0, one.cost or 0.0) for one in frontier]
+    assert points == sorted(points)
+    assert [cost for _, cost in points] == sorted((cost for _, cost in points), reverse=True)
+    for one in ranking.answers:
+        better = [p for p in points if p[0] <= (one.days or 0.0) and p[1] <= (one.cost or 0.0)]
+        assert better, "what is not of the frontier is beaten by it"
+
+
+def test_without_a_price_time_ranks_and_there_is_no_frontier() -> None:
+    free = [replace(offer, price=None) for offer in offers()]
+    ranking = rank_offers(free, Objective())
+    assert ranking.best.offer.name == "fast"
+    assert ranking.best.cost is None
+    assert ranking.frontier == ()
+
+
+def test_who_misses_the_deadline_is_left_out_with_the_days_it_takes() -> None:
+    soonest = min(one.days or 0.0 for one in ranked(COST).answers)
+    late = replace(COST, deadline=1.05 * soonest * 86400)
+    ranking = ranked(late)
+    assert ranking.best.offer.name == "fast"
+    assert {(one.cluster, one.gpus) for one in ranking.left_out} >= {("slow", 1), ("slow", 4)}
+    assert all(one.why.startswith("at least ") for one in ranking.left_out)
+    with pytest.raises(InfeasibleError, match="on any of these clusters") as caught:
+        ranked(replace(COST, deadline=0.5 * soonest * 86400))
+    assert len(caught.value.problems) == 6
+
+
+def test_the_fewest_gpus_that_meet_a_deadline() -> None:
+    days = {(one.offer.name, one.optimum.question.cluster.num_gpus): one.days for one in ranked(COST).answers}
+    ranking = ranked(Objective(name="gpus", deadline=1.01 * (days["fast", 2] or 0.0) * 86400))
+    assert (ranking.best.offer.name, ranking.best.optimum.value) == ("fast", 2)
+
+
+def test_what_time_did_not_reach_leaves_the_answer_open() -> None:
+    with pytest.raises(RunError, match="time ran out"):
+        ranked(COST, Budget(time_limit=0.0))
+    whole = ranked(COST)
+    stopped = replace(whole, unanswered=1)
+    assert stopped.gap == 1
+    assert stopped.bound == 0
+
+
+def test_a_plan_file_names_the_clusters_and_is_verified_over_them() -> None:
+    ranking = ranked(COST)
+    optimum = ranking.best.optimum
+    objective = optimum.written(4)
+    assert objective is not None
+    written = objective.model_copy(update={"offers": tuple(offer.written for offer in ranking.offers)})
+    plan = make_plan(optimum.question, optimum.result.best, optimum.result.certificate, None, written)
+    assert [(one.name, one.sizes, one.price) for one in offers_of(plan)] == [
+        ("slow", (1, 2, 4), 1.0),
+        ("fast", (1, 2, 4), 2.0),
+    ]
+    (check,) = [check for check in verify(plan) if check.name == "clusters"]
+    assert check.passed
+    cheap = written.model_copy(
+        update={"offers": tuple(one.model_copy(update={"price": 0.01}) for one in written.offers)}
+    )
+    (check,) = [one for one in verify(plan.model_copy(update={"objective": cheap})) if one.name == "clusters"]
+    assert check.passed is False
