@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cost_models.specs.training import TrainingSpec
     from cost_models.specs.transformer import TransformerSpec
     from executor.calibrate import calibrate
+    from meshwright.advised import Advised, advise
     from meshwright.answers import Estimated, Planned
     from meshwright.api import estimate, plan, verify
     from meshwright.calibrated import Calibrated, calibrate_from_run
@@ -37,6 +38,8 @@ _HOMES = {
     "estimate": "meshwright.api",
     "verify": "meshwright.api",
     "Check": "planner.verifying",
+    "advise": "meshwright.advised",
+    "Advised": "meshwright.advised",
     "run": "meshwright.ran",
     "validate": "meshwright.validation",
     "calibrate": "executor.calibrate",
@@ -67,6 +70,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Advised",
     "Calibrated",
     "Check",
     "ClusterSpec",
@@ -88,6 +92,7 @@ __all__ = [
     "TrainingSpec",
     "TransformerSpec",
     "Validated",
+    "advise",
     "calibrate",
     "calibrate_from_run",
     "estimate",

@@ -164,6 +164,7 @@ def _mixed_seconds(group: Group, one: int, other: int) -> Floats:
     seconds = [group.block_seconds[:, policy, None, None] for policy in (one, other)]
     with np.errstate(divide="ignore", invalid="ignore"):
         at_border = (room_NRB - group.sizes * each[1]) / (each[0] - each[1])
+    at_border = np.where(np.isfinite(at_border), at_border, 0.0)  # where both keep as much there is no border
     best = np.full(room_NRB.shape, np.inf)
     for first_NRB in (np.zeros_like(room_NRB), group.sizes + np.zeros_like(room_NRB), at_border):
         second_NRB = group.sizes - first_NRB

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from meshwright.commands.evidence import calibrate, catalog, validate
 from meshwright.commands.planning import estimate, plan
-from meshwright.commands.reading import compare, explain, plot, verify
+from meshwright.commands.reading import advise, compare, explain, plot, verify
 from meshwright.commands.training import emulate, run, tokens
 
-VERBS = (plan, estimate, compare, explain, verify, plot, run, emulate, tokens, calibrate, validate, catalog)
+VERBS = (
+    plan,
+    estimate,
+    compare,
+    explain,
+    advise,
+    verify,
+    plot,
+    run,
+    emulate,
+    tokens,
+    calibrate,
+    validate,
+    catalog,
+)
 """In the order of `--help`."""

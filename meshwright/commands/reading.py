@@ -1,4 +1,4 @@
-"""Verbs that read plans: beside one another, explained, proved again, drawn."""
+"""Verbs that read plans: beside one another, explained, improved, proved again, drawn."""
 
 from __future__ import annotations
 
@@ -55,6 +55,23 @@ def explain(
     from meshwright.verbs.explaining import explain
 
     explain(plan, why_not, output=Output(json=json, csv=csv, quiet=quiet))
+
+
+def advise(
+    plan: Annotated[
+        Path, typer.Argument(metavar="PLAN", help="What is run today: a plan file of `estimate -o`.")
+    ],
+    layout: Annotated[str | None, o.optional("--layout", "LAYOUT", "Run instead of the plan's own.")] = None,
+    time_limit: o.TimeLimit = o.TIME_LIMIT,
+    out: Annotated[Path | None, o.out("Write the best plan.")] = None,
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Say what to change of what is run today, step by step to the best plan."""
+    from meshwright.verbs.advising import advise
+
+    advise(plan, layout, time_limit=time_limit, out=out, output=Output(json=json, csv=csv, quiet=quiet))
 
 
 def verify(

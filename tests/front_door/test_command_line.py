@@ -18,6 +18,7 @@ VERBS = (
     "estimate",
     "compare",
     "explain",
+    "advise",
     "verify",
     "plot",
     "run",
@@ -50,6 +51,7 @@ def test_help_lists_every_verb_with_a_sentence(meshwright) -> None:
         ),
         ("compare", ""),
         ("explain", "--why-not"),
+        ("advise", "--layout --time-limit --out"),
         ("verify", "--time-limit"),
         ("plot", "--gpus --between --points --kind --tokens --price --time-limit --out"),
         (

@@ -21,6 +21,7 @@ from cost_models.specs.layout import SCHEDULES, Layout, parse_layout
 from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 from planner.exact import best_placement
+from planner.explain import why_not
 from planner.heuristics import good_placement
 from planner.legality import check
 from planner.placement import TOLERANCE, Leaf
@@ -30,7 +31,6 @@ from planner.pools.group import RankGroup
 from planner.pools.space import layout_costs, orders_of, price_pools
 from planner.search import SearchResult, search
 from planner.search_space import Restrictions, parse_restrictions
-from planner.why_not import why_not
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
 
@@ -148,7 +148,7 @@ def test_search_is_brute_force(
     pools = [pool(f"p{k}", gpus=gpus, speed=speeds[k], memory=memories[k]) for k, gpus in enumerate(sizes)]
     question = mixed_question(*pools, layers=layers, stack=stack, global_batch=batch, recompute=recompute)
     layouts = legal_layouts(question, zeros, sps)
-    fixed = ["cp=1", f"zero={','.join(map(str, zeros))}", f"sp={','.join(str(int(sp)) for sp in sps)}"]
+    fixed = ["cp=1", *(f"zero={zero}" for zero in zeros), *(f"sp={int(sp)}" for sp in sps)]
     within = parse_restrictions(fixed)
     if not layouts:
         with pytest.raises(InfeasibleError, match="is legal"):

@@ -1,0 +1,77 @@
+"""`advise`: words, documents, the best plan as a file, and Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command_line import ASKED, Answer
+
+import meshwright as mw
+from planner.plan import load_plan
+
+LAYOUT = "tp2 dp4 mbs1 zero1 sp recompute=full"
+
+
+@pytest.fixture
+def today(meshwright: Callable[..., Answer], tmp_path: Path) -> Path:
+    """What is run today, as `estimate -o` writes it."""
+    path = tmp_path / "today.yaml"
+    assert meshwright("estimate", *ASKED, "--layout", LAYOUT, "-o", str(path)).code == 0
+    return path
+
+
+def test_advice_in_words(meshwright, today: Path) -> None:
+    answer = meshwright("advise", str(today))
+    assert answer.code == 0
+    assert max(map(len, answer.out.splitlines())) <= 80
+    assert "today tp2 pp1 dp4 mbs1 zero1 sp recompute=full: " in answer.out
+    assert "+ recompute=none" in answer.out
+    assert "a flag" in answer.out
+    assert "Each change breaks no rule and fits, alone and with those before it." in answer.out
+    assert "Proved optimal: " in answer.out
+    assert "Beyond the layout, --gpus 16 (other GPUs): " in answer.out
+
+
+def test_the_document_and_python_say_the_same(meshwright, today: Path, tmp_path: Path) -> None:
+    told = json.loads(meshwright("advise", str(today), "--json", "--csv", str(tmp_path / "a.csv")).out)
+    advised = mw.advise(today)
+    assert [one["change"] for one in told["changes"]] == [one.words for one in advised.advice.changes]
+    assert told["best"]["step_seconds"] == pytest.approx(advised.best.step_seconds)
+    assert told["certificate"]["gap"] == 0
+    assert told["today"]["layout"].startswith("tp2 pp1 dp4 mbs1 zero1 sp recompute=full")
+    frame = advised.to_frame()
+    assert frame["change"].iloc[0] == "today"
+    assert frame["step_seconds"].is_monotonic_decreasing
+    assert len((tmp_path / "a.csv").read_text().splitlines()) == len(frame) + 1
+    assert "Proved optimal" in repr(advised)
+    assert "<table" in advised._repr_html_()
+
+
+def test_the_best_plan_is_written_and_true(meshwright, today: Path, tmp_path: Path) -> None:
+    best = tmp_path / "best.yaml"
+    assert meshwright("advise", str(today), "-q", "-o", str(best)).code == 0
+    assert load_plan(best).prediction.step_seconds < load_plan(today).prediction.step_seconds
+    assert meshwright("verify", str(best)).code == 0
+    again = meshwright("advise", str(best))
+    assert "Nothing to change: no plan is faster." in again.out
+    assert "+ " not in again.out
+
+
+def test_another_layout_may_be_what_is_run(meshwright, today: Path) -> None:
+    answer = meshwright("advise", str(today), "--layout", "dp8 mbs1")
+    assert "today tp1 pp1 dp8 mbs1 zero0: " in answer.out
+    refused = meshwright("advise", str(today), "--layout", "tp3")
+    assert (refused.code, refused.out) == (2, "")
+    assert "layout `tp3 pp1 dp1 mbs1 zero0` cannot run" in refused.err
+
+
+def test_several_pools_are_refused(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "mixed.yaml"
+    pools = ("gpt2-small", "dgx-a100-80gb:8+dgx-h100:8", *ASKED[4:])
+    assert meshwright("estimate", *pools, "--layout", "pp2 dp8 mbs1", "-o", str(path)).code == 0
+    answer = meshwright("advise", str(path))
+    assert answer.code == 2
+    assert "advice is for one kind of GPU" in answer.err

@@ -1,0 +1,147 @@
+"""Advice: every change is legal, fits and gains alone and together, and the path ends at the proven best."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from small import every_axis, small_question
+
+from cost_models.errors import InputError
+from cost_models.estimating import estimate
+from cost_models.question import Question
+from cost_models.specs.layout import Layout, parse_layout
+from planner.advice import CHANGES, LEAST_GAIN, Advice, advise
+from planner.budget import Budget
+from planner.explain import within
+from planner.legality import check
+from planner.moves import Move, changed_words, moves, trouble_between
+from planner.placing import place
+from planner.restrictions import Restrictions
+from planner.search import search
+from planner.search_space import parse_restrictions
+
+
+def advised(question: Question, layout: str, restrictions: Restrictions | None = None) -> Advice:
+    return advise(question, parse_layout(layout), restrictions or Restrictions(), Budget())
+
+
+QUESTIONS = [
+    (small_question(4), "tp4 mbs1 sp recompute=full"),
+    (small_question(4), "tp1 pp4 dp1 mbs1 recompute=full"),
+    (small_question(4, memory="160 MiB"), "tp2 pp2 mbs1 recompute=full"),
+    (every_axis(small_question(8)), "tp2 pp2 cp2 mbs1 zero1 recompute=selective"),
+    (small_question(4, stack="fsdp", memory="500 MiB"), "dp4 mbs1 zero3 recompute=full"),
+]
+
+
+@pytest.mark.parametrize(("question", "layout"), QUESTIONS)
+def test_every_change_holds_alone_and_together(question: Question, layout: str) -> None:
+    advice = advised(question, layout)
+    assert 1 <= len(advice.changes) <= CHANGES
+    before = advice.today
+    for one in advice.changes:
+        for priced in (one.alone, one.together):
+            assert not check(question, priced.layout)
+            assert priced.fits
+            again = estimate(question, priced.layout)
+            assert again.step_seconds == pytest.approx(priced.step_seconds)
+        assert one.alone.step_seconds < advice.today.step_seconds * (1 - LEAST_GAIN)
+        assert one.together.step_seconds < before.step_seconds * (1 - LEAST_GAIN)
+        assert one.words == changed_words(before.layout, one.together.layout)
+        before = one.together
+    assert advice.changes[0].alone.layout == advice.changes[0].together.layout
+
+
+@pytest.mark.parametrize(("question", "layout"), QUESTIONS)
+def test_the_path_ends_at_the_proven_best(question: Question, layout: str) -> None:
+    advice, best = advised(question, layout), search(question, top=1).best
+    assert advice.result.certificate.gap <= 0
+    assert advice.best.step_seconds == pytest.approx(best.step_seconds)
+    assert advice.best.step_seconds <= advice.reached.step_seconds * (1 + 1e-9)
+
+
+def test_the_first_change_is_the_best_flag_where_resharding_gains_less_than_twice() -> None:
+    """By hand: recomputing everything costs a third of the compute, and one flag ends it."""
+    advice = advised(small_question(4), "dp4 mbs2 zero1 recompute=full")
+    assert (advice.changes[0].words, advice.changes[0].trouble) == ("recompute=none", "a flag")
+
+
+def test_as_few_blocks_as_fit_are_recomputed() -> None:
+    question = small_question(1, memory="600 MiB", sequence_length=2**12)
+    advice = advised(question, "mbs1 recompute=full")
+    (change,) = advice.changes
+    kind, _, blocks = change.words.removeprefix("recompute=").partition(":")
+    assert kind == "full"
+    fewer = advice.today.layout.model_copy(update={"recompute": (f"full:{int(blocks) - 1}",)})
+    assert not estimate(question, fewer).fits
+
+
+def test_what_does_not_fit_today_is_made_to_fit() -> None:
+    question = small_question(4, memory="250 MiB")
+    advice = advised(question, "dp4 mbs2 zero0")
+    assert not advice.today.fits
+    assert all(one.alone.fits and one.together.fits for one in advice.changes)
+    assert advice.changes
+    assert advice.best.fits
+
+
+def test_the_best_plan_needs_no_change() -> None:
+    question = small_question(4)
+    best = search(question, top=1).best.layout
+    advice = advise(question, best, Restrictions(), Budget())
+    assert advice.changes == ()
+    assert advice.best.step_seconds == pytest.approx(advice.today.step_seconds)
+    assert advice.rest == ""
+
+
+def test_changes_keep_to_the_restrictions_of_the_plan() -> None:
+    question, limits = small_question(4), parse_restrictions(["tp=2"], ["zero1", "recompute=none"])
+    advice = advised(question, "tp2 dp2 mbs1 recompute=full", limits)
+    for priced in (*(one.together for one in advice.changes), advice.best):
+        assert within(question, limits, priced.layout)
+
+
+def test_twice_the_gpus_and_narrower_numerics_stand_apart() -> None:
+    """A cluster of one node ends there; GPUs with an fp8 rate may be asked for it."""
+    question = small_question(2)
+    assert advised(question, "dp2 mbs1").further == ()
+    peak = dict(question.cluster.gpu.peak) | {"fp8": 2e13}
+    gpu = question.cluster.gpu.model_copy(update={"peak": peak})
+    cluster = question.cluster.model_copy(update={"gpu": gpu})
+    (further,) = advised(replace(question, cluster=cluster), "dp2 mbs1").further
+    assert (further.words, further.trouble) == ("--precision fp8", "other numerics")
+
+
+def test_an_illegal_layout_is_refused() -> None:
+    with pytest.raises(InputError):
+        advised(small_question(4), "tp3 mbs1")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words", "trouble"),
+    [
+        ("tp4 dp2 sp mbs1", "tp2 dp4 sp mbs1", "tp2 dp4", "re-sharding"),
+        ("tp2 dp2 sp mbs1 zero1", "tp2 dp2 mbs2 zero2", "mbs2 zero2 no sp", "a flag"),
+        ("pp2 mbs1 recompute=full", "pp2 vpp2 mbs1", "vpp2 recompute=none", "a flag"),
+        ("pp2 vpp2 mbs1", "pp2 mbs1 schedule=gpipe", "vpp1 schedule=gpipe", "a flag"),
+        ("cp2 mbs1", "cp2 mbs1 context=all-to-all", "context=all-to-all", "a flag"),
+        ("dp4 zero1 mbs1", "dp4 zero1 shard2 mbs1", "shard2", "a flag"),
+    ],
+)
+def test_changes_in_words(before: str, after: str, words: str, trouble: str) -> None:
+    layouts = parse_layout(before), parse_layout(after)
+    assert changed_words(*layouts) == words
+    assert trouble_between(*layouts) == trouble
+    assert changed_words(layouts[0], layouts[0]) == ""
+
+
+def test_moves_keep_the_number_of_gpus() -> None:
+    question = every_axis(small_question(8))
+    layout = Layout(tp=2, pp=2, cp=2, zero=1, sp=True)
+    after = [moved for move in moves(question, layout) if (moved := move.of(layout)) is not None]
+    assert {one.num_gpus for one in after} == {8}
+    assert not any(one.layers for one in after)
+    assert Move(values={"tp": 1, "dp": 2}).of(layout) == Layout(tp=1, pp=2, cp=2, dp=2, zero=1)
+    placed = place(question, layout.model_copy(update={"sp": False}))
+    assert placed.layers
