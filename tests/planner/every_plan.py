@@ -12,7 +12,7 @@ from cost_models.question import Question
 from cost_models.specs.recompute import RECOMPUTE_POLICIES, mix_of
 from planner.search_space import Restrictions, enumerate_layouts, parse_restrictions
 
-FEW = ("vpp=1", "mbs=1", "zero=1", "schedule=1f1b", "pp=1", "pp=2")
+FEW = ("vpp=1", "mbs=1", "zero=1", "schedule=1f1b", "pp=1,2")
 """Axes fixed so that everything can be priced."""
 
 

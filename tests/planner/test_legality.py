@@ -196,7 +196,7 @@ def test_weights_that_stay_gathered_may_be_sharded_under_a_split_backward_pass()
 
 
 def test_restrictions_narrow_the_space() -> None:
-    limits = parse_restrictions(["tp=2", "tp1", "schedule=1f1b"], ["zero3", "sp", "recompute=full"])
+    limits = parse_restrictions(["tp=1,2", "schedule=1f1b"], ["zero3", "sp", "recompute=full"])
     columns = enumerate_layouts(question(4), limits)
     assert set(columns.tp.tolist()) == {1, 2}
     assert set(columns.vpp.tolist()) == {1}
@@ -215,6 +215,8 @@ def test_restrictions_report_every_word_they_cannot_read() -> None:
 
 
 def test_forbidding_every_policy_is_an_input_error() -> None:
-    limits = parse_restrictions(forbid=["recompute=none", "recompute=selective", "recompute=full"])
+    limits = parse_restrictions(forbid=["recompute=none,selective"])
     with pytest.raises(InputError, match="every recompute policy"):
-        limits.recompute(TRAINING)
+        limits.recompute(TRAINING.model_copy(update={"recompute": ("none",)}))
+    with pytest.raises(InputError, match="contradict one another"):
+        parse_restrictions(forbid=["recompute=none", "recompute=selective", "recompute=full"])

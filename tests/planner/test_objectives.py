@@ -89,7 +89,7 @@ def test_gpu_hours_and_money_are_step_time_on_given_gpus(asked: Question) -> Non
 @pytest.mark.parametrize("name", ["time", "gpu-hours", "mfu", "memory"])
 def test_the_best_number_of_gpus(roomy: Question, name: str) -> None:
     objective = Objective(name=name)  # type: ignore[arg-type]
-    few = parse_restrictions(["vpp=1", "schedule=1f1b", "mbs=1", "cp=1", "zero=0", "zero=1"], ["sp"])
+    few = parse_restrictions(["vpp=1", "schedule=1f1b", "mbs=1", "cp=1", "zero=0,1"], ["sp"])
     found = optimise(roomy, objective, sizes=SIZES, top=3, restrictions=few)
     each = [optimise(resized(roomy, gpus), objective, top=3, restrictions=few) for gpus in SIZES]
     losses = [objective.measure.loss(one.value) for one in each]

@@ -43,7 +43,7 @@ def test_the_same_query_gives_the_same_bytes(plan: Plan, file: Path) -> None:
 
 
 def test_restrictions_are_written_as_the_command_line_reads_them(plan: Plan, tmp_path: Path) -> None:
-    fix, forbid = ["tp=1", "tp=2", "schedule=1f1b"], ["zero=3", "sp=0", "recompute=full"]
+    fix, forbid = ["tp=1,2", "schedule=1f1b"], ["zero=3", "sp=0", "recompute=full"]
     restrictions = parse_restrictions(fix, forbid, max_memory=0.1)
     written = plan.model_copy(update={"restrictions": PlanRestrictions.of(restrictions)})
     save_plan(written, tmp_path / "plan.yaml")

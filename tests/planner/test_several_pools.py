@@ -148,7 +148,7 @@ def test_search_is_brute_force(
     pools = [pool(f"p{k}", gpus=gpus, speed=speeds[k], memory=memories[k]) for k, gpus in enumerate(sizes)]
     question = mixed_question(*pools, layers=layers, stack=stack, global_batch=batch, recompute=recompute)
     layouts = legal_layouts(question, zeros, sps)
-    fixed = ["cp=1", *(f"zero={zero}" for zero in zeros), *(f"sp={int(sp)}" for sp in sps)]
+    fixed = ["cp=1", f"zero={','.join(map(str, zeros))}", f"sp={','.join(str(int(sp)) for sp in sps)}"]
     within = parse_restrictions(fixed)
     if not layouts:
         with pytest.raises(InfeasibleError, match="is legal"):
