@@ -17,13 +17,14 @@ from meshwright.render.plans import answer_sentence, optimum_cells, question_hea
 from meshwright.verbs.explaining import explained
 from meshwright.verbs.goals import Goal, objective_of
 from planner.budget import Budget
-from planner.explain import why_not
+from planner.explain import Origin
 from planner.frontier import pareto_frame
 from planner.optimum import Optimum
 from planner.pareto import POINTS, exact_frontier
 from planner.plan import Certificate, Plan, make_plan, save_plan
 from planner.restrictions import Restrictions
 from planner.search import SearchResult
+from planner.why_not import why_not
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,11 +78,12 @@ class Planned:
 
     def explain(self) -> str:
         """What binds the plan, what it wins by, what would change it."""
-        return explanation_text(explained(self.question, self.best, self.restrictions))
+        return explanation_text(explained(self.plan, self.best))
 
     def why_not(self, layout: str) -> str:
         """Why a layout is not the plan."""
-        return why_not_text(why_not(self.question, self.best, layout, self.restrictions), self.best)
+        origin = Origin.of(self.plan)
+        return why_not_text(why_not(self.question, self.best, layout, self.restrictions, origin), self.best)
 
     def to_frame(self) -> pd.DataFrame:
         """A row per layout; seconds, bytes, shares."""
@@ -152,6 +154,15 @@ class Estimated:
     def plan(self) -> Plan:
         """It as a plan that was asked for, not searched."""
         return make_plan(self.question, self.estimate, None)
+
+    def explain(self) -> str:
+        """What binds the layout, what a search finds, and what would change its step."""
+        return explanation_text(explained(self.plan, self.estimate))
+
+    def why_not(self, layout: str) -> str:
+        """How another layout does beside it."""
+        origin = Origin.of(self.plan)
+        return why_not_text(why_not(self.question, self.estimate, layout, origin=origin), self.estimate)
 
     def save(self, path: str | Path) -> None:
         """Write that plan."""

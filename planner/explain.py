@@ -1,34 +1,55 @@
-"""Why a plan is what it is: what binds it, what it wins over another by, and why a layout lost."""
+"""Why a plan is what it is: what binds it, and what it wins over another by, or loses."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from cost_models.breakdown import Breakdown
-from cost_models.errors import InfeasibleError, Problem
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.specs.axis_orders import first_same
 from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import Layout, parse_layout
-from cost_models.specs.recompute import RECOMPUTE_POLICIES, policies_in
-from planner.balanced import even_layers
+from cost_models.specs.layout import Layout
+from cost_models.specs.recompute import policies_in
 from planner.compare import difference
 from planner.legality import check
+from planner.objectives import ObjectiveName
 from planner.placing import place
-from planner.restrictions import AXES, Restrictions, allowed_rows, settled
-from planner.search import search
-from planner.whatif import Sensitivity, same_degrees, with_memory
+from planner.plan import Plan
+from planner.restrictions import Restrictions, allowed_rows
+from planner.whatif import NEXT_TO_NOTHING, Sensitivity, same_degrees, with_memory
 
 UNLIMITED = 1e6
 """Times the memory of a device: a question in which nothing fails to fit."""
-MOST_ORDERS = 24
-"""In which a pipeline passes through four pools, the most there are."""
-NEXT_TO_NOTHING = 1e-4
-"""Relative gain of step time that is not worth a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """How a plan came to be, which says why another layout may be faster."""
+
+    searched: bool = True
+    """False: the layout was asked for, and nobody looked for a better one."""
+    objective: ObjectiveName = "time"
+    """What it was searched for."""
+    proved: bool = True
+    """The search was not stopped before its end."""
+
+    @property
+    def is_fastest(self) -> bool:
+        """It was searched for the fastest step, so that planning again answers the same question."""
+        return self.searched and self.objective == "time"
+
+    @classmethod
+    def of(cls, plan: Plan) -> Origin:
+        """As its file says."""
+        certificate, objective = plan.certificate, plan.objective
+        return cls(
+            searched=certificate is not None,
+            objective="time" if objective is None else objective.name,
+            proved=certificate is not None and certificate.gap <= 0,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +59,7 @@ class Binding:
     resource: str
     """`memory`, or the part of the step that is largest (`compute`, `bubble`, `tp_comm`, ...)."""
     faster: Estimate | None = None
-    """Where memory binds: the fastest neighbour, which does not fit."""
+    """Where memory binds: the fastest neighbour, which does not fit. None: the layout itself does not."""
     change: str = ""
     """In what the neighbour differs: "mbs2"."""
 
@@ -53,48 +74,35 @@ class Rivalry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhyNot:
-    """Why a layout is not the plan."""
-
-    layout: str
-    reason: Literal["illegal", "memory", "slower", "same", "faster"]
-    problems: tuple[Problem, ...] = ()
-    """Broken rules of an illegal layout."""
-    excluded: bool = False
-    """Whether the restrictions of the search kept it out, however fast it is."""
-    estimate: Estimate | None = None
-    """Its best placement; where it does not fit, the one that recomputes most."""
-    difference: Breakdown | None = None
-    """layout − plan, seconds by part, largest first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """All that there is to say about a plan."""
 
     estimate: Estimate
+    origin: Origin
     binding: Binding
     ties: tuple[Estimate, ...]
     """Other layouts that are as fast."""
     rivalry: Rivalry | None
-    """Against the fastest layout that is not as fast, or that the plan's restrictions kept out."""
+    """Against the fastest layout within the plan's restrictions that is not as fast as the plan."""
     sensitivities: tuple[Sensitivity, ...]
 
 
-def binding(question: Question, estimate: Estimate) -> Binding:
-    """What binds a plan.
+def binding(question: Question, estimate: Estimate, restrictions: Restrictions) -> Binding:
+    """What binds a plan that was kept to `restrictions`.
 
-    Memory does when some neighbour (itself with less recomputed, another microbatch size, one degree moved to data
-    parallelism, a lower ZeRO stage) would be faster and does not fit; otherwise the largest part of the step that is
-    worth naming.
+    Memory does when some neighbour within them (itself with less recomputed, another microbatch size, one degree moved
+    to data parallelism, a lower ZeRO stage) would be faster and does not fit, or when the plan itself does not;
+    otherwise the largest part of the step that is worth naming.
     """
+    if overflows(estimate, estimate):
+        return Binding(resource="memory")
     roomy = with_memory(question, UNLIMITED)
     tempting = []
     for layout in _neighbours(estimate.layout):
-        if check(question, layout):
+        if check(question, layout) or not within(question, restrictions, layout):
             continue
         priced = price(question, place(roomy, layout))
-        if overflows(estimate, priced) and _gain(estimate, priced) > NEXT_TO_NOTHING:
+        if overflows(estimate, priced) and gain(estimate, priced) > NEXT_TO_NOTHING:
             tempting.append(priced)
     if not tempting:
         return Binding(resource=estimate.bound_by)
@@ -105,13 +113,13 @@ def binding(question: Question, estimate: Estimate) -> Binding:
 def ties(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[Estimate, ...]:
     """The others that take as long."""
     return tuple(
-        rival for rival in _others(estimate, rivals) if abs(_gain(estimate, rival)) <= NEXT_TO_NOTHING
+        rival for rival in _others(estimate, rivals) if abs(gain(estimate, rival)) <= NEXT_TO_NOTHING
     )
 
 
 def rivalry(estimate: Estimate, rivals: Sequence[Estimate]) -> Rivalry | None:
     """The plan against the best of the others that differs in time; None where there is no other."""
-    others = [rival for rival in _others(estimate, rivals) if abs(_gain(estimate, rival)) > NEXT_TO_NOTHING]
+    others = [rival for rival in _others(estimate, rivals) if abs(gain(estimate, rival)) > NEXT_TO_NOTHING]
     if not others:
         return None
     rival = min(others, key=lambda other: other.step_seconds)
@@ -120,36 +128,6 @@ def rivalry(estimate: Estimate, rivals: Sequence[Estimate]) -> Rivalry | None:
 
 def _others(estimate: Estimate, rivals: Sequence[Estimate]) -> list[Estimate]:
     return [rival for rival in rivals if not same_degrees(rival.layout, estimate.layout)]
-
-
-def why_not(
-    question: Question, estimate: Estimate, text: str, restrictions: Restrictions | None = None
-) -> WhyNot:
-    """Why the layout written in `text` is not the plan, which was searched within `restrictions`.
-
-    It is priced at its best: recompute is as `text` says, and chosen stage by stage where it does not.
-
-    Raises:
-        InputError: `text` is not a layout.
-    """
-    layout = parse_layout(text)
-    problems = check(question, layout, restrictions.trainer if restrictions else None)
-    if problems:
-        return WhyNot(layout=text, reason="illegal", problems=tuple(problems))
-    priced = _best_placed(
-        question,
-        layout,
-        max(estimate.rank_limits, default=estimate.memory_limit),
-        recompute_given="recompute=" in text,
-    )
-    change = difference(estimate.time, priced.time)
-    return WhyNot(
-        layout=text,
-        reason=_reason(estimate, priced),
-        excluded=restrictions is not None and not within(question, restrictions, priced.layout),
-        estimate=priced,
-        difference=change,
-    )
 
 
 def within(question: Question, restrictions: Restrictions, layout: Layout) -> bool:
@@ -169,37 +147,7 @@ def overflows(estimate: Estimate, other: Estimate) -> bool:
     return any(peak.total > limits[pool] for pool, peak in peaks)
 
 
-def _reason(estimate: Estimate, priced: Estimate) -> Literal["memory", "slower", "same", "faster"]:
-    if overflows(estimate, priced):
-        return "memory"
-    gain = _gain(estimate, priced)
-    if abs(gain) <= NEXT_TO_NOTHING:
-        return "same"
-    return "faster" if gain > 0 else "slower"
-
-
-def _best_placed(question: Question, layout: Layout, max_memory: float, *, recompute_given: bool) -> Estimate:
-    """The layout at its best: what its text leaves open (blocks, recompute) is searched.
-
-    Where nothing fits: evenly placed with all the recompute there is, nearly the least memory it can do with.
-    """
-    if layout.layers or recompute_given:
-        return price(question, place(question, layout))
-    columns = settled(question, LayoutColumns.of([layout]))
-    only = {axis: frozenset({int(getattr(columns, axis)[0])}) for axis in AXES}
-    top = MOST_ORDERS if layout.pools else 1  # a layout in another order of the pools is a rival of its own
-    try:
-        found = search(
-            question, top=top, restrictions=Restrictions(only=only, max_memory=max_memory)
-        ).estimates
-        return next(one for one in found if layout.pools in ((), one.layout.pools))
-    except (InfeasibleError, StopIteration):
-        strongest = max(question.training.recompute, key=RECOMPUTE_POLICIES.index)
-        layers = even_layers(question.model.num_layers, layout.num_stages)
-        return price(question, layout.model_copy(update={"recompute": (strongest,), "layers": layers}))
-
-
-def _gain(estimate: Estimate, other: Estimate) -> float:
+def gain(estimate: Estimate, other: Estimate) -> float:
     """Relative: how much faster the other is."""
     return 1 - other.step_seconds / estimate.step_seconds
 

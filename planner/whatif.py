@@ -1,4 +1,4 @@
-"""If only: the same question with one thing changed, answered again by search."""
+"""If only: the same question with one thing changed, the plan priced again as it is, and a search for a better one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
+from cost_models.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question, each_pool, mixed_question
 from cost_models.specs.cluster import LinkSpec
 from cost_models.specs.hardware import AttentionCurve, CurvePoint
@@ -14,6 +15,8 @@ from cost_models.specs.layout import Layout
 from planner.search import search
 from planner.search_space import Restrictions
 
+NEXT_TO_NOTHING = 1e-4
+"""Relative gain of step time that is not worth a sentence."""
 SEARCH_SECONDS = 10.0
 """Time limit of one changed question; its answer is then the best found."""
 
@@ -24,25 +27,36 @@ class Sensitivity:
 
     change: str
     """In words: "half inter-node bandwidth"."""
-    estimate: Estimate | None
-    """The best plan of the changed question; None: nothing fits."""
-    same_layout: bool
-    """The best layout stays; its placement may move."""
+    held: Estimate
+    """The plan as it is, under the change."""
+    replanned: Estimate | None
+    """The best plan of the changed question; None: nothing fits, or the plan is held only."""
+
+    @property
+    def best(self) -> Estimate:
+        """The plan as it is, unless planning again gives a faster one, or one that fits where it does not."""
+        other = self.replanned
+        worth = NEXT_TO_NOTHING * self.held.step_seconds
+        if other is None or (self.held.fits and self.held.step_seconds - other.step_seconds <= worth):
+            return self.held
+        return other
 
 
 def sensitivities(
-    question: Question, estimate: Estimate, restrictions: Restrictions
+    question: Question, estimate: Estimate, restrictions: Restrictions, *, replan: bool = True
 ) -> tuple[Sensitivity, ...]:
-    """Every change of `CHANGES` that means something here, each searched again."""
+    """Every change of `CHANGES` that means something here: the plan priced again and, to `replan`, a new search."""
     answers = []
     changes = {words: each_pool(question, change) for words, change in CHANGES.items()}
     if isinstance(question, MixedQuestion):
         changes["double bandwidth between pools"] = _between(question, 2.0)
     for words, changed in changes.items():
         if changed is not None:
-            best = _best(changed, _scaled(restrictions, question, changed))
-            same = best is not None and same_degrees(best.layout, estimate.layout)
-            answers.append(Sensitivity(change=words, estimate=best, same_layout=same))
+            limits = _scaled(restrictions, question, changed)
+            held = price(changed, estimate.layout)
+            held = held if limits.max_memory is None else held.within(limits.max_memory)
+            best = _best(changed, limits) if replan else None
+            answers.append(Sensitivity(change=words, held=held, replanned=best))
     return tuple(answers)
 
 

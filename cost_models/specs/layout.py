@@ -238,8 +238,8 @@ def parse_layout(text: str) -> Layout:
     for word in words[:MAX_WORDS]:
         if match := _DEGREE.match(word):
             put(match[1], int(match[2]), word)
-        elif word == "sp":
-            put("sp", True, word)
+        elif word in ("sp", "sp=1", "sp=0"):
+            put("sp", word != "sp=0", word)
         elif word.startswith(_NAMED):
             key, _, value = word.partition("=")
             put(key, value, word)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.question import Question
@@ -14,12 +16,12 @@ from meshwright.progress import progress
 from meshwright.records import breakdown_rows, estimate_record, question_record
 from meshwright.render.explanation import explanation_text, why_not_text
 from meshwright.render.plans import placed_on_pools, question_header
-from planner.explain import Explanation, WhyNot, binding, rivalry, ties
-from planner.explain import why_not as ask_why_not
-from planner.plan import load_plan
+from planner.explain import Explanation, Origin, binding, rivalry, ties
+from planner.plan import Plan, load_plan
 from planner.search import search
-from planner.search_space import Restrictions
-from planner.whatif import sensitivities
+from planner.whatif import same_degrees, sensitivities
+from planner.why_not import WhyNot
+from planner.why_not import why_not as ask_why_not
 
 RIVALS_SECONDS = 20.0
 """Time limit of the search for the plan's rivals."""
@@ -50,12 +52,12 @@ def explain(path: Path, why_not: str | None, *, output: Output) -> None:
             f" this version prices it at {format_seconds(estimate.step_seconds)}"
         )
     if why_not is not None:
-        answer = ask_why_not(question, estimate, why_not, restrictions)
+        answer = ask_why_not(question, estimate, why_not, restrictions, Origin.of(plan))
         output.answer(_why_not_record(answer), _why_not_rows(answer), why_not_text(answer, estimate))
         return
     with progress(output) as reporter:
         reporter.say("searching for rivals")
-        explanation = explained(question, estimate, restrictions)
+        explanation = explained(plan, estimate)
     output.answer(
         _explanation_record(question, explanation),
         [
@@ -69,15 +71,19 @@ def explain(path: Path, why_not: str | None, *, output: Output) -> None:
     )
 
 
-def explained(question: Question, estimate: Estimate, restrictions: Restrictions) -> Explanation:
-    """All that there is to say about a plan."""
-    rivals = search(question, top=RIVALS, restrictions=restrictions, time_limit=RIVALS_SECONDS).estimates
+def explained(plan: Plan, estimate: Estimate) -> Explanation:
+    """All that there is to say about a plan that was priced again."""
+    question, restrictions, origin = plan.question, plan.restrictions.read, Origin.of(plan)
+    rivals: tuple[Estimate, ...] = ()
+    with suppress(InfeasibleError):  # a layout that was asked for may be all there is, and not fit
+        rivals = search(question, top=RIVALS, restrictions=restrictions, time_limit=RIVALS_SECONDS).estimates
     return Explanation(
         estimate=estimate,
-        binding=binding(question, estimate),
+        origin=origin,
+        binding=binding(question, estimate, restrictions),
         ties=ties(estimate, rivals),
         rivalry=rivalry(estimate, rivals),
-        sensitivities=sensitivities(question, estimate, restrictions),
+        sensitivities=sensitivities(question, estimate, restrictions, replan=origin.is_fastest),
     )
 
 
@@ -87,6 +93,7 @@ def _explanation_record(question: Question, explanation: Explanation) -> dict[st
         "schema": JSON_SCHEMA,
         "question": question_record(question),
         "plan": estimate_record(explanation.estimate, question),
+        "searched": explanation.origin.searched,
         "binds": {
             "resource": bound.resource,
             "change": bound.change,
@@ -99,9 +106,11 @@ def _explanation_record(question: Question, explanation: Explanation) -> dict[st
         "if_only": [
             {
                 "change": one.change,
-                "layout": str(one.estimate.layout) if one.estimate else None,
-                "step_seconds": one.estimate.step_seconds if one.estimate else None,
-                "same_layout": one.same_layout,
+                "layout": str(one.best.layout),
+                "step_seconds": one.best.step_seconds,
+                "same_layout": same_degrees(one.best.layout, explanation.estimate.layout),
+                "fits": one.best.fits,
+                "as_it_is": {"step_seconds": one.held.step_seconds, "fits": one.held.fits},
             }
             for one in explanation.sensitivities
         ],
@@ -112,6 +121,10 @@ def _why_not_record(answer: WhyNot) -> dict[str, Any]:
     return {
         "schema": JSON_SCHEMA,
         "layout": answer.layout,
+        "read_as": str(answer.asked.layout),
+        "of_the_plan": list(answer.asked.taken),
+        "left_out": list(answer.asked.dropped),
+        "excluded": answer.excluded,
         "reason": answer.reason,
         "problems": [str(problem) for problem in answer.problems],
         "estimate": estimate_record(answer.estimate) if answer.estimate else None,

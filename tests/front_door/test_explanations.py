@@ -17,13 +17,14 @@ from cost_models.specs.loading import resolve_cluster, resolve_model, resolve_tr
 from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from planner.balanced import balanced_prices, even_layers
 from planner.compare import compare, difference
-from planner.explain import binding, rivalry, ties, why_not
+from planner.explain import Origin, binding, rivalry, ties
 from planner.frontier import frontier_frame, pareto_rows
 from planner.placing import place
 from planner.scaling import doublings, scaling_frame
 from planner.search import search
-from planner.search_space import Restrictions
+from planner.search_space import Restrictions, parse_restrictions
 from planner.whatif import CHANGES, sensitivities
+from planner.why_not import why_not
 
 SECONDS = 20.0
 
@@ -70,7 +71,7 @@ def test_rivals_are_ties_or_slower(ranked: tuple[Estimate, ...]) -> None:
 
 
 def test_what_binds_is_faster_and_too_large(asked: Question, ranked: tuple[Estimate, ...]) -> None:
-    bound = binding(asked, ranked[0])
+    bound = binding(asked, ranked[0], Restrictions())
     assert bound.resource == "memory"
     assert bound.faster is not None
     assert bound.faster.step_seconds < ranked[0].step_seconds
@@ -109,12 +110,66 @@ def test_sensitivities_go_the_right_way(asked: Question, ranked: tuple[Estimate,
     answers = {one.change: one for one in sensitivities(asked, ranked[0], Restrictions())}
     assert set(answers) == set(CHANGES)
     for words, answer in answers.items():
-        assert answer.estimate is not None
         slack = 1e-9 * ranked[0].step_seconds
-        if words.startswith("half"):
-            assert answer.estimate.step_seconds >= ranked[0].step_seconds - slack
-        else:
-            assert answer.estimate.step_seconds <= ranked[0].step_seconds + slack
+        for seconds in (answer.held.step_seconds, answer.best.step_seconds):
+            if words.startswith("half"):
+                assert seconds >= ranked[0].step_seconds - slack
+            else:
+                assert seconds <= ranked[0].step_seconds + slack
+        assert answer.replanned is not None
+        assert answer.best.step_seconds <= answer.held.step_seconds
+
+
+def test_a_layout_that_was_asked_for_is_held(asked: Question) -> None:
+    asked_for = price(asked, place(asked, parse_layout("tp8 pp2 mbs1 sp")))
+    for one in sensitivities(asked, asked_for, Restrictions(), replan=False):
+        assert one.best.layout == asked_for.layout
+        assert one.replanned is None
+
+
+def test_what_restrictions_keep_out_does_not_bind(asked: Question, ranked: tuple[Estimate, ...]) -> None:
+    layout = ranked[0].layout
+    kept = parse_restrictions([f"tp={layout.tp}", f"pp={layout.pp}", f"mbs={layout.mbs}"])
+    free = binding(asked, ranked[0], Restrictions())
+    assert free.faster is not None
+    bound = binding(asked, ranked[0], kept)
+    if bound.faster is not None:
+        other = bound.faster.layout
+        assert (other.tp, other.pp, other.mbs) == (layout.tp, layout.pp, layout.mbs)
+
+
+def test_dp_is_inferred_and_other_words_are_the_plans(asked: Question) -> None:
+    plan = price(asked, place(asked, parse_layout("tp4 pp2 dp2 mbs2 zero1 sp")))
+
+    def read(text: str, *, searched: bool = True) -> tuple[str, tuple[str, ...]]:
+        answer = why_not(asked, plan, text, origin=Origin(searched=searched)).asked
+        assert not answer.problems
+        return str(answer.layout), answer.dropped
+
+    assert read("tp8") == ("tp8 pp2 dp1 mbs2 zero0 sp", ("zero1",))
+    assert read("tp2 pp2") == ("tp2 pp2 dp4 mbs2 zero1 sp", ())
+    assert read("tp1") == ("tp1 pp2 dp8 mbs2 zero1", ("sp",))
+    assert read("pp4 mbs1 zero0") == ("tp4 pp4 dp1 mbs1 zero0 sp", ())
+    assert read("tp4 pp4 dp1 sp=0") == ("tp4 pp4 dp1 mbs2 zero0", ("zero1",))
+    assert read("schedule=interleaved vpp2") == ("tp4 pp2 vpp2 dp2 mbs2 zero1 sp", ())
+
+
+def test_recompute_is_the_plans_only_where_nobody_searched(asked: Question) -> None:
+    plan = price(asked, place(asked, parse_layout("tp4 pp2 dp2 mbs1 zero1 sp recompute=full")))
+    kept = why_not(asked, plan, "tp8", origin=Origin(searched=False))
+    assert kept.estimate is not None
+    assert kept.estimate.layout.recompute == ("full",)
+    chosen = why_not(asked, plan, "tp8", origin=Origin(searched=True))
+    assert chosen.estimate is not None
+    assert chosen.estimate.step_seconds < kept.estimate.step_seconds
+
+
+def test_a_layout_that_the_search_does_not_cover_is_priced_where_it_fits(asked: Question) -> None:
+    best = price(asked, place(asked, parse_layout("tp8 pp2 mbs1 sp")))
+    answer = why_not(asked, best, "tp2 pp8 vpp3 mbs1 sp")  # 24 stages of 40 blocks
+    assert answer.estimate is not None
+    assert answer.reason != "memory"
+    assert answer.estimate.layout.recompute == ("none",)
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,60 @@ def test_compare_takes_plans_and_layouts(meshwright, plan_file: Path) -> None:
 def test_explain(meshwright, plan_file: Path) -> None:
     answer = meshwright("explain", str(plan_file))
     assert answer.code == 0
-    for beginning in ("layout ", "step ", "memory ", "Binds: ", "If only:"):
+    for beginning in ("layout ", "step ", "memory ", "Binds: ", r"If only \("):
         assert re.search(f"^{beginning}", answer.out, re.MULTILINE), beginning
     assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
     document = json.loads(meshwright("explain", str(plan_file), "--json").out)
-    assert set(document) == {"schema", "question", "plan", "binds", "ties", "runner_up", "if_only"}
+    assert set(document) == {
+        "schema",
+        "question",
+        "plan",
+        "searched",
+        "binds",
+        "ties",
+        "runner_up",
+        "if_only",
+    }
+
+
+def test_explain_of_a_layout_that_was_asked_for(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "asked.yaml"
+    assert meshwright("estimate", *ASKED, "--layout", "tp4 dp2 mbs1", "-o", str(path)).code == 0
+    said = " ".join(meshwright("explain", str(path)).out.split())
+    assert "Asked for, not searched; a search finds tp1 pp1 dp8" in said
+    assert "restrictions" not in said
+    document = json.loads(meshwright("explain", str(path), "--json").out)
+    assert document["searched"] is False
+    assert {one["layout"] for one in document["if_only"]} == {document["plan"]["layout"]}
+    assert all(one["as_it_is"]["step_seconds"] == one["step_seconds"] for one in document["if_only"])
+
+
+def test_explain_of_what_does_not_fit_says_so(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "large.yaml"
+    asked = ("gpt3-175b", "dgx-a100-80gb", "--gpus", "16", "--global-batch", "16", "--sequence", "2048")
+    assert meshwright("estimate", *asked, "--layout", "tp8 pp2 mbs1", "-o", str(path)).code == 1
+    answer = meshwright("explain", str(path))
+    assert answer.code == 0
+    assert "Binds: memory, as it does not fit." in answer.out
+
+
+def test_a_plan_for_least_memory_is_not_slower_by_restriction(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    assert meshwright("plan", *ASKED, "--objective", "memory", "--top", "1", "-o", str(path)).code == 0
+    said = " ".join(meshwright("explain", str(path)).out.split())
+    assert "The plan was searched for the least memory, not for the fastest step." in said
+    assert "planned again" not in said
+
+
+def test_why_not_takes_what_is_left_out_from_the_plan(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "asked.yaml"
+    assert meshwright("estimate", *ASKED, "--layout", "tp4 dp2 mbs2 zero1 sp", "-o", str(path)).code == 0
+    said = " ".join(meshwright("explain", str(path), "--why-not", "tp2").out.split())
+    assert said.endswith("Read as tp2 pp1 dp4 mbs2 zero1 sp: `mbs2`, `zero1` and `sp` are the plan's.")
+    document = json.loads(meshwright("explain", str(path), "--why-not", "pp8", "--json").out)
+    assert document["read_as"] == "tp1 pp8 dp1 mbs2 zero0"
+    assert document["of_the_plan"] == ["mbs2"]
+    assert set(document["left_out"]) == {"tp4", "zero1", "sp"}
 
 
 def test_explain_why_not(meshwright, plan_file: Path) -> None:

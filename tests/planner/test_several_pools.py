@@ -21,7 +21,6 @@ from cost_models.specs.layout import SCHEDULES, Layout, parse_layout
 from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 from planner.exact import best_placement
-from planner.explain import why_not
 from planner.heuristics import good_placement
 from planner.legality import check
 from planner.placement import TOLERANCE, Leaf
@@ -31,6 +30,7 @@ from planner.pools.group import RankGroup
 from planner.pools.space import layout_costs, orders_of, price_pools
 from planner.search import SearchResult, search
 from planner.search_space import Restrictions, parse_restrictions
+from planner.why_not import why_not
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
 
