@@ -8,12 +8,14 @@ from cost_models.units import format_bytes, format_count, format_seconds
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, part_label, percent
 from planner.compare import Line
+from planner.differing import Difference
 
 _FORMATS: dict[str, Callable[[float], str]] = {
     "seconds": format_seconds,
     "bytes": format_bytes,
     "share": percent,
     "tokens/s": format_count,
+    "FLOP/s": format_count,
 }
 _TOTALS = ("step", "peak memory")
 
@@ -27,6 +29,13 @@ def comparison_table(lines: Sequence[Line]) -> Table:
         for line in _ordered(lines)
     ]
     return table(headers, rows, words=("",))
+
+
+def differences_table(differences: Sequence[Difference]) -> Table:
+    """What the plans were asked differently, a row for each."""
+    plans = [str(number) for number in range(1, len(differences[0].values) + 1)]
+    rows = [(difference.what, *difference.values) for difference in differences]
+    return table(["", *plans], rows, words=["", *plans])
 
 
 def _cell(line: Line, value: float) -> str:
@@ -48,6 +57,9 @@ def _name(line: Line) -> str:
 def _change(line: Line) -> str:
     """Shares in points, everything else relative; a part is measured against the plan's own part."""
     first, last = line.values[0], line.values[-1]
+    if not line.comparable:
+        return ""
     if line.unit == "share":
-        return f"{100 * (last - first):+.1f} pt"
+        points = 100 * (last - first)
+        return f"{points:+.1f} pt" if abs(points) >= 0.05 else "same"
     return change(first, last) if first else "new" if last else "same"

@@ -8,7 +8,6 @@ from typing import Any
 
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
-from cost_models.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.units import format_seconds
 from meshwright.output import JSON_SCHEMA, Output
@@ -18,6 +17,7 @@ from meshwright.render.explanation import explanation_text, why_not_text
 from meshwright.render.plans import placed_on_pools, question_header
 from planner.explain import Explanation, Origin, binding, rivalry, ties
 from planner.plan import Plan, load_plan
+from planner.repricing import priced_again
 from planner.search import search
 from planner.whatif import same_degrees, sensitivities
 from planner.why_not import WhyNot
@@ -42,9 +42,7 @@ def explain(path: Path, why_not: str | None, *, output: Output) -> None:
     plan = load_plan(path)
     question = plan.question
     restrictions = plan.restrictions.read
-    estimate = price(question, plan.layout)
-    if restrictions.max_memory is not None:
-        estimate = estimate.within(restrictions.max_memory)
+    estimate = priced_again(plan)
     drift = estimate.step_seconds / plan.prediction.step_seconds - 1
     if abs(drift) > DRIFT:
         output.note(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
-from cost_models.estimating import estimate as price
 from cost_models.question import Question
 from cost_models.whole_files import write_whole
 from meshwright import frames
@@ -32,6 +31,7 @@ from planner.offers import Offer, offers_of, rank_offers
 from planner.optimum import asked_question
 from planner.pareto import POINTS
 from planner.plan import Plan, load_plan
+from planner.repricing import priced_again
 from planner.scaling import KINDS
 from planner.search import search
 from planner.sizes import parse_sizes
@@ -144,9 +144,7 @@ def _only_plan(request: Request, kind: str) -> tuple[Question, Estimate]:
 def _planned(path: Path) -> tuple[Question, Estimate]:
     """A plan's question and layout, priced again, within the memory it was planned for."""
     plan = load_plan(path)
-    priced = price(plan.question, plan.layout)
-    limit = plan.restrictions.read.max_memory
-    return plan.question, priced if limit is None else priced.within(limit)
+    return plan.question, priced_again(plan)
 
 
 def _frontier(request: Request) -> Drawing:

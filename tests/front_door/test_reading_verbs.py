@@ -31,6 +31,30 @@ def test_compare_takes_plans_and_layouts(meshwright, plan_file: Path) -> None:
     assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
 
 
+def test_compare_names_what_was_asked_differently(meshwright, plan_file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    larger = ("gpt2-medium", *ASKED[1:3], "16", *ASKED[4:])
+    assert meshwright("estimate", *larger, "--layout", "dp16 mbs2 zero1", "-o", str(other)).code == 0
+    answer = meshwright("compare", str(plan_file), str(other))
+    before, table = answer.out.split("\nstep", 1)
+    assert re.search(r"^model +gpt2-small +gpt2-medium$", before, re.MULTILINE)
+    assert re.search(r"^GPUs +8 +16$", before, re.MULTILINE)
+    assert re.search(r"^  compute +\d+\.\d % +\d+\.\d % ", table, re.MULTILINE)
+    document = json.loads(meshwright("compare", str(plan_file), str(other), "--json").out)
+    assert {one["what"]: one["values"] for one in document["differs"]} == {
+        "model": ["gpt2-small", "gpt2-medium"],
+        "GPUs": ["8", "16"],
+    }
+    assert document["same_work"] is False
+
+
+def test_compare_of_one_question_names_nothing(meshwright, plan_file: Path) -> None:
+    assert "different" not in meshwright("compare", str(plan_file), str(plan_file)).out
+    document = json.loads(meshwright("compare", str(plan_file), "tp4", "--json").out)
+    assert document["differs"] == []
+    assert document["plans"][1]["layout"].startswith("tp4 pp1 dp2 mbs8 zero1")
+
+
 def test_explain(meshwright, plan_file: Path) -> None:
     answer = meshwright("explain", str(plan_file))
     assert answer.code == 0
