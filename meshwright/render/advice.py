@@ -9,7 +9,7 @@ from meshwright.render.plans import certificate_sentence
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, percent, wrapped
 from planner.advice import Advice
-from planner.explain import NEXT_TO_NOTHING
+from planner.whatif import NEXT_TO_NOTHING
 
 HEADERS = ("change", "trouble", "alone", "gain", "together", "in all", "peak mem")
 
