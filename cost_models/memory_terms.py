@@ -60,7 +60,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     working = _working(question, columns, states, experts, counts, kept)
     head_live, head_moment = _head(columns, kept)
     shared_head = question.model.tied_embeddings & (columns.pp == 1)
-    head = counts.final_norm + np.where(shared_head, 0.0, counts.head_matrix)
+    head = counts.head_vectors + np.where(shared_head, 0.0, counts.head_matrix)
     always_gathered = states.gathered if question.stack.fully_shard else 0.0
     buckets = question.stack.collective_buffers or 0.0
     collected = np.where((columns.zero >= 1) & (columns.replicas > 1), buckets, 0.0)

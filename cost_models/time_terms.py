@@ -371,7 +371,7 @@ def _touched_bytes(question: Question, columns: LayoutColumns, *, experts: bool)
 def _head_parameters(question: Question, columns: LayoutColumns, counts: Parameters) -> Array:
     """Final norm and output matrix of the last stage; a tied matrix on the embedding's own rank is not held twice."""
     shared = question.model.tied_embeddings & (columns.pp == 1)
-    return counts.final_norm + np.where(shared, 0.0, counts.head_matrix)
+    return counts.head_vectors + np.where(shared, 0.0, counts.head_matrix)
 
 
 def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Groups) -> Array:

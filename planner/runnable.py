@@ -99,6 +99,12 @@ def _one_after_the_other(question: Question, layout: Layout) -> Words:
     return Words(what, "use tp1")
 
 
+def _split_norms(question: Question, layout: Layout) -> Words:
+    return Words(
+        f"the executor cannot split a norm over all heads (`qk_norm_over: all`) over tp{layout.tp}", "use tp1"
+    )
+
+
 RUNNABLE: tuple[Rule, ...] = (
     Rule(
         name="the model is what it trains",
@@ -150,6 +156,11 @@ RUNNABLE: tuple[Rule, ...] = (
             & (np.fmod(q.training.sequence_length, x.cp.astype(np.float64) * x.tp) != 0)
         ),
         sentence=_routed_parts,
+    ),
+    Rule(
+        name="norms over all heads have all heads",
+        broken=lambda q, x: (x.tp > 1) & (q.model.qk_norm_over == "all"),
+        sentence=_split_norms,
     ),
     Rule(
         name="split experts and latents follow one another",

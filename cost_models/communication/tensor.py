@@ -2,7 +2,8 @@
 
 Narayanan et al. 2021: two all-reduces of b·s·h forward and two backward per block. With sequence parallelism each is
 an all-gather and a reduce-scatter of the same bytes (Korthikanti et al. 2022); the backward pass gathers the inputs of
-the two column-parallel products once more, behind the products that do not need them, unless the stack kept them.
+the two column-parallel products once more, behind the products that do not need them, unless the stack kept them. A
+parallel block leaves its region once, and enters it once where both halves read one norm.
 """
 
 from __future__ import annotations
@@ -47,14 +48,16 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     gather = all_gather_seconds(message, group, profile)
     scatter = reduce_scatter_seconds(message, group, profile)
     sp = columns.sp == 1
-    once = np.where(sp, gather + scatter, reduce)
-    times = _mlp_share(question, sp) + (0 if question.model.parallel_block else 1)  # MLP, attention
+    joined = question.model.parallel_block  # what attention and MLP find is added before it is reduced
+    forked = joined and question.model.parallel_norms == 1  # and both read what was gathered once
+    times = _mlp_share(question, sp)  # of the MLP
+    entered, left = times + (not forked), times + (not joined)
     keeps_gathered = question.stack.saves_gathered_activations
     none = np.zeros(len(columns))
     return TensorSeconds(
-        block_forward=times * once,
-        block_backward=times * once,
-        block_regather=none if keeps_gathered else np.where(sp, times * gather, none),
+        block_forward=np.where(sp, entered * gather + left * scatter, left * reduce),
+        block_backward=np.where(sp, entered * scatter + left * gather, entered * reduce),
+        block_regather=none if keeps_gathered else np.where(sp, entered * gather, none),
         embedding_forward=np.where(sp, scatter, reduce),
         embedding_backward=np.where(sp, gather, none),
         head_forward=np.where(sp, gather, none),

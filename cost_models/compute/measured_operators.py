@@ -16,6 +16,7 @@ from cost_models.curves import attention_head_seconds, curve_seconds
 from cost_models.question import Question
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.hardware import ElementwiseOperator, HardwareProfile, OperatorCurve
+from cost_models.specs.transformer import Activation
 from cost_models.workload.mixture import inner_elements
 from cost_models.workload.parameters import padded_vocabulary
 from cost_models.workload.traffic import added_share
@@ -57,13 +58,13 @@ def block_operators(question: Question, columns: LayoutColumns) -> Passes:
     inner = inner_elements(question, columns)
     query, key_value = tokens * model.query_size / columns.tp, tokens * model.kv_size / columns.tp
     both = [
-        _Calls(operator=model.norm, elements=outside, count=2.0),
-        _Calls(operator=model.activation, elements=inner),
+        _Calls(operator=model.norm, elements=outside, count=float(model.block_norms)),
+        _Calls(operator=_measured_as(model.activation), elements=inner),
     ]
     if model.gated_mlp:
         both.append(_Calls(operator="multiply", elements=inner))
-    if model.positions == "rotary":
-        both += [_Calls(operator="rotary", elements=query), _Calls(operator="rotary", elements=key_value)]
+    if turned := model.turned_share:
+        both += [_Calls(operator="rotary", elements=turned * heads) for heads in (query, key_value)]
     if model.qk_norm:
         both += [_Calls(operator="rmsnorm", elements=query), _Calls(operator="rmsnorm", elements=key_value)]
     if question.training.dropout > 0:
@@ -82,6 +83,11 @@ def block_operators(question: Question, columns: LayoutColumns) -> Passes:
         forward=_seconds(profile, [*both, residual], backward=False),
         backward=_seconds(profile, both, backward=True) + _seconds(profile, only_backward, backward=False),
     )
+
+
+def _measured_as(activation: Activation) -> ElementwiseOperator:
+    """The name under which it was timed."""
+    return "gelu" if activation == "gelu-tanh" else activation
 
 
 def attention_core(question: Question, columns: LayoutColumns) -> Passes:

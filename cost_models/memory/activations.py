@@ -60,7 +60,10 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     mask = _MASK_BYTES * outside if dropout else np.zeros(tokens.shape)
     attention, mlp = _kept_inside(question, columns, tokens, outside, element)
     core = _kept_by_core(question, columns, tokens)
-    norms = 2 * outside * _norm_bytes(question)
+    norm = outside * _norm_bytes(question)
+    norms = model.block_norms * norm
+    if model.parallel_norms == 2:  # they read the same
+        norms = norms - element * outside
     none = norms + attention + mlp + core + 2 * mask
     if stack.selective_drops == "block-attention":
         selective = none - attention - core + element * outside
@@ -82,7 +85,7 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
         block=np.stack([none, selective, element * outside], axis=-1),
         embedding=mask,
         mlp=norms / 2 + mlp + mask,
-        head=norms / 2 + element * outside,
+        head=norm + element * outside,
         log_probabilities=np.where(chunked, 0.0, logits * stored),
         loss_gradients=np.where(
             chunked,
@@ -129,7 +132,8 @@ def _kept_inside(
     attention = multiplied * entrance + element * heads
     if fp8:  # the core keeps its output in 16 bits besides
         attention = attention + multiplied * tokens * model.attended_size / columns.tp
-    mlp = multiplied * (entrance + inner) + element * (kept - 1) * inner
+    shared = model.parallel_block and model.parallel_norms == 1  # both read the same
+    mlp = multiplied * ((0 if shared else entrance) + inner) + element * (kept - 1) * inner
     if (routed := mixture(question, columns)) is not None:  # copies into the experts, and out of them
         mlp = mlp + model.moe_share * model.hidden_size * (multiplied * routed.rows + element * routed.sent)
     return attention, mlp

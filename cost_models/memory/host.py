@@ -26,7 +26,7 @@ def host_bytes(question: Question, columns: LayoutColumns) -> Array:
     model = question.model
     counts = parameters(model, columns.tp, ep=columns.ep, etp=columns.etp)
     blocks = -(-model.num_layers // columns.pp)
-    head = counts.final_norm + np.where(model.tied_embeddings & (columns.pp == 1), 0.0, counts.head_matrix)
+    head = counts.head_vectors + np.where(model.tied_embeddings & (columns.pp == 1), 0.0, counts.head_matrix)
     ends = np.where(columns.pp == 1, counts.embedding + head, np.maximum(counts.embedding, head))
     rank = (blocks * counts.block + ends) * _offloaded(question, columns)
     if model.has_experts:

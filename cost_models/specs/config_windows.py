@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from cost_models.specs.documents import printable
 
-Derived = Mapping[str, tuple[str, Any]]
+T = TypeVar("T")
+Derived = dict[str, tuple[str, Any]]
 """Field → the key it mostly follows from, and its value."""
 
 _KINDS = {"full_attention": "full", "sliding_attention": "window", "chunked_attention": "window"}
@@ -75,7 +76,7 @@ def refusal(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def shortest_round(kinds: Sequence[str]) -> tuple[str, ...]:
+def shortest_round(kinds: Sequence[T]) -> tuple[T, ...]:
     """The fewest entries that give all of them when repeated from the first on (Knuth, Morris and Pratt 1977)."""
     borders = [0] * (len(kinds) + 1)
     border = 0

@@ -1,7 +1,4 @@
-"""What each Hugging Face `model_type` calls its sizes, and what its code fixes where the config is silent.
-
-Read from the configuration and modelling files of `transformers` 4.57.
-"""
+"""What is known of a `model_type` of Hugging Face: names of sizes, and what code fixes where a config is silent."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cost_models.specs.config_windows import Derived, last_blocks, windows
+from cost_models.specs.config_windows import Derived
 
 Config = Mapping[str, Any]
 
@@ -26,6 +23,8 @@ class Family:
     """Field → the config's key, and the value where it is absent (None: as our own default)."""
     activation: tuple[str, str] = ("hidden_act", "silu")
     """Key of the activation and its value where absent."""
+    absent: Mapping[str, Any] = field(default_factory=dict)
+    """Key → what the family's class takes for it: parts of larger configs leave out what is so."""
     needed: tuple[str, ...] = ()
     """Keys without which the model is unknown, besides those of `sizes`."""
     derive: Callable[[Config], Derived] = lambda config: {}
@@ -53,13 +52,19 @@ LLAMA_FACTS = {
     "attention_output_bias": False,
     "mlp_bias": False,
 }
+
+
+def norms_by(key: str, epsilon: float) -> dict[str, tuple[str, Any]]:
+    """What a config calls the epsilon of its norms, and the one it has where it is silent."""
+    return {"norm_epsilon": (key, epsilon)}
+
+
 LLAMA_OPTIONAL = {
     "num_kv_heads": ("num_key_value_heads", None),
     "head_dim": ("head_dim", None),
     "max_positions": ("max_position_embeddings", None),
     "tied_embeddings": ("tie_word_embeddings", False),
-}
-_GPT_FACTS = {"gated_mlp": False, "norm": "layernorm"}
+} | norms_by("rms_norm_eps", 1e-6)
 
 
 def without(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
@@ -67,116 +72,12 @@ def without(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if name not in names}
 
 
-def _opt_refusal(config: Config) -> str | None:
-    if config.get("word_embed_proj_dim", config.get("hidden_size")) != config.get("hidden_size"):
-        return "its embeddings are narrower than its blocks (`word_embed_proj_dim`)"
-    if config.get("do_layer_norm_before") is False:
-        return "it normalises after each block (`do_layer_norm_before: false`)"
-    return None
+def together(*parts: Callable[[Config], Derived]) -> Callable[[Config], Derived]:
+    """What several say of a config."""
+    return lambda config: {name: value for part in parts for name, value in part(config).items()}
 
 
-def _parallel_residual(key: str, default: bool) -> Callable[[Config], str | None]:
-    def simplify(config: Config) -> str | None:
-        return (
-            f"attention before MLP, each with its norm (`{key}` is not costed)"
-            if config.get(key, default)
-            else None
-        )
-
-    return simplify
-
-
-FAMILIES: dict[str, Family] = {
-    "llama": Family(
-        sizes=LLAMA_SIZES,
-        facts=without(LLAMA_FACTS, "attention_bias", "attention_output_bias", "mlp_bias"),
-        optional=LLAMA_OPTIONAL
-        | {"attention_bias": ("attention_bias", False), "mlp_bias": ("mlp_bias", False)},
-    ),
-    "mistral": Family(
-        sizes=LLAMA_SIZES,
-        facts=LLAMA_FACTS,
-        optional=LLAMA_OPTIONAL,
-        derive=lambda config: windows(config, default=4096),
-    ),
-    "phi3": Family(sizes=LLAMA_SIZES, facts=LLAMA_FACTS, optional=LLAMA_OPTIONAL, derive=windows),
-    "qwen2": Family(
-        sizes=LLAMA_SIZES,
-        facts=LLAMA_FACTS | {"attention_bias": True},
-        optional=LLAMA_OPTIONAL,
-        derive=last_blocks,
-    ),
-    "qwen3": Family(
-        sizes=LLAMA_SIZES,
-        facts=without(LLAMA_FACTS, "attention_bias", "attention_output_bias") | {"qk_norm": True},
-        optional=LLAMA_OPTIONAL
-        | {"head_dim": ("head_dim", 128), "attention_bias": ("attention_bias", False)},
-        derive=last_blocks,
-    ),
-    "gemma": Family(
-        sizes=LLAMA_SIZES,
-        facts=without(LLAMA_FACTS, "attention_bias", "attention_output_bias"),
-        optional=LLAMA_OPTIONAL
-        | {
-            "head_dim": ("head_dim", 256),
-            "tied_embeddings": ("tie_word_embeddings", True),
-            "attention_bias": ("attention_bias", False),
-        },
-        activation=("hidden_act", "gelu_pytorch_tanh"),
-    ),
-    "gpt2": Family(
-        sizes={
-            "num_layers": "n_layer",
-            "hidden_size": "n_embd",
-            "num_heads": "n_head",
-            "vocab_size": "vocab_size",
-            "max_positions": "n_positions",
-        },
-        facts=_GPT_FACTS | {"positions": "learned", "attention_bias": True, "mlp_bias": True},
-        optional={
-            "ffn_hidden_size": ("n_inner", None),
-            "tied_embeddings": ("tie_word_embeddings", True),
-        },
-        activation=("activation_function", "gelu_new"),
-    ),
-    "gpt_neox": Family(
-        sizes=LLAMA_SIZES,
-        facts=_GPT_FACTS | {"positions": "rotary", "mlp_bias": True},
-        optional={
-            "max_positions": ("max_position_embeddings", None),
-            "tied_embeddings": ("tie_word_embeddings", False),
-            "attention_bias": ("attention_bias", True),
-        },
-        activation=("hidden_act", "gelu"),
-        simplify=_parallel_residual("use_parallel_residual", True),
-    ),
-    "opt": Family(
-        sizes=without(LLAMA_SIZES, "ffn_hidden_size")
-        | {"ffn_hidden_size": "ffn_dim", "max_positions": "max_position_embeddings"},
-        facts=_GPT_FACTS | {"positions": "learned"},
-        optional={
-            "tied_embeddings": ("tie_word_embeddings", True),
-            "attention_bias": ("enable_bias", True),
-            "mlp_bias": ("enable_bias", True),
-        },
-        activation=("activation_function", "relu"),
-        refuse=_opt_refusal,
-        simplify=lambda config: "two spare rows of the position table left out",
-    ),
-    "bloom": Family(
-        sizes={
-            "num_layers": "n_layer",
-            "hidden_size": "hidden_size",
-            "num_heads": "n_head",
-            "vocab_size": "vocab_size",
-        },
-        facts=_GPT_FACTS | {"positions": "alibi", "attention_bias": True, "mlp_bias": True},
-        optional={
-            "tied_embeddings": ("tie_word_embeddings", True),
-            "max_positions": ("seq_length", None),
-        },
-        activation=("hidden_act", "gelu"),
-        simplify=lambda config: "the norm behind the embedding left out",
-    ),
-}
-"""`model_type` → family."""
+def whole(config: Config, key: str, default: int) -> int:
+    """A whole number of the config; the default where it is absent or nonsense, which the field checks report."""
+    value = config.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default

@@ -1,6 +1,6 @@
 """Hugging Face `config.json` → the fields of a `TransformerSpec`, and what had to be assumed, in words.
 
-A config says sizes but leaves to code what the architecture is; each fact that comes from `FAMILIES` instead
+A config says sizes but leaves to code what the architecture is; each fact that comes from its family instead
 of the config is reported.
 """
 
@@ -13,16 +13,20 @@ from typing import Any
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.specs import config_windows
+from cost_models.specs.attention import Rotary
+from cost_models.specs.config_rotary import unscaled
 from cost_models.specs.config_windows import in_turns
 from cost_models.specs.documents import Document, Key, printable
-from cost_models.specs.families import FAMILIES, Config, Family
+from cost_models.specs.families import Config, Family
+from cost_models.specs.gpt_families import GPT_FAMILIES
+from cost_models.specs.llama_families import LLAMA_FAMILIES
 from cost_models.specs.mixture_families import MIXTURE_FAMILIES
 
 _ACTIVATIONS = {
     "gelu": "gelu",
-    "gelu_new": "gelu",
-    "gelu_fast": "gelu",
-    "gelu_pytorch_tanh": "gelu",
+    "gelu_new": "gelu-tanh",
+    "gelu_fast": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
     "silu": "silu",
     "swish": "silu",
     "relu": "relu",
@@ -35,7 +39,19 @@ _EXPERT_KEYS = (
     "moe_num_experts",
     "num_experts_per_tok",
 )
-_KNOWN = FAMILIES | MIXTURE_FAMILIES
+_KNOWN: dict[str, Family] = {**LLAMA_FAMILIES, **GPT_FAMILIES, **MIXTURE_FAMILIES}
+_OTHER_BLOCKS = {
+    "qwen3_next": "gated delta nets in three of four blocks",
+    "kimi_linear": "delta attention in three of four blocks",
+    "jamba": "state spaces in seven of eight blocks",
+    "nemotron_h": "state spaces in most of its blocks",
+    "falcon_h1": "state spaces in every block",
+    "mamba": "state spaces in every block",
+    "mamba2": "state spaces in every block",
+    "recurrent_gemma": "recurrences in two of three blocks",
+    "minimax": "linear attention in seven of eight blocks",
+}
+"""`model_type` → what its blocks do that ours cannot say."""
 _NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._ +/-]")
 
 
@@ -46,10 +62,11 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
         InputError: a `model_type` that cannot be represented, or a config that lacks what cannot be assumed;
             every missing key at once.
     """
-    config: Config = document.value
-    name = document.source
+    name, (config, within) = document.source, _text_part(document.value)
     model_type = config.get("model_type")
     family = _family(name, model_type, config)
+    taken = {key: value for key, value in family.absent.items() if key not in config}
+    config = {**config, **taken}
     missing = [key for key in (*family.sizes.values(), *family.needed) if config.get(key) is None]
     if missing:
         listed = " or ".join(
@@ -64,6 +81,9 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
     fields: dict[str, Any] = {field: config[key] for field, key in family.sizes.items()}
     keys = dict(family.sizes)
     assumed = [f"{_say(facts)} (model_type {model_type})"] if (facts := dict(family.facts)) else []
+    assumed += [f"{key} {value} (model_type {model_type})" for key, value in taken.items()]
+    if within:
+        assumed.insert(0, f"the part for text alone ({within.rstrip('.')})")
     fields |= facts
     for spec_field, (key, default) in family.optional.items():
         keys[spec_field] = key
@@ -78,15 +98,26 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
         fields[spec_field], keys[spec_field] = value, key
         if key not in config:
             assumed.append(f"{_phrase(spec_field, value)} (no {key})")
-    fields["left_out"] = family.left_out(config)
+    fields["left_out"] = (*family.left_out(config), *unscaled(config))
     fields["activation"] = _activation(name, family, config, assumed)
     if note := family.simplify(config):
         assumed.append(note)
     fields |= {"name": _model_name(document), "source": f"Hugging Face config, model_type {model_type}"}
-    places: dict[Key, str] = {(spec_field,): f"{name}  {key}" for spec_field, key in keys.items()}
+    places: dict[Key, str] = {(spec_field,): f"{name}  {within}{key}" for spec_field, key in keys.items()}
     return Document(source=name, value=fields, flags=places), tuple(assumed)
 
 
+def _text_part(config: Config) -> tuple[Config, str]:
+    """What a config of text and images says of text, and where in it; any other config as it is."""
+    inside = config.get(_TEXT)
+    if not isinstance(inside, dict):
+        return config, ""
+    outer = {"model_type": f"{config.get('model_type')}_text"}
+    outer |= {key: config[key] for key in ("tie_word_embeddings", "_name_or_path") if key in config}
+    return {**outer, **inside}, f"{_TEXT}."
+
+
+_TEXT = "text_config"
 _DERIVED = {
     "num_kv_heads": "as many key/value heads as heads",
     "head_dim": "head_dim = hidden size / heads",
@@ -112,10 +143,12 @@ _PHRASES: dict[tuple[str, Any], str] = {
 
 def _phrase(name: str, value: Any) -> str:
     """A field and its value in words."""
-    if (name, value) in _PHRASES:
-        return _PHRASES[name, value]
+    if name == "rotary":
+        return f"rotary positions of base {value.get('base', Rotary().base):g}"
     if name == "window_pattern":
         return f"blocks with a window and without in turns of {in_turns(value)}"
+    if (name, value) in _PHRASES:
+        return _PHRASES[name, value]
     if name == "positions":
         return f"{value} positions"
     return f"{name.replace('_', ' ')} {value}" if isinstance(value, int | float) else str(value)
@@ -131,6 +164,10 @@ def _family(name: str, model_type: Any, config: Config) -> Family:
         raise InputError(
             f"{name} does not say its `model_type`",
             hint="it is neither a Hugging Face config nor, with `kind: transformer`, one of ours",
+        )
+    if other := _OTHER_BLOCKS.get(model_type):
+        raise InputError(
+            f"{name} (model_type `{model_type}`) cannot be represented: it has {other}, not attention alone"
         )
     experts = [config.get(key) for key in _EXPERT_KEYS]
     mixture = any(isinstance(count, int) and count > 1 for count in experts) or "moe" in model_type.lower()

@@ -5,8 +5,10 @@ Read from the configuration and modelling files of `transformers` 4.57.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from cost_models.specs.config_rotary import rotary
 from cost_models.specs.config_windows import Derived, last_blocks, windows
 from cost_models.specs.families import (
     LLAMA_FACTS,
@@ -14,14 +16,11 @@ from cost_models.specs.families import (
     LLAMA_SIZES,
     Config,
     Family,
+    norms_by,
+    together,
+    whole,
     without,
 )
-
-
-def _whole(config: Config, key: str, default: int) -> int:
-    """A whole number of the config; the default where it is absent or nonsense, which the field checks report."""
-    value = config.get(key)
-    return value if isinstance(value, int) and value >= 0 else default
 
 
 def _routing(config: Config, *, normalized: bool) -> dict[str, tuple[str, Any]]:
@@ -35,19 +34,24 @@ def _routing(config: Config, *, normalized: bool) -> dict[str, tuple[str, Any]]:
 
 def _qwen_mixtures(config: Config) -> Derived:
     """Every `decoder_sparse_step`-th block has experts, but for those named `mlp_only_layers`."""
-    step, layers = max(1, _whole(config, "decoder_sparse_step", 1)), _whole(config, "num_hidden_layers", 0)
+    step, layers = max(1, whole(config, "decoder_sparse_step", 1)), whole(config, "num_hidden_layers", 0)
     named = config.get("mlp_only_layers")
     dense = set(named) if isinstance(named, list) and all(isinstance(i, int) for i in named) else set()
     count = sum((index + 1) % step == 0 and index not in dense for index in range(min(layers, 100_000)))
     return {"num_moe_layers": ("decoder_sparse_step", count)} | _routing(config, normalized=False)
 
 
+def _every_block(config: Config) -> Derived:
+    """A window in all blocks or none, whatever `max_window_layers` says."""
+    return windows(config, default=4096) if config.get("use_sliding_window") is True else {}
+
+
 def _deepseek(config: Config) -> Derived:
     """The first blocks are dense; shared experts are as wide as routed ones; a head is its two parts together."""
-    layers, first = _whole(config, "num_hidden_layers", 0), _whole(config, "first_k_dense_replace", 0)
-    every = max(1, _whole(config, "moe_layer_freq", 1))
-    width, shared = _whole(config, "moe_intermediate_size", 0), _whole(config, "n_shared_experts", 0)
-    position = _whole(config, "qk_rope_head_dim", 0)
+    layers, first = whole(config, "num_hidden_layers", 0), whole(config, "first_k_dense_replace", 0)
+    every = max(1, whole(config, "moe_layer_freq", 1))
+    width, shared = whole(config, "moe_intermediate_size", 0), whole(config, "n_shared_experts", 0)
+    position = whole(config, "qk_rope_head_dim", 0)
     third = config.get("model_type") == "deepseek_v3"
     latent = {
         "kv_rank": config.get("kv_lora_rank"),
@@ -59,7 +63,7 @@ def _deepseek(config: Config) -> Derived:
     return {
         "num_moe_layers": ("first_k_dense_replace", count),
         "shared_expert_ffn_hidden_size": ("n_shared_experts", shared * width),
-        "head_dim": ("qk_nope_head_dim", _whole(config, "qk_nope_head_dim", 0) + position),
+        "head_dim": ("qk_nope_head_dim", whole(config, "qk_nope_head_dim", 0) + position),
         "latent_attention": ("kv_lora_rank", latent),
         "router_scores": ("scoring_func", config.get("scoring_func", "sigmoid" if third else "softmax")),
     } | _routing(config, normalized=third)
@@ -73,7 +77,7 @@ _DEEPSEEK = Family(
     needed=("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
     facts=LLAMA_FACTS,
     optional=without(LLAMA_OPTIONAL, "num_kv_heads", "head_dim"),
-    derive=_deepseek,
+    derive=together(_deepseek, rotary),
     simplify=lambda config: (
         "the router's bias, groups and scale and blocks that predict further tokens left out"
     ),
@@ -83,8 +87,8 @@ MIXTURE_FAMILIES: dict[str, Family] = {
     "mixtral": Family(
         sizes=LLAMA_SIZES | _CHOSEN | {"num_experts": "num_local_experts"},
         facts=LLAMA_FACTS,
-        optional=LLAMA_OPTIONAL,
-        derive=lambda config: {**_routing(config, normalized=True), **windows(config)},
+        optional=LLAMA_OPTIONAL | norms_by("rms_norm_eps", 1e-5),
+        derive=together(partial(_routing, normalized=True), windows, partial(rotary, base=1e6)),
     ),
     "qwen2_moe": Family(
         sizes=LLAMA_SIZES
@@ -96,7 +100,7 @@ MIXTURE_FAMILIES: dict[str, Family] = {
         },
         facts=LLAMA_FACTS | {"attention_bias": True},
         optional=LLAMA_OPTIONAL,
-        derive=lambda config: {**_qwen_mixtures(config), **last_blocks(config)},
+        derive=together(_qwen_mixtures, last_blocks, rotary),
         simplify=lambda config: "the gate of the shared expert left out",
     ),
     "qwen3_moe": Family(
@@ -106,10 +110,7 @@ MIXTURE_FAMILIES: dict[str, Family] = {
         facts=without(LLAMA_FACTS, "attention_bias", "attention_output_bias") | {"qk_norm": True},
         optional=LLAMA_OPTIONAL
         | {"head_dim": ("head_dim", 128), "attention_bias": ("attention_bias", False)},
-        derive=lambda config: {
-            **_qwen_mixtures(config),
-            **(windows(config, default=4096) if config.get("use_sliding_window") is True else {}),
-        },
+        derive=together(_qwen_mixtures, _every_block, rotary),
     ),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,

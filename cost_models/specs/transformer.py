@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from cost_models.specs.attention import LISTED, LatentAttention, Rotary, Scale
 from cost_models.specs.base import MAX_LAYERS, LargeInt, Name, PositiveInt, Share, Spec
+from cost_models.specs.contradictions import contradiction
 
-Activation = Literal["gelu", "silu", "relu", "squared-relu"]
+Activation = Literal["gelu", "gelu-tanh", "silu", "relu", "squared-relu"]
 Norm = Literal["layernorm", "rmsnorm"]
+NormPlacement = Literal["before", "after", "around"]
 Positions = Literal["learned", "rotary", "alibi", "none"]
 RouterScores = Literal["softmax", "sigmoid"]
 WindowKind = Literal["sliding", "chunked"]
-_LIST = Field(strict=False)
-"""Written as a list: what fills in defaults hands lists on, which a strict tuple would refuse."""
 DERIVED_FIELDS = ("num_kv_heads", "head_dim", "ffn_hidden_size")
 """Fields a file may leave out, because they follow from `num_heads` and `hidden_size`."""
-
-
-class LatentAttention(Spec):
-    """Attention whose queries, keys and values come out of narrow latents (DeepSeek-V2, arXiv 2405.04434, 2.1)."""
-
-    kv_rank: PositiveInt
-    """Width of the latent that keys and values are made of."""
-    query_rank: PositiveInt | None = None
-    """Width of the queries' latent; None: queries are made directly."""
-    position_dim: PositiveInt
-    """The part of `head_dim` that carries rotary positions; one such key is shared by all heads."""
-    value_dim: PositiveInt
-    """Width of a value head."""
 
 
 class TransformerSpec(Spec):
@@ -63,13 +52,27 @@ class TransformerSpec(Spec):
     activation: Activation = "gelu"
     """Non-linearity of the MLP."""
     norm: Norm = "layernorm"
-    """Normalisation before attention, before the MLP and at the end."""
+    """Normalisation of a block's two halves and at the end."""
+    norm_placement: NormPlacement = "before"
+    """Norms before attention and MLP, after each (OLMo 2) or both (Gemma 2)."""
+    norm_bias: bool = True
+    """A layer norm has a bias beside its gains."""
+    norm_epsilon: Scale = 1e-5
+    """What norms add to a variance."""
+    embedding_norm: bool = False
+    """A norm behind the embedding (BLOOM)."""
     positions: Positions = "learned"
     """How positions enter: a learned table, rotary, ALiBi, or not at all."""
     max_positions: LargeInt = 2048
     """Rows of the learned position table; the longest sequence for the others."""
     tied_embeddings: bool = True
     """The output head shares the token embedding's weight."""
+    head_bias: bool = False
+    """Bias on the output head."""
+    embedding_scale: Scale = 1.0
+    """What embedded tokens are multiplied by (Gemma: √h)."""
+    logit_scale: Scale = 1.0
+    """What the output head's answers are multiplied by (Cohere)."""
     attention_bias: bool = True
     """Bias on the query/key/value projections."""
     attention_output_bias: bool = True
@@ -78,13 +81,21 @@ class TransformerSpec(Spec):
     """Bias on the MLP's matrices."""
     qk_norm: bool = False
     """A norm over each query and key head (Qwen3)."""
+    qk_norm_over: Literal["head", "all"] = "head"
+    """What such a norm takes together, and has gains for: a head, or all heads (OLMo 2)."""
+    attention_scale: Scale | None = None
+    """What scores are multiplied by; None: 1/√head_dim."""
+    rotary: Rotary | None = None
+    """How rotary positions turn; None: every block whole heads, base 10,000."""
     parallel_block: bool = False
-    """Attention and MLP read one norm's output side by side and are added together (GPT-J, PaLM, MegaScale)."""
+    """Attention and MLP read the residual stream side by side and are added to it at once (GPT-J, PaLM, MegaScale)."""
+    parallel_norms: Literal[1, 2] = 1
+    """Norms of a parallel block: one for both (GPT-J), or one for each (GPT-NeoX)."""
     attention_window: LargeInt | None = None
     """Tokens that a query sees at most, itself included; None: all before it."""
     window_kind: WindowKind = "sliding"
     """Which they are: the last ones (sliding), or those of its own chunk of so many (chunked; Llama 4)."""
-    window_pattern: Annotated[tuple[Literal["window", "full"], ...], _LIST] = ()
+    window_pattern: Annotated[tuple[Literal["window", "full"], ...], LISTED] = ()
     """Which blocks have the window, from the first on and repeated, like [window, full] (Gemma 2). Default: all."""
     num_experts: Annotated[int, Field(ge=0, le=10**5)] = 0
     """Routed experts of a block that is a mixture, E; 0: a dense model."""
@@ -106,7 +117,7 @@ class TransformerSpec(Spec):
     """Low-rank queries, keys and values; None: they are projected from the residual stream."""
     vocab_multiple: PositiveInt = 1
     """The vocabulary is padded to a multiple of this × tp (Megatron: 128)."""
-    left_out: Annotated[tuple[str, ...], _LIST] = ()
+    left_out: Annotated[tuple[str, ...], LISTED] = ()
     """What the model's blocks do besides, in a few words each: not priced, and the executor trains no such model."""
     source: str = ""
     """Where the shape was read."""
@@ -136,49 +147,9 @@ class TransformerSpec(Spec):
 
     @model_validator(mode="after")
     def _consistent(self) -> TransformerSpec:
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
-            )
-        if self.positions == "rotary" and self.head_dim % 2:
-            raise ValueError(f"rotary positions need an even head_dim, not {self.head_dim}")
-        if complaint := self._window_complaint() or self._mixture_complaint():
+        if complaint := contradiction(self):
             raise ValueError(complaint)
-        if self.latent_attention and self.latent_attention.position_dim >= self.head_dim:
-            raise ValueError(
-                f"position_dim {self.latent_attention.position_dim} leaves nothing of head_dim {self.head_dim}"
-            )
         return self
-
-    def _window_complaint(self) -> str:
-        """What contradicts itself in the fields of windows, or nothing."""
-        if self.attention_window is None:
-            if self.window_kind != "sliding" or self.window_pattern:
-                given = "window_pattern" if self.window_pattern else "window_kind"
-                return f"{given} is for windows, and attention_window says none"
-            return ""
-        if len(self.window_pattern) > self.num_layers:
-            return (
-                f"window_pattern names {len(self.window_pattern)} blocks, and num_layers is {self.num_layers}"
-            )
-        return ""
-
-    def _mixture_complaint(self) -> str:
-        """What contradicts itself in the fields of a mixture, or nothing."""
-        if not self.num_experts:
-            fields = (
-                "experts_per_token",
-                "moe_ffn_hidden_size",
-                "shared_expert_ffn_hidden_size",
-                "num_moe_layers",
-            )
-            given = next((name for name in fields if getattr(self, name)), None)
-            return f"{given} is for a mixture, and num_experts is 0" if given else ""
-        if not 1 <= self.experts_per_token <= self.num_experts:
-            return f"experts_per_token {self.experts_per_token} is not between 1 and num_experts {self.num_experts}"
-        if not 1 <= self.num_moe_layers <= self.num_layers:
-            return f"num_moe_layers {self.num_moe_layers} is not between 1 and num_layers {self.num_layers}"
-        return "" if self.moe_ffn_hidden_size else "moe_ffn_hidden_size must be above zero"
 
     @property
     def query_size(self) -> int:
@@ -189,6 +160,21 @@ class TransformerSpec(Spec):
     def kv_size(self) -> int:
         """Width of all key heads together."""
         return self.num_kv_heads * self.head_dim
+
+    @property
+    def block_norms(self) -> int:
+        """Norms of a block over the residual stream's width."""
+        if self.parallel_block:
+            return self.parallel_norms
+        return 4 if self.norm_placement == "around" else 2
+
+    @property
+    def turned_share(self) -> float:
+        """Share of all heads' numbers that rotary positions turn, over the blocks."""
+        if self.positions != "rotary":
+            return 0.0
+        rotary = self.rotary or Rotary()
+        return (rotary.dim or self.head_dim) / self.head_dim * _share(rotary.pattern, self.num_layers)
 
     def window_of(self, layer: int) -> int | None:
         """The window of a block, counted from 0; None: it sees all."""
@@ -216,11 +202,9 @@ class TransformerSpec(Spec):
     @property
     def windowed_share(self) -> float:
         """Share of the blocks that have a window."""
-        if self.attention_window is None or not self.window_pattern:
-            return float(self.attention_window is not None)
-        rounds, rest = divmod(self.num_layers, len(self.window_pattern))
-        having = [kind == "window" for kind in self.window_pattern]
-        return (rounds * sum(having) + sum(having[:rest])) / self.num_layers
+        if self.attention_window is None:
+            return 0.0
+        return _share([kind == "window" for kind in self.window_pattern], self.num_layers)
 
     @property
     def value_size(self) -> int:
@@ -249,3 +233,11 @@ class TransformerSpec(Spec):
     def has_experts(self) -> bool:
         """A mixture of experts."""
         return self.num_experts > 0
+
+
+def _share(pattern: Sequence[bool], layers: int) -> float:
+    """Share of the blocks that have what a pattern says, repeated from the first on; no pattern: all."""
+    if not pattern:
+        return 1.0
+    rounds, rest = divmod(layers, len(pattern))
+    return (rounds * sum(pattern) + sum(pattern[:rest])) / layers

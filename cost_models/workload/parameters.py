@@ -28,10 +28,11 @@ class Parameters:
     experts: Array
     """Routed experts of this rank, averaged over all blocks; their copies lie on other ranks than those of the rest."""
     norms: Array
-    """The two norms of a block, replicated over tensor parallelism."""
+    """The norms of a block, replicated over tensor parallelism."""
     embedding: Array
-    """Token embedding (and learned positions)."""
-    final_norm: Array
+    """Token embedding (and learned positions, and the norm behind them)."""
+    head_vectors: Array
+    """The norm before the output matrix, and the bias behind it."""
     head_matrix: Array
     """The output matrix, whether it is its own or a copy of the token embedding."""
 
@@ -59,7 +60,7 @@ def parameters(
     `tp`, `ep` and `etp` (N,) are the degrees of tensor and expert parallelism and of tensor parallelism in an expert.
     """
     h = model.hidden_size
-    norm = h * (2 if model.norm == "layernorm" else 1)
+    norm = h * (2 if model.norm == "layernorm" and model.norm_bias else 1)
     mlp, experts = _mlp(model, model.ffn_hidden_size, tp), np.zeros(tp.shape)
     if model.has_experts:
         share = model.moe_share
@@ -74,9 +75,9 @@ def parameters(
         attention=_attention(model, tp),
         mlp=mlp,
         experts=experts,
-        norms=(1 if model.parallel_block else 2) * norm * ones,
-        embedding=vocabulary + positions,
-        final_norm=norm * ones,
+        norms=model.block_norms * norm * ones,
+        embedding=vocabulary + positions + model.embedding_norm * norm,
+        head_vectors=norm * ones + model.head_bias * vocabulary / h,
         head_matrix=vocabulary,
     )
 
@@ -92,7 +93,8 @@ def _attention(model: TransformerSpec, tp: npt.NDArray[np.int64]) -> Array:
         heads = made_of * q + latent.kv_rank * (keys + model.value_size) + model.attended_size * h
         return heads / tp + down
     split = (h * (q + 2 * kv) + q * h + model.attention_bias * (q + 2 * kv)) / tp
-    attention: Array = split + model.attention_output_bias * h + model.qk_norm * 2 * model.head_dim
+    normed = 2 * model.head_dim if model.qk_norm_over == "head" else q + kv
+    attention: Array = split + model.attention_output_bias * h + model.qk_norm * normed
     return attention
 
 
@@ -116,7 +118,7 @@ def active_parameters(model: TransformerSpec) -> int:
 def _stored(model: TransformerSpec, *, experts: float) -> int:
     """Parameters of the model with a share of its routed experts."""
     one = parameters(model, np.array([1]))
-    total = model.num_layers * (one.block + experts * one.experts) + one.embedding + one.final_norm
+    total = model.num_layers * (one.block + experts * one.experts) + one.embedding + one.head_vectors
     if not model.tied_embeddings:
         total = total + one.head_matrix
     return round(float(total[0]))

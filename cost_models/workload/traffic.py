@@ -41,11 +41,11 @@ def block_traffic(question: Question, columns: LayoutColumns, inner: Array) -> T
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
     heads = tokens * (model.query_size + model.kv_size) / columns.tp
     norm, activation = _norm(question), _activation(question)
-    rotary = (2.0 if stack.fused_elementwise else _EAGER_ROTARY) if model.positions == "rotary" else 0.0
+    rotary = (2.0 if stack.fused_elementwise else _EAGER_ROTARY) * model.turned_share
     drops = 4.0 if dropout and not stack.fused_elementwise else 0.0
     mask = 2.0 * outside if dropout else np.zeros(tokens.shape)
     # A residual addition reads two and writes one, forward and on the gradients' way back.
-    norms, added = (1, _THREE_TERMS) if model.parallel_block else (2, _TWO_ADDITIONS)
+    norms, added = model.block_norms, _THREE_TERMS if model.parallel_block else _TWO_ADDITIONS
     outside_forward = norms * norm.forward + element * (added + drops)
     outside_backward = norms * norm.backward + element * (added + (4.0 if dropout else 0.0))
     return Traffic(

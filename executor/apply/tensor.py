@@ -62,8 +62,13 @@ def _embedding_plan(
     plan: dict[str, ParallelStyle] = {
         "tokens": RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
     }
-    if sequence_parallel and model.embedding is not None and model.embedding.positions is not None:
-        plan["positions"] = PrepareModuleOutput(output_layouts=Replicate(), desired_output_layouts=Shard(1))
+    if sequence_parallel and model.embedding is not None:
+        if model.embedding.positions is not None:
+            plan["positions"] = PrepareModuleOutput(
+                output_layouts=Replicate(), desired_output_layouts=Shard(1)
+            )
+        if model.embedding.norm is not None:
+            plan["norm"] = SequenceParallel(use_local_output=True)
     return plan
 
 
@@ -71,16 +76,14 @@ def _block_plan(
     block: Block, between: Replicate | Shard, sequence_parallel: bool
 ) -> dict[str, ParallelStyle]:
     column, row = ColwiseParallel, RowwiseParallel
-    side_by_side = block.mlp_norm is None
-    found = Partial() if side_by_side else between
+    forked = block.fork is not None
+    found = between if block.join is None else Partial()
     plan: dict[str, ParallelStyle] = {}
     # taken in once for all matrices that read it, so that their input gradients are added before they are reduced
     enter = PrepareModuleInput(input_layouts=(between,), desired_input_layouts=(Replicate(),))
-    if side_by_side:  # and what both found is added before it is
-        plan |= {
-            "fork": enter,
-            "join": PrepareModuleOutput(output_layouts=found, desired_output_layouts=between),
-        }
+    plan |= {"fork": enter} if forked else {}
+    if block.join is not None:  # what both found is added before it is reduced
+        plan["join"] = PrepareModuleOutput(output_layouts=found, desired_output_layouts=between)
     if isinstance(block.attention, LatentAttention):
         plan |= latent_plan(block.attention, between)
     else:
@@ -90,7 +93,7 @@ def _block_plan(
             # of the heads of this rank, so gradients are still to be added
             heads = SequenceParallel(sequence_dim=2, use_local_output=True)
             plan |= {"attention.query_norm": heads, "attention.key_norm": heads}
-        plan |= {} if side_by_side else {"attention": enter}
+        plan |= {} if forked else {"attention": enter}
     mlp: FeedForward | None
     if isinstance(block.mlp, Mixture):
         plan |= routed_plan(between)
@@ -100,8 +103,8 @@ def _block_plan(
     if mlp is not None:
         plan |= {f"{name}.up": column(), f"{name}.down": row(output_layouts=found)}
         plan |= {} if mlp.gate is None else {f"{name}.gate": column()}
-        plan |= {} if side_by_side else {name: enter}
+        plan |= {} if forked else {name: enter}
     if sequence_parallel:
-        plan |= {"attention_norm": SequenceParallel()}
-        plan |= {} if side_by_side else {"mlp_norm": SequenceParallel()}
+        norms = {name: norm for name, norm in block.named_children() if name.endswith("_norm")}
+        plan |= {name: SequenceParallel(use_local_output="_post_" in name) for name in norms}
     return plan

@@ -6,6 +6,7 @@ Shape legend: B batch, S sequence, D model, F inner width (of this rank).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from cost_models.specs.transformer import Activation, TransformerSpec
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
     "relu": F.relu,
     "squared-relu": lambda x: F.relu(x).square(),

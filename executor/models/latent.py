@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from cost_models.specs.transformer import TransformerSpec
-from executor.models.rotary import Turns
+from executor.models.rotary import Turns, turning_of
 from executor.models.sequence import Sequence, WholeSequence
 from executor.models.sight import sight_of
 
@@ -34,6 +34,9 @@ class LatentAttention(nn.Module):
         assert latent is not None
         self.spec, self.latent = spec, latent
         self.window = spec.window_of(layer)
+        self.turning = turning_of(spec, layer)
+        scale = spec.attention_scale
+        self.more = 1.0 if scale is None else scale * spec.head_dim**0.5  # than the kernels' own 1/√K
         self.first_head = 0
         self.sequence: Sequence = WholeSequence()
         self.turns = Turns()
@@ -56,6 +59,8 @@ class LatentAttention(nn.Module):
     def forward(self, x_BSD: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
         query_BHSK = self._query(x_BSD)
+        if self.more != 1.0:
+            query_BHSK = query_BHSK * self.more
         key_BGSK, value_BGSW = self._key_value(x_BSD)
         sight = sight_of(self.spec, self.window, self.first_head)
         width = value_BGSW.shape[-1]
@@ -74,11 +79,11 @@ class LatentAttention(nn.Module):
         if self.query_down is not None and self.query_norm is not None:
             x_BSD = self.query_norm(self.query_down(x_BSD))
         heads: Tensor = torch.unflatten(self.query(x_BSD), -1, (-1, self.spec.head_dim)).transpose(1, 2)
-        if self.spec.positions != "rotary":
+        if self.turning is None:
             return heads
         plain, turned = torch.split(heads, [self.plain_dim, self.latent.position_dim], dim=-1)
         places = self.sequence.places(turned.shape[2])
-        return torch.cat([plain, self.turns(turned, places)], dim=-1)
+        return torch.cat([plain, self.turns(turned, places, self.turning)], dim=-1)
 
     def _key_value(self, x_BSD: Tensor) -> tuple[Tensor, Tensor]:
         """(B, G, S, K) keys and (B, G, S, W) values."""
@@ -90,8 +95,9 @@ class LatentAttention(nn.Module):
         plain_BGSK, value_BGSW = torch.split(heads, [self.plain_dim, self.latent.value_dim], dim=-1)
         shared_BSP: Tensor = self.shared_key(shared)
         shared_B1SP = shared_BSP.unsqueeze(1)
-        if self.spec.positions == "rotary":
-            shared_B1SP = self.turns(shared_B1SP, self.sequence.places(shared_B1SP.shape[2]))
+        if self.turning is not None:
+            places = self.sequence.places(shared_B1SP.shape[2])
+            shared_B1SP = self.turns(shared_B1SP, places, self.turning)
         shared_BGSP = shared_B1SP.expand(-1, plain_BGSK.shape[1], -1, -1)
         # a copy of the values, or the keys they came with would be kept for them
         return torch.cat([plain_BGSK, shared_BGSP], dim=-1), value_BGSW.contiguous()

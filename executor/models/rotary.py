@@ -5,38 +5,78 @@ Shape legend: B batch, H heads, S sequence, K head width.
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from cost_models.specs.attention import Rotary, RotaryScaling
+from cost_models.specs.transformer import TransformerSpec
 from executor.models.sight import Places, positions
 
-_ROTARY_BASE = 10_000.0
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turning:
+    """How the heads of a block turn."""
+
+    base: float = Rotary().base
+    dim: int | None = None
+    """How many of a head's numbers, the first ones; None: all."""
+    scaling: RotaryScaling | None = None
+
+
+def turning_of(spec: TransformerSpec, layer: int) -> Turning | None:
+    """That of a block, counted from 0; None: its heads do not turn."""
+    rotary = spec.rotary or Rotary()
+    if spec.positions != "rotary" or (rotary.pattern and not rotary.pattern[layer % len(rotary.pattern)]):
+        return None
+    if rotary.windowed_base is not None and spec.window_of(layer) is not None:
+        return Turning(base=rotary.windowed_base, dim=rotary.dim)
+    return Turning(base=rotary.base, dim=rotary.dim, scaling=rotary.scaling)
 
 
 class Turns:
     """Turns heads by their positions; blocks that share one of these share its cosines and sines."""
 
     def __init__(self) -> None:
-        self._last: tuple[object, tuple[Tensor, Tensor]] | None = None
+        self._last: dict[Turning, tuple[object, tuple[Tensor, Tensor]]] = {}
 
-    def __call__(self, x_BHSK: Tensor, places: Places) -> Tensor:
+    def __call__(self, x_BHSK: Tensor, places: Places, turning: Turning) -> Tensor:
         """(B, H, S, K) → the same, turned."""
-        cos_SK, sin_SK = self._tables(x_BHSK, places)
-        left, right = x_BHSK.chunk(2, dim=-1)
-        return torch.cat([left * cos_SK - right * sin_SK, right * cos_SK + left * sin_SK], dim=-1)
+        turned, rest = x_BHSK, None
+        if turning.dim is not None and turning.dim < x_BHSK.shape[-1]:
+            turned, rest = x_BHSK[..., : turning.dim], x_BHSK[..., turning.dim :]
+        cos_SK, sin_SK = self._tables(turned, places, turning)
+        left, right = turned.chunk(2, dim=-1)
+        halves = [left * cos_SK - right * sin_SK, right * cos_SK + left * sin_SK]
+        return torch.cat(halves if rest is None else [*halves, rest], dim=-1)
 
-    def _tables(self, like: Tensor, places: Places) -> tuple[Tensor, Tensor]:
+    def _tables(self, like: Tensor, places: Places, turning: Turning) -> tuple[Tensor, Tensor]:
         """(S, K/2) each; the last ones again while nothing changes. A compiled block fuses their making instead."""
         if torch.compiler.is_compiling():
-            return _tables(like, places)
+            return _tables(like, places, turning)
         asked = (places, like.shape[-1], like.dtype, like.device)
-        if self._last is None or self._last[0] != asked:
-            self._last = (asked, _tables(like, places))
-        return self._last[1]
+        last = self._last.get(turning)
+        if last is None or last[0] != asked:
+            self._last[turning] = last = (asked, _tables(like, places, turning))
+        return last[1]
 
 
-def _tables(like: Tensor, places: Places) -> tuple[Tensor, Tensor]:
+def _tables(like: Tensor, places: Places, turning: Turning) -> tuple[Tensor, Tensor]:
     width = like.shape[-1]
     steps = torch.arange(0, width, 2, device=like.device, dtype=torch.float32)
-    angle = torch.outer(positions(places, like.device).float(), _ROTARY_BASE ** (-steps / width))
+    speeds_K = turning.base ** (-steps / width)
+    if turning.scaling is not None:
+        speeds_K = _slowed(speeds_K, turning.scaling)
+    angle = torch.outer(positions(places, like.device).float(), speeds_K)
     return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
+
+
+def _slowed(speeds_K: Tensor, scaling: RotaryScaling) -> Tensor:
+    """Radians a token, scaled: in llama3 the less, the more often a first sequence completes the turn."""
+    if scaling.kind == "linear":
+        return speeds_K / scaling.factor
+    turns_K = speeds_K * scaling.first_positions / (2 * math.pi)
+    kept_K = ((turns_K - scaling.low_turns) / (scaling.high_turns - scaling.low_turns)).clamp(0, 1)
+    return speeds_K * (kept_K + (1 - kept_K) / scaling.factor)

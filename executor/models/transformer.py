@@ -20,20 +20,20 @@ from executor.models.feed_forward import FeedForward
 from executor.models.latent import LatentAttention
 from executor.models.sequence import Sequence, WholeSequence
 
-NORM_EPSILON = 1e-5
 
-
-def make_norm(spec: TransformerSpec, width: int) -> nn.Module:
-    """The spec's normalisation."""
-    kind = nn.LayerNorm if spec.norm == "layernorm" else nn.RMSNorm
-    return kind(width, eps=NORM_EPSILON)
+def make_norm(spec: TransformerSpec) -> nn.Module:
+    """The spec's normalisation, over the residual stream."""
+    width, epsilon = spec.hidden_size, spec.norm_epsilon
+    if spec.norm == "rmsnorm":
+        return nn.RMSNorm(width, eps=epsilon)
+    return nn.LayerNorm(width, eps=epsilon, bias=spec.norm_bias)
 
 
 class Block(nn.Module):
-    """Pre-norm block: attention and feed-forward, each added to the residual stream.
+    """Attention and feed-forward, each added to the residual stream, with norms before, after or around.
 
-    With `parallel_block` both read the one norm's output and what they found is added at once; `fork` and `join` do
-    nothing but mark where.
+    With `parallel_block` both read the stream side by side, through one norm or two, and what they found is added at
+    once; `fork` and `join` do nothing but mark where the one norm's output is shared, and where it is added.
 
     With `experts`, which says what of them is on this rank, the feed-forward is a mixture. `layer` is its place in the
     model, on which its window depends.
@@ -43,27 +43,45 @@ class Block(nn.Module):
         self, spec: TransformerSpec, dropout: float, experts: ExpertPlace | None = None, layer: int = 0
     ) -> None:
         super().__init__()
-        self.attention_norm = make_norm(spec, spec.hidden_size)
+        before, after = spec.norm_placement != "after", spec.norm_placement != "before"
+        forked = spec.parallel_block and spec.parallel_norms == 1
+        self.attention_norm = make_norm(spec) if before else None
         self.attention = LatentAttention(spec, layer) if spec.latent_attention else Attention(spec, layer)
-        self.mlp_norm = None if spec.parallel_block else make_norm(spec, spec.hidden_size)
+        self.attention_post_norm = make_norm(spec) if after else None
+        self.mlp_norm = make_norm(spec) if before and not forked else None
         self.mlp = FeedForward(spec) if experts is None else Mixture(spec, experts)
-        self.fork = nn.Identity() if spec.parallel_block else None
+        self.mlp_post_norm = make_norm(spec) if after else None
+        self.fork = nn.Identity() if forked else None
         self.join = nn.Identity() if spec.parallel_block else None
         self.dropout = dropout
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
-        if self.mlp_norm is None:
-            return self._side_by_side(x_BSD)
-        x_BSD = x_BSD + F.dropout(self.attention(self.attention_norm(x_BSD)), self.dropout, self.training)
-        return x_BSD + F.dropout(self.mlp(self.mlp_norm(x_BSD)), self.dropout, self.training)
+        if self.join is not None:
+            return x_BSD + self._dropped(self._side_by_side(x_BSD))
+        found_BSD = self.attention(_through(self.attention_norm, x_BSD))
+        x_BSD = x_BSD + self._dropped(_through(self.attention_post_norm, found_BSD))
+        found_BSD = self.mlp(_through(self.mlp_norm, x_BSD))
+        return x_BSD + self._dropped(_through(self.mlp_post_norm, found_BSD))
 
     def _side_by_side(self, x_BSD: Tensor) -> Tensor:
-        assert self.fork is not None
         assert self.join is not None
-        normed_BSD = self.fork(self.attention_norm(x_BSD))
-        found_BSD: Tensor = self.join(self.attention(normed_BSD) + self.mlp(normed_BSD))
-        return x_BSD + F.dropout(found_BSD, self.dropout, self.training)
+        normed_BSD = _through(self.attention_norm, x_BSD)
+        if self.fork is not None:
+            normed_BSD = self.fork(normed_BSD)
+        found_BSD = self.attention(normed_BSD)
+        found_BSD = found_BSD + self.mlp(normed_BSD if self.mlp_norm is None else self.mlp_norm(x_BSD))
+        joined: Tensor = self.join(found_BSD)
+        return joined
+
+    def _dropped(self, x_BSD: Tensor) -> Tensor:
+        return F.dropout(x_BSD, self.dropout, self.training)
+
+
+def _through(norm: nn.Module | None, x_BSD: Tensor) -> Tensor:
+    """Normed, where there is a norm."""
+    normed: Tensor = x_BSD if norm is None else norm(x_BSD)
+    return normed
 
 
 class Positions(nn.Module):
@@ -87,14 +105,18 @@ class Embedding(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, spec.hidden_size)
         self.positions = Positions(spec) if spec.positions == "learned" else None
+        self.norm = make_norm(spec) if spec.embedding_norm else None
+        self.scale = spec.embedding_scale
         self.dropout = dropout
 
     def forward(self, tokens_BS: Tensor) -> Tensor:
         """(B, S) token numbers → (B, S, D)."""
         x_BSD: Tensor = self.tokens(tokens_BS)
+        if self.scale != 1.0:
+            x_BSD = x_BSD * self.scale
         if self.positions is not None:
             x_BSD = x_BSD + self.positions(tokens_BS.shape[1])
-        return F.dropout(x_BSD, self.dropout, self.training)
+        return F.dropout(_through(self.norm, x_BSD), self.dropout, self.training)
 
 
 class Transformer(nn.Module):
@@ -129,8 +151,9 @@ class Transformer(nn.Module):
                 for layer in range(first, first + count)
             }
         )
-        self.norm = make_norm(spec, spec.hidden_size) if has_head else None
-        self.head = nn.Linear(spec.hidden_size, vocabulary, bias=False) if has_head else None
+        self.norm = make_norm(spec) if has_head else None
+        self.logit_scale = spec.logit_scale
+        self.head = nn.Linear(spec.hidden_size, vocabulary, bias=spec.head_bias) if has_head else None
         if spec.tied_embeddings and self.embedding is not None and self.head is not None:
             self.head.weight = self.embedding.tokens.weight
 
@@ -146,6 +169,8 @@ class Transformer(nn.Module):
         if self.norm is None or self.head is None:
             return x
         x = self.norm(x)
+        if self.logit_scale != 1.0:
+            x = x * self.logit_scale
         if targets_BS is None or self.loss_chunk is None:
             logits_BSV: Tensor = self.head(x)
             return logits_BSV

@@ -72,7 +72,7 @@ def test_what_a_host_holds_by_hand() -> None:
     """48 blocks, an embedding and a norm at 12 bytes of optimizer states a parameter, on 8 of 16 ranks."""
     columns = LayoutColumns.of([Layout(dp=GPUS, zero=zero, layers=(48,)) for zero in (0, 1, 2, 3)])
     counts = parameters(asked("none").model, columns.tp)
-    rank = (48 * counts.block + counts.embedding + counts.final_norm)[0]
+    rank = (48 * counts.block + counts.embedding + counts.head_vectors)[0]
     wanted = [8 * rank * each for each in (12, 12 / 16, 14 / 16, 14 / 16)]
     assert host_bytes(asked("optimizer"), columns) == pytest.approx(wanted)
     assert host_bytes(asked("parameters"), columns)[3] == pytest.approx(8 * rank)

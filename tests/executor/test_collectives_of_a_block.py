@@ -65,6 +65,15 @@ def test_a_block_side_by_side_is_reduced_once(model, times: int, processes: Proc
     assert forward["reduce_scatter_tensor"] == times * BLOCKS + 1
 
 
+def test_halves_with_a_norm_each_enter_apart_and_leave_together(processes: Processes) -> None:
+    model = SIDE_BY_SIDE | {"parallel_norms": 2}
+    forward, backward = of_ranks(processes, "tp2 mbs8", model)
+    assert (forward["all_reduce"], backward["all_reduce"]) == (BLOCKS + 1, 2 * BLOCKS + 1)
+    forward, _ = of_ranks(processes, "tp2 sp mbs8", model)
+    assert forward["all_gather_into_tensor"] == 2 * BLOCKS + 1
+    assert forward["reduce_scatter_tensor"] == BLOCKS + 1
+
+
 CONTEXT_COLLECTIVES = {
     "ring": ({"alltoall_base_": 1}, {"alltoall_base_": 2}),
     "all-gather": ({"_allgather_base_": 1}, {"_allgather_base_": 1, "_reduce_scatter_base_": 1}),

@@ -25,6 +25,10 @@ _JOB: dict[str, Any] = {"global_batch": 8, "sequence_length": 256}
 SHAPES: dict[str, dict[str, Any]] = {
     "gpt": GPT | _SIZE,
     "llama": LLAMA | _SIZE | {"ffn_hidden_size": 688},
+    "side by side": GPT | _SIZE | {"parallel_block": True},
+    "two norms": GPT | _SIZE | {"parallel_block": True, "parallel_norms": 2},
+    "around": LLAMA | _SIZE | {"ffn_hidden_size": 688, "norm_placement": "around"},
+    "after": LLAMA | _SIZE | {"ffn_hidden_size": 688, "norm_placement": "after"},
     # every token goes to every expert, as the model takes loads to be even
     "mixture": MOE
     | _SIZE
@@ -49,6 +53,7 @@ CASES = in_every_run(
     [
         *product(("gpt", "llama"), BOTH),
         *product(("mixture",), ("mbs2", "dp2 ep2 mbs2 zero1", "dp2 ep2 mbs2 zero2")),
+        *product(("side by side", "two norms", "around", "after"), ("mbs2",)),
         ("gpt", "tp2 mbs2"),
         ("gpt", "tp2 sp mbs2"),
         ("gpt", "pp2 vpp2 mbs2"),

@@ -22,6 +22,14 @@ SPECS: dict[str, dict[str, Any]] = {
     "qwen3": LLAMA | {"qk_norm": True, "head_dim": 16, "tied_embeddings": True},
     "alibi": GPT | {"positions": "alibi", "attention_bias": False, "vocab_multiple": 96},
     "side by side": LLAMA | {"parallel_block": True},
+    "two norms": LLAMA
+    | {"parallel_block": True, "parallel_norms": 2, "norm_bias": False, "norm": "layernorm"},
+    "gemma": LLAMA
+    | {"norm_placement": "around", "qk_norm": True, "activation": "gelu-tanh", "embedding_scale": 5.7},
+    "olmo": LLAMA | {"norm_placement": "after", "qk_norm": True, "qk_norm_over": "all"},
+    "phi": GPT | {"parallel_block": True, "tied_embeddings": False, "head_bias": True},
+    "bloom": GPT | {"embedding_norm": True},
+    "part of a head": LLAMA | {"rotary": {"dim": 4, "pattern": [True, False]}, "attention_scale": 0.1},
     "squared": GPT | {"positions": "none", "activation": "squared-relu", "mlp_bias": False},
     "mixture": MOE,
     "shared": SHARED,
@@ -107,13 +115,13 @@ def test_a_slice_has_the_weights_of_the_whole() -> None:
 
 def test_rotary_scores_depend_on_distance_only() -> None:
     """Shifting queries and keys together leaves their products unchanged."""
-    from executor.models.rotary import Turns
+    from executor.models.rotary import Turning, Turns
 
     generator = torch.Generator().manual_seed(0)
     query, key = torch.randn(2, 1, 1, 1, 16, generator=generator).expand(2, 1, 1, 8, 16)
     places = (range(2), range(2, 8))
     turns = Turns()
-    rotated_query, rotated_key = turns(query, places), turns(key, places)
+    rotated_query, rotated_key = (turns(one, places, Turning()) for one in (query, key))
     scores = (rotated_query @ rotated_key.transpose(-1, -2))[0, 0]
     for distance in range(8):
         diagonal = scores.diagonal(-distance)

@@ -29,6 +29,24 @@ IN_TURNS = WINDOWED | {"window_pattern": ["window", "full"]}
 CHUNKED = IN_TURNS | {"window_kind": "chunked"}
 NORMED = LLAMA | {"qk_norm": True, "head_dim": 16, "tied_embeddings": True}
 SIDE_BY_SIDE = WINDOWED | {"parallel_block": True, "attention_bias": True, "mlp_bias": True}
+TWO_NORMS = GPT | {"parallel_block": True, "parallel_norms": 2, "head_bias": True, "tied_embeddings": False}
+AROUND = IN_TURNS | {
+    "norm_placement": "around",
+    "embedding_norm": True,
+    "embedding_scale": 4.0,
+    "logit_scale": 0.5,
+    "attention_scale": 0.5,
+    "rotary": {"base": 500.0, "windowed_base": 50.0, "dim": 4},
+}
+AFTER = LLAMA | {
+    "norm_placement": "after",
+    "qk_norm": True,
+    "qk_norm_over": "all",
+    "rotary": {
+        "pattern": [True, True, False],
+        "scaling": {"kind": "llama3", "factor": 8.0, "first_positions": 16},
+    },
+}
 MODELS: dict[str, dict[str, Any]] = {
     "gpt": GPT,
     "llama": LLAMA,
@@ -40,6 +58,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "chunked": CHUNKED,
     "normed": NORMED,
     "side by side": SIDE_BY_SIDE,
+    "two norms": TWO_NORMS,
+    "around": AROUND,
+    "after": AFTER,
 }
 
 CASES = in_every_run(
@@ -117,6 +138,14 @@ CASES = in_every_run(
         ("side by side", "tp2 mbs2"),
         ("side by side", "tp2 sp cp2 pp2 mbs2 zero1"),
         ("side by side", "pp2 dp2 mbs1 zero2 schedule=zbv"),
+        ("two norms", "tp2 mbs4"),
+        ("two norms", "tp2 sp pp2 mbs2 zero1"),
+        ("two norms", "cp2 dp2 mbs1 zero3 recompute=selective"),
+        ("around", "tp2 mbs4"),
+        ("around", "tp2 sp pp2 mbs2 zero1"),
+        ("around", "cp2 mbs4 recompute=full"),
+        ("after", "pp4 mbs2"),
+        ("after", "cp2 dp2 mbs1 zero2"),
     ]
 )
 
