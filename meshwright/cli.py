@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from cost_models.errors import InputError, MeshwrightError
+from cost_models.errors import MeshwrightError
 from meshwright.commands import VERBS
-from meshwright.output import print_error
+from meshwright.output import print_error, word_os_error
+from meshwright.printing import say_aside
 from meshwright.usage_errors import UsageError, word_usage_error
 
 INTERRUPTED = 130
@@ -78,7 +79,7 @@ def _call(words: list[str]) -> None:
     except UsageError as error:
         usage, worded = word_usage_error(error)
         if usage and not json:
-            print(usage + "\n", file=sys.stderr)
+            say_aside(usage + "\n")
         if words:  # else the help was asked for
             print_error(worded, json=json)
         code = worded.exit_code
@@ -90,7 +91,7 @@ def _worded(error: Exception) -> MeshwrightError | None:
     if isinstance(error, MeshwrightError):
         return error
     if isinstance(error, OSError):
-        return _word_os_error(error)
+        return word_os_error(error)
     if "pydantic" in sys.modules:
         from pydantic import ValidationError
 
@@ -99,12 +100,6 @@ def _worded(error: Exception) -> MeshwrightError | None:
 
             return refused(error)
     return None
-
-
-def _word_os_error(error: OSError) -> MeshwrightError:
-    """`[Errno 2] No such file or directory: 'x'` → "`x`: no such file or directory"."""
-    reason = (error.strerror or str(error)).lower()
-    return InputError(f"`{error.filename}`: {reason}" if error.filename else reason)
 
 
 def _leave_closed_pipe() -> None:

@@ -7,14 +7,18 @@ import io
 import json
 import math
 import os
-import sys
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import DoesNotFitError, InputError, MeshwrightError, Problem, first_of
+from cost_models.specs.documents import printable
 from cost_models.whole_files import is_replaced, write_whole
+from meshwright.printing import say, say_aside
 
 if TYPE_CHECKING:
     from meshwright.render.tables import Table
@@ -33,29 +37,80 @@ class Output:
     csv: Path | None = None
     quiet: bool = False
 
-    def answer(self, document: Mapping[str, Any], rows: Sequence[Row], *text: str | Table) -> None:
-        """Write `rows` as CSV if asked, then print the answer once, as text and tables or as one JSON document."""
-        if self.csv is not None:
-            write_whole(self.csv, as_csv(rows))
-        if self.json:
-            print(as_json(document))
-        else:
-            from meshwright.render.words import line_width
+    def answer(
+        self,
+        document: Mapping[str, Any],
+        rows: Sequence[Row],
+        *text: str | Table,
+        files: Sequence[Callable[[], object]] = (),
+    ) -> None:
+        """Write `files` and, if asked, `rows` as CSV, and print the answer once, as text and tables or as one JSON
+        document.
 
-            for part in text:
-                print(part if isinstance(part, str) else "\n".join(part.lines(line_width())))
+        What cannot be written keeps nothing else from being written or printed.
+
+        Raises:
+            InputError: which files could not be written, and why; stdout is one of them.
+            BrokenPipeError: nobody reads stdout any more, and that is all.
+        """
+        writers = list(files)
+        if self.csv is not None:
+            writers.append(partial(write_whole, self.csv, as_csv(rows)))
+        _do_all([*writers, lambda: self._print(document, text)])
         if self.csv is not None:
             self.note(f"Wrote {self.csv}")
+
+    def _print(self, document: Mapping[str, Any], text: Sequence[str | Table]) -> None:
+        if self.json:
+            say(as_json(document))
+            return
+        from meshwright.render.words import line_width
+
+        for part in text:
+            say(part if isinstance(part, str) else "\n".join(part.lines(line_width())))
 
     def note(self, text: str) -> None:
         """One line for a person, on stderr."""
         if not self.quiet:
-            print(text, file=sys.stderr)
+            say_aside(text)
+
+
+def _do_all(writers: Sequence[Callable[[], object]]) -> None:
+    """Each of them, whatever becomes of the others. Raises InputError with all that failed."""
+    failed: list[InputError] = []
+    closed: BrokenPipeError | None = None
+    for write in writers:
+        try:
+            write()
+        except BrokenPipeError as error:
+            closed = error
+        except OSError as error:
+            failed.append(word_os_error(error))
+        except InputError as error:
+            failed.append(error)
+    if len(failed) == 1:
+        raise failed[0]
+    if failed:
+        told = [Problem("", error.headline) for error in failed]
+        raise InputError("not everything could be written", problems=told)
+    if closed is not None:
+        raise closed
+
+
+def word_os_error(error: OSError) -> InputError:
+    """`[Errno 2] No such file or directory: 'x'` → "`x`: no such file or directory"."""
+    reason = (error.strerror or str(error)).lower()
+    return InputError(f"`{error.filename}`: {reason}" if error.filename else reason)
 
 
 def as_json(document: Mapping[str, Any]) -> str:
-    """Strict JSON, insertion order kept; what is not a finite number becomes null."""
-    return json.dumps(_plain(document), indent=2, allow_nan=False, ensure_ascii=False)
+    """Strict JSON, insertion order kept; what is not a finite number becomes null, and what could write to a terminal
+    is escaped."""
+    text = json.dumps(_plain(document), indent=2, allow_nan=False, ensure_ascii=False)
+    return _ODD.sub(lambda odd: odd[0] if odd[0].isprintable() else json.dumps(odd[0])[1:-1], text)
+
+
+_ODD = re.compile(r"[^\n\x20-\x7e]")
 
 
 def as_csv(rows: Sequence[Row]) -> str:
@@ -63,9 +118,25 @@ def as_csv(rows: Sequence[Row]) -> str:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer.writerow({column: _cell(column) for column in columns})
+    writer.writerows({column: _cell(value) for column, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Text that a spreadsheet would take for a formula begins with an apostrophe; numbers stay numbers."""
+    if not isinstance(value, str):
+        return value
+    text = printable(value, limit=None)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def check_places(*places: tuple[str, Path | None]) -> None:
@@ -104,7 +175,8 @@ def print_error(error: MeshwrightError, *, json: bool = False) -> None:
         told: dict[str, Any] = {"headline": error.headline, "problems": problems, "hint": error.hint or None}
         if isinstance(error, DoesNotFitError):
             told["would_fit"] = [asdict(one) for one in error.would_fit]
-        print(as_json({"schema": JSON_SCHEMA, "error": told}))
+        with suppress(OSError):  # stderr has it, too
+            say(as_json({"schema": JSON_SCHEMA, "error": told}))
     lines = [f"error: {error.headline}", *(f"  {problem}" for problem in told_of)]
     if isinstance(error, DoesNotFitError) and error.would_fit:
         from meshwright.render.words import wrapped
@@ -112,7 +184,7 @@ def print_error(error: MeshwrightError, *, json: bool = False) -> None:
         lines += ["", "would fit:", *(wrapped(f"  {one}", indent="    ") for one in error.would_fit)]
     if error.hint:
         lines += ["", f"hint: {error.hint}"]
-    print("\n".join(lines), file=sys.stderr)
+    say_aside("\n".join(lines))
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from cost_models.specs.documents import printable
 from cost_models.units import format_seconds, grouped
 from meshwright.output import Output
 from meshwright.render.words import percent
@@ -38,9 +39,9 @@ class Reporter:
     def say(self, text: str) -> None:
         """Replace the line."""
         with self._lock:
-            self._text = text
+            self._text = printable(text, limit=None)
             if self._line is not None:
-                self._line.update(self._line.task_ids[0], description=text)
+                self._line.update(self._line.task_ids[0], description=self._text)
 
     def doing(self, what: str) -> None:
         """What the next searches are for: the beginning of their line."""

@@ -45,7 +45,9 @@ def show_key(key: Key) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).removeprefix(".")
 
 
-def printable(text: str, limit: int = 300) -> str:
+def printable(text: str, limit: int | None = 300) -> str:
     """`text` without control characters and not endless, so that no file can write to the terminal."""
-    clean = "".join(char if char.isprintable() else "?" for char in text[: limit + 1])
-    return clean if len(text) <= limit else clean[:limit] + "…"
+    clean = "".join(
+        char if char.isprintable() else "?" for char in text[: None if limit is None else limit + 1]
+    )
+    return clean if limit is None or len(text) <= limit else clean[:limit] + "…"

@@ -240,10 +240,10 @@ def parse_layout(text: str) -> Layout:
             put(match[1], int(match[2]), word)
         elif word in ("sp", "sp=1", "sp=0"):
             put("sp", word != "sp=0", word)
-        elif word.startswith(_NAMED):
+        elif word.startswith(_NAMED) and word.isascii():
             key, _, value = word.partition("=")
             put(key, value, word)
-        elif word.startswith(("recompute=", "layers=", "pools=")):
+        elif word.startswith(("recompute=", "layers=", "pools=")) and word.isascii():
             key, _, value = word.partition("=")
             try:
                 values = _expand(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cost_models.calibration.saving import save_profile
 from cost_models.errors import InputError, Problem
 from cost_models.specs.catalog import local_cluster
 from cost_models.specs.hardware import HardwareProfile
@@ -25,7 +26,7 @@ def calibrate(processes: int | None, *, quick: bool, out: Path, output: Output) 
     check_places(("-o", out), ("--csv", output.csv))
     with progress(output) as reporter:
         cluster = local_cluster(processes)
-        profile = measure(cluster.num_gpus, quick=quick, out=out, on_progress=reporter.say, cluster=cluster)
+        profile = measure(cluster.num_gpus, quick=quick, on_progress=reporter.say, cluster=cluster)
     rows = _rows(profile)
     output.answer(
         {"schema": JSON_SCHEMA, "file": str(out), "profile": profile.model_dump(mode="json")},
@@ -33,6 +34,7 @@ def calibrate(processes: int | None, *, quick: bool, out: Path, output: Output) 
         wrapped(f"profile {profile.name}: {profile.source}"),
         "",
         table(("constant", "value"), [(row["constant"], row["text"]) for row in rows], words=("constant",)),
+        files=[lambda: save_profile(profile, out)],
     )
     output.note(f"Wrote {out}. Next: meshwright plan gpt2-tiny local --gpus 2 --profile {out}")
 

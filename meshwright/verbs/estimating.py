@@ -36,8 +36,7 @@ def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> 
     for assumption in assumptions:
         output.note(f"assumed: {assumption}")
     priced = priced_layout(question, layout, asked.trainer)
-    if out is not None:
-        save_plan(make_plan(question, priced, None, Restrictions(trainer=asked.trainer)), out)
+    plan = make_plan(question, priced, None, Restrictions(trainer=asked.trainer))
     output.answer(
         {
             "schema": JSON_SCHEMA,
@@ -50,6 +49,7 @@ def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> 
         "",
         estimate_text(priced),
         *placed_on_pools(question, priced),
+        files=[] if out is None else [lambda: save_plan(plan, out)],
     )
     if out is not None:
         output.note(f"Wrote {out}. Next: meshwright explain {out}")

@@ -15,6 +15,7 @@ from cost_models.calibration.unseen import UnseenSource, leave_out
 from cost_models.errors import InputError, Problem
 from cost_models.specs import catalog
 from cost_models.specs.documents import printable
+from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted, grouped
 from cost_models.validation.cases import Case
 from cost_models.validation.rows import Row, read_rows
@@ -61,7 +62,7 @@ def fit_runs(
         _require_one_answer(pairs, selection, tables, folder=_is_folder(out))
         refits = tuple(_refitted(pair, cases, reporter) for pair, cases in pairs.items())
         unseen = _unseen(selection, refits, reporter) if cross_validate else ()
-    written = _written(refits, out)
+    written = _files(refits, out)
     output.answer(
         {
             "schema": JSON_SCHEMA,
@@ -72,6 +73,7 @@ def fit_runs(
         },
         [row for one, file in zip(refits, written, strict=True) for row in constant_rows(one, file)],
         *fits_text(refits, selection, unseen, stack=choice.stack),
+        files=[partial(_save, one.profile, file) for one, file in zip(refits, written, strict=True)],
     )
     for file in written:
         output.note(f"Wrote {file}")
@@ -160,15 +162,15 @@ def _unseen(selection: Selection, refits: Sequence[Refit], reporter: Reporter) -
     )
 
 
-def _written(refits: Sequence[Refit], out: str) -> tuple[Path, ...]:
-    """The files, one for each profile."""
+def _files(refits: Sequence[Refit], out: str) -> tuple[Path, ...]:
+    """A file for each profile."""
     path = Path(out)
     if not _is_folder(out):
         assert len(refits) == 1, "a file holds one profile"
-        save_profile(refits[0].profile, path)
         return (path,)
-    path.mkdir(exist_ok=True)
-    files = tuple(path / f"{one.profile.name.replace('/', '-')}.yaml" for one in refits)
-    for one, file in zip(refits, files, strict=True):
-        save_profile(one.profile, file)
-    return files
+    return tuple(path / f"{one.profile.name.replace('/', '-')}.yaml" for one in refits)
+
+
+def _save(profile: HardwareProfile, file: Path) -> None:
+    file.parent.mkdir(exist_ok=True)
+    save_profile(profile, file)

@@ -207,8 +207,6 @@ def answer_offers(
             budget=budget,
         )
     ranked = Ranked(ranking=ranking, restrictions=restrictions, assumptions=what.assumptions)
-    if out is not None:
-        ranked.save(out)
     shown = top or SHOWN
     output.answer(
         ranked.record(),
@@ -218,6 +216,7 @@ def answer_offers(
         ranking_table(ranking, shown),
         "",
         proof_of_ranking(ranking),
+        files=[] if out is None else [lambda: ranked.save(out)],
     )
     more = len(ranking.answers) - shown
     notes = [f"note: {counted(more, 'further answer')} not shown; --top {shown + more} shows all"] * (

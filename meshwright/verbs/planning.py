@@ -150,9 +150,8 @@ def _answer(
             budget=budget,
         )
     best, certificate = optimum.result.best, optimum.result.certificate
-    if out is not None:
-        objective = optimum.written(aim.question.cluster.gpus_per_node)
-        save_plan(make_plan(optimum.question, best, certificate, restrictions, objective), out)
+    objective = optimum.written(aim.question.cluster.gpus_per_node)
+    best_plan = make_plan(optimum.question, best, certificate, restrictions, objective)
     output.answer(
         optimum_record(optimum, aim.assumptions),
         optimum_rows(optimum),
@@ -162,6 +161,7 @@ def _answer(
         *placed_on_pools(optimum.question, best),
         "",
         answer_sentence(optimum),
+        files=[] if out is None else [lambda: save_plan(best_plan, out)],
     )
     for other, estimate in optimum.others:
         output.note(

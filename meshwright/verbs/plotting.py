@@ -9,7 +9,6 @@ from pathlib import Path
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.question import Question
-from cost_models.whole_files import write_whole
 from meshwright import frames
 from meshwright.drawing import (
     Drawing,
@@ -20,7 +19,8 @@ from meshwright.drawing import (
     draw_time,
     draw_timeline,
 )
-from meshwright.output import JSON_SCHEMA, Output, as_csv, check_places
+from meshwright.output import JSON_SCHEMA, Output, check_places
+from meshwright.printing import say
 from meshwright.progress import Reporter, progress
 from meshwright.ranked import Ranked
 from meshwright.render.words import sentence_list
@@ -105,10 +105,7 @@ def plot(kind: str, files: Sequence[Path], wanted: Wanted, *, out: Path | None, 
             keep_on_interrupt=True,
         )
         drawing = _KINDS[kind](Request(files=files, wanted=wanted, reporter=reporter, budget=budget))
-    drawing.save(path)
     rows = drawing.points
-    if output.csv is not None:
-        write_whole(output.csv, as_csv(rows))
     document = {
         "schema": JSON_SCHEMA,
         "plot": kind,
@@ -116,7 +113,9 @@ def plot(kind: str, files: Sequence[Path], wanted: Wanted, *, out: Path | None, 
         "title": drawing.title,
         "points": rows,
     }
-    Output(json=output.json, quiet=output.quiet).answer(document, rows, drawing.title, f"Wrote {path}")
+    output.answer(document, rows, drawing.title, files=[lambda: drawing.save(path)])
+    if not output.json:
+        say(f"Wrote {path}")
     if budget.ended:
         output.note("warning: time ran out before every point was searched; allow more with --time-limit")
 

@@ -26,8 +26,8 @@ def calibrate_by_runs(reports: Sequence[Path], *, profile: str | None, out: Path
         )
     if len({path.resolve() for path in reports}) < len(reports):
         raise InputError("a run counts once, and one is named twice")
-    found = calibrate_from_run(*reports, profile=profile, out=out)
-    output.answer(_record(found, out), found.runs(), *refinement_text(found))
+    found = calibrate_from_run(*reports, profile=profile)
+    output.answer(_record(found, out), found.runs(), *refinement_text(found), files=[lambda: found.save(out)])
     output.note(f"Wrote {out}. Next: plan and run another layout with --profile {out}")
 
 

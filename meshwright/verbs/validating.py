@@ -57,7 +57,6 @@ def validate(
     rows = [row for table in tables for row in table or ()]
     predictions = _predicted(rows, stack, profile, anchors, output)
     sources = score(predictions)
-    page = None if folder is None else _write_page(folder, predictions, sources, anchors)
     output.answer(
         {
             "schema": JSON_SCHEMA,
@@ -67,9 +66,10 @@ def validate(
         },
         [prediction_row(one) for one in predictions],
         *validation_text(predictions, sources, anchors=anchors),
+        files=[] if folder is None else [lambda: _write_page(folder, predictions, sources, anchors)],
     )
-    if page is not None:
-        output.note(f"Wrote {page}")
+    if folder is not None:
+        output.note(f"Wrote {folder / PAGE}")
 
 
 def _predicted(
@@ -98,7 +98,7 @@ def _check_folder(folder: Path | None) -> None:
 
 def _write_page(
     folder: Path, predictions: Sequence[Prediction], sources: Sequence[SourceScore], anchors: int
-) -> Path:
+) -> None:
     """`accuracy.md` with its plots."""
     from meshwright.plots.style import save
     from meshwright.plots.validation import errors_by_axis, predicted_against_measured
@@ -111,4 +111,3 @@ def _write_page(
         subject = plot_subject(anchors)
         save(predicted_against_measured(frame, subject), folder / PREDICTED_PLOT)
         save(errors_by_axis(frame, subject), folder / AXES_PLOT)
-    return page

@@ -1,0 +1,127 @@
+"""What is printed cannot write to a terminal, and what cannot be written loses nothing else."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command_line import ASKED, Answer
+
+from cost_models.errors import InputError
+from meshwright.output import Output, as_csv, as_json
+
+RED = "\x1b[31mred\x1b]0;title\x07\u202e\udcff"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", *ASKED, "--fix", f"tp={RED}"),
+        ("plan", *ASKED, "--forbid", RED),
+        ("plan", *ASKED, "--max-memory", RED),
+        ("plan", *ASKED, "--for", RED),
+        ("plan", *ASKED, "--objective", RED),
+        ("estimate", *ASKED, "--layout", f"tp2 {RED}"),
+        ("estimate", *ASKED, "--layout", f"tp2 recompute={RED}"),
+        ("estimate", RED, "dgx-h100", "--layout", "tp2"),
+        ("compare", RED, "tp2"),
+        ("verify", f"{RED}.yaml"),
+        ("plot", RED),
+        (RED,),
+        ("plan", f"--{RED}"),
+        ("plan", *ASKED, "-o", f"{RED}/plan.yaml"),
+    ],
+    ids=lambda words: (
+        " ".join(word for word in words if word not in ASKED).encode("ascii", "replace").decode()
+    ),
+)
+@pytest.mark.parametrize("json_too", [False, True])
+def test_no_word_writes_to_the_terminal(
+    meshwright: Callable[..., Answer], words: tuple[str, ...], json_too: bool
+) -> None:
+    answer = meshwright(*words, *["--json"] * json_too)
+    assert answer.code == 2
+    said = answer.out + answer.err
+    assert "red" in said
+    assert all(char.isprintable() or char == "\n" for char in said)
+
+
+def test_no_file_writes_to_the_terminal(
+    meshwright: Callable[..., Answer], plan_file: Path, tmp_path: Path
+) -> None:
+    """What a plan says of itself is told by `verify`, in a table."""
+    changed = tmp_path / "changed.yaml"
+    text = plan_file.read_text("utf-8")
+    escaped = json.dumps(f"{RED[:-1]}")
+    lines = [f"  trust: {escaped}" if line.startswith("  trust:") else line for line in text.splitlines()]
+    changed.write_text("\n".join(lines) + "\n", "utf-8")
+    answer = meshwright("verify", str(changed), "--time-limit", "0.001")
+    assert "?[31mred" in answer.out
+    assert all(char.isprintable() or char == "\n" for char in answer.out + answer.err)
+
+
+def test_json_keeps_what_it_escapes() -> None:
+    text = as_json({"name": RED, "word": "größer × 2"})
+    assert all(char.isprintable() or char == "\n" for char in text)
+    assert json.loads(text) == {"name": RED, "word": "größer × 2"}
+    assert "größer × 2" in text
+
+
+def test_no_cell_is_a_formula() -> None:
+    rows = [
+        {"what": word, "seconds": -1.5} for word in ("=1+1", "+1", "-x", "@SUM(A1)", "-2.5", "-3.6 %", "a=b")
+    ]
+    found = list(csv.DictReader(as_csv(rows).splitlines()))
+    assert [row["what"] for row in found] == ["'=1+1", "+1", "'-x", "'@SUM(A1)", "-2.5", "'-3.6 %", "a=b"]
+    assert {row["seconds"] for row in found} == {"-1.5"}
+
+
+def test_what_cannot_be_written_keeps_nothing_else_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "plan.yaml")
+
+    rows = tmp_path / "rows.csv"
+    with pytest.raises(InputError, match=r"`plan\.yaml`: no space left on device"):
+        Output(csv=rows).answer({}, [{"a": 1}], "the answer", files=[full])
+    assert capsys.readouterr().out == "the answer\n"
+    assert rows.read_text() == "a\n1\n"
+    with pytest.raises(InputError) as caught:
+        Output(csv=tmp_path / "nowhere" / "rows.csv").answer({}, [{"a": 1}], "the answer", files=[full])
+    assert [problem.what for problem in caught.value.problems] == [
+        "`plan.yaml`: no space left on device",
+        f"`{tmp_path / 'nowhere' / 'rows.csv'}`: no such file or directory",
+    ]
+    assert capsys.readouterr().out == "the answer\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no such device")
+def test_a_full_disk_behind_stdout_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = tmp_path / "rows.csv"
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(InputError, match="`stdout`: no space left on device"):
+            Output(csv=rows).answer({}, [{"a": 1}], "the answer")
+    assert rows.read_text() == "a\n1\n"
+
+
+def test_a_closed_stdout_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = tmp_path / "rows.csv"
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(InputError, match="`stdout`: it is closed"):
+        Output(csv=rows).answer({}, [{"a": 1}], "the answer")
+    assert rows.read_text() == "a\n1\n"
+
+
+def test_notes_for_a_closed_stderr_are_no_answers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    Output().note("for nobody")
+    assert capsys.readouterr().out == ""
