@@ -29,7 +29,7 @@ from planner.placement import PLAIN
 from planner.placing import place
 from planner.restrictions import Restrictions
 from planner.search import SearchResult
-from planner.sizes import possible, resized
+from planner.sizes import on_whole_nodes, possible, resized
 
 CHANGES = 3
 """Of a path, at most."""
@@ -132,9 +132,9 @@ def _further(question: Question, restrictions: Restrictions, budget: Budget) -> 
     if precision in question.cluster.gpu.peak:
         training = question.training.model_copy(update={"precision": precision})
         others.append((f"--precision {precision}", "other numerics", replace(question, training=training)))
-    twice = 2 * question.cluster.num_gpus
-    if possible(twice, question.cluster) and question.cluster.gpu.kind != "cpu":
-        others.append((f"--gpus {twice}", "other GPUs", resized(question, twice)))
+    twice, whole = 2 * question.cluster.num_gpus, on_whole_nodes(question)
+    if possible(twice, whole.cluster) and question.cluster.gpu.kind != "cpu":
+        others.append((f"--gpus {twice}", "other GPUs", resized(whole, twice)))
     for words, trouble, other in others:
         try:
             found = budget.search(other, restrictions)

@@ -27,7 +27,7 @@ from cost_models.specs.transformer import TransformerSpec
 from planner.budget import Budget
 from planner.restrictions import Restrictions
 from planner.search_space import parse_restrictions
-from planner.sizes import plain_layouts, possible, resized
+from planner.sizes import on_whole_nodes, plain_layouts, possible, resized
 
 SECONDS = 2.0
 """For all changes together."""
@@ -57,7 +57,9 @@ def remedies_told(
         yield
     except DoesNotFitError as error:
         largest = resized(question, max(sizes)) if sizes else question
-        whole = replace(question, cluster=whole_nodes) if isinstance(whole_nodes, ClusterSpec) else question
+        whole = on_whole_nodes(question)
+        if isinstance(whole_nodes, ClusterSpec):
+            whole = replace(question, cluster=whole_nodes)
         found = _Remedies(question=largest, whole=whole, limits=limits, state_bytes=error.state_bytes).all()
         raise DoesNotFitError(
             error.headline,

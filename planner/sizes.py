@@ -11,10 +11,12 @@ import numpy as np
 
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
+from cost_models.specs import catalog
 from cost_models.specs.base import MAX_GPUS
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.layout import Layout
+from cost_models.specs.local import LOCAL
 from planner.legality import legal_rows
 
 MOST_SIZES = 1000
@@ -154,6 +156,17 @@ def require_possible(cluster: ClusterSpec, counts: Sequence[int]) -> None:
     ]
     if problems:
         raise InputError(f"`{cluster.name}` cannot have these numbers of GPUs", problems=problems)
+
+
+def on_whole_nodes(question: Question) -> Question:
+    """The same question where it has only part of a node of the catalogue's cluster: on one whole node."""
+    cluster = question.cluster
+    if cluster.nodes > 1 or cluster.name == LOCAL or cluster.name not in catalog.names("clusters"):
+        return question
+    known = catalog.load_cluster(cluster.name)
+    same = known.gpu.name == cluster.gpu.name and known.gpus_per_node >= cluster.gpus_per_node
+    whole = {"gpus_per_node": known.gpus_per_node if same else cluster.gpus_per_node}
+    return replace(question, cluster=cluster.model_copy(update=whole))
 
 
 def resized(question: Question, gpus: int, global_batch: int | None = None) -> Question:

@@ -37,7 +37,7 @@ def advice_cells(advice: Advice) -> list[tuple[str, ...]]:
         ("today", "", "", "", format_seconds(today.step_seconds), "", format_bytes(today.peak_bytes))
     ]
     for one in advice.changes:
-        alone = (format_seconds(one.alone.step_seconds), change(today.step_seconds, one.alone.step_seconds))
+        alone = (format_seconds(one.alone.step_seconds), _gain(today, one.alone))
         rows.append((f"+ {one.words}", one.trouble, *alone, *_in_all(today, one.together)))
     if not is_reached(advice):
         words = f"+ the rest: {advice.rest}" if advice.rest else "+ its blocks placed as planned"
@@ -46,8 +46,13 @@ def advice_cells(advice: Advice) -> list[tuple[str, ...]]:
 
 
 def _in_all(today: Estimate, reached: Estimate) -> tuple[str, str, str]:
-    gain = change(today.step_seconds, reached.step_seconds)
+    gain = _gain(today, reached)
     return format_seconds(reached.step_seconds), gain, format_bytes(reached.peak_bytes)
+
+
+def _gain(today: Estimate, other: Estimate) -> str:
+    """Of step time; a step that does not fit is nothing to gain on."""
+    return change(today.step_seconds, other.step_seconds) if today.fits else "fits"
 
 
 def is_reached(advice: Advice) -> bool:
@@ -67,7 +72,7 @@ def conclusion(advice: Advice) -> str:
     lines.append(wrapped(f"Best: {best.layout.brief}"))
     lines.append(certificate_sentence(certificate, best.step_seconds))
     for one in advice.further:
-        gain = change(advice.today.step_seconds, one.estimate.step_seconds)
+        gain = _gain(advice.today, one.estimate)
         proven = "" if one.proven else ", not proved"
         lines.append(
             wrapped(

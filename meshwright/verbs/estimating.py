@@ -52,7 +52,7 @@ def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> 
         files=[] if out is None else [lambda: save_plan(plan, out)],
     )
     if out is not None:
-        output.note(f"Wrote {out}. Next: meshwright explain {out}")
+        output.note(f"Wrote {out}. Next: meshwright explain {out}, meshwright advise {out}")
     return priced.fits
 
 

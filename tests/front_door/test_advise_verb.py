@@ -68,6 +68,17 @@ def test_another_layout_may_be_what_is_run(meshwright, today: Path) -> None:
     assert "layout `tp3 pp1 dp1 mbs1 zero0` cannot run" in refused.err
 
 
+def test_a_layout_that_does_not_fit_is_told_what_does(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "large.yaml"
+    asked = ("gpt2-xl", "gce-g2", *ASKED[2:], "--layout", "dp8 mbs2")
+    assert meshwright("estimate", *asked, "-o", str(path)).code == 1
+    answer = meshwright("advise", str(path))
+    assert answer.code == 0
+    assert ", which does not fit" in " ".join(answer.out.split())
+    (row,) = [line for line in answer.out.splitlines() if line.startswith("+ ")][:1]
+    assert row.split().count("fits") == 2
+
+
 def test_several_pools_are_refused(meshwright, tmp_path: Path) -> None:
     path = tmp_path / "mixed.yaml"
     pools = ("gpt2-small", "dgx-a100-80gb:8+dgx-h100:8", *ASKED[4:])

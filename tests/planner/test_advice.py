@@ -11,6 +11,7 @@ from cost_models.errors import InputError
 from cost_models.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.layout import Layout, parse_layout
+from cost_models.specs.loading import resolve_cluster
 from planner.advice import CHANGES, LEAST_GAIN, Advice, advise
 from planner.budget import Budget
 from planner.explain import within
@@ -20,6 +21,7 @@ from planner.placing import place
 from planner.restrictions import Restrictions
 from planner.search import search
 from planner.search_space import parse_restrictions
+from planner.sizes import on_whole_nodes, resized
 
 
 def advised(question: Question, layout: str, restrictions: Restrictions | None = None) -> Advice:
@@ -111,6 +113,16 @@ def test_twice_the_gpus_and_narrower_numerics_stand_apart() -> None:
     cluster = question.cluster.model_copy(update={"gpu": gpu})
     (further,) = advised(replace(question, cluster=cluster), "dp2 mbs1").further
     assert (further.words, further.trouble) == ("--precision fp8", "other numerics")
+
+
+def test_part_of_a_node_grows_within_the_node() -> None:
+    """Two GPUs of a DGX are linked as they are in it, not as two nodes of one."""
+    cluster = resolve_cluster("dgx-a100-80gb", 1)
+    asked = replace(small_question(1), cluster=cluster)
+    assert on_whole_nodes(asked).cluster == resolve_cluster("dgx-a100-80gb")
+    assert resized(on_whole_nodes(asked), 2).cluster == resolve_cluster("dgx-a100-80gb", 2)
+    own = replace(asked, cluster=cluster.model_copy(update={"name": "mine"}))
+    assert on_whole_nodes(own) == own
 
 
 def test_an_illegal_layout_is_refused() -> None:
