@@ -45,6 +45,8 @@ TIME_PARTS = (
     "host",
     "jitter",
 )
+_END_OF_A_BLOCK = 0.5
+"""To drive an end of the model takes this share of a block, on a CPU: both together take as long as one."""
 HIDDEN_PARTS = ("tp_hidden", "cp_hidden", "ep_hidden", "dp_hidden")
 
 
@@ -132,14 +134,17 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
     hands_on = boundary_seconds(question, columns, groups)
     blocking = not question.stack.overlap_pipeline_sends
     action_host = np.where(columns.pp > 1, question.hardware.action_host_seconds, 0.0)
+    on_cpu = question.cluster.gpu.kind == "cpu"
+    end = {"host": _END_OF_A_BLOCK * _launches(pieces)} if on_cpu else {}
     stage = {"pp_comm": hands_on if blocking else pieces.none, "host": action_host}
     terms = {
         "layer_forward": _layer_forward(pieces),
         "layer_backward": layer_backward,
-        "embedding_forward": {"compute": ends.embedding_forward, "tp_comm": tensor.embedding_forward},
-        "embedding_backward": {"compute": ends.embedding_backward, "tp_comm": tensor.embedding_backward},
-        "head_forward": {"compute": ends.head_forward, "tp_comm": tensor.head_forward},
-        "head_backward": {"compute": ends.head_backward, "tp_comm": tensor.head_backward},
+        "embedding_forward": {"compute": ends.embedding_forward, "tp_comm": tensor.embedding_forward} | end,
+        "embedding_backward": {"compute": ends.embedding_backward, "tp_comm": tensor.embedding_backward}
+        | end,
+        "head_forward": {"compute": ends.head_forward, "tp_comm": tensor.head_forward} | end,
+        "head_backward": {"compute": ends.head_backward, "tp_comm": tensor.head_backward} | end,
         "stage_forward": stage,
         "stage_backward": stage,
         "layer_weight": layer_weight,
@@ -272,8 +277,8 @@ def _launches(pieces: _Pieces) -> Array:
     profile = pieces.question.hardware
     split = np.where(pieces.columns.tp > 1, profile.tensor_parallel_host_seconds, 0.0)
     split = split + np.where(pieces.columns.sp == 1, profile.sequence_parallel_host_seconds, 0.0)
-    gathered = pieces.question.stack.fully_shard & (pieces.columns.zero == 3) & (pieces.columns.shard > 1)
-    split = split + np.where(gathered, profile.sharded_host_seconds, 0.0)
+    sharded = pieces.question.stack.fully_shard & (pieces.columns.zero >= 2) & (pieces.columns.shard > 1)
+    split = split + np.where(sharded, profile.sharded_host_seconds, 0.0)
     seconds: Array = profile.host_layer_seconds + split
     return seconds
 

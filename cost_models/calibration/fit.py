@@ -27,7 +27,7 @@ from cost_models.calibration.curve_fits import (
     operator_curves,
     rounded,
 )
-from cost_models.calibration.host_fit import host_layer_seconds, split_host_seconds
+from cost_models.calibration.host_fit import host_layer_seconds, split_host_seconds, update_host_seconds
 from cost_models.calibration.measured_cluster import measured_gpu
 from cost_models.calibration.measurements import Measurement, merge, select
 from cost_models.calibration.robust import relative_errors, relative_least_squares
@@ -42,7 +42,7 @@ Array = npt.NDArray[np.float64]
 OPTIMIZER_BYTES = 32.0
 """AdamW in fp32, per parameter: the gradient read for its norm and for the update, both moments and the weight read and
 written."""
-_EFFICIENCY_RANGE = (1e-6, 1.5)
+_EFFICIENCY_RANGE = (1e-6, 1.0)
 _TENSORS_MOVED = {"add": 3.0, "multiply": 3.0, "copy": 2.0, "relu": 2.0}
 """Plain operators → tensors read and written: what memory efficiency is judged by."""
 _PERFECT_PRODUCTS = {
@@ -52,11 +52,20 @@ _PERFECT_PRODUCTS = {
     "kernel_seconds": 0.0,
 }
 _ELEMENT_BYTES: dict[Precision, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 2.0}
+REPEATED = "repeated"
+"""Products that find their operands in the cache, as none of a model does: what a CPU's peak is taken from."""
+_NO_FASTER_THAN_THE_PEAK = np.array([1.0, 0.0, 0.0])
 _NO_TRAFFIC = 1e15
 """Bytes/s: the traffic of operands took no time that could be seen."""
 _FAMILIES = ("matrix", "attention", "operator", "optimizer", "host")
 
 
+_SPLIT_HOST = {
+    "tensor_parallel_host_seconds": ("block.tensor-parallel", "block"),
+    "sequence_parallel_host_seconds": ("block.sequence-parallel", "block.tensor-parallel"),
+    "sharded_host_seconds": ("block.sharded", "block"),
+}
+"""Constant → the tiny block that has what it is of, and the one that has not."""
 _KERNEL: AttentionKernel = "flash2"
 """What torch's scaled_dot_product_attention runs on a GPU."""
 
@@ -83,7 +92,8 @@ def fit_profile(
 ) -> Fit:
     """The profile of one device of `cluster`, measured in `precision`; `base` gives what is not measured.
 
-    Peak and bandwidth of a CPU are what was measured, those of a GPU its datasheet's. `source` opens the
+    Peak and bandwidth of a CPU are the best that was measured, those of a GPU its datasheet's: no share of them is
+    above 1. `source` opens the
     provenance; the number of points, the residuals and the noise are added to it.
 
     Raises:
@@ -97,6 +107,10 @@ def fit_profile(
     published = gpu.attention_share(_KERNEL)
     matrices, matrix_error = _matrices(rows, gpu, base, precision)
     optimizer_rate, optimizer_error = _optimizer(rows)
+    memory_rate = _memory_rate(rows, precision)
+    bandwidth = gpu.memory_bandwidth
+    if gpu.kind == "cpu":
+        bandwidth = max(bandwidth, memory_rate, optimizer_rate)
     residuals = Breakdown.of(matrix=matrix_error, optimizer=optimizer_error)
     noise = float(np.median([row.noise for row in measurements]))
     constants = {
@@ -106,11 +120,11 @@ def fit_profile(
         **matrices,
         "attention_forward_efficiency": _attention_efficiency(rows, "forward", peak * published.forward),
         "attention_backward_efficiency": _attention_efficiency(rows, "backward", peak * published.backward),
-        "memory_efficiency": _memory_efficiency(rows, gpu, precision),
+        "memory_efficiency": _efficiency(memory_rate / bandwidth),
         "kernel_seconds": rounded(min(row.seconds for row in select(rows, "operator"))),
-        "optimizer_efficiency": _efficiency(optimizer_rate / gpu.memory_bandwidth),
+        "optimizer_efficiency": _efficiency(optimizer_rate / bandwidth),
         "measured_peak": rounded(peak) if gpu.kind == "cpu" else None,
-        "measured_bandwidth": rounded(gpu.memory_bandwidth) if gpu.kind == "cpu" else None,
+        "measured_bandwidth": rounded(bandwidth) if gpu.kind == "cpu" else None,
         "operators": operator_curves(rows),
         "attention": attention_curves(rows),
         "collectives": collective_curves(rows),
@@ -125,22 +139,16 @@ def fit_profile(
             "host_layer_seconds": rounded(
                 host_layer_seconds(rows, profile, peak, launches_ahead=gpu.kind != "cpu")
             ),
-            "tensor_parallel_host_seconds": rounded(
-                split_host_seconds(
-                    rows, "block.tensor-parallel", "block", otherwise=base.tensor_parallel_host_seconds
-                )
-            ),
-            "sequence_parallel_host_seconds": rounded(
-                split_host_seconds(
-                    rows,
-                    "block.sequence-parallel",
-                    "block.tensor-parallel",
-                    otherwise=base.sequence_parallel_host_seconds,
-                )
-            ),
+            **{constant: rounded(_split(rows, base, constant)) for constant in _SPLIT_HOST},
+            "step_seconds": rounded(update_host_seconds(rows)) if gpu.kind == "cpu" else base.step_seconds,
         }
     )
     return Fit(profile=profile, residuals=residuals, noise=noise)
+
+
+def _split(rows: Sequence[Measurement], base: HardwareProfile, constant: str) -> float:
+    name, than = _SPLIT_HOST[constant]
+    return split_host_seconds(rows, name, than, otherwise=getattr(base, constant))
 
 
 def _matrices(
@@ -151,7 +159,11 @@ def _matrices(
     `ideal` is the cost model's own formula at efficiency 1, so tile waves and the memory roof are taken out
     alike.
     """
-    chosen = [row for row in select(rows, "matrix") if row.name.endswith(f".{precision}")]
+    chosen = [
+        row
+        for row in select(rows, "matrix")
+        if row.name.endswith(f".{precision}") and not row.name.startswith(REPEATED)
+    ]
     perfect = base.model_copy(update=_PERFECT_PRODUCTS)
     device = Device(
         profile=perfect,
@@ -172,7 +184,7 @@ def _matrices(
     element_bytes = _ELEMENT_BYTES[precision]
     second = ideal / k if gpu.kind != "cpu" else element_bytes * (m * k + k * n + m * n)
     terms = np.stack([ideal, second, np.ones(len(chosen))], axis=1)
-    coefficients = relative_least_squares(terms, seconds)
+    coefficients = relative_least_squares(terms, seconds, least=_NO_FASTER_THAN_THE_PEAK)
     error = float(np.median(np.abs(relative_errors(terms, coefficients, seconds))))
     slope, other = np.maximum(coefficients[:2], np.finfo(np.float64).tiny)
     constants = {"gemm_efficiency": _efficiency(1.0 / slope)}
@@ -199,8 +211,8 @@ def _attention_efficiency(rows: Sequence[Measurement], direction: str, rate: flo
     )
 
 
-def _memory_efficiency(rows: Sequence[Measurement], gpu: GpuSpec, precision: Precision) -> float:
-    """Median share of bandwidth of plain operators at their largest size."""
+def _memory_rate(rows: Sequence[Measurement], precision: Precision) -> float:
+    """Median bytes/s of plain operators at their largest size."""
     element_bytes = _ELEMENT_BYTES[precision]
     largest = {
         name: max(found, key=lambda row: row.size)
@@ -208,7 +220,7 @@ def _memory_efficiency(rows: Sequence[Measurement], gpu: GpuSpec, precision: Pre
         if (found := select(rows, "operator", name))
     }
     rates = [_TENSORS_MOVED[name] * element_bytes * row.size / row.seconds for name, row in largest.items()]
-    return _efficiency(float(np.median(rates)) / gpu.memory_bandwidth)
+    return float(np.median(rates))
 
 
 def _efficiency(value: float) -> float:

@@ -1,4 +1,4 @@
-"""Host time of a block, from a block so small that its operators compute nearly nothing.
+"""Host time of a block and of an update, from a model so small that its operators compute next to nothing.
 
 On a CPU one thread drives operators and runs them, so the host's time is what the tiny block takes beyond the curves of
 its operators. A GPU runs kernels beside the host: what was timed there is how long everything takes to launch, until
@@ -28,11 +28,10 @@ _BLOCK_PRODUCTS = 12.0
 def host_layer_seconds(
     rows: Sequence[Measurement], profile: HardwareProfile, peak: float, *, launches_ahead: bool
 ) -> float:
-    """Mean over forward and backward of the tiny block's seconds, where operators do not run beside the host without
-    those of its operators and products."""
-    forward, backward = _passes(rows, "block")
-    explained = 0.0 if launches_ahead else _operator_seconds(forward.shape, profile, peak)
-    return max(0.0, (forward.seconds + backward.seconds - explained) / 2)
+    """One pass of a tiny block, where operators do not run beside the host without those of its operators."""
+    shape = select(rows, "host", "block")[0].shape
+    explained = 0.0 if launches_ahead else _operator_seconds(shape, profile, peak)
+    return max(0.0, _pass_seconds(rows, "block") - explained / 2)
 
 
 def _operator_seconds(shape: Sequence[int], profile: HardwareProfile, peak: float) -> float:
@@ -56,16 +55,21 @@ def _operator_seconds(shape: Sequence[int], profile: HardwareProfile, peak: floa
 
 
 def split_host_seconds(rows: Sequence[Measurement], name: str, than: str, *, otherwise: float) -> float:
-    """What block `name` takes longer than block `than` in one pass, mean of forward and backward.
+    """What block `name` takes longer than block `than` in one pass; `otherwise` where it was not measured.
 
-    `block.tensor-parallel` than `block`, and `block.sequence-parallel` than that; `otherwise` where neither was
-    measured, with one process.
+    `block.tensor-parallel` and `block.sharded` than `block`, `block.sequence-parallel` than the first of them.
     """
-    if not select(rows, "host", f"{name}.forward"):
+    if not select(rows, "host", name):
         return otherwise
-    plain, split = _passes(rows, than), _passes(rows, name)
-    return max(0.0, sum(row.seconds for row in split) - sum(row.seconds for row in plain)) / 2
+    return max(0.0, _pass_seconds(rows, name) - _pass_seconds(rows, than))
 
 
-def _passes(rows: Sequence[Measurement], name: str) -> tuple[Measurement, Measurement]:
-    return select(rows, "host", f"{name}.forward")[0], select(rows, "host", f"{name}.backward")[0]
+def update_host_seconds(rows: Sequence[Measurement]) -> float:
+    """The update of a model that has next to no parameters."""
+    return select(rows, "host", "update")[0].seconds
+
+
+def _pass_seconds(rows: Sequence[Measurement], name: str) -> float:
+    """Mean of a block's forward and backward pass: what models of more blocks take longer than models of fewer."""
+    few, *_, many = sorted(select(rows, "host", name), key=lambda row: row.size)
+    return (many.seconds - few.seconds) / (many.size - few.size) / 2

@@ -10,16 +10,21 @@ from cost_models.specs.hardware import CollectiveCurve, CurvePoint, HardwareProf
 
 
 def measured_gpu(rows: Sequence[Measurement], gpu: GpuSpec) -> GpuSpec:
-    """A CPU with its best matrix rate in each precision and its copy rate; a GPU keeps its datasheet."""
+    """A CPU with its best matrix rate in each precision and its best copy rate; a GPU keeps its datasheet.
+
+    The best of all repetitions, in the caches too: everything else is a share of it.
+    """
     if gpu.kind != "cpu":
         return gpu
     peak = dict(gpu.peak)
     precisions: tuple[Precision, ...] = ("fp32", "bf16", "fp16")
     for precision in precisions:
-        rates = [row.size / row.seconds for row in select(rows, "matrix") if row.name.endswith(precision)]
+        rates = [
+            row.size / row.quiet_seconds for row in select(rows, "matrix") if row.name.endswith(precision)
+        ]
         if rates:
             peak[precision] = max(rates)
-    copies = [row.size / row.seconds for row in select(rows, "memory", "copy")]
+    copies = [row.size / row.quiet_seconds for row in select(rows, "memory", "copy")]
     bandwidth = max(copies) if copies else gpu.memory_bandwidth
     return gpu.model_copy(update={"peak": peak, "memory_bandwidth": bandwidth})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
@@ -16,9 +16,9 @@ class Measurement:
     """One timed thing on one process.
 
     `shape` and `size` by kind:
-    matrix (m, n, k) and FLOPs · attention (sequence, head_dim) and FLOPs of one causal head · operator () and
-    elements · memory () and bytes read + written · optimizer (tensors,) and parameters · host () and 1 ·
-    collective (group size,) and bytes of the full tensor.
+    matrix (m, n, k) and FLOPs, called `repeated` where its operands stay in the cache · attention (sequence, head_dim)
+    and FLOPs of one causal head · operator () and elements · memory () and bytes read + written · optimizer (tensors,)
+    and parameters · host (tokens, hidden size, heads) and blocks · collective (group size,) and bytes of the tensor.
     """
 
     kind: Kind
@@ -27,7 +27,7 @@ class Measurement:
     shape: tuple[int, ...] = ()
     size: float
     seconds: float
-    """Of the typical repetition: what adds up over the hundreds of calls of a step."""
+    """Of the typical repetition, while the machine was quiet: what adds up over the hundreds of calls of a step."""
     quiet_seconds: float
     """Of the fastest repetition; its distance from `seconds` is the noise."""
     rank: int = 0
@@ -50,6 +50,26 @@ class Measurement:
 def select(measurements: Iterable[Measurement], kind: Kind, name: str | None = None) -> list[Measurement]:
     """Those of one kind, and of one name if given."""
     return [row for row in measurements if row.kind == kind and name in (None, row.name)]
+
+
+def quietest(rounds: Sequence[Sequence[Measurement]]) -> list[Measurement]:
+    """One row for each thing that was timed in several rounds: the mean of the fastest quarter of them, one at least.
+
+    Rounds lie apart in time, so that what disturbs the machine for a while does not disturb all of one thing.
+    """
+    kept = max(1, len(rounds) // 4)
+    found = []
+    for same in zip(*rounds, strict=True):
+        assert len({(row.kind, row.name, row.shape, row.size) for row in same}) == 1, "rounds differ"
+        fastest = sorted(same, key=lambda row: row.seconds)[:kept]
+        found.append(
+            replace(
+                same[0],
+                seconds=fmean(row.seconds for row in fastest),
+                quiet_seconds=min(row.quiet_seconds for row in same),
+            )
+        )
+    return found
 
 
 def merge(measurements: Iterable[Measurement]) -> list[Measurement]:

@@ -14,24 +14,25 @@ _MAD_TO_DEVIATION = 1.4826
 """Median absolute deviation → standard deviation of a normal distribution."""
 
 
-def relative_least_squares(terms: Array, seconds: Array) -> Array:
-    """Non-negative coefficients c (T,) with `terms` (N, T) · c ≈ `seconds` (N,), rows weighted by 1 /
+def relative_least_squares(terms: Array, seconds: Array, least: Array | float = 0.0) -> Array:
+    """Coefficients c (T,), none below `least`, with `terms` (N, T) · c ≈ `seconds` (N,), rows weighted by 1 /
     seconds.
 
     Iteratively reweighted with Huber's weights, so that a point disturbed by a neighbour does not move the
-    rest. Coefficients that come out negative have no meaning here and are fixed at zero, the most negative
-    first.
+    rest. Coefficients that come out lower have no meaning here and are fixed at the least, the lowest first.
     """
+    least = np.broadcast_to(np.asarray(least, dtype=np.float64), terms.shape[1:])
     free = np.ones(terms.shape[1], dtype=bool)
+    values = 1.0 - terms @ least / seconds
     while free.any():
         scaled = terms[:, free] / seconds[:, None]
-        solution = _huber(scaled, np.ones(len(seconds)))
+        solution = _huber(scaled, values)
         if (solution >= 0).all():
-            coefficients = np.zeros(terms.shape[1])
-            coefficients[free] = solution
+            coefficients = least.copy()
+            coefficients[free] += solution
             return coefficients
         free[np.flatnonzero(free)[np.argmin(solution)]] = False
-    return np.zeros(terms.shape[1])
+    return least.copy()
 
 
 def relative_errors(terms: Array, coefficients: Array, seconds: Array) -> Array:

@@ -133,7 +133,7 @@ class HardwareProfile(Spec):
     sequence_parallel_host_seconds: Overhead = 0.0
     """Host time per block and pass that sequence parallelism adds to that."""
     sharded_host_seconds: Overhead = 0.0
-    """Extra host time per block and pass when its parameters are gathered from shards and its gradients scattered."""
+    """Extra host time per block and pass when PyTorch's `fully_shard` gathers its parameters (ZeRO-2 and 3)."""
     action_host_seconds: Overhead = 0.0
     """Host time of one action of a pipeline schedule beyond its blocks."""
     link_efficiency: float = Efficiency

@@ -11,7 +11,8 @@ from cost_models.calibration.measurements import Measurement
 from executor.microbenchmarks.scale import Scale
 from executor.microbenchmarks.stopwatch import Stopwatch
 
-_REPEATS_SMALL, _REPEATS_LARGE = 20, 5
+_REPEATS_SMALL, _REPEATS_LARGE = 6, 3
+"""Of each round."""
 _LARGE_BYTES = 2**21
 _PING, _PONG = 0, 1
 

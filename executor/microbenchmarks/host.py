@@ -1,81 +1,101 @@
-"""Host time of a transformer block so small that nothing else counts: modules, dispatch, autograd, DTensor."""
+"""Host time of the executor on models so small that nothing else counts: modules, dispatch, autograd, DTensor, hooks.
+
+What a block adds to a step is the difference between models of more blocks and of fewer; the rest of such a step is
+told by neither. Everything a training step does is in it: gradients added to the flat buffers, the parts of a split
+model that are sent, shards that are gathered.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import torch
-from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+import torch.distributed as dist
 
+from cost_models.asking import ask
 from cost_models.calibration.measurements import Measurement
+from cost_models.estimating import estimate
+from cost_models.specs.cluster import Precision
+from cost_models.specs.layout import parse_layout
+from cost_models.specs.loading import resolve_cluster
+from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from executor.apply.tensor import split_tensors
-from executor.microbenchmarks.scale import Scale
-from executor.microbenchmarks.stopwatch import Stopwatch, Timing
-from executor.models.transformer import Transformer
+from executor.engine import Engine, Options
+from executor.microbenchmarks.rotation import Call
+from executor.microbenchmarks.stopwatch import Stopwatch
+from planner.plan import make_plan
 
-_BLOCKS, _SEQUENCE, _HIDDEN, _HEADS = 4, 16, 32, 2
-_CLOCK_SECONDS = 1e-9
-_REPEATS = 12
-"""Fixed, because split blocks communicate and must run equally often on every process."""
-
-
-def host_overhead(watch: Stopwatch, scale: Scale, world: int) -> Iterator[Measurement]:
-    """The executor's own blocks on plain tensors and, with two processes or more, split in two by DTensor.
-
-    In the training precision, which decides on kernels and so on how many there are to launch.
-    """
-    yield from _block_passes(watch, "block", _blocks(watch.device, scale.dtype))
-    if world >= _HEADS:
-        mesh = _pairs(watch.device, world)
-        for name, sequence_parallel in (("tensor-parallel", False), ("sequence-parallel", True)):
-            blocks = _blocks(watch.device, scale.dtype)
-            split_tensors(blocks, mesh, sequence_parallel=sequence_parallel)
-            share = _HEADS if sequence_parallel else 1
-            yield from _block_passes(watch, f"block.{name}", blocks, _SEQUENCE // share)
+_SEQUENCE, _HIDDEN, _HEADS = 16, 32, 2
+_FEW, _MANY = 2, 6
+_MICROBATCHES = 2
+"""Of a step: shards are gathered for each, their gradients scattered once."""
+_REPEATS = 2
+"""Of each round; fixed, because split models communicate and must run equally often on every process."""
+_TRAINED: dict[Precision, Precision] = {"fp32": "fp32", "bf16": "bf16", "fp16": "bf16", "fp8": "bf16"}
+"""Calibrated precision → the one whose operators the executor launches."""
 
 
-def _blocks(device: torch.device, dtype: torch.dtype) -> Transformer:
-    """A slice of a tiny GPT without its ends."""
-    spec = TransformerSpec(
-        num_layers=_BLOCKS,
+Engines = dict[str, tuple[Engine, Engine]]
+"""What is added to a plain block → a model of few such blocks, and one of many."""
+
+
+def tiny_engines(device: torch.device, precision: Precision) -> Engines:
+    """Plain blocks; with several processes sharded ones, and in pairs of processes split ones, too."""
+    world = dist.get_world_size()
+    layouts = {"block": f"dp{world}"}
+    if world > 1:
+        layouts["block.sharded"] = f"dp{world} zero3"
+    if world % _HEADS == 0:
+        split = f"tp{_HEADS} dp{world // _HEADS}"
+        layouts |= {"block.tensor-parallel": split, "block.sequence-parallel": f"{split} sp"}
+    return {
+        name: (_engine(layout, _FEW, device, precision), _engine(layout, _MANY, device, precision))
+        for name, layout in layouts.items()
+    }
+
+
+def host_overhead(watch: Stopwatch, engines: Engines) -> Iterator[Measurement]:
+    """Forward and backward of a microbatch, `size` being the blocks; then the update of next to no parameters."""
+    for name, pair in engines.items():
+        for blocks, engine in zip((_FEW, _MANY), pair, strict=True):
+            step = watch.host(_forward_backward(engine), _REPEATS)
+            yield _row(name, blocks, step.seconds / _MICROBATCHES, step.quiet / _MICROBATCHES)
+    few, _ = engines["block"]
+    update = watch.host(few.update, _REPEATS)
+    yield _row("update", _FEW, update.seconds, update.quiet)
+
+
+def _engine(layout: str, blocks: int, device: torch.device, precision: Precision) -> Engine:
+    """A tiny GPT that trains on one sequence of each replica in a microbatch."""
+    parsed = parse_layout(layout)
+    model = TransformerSpec(
+        num_layers=blocks,
         hidden_size=_HIDDEN,
         num_heads=_HEADS,
         num_kv_heads=_HEADS,
         head_dim=_HIDDEN // _HEADS,
         ffn_hidden_size=4 * _HIDDEN,
         vocab_size=_HIDDEN,
+        max_positions=_SEQUENCE,
     )
-    return Transformer(spec, vocabulary=_HIDDEN, has_embedding=False, has_head=False).to(device, dtype)
+    training = TrainingSpec(
+        global_batch=_MICROBATCHES * parsed.dp, sequence_length=_SEQUENCE, precision=_TRAINED[precision]
+    )
+    question = ask(model, resolve_cluster("local", parsed.num_gpus), training)
+    return Engine(make_plan(question, estimate(question, parsed)), device, Options())
 
 
-def _pairs(device: torch.device, world: int) -> DeviceMesh:
-    """Pairs of neighbouring ranks; every rank of an even world is in one."""
-    mesh = init_device_mesh(device.type, (world // _HEADS, _HEADS), mesh_dim_names=("dp", "tp"))
-    return mesh["tp"]
+def _forward_backward(engine: Engine) -> Call:
+    tokens_BS = torch.zeros(_MICROBATCHES, _SEQUENCE, dtype=torch.long)
+    return lambda: engine.forward_backward(tokens_BS, tokens_BS)
 
 
-def _block_passes(
-    watch: Stopwatch, name: str, blocks: nn.Module, sequence: int = _SEQUENCE
-) -> Iterator[Measurement]:
-    """Forward alone, then forward and backward; backward is their difference."""
-    dtype = next(blocks.parameters()).dtype
-    x_BSD = torch.randn(1, sequence, _HIDDEN, device=watch.device, dtype=dtype, requires_grad=True)
-    gradient = torch.ones_like(x_BSD)
-
-    def forward_backward() -> None:
-        blocks(x_BSD).backward(gradient)
-
-    forward_backward()
-    forward, both = watch.host(lambda: blocks(x_BSD), _REPEATS), watch.host(forward_backward, _REPEATS)
-    backward = Timing(seconds=both.seconds - forward.seconds, quiet=both.quiet - forward.quiet)
-    for direction, timing in (("forward", forward), ("backward", backward)):
-        yield Measurement(
-            kind="host",
-            name=f"{name}.{direction}",
-            shape=(_SEQUENCE, _HIDDEN, _HEADS),
-            size=1.0,
-            seconds=max(timing.seconds, _CLOCK_SECONDS) / _BLOCKS,
-            quiet_seconds=max(timing.quiet, _CLOCK_SECONDS) / _BLOCKS,
-        )
+def _row(name: str, blocks: int, seconds: float, quiet: float) -> Measurement:
+    return Measurement(
+        kind="host",
+        name=name,
+        shape=(_SEQUENCE, _HIDDEN, _HEADS),
+        size=float(blocks),
+        seconds=seconds,
+        quiet_seconds=quiet,
+    )

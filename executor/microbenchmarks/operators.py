@@ -89,14 +89,14 @@ def _rotate(x_BSHD: torch.Tensor, *, cosine: torch.Tensor, sine: torch.Tensor) -
 
 
 def memory(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Copies between two arrays far larger than the caches; bytes read plus bytes written."""
-    source = torch.ones(scale.memory_bytes // 4, device=watch.device)
-    target = torch.zeros_like(source)
-    timing = watch.compute(lambda: target.copy_(source))
-    moved = 2.0 * scale.memory_bytes
-    yield Measurement(
-        kind="memory", name="copy", size=moved, seconds=timing.seconds, quiet_seconds=timing.quiet
-    )
+    """Copies between two arrays, in the caches and beyond them; bytes read plus bytes written."""
+    for size in scale.memory_bytes:
+        source = torch.ones(size // 4, device=watch.device)
+        target = torch.zeros_like(source)
+        timing = watch.compute(partial(target.copy_, source))
+        yield Measurement(
+            kind="memory", name="copy", size=2.0 * size, seconds=timing.seconds, quiet_seconds=timing.quiet
+        )
 
 
 def optimizer(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:

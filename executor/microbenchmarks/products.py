@@ -11,6 +11,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from cost_models.calibration.fit import REPEATED
 from cost_models.calibration.measurements import Measurement
 from executor.microbenchmarks.rotation import copies, in_turn
 from executor.microbenchmarks.scale import Scale
@@ -44,6 +45,22 @@ def matrix_products(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
                 seconds=timing.seconds,
                 quiet_seconds=timing.quiet,
             )
+
+
+def repeated_products(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """Products whose operands never leave the cache: no product of a model is faster."""
+    for m, n, k in scale.repeated_products:
+        x_mk, w_kn = scale.tensor(watch.device, m, k), scale.tensor(watch.device, k, n)
+        out_mn = scale.tensor(watch.device, m, n)
+        timing = watch.compute(partial(torch.mm, x_mk, w_kn, out=out_mn))
+        yield Measurement(
+            kind="matrix",
+            name=f"{REPEATED}.{scale.precision}",
+            shape=(m, n, k),
+            size=2.0 * m * n * k,
+            seconds=timing.seconds,
+            quiet_seconds=timing.quiet,
+        )
 
 
 def _output(x_mk: torch.Tensor, w_nk: torch.Tensor, g_mn: torch.Tensor, bias_n: torch.Tensor) -> torch.Tensor:

@@ -23,6 +23,8 @@ class Scale:
     precision: Precision
     products: tuple[tuple[int, int, int], ...]
     """(tokens, columns out, inner) of linear layers."""
+    repeated_products: tuple[tuple[int, int, int], ...]
+    """(tokens, columns out, inner) of products that are run again and again on the same operands: the peak."""
     head_dims: tuple[int, ...]
     sequences: tuple[int, ...]
     attention_tokens: int
@@ -33,12 +35,14 @@ class Scale:
     """Width of the rows that element-wise operators work on."""
     cold_bytes: int
     """Operands of repeated calls are spread over this much, beyond the cache next to a core."""
-    memory_bytes: int
-    """Size of the arrays that measure memory bandwidth: far beyond every cache."""
+    memory_bytes: tuple[int, ...]
+    """Sizes of the arrays that measure memory bandwidth: inside the caches, and far beyond them."""
     optimizer_shapes: tuple[tuple[int, int], ...]
     """(tensors, parameters of each)."""
     messages: tuple[int, ...]
     """Bytes of the full tensor of collectives."""
+    rounds: int
+    """How often everything is measured, one after the other; the fastest quarter counts."""
 
     def tensor(self, device: torch.device, *shape: int) -> torch.Tensor:
         """Random values in the training precision."""
@@ -74,15 +78,17 @@ def cpu_scale(*, quick: bool) -> Scale:
             *_linears((128, 512) if quick else (64, 256, 1024), (64, 256) if quick else (64, 256, 512)),
             (256, 8192, 128),
         ),
+        repeated_products=((256, 256, 256), (512, 512, 512), (1024, 1024, 1024)),
         head_dims=(16, 32, 64) if quick else (16, 32, 64, 128),
         sequences=(64, 128, 256, 512) if quick else (32, 64, 128, 256, 512, 1024),
         attention_tokens=1024,
         elements=(2**12, 2**15, 2**17, 2**20) if quick else (2**12, 2**15, 2**17, 2**19, 2**21),
         width=256,
         cold_bytes=2**23,
-        memory_bytes=2**27,
+        memory_bytes=(2**16, 2**20, 2**27),
         optimizer_shapes=((32, 2**10), (8, 2**19), (8, 2**20)),
         messages=_octaves(2**10, 2**22 if quick else 2**25, 4 if quick else 2),
+        rounds=4,
     )
 
 
@@ -96,15 +102,17 @@ def cuda_scale(precision: Precision, *, quick: bool) -> Scale:
             (4096, 8192, 8192),
             (4096, 32000, 4096),
         ),
+        repeated_products=(),
         head_dims=(64, 128),
         sequences=(1024, 2048, 4096, 8192) if quick else (512, 1024, 2048, 4096, 8192, 16384),
         attention_tokens=2**17,
         elements=(2**16, 2**20, 2**23, 2**26) if quick else (2**14, 2**17, 2**20, 2**22, 2**24, 2**26, 2**28),
         width=4096,
         cold_bytes=2**27,
-        memory_bytes=2**31,
+        memory_bytes=(2**31,),
         optimizer_shapes=((32, 2**10), (8, 2**22), (8, 2**25)),
         messages=_octaves(2**12, 2**28, 4 if quick else 2),
+        rounds=1,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-_LEAST_REPEATS = 5
+_LEAST_REPEATS = 3
 _MOST_REPEATS = 100
 _BATCHES = 8
 """CUDA: timed batches of launches; one launch alone would measure the launch."""

@@ -10,17 +10,18 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from cost_models.calibration.measurements import Measurement
+from cost_models.calibration.measurements import Measurement, quietest
 from executor.microbenchmarks.announce import announce
 from executor.microbenchmarks.collectives import collectives
-from executor.microbenchmarks.host import host_overhead
+from executor.microbenchmarks.host import host_overhead, tiny_engines
 from executor.microbenchmarks.operators import element_wise, memory, optimizer
-from executor.microbenchmarks.products import attention_cores, matrix_products
+from executor.microbenchmarks.products import attention_cores, matrix_products, repeated_products
 from executor.microbenchmarks.scale import Scale, cpu_scale, cuda_scale
 from executor.microbenchmarks.stopwatch import Stopwatch
 
@@ -31,26 +32,27 @@ Family = Callable[[], Iterator[Measurement]]
 
 
 def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None]) -> list[Measurement]:
-    """All families in turn; collectives only where there is a process group."""
-    world = dist.get_world_size() if dist.is_initialized() else 1
-    rank = dist.get_rank() if dist.is_initialized() else 0
+    """All families in turn, in as many rounds as the scale says; needs a process group."""
+    world, rank = dist.get_world_size(), dist.get_rank()
+    engines = tiny_engines(watch.device, scale.precision)
     families: dict[str, Family] = {
-        "matrix products": lambda: matrix_products(watch, scale),
+        "matrix products": lambda: chain(matrix_products(watch, scale), repeated_products(watch, scale)),
         "attention": lambda: attention_cores(watch, scale),
         "element-wise operators": lambda: element_wise(watch, scale),
         "memory": lambda: memory(watch, scale),
         "optimizer": lambda: optimizer(watch, scale),
-        "host": lambda: host_overhead(watch, scale, world),
+        "host": lambda: host_overhead(watch, engines),
     }
     if world > 1:
         families["collectives"] = lambda: collectives(watch, scale)
-    rows: list[Measurement] = []
-    for name, family in families.items():
-        on_progress(name)
-        if world > 1:
+    rounds: list[list[Measurement]] = []
+    for number in range(scale.rounds):
+        rounds.append([])
+        for name, family in families.items():
+            on_progress(name if scale.rounds == 1 else f"{name}, round {number + 1} of {scale.rounds}")
             dist.barrier()
-        rows.extend(replace(row, rank=rank) for row in family())
-    return rows
+            rounds[-1].extend(replace(row, rank=rank) for row in family())
+    return quietest(rounds)
 
 
 def _touch_memory(device: torch.device) -> None:
@@ -76,21 +78,19 @@ def main() -> None:
         scale = cuda_scale(arguments.precision, quick=arguments.quick)
     else:
         scale = cpu_scale(quick=arguments.quick)
-    if arguments.world > 1:
-        dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
-            init_method=(arguments.folder / "rendezvous").as_uri(),
-            rank=arguments.rank,
-            world_size=arguments.world,
-        )
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        init_method=(arguments.folder / "rendezvous").as_uri(),
+        rank=arguments.rank,
+        world_size=arguments.world,
+    )
     budget = _QUICK_BUDGET_SECONDS if arguments.quick else _BUDGET_SECONDS
-    watch = Stopwatch(device=device, budget_seconds=budget)
+    watch = Stopwatch(device=device, budget_seconds=budget / scale.rounds)
     _touch_memory(device)
     rows = measure(watch, scale, on_progress=announce)
     text = json.dumps([row.as_dict() for row in rows])
     (arguments.folder / f"rank-{arguments.rank}.json").write_text(text, encoding="utf-8")
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

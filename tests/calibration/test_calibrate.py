@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from cost_models.calibration.measurements import Measurement
 from cost_models.calibration.saving import save_profile
@@ -27,16 +28,22 @@ TINY = replace(
     sequences=(32, 64),
     attention_tokens=64,
     elements=(2**10, 2**12),
+    repeated_products=((64, 64, 64),),
     cold_bytes=2**16,
-    memory_bytes=2**20,
+    memory_bytes=(2**16, 2**20),
     optimizer_shapes=((4, 2**8), (4, 2**12)),
+    rounds=2,
 )
 
 
 @pytest.fixture(scope="module")
 def rows() -> list[Measurement]:
     watch = Stopwatch(device=torch.device("cpu"), budget_seconds=1e-3)
-    return worker.measure(watch, TINY, on_progress=lambda family: None)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        return worker.measure(watch, TINY, on_progress=lambda family: None)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_one_process_measures_every_family_and_they_fit(rows: list[Measurement]) -> None:
@@ -44,6 +51,7 @@ def test_one_process_measures_every_family_and_they_fit(rows: list[Measurement])
     profile = fit_measurements(rows, catalog.local_cluster(1), "fp32").profile
     assert profile.tier == "measured"
     assert profile.measured_peak
+    assert max(value for name, value in profile if name.endswith("_efficiency") and value is not None) <= 1.0
     assert {curve.operator for curve in profile.operators} >= {
         "layernorm",
         "rmsnorm",

@@ -10,16 +10,17 @@ import pytest
 
 from cost_models.calibration.fit import OPTIMIZER_BYTES, Fit, fit_profile
 from cost_models.calibration.measured_cluster import measured_cluster
-from cost_models.calibration.measurements import Kind, Measurement, merge
+from cost_models.calibration.measurements import Kind, Measurement, merge, quietest
 from cost_models.calibration.robust import relative_least_squares
 from cost_models.curves import attention_head_seconds, curve_seconds
 from cost_models.errors import InputError
 from cost_models.specs import catalog
+from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.loading import resolve_cluster
 
 PEAK, START_UP = 1e11, 4e-6
 EFFICIENCY, OPERANDS, BANDWIDTH, OPTIMIZER_EFFICIENCY = 0.85, 1.5e10, 2e10, 0.6
-HOST, SPLIT = 2e-4, 3e-3
+HOST, SPLIT, ENDS, UPDATE = 2e-4, 3e-3, 7e-4, 8e-4
 
 Disturb = Callable[[float], float]
 
@@ -51,7 +52,9 @@ def machine(disturb: Disturb) -> list[Measurement]:
             )
         )
 
-    # One product at exactly the peak, so that the measured peak is known.
+    # One copy and one product at exactly the peak, so that the measured peaks are known.
+    copied = 2.0**28 / BANDWIDTH
+    rows.append(Measurement(kind="memory", name="copy", size=2.0**28, seconds=copied, quiet_seconds=copied))
     rows.append(
         Measurement(
             kind="matrix",
@@ -78,14 +81,14 @@ def machine(disturb: Disturb) -> list[Measurement]:
             add("operator", operator, elements, seconds)
             if operator in ("layernorm", "gelu"):
                 add("operator", f"{operator}.backward", elements, 2 * seconds)
-    add("memory", "copy", 2**28, 2**28 / BANDWIDTH)
     for tensors, parameters in ((32, 2**15), (4, 2**20), (4, 2**22), (8, 2**21)):
         moved = OPTIMIZER_BYTES * parameters / (OPTIMIZER_EFFICIENCY * BANDWIDTH)
         add("optimizer", "adamw", parameters, tensors * 2e-5 + moved, (tensors,))
-    for direction in ("forward", "backward"):
-        add("host", f"block.{direction}", 1, HOST + 5e-5, (16, 32, 2))
-        add("host", f"block.tensor-parallel.{direction}", 1, HOST + 5e-5 + SPLIT, (16, 32, 2))
-        add("host", f"block.sequence-parallel.{direction}", 1, HOST + 5e-5 + 2 * SPLIT, (16, 32, 2))
+    kinds = {"": 0.0, ".tensor-parallel": SPLIT, ".sequence-parallel": 2 * SPLIT, ".sharded": 3 * SPLIT}
+    for kind, longer in kinds.items():
+        for blocks in (2, 6):
+            add("host", f"block{kind}", blocks, ENDS + 2 * blocks * (HOST + 5e-5 + longer), (16, 32, 2))
+    add("host", "update", 2, UPDATE, (16, 32, 2))
     for size in (2**10, 2**16, 2**22):
         add("collective", "p2p", size, 1e-4 + size / 2e9, (2,))
         add("collective", "all_reduce", size, 3e-4 + size / 1e9, (2,))
@@ -113,7 +116,53 @@ def test_recovers_planted_constants_exactly_without_noise() -> None:
     assert profile.memory_efficiency == pytest.approx(0.9, rel=0.05)
     assert profile.tensor_parallel_host_seconds == pytest.approx(SPLIT, rel=1e-3)
     assert profile.sequence_parallel_host_seconds == pytest.approx(SPLIT, rel=1e-3)
+    assert profile.sharded_host_seconds == pytest.approx(3 * SPLIT, rel=1e-3)
+    assert profile.step_seconds == pytest.approx(UPDATE, rel=1e-3)
     assert profile.tier == "measured"
+
+
+def shares(profile: HardwareProfile) -> dict[str, float]:
+    """Everything that is a share of something."""
+    return {name: value for name, value in profile if name.endswith("efficiency") and value is not None}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_share_exceeds_what_it_is_of(seed: int) -> None:
+    """Neither on a machine whose caches are faster than its memory, nor where noise made the peak look low."""
+    rows = machine(noisy(seed, outliers=0.3))
+    quick = [
+        replace(row, seconds=row.seconds / 4) if row.kind in ("operator", "optimizer") else row
+        for row in rows
+    ]
+    slow_peak = [row for row in rows if row.size != PEAK]
+    for found in (fitted(quick).profile, fitted(slow_peak).profile):
+        assert max(shares(found).values()) <= 1.0
+    assert fitted(slow_peak).profile.gemm_efficiency > 0.8
+
+
+def test_the_peak_is_the_fastest_product_even_if_no_model_runs_it() -> None:
+    """Products on operands that stay in the cache set the peak and take no part in the fit of the others."""
+    rows = machine(quiet)
+    repeated = Measurement(
+        kind="matrix",
+        name="repeated.fp32",
+        shape=(512, 512, 512),
+        size=2.0 * 512**3,
+        seconds=1.0,
+        quiet_seconds=2.0 * 512**3 / (1.25 * PEAK),
+    )
+    profile = fitted([*rows, repeated]).profile
+    assert profile.measured_peak == pytest.approx(1.25 * PEAK, rel=1e-3)
+    assert profile.gemm_efficiency == pytest.approx(EFFICIENCY / 1.25, rel=0.01)
+
+
+def test_of_rounds_the_fastest_quarter_counts() -> None:
+    row = Measurement(kind="memory", name="copy", size=1, seconds=1, quiet_seconds=1)
+    rounds = [
+        [replace(row, seconds=s, quiet_seconds=s / 2)] for s in (8.0, 2.0, 3.0, 9.0, 4.0, 5.0, 6.0, 7.0)
+    ]
+    assert quietest(rounds) == [replace(row, seconds=2.5, quiet_seconds=1.0)]
+    assert quietest(rounds[:1]) == rounds[0]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -148,10 +197,12 @@ def test_host_time_of_a_gpu_is_what_launching_takes(slower: float) -> None:
     assert fit.profile.host_layer_seconds == pytest.approx(HOST + 5e-5)
 
 
-def test_negative_coefficients_are_fixed_at_zero() -> None:
+def test_coefficients_below_the_least_are_fixed_at_it() -> None:
     size = np.array([1.0, 2.0, 3.0, 4.0])
     terms = np.stack([size, np.ones(4)], axis=1)
     assert relative_least_squares(terms, 2 * size - 0.5) == pytest.approx([1.8, 0.0], rel=0.1)
+    assert relative_least_squares(terms, 2 * size + 1, np.array([2.2, 0.0]))[0] == 2.2
+    assert relative_least_squares(terms, 2 * size + 1, np.array([1.0, 0.5])) == pytest.approx([2.0, 1.0])
 
 
 def test_processes_are_averaged() -> None:
