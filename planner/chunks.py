@@ -33,13 +33,16 @@ def goes_in_chunks(num_layers: int, stages: int) -> bool:
     return stages <= num_layers and -num_layers % stages <= MOST_SMALLER
 
 
-def chunk_sizes(num_layers: int, stages: int) -> Ints:
-    """(Z, S): the blocks of every virtual stage; none where they do not divide as the search covers."""
+def chunk_sizes(num_layers: int, stages: int, most_smaller: int = MOST_SMALLER) -> Ints:
+    """(Z, S): the blocks of every virtual stage, as equal as they go, those at the ends a block smaller.
+
+    None where more than `most_smaller` would be.
+    """
     size, larger = divmod(num_layers, stages)
     if not larger:
         return np.full((1, stages), size)
     smaller, stage_S = stages - larger, np.arange(stages)
-    if smaller > MOST_SMALLER:
+    if smaller > most_smaller:
         return np.empty((0, stages), dtype=np.int64)
     first_Z1 = np.arange(smaller + 1)[:, None]
     short_ZS = (stage_S < first_Z1) | (stage_S >= stages - (smaller - first_Z1))

@@ -65,8 +65,9 @@ def _balanced(leaf: Leaf, seconds_BR: Floats) -> Ints:
     limits = np.unique(seconds_BR[np.isfinite(seconds_BR)])
 
     def held(limit: float) -> Ints:
-        count_R = (seconds_BR <= limit).sum(axis=0)
-        return np.where(count_R > 0, low + count_R - 1, 0)
+        within_BR = seconds_BR <= limit
+        most_R = low + len(within_BR) - 1 - within_BR[::-1].argmax(axis=0)
+        return np.where(within_BR.any(axis=0), most_R, 0)
 
     def enough(index: int) -> bool:
         most_R = held(limits[index])

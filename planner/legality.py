@@ -359,6 +359,10 @@ def _problems(question: Question, layout: Layout, trainer: str | None) -> list[t
         found.append(
             (Problem("", "`layers` leaves a stage empty; every stage needs one block"), "use fewer stages")
         )
+    named = sum(max(1, named_blocks(mix)) for mix in layout.stage_recompute)
+    if not layout.layers and question.model.num_layers < named > layout.num_stages:
+        what = f"stages with what `recompute` names need {named:,} blocks; the model has {question.model.num_layers}"
+        found.append((Problem("", what), "name fewer, or leave out the numbers"))
     for stage, (blocks, mix) in enumerate(
         zip(layout.layers, layout.stage_recompute if layout.layers else (), strict=True)
     ):

@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 
 from cost_models.specs.columns import Ints
-from cost_models.specs.recompute import blocks_by_policy
+from cost_models.specs.recompute import blocks_by_policy, named_blocks
 from planner.placement import Bools, Floats, Leaf
 
 
@@ -45,11 +45,12 @@ def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Float
 
 
 def _given_mixes(leaf: Leaf, mixes: tuple[str, ...], size_B: Ints) -> tuple[Floats, Ints]:
-    """The mixes that were asked for, wherever they fit."""
+    """The mixes that were asked for, wherever they fit and a stage has the blocks that its mix names."""
+    named_R = np.array([named_blocks(mix) for mix in mixes])
     blocks_BRP = np.zeros((len(size_B), leaf.pp, len(leaf.allowed)), dtype=np.int64)
     for index, size in enumerate(size_B.tolist()):
-        blocks_BRP[index] = blocks_by_policy((size,) * leaf.pp, mixes)
-    fits_BR = leaf.rank_bytes(blocks_BRP) <= leaf.memory_limit
+        blocks_BRP[index] = blocks_by_policy(np.maximum(size, named_R).tolist(), mixes)
+    fits_BR = (leaf.rank_bytes(blocks_BRP) <= leaf.memory_limit) & (size_B[:, None] >= named_R)
     return np.where(fits_BR, _seconds(leaf, blocks_BRP), np.inf), blocks_BRP
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from cost_models import schedules
 from cost_models.specs.columns import Ints
 from cost_models.specs.layout import Schedule
-from cost_models.specs.recompute import mix_of, named_blocks
+from cost_models.specs.recompute import mix_of
 from cost_models.stage_costs import StageCosts
 
 Floats = npt.NDArray[np.float64]
@@ -112,8 +112,7 @@ class Leaf:
     def sizes(self) -> range:
         """Blocks one virtual stage may hold."""
         low, high = stage_sizes(self.num_layers, self.pp, self.vpp, self.schedule)
-        named = max((named_blocks(mix) for mix in self.recompute or ()), default=0)
-        return range(max(low, named), high + 1)
+        return range(low, high + 1)
 
     @cached_property
     def timeline(self) -> schedules.Timeline:

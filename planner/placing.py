@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from cost_models.estimating import estimate
+from cost_models.errors import InputError
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.layout import Layout
-from cost_models.specs.recompute import RECOMPUTE_POLICIES, policies_in
+from cost_models.specs.recompute import RECOMPUTE_POLICIES, blocks_by_policy, named_blocks, policies_in
+from cost_models.stage_costs import StageCosts
 from planner.chunks import chunk_sizes
 from planner.exact import best_placement
 from planner.heuristics import good_placement
@@ -31,7 +32,7 @@ def place(question: Question, layout: Layout) -> Layout:
     if layout.layers:
         return layout
     if layout.schedule not in PLAIN:
-        return _best_sizes(question, layout)
+        return _in_chunks(question, layout)
     candidates = list(orders_of(question, layout)) if isinstance(question, MixedQuestion) else [layout]
     found = [(_placed(question, candidate), candidate) for candidate in candidates]
     (_, _, placement), chosen = min(found, key=lambda one: one[0][:2])
@@ -41,26 +42,45 @@ def place(question: Question, layout: Layout) -> Layout:
 def _placed(question: Question, layout: Layout) -> tuple[bool, float, Placement]:
     """Whether a layout overflows memory wherever its blocks lie, and its best step time with its placement."""
     costs = layout_costs(question, layout)
-    named = {policy for mix in layout.stage_recompute for policy in policies_in(mix)}
     for overflows, rows in ((False, costs), (True, replace(costs, memory_limit=np.full(len(costs), np.inf)))):
-        leaf = Leaf(
-            costs=rows,
-            pp=layout.pp,
-            vpp=layout.vpp,
-            schedule=layout.schedule,
-            microbatches=layout.microbatches(question.training.global_batch),
-            num_layers=question.model.num_layers,
-            allowed=np.array([policy in named for policy in RECOMPUTE_POLICIES]),
-            recompute=layout.stage_recompute,
-        )
+        leaf = _leaf(question, layout, rows)
         solution = best_placement(leaf, incumbent=good_placement(leaf))
         if solution.placement is not None:
             return overflows, solution.objective, solution.placement
     raise AssertionError("without a memory limit every legal layout has a placement")
 
 
-def _best_sizes(question: Question, layout: Layout) -> Layout:
-    """The fastest of the sizes that the search covers for several chunks a rank; the first where they are equal."""
-    sizes = chunk_sizes(question.model.num_layers, layout.num_stages).tolist()
-    placed = [layout.model_copy(update={"layers": tuple(layers)}) for layers in sizes]
-    return min((estimate(question, one) for one in placed), key=lambda priced: priced.step_seconds).layout
+def _in_chunks(question: Question, layout: Layout) -> Layout:
+    """Several chunks a rank: stages as equal as blocks allow, the smaller ones at the ends, in the fastest way that
+    fits; the first where all is equal.
+
+    Raises:
+        InputError: the recompute of some stage names more blocks than such a stage has.
+    """
+    sizes_ZS = chunk_sizes(question.model.num_layers, layout.num_stages, layout.num_stages)
+    named_S = np.array([named_blocks(mix) for mix in layout.stage_recompute])
+    sizes_ZS = sizes_ZS[(sizes_ZS >= named_S).all(axis=1)]
+    if not len(sizes_ZS):
+        raise InputError(
+            f"recompute of `{layout}` names more blocks than a stage of equal ones has",
+            hint="name fewer, or say the blocks of each stage: `layers=`",
+        )
+    leaf = _leaf(question, layout, layout_costs(question, layout))
+    blocks_ZSP = np.stack([blocks_by_policy(sizes, layout.stage_recompute) for sizes in sizes_ZS.tolist()])
+    best = np.lexsort((leaf.step_seconds(blocks_ZSP), ~leaf.fits(blocks_ZSP)))[0]
+    return layout.model_copy(update={"layers": tuple(sizes_ZS[best].tolist())})
+
+
+def _leaf(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
+    """The layout with the recompute policies that it names."""
+    named = {policy for mix in layout.stage_recompute for policy in policies_in(mix)}
+    return Leaf(
+        costs=costs,
+        pp=layout.pp,
+        vpp=layout.vpp,
+        schedule=layout.schedule,
+        microbatches=layout.microbatches(question.training.global_batch),
+        num_layers=question.model.num_layers,
+        allowed=np.array([policy in named for policy in RECOMPUTE_POLICIES]),
+        recompute=layout.stage_recompute,
+    )

@@ -13,7 +13,7 @@ import pytest
 from brute import EVERY_POLICY, everything
 from small import every_axis, small_question
 
-from cost_models.errors import InfeasibleError, InputError, RunError
+from cost_models.errors import InfeasibleError, RunError
 from cost_models.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.layout import parse_layout
@@ -23,7 +23,6 @@ from planner import search as search_module
 from planner.ilp.solvers import SolverName
 from planner.labels import solving
 from planner.placement import TOLERANCE
-from planner.placing import place
 from planner.search import SearchResult, search
 from planner.search_space import parse_restrictions
 
@@ -204,31 +203,6 @@ def test_when_activations_do_not_fit_the_needed_memory_is_told() -> None:
 def test_a_batch_no_layout_divides() -> None:
     with pytest.raises(InfeasibleError, match="is legal with global batch 8"):
         search(small_question(gpus=7))
-
-
-def test_place_finds_what_search_finds() -> None:
-    question = small_question(memory="220 MiB")
-    for found in search(question).estimates:
-        open_layout = found.layout.model_copy(update={"layers": ()})
-        placed = place(question, open_layout)
-        assert estimate(question, placed).step_seconds == pytest.approx(
-            found.step_seconds, rel=10 * TOLERANCE
-        )
-
-
-def test_place_keeps_what_is_placed_and_refuses_what_is_illegal() -> None:
-    question = small_question()
-    placed = parse_layout("pp2 dp2 zero1 recompute=full layers=3,1")
-    assert place(question, placed) == placed
-    with pytest.raises(InputError, match="uses 8 GPUs"):
-        place(question, parse_layout("tp2 dp4"))
-
-
-def test_place_answers_even_when_nothing_fits() -> None:
-    question = small_question(memory="20 MiB")
-    placed = place(question, parse_layout("pp4 recompute=full"))
-    assert sum(placed.layers) == 4
-    assert not estimate(question, placed).fits
 
 
 def test_the_solver_is_called_only_where_bounds_leave_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
