@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cost_models.calibration.measured_cluster import measured_cluster
 from cost_models.errors import InputError
-from cost_models.question import MixedQuestion, Question, mixed_question
+from cost_models.question import MixedQuestion, Question, mixed_question, require_tiles
 from cost_models.specs import catalog
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
@@ -42,7 +42,7 @@ def ask(
 
     Raises:
         UnknownNameError: no such stack or profile.
-        InputError: a profile of another GPU.
+        InputError: a profile of another GPU, or of another kind of device.
     """
     if isinstance(cluster, MixedCluster):
         return _ask_all(model, cluster, training, stack, profile)
@@ -64,6 +64,7 @@ def ask(
             f"profile `{hardware.name}` was made for `{hardware.gpu}`; the cluster has `{cluster.gpu.name}`",
             hint="leave out --profile for the catalogue's nearest, or calibrate one on that GPU",
         )
+    require_tiles(hardware, cluster.gpu)
     return Question(
         model=model,
         cluster=measured_cluster(hardware, cluster),

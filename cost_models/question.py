@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from cost_models.specs.cluster import ClusterSpec
+from cost_models.errors import InputError
+from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.stack import StackSpec
@@ -76,6 +77,20 @@ def doubt(profile: HardwareProfile) -> tuple[int, float]:
     return _TIERS.index(profile.tier), float("inf") if error is None else error
 
 
+def require_tiles(profile: HardwareProfile, gpu: GpuSpec) -> None:
+    """Nothing for a profile that can price matrix products on a GPU.
+
+    Raises:
+        InputError: the GPU computes them in tiles, and the profile, as one of a CPU, knows none.
+    """
+    if gpu.sm_count > 1 and not profile.gemm_tiles:
+        raise InputError(
+            f"profile `{profile.name}` has no `gemm_tiles`, which price matrix products on the {gpu.sm_count}"
+            f" multiprocessors of `{gpu.name}`: it is of another kind of device",
+            hint="leave out the profile for the catalogue's nearest",
+        )
+
+
 def parts_of(
     question: Question,
 ) -> tuple[ClusterSpec | MixedCluster, HardwareProfile | tuple[HardwareProfile, ...]]:
@@ -92,9 +107,15 @@ def question_of_parts(
     cluster: ClusterSpec | MixedCluster,
     hardware: HardwareProfile | tuple[HardwareProfile, ...],
 ) -> Question:
-    """The other way round."""
+    """The other way round.
+
+    Raises:
+        InputError: a profile of another kind of device.
+    """
     clusters = cluster.pools if isinstance(cluster, MixedCluster) else (cluster,)
     profiles = hardware if isinstance(hardware, tuple) else (hardware,)
+    for one, profile in zip(clusters, profiles, strict=True):
+        require_tiles(profile, one.gpu)
     questions = tuple(
         Question(model=model, cluster=one, training=training, stack=stack, hardware=profile)
         for one, profile in zip(clusters, profiles, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cost_models.asking import ask
+from cost_models.errors import InputError
 from cost_models.specs import catalog
 from cost_models.specs.training import TrainingSpec
 
@@ -26,3 +27,8 @@ def test_datasheets_stay() -> None:
     cluster = catalog.load_cluster("dgx-a100-80gb")
     training = TRAINING.model_copy(update={"precision": "bf16"})
     assert ask(MODEL, cluster, training).cluster == cluster
+
+
+def test_a_profile_of_a_cpu_prices_no_products_on_a_gpu() -> None:
+    with pytest.raises(InputError, match=r"`gemm_tiles`.* 108 multiprocessors of `a100-sxm-80gb`"):
+        ask(MODEL, catalog.load_cluster("dgx-a100-80gb"), TRAINING, profile="datasheet-cpu")
