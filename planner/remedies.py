@@ -21,6 +21,7 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.specs import catalog
 from cost_models.specs.base import MAX_GPUS
 from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.local import LOCAL
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from cost_models.specs.transformer import TransformerSpec
@@ -204,7 +205,8 @@ class _Remedies:
         here, gpus = self.question.cluster, self.question.cluster.num_gpus
         if self.limits.max_memory is not None:
             return
-        clusters = [catalog.load_cluster(name) for name in catalog.names("clusters") if name != "local"]
+        known = [catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL]
+        clusters = {one.gpu.name: one for one in reversed(known)}.values()  # the first of each GPU
         larger = sorted(
             (
                 one

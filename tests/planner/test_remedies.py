@@ -9,6 +9,7 @@ from small import MODEL, small_cluster, small_question
 
 from cost_models.errors import Alternative, DoesNotFitError, InfeasibleError
 from cost_models.question import Question
+from cost_models.specs import catalog
 from planner import remedies
 from planner.remedies import remedies_told
 from planner.restrictions import Restrictions
@@ -66,7 +67,9 @@ def test_states_in_16_bits_and_larger_gpus() -> None:
     found = offered(question)
     assert "state_dtype: bf16 and gradient_dtype: bf16 in --training FILE" in found
     larger = [change for change in found if change.endswith(" --gpus 1")]
-    assert len(larger) == remedies.LARGER
+    gpus = [catalog.load_cluster(change.split()[0]).gpu for change in larger]
+    assert len({gpu.name for gpu in gpus}) == remedies.LARGER
+    assert [gpu.memory for gpu in gpus] == sorted(gpu.memory for gpu in gpus)
     assert not any("num_layers: 4" in change for change in found)
 
 
