@@ -54,7 +54,7 @@ def _end_seconds(question: Question, columns: LayoutColumns, device: Device) -> 
     vocabulary = padded_vocabulary(question.model, columns.tp) / columns.tp
     width = np.asarray(float(question.model.hidden_size))
     others = _measured(question, columns) or _by_bytes(question, tokens, tokens * vocabulary, device)
-    head_weight = gemm_seconds(width, vocabulary, tokens, device)
+    head_weight = gemm_seconds(width, vocabulary, tokens, device, over_rows=True)
     return EndSeconds(
         embedding_forward=others.embedding_forward,
         embedding_backward=others.embedding_backward,

@@ -7,15 +7,20 @@ short inner dimension never fills the pipeline, and a narrow product is bound by
     fill  = k / (k + gemm_k_half)
     waves = best over tile shapes of  tile_efficiency · (m·n) / (tile area · sm_count · ceil(tiles / sm_count))
 
-Rows that are no multiple of 128 bytes waste part of what memory delivers, of 16 bytes most of it (`alignment`).
+Rows in memory that are no multiple of 128 bytes waste part of what memory delivers, of 16 bytes most of it
+(`alignment`). How long a row is counts, not how many there are: tensors are (tokens, width), so widths count and tokens
+do not. Only in fp8, whose kernels sum along rows alone, has a weight gradient transposed operands with rows of tokens.
 
 A CPU core fetches operands and multiplies in turn: there the two times add up, at `gemm_operand_bandwidth`.
 
-Sources: NVIDIA, Matrix Multiplication Background guide (tile and wave quantisation); Williams et al. 2009 (roofline).
+Sources: NVIDIA, Matrix Multiplication Background guide (tile and wave quantisation; alignment of the dimensions that
+vary fastest in memory); cuBLAS, Tensor Core Usage (the same for each transposition); Williams et al. 2009 (roofline).
 Leaves out split-k, L2 locality and clock changes inside one product; the profile's efficiency averages over them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -25,12 +30,20 @@ from cost_models.compute.device import Device
 Array = npt.NDArray[np.float64]
 
 
-def gemm_seconds(m: Array, n: Array, k: Array, device: Device, batch: Array | float = 1.0) -> Array:
-    """Seconds of `batch` products (m, k) × (k, n) in one kernel; all broadcast against one another."""
+def gemm_seconds(
+    m: Array, n: Array, k: Array, device: Device, batch: Array | float = 1.0, *, over_rows: bool = False
+) -> Array:
+    """Seconds of `batch` products (m, k) × (k, n) in one kernel; all broadcast against one another.
+
+    `over_rows`: the product is a weight's gradient, of (k, m) transposed and (k, n), so that k counts rows.
+    """
     flops = 2.0 * m * n * k * batch
     fill = k / (k + device.profile.gemm_k_half)
     share = device.profile.gemm_efficiency * fill * _tile_utilisation(m, n, batch, device)
-    rate = device.peak * device.sustained * share * _alignment(m, n, k, device)
+    widths = [n, m if over_rows else k]
+    if over_rows and device.operand_bytes < device.element_bytes:
+        widths.append(k)
+    rate = device.peak * device.sustained * share * _alignment(widths, device)
     traffic = ((m * k + k * n) * device.operand_bytes + m * n * device.element_bytes) * batch
     if operand_bandwidth := device.profile.gemm_operand_bandwidth:
         return np.maximum(device.profile.kernel_seconds, flops / rate + traffic / operand_bandwidth)
@@ -62,13 +75,10 @@ ranks, heads of 108 against 144.
 _SHARE_BY_DIVISOR = np.array([_ALIGNED.get(divisor, _MISALIGNED) for divisor in range(_WHOLE_ROW + 1)])
 
 
-def _alignment(m: Array, n: Array, k: Array, device: Device) -> Array:
-    """Share of the rate that the least aligned of the three dimensions leaves; 1 where there are no tiles."""
-    if device.sm_count == 1:
-        return np.ones(np.broadcast(m, n, k).shape)
-    shares = []
-    for dimension in (m, n, k):
-        row_bytes = np.ceil(np.asarray(dimension) * device.operand_bytes).astype(np.int64)
-        shares.append(_SHARE_BY_DIVISOR[np.gcd(row_bytes, _WHOLE_ROW)])
-    least: Array = np.minimum(np.minimum(shares[0], shares[1]), shares[2])
+def _alignment(widths: Sequence[Array], device: Device) -> Array:
+    """Share of the rate that the least aligned width of a row leaves; 1 where there are no tiles."""
+    least: Array = np.ones(np.broadcast(*widths).shape)
+    for width in widths if device.sm_count > 1 else ():
+        row_bytes = np.ceil(np.asarray(width) * device.operand_bytes).astype(np.int64)
+        least = np.minimum(least, _SHARE_BY_DIVISOR[np.gcd(row_bytes, _WHOLE_ROW)])
     return least

@@ -143,7 +143,7 @@ def _twice(
     for index, (n, k) in enumerate(shapes):
         out, inner = np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64)
         backward = backward + gemm_seconds(rows, inner, out, device, batch)
-        towards_weight = gemm_seconds(inner, out, rows, device, batch)
+        towards_weight = gemm_seconds(inner, out, rows, device, batch, over_rows=True)
         backward, weight = backward + towards_weight, weight + towards_weight
         backward = backward + backward_cast_seconds(
             rows * inner * batch,

@@ -135,3 +135,18 @@ def test_every_model_of_the_catalogue_splits_without_loss(name: str) -> None:
 
 def _doubled(spec: Any, field: str) -> Any:
     return spec.model_copy(update={field: 2 * getattr(spec, field)})
+
+
+@pytest.mark.parametrize("length", [2047, 2046, 2000])
+def test_tokens_that_fill_no_whole_rows_cost_no_more(length: int) -> None:
+    layout = parse_layout("tp1 pp1 dp64 mbs1 zero1")
+    whole = estimate(asked(), layout)
+    assert estimate(asked(sequence_length=length), layout).step_seconds <= whole.step_seconds
+
+
+def test_widths_that_fill_no_whole_rows_do() -> None:
+    model = catalog.load_model("llama2-7b")
+    question = asked()
+    odd = replace(question, model=model.model_copy(update={"ffn_hidden_size": model.ffn_hidden_size - 1}))
+    layout = parse_layout("tp1 pp1 dp64 mbs1 zero1")
+    assert estimate(odd, layout).step_seconds > 1.5 * estimate(question, layout).step_seconds
