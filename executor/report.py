@@ -151,6 +151,13 @@ class RunReport(Spec):
     def _of_one_plan(self) -> RunReport:
         if not self.ranks:
             raise ValueError("no rank has reported")
+        steps = {
+            len(seconds)
+            for rank in self.ranks
+            for seconds in (rank.wall_seconds, rank.thread_seconds, rank.process_seconds)
+        }
+        if len(steps) > 1 or 0 in steps:
+            raise ValueError("not every rank has measured every step")
         stages = len(self.predicted.rank_memory)
         beyond = [rank.rank for rank in self.ranks if not 0 <= rank.pipeline_rank < stages]
         if beyond:

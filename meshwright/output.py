@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 JSON_SCHEMA = 1
 """Version of every JSON document; raised when a field changes its meaning or goes."""
 
+LONGEST = 1000
+"""Characters of a line about an error: what was given may be endless."""
+
 Row = Mapping[str, Any]
 
 
@@ -178,6 +181,7 @@ def print_error(error: MeshwrightError, *, json: bool = False) -> None:
         with suppress(OSError):  # stderr has it, too
             say(as_json({"schema": JSON_SCHEMA, "error": told}))
     lines = [f"error: {error.headline}", *(f"  {problem}" for problem in told_of)]
+    lines = ["\n".join(printable(part, limit=LONGEST) for part in line.split("\n")) for line in lines]
     if isinstance(error, DoesNotFitError) and error.would_fit:
         from meshwright.render.words import wrapped
 

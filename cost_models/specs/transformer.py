@@ -43,7 +43,7 @@ class TransformerSpec(Spec):
     """Key/value heads; fewer than `num_heads` is grouped-query attention. Default: `num_heads`."""
     head_dim: PositiveInt
     """Width of one head. Default: hidden_size / num_heads."""
-    ffn_hidden_size: PositiveInt
+    ffn_hidden_size: LargeInt
     """Inner width of the MLP. Default: 4 × hidden_size."""
     vocab_size: LargeInt
     """Entries of the vocabulary before padding, V."""

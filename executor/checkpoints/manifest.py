@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, ValidationError
 
 from cost_models.specs.base import Spec
+from cost_models.specs.documents import printable
+from cost_models.specs.reading import parse_json
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.plan import LayoutText
@@ -22,7 +24,7 @@ from planner.plan import LayoutText
 MANIFEST = "manifest.json"
 SCHEMA = 1
 DtypeName = Literal["float32", "bfloat16", "float16", "uint8"]
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=10**15)]
 
 
 class SavedFile(Spec):
@@ -106,20 +108,24 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
 def read_manifest(folder: Path) -> Manifest:
     """Raises BrokenError where it is missing, changed, or not a manifest."""
     try:
-        document = json.loads((folder / MANIFEST).read_text("utf-8"))
+        document = parse_json((folder / MANIFEST).read_text("utf-8"), source=MANIFEST).value
         content, digest = document["checkpoint"], document["sha256"]
+        schema = content.get("schema_version")
+        right = _digest(content) == digest
     except OSError as error:
         raise BrokenError(f"{MANIFEST}: {(error.strerror or str(error)).lower()}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise BrokenError(f"{MANIFEST}: it is cut off, or no manifest") from None
-    if _digest(content) != digest:
+    if not right:
         raise BrokenError(f"{MANIFEST}: it is not what was written (its digest differs)")
-    if content.get("schema_version") != SCHEMA:
-        raise BrokenError(f"{MANIFEST}: written by another version (schema {content.get('schema_version')})")
+    if schema != SCHEMA:
+        raise BrokenError(
+            f"{MANIFEST}: written by another version (schema {printable(str(schema), limit=20)})"
+        )
     try:
         return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        raise BrokenError(f"{MANIFEST}: {error.errors()[0]['msg']}") from None
+        raise BrokenError(f"{MANIFEST}: {printable(error.errors()[0]['msg'])}") from None
 
 
 def broken_files(manifest: Manifest, folder: Path, share: int, shares: int) -> list[str]:
