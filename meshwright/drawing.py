@@ -117,9 +117,10 @@ def draw_frontier(
     frame = pareto_frame(found)
     first, second = (one.measure for one in what.objectives)
     names = (what.objectives[0].name, what.objectives[1].name)
-    return Drawing(
-        frame=frame, figure=pareto(frame, names, (first, second), _subject(question, sized=not what.sizes))
-    )
+    sizes = {point.question.cluster.num_gpus for point in found.points}
+    subject = _subject(found.points[0].question, sized=len(sizes) == 1)
+    figure = pareto(frame, names, (first, second), subject, complete=found.complete)
+    return Drawing(frame=frame, figure=figure)
 
 
 def draw_scaling(

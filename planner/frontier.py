@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
@@ -24,8 +26,8 @@ from planner.restrictions import Restrictions
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_EXACT = 40
-"""Points of the Pareto line that are priced exactly."""
+MOST_PRICED = 150
+"""Layouts of a cloud that are priced in full: those that would be better than what is known."""
 
 
 def frontier_frame(
@@ -40,41 +42,78 @@ def frontier_frame(
     """A cloud of legal layouts under every recompute policy, cheaply priced, and the Pareto line of memory and time.
 
     A row per layout and policy: `layout`, `peak_bytes` of the fullest device, `step_seconds`, `tokens_per_second`,
-    `mfu`, `fits`, `pareto` (nothing that fits is both smaller and faster), `chosen`. Blocks are spread evenly, except
-    in the chosen plan. With `exact` the line is that of `planner.pareto` over all placements, with at most `points`
-    points (None: all of them); without it, the best of the evenly placed ones, priced in full.
+    `mfu`, `fits`, `pareto` (nothing that fits is both smaller and faster), `proven` (no layout at all is), `chosen`.
+    Blocks are spread evenly, except in the chosen plan. With `exact` the line starts from that of `planner.pareto` over
+    all placements, with at most `points` points (None: all of them). What the cheap price puts above the line is priced
+    in full and takes its place on it or below; no row is left above.
 
     Raises:
         InfeasibleError: `exact`, and nothing fits.
     """
     import pandas as pd
 
-    limits = restrictions or Restrictions()
+    limits, spending = restrictions or Restrictions(), budget or Budget()
     columns = cloud(question, limits, None if chosen is None else chosen.layout)
-    prices = balanced_prices(question, columns)
     limit = float(memory_limit(question, columns).min()) if chosen is None else chosen.memory_limit
-    cheap = pd.DataFrame(_cheap_rows(question, columns, prices))
+    line, proven = [], set()
     if exact:
         objectives = (Objective(name="memory"), Objective(name="time"))
-        walked = exact_frontier(question, objectives, points=points, restrictions=limits, budget=budget)
+        walked = exact_frontier(question, objectives, points=points, restrictions=limits, budget=spending)
         line = [point.estimate for point in walked.points]
-    else:
-        rows = pareto_rows(prices.peak_bytes.ravel(), prices.step_seconds.ravel(), limit)
-        line = [price(question, _even(question, columns, flat)) for flat in _thinned(rows, MAX_EXACT)]
+        proven = {point.estimate.layout for point in walked.points if point.gap <= 0}
     if chosen:
         line = [one for one in line if one.layout != chosen.layout] + [chosen]
-    known = [_exact_row(one) for one in line]
-    frame = pd.concat([cheap, pd.DataFrame(known)], ignore_index=True)
+    cheap, found = _below_the_line(question, columns, limit, line, spending)
+    line = found + line  # what was chosen stays the last
+    frame = pd.concat([cheap, pd.DataFrame([_exact_row(one) for one in line])], ignore_index=True)
     frame["fits"] = frame["peak_bytes"] <= limit
-    frame["chosen"] = False
+    for name in ("pareto", "proven", "chosen"):
+        frame[name] = False
+    exact_rows = slice(len(cheap), None)
+    peaks, seconds = (frame[name].to_numpy()[exact_rows] for name in ("peak_bytes", "step_seconds"))
+    frame.loc[len(cheap) + pareto_rows(peaks, seconds, limit), "pareto"] = True
+    frame.loc[exact_rows, "proven"] = [one.layout in proven for one in line]
     if chosen:
         frame.loc[frame.index[-1], "chosen"] = True
-    frame["pareto"] = False
-    best = len(cheap) + pareto_rows(
-        frame["peak_bytes"].to_numpy()[len(cheap) :], frame["step_seconds"].to_numpy()[len(cheap) :], limit
-    )
-    frame.loc[best, "pareto"] = True
     return frame
+
+
+def _below_the_line(
+    question: Question, columns: LayoutColumns, limit: float, line: list[Estimate], budget: Budget
+) -> tuple[pd.DataFrame, list[Estimate]]:
+    """The cloud as rows, none better than `line` and those found here, which are its layouts that looked better.
+
+    Looking better is cheap and sometimes wrong; the best-looking are priced in full until none does any more. Beyond
+    `MOST_PRICED` of them nobody knows how good the others are, and they are left out.
+    """
+    import pandas as pd
+
+    prices = balanced_prices(question, columns)
+    seconds, peaks = prices.step_seconds.ravel(), prices.peak_bytes.ravel()
+    open_rows = np.isfinite(seconds)
+    found: list[Estimate] = []
+    while True:
+        known = [*line, *found]
+        better = np.flatnonzero(open_rows & (peaks <= limit))
+        better = better[_beats(peaks[better], seconds[better], known)]
+        best = better[pareto_rows(peaks[better], seconds[better], limit)]
+        if not len(best) or len(found) + len(best) > MOST_PRICED:
+            break
+        if budget.say is not None:
+            budget.say(f"pricing {len(best)} layouts near the frontier in full")
+        found += [price(question, _even(question, columns, int(flat))) for flat in best]
+        open_rows[best] = False
+    open_rows[better] = False
+    return pd.DataFrame(_cheap_rows(question, columns, prices, open_rows)), found
+
+
+def _beats(peaks: Floats, seconds: Floats, known: Sequence[Estimate]) -> npt.NDArray[np.bool_]:
+    """Which points no known plan that fits is at least as good as in both."""
+    order = sorted((one.peak_bytes, one.step_seconds) for one in known if one.fits)
+    sizes = np.array([size for size, _ in order])
+    fastest = np.minimum.accumulate(np.array([np.inf, *(step for _, step in order)]))
+    beats: npt.NDArray[np.bool_] = seconds < fastest[np.searchsorted(sizes, peaks, side="right")]
+    return beats
 
 
 def pareto_frame(frontier: Frontier) -> pd.DataFrame:
@@ -106,8 +145,11 @@ def pareto_rows(size: Floats, seconds: Floats, limit: float) -> Ints:
     return rows
 
 
-def _cheap_rows(question: Question, columns: LayoutColumns, prices: BalancedPrices) -> dict[str, object]:
-    row, policy = np.nonzero(np.isfinite(prices.step_seconds))
+def _cheap_rows(
+    question: Question, columns: LayoutColumns, prices: BalancedPrices, shown: npt.NDArray[np.bool_]
+) -> dict[str, object]:
+    """Of the flattened prices those that are shown."""
+    row, policy = np.nonzero(shown.reshape(prices.step_seconds.shape))
     seconds = prices.step_seconds[row, policy]
     names = [str(columns.layout(number)) for number in range(len(columns))]
     words = ["" if name == "none" else f" recompute={name}" for name in RECOMPUTE_POLICIES]
@@ -141,9 +183,3 @@ def _even(question: Question, columns: LayoutColumns, flat: int) -> Layout:
     layout = columns.layout(row)
     layers = even_layers(question.model.num_layers, layout.num_stages)
     return layout.model_copy(update={"layers": layers, "recompute": (RECOMPUTE_POLICIES[policy],)})
-
-
-def _thinned(rows: Ints, most: int) -> list[int]:
-    """At most so many of them, both ends kept."""
-    places = np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(np.int64)
-    return [int(rows[place]) for place in np.unique(places).tolist()]

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
 from matplotlib.text import Annotation, Text
-from matplotlib.transforms import Bbox
+from matplotlib.transforms import Bbox, BboxBase
 
-_DISTANCES = (5.0, 13.0, 24.0, 38.0)
+_T = TypeVar("_T")
+Place = npt.NDArray[np.float64]
+"""Pixels across and up."""
+_DISTANCES = (5.0, 13.0, 24.0)
 """Points between a mark and its label, nearest first; from the second on a line leads to it."""
 _SIDES = (
     ("left", "top"),
@@ -27,7 +32,7 @@ _SIDES = (
 """Which corner or edge of the label is next to its point, the best first."""
 _MARK_POINTS = 5.0
 """Across a mark, that no label covers."""
-_AIR = 1.5
+_AIR = 2.5
 """Points between a label and what it must not touch."""
 
 
@@ -43,6 +48,13 @@ class Label:
     weight: str = "normal"
     needed: bool = False
     """It is written even where it touches something."""
+
+
+def ends_first(labels: Sequence[_T], most: int) -> list[_T]:
+    """A few of them in even steps: the last and the first, then those between."""
+    places = np.unique(np.linspace(0, len(labels) - 1, min(most, len(labels))).round().astype(int)).tolist()
+    inner = places[1:-1]
+    return [labels[place] for place in dict.fromkeys([*places[-1:], *places[:1], *inner[::2], *inner[1::2]])]
 
 
 def put_labels(
@@ -68,22 +80,71 @@ def put_labels(
     assert figure is not None
     figure.draw_without_rendering()  # lays the figure out: before, no place in it is known
     scale = figure.dpi / 72.0
-    paths = [line.get_transform().transform_path(line.get_path()) for line in lines]
-    taken = [text.get_window_extent() for text in texts]
     half = _MARK_POINTS / 2 * scale
-    points = [label.at for label in labels] + list(marks)
-    places = axes.transData.transform(np.reshape(points, (-1, 2)))
-    dots = [Bbox.from_extents(x - half, y - half, x + half, y + half) for x, y in places]
+    places = [axes.transData.transform(point) for point in [*[label.at for label in labels], *marks]]
+    taken = _Taken(
+        air=_AIR * scale,
+        frame=axes.bbox,
+        paths=[line.get_transform().transform_path(line.get_path()) for line in lines],
+        boxes=[text.get_window_extent() for text in texts],
+        dots=[Bbox.from_extents(x - half, y - half, x + half, y + half) for x, y in places],
+    )
     written = []
-    for number, label in enumerate(labels):
+    for place, label in zip(places, labels, strict=False):
         note = _note(axes, label)
-        others = taken + dots[:number] + dots[number + 1 :]
-        if _settle(note, axes, others, paths, sides, scale) or label.needed:
-            taken.append(_box(note, scale))
+        if _settle(note, taken, place, sides) or label.needed:
+            taken.add(note, place)
             written.append(note)
         else:
             note.remove()
     return written
+
+
+@dataclass(slots=True, kw_only=True)
+class _Taken:
+    """What a chart holds already, in pixels."""
+
+    air: float
+    frame: BboxBase
+    paths: list[Path]
+    """Lines, and those that lead to labels."""
+    boxes: list[Bbox]
+    """Text."""
+    dots: list[Bbox]
+
+    def box(self, note: Annotation) -> Bbox:
+        """Of its words, without the line that leads to them."""
+        note.get_window_extent()  # puts the words where they now belong
+        return Text.get_window_extent(note).padded(self.air)
+
+    def leader(self, note: Annotation, place: Place) -> Path | None:
+        """The line from its point to its words, where there is one."""
+        assert note.arrow_patch is not None
+        box = self.box(note)
+        nearest = np.clip(place, box.min, box.max)
+        return Path(np.stack([place, nearest])) if note.arrow_patch.get_visible() else None
+
+    def has_inside(self, note: Annotation) -> bool:
+        """Whether the words lie within the axes."""
+        box, frame = self.box(note), self.frame
+        return bool(np.all(frame.min <= box.min) and np.all(box.max <= frame.max))
+
+    def is_free(self, note: Annotation, place: Place) -> bool:
+        """Whether neither the words nor the line that leads to them touch anything but their own point."""
+        box, leader = self.box(note), self.leader(note, place)
+        others = self.boxes + [dot for dot in self.dots if not dot.contains(*place)]
+        touched = any(box.overlaps(other) for other in others)
+        crossed = any(path.intersects_bbox(box, filled=False) for path in self.paths)
+        led_across = leader is not None and any(
+            leader.intersects_bbox(other, filled=False) for other in others
+        )
+        return not (touched or crossed or led_across)
+
+    def add(self, note: Annotation, place: Place) -> None:
+        """Nothing may be written there any more."""
+        self.boxes.append(self.box(note))
+        leader = self.leader(note, place)
+        self.paths += [leader] if leader is not None else []
 
 
 def _note(axes: Axes, label: Label) -> Annotation:
@@ -97,6 +158,7 @@ def _note(axes: Axes, label: Label) -> Annotation:
         color=label.colour,
         linespacing=1.15,
         annotation_clip=False,
+        bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.8},
         arrowprops={
             "arrowstyle": "-",
             "linewidth": 0.6,
@@ -109,26 +171,15 @@ def _note(axes: Axes, label: Label) -> Annotation:
     return note
 
 
-def _settle(
-    note: Annotation,
-    axes: Axes,
-    others: Sequence[Bbox],
-    paths: Sequence[Path],
-    sides: Sequence[tuple[str, str]],
-    scale: float,
-) -> bool:
+def _settle(note: Annotation, taken: _Taken, place: Place, sides: Sequence[tuple[str, str]]) -> bool:
     """Move it to the first free place; without one to the first that is inside the axes, and say so."""
     inside = None
     for distance, side in product(_DISTANCES, sides):
         _move(note, distance, side)
-        box = _box(note, scale)
-        if not _within(box, axes.bbox):
-            continue
-        inside = inside or (distance, side)
-        if not any(box.overlaps(other) for other in others) and not any(
-            path.intersects_bbox(box, filled=False) for path in paths
-        ):
-            return True
+        if taken.has_inside(note):
+            inside = inside or (distance, side)
+            if taken.is_free(note, place):
+                return True
     _move(note, *(inside or (_DISTANCES[0], sides[0])))
     return False
 
@@ -140,13 +191,3 @@ def _move(note: Annotation, distance: float, side: tuple[str, str]) -> None:
     note.set(ha=horizontal, va=vertical, position=(x, y))
     assert note.arrow_patch is not None
     note.arrow_patch.set_visible(distance > _DISTANCES[0])
-
-
-def _box(note: Annotation, scale: float) -> Bbox:
-    """Of its words, without the line that leads to them."""
-    note.get_window_extent()  # puts the words where they now belong
-    return Text.get_window_extent(note).padded(_AIR * scale)
-
-
-def _within(box: Bbox, frame: Bbox) -> bool:
-    return bool(frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1)

@@ -11,6 +11,8 @@ from cost_models.specs.documents import printable
 from meshwright.render.words import lines_of
 
 _DEGREE = re.compile(r"(tp|pp|vpp|cp|dp|ep|etp)\d+$")
+_MICROBATCH = re.compile(r"mbs\d+$")
+_SHORT_WORD = 20
 _LONGEST = 400
 """Characters: more of a name or of a path tells nothing more."""
 
@@ -30,6 +32,18 @@ def fitted(text: str, width_points: float, *, size: float, weight: str = "normal
 def degrees(layout: str) -> str:
     """The words of a layout that say how many ranks share what: those of tp, pp, cp and dp multiply to its GPUs."""
     return " ".join(word for word in layout.split() if _DEGREE.match(word))
+
+
+def brief_layout(layout: str, columns: int = 26) -> str:
+    """The degrees of a layout and its microbatch, on lines that end at spaces."""
+    words = [word for word in printable(layout).split() if _DEGREE.match(word) or _MICROBATCH.match(word)]
+    return "\n".join(lines_of(" ".join(words), columns))
+
+
+def recompute_of(layout: str) -> str:
+    """ "recompute=full" as the layout has it, "recompute in part" where it is longer, nothing where there is none."""
+    words = [word for word in layout.split() if word.startswith("recompute=")]
+    return "".join(word if len(word) <= _SHORT_WORD else "recompute in part" for word in words)
 
 
 def short_layout(layout: str, columns: int = 26) -> str:

@@ -2,116 +2,114 @@
 
 from __future__ import annotations
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
 
-from cost_models.units import format_bytes, format_count, grouped
-from meshwright.plots import style
+from cost_models.units import counted, format_bytes, grouped
+from meshwright.plots import style, ticks
+from meshwright.plots.labels import Label, ends_first, put_labels
 from meshwright.plots.style import Frame
-from meshwright.plots.text import short_layout
+from meshwright.plots.text import brief_layout, recompute_of
 from meshwright.render.words import percent, size_unit
 
 _REACH = 2.0
 """The memory axis ends at this many limits: beyond it lie layouts nobody would run."""
-_MAX_LABELS = 5
-_LABEL_GAP = 0.075
-"""Least vertical distance of two labels, as a share of the axis."""
+_FAR = 4.0
+"""A limit this many times as large as everything drawn is not drawn but told."""
+_MAX_LABELS = 6
 
 
 def frontier(frame: Frame, limit_bytes: float, subject: str) -> Figure:
     """Peak memory against throughput: all layouts grey, the Pareto line, the chosen plan, the limit.
 
     Args:
-        frame: a row per layout with `layout`, `peak_bytes`, `tokens_per_second`, `mfu`, `fits`, `pareto`, `chosen`.
+        frame: a row per layout with `layout`, `peak_bytes`, `tokens_per_second`, `mfu`, `fits`, `pareto`, `proven`,
+            `chosen`.
         limit_bytes: what one device may hold.
         subject: what was priced.
     """
-    unit, scale = size_unit(limit_bytes)
-    shown = frame[frame["peak_bytes"] <= _REACH * limit_bytes]
-    best_line = shown[shown["pareto"]].sort_values("peak_bytes")
+    reach = max(_REACH * limit_bytes, 1.05 * float(frame.loc[frame["chosen"], "peak_bytes"].max() or 0.0))
+    shown = frame[~(frame["peak_bytes"] > reach)]
+    line = shown[shown["pareto"]].sort_values("peak_bytes")
+    largest = float(shown["peak_bytes"].max()) if len(shown) else limit_bytes
+    near = limit_bytes <= _FAR * largest
+    right = 1.06 * max(largest, limit_bytes) if near else 1.25 * largest
+    unit, scale = size_unit(right)
+    word, per_tick = ticks.unit_of(float(shown["tokens_per_second"].max()) if len(shown) else 1.0)
+    x, y = shown["peak_bytes"] / scale, shown["tokens_per_second"] / per_tick
     with style.drawing():
-        figure = style.new_figure(9.0, 5.6)
+        figure = style.new_figure(9.0, 5.8)
         axes = figure.add_subplot()
         for fits, colour in ((False, style.FAINT), (True, style.PALE)):
-            some = shown[shown["fits"] == fits]
-            axes.scatter(
-                some["peak_bytes"] / scale, some["tokens_per_second"], s=9, color=colour, linewidths=0
-            )
-        axes.plot(
-            best_line["peak_bytes"] / scale,
-            best_line["tokens_per_second"],
-            color=style.BLUE,
-            linewidth=1.8,
-            marker="o",
-            markersize=4.5,
-            drawstyle="steps-post",
-        )
-        top = 1.12 * float(shown["tokens_per_second"].max()) if len(shown) else 1.0
-        axes.set_ylim(0, top)
-        right = 1.06 * max(float(shown["peak_bytes"].max()) if len(shown) else 0.0, limit_bytes) / scale
-        axes.set_xlim(0, right)
-        axes.axvline(limit_bytes / scale, color=style.INK, linewidth=1.4, linestyle=(0, (5, 3)))
-        axes.text(
-            limit_bytes / scale + 0.006 * right,
-            0.015 * top,
-            f"limit {limit_bytes / scale:.1f} {unit}",
-            weight="bold",
-        )
-        _mark_chosen(axes, shown, scale)
-        chosen = shown.loc[shown["chosen"], "tokens_per_second"]
-        _label_line(axes, best_line, list(chosen), (right * scale, top), scale)
+            some = shown["fits"] == fits
+            axes.scatter(x[some], y[some], s=9, color=colour, linewidths=0, rasterized=True)
+        axes.set_xlim(0, right / scale)
+        axes.set_ylim(0, 1.16 * float(y.max()) if len(shown) else 1.0)
+        steps = _draw_line(axes, line, scale, per_tick)
+        bounds, words = _draw_limit(axes, limit_bytes, scale, near=near)
+        chosen = shown[shown["chosen"]]
+        for row in chosen.index:
+            axes.scatter(x[row], y[row], s=150, marker="*", color=style.VERMILION, zorder=5)
         axes.set_xlabel(f"peak memory of the fullest device ({unit})")
-        axes.set_ylabel("throughput (tokens/s, all GPUs)")
-        axes.yaxis.set_major_formatter(lambda value, _position: format_count(value))
+        axes.set_ylabel(f"throughput ({word}tokens/s, all GPUs)")
+        ticks.linear(axes.xaxis)
+        ticks.linear(axes.yaxis)
         style.quiet_axis(axes, grid="both")
-        style.put_title(figure, _finding(frame, limit_bytes), _subject(subject, frame, shown))
+        style.put_title(figure, _finding(frame, limit_bytes), _subject(subject, frame))
+        named = [_label(row, "chosen, ", style.VERMILION, scale, per_tick) for _, row in chosen.iterrows()]
+        others = line[~line["chosen"]]
+        proven = others[others["proven"]]
+        rows = [row for _, row in (proven if len(proven) >= _MAX_LABELS else others).iterrows()]
+        named += [_label(row, "", style.BLUE, scale, per_tick) for row in ends_first(rows, _MAX_LABELS)]
+        marks = list(zip(line["peak_bytes"] / scale, line["tokens_per_second"] / per_tick, strict=True))
+        put_labels(axes, named, lines=[*steps, *bounds], marks=marks, texts=words)
     return figure
 
 
-def _mark_chosen(axes: Axes, shown: Frame, scale: float) -> None:
-    for _, row in shown[shown["chosen"]].iterrows():
-        axes.scatter(
-            row["peak_bytes"] / scale,
-            row["tokens_per_second"],
-            s=150,
-            marker="*",
-            color=style.VERMILION,
-            zorder=5,
-        )
-        axes.annotate(
-            f"chosen\n{short_layout(row['layout'], 34)}",
-            (row["peak_bytes"] / scale, row["tokens_per_second"]),
-            xytext=(9, 5),
-            textcoords="offset points",
-            color=style.VERMILION,
-            weight="bold",
-            size=8,
-            va="bottom",
-        )
+def _draw_line(axes: Axes, line: Frame, scale: float, per_tick: float) -> list[Line2D]:
+    """Steps through the best layouts known; those that are proven to be the best there are have a large mark."""
+    if line.empty:
+        return []
+    x, y = (line["peak_bytes"] / scale).to_numpy(), (line["tokens_per_second"] / per_tick).to_numpy()
+    corners = np.repeat(x, 2)[1:], np.repeat(y, 2)[:-1]
+    steps = axes.plot(*corners, color=style.BLUE, linewidth=1.6, zorder=3)
+    for proven, area in ((False, 9), (True, 30)):
+        some = (line["proven"] == proven).to_numpy()
+        axes.scatter(x[some], y[some], s=area, color=style.BLUE, linewidths=0, zorder=4)
+    return steps
 
 
-def _label_line(
-    axes: Axes, line: Frame, taken: list[float], reach: tuple[float, float], scale: float
-) -> None:
-    """Name a few points of the line, from the fastest down, none close to another or to the chosen one (`taken`)."""
-    right, top = reach
-    for _, row in line[~line["chosen"]].iloc[::-1].iterrows():
-        y = row["tokens_per_second"]
-        if len(taken) > _MAX_LABELS or any(abs(y - other) < _LABEL_GAP * top for other in taken):
-            continue
-        taken.append(y)
-        left = row["peak_bytes"] > 0.6 * right
-        axes.annotate(
-            short_layout(row["layout"], 44),
-            (row["peak_bytes"] / scale, y),
-            xytext=(-7 if left else 7, -3),
-            textcoords="offset points",
-            ha="right" if left else "left",
-            va="top",
-            size=7.5,
-            color=style.BLUE,
-            bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1.0},
-        )
+def _draw_limit(
+    axes: Axes, limit_bytes: float, scale: float, *, near: bool
+) -> tuple[list[Line2D], list[Text]]:
+    """The limit with what is on either side of it, or where it is far away a word that it is."""
+    words = f"limit {format_bytes(limit_bytes)}"
+    if not near:
+        said = f"{words}, far to the right →"
+        return [], [axes.text(0.99, 0.02, said, transform=axes.transAxes, ha="right", weight="bold")]
+    at, across = limit_bytes / scale, axes.get_xaxis_transform()
+    beside = 0.008 * axes.get_xlim()[1]
+    drawn = axes.axvline(at, color=style.INK, linewidth=1.4, linestyle=(0, (5, 3)))
+    here = axes.text(at + beside, 0.015, words, transform=across, weight="bold")
+    here.set_bbox({"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1.0})
+    fits = axes.text(at - beside, 0.985, "fits", transform=across, ha="right", va="top", color=style.SOFT)
+    not_so = axes.text(at + beside, 0.985, "does not fit", transform=across, va="top", color=style.SOFT)
+    return [drawn], [here, fits, not_so]
+
+
+def _label(row: Frame, before: str, colour: str, scale: float, per_tick: float) -> Label:
+    recompute = recompute_of(row["layout"])
+    return Label(
+        text=f"{before}{percent(row['mfu'])} MFU{recompute and ', '}{recompute}\n{brief_layout(row['layout'], 36)}",
+        at=(row["peak_bytes"] / scale, row["tokens_per_second"] / per_tick),
+        colour=colour,
+        size=8 if before else 7.5,
+        weight="bold" if before else "normal",
+        needed=bool(before),
+    )
 
 
 def _finding(frame: Frame, limit_bytes: float) -> str:
@@ -136,7 +134,10 @@ def _finding(frame: Frame, limit_bytes: float) -> str:
     )
 
 
-def _subject(subject: str, frame: Frame, shown: Frame) -> str:
-    beyond = len(frame) - len(shown)
-    more = f", {grouped(beyond)} of them beyond the right edge" if beyond else ""
-    return f"{subject}; {grouped(len(frame))} layouts with recompute, {grouped(int(frame['fits'].sum()))} fit{more}"
+def _subject(subject: str, frame: Frame) -> str:
+    """What the dots are: all layouts, and those that are known to be the best."""
+    proven = int((frame["pareto"] & frame["proven"]).sum())
+    return (
+        f"{subject}; {counted(len(frame), 'layout')} with recompute, {grouped(int(frame['fits'].sum()))} fit; "
+        f"large dots: {counted(proven, 'plan')} proven the best for so much memory, small ones: the best known"
+    )

@@ -37,7 +37,7 @@ def frontier_points() -> pd.DataFrame:
         }
     )
     frame["fits"] = frame["peak_bytes"] <= 74 * GIB
-    frame["pareto"] = frame["fits"]
+    frame["pareto"] = frame["proven"] = frame["fits"]
     frame["chosen"] = frame["layout"] == "tp4 pp4 dp8"
     return frame
 
@@ -165,7 +165,7 @@ def test_every_part_has_a_colour_of_its_own() -> None:
 
 
 def test_frontier_says_when_nothing_fits() -> None:
-    points = frontier_points().assign(fits=False, pareto=False, chosen=False)
+    points = frontier_points().assign(fits=False, pareto=False, proven=False, chosen=False)
     title = frontier(points, 5 * GIB, "subject").get_suptitle()
     assert title == "Nothing fits in 5.0 GiB; the smallest layout needs 10.0 GiB"
 

@@ -8,6 +8,7 @@ from small import small_question
 from test_objectives import SIZES, interrupt_after, with_tokens
 
 from cost_models.errors import InputError
+from planner import frontier
 from planner.budget import Budget
 from planner.frontier import frontier_frame, pareto_frame
 from planner.objectives import Objective
@@ -95,3 +96,18 @@ def test_the_exact_frame_is_never_below_the_even_one() -> None:
     for _, row in even[even["pareto"]].iterrows():
         reached = line.loc[line["peak_bytes"] <= row["peak_bytes"] * (1 + 1e-9), "tokens_per_second"]
         assert reached.max() >= row["tokens_per_second"] * 0.98
+
+
+def test_no_layout_of_the_cloud_lies_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that look better are priced in full; of more than there is time for none is shown."""
+    question, few = few_layouts()
+    for most in (frontier.MOST_PRICED, 0):
+        monkeypatch.setattr(frontier, "MOST_PRICED", most)
+        frame = frontier_frame(question, exact=True, points=2, restrictions=few)
+        fits = frame[frame["fits"]]
+        line = fits[fits["pareto"]]
+        for row in fits[~fits["pareto"]].itertuples():
+            as_small = line[line["peak_bytes"] <= row.peak_bytes]
+            assert (as_small["step_seconds"] <= row.step_seconds).any(), row
+        assert line["proven"].any()
+        assert most == 0 or not line["proven"].all()

@@ -1,0 +1,164 @@
+"""Frontiers as pictures: numbers as written, labels that keep clear, no line where points are missing."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import prod
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Annotation, Text
+
+from meshwright.plots.pareto import pareto
+from meshwright.plots.tradeoff import frontier
+from planner.objectives import MEASURES, ObjectiveName
+
+GIB = 2.0**30
+LAYOUTS = {
+    64: "tp8 pp8 dp1 mbs1 zero1 sp",
+    128: "tp8 pp4 vpp2 cp2 dp2 mbs1 zero1 sp",
+    256: "tp4 pp8 vpp12 cp2 dp4 mbs3 zero1 sp recompute=full*8,none*4,full:2*84",
+    512: "tp4 pp8 vpp12 cp2 dp8 ep4 etp1 mbs3 zero1 sp",
+}
+
+
+def points(first: ObjectiveName, second: ObjectiveName) -> pd.DataFrame:
+    """More GPUs, faster steps, more money."""
+    values = {
+        "time": [8.0, 16.0, 31.0, 60.0],
+        "cost": [2.4e6, 2.2e6, 2.1e6, 2.05e6],
+        "gpus": [512.0, 256.0, 128.0, 64.0],
+        "memory": [5 * GIB, 11 * GIB, 24 * GIB, 48 * GIB],
+        "gpu-hours": [9e5, 8e5, 7.5e5, 7.2e5],
+        "mfu": [0.4, 0.45, 0.48, 0.5],
+    }
+    gpus = [512, 256, 128, 64]
+    frame = pd.DataFrame({"gpus": gpus, "layout": [LAYOUTS[size] for size in gpus], "gap": 0.0})
+    frame[first], frame[second] = values[first], values[second]
+    return frame
+
+
+def drawn(first: ObjectiveName, second: ObjectiveName, *, complete: bool = True) -> Figure:
+    measures = (MEASURES[first], MEASURES[second])
+    return pareto(points(first, second), (first, second), measures, "subject", complete=complete)
+
+
+def labels(axes: Axes) -> list[Annotation]:
+    return [text for text in axes.texts if isinstance(text, Annotation)]
+
+
+def ticks(axes: Axes, along: str) -> list[str]:
+    axes.figure.draw_without_rendering()  # type: ignore[union-attr]
+    return [label.get_text() for label in getattr(axes, f"get_{along}ticklabels")()]
+
+
+def test_numbers_of_gpus_are_written_as_they_are() -> None:
+    (axes,) = drawn("memory", "gpus").axes
+    assert ticks(axes, "x") == ["64", "128", "256", "512"]
+    assert not any("^" in tick or "$" in tick for tick in ticks(axes, "y"))
+    assert {"5", "10", "20"} <= set(ticks(axes, "y"))
+
+
+def test_money_has_its_currency() -> None:
+    (axes,) = drawn("time", "cost").axes
+    assert all(tick.startswith("$") for tick in ticks(axes, "x"))
+    assert {"10", "20", "50"} <= set(ticks(drawn("gpu-hours", "time").axes[0], "x"))
+
+
+@pytest.mark.parametrize("second", ["cost", "gpus", "memory", "gpu-hours", "mfu"])
+def test_the_title_says_what_one_end_costs(second: ObjectiveName) -> None:
+    titles = {
+        "cost": "14.6 % less cost for 7.5 x the step time: $2.05 M at 60.00 s, or $2.4 M at 8.00 s",
+        "gpus": "1/8 of the GPUs for 7.5 x the step time: 64 GPUs at 60.00 s, or 512 GPUs at 8.00 s",
+        "memory": "9.6 x the peak memory for 7.5 x the step time: 48.0 GiB at 60.00 s, or 5.0 GiB at 8.00 s",
+        "gpu-hours": "20.0 % fewer GPU-hours for 7.5 x the step time: 720.0 k at 60.00 s, or 900.0 k at 8.00 s",
+        "mfu": "10.0 pt more MFU for 7.5 x the step time: 50.0 % at 60.00 s, or 40.0 % at 8.00 s",
+    }
+    assert " ".join(drawn("time", second).get_suptitle().split()) == titles[second]
+
+
+def test_labels_multiply_to_the_gpus() -> None:
+    found = [label.get_text().replace("\n", " ").split() for label in labels(drawn("time", "cost").axes[0])]
+    assert len(found) == len(LAYOUTS)
+    for size, _, *words in found:
+        degrees = [int(word[2:]) for word in words if word[:2] in ("tp", "pp", "cp", "dp")]
+        assert prod(degrees) == int(size)
+        assert set(words) <= set(LAYOUTS[int(size)].split())
+
+
+def test_steps_are_drawn_where_no_point_is_missing() -> None:
+    assert len(drawn("time", "cost").axes[0].lines) == 1
+    missing = drawn("time", "cost", complete=False)
+    assert not missing.axes[0].lines
+    assert "others lie between them" in missing.texts[1].get_text()
+
+
+def test_steps_keep_to_what_is_reached() -> None:
+    """Less money than a point's: the point before; a higher MFU than a point's: the point behind."""
+    for second in ("cost", "mfu"):
+        axes = drawn("time", second).axes[0]
+        x, y = axes.lines[0].get_data()
+        order = np.argsort(x, kind="stable")
+        frame = points("time", second).sort_values(second)
+        scale = 0.01 if second == "mfu" else 1.0
+        middles = (frame[second].to_numpy()[1:] + frame[second].to_numpy()[:-1]) / 2 / scale
+        shown = [float(np.interp(middle, np.asarray(x)[order], np.asarray(y)[order])) for middle in middles]
+        kept = frame["time"].to_numpy()[1:] if second == "mfu" else frame["time"].to_numpy()[:-1]
+        assert shown == pytest.approx(kept)
+
+
+def cloud(limit: float = 74.0) -> pd.DataFrame:
+    """A line of proven points with one that is only known, a chosen one close to the limit, and layouts below."""
+    rng = np.random.default_rng(0)
+    sizes = np.array([6.0, 12.0, 20.0, 31.0, 45.0, 64.0, 72.0])
+    line = pd.DataFrame(
+        {
+            "layout": [
+                f"tp8 pp{2**place} vpp2 dp8 mbs1 zero1 sp recompute=full*{place},none*99"
+                for place in range(7)
+            ],
+            "peak_bytes": sizes * GIB,
+            "tokens_per_second": 70e3 + 2.4e3 * np.sqrt(sizes) * 5,
+            "pareto": True,
+        }
+    )
+    grey = pd.DataFrame(
+        {
+            "layout": "tp1 pp1 dp1 mbs1",
+            "peak_bytes": rng.uniform(6, 300, 400) * GIB,
+            "tokens_per_second": rng.uniform(5e3, 70e3, 400),
+            "pareto": False,
+        }
+    )
+    frame = pd.concat([grey, line], ignore_index=True)
+    frame["mfu"] = frame["tokens_per_second"] / 4e5
+    frame["fits"] = frame["peak_bytes"] <= limit * GIB
+    frame["chosen"] = frame["peak_bytes"] == 72 * GIB
+    frame["proven"] = frame["pareto"] & (frame["peak_bytes"] != 45 * GIB)
+    return frame
+
+
+def test_labels_of_the_frontier_touch_nothing() -> None:
+    figure = frontier(cloud(), 74 * GIB, "subject")
+    (axes,) = figure.axes
+    figure.draw_without_rendering()
+    named = labels(axes)
+    boxes = [Text.get_window_extent(label) for label in named]
+    assert len(boxes) >= 4
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    for line in axes.lines:
+        path = line.get_transform().transform_path(line.get_path())
+        assert not any(path.intersects_bbox(box, filled=False) for box in boxes)
+    words = {word for layout in cloud()["layout"] for word in layout.split()}
+    told = {word for label in named for word in label.get_text().replace(",", "").split()}
+    assert {word for word in told - words if word[:2] in ("tp", "pp", "dp") or "=" in word} == set()
+    assert named[0].get_text().startswith("chosen, ")
+
+
+def test_a_limit_far_away_leaves_the_chart_to_the_plans() -> None:
+    (axes,) = frontier(cloud(4000.0), 4000 * GIB, "subject").axes
+    assert axes.get_xlim()[1] < 400
+    assert any("limit 3.9 TiB, far to the right" in text.get_text() for text in axes.texts)
