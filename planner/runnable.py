@@ -76,10 +76,8 @@ def _fp8(question: Question, x: LayoutColumns) -> Bools:
 
 def _another_model(question: Question, layout: Layout) -> Words:
     model = question.model
-    what = f"the executor's blocks have no {either(list(model.left_out))}: it would train another model than"
-    return Words(
-        f"{what} `{model.name}`", "take `left_out` from the model in a file of yours to train it without"
-    )
+    what = f"the executor's blocks have no {either(list(model.untrained))}: it would train another model than"
+    return Words(f"{what} `{model.name}`", "take that from the model in a file of yours to train it without")
 
 
 def _one_pool(question: Question, layout: Layout) -> Words:
@@ -108,7 +106,7 @@ def _split_norms(question: Question, layout: Layout) -> Words:
 RUNNABLE: tuple[Rule, ...] = (
     Rule(
         name="the model is what it trains",
-        broken=lambda q, x: (x.tp > 0) & bool(q.model.left_out),
+        broken=lambda q, x: (x.tp > 0) & bool(q.model.untrained),
         sentence=_another_model,
     ),
     Rule(

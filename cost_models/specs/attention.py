@@ -43,8 +43,8 @@ class RotaryScaling(Spec):
 
     @model_validator(mode="after")
     def _ordered(self) -> RotaryScaling:
-        if self.low_turns >= self.high_turns:
-            raise ValueError(f"low_turns {self.low_turns:g} must be below high_turns {self.high_turns:g}")
+        if self.low_turns > self.high_turns:
+            raise ValueError(f"low_turns {self.low_turns:g} is above high_turns {self.high_turns:g}")
         return self
 
 

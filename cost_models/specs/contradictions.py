@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cost_models.specs.routing import ExpertGroups
     from cost_models.specs.transformer import TransformerSpec
 
 
@@ -74,6 +76,10 @@ def _mixture(model: TransformerSpec) -> Iterator[str]:
             "moe_ffn_hidden_size",
             "shared_expert_ffn_hidden_size",
             "num_moe_layers",
+            "moe_layers",
+            "router_bias",
+            "shared_expert_gate",
+            "expert_groups",
         )
         yield from (
             f"{name} is for a mixture, and num_experts is 0" for name in fields if getattr(model, name)
@@ -85,3 +91,33 @@ def _mixture(model: TransformerSpec) -> Iterator[str]:
         yield f"num_moe_layers {model.num_moe_layers} is not between 1 and num_layers {model.num_layers}"
     if not model.moe_ffn_hidden_size:
         yield "moe_ffn_hidden_size must be above zero"
+    if model.shared_expert_gate and not model.shared_expert_ffn_hidden_size:
+        yield "shared_expert_gate is for shared experts, and shared_expert_ffn_hidden_size is 0"
+    if model.moe_layers:
+        yield from _named_layers(model)
+    if model.expert_groups:
+        yield from _groups(model, model.expert_groups)
+
+
+def _named_layers(model: TransformerSpec) -> Iterator[str]:
+    layers = model.moe_layers
+    if (
+        any(one >= other for one, other in pairwise(layers))
+        or layers[0] < 0
+        or layers[-1] >= model.num_layers
+    ):
+        yield f"moe_layers are numbers of blocks from 0 to {model.num_layers - 1}, in ascending order"
+    if len(layers) != model.num_moe_layers:
+        yield f"moe_layers names {len(layers)} blocks, and num_moe_layers is {model.num_moe_layers}"
+
+
+def _groups(model: TransformerSpec, groups: ExpertGroups) -> Iterator[str]:
+    size, rest = divmod(model.num_experts, groups.count)
+    if rest:
+        yield f"{groups.count} expert_groups do not divide {model.num_experts} experts"
+    elif groups.per_token > groups.count:
+        yield f"a token chooses {groups.per_token} of {groups.count} expert_groups"
+    elif groups.per_token * size < model.experts_per_token:
+        yield f"{groups.per_token} expert_groups of {size} experts have fewer than {model.experts_per_token}"
+    elif groups.scored_by == "two best" and size < 2:
+        yield "expert_groups of one expert have no two best"

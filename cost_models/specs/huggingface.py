@@ -145,8 +145,12 @@ def _phrase(name: str, value: Any) -> str:
     """A field and its value in words."""
     if name == "rotary":
         return f"rotary positions of base {value.get('base', Rotary().base):g}"
+    if name == "moe_layers":
+        return f"blocks with experts: {', '.join(str(layer) for layer in value)}"
     if name == "window_pattern":
         return f"blocks with a window and without in turns of {in_turns(value)}"
+    if isinstance(value, dict | list):
+        return name.replace("_", " ")
     if (name, value) in _PHRASES:
         return _PHRASES[name, value]
     if name == "positions":

@@ -84,8 +84,8 @@ def _loaded(spec: TransformerSpec, assumptions: tuple[str, ...] = ()) -> LoadedM
     if 0 < spec.windowed_share < 1:
         turns = in_turns(spec.window_pattern)
         remarks.append(f"every block is the mean of those with a window and without ({turns}), for prices")
-    if spec.left_out:
-        remarks.append(f"a model without {', '.join(spec.left_out)}, for prices; `run` refuses it")
+    if spec.untrained:
+        remarks.append(f"a model without {', '.join(spec.untrained)}, for prices; `run` refuses it")
     return LoadedModel(spec=spec, assumptions=(*assumptions, *remarks))
 
 

@@ -5,11 +5,12 @@ Read from the configuration and modelling files of `transformers` 4.57.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
+from cost_models.specs.base import MAX_LAYERS
 from cost_models.specs.config_rotary import rotary
-from cost_models.specs.config_windows import Derived, last_blocks, windows
+from cost_models.specs.config_windows import Derived, every, last_blocks, windows
 from cost_models.specs.families import (
     LLAMA_FACTS,
     LLAMA_OPTIONAL,
@@ -23,7 +24,7 @@ from cost_models.specs.families import (
 )
 
 
-def _routing(config: Config, *, normalized: bool) -> dict[str, tuple[str, Any]]:
+def _routing(config: Config, *, normalized: bool) -> Derived:
     """How routers weigh and balance, where `transformers` reads it; `normalized` is what it assumes."""
     key = "aux_loss_alpha" if "aux_loss_alpha" in config else "router_aux_loss_coef"
     return {
@@ -32,13 +33,45 @@ def _routing(config: Config, *, normalized: bool) -> dict[str, tuple[str, Any]]:
     }
 
 
+def _mixtures(key: str, layers: int, chosen: Iterable[int]) -> Derived:
+    """The blocks that are mixtures: how many, and which where they are not the last ones."""
+    named = sorted(set(chosen))
+    last = named == list(range(layers - len(named), layers))
+    return {"num_moe_layers": (key, len(named))} | ({} if last else {"moe_layers": (key, named)})
+
+
+def _blocks(config: Config) -> int:
+    return min(whole(config, "num_hidden_layers", 0), MAX_LAYERS)
+
+
 def _qwen_mixtures(config: Config) -> Derived:
     """Every `decoder_sparse_step`-th block has experts, but for those named `mlp_only_layers`."""
-    step, layers = max(1, whole(config, "decoder_sparse_step", 1)), whole(config, "num_hidden_layers", 0)
+    step, layers = max(1, whole(config, "decoder_sparse_step", 1)), _blocks(config)
     named = config.get("mlp_only_layers")
     dense = set(named) if isinstance(named, list) and all(isinstance(i, int) for i in named) else set()
-    count = sum((index + 1) % step == 0 and index not in dense for index in range(min(layers, 100_000)))
-    return {"num_moe_layers": ("decoder_sparse_step", count)} | _routing(config, normalized=False)
+    chosen = [index for index in range(step - 1, layers, step) if index not in dense]
+    return _mixtures("decoder_sparse_step", layers, chosen) | _routing(config, normalized=False)
+
+
+def _after_the_first(config: Config) -> Derived:
+    """The first blocks are dense, and then all but every so many-th; shared experts are as wide as routed ones."""
+    layers, first = _blocks(config), whole(config, "first_k_dense_replace", 0)
+    every = max(1, whole(config, "moe_layer_freq", 1))
+    width, shared = whole(config, "moe_intermediate_size", 0), whole(config, "n_shared_experts", 0)
+    chosen = [index for index in range(0, layers, every) if index >= first]
+    found = _mixtures("first_k_dense_replace", layers, chosen)
+    return found | {
+        "shared_expert_ffn_hidden_size": ("n_shared_experts", shared * width),
+        "routing_scale": ("routed_scaling_factor", config.get("routed_scaling_factor", 1.0)),
+    }
+
+
+def _groups(config: Config, *, scored_by: str) -> Derived:
+    """Groups that experts are chosen from, where not from all of them."""
+    count, chosen = config.get("n_group"), config.get("topk_group")
+    if config.get("topk_method") == "greedy" or count in (None, 1) or count == chosen:
+        return {}
+    return {"expert_groups": ("n_group", {"count": count, "per_token": chosen, "scored_by": scored_by})}
 
 
 def _every_block(config: Config) -> Derived:
@@ -47,41 +80,71 @@ def _every_block(config: Config) -> Derived:
 
 
 def _deepseek(config: Config) -> Derived:
-    """The first blocks are dense; shared experts are as wide as routed ones; a head is its two parts together."""
-    layers, first = whole(config, "num_hidden_layers", 0), whole(config, "first_k_dense_replace", 0)
-    every = max(1, whole(config, "moe_layer_freq", 1))
-    width, shared = whole(config, "moe_intermediate_size", 0), whole(config, "n_shared_experts", 0)
+    """A head is its two parts together; everything else of attention comes out of latents."""
     position = whole(config, "qk_rope_head_dim", 0)
-    third = config.get("model_type") == "deepseek_v3"
+    third = config.get("model_type") != "deepseek_v2"
     latent = {
         "kv_rank": config.get("kv_lora_rank"),
         "query_rank": config.get("q_lora_rank"),
         "position_dim": config.get("qk_rope_head_dim"),
         "value_dim": config.get("v_head_dim"),
     }
-    count = sum(index >= first and index % every == 0 for index in range(min(layers, 100_000)))
     return {
-        "num_moe_layers": ("first_k_dense_replace", count),
-        "shared_expert_ffn_hidden_size": ("n_shared_experts", shared * width),
         "head_dim": ("qk_nope_head_dim", whole(config, "qk_nope_head_dim", 0) + position),
         "latent_attention": ("kv_lora_rank", latent),
         "router_scores": ("scoring_func", config.get("scoring_func", "sigmoid" if third else "softmax")),
-    } | _routing(config, normalized=third)
+        **_groups(config, scored_by="two best" if third else "best"),
+        **_routing(config, normalized=third),
+    }
+
+
+def _llama4(config: Config) -> Derived:
+    """Dense blocks between mixtures have a width of their own; blocks that see everything do not turn."""
+    layers, step = _blocks(config), max(1, whole(config, "interleave_moe_layer_step", 1))
+    written, interval = config.get("moe_layers"), max(1, whole(config, "no_rope_layer_interval", 4))
+    chosen = written if isinstance(written, list) else range(step - 1, layers, step)
+    listed = config.get("no_rope_layers") or [(index + 1) % interval != 0 for index in range(layers)]
+    turned = [bool(one) for one in listed] if isinstance(listed, list) else []
+    pattern = ["window" if one else "full" for one in turned]
+    return {
+        **_mixtures("interleave_moe_layer_step", layers, (one for one in chosen if isinstance(one, int))),
+        **windows(config, key="attention_chunk_size", default=8192, pattern=pattern),
+        **rotary(config, base=500_000.0, pattern=turned),
+        "load_balance": ("router_aux_loss_coef", config.get("router_aux_loss_coef", 0.001)),
+        "shared_expert_ffn_hidden_size": ("intermediate_size", config.get("intermediate_size")),
+    }
+
+
+def _llama4_left_out(config: Config) -> tuple[str, ...]:
+    return (
+        "router weights that multiply what experts read",
+        *(("norms of queries and keys without gains",) if config.get("use_qk_norm", True) else ()),
+        *(("attention temperature",) if config.get("attn_temperature_tuning", True) else ()),
+    )
 
 
 _CHOSEN = {"experts_per_token": "num_experts_per_tok"}
-_DEEPSEEK = Family(
-    sizes=LLAMA_SIZES
-    | _CHOSEN
-    | {"num_experts": "n_routed_experts", "moe_ffn_hidden_size": "moe_intermediate_size"},
-    needed=("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
-    facts=LLAMA_FACTS,
-    optional=without(LLAMA_OPTIONAL, "num_kv_heads", "head_dim"),
-    derive=together(_deepseek, rotary),
-    simplify=lambda config: (
-        "the router's bias, groups and scale and blocks that predict further tokens left out"
-    ),
+_OF_N_ROUTED = _CHOSEN | {"num_experts": "n_routed_experts", "moe_ffn_hidden_size": "moe_intermediate_size"}
+_AS_MANY_LEFT_OUT = (
+    "the router's bias, which balances without a loss, and blocks that predict further tokens left out"
 )
+
+
+def _latent_family(epsilon: float) -> Family:
+    return Family(
+        sizes=LLAMA_SIZES | _OF_N_ROUTED,
+        needed=("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+        facts=LLAMA_FACTS,
+        optional=without(LLAMA_OPTIONAL, "num_kv_heads", "head_dim") | norms_by("rms_norm_eps", epsilon),
+        derive=together(_after_the_first, _deepseek, rotary),
+        refuse=lambda config: (
+            "its latents have biases (`attention_bias`)" if config.get("attention_bias") else None
+        ),
+        simplify=lambda config: None if config["model_type"] == "deepseek_v2" else _AS_MANY_LEFT_OUT,
+    )
+
+
+_BIASED_BY_CONFIG = without(LLAMA_FACTS, "attention_bias", "attention_output_bias")
 
 MIXTURE_FAMILIES: dict[str, Family] = {
     "mixtral": Family(
@@ -98,21 +161,68 @@ MIXTURE_FAMILIES: dict[str, Family] = {
             "moe_ffn_hidden_size": "moe_intermediate_size",
             "shared_expert_ffn_hidden_size": "shared_expert_intermediate_size",
         },
-        facts=LLAMA_FACTS | {"attention_bias": True},
+        facts=LLAMA_FACTS | {"attention_bias": True, "shared_expert_gate": True},
         optional=LLAMA_OPTIONAL,
         derive=together(_qwen_mixtures, last_blocks, rotary),
-        simplify=lambda config: "the gate of the shared expert left out",
     ),
     "qwen3_moe": Family(
         sizes=LLAMA_SIZES
         | _CHOSEN
         | {"num_experts": "num_experts", "moe_ffn_hidden_size": "moe_intermediate_size"},
-        facts=without(LLAMA_FACTS, "attention_bias", "attention_output_bias") | {"qk_norm": True},
+        facts=_BIASED_BY_CONFIG | {"qk_norm": True},
         optional=LLAMA_OPTIONAL
         | {"head_dim": ("head_dim", 128), "attention_bias": ("attention_bias", False)},
         derive=together(_qwen_mixtures, _every_block, rotary),
     ),
-    "deepseek_v2": _DEEPSEEK,
-    "deepseek_v3": _DEEPSEEK,
+    "glm4_moe": Family(
+        sizes=LLAMA_SIZES | _OF_N_ROUTED,
+        facts=without(LLAMA_FACTS, "attention_bias") | {"router_scores": "sigmoid"},
+        optional=LLAMA_OPTIONAL
+        | norms_by("rms_norm_eps", 1e-5)
+        | {"attention_bias": ("attention_bias", False), "qk_norm": ("use_qk_norm", False)},
+        derive=together(
+            _after_the_first,
+            partial(_routing, normalized=True),
+            partial(_groups, scored_by="two best"),
+            partial(rotary, part=("partial_rotary_factor", 0.5)),
+        ),
+        simplify=lambda config: _AS_MANY_LEFT_OUT,
+    ),
+    "gpt_oss": Family(
+        sizes=LLAMA_SIZES
+        | _CHOSEN
+        | {"num_experts": "num_local_experts", "moe_ffn_hidden_size": "intermediate_size"},
+        facts=_BIASED_BY_CONFIG | {"mlp_bias": True, "router_bias": True, "attention_sinks": True},
+        optional=LLAMA_OPTIONAL
+        | norms_by("rms_norm_eps", 1e-5)
+        | {
+            "head_dim": ("head_dim", 64),
+            "attention_bias": ("attention_bias", True),
+            "load_balance": ("router_aux_loss_coef", 0.9),
+        },
+        derive=together(
+            partial(windows, default=128, pattern=every(2)),
+            partial(rotary, base=150_000.0),
+        ),
+        left_out=lambda config: ("clamped gates of its experts",),
+    ),
+    "llama4_text": Family(
+        sizes=without(LLAMA_SIZES, "ffn_hidden_size")
+        | _CHOSEN
+        | {
+            "ffn_hidden_size": "intermediate_size_mlp",
+            "moe_ffn_hidden_size": "intermediate_size",
+            "num_experts": "num_local_experts",
+        },
+        facts=_BIASED_BY_CONFIG | {"router_scores": "sigmoid", "normalized_routing": False},
+        optional=LLAMA_OPTIONAL
+        | norms_by("rms_norm_eps", 1e-5)
+        | {"head_dim": ("head_dim", 128), "attention_bias": ("attention_bias", False)},
+        derive=_llama4,
+        left_out=_llama4_left_out,
+    ),
+    "deepseek_v2": _latent_family(1e-6),
+    "deepseek_v3": _latent_family(1e-6),
+    "kimi_k2": _latent_family(1e-6),
 }
 """`model_type` → family."""

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from cost_models.specs.attention import LISTED, LatentAttention, Rotary, Scale
 from cost_models.specs.base import MAX_LAYERS, LargeInt, Name, PositiveInt, Share, Spec
 from cost_models.specs.contradictions import contradiction
+from cost_models.specs.routing import ExpertGroups
 
 Activation = Literal["gelu", "gelu-tanh", "silu", "relu", "squared-relu"]
 Norm = Literal["layernorm", "rmsnorm"]
@@ -25,9 +26,8 @@ class TransformerSpec(Spec):
     """A decoder-only transformer, dense or a mixture of experts.
 
     Defaults that depend on other fields (`num_kv_heads`, `head_dim`, `ffn_hidden_size`, and those of a mixture) are
-    filled in on construction, so a built spec is always complete. In a mixture the last `num_moe_layers` blocks have
-    experts and the others a dense MLP; costs are affine in the number of blocks, so every block is priced as their
-    average.
+    filled in on construction, so a built spec is always complete. In a mixture `num_moe_layers` blocks have experts and
+    the others a dense MLP; costs are affine in the number of blocks, so every block is priced as their average.
     """
 
     kind: Literal["transformer"] = "transformer"
@@ -83,6 +83,8 @@ class TransformerSpec(Spec):
     """A norm over each query and key head (Qwen3)."""
     qk_norm_over: Literal["head", "all"] = "head"
     """What such a norm takes together, and has gains for: a head, or all heads (OLMo 2)."""
+    attention_sinks: bool = False
+    """A number for each head that takes part in its softmax and leads nowhere (gpt-oss); counted, not trained here."""
     attention_scale: Scale | None = None
     """What scores are multiplied by; None: 1/√head_dim."""
     rotary: Rotary | None = None
@@ -106,11 +108,21 @@ class TransformerSpec(Spec):
     shared_expert_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**7)] = 0
     """Inner width of the experts that every token passes through, all together; 0: none."""
     num_moe_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS)] = 0
-    """Blocks whose MLP is a mixture, the last ones of the model. Default: all."""
+    """Blocks whose MLP is a mixture, the last ones of the model unless `moe_layers` names them. Default: all."""
+    moe_layers: Annotated[tuple[int, ...], LISTED] = ()
+    """Which blocks they are, counted from 0, where they are not the last ones (Llama 4 Maverick: every second)."""
+    router_bias: bool = False
+    """Bias on a router's scores."""
+    expert_groups: ExpertGroups | None = None
+    """Groups that a token chooses before it chooses experts; None: it chooses among all."""
     router_scores: RouterScores = "softmax"
     """How a router scores experts: against one another (softmax) or each by itself (sigmoid; DeepSeek-V3)."""
     normalized_routing: bool = True
     """The weights of a token's chosen experts are scaled to sum to one."""
+    routing_scale: Scale = 1.0
+    """What those weights are multiplied by."""
+    shared_expert_gate: bool = False
+    """Shared experts count as much as a gate of the token says (Qwen2 MoE)."""
     load_balance: Share = 0.01
     """Coefficient of the load-balance loss; 0: none. Default: Fedus et al. 2021, Switch Transformers, section 2.2."""
     latent_attention: LatentAttention | None = None
@@ -137,7 +149,9 @@ class TransformerSpec(Spec):
             filled.setdefault("ffn_hidden_size", 4 * hidden)
             if filled.get("num_experts"):
                 filled.setdefault("moe_ffn_hidden_size", filled["ffn_hidden_size"])
-                filled.setdefault("num_moe_layers", data.get("num_layers"))
+                named = filled.get("moe_layers")
+                count = len(named) if isinstance(named, list | tuple) else 0
+                filled.setdefault("num_moe_layers", count or data.get("num_layers"))
         else:  # those two are refused anyway: stand-ins, so that what follows from them is not reported too
             for name in DERIVED_FIELDS:
                 filled.setdefault(name, 1)
@@ -150,6 +164,11 @@ class TransformerSpec(Spec):
         if complaint := contradiction(self):
             raise ValueError(complaint)
         return self
+
+    @property
+    def untrained(self) -> tuple[str, ...]:
+        """What the model computes that the executor's blocks do not, a few words each."""
+        return (*self.left_out, *(("attention sinks",) if self.attention_sinks else ()))
 
     @property
     def query_size(self) -> int:
@@ -227,6 +246,8 @@ class TransformerSpec(Spec):
 
     def is_mixture(self, layer: int) -> bool:
         """Whether a block, counted from 0, has experts."""
+        if self.moe_layers:
+            return layer in self.moe_layers
         return layer >= self.num_layers - self.num_moe_layers and self.has_experts
 
     @property

@@ -83,7 +83,7 @@ def _mlp_matrices(model: TransformerSpec) -> float:
     if not model.has_experts:
         return dense
     width = model.experts_per_token * model.moe_ffn_hidden_size + model.shared_expert_ffn_hidden_size
-    mixture = products * h * width + h * model.num_experts
+    mixture = products * h * width + h * (model.num_experts + model.shared_expert_gate)
     return model.moe_share * mixture + (1 - model.moe_share) * dense
 
 

@@ -64,7 +64,8 @@ def parameters(
     mlp, experts = _mlp(model, model.ffn_hidden_size, tp), np.zeros(tp.shape)
     if model.has_experts:
         share = model.moe_share
-        always = model.num_experts * h + _mlp(model, model.shared_expert_ffn_hidden_size, tp)
+        router = model.num_experts * (h + model.router_bias)
+        always = router + _mlp(model, model.shared_expert_ffn_hidden_size, tp) + model.shared_expert_gate * h
         mlp = (1 - share) * mlp + share * always
         one = _mlp(model, model.moe_ffn_hidden_size, tp if etp is None else etp)
         experts = share * model.num_experts / ep * one
@@ -92,9 +93,10 @@ def _attention(model: TransformerSpec, tp: npt.NDArray[np.int64]) -> Array:
         keys = model.num_kv_heads * (model.head_dim - latent.position_dim)
         heads = made_of * q + latent.kv_rank * (keys + model.value_size) + model.attended_size * h
         return heads / tp + down
-    split = (h * (q + 2 * kv) + q * h + model.attention_bias * (q + 2 * kv)) / tp
-    normed = 2 * model.head_dim if model.qk_norm_over == "head" else q + kv
-    attention: Array = split + model.attention_output_bias * h + model.qk_norm * normed
+    sinks = model.attention_sinks * model.num_heads
+    gains = (q + kv) / tp if model.qk_norm_over == "all" else 2 * model.head_dim
+    split = (h * (q + 2 * kv) + q * h + model.attention_bias * (q + 2 * kv) + sinks) / tp
+    attention: Array = split + model.attention_output_bias * h + model.qk_norm * gains
     return attention
 
 

@@ -96,7 +96,7 @@ def _block_plan(
         plan |= {} if forked else {"attention": enter}
     mlp: FeedForward | None
     if isinstance(block.mlp, Mixture):
-        plan |= routed_plan(between)
+        plan |= routed_plan(block.mlp, between)
         name, mlp = "mlp.shared", block.mlp.shared
     else:
         name, mlp = "mlp", block.mlp

@@ -16,13 +16,17 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
+from executor.models.experts import Mixture
 from executor.models.latent import LatentAttention
 
 
-def routed_plan(between: Replicate | Shard) -> dict[str, ParallelStyle]:
+def routed_plan(mixture: Mixture, between: Replicate | Shard) -> dict[str, ParallelStyle]:
     """Each rank routes its part of every sequence; the router is whole on all, its gradients are sums over them."""
     ours = Shard(1)
-    return {
+    gate: dict[str, ParallelStyle] = {}
+    if mixture.shared_gate is not None and isinstance(between, Shard):  # else every rank does the same
+        gate = {"mlp.shared_gate": _OnItsTokens()}
+    return gate | {
         "mlp.routed": PrepareModuleInputOutput(
             input_layouts=(between,),
             desired_input_layouts=(ours,),

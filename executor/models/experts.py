@@ -23,6 +23,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from cost_models.specs.transformer import TransformerSpec
+from executor.models.choosing import choose_experts
 from executor.models.feed_forward import ACTIVATIONS, FeedForward
 
 Run = Callable[[Tensor, list[int]], Tensor]
@@ -120,7 +121,7 @@ class Routed(nn.Module):
     def __init__(self, spec: TransformerSpec, place: ExpertPlace) -> None:
         super().__init__()
         self.spec = spec
-        self.router = nn.Linear(spec.hidden_size, spec.num_experts, bias=False)
+        self.router = nn.Linear(spec.hidden_size, spec.num_experts, bias=spec.router_bias)
         self.experts = RoutedExperts(spec, place)
         self.exchange: Exchange | None = None
         """How copies reach their experts and come back; None: all are here."""
@@ -136,7 +137,7 @@ class Routed(nn.Module):
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # how many copies an expert gets is new in every step
     def forward(self, x_BSD: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
-        probabilities_BSE, weights_BSK, chosen_BSK = self._choose(self.router(x_BSD))
+        probabilities_BSE, weights_BSK, chosen_BSK = choose_experts(self.spec, self.router(x_BSD))
         counts_BE = _counts(chosen_BSK, self.spec.num_experts)
         counts_E = counts_BE.sum(0)
         self.load_E = counts_E if self.load_E is None else self.load_E + counts_E
@@ -152,19 +153,6 @@ class Routed(nn.Module):
         load = self.load_E
         self.load_E = None
         return torch.zeros(self.spec.num_experts) if load is None else load.cpu()
-
-    def _choose(self, scores_BSE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Probabilities of all experts (they sum to one), and the weights and numbers of those chosen, in fp32."""
-        scores_BSE = scores_BSE.float()
-        if self.spec.router_scores == "softmax":
-            values_BSE = probabilities_BSE = scores_BSE.softmax(-1)
-        else:
-            values_BSE = scores_BSE.sigmoid()
-            probabilities_BSE = values_BSE / values_BSE.sum(-1, keepdim=True)
-        weights_BSK, chosen_BSK = values_BSE.topk(self.spec.experts_per_token, dim=-1)
-        if self.spec.normalized_routing:
-            weights_BSK = weights_BSK / weights_BSK.sum(-1, keepdim=True)
-        return probabilities_BSE, weights_BSK, chosen_BSK
 
     def _through_experts(
         self, x_BSD: Tensor, weights_BSK: Tensor, chosen_BSK: Tensor, counts_E: Tensor
@@ -207,11 +195,17 @@ class Mixture(nn.Module):
         self.routed = Routed(spec, place)
         width = spec.shared_expert_ffn_hidden_size
         self.shared = FeedForward(spec, width) if width else None
+        self.shared_gate = nn.Linear(spec.hidden_size, 1, bias=False) if spec.shared_expert_gate else None
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
         out: Tensor = self.routed(x_BSD)
-        return out if self.shared is None else out + self.shared(x_BSD)
+        if self.shared is None:
+            return out
+        shared_BSD: Tensor = self.shared(x_BSD)
+        if self.shared_gate is not None:
+            shared_BSD = self.shared_gate(x_BSD).sigmoid() * shared_BSD
+        return out + shared_BSD
 
 
 def reorder(rows: Tensor, order: Tensor, back: Tensor) -> Tensor:

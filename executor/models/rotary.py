@@ -68,15 +68,18 @@ def _tables(like: Tensor, places: Places, turning: Turning) -> tuple[Tensor, Ten
     steps = torch.arange(0, width, 2, device=like.device, dtype=torch.float32)
     speeds_K = turning.base ** (-steps / width)
     if turning.scaling is not None:
-        speeds_K = _slowed(speeds_K, turning.scaling)
+        speeds_K = slowed(speeds_K, turning.scaling)
     angle = torch.outer(positions(places, like.device).float(), speeds_K)
     return angle.cos().to(like.dtype), angle.sin().to(like.dtype)
 
 
-def _slowed(speeds_K: Tensor, scaling: RotaryScaling) -> Tensor:
+def slowed(speeds_K: Tensor, scaling: RotaryScaling) -> Tensor:
     """Radians a token, scaled: in llama3 the less, the more often a first sequence completes the turn."""
     if scaling.kind == "linear":
         return speeds_K / scaling.factor
     turns_K = speeds_K * scaling.first_positions / (2 * math.pi)
-    kept_K = ((turns_K - scaling.low_turns) / (scaling.high_turns - scaling.low_turns)).clamp(0, 1)
-    return speeds_K * (kept_K + (1 - kept_K) / scaling.factor)
+    between = scaling.high_turns - scaling.low_turns
+    kept_K = (
+        ((turns_K - scaling.low_turns) / between).clamp(0, 1) if between else turns_K >= scaling.low_turns
+    )
+    return torch.lerp(speeds_K / scaling.factor, speeds_K, kept_K.to(speeds_K.dtype))

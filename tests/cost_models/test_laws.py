@@ -122,14 +122,17 @@ def test_every_model_of_the_catalogue_splits_without_loss(name: str) -> None:
     one, split = parameters(model, np.array([1])), parameters(model, np.array([2]))
     copies = 2 * split.block - one.block
     norm = model.hidden_size * (2 if model.norm == "layernorm" else 1)
-    biases = model.hidden_size * (model.mlp_bias + model.attention_output_bias)
-    copied = 2 * norm + biases + model.qk_norm * 2 * model.head_dim
-    copied += model.moe_share * model.hidden_size * model.num_experts  # the router
+    dense = 0.0 if model.moe_share == 1 and not model.shared_expert_ffn_hidden_size else 1.0
+    biases = model.hidden_size * (dense * model.mlp_bias + model.attention_output_bias)
+    copied = (4 if model.norm_placement == "around" else 2) * norm + biases
+    copied += 2 * model.head_dim * (model.qk_norm and model.qk_norm_over == "head")
+    copied += model.moe_share * model.num_experts * (model.hidden_size + model.router_bias)
     if latent := model.latent_attention:  # what goes down to the latents, and their norms
         ranks = latent.kv_rank + (latent.query_rank or 0)
         copied += model.hidden_size * (ranks + latent.position_dim) + ranks
     assert copies[0] == pytest.approx(copied, rel=1e-6)
-    assert 2 * split.experts[0] == pytest.approx(one.experts[0])
+    last_biases = model.moe_share * model.num_experts * model.hidden_size * model.mlp_bias
+    assert 2 * split.experts[0] == pytest.approx(one.experts[0] + last_biases)
     assert total_parameters(model) > 0
 
 

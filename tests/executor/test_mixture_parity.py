@@ -19,11 +19,22 @@ from training import LATENT, MOE, SHARED, plan_for, train
 from executor.apply.experts import Exchange
 from executor.engine import Engine, Options
 
+ROUTED = SHARED | {
+    "num_experts": 8,
+    "num_moe_layers": 2,
+    "moe_layers": [1, 3],
+    "router_bias": True,
+    "expert_groups": {"count": 4, "per_token": 2, "scored_by": "two best"},
+    "routing_scale": 2.5,
+    "shared_expert_gate": True,
+}
+"""Every second block a mixture, with all that a router and its shared experts may have."""
 MODELS: dict[str, dict[str, Any]] = {
     "mixture": MOE,
     "shared": SHARED,
     "latent": LATENT,
     "deepseek": SHARED | LATENT | {"num_moe_layers": 3},
+    "routed": ROUTED,
 }
 
 CASES = in_every_run(
@@ -53,6 +64,9 @@ CASES = in_every_run(
         ("deepseek", "pp2 vpp2 dp2 ep2 mbs1 zero0 recompute=selective"),
         ("shared", "tp2 pp2 dp2 ep4 etp1 sp mbs1 zero1 schedule=dualpipev"),
         ("deepseek", "tp2 pp2 dp2 ep2 mbs1 zero2 sp order=tp-pp-dp-cp"),
+        ("routed", "tp2 mbs2"),
+        ("routed", "tp2 sp mbs2 etp1"),
+        ("routed", "pp2 dp2 ep2 mbs1 zero2"),
         ("mixture", "cp2 ep2 mbs2 zero1"),
         ("deepseek", "cp2 dp2 ep2 mbs2 zero3 context=all-gather"),
         ("deepseek", "cp2 tp2 ep2 etp1 sp mbs2 zero2 context=all-to-all"),

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 from training import GPT, LATENT, LLAMA, MOE, SHARED
 
+from cost_models.specs.attention import RotaryScaling
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.workload.flops import forward_flops
 from cost_models.workload.parameters import padded_vocabulary, total_parameters
 from executor.engine import loss
 from executor.flops import FlopCounter
+from executor.models.choosing import choose_experts
+from executor.models.experts import Mixture
 from executor.models.initial import initialise
+from executor.models.rotary import slowed
 from executor.models.transformer import Transformer
 
 SPECS: dict[str, dict[str, Any]] = {
@@ -33,6 +38,8 @@ SPECS: dict[str, dict[str, Any]] = {
     "squared": GPT | {"positions": "none", "activation": "squared-relu", "mlp_bias": False},
     "mixture": MOE,
     "shared": SHARED,
+    "routed": SHARED
+    | {"router_bias": True, "shared_expert_gate": True, "num_moe_layers": 2, "moe_layers": [0, 2]},
     "latent": LATENT | {"latent_attention": LATENT["latent_attention"] | {"value_dim": 12}},
     "no-query-latent": LATENT | {"latent_attention": {"kv_rank": 8, "position_dim": 4, "value_dim": 12}},
     "deepseek": SHARED | LATENT | {"latent_attention": LATENT["latent_attention"] | {"value_dim": 12}},
@@ -101,6 +108,34 @@ def test_a_stage_has_the_windows_of_its_place_in_the_model() -> None:
     fields = LLAMA | {"num_layers": 6, "attention_window": 4, "window_pattern": ["window", "window", "full"]}
     _, stage = build(fields, first=3, count=3, has_embedding=False)
     assert [block.attention.window for block in stage.blocks.values()] == [4, 4, None]
+
+
+def test_experts_are_in_the_blocks_that_are_named() -> None:
+    _, model = build(SHARED | {"num_moe_layers": 2, "moe_layers": [0, 2]})
+    assert [isinstance(block.mlp, Mixture) for block in model.blocks.values()] == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("scored_by", "chosen"),
+    [("best", [1, 0]), ("two best", [2, 3])],  # of groups 0-1 (0.6, 0.9) and 2-3 (0.8, 0.75)
+)
+def test_a_token_chooses_its_group_first(scored_by: str, chosen: list[int]) -> None:
+    """The best expert is in the first group, the two best together are in the second; weights sum to the scale."""
+    groups = {"count": 2, "per_token": 1, "scored_by": scored_by}
+    spec = TransformerSpec.model_validate(SHARED | {"expert_groups": groups, "routing_scale": 2.5})
+    scores = torch.tensor([0.6, 0.9, 0.8, 0.75]).logit().view(1, 1, 4)
+    _, weights, found = choose_experts(spec, scores)
+    assert found.flatten().tolist() == chosen
+    assert weights.sum().item() == pytest.approx(2.5)
+
+
+def test_llama3_slows_turns_that_a_first_sequence_does_not_complete() -> None:
+    """Of turns made 8, 2.5 and 0.5 times in 100 tokens: the first is kept, the last slowed, the second halfway."""
+    scaling = RotaryScaling(kind="llama3", factor=10.0, first_positions=100, low_turns=1.0, high_turns=4.0)
+    speeds = torch.tensor([8.0, 2.5, 0.5]) * 2 * math.pi / 100
+    assert torch.allclose(slowed(speeds, scaling) / speeds, torch.tensor([1.0, 0.55, 0.1]))
+    sharp = scaling.model_copy(update={"high_turns": 1.0})
+    assert torch.allclose(slowed(speeds, sharp) / speeds, torch.tensor([1.0, 1.0, 0.1]))
 
 
 def test_a_slice_has_the_weights_of_the_whole() -> None:

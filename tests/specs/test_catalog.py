@@ -65,14 +65,15 @@ def parameters(model: TransformerSpec) -> int:
     """By hand: attention h(q + 2kv) + qh, MLP 2 or 3 h·f, norms, biases; embeddings V·h (once: tied)."""
     h, q, kv, f = model.hidden_size, model.query_size, model.kv_size, model.ffn_hidden_size
     norm = 2 * h if model.norm == "layernorm" and model.norm_bias else h
+    norms = model.parallel_norms if model.parallel_block else 4 if model.norm_placement == "around" else 2
     attention = h * (q + 2 * kv) + q * h
     attention += (q + 2 * kv) * model.attention_bias + h * model.attention_output_bias
-    attention += 2 * model.head_dim * model.qk_norm
+    attention += (2 * model.head_dim if model.qk_norm_over == "head" else q + kv) * model.qk_norm
     mlp = (3 if model.gated_mlp else 2) * h * f + (f + h) * model.mlp_bias
     embeddings = model.vocab_size * h * (1 if model.tied_embeddings else 2)
     embeddings += model.max_positions * h if model.positions == "learned" else 0
     embeddings += norm * model.embedding_norm
-    return model.num_layers * (attention + mlp + 2 * norm) + embeddings + norm
+    return model.num_layers * (attention + mlp + norms * norm) + embeddings + norm
 
 
 EXACT = {
@@ -99,6 +100,19 @@ EXACT = {
     "qwen3-0.6b": 596_049_920,
     "qwen3-8b": 8_190_735_360,
     "qwen3-32b": 32_762_123_264,
+    "gemma2-2b": 2_614_341_888,
+    "gemma2-9b": 9_241_705_984,
+    "gemma2-27b": 27_227_128_320,
+    "gemma3-270m": 268_098_176,
+    "gemma3-1b": 999_885_952,
+    # less 416 866 032 of what sees, and h x 1152 + 1152 that lead from it
+    "gemma3-4b": 4_300_079_472 - 416_866_032 - 2561 * 1152,
+    "gemma3-12b": 12_187_325_040 - 416_866_032 - 3841 * 1152,
+    "gemma3-27b": 27_432_406_640 - 416_866_032 - 5377 * 1152,
+    "olmo2-1b": 1_484_916_736,
+    "olmo2-7b": 7_298_617_344,
+    "olmo2-13b": 13_716_198_400,
+    "olmo2-32b": 32_234_279_936,
 }
 
 
@@ -112,6 +126,15 @@ MIXTURES = {
     "deepseek-v2-lite": (15_706_484_224, 2.7, 0.3),
     "deepseek-v2": (235_741_434_880, 21.0, 0.5),
     "deepseek-v3": (671_026_404_352, 37.0, 0.6),
+    # as `transformers` builds them: Llama 4 for text alone, GLM-4.5 without what predicts a second token, and none
+    # with a router's bias; active as printed, gpt-oss and GLM-4.5 without their embedding
+    "llama4-scout": (107_769_861_120, 17.0, 0.2),
+    "llama4-maverick": (400_711_848_960, 17.0, 0.2),
+    "gpt-oss-20b": (20_914_757_184, 3.61 + 0.579, 0.005),
+    "gpt-oss-120b": (116_829_156_672, 5.13 + 0.579, 0.005),
+    "glm-4.5": (352_797_814_784, 32.0 + 0.776, 0.9),
+    "glm-4.5-air": (106_852_245_504, 12.0 + 0.621, 0.9),
+    "kimi-k2": (1_026_408_209_408, 32.6, 0.3),
 }
 
 
@@ -122,6 +145,15 @@ def test_mixtures_have_the_published_parameters(
     model = catalog.load_model(name)
     assert total_parameters(model) == total
     assert active_parameters(model) / 1e9 == pytest.approx(active, abs=tolerance)
+
+
+def test_a_gpt_oss_block_by_hand() -> None:
+    """h = f = 2880, 64 heads of 64 over 8: attention 4096 x 2880 twice, 512 x 2880 twice, biases 4096 + 2 x 512 + 2880
+    and 64 sinks; 32 experts of 3 x 2880² + 3 x 2880, router 32 x 2881; two norms of 2880."""
+    attention = 2 * 2880 * (4096 + 512) + 4096 + 1024 + 2880 + 64
+    experts = 32 * (3 * 2880**2 + 3 * 2880) + 32 * 2881
+    ends = 2 * 201088 * 2880 + 2880
+    assert total_parameters(catalog.load_model("gpt-oss-20b")) == 24 * (attention + experts + 2 * 2880) + ends
 
 
 def test_grok_1_has_314_billion() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from cost_models.errors import InputError
 from cost_models.specs.attention import Rotary
+from cost_models.specs.catalog import load_model
 from cost_models.specs.loading import LoadedModel, resolve_model
 from cost_models.workload.parameters import total_parameters
 
@@ -113,6 +114,82 @@ GEMMA3_4B = {
 }
 OLMO2_32B = sizes(64, 5120, 40, 8, 27648, 100352) | {"model_type": "olmo2", "rope_theta": 500000}
 
+GLM45 = sizes(92, 5120, 96, 8, 12288, 151552) | {
+    "model_type": "glm4_moe",
+    "attention_bias": True,
+    "first_k_dense_replace": 3,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "moe_intermediate_size": 1536,
+    "n_group": 1,
+    "n_routed_experts": 160,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_experts_per_tok": 8,
+    "partial_rotary_factor": 0.5,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 1000000,
+    "routed_scaling_factor": 2.5,
+    "topk_group": 1,
+    "use_qk_norm": True,
+}
+GPT_OSS_20B = sizes(24, 2880, 64, 8, 2880, 201088) | {
+    "model_type": "gpt_oss",
+    "attention_bias": True,
+    "head_dim": 64,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "max_position_embeddings": 131072,
+    "num_experts_per_tok": 4,
+    "num_local_experts": 32,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "rope_type": "yarn"},
+    "rope_theta": 150000,
+    "router_aux_loss_coef": 0.9,
+    "sliding_window": 128,
+    "swiglu_limit": 7.0,
+    "tie_word_embeddings": False,
+}
+MAVERICK = {
+    "model_type": "llama4",
+    "text_config": {
+        **sizes(48, 5120, 40, 8, 8192, 202048),
+        "model_type": "llama4_text",
+        "attention_chunk_size": 8192,
+        "head_dim": 128,
+        "interleave_moe_layer_step": 2,
+        "intermediate_size_mlp": 16384,
+        "max_position_embeddings": 1048576,
+        "num_experts_per_tok": 1,
+        "num_local_experts": 128,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 500000.0,
+        "use_qk_norm": False,
+    },
+}
+KIMI_K2 = sizes(61, 7168, 64, 64, 18432, 163840) | {
+    "model_type": "kimi_k2",
+    "aux_loss_alpha": 0.001,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 131072,
+    "moe_intermediate_size": 2048,
+    "n_group": 1,
+    "n_routed_experts": 384,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_experts_per_tok": 8,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 50000.0,
+    "routed_scaling_factor": 2.827,
+    "scoring_func": "sigmoid",
+    "topk_group": 1,
+    "topk_method": "noaux_tc",
+    "v_head_dim": 128,
+}
+
 PUBLISHED = {
     "gptj-6b": (GPTJ_6B, 6_050_882_784),
     "falcon-7b": (FALCON_7B, 6_921_720_704),
@@ -140,6 +217,24 @@ def load(folder: Path, config: dict[str, Any]) -> LoadedModel:
 def test_parameters_are_those_of_the_checkpoint(tmp_path: Path, name: str) -> None:
     config, published = PUBLISHED[name]
     assert total_parameters(load(tmp_path, config).spec) == published
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (GEMMA2_9B | {"max_position_embeddings": 8192}, "gemma2-9b"),
+        (GEMMA3_4B, "gemma3-4b"),
+        (OLMO2_32B | {"max_position_embeddings": 4096, "rms_norm_eps": 1e-06}, "olmo2-32b"),
+        (GLM45, "glm-4.5"),
+        (GPT_OSS_20B, "gpt-oss-20b"),
+        (MAVERICK, "llama4-maverick"),
+        (KIMI_K2, "kimi-k2"),
+    ],
+)
+def test_a_published_config_is_the_catalogue_entry(tmp_path: Path, config: dict[str, Any], name: str) -> None:
+    known = load_model(name)
+    told = {"name": name, "source": known.source}
+    assert load(tmp_path, config).spec.model_copy(update=told) == known
 
 
 def test_a_phi_block_by_hand(tmp_path: Path) -> None:
@@ -213,6 +308,9 @@ def test_a_config_of_text_and_images_is_read_for_its_text(tmp_path: Path) -> Non
         (GEMMA2_9B | {"attn_logit_softcapping": None}, ("soft-capped logits",)),
         (GEMMA3_4B, ()),
         (COMMAND_R_PLUS, ("norms of every query and key head with gains of its own",)),
+        (GPT_OSS_20B, ("clamped gates of its experts", "yarn scaling of rotary positions")),
+        (MAVERICK, ("router weights that multiply what experts read", "attention temperature")),
+        (KIMI_K2, ()),
         (FALCON_7B | {"alibi": True}, ("ALiBi slopes divided by the root of a head's width",)),
         (
             OLMO2_32B | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
@@ -228,9 +326,8 @@ def test_what_blocks_here_do_not_compute_is_left_out_and_said(
     loaded = load(tmp_path, config)
     assert loaded.spec.left_out == left_out
     said = [one for one in loaded.assumptions if "`run` refuses" in one]
-    assert said == (
-        [f"a model without {', '.join(left_out)}, for prices; `run` refuses it"] if left_out else []
-    )
+    every = ", ".join(loaded.spec.untrained)
+    assert said == ([f"a model without {every}, for prices; `run` refuses it"] if left_out else [])
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,7 @@ QWEN3_30B_A3B = QWEN3_32B | {
 DEEPSEEK_V3 = {
     "model_type": "deepseek_v3",
     "aux_loss_alpha": 0.001,
+    "routed_scaling_factor": 2.5,
     "scoring_func": "sigmoid",
     "norm_topk_prob": True,
     "first_k_dense_replace": 3,
@@ -166,6 +167,7 @@ DEEPSEEK_V3 = {
     "max_position_embeddings": 163840,
     "moe_intermediate_size": 2048,
     "moe_layer_freq": 1,
+    "n_group": 8,
     "n_routed_experts": 256,
     "n_shared_experts": 1,
     "num_attention_heads": 128,
@@ -178,6 +180,8 @@ DEEPSEEK_V3 = {
     "rms_norm_eps": 1e-06,
     "rope_theta": 10000,
     "tie_word_embeddings": False,
+    "topk_group": 4,
+    "topk_method": "noaux_tc",
     "v_head_dim": 128,
     "vocab_size": 129280,
 }
@@ -314,8 +318,11 @@ def test_opt_by_hand(tmp_path: Path) -> None:
 
 def test_blocks_without_experts_are_counted(tmp_path: Path) -> None:
     sparse = QWEN3_30B_A3B | {"decoder_sparse_step": 2, "mlp_only_layers": [1, 2, 3]}
-    assert load(tmp_path, sparse).spec.num_moe_layers == 24 - 2
-    assert load(tmp_path, DEEPSEEK_V3 | {"moe_layer_freq": 2}).spec.num_moe_layers == 29
+    spec = load(tmp_path, sparse).spec
+    assert (spec.num_moe_layers, spec.moe_layers) == (24 - 2, tuple(range(5, 48, 2)))
+    spec = load(tmp_path, DEEPSEEK_V3 | {"moe_layer_freq": 2}).spec
+    assert (spec.num_moe_layers, spec.moe_layers[:2]) == (29, (4, 6))
+    assert load(tmp_path, DEEPSEEK_V3).spec.moe_layers == ()  # the last ones, as usual
 
 
 def test_nonsense_about_experts_is_told_under_its_key(tmp_path: Path) -> None:
