@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from meshwright.ran import Ran, run
     from meshwright.ranked import Ranked
     from meshwright.validation import Validated, validate
+    from planner.checks import Check
     from planner.plan import Plan, load_plan, save_plan
-    from planner.verifying import Check
 
 _HOMES = {
     "plan": "meshwright.api",

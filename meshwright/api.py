@@ -22,13 +22,13 @@ from meshwright.verbs.goals import Goal, objective_of
 from meshwright.verbs.offering import aim_of, make_offers, prices_of
 from meshwright.verbs.planning import restrictions_of
 from planner.budget import Budget
+from planner.checks import Check
 from planner.offers import rank_offers
 from planner.optimising import optimise
 from planner.plan import Plan, read_plan
 from planner.remedies import remedies_told
 from planner.sizes import parse_sizes
 from planner.trainers import trainer_named
-from planner.verifying import Check
 from planner.verifying import verify as checks_of
 
 

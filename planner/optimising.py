@@ -12,41 +12,21 @@ from dataclasses import dataclass, field, replace
 
 from cost_models.asking import questions_by_precision
 from cost_models.errors import DoesNotFitError, InfeasibleError, Problem
-from cost_models.estimate import Estimate
 from cost_models.question import Question
 from cost_models.specs.cluster import Precision
 from cost_models.units import format_count
 from cost_models.workload.flops import model_flops
+from planner.answering import Answer, added, ranked_answer
 from planner.budget import Budget
 from planner.least_memory import least_memory
 from planner.objectives import DAY, Objective, training_seconds
-from planner.optimum import Optimum
+from planner.optimum import PROVEN, Optimum
 from planner.plan import Certificate
+from planner.pools.space import count_layouts
 from planner.ranking import by_speed
 from planner.restrictions import Restrictions
 from planner.search import SearchResult
-from planner.search_space import legal_space
 from planner.sizes import resized
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """The best plans on one number of GPUs."""
-
-    question: Question
-    estimates: tuple[Estimate, ...]
-    certificate: Certificate
-    bound: float
-    """In the unit of the measure."""
-
-    @property
-    def gpus(self) -> int:
-        """Of the question's cluster."""
-        return self.question.cluster.num_gpus
-
-    def value(self, objective: Objective) -> float:
-        """Of the best plan."""
-        return objective.value(self.question, self.estimates[0])
 
 
 def optimise(
@@ -92,11 +72,13 @@ class _Choices:
     limits: Restrictions
     top: int
     budget: Budget
-    answers: list[_Answer] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
     failures: list[tuple[int, InfeasibleError]] = field(default_factory=list)
     """Numbers of GPUs on which nothing fits or nothing is fast enough."""
-    open_sizes: list[int] = field(default_factory=list)
+    unfinished: list[Question] = field(default_factory=list)
     """Those for which time ran out."""
+    covered: list[Question] = field(default_factory=list)
+    """These and those that have an answer, as they were asked."""
     lost: list[Certificate] = field(default_factory=list)
     """Of searches that found nothing fast enough."""
     unfit: int = 0
@@ -109,18 +91,20 @@ class _Choices:
             answer = self._answer(question)
         except InfeasibleError as error:
             self.failures.append((gpus, error))
-            self.unfit += len(legal_space(question, self.limits))
+            self.unfit += count_layouts(question, self.limits)
             return
         if answer is None:
-            self.open_sizes.append(gpus)
+            self.covered.append(question)
+            self.unfinished.append(question)
         elif answer.estimates:
+            self.covered.append(question)
             self.answers.append(answer)
         else:
             days = training_seconds(question, answer.certificate.bound) / DAY
             self.failures.append((gpus, InfeasibleError(f"at least {days:.1f} days")))
             self.lost.append(answer.certificate)
 
-    def _answer(self, question: Question) -> _Answer | None:
+    def _answer(self, question: Question) -> Answer | None:
         """The best plans that meet the deadline, none where none does; None where time ran out before that was decided.
 
         Raises:
@@ -131,7 +115,8 @@ class _Choices:
             least = least_memory(question, objective, self.limits, top=self.top, budget=budget)
             if least is None:
                 return None
-            return _Answer(question, least.result.estimates, least.result.certificate, least.bound)
+            in_time = tuple(e for e in least.result.estimates if objective.meets_deadline(question, e))
+            return Answer(question, in_time, least.result.certificate, least.bound)
         groups = paddings(question, self.limits) if objective.name == "mfu" else [self.limits]
         results, failures = [], []
         for group in groups:
@@ -142,7 +127,7 @@ class _Choices:
         if len(failures) == len(groups):
             raise failures[0]
         found = [result for result in results if result is not None]
-        return _ranked(question, objective, found, self.top, everywhere=len(found) == len(results))
+        return ranked_answer(question, objective, found, self.top, everywhere=len(found) == len(results))
 
     def best(self, question: Question, sizes: tuple[int, ...], precisions: tuple[Precision, ...]) -> Optimum:
         """The best over all of them, with the layouts of all of them counted.
@@ -152,7 +137,7 @@ class _Choices:
             RunError: time ran out before there was one.
         """
         if not self.answers:
-            if self.open_sizes:
+            if self.unfinished:
                 raise self.budget.nothing_found()
             raise _nothing(question, self.objective, self.failures)
         objective, measure = self.objective, self.objective.measure
@@ -163,8 +148,8 @@ class _Choices:
             measure.loss(min(measure.loss(one.bound) for one in self.answers)),
         )
         if objective.name == "gpus":
-            bound = float(min([*self.open_sizes, chosen.gpus]))
-        elif self.open_sizes:
+            bound = float(min([*(one.cluster.num_gpus for one in self.unfinished), chosen.gpus]))
+        elif self.unfinished:
             bound = measure.open
         same = [one for one in self.answers if _precision(one.question) == _precision(chosen.question)]
         ranked = sorted(
@@ -190,72 +175,42 @@ class _Choices:
             left_out=tuple(
                 sorted(
                     [(gpus, error.headline) for gpus, error in self.failures]
-                    + [(g, "time ran out") for g in self.open_sizes]
+                    + [
+                        (one.cluster.num_gpus, f"time ran out{f' for {_precision(one)}' * bool(precisions)}")
+                        for one in self.unfinished
+                    ]
                 )
             ),
             others=tuple((one.question, one.estimates[0]) for one in others.values()),
         )
 
-    def _certificate(self, chosen: _Answer, gap: float) -> Certificate:
+    def _certificate(self, chosen: Answer, gap: float) -> Certificate:
         """The chosen answer's, with the layouts of all searches counted, and the gap over all of them."""
         rest = [one.certificate for one in self.answers if one is not chosen] + self.lost
-        if not rest and not self.unfit:
+        if self.objective.name == "memory" and gap > PROVEN:
+            nothing = {"gap": 1.0, "bound": 0.0, "settled": None}
+            chosen = replace(chosen, certificate=chosen.certificate.model_copy(update=nothing))
+        if not rest and not self.unfit and not self.unfinished:
             return chosen.certificate
-        added = _added([chosen.certificate, *rest])
-        gpus = dict.fromkeys(str(one.gpus) for one in self.answers)
-        types = dict.fromkeys(_precision(one.question) for one in self.answers)
-        where = f"{' / '.join(types)} on {', '.join(gpus)} GPUs: {added.space}"
+        both = added([chosen.certificate, *rest])
+        unsearched = sum(count_layouts(one, self.limits) for one in self.unfinished)
+        gpus = dict.fromkeys(str(one.cluster.num_gpus) for one in self.covered)
+        types = dict.fromkeys(_precision(one) for one in self.covered)
+        where = f"{' / '.join(types)} on {', '.join(gpus)} GPUs: {both.space}"
         changed: dict[str, object] = {
             "seconds": self.budget.spent,
             "space": where,
-            "layouts": added.layouts + self.unfit,
-            "infeasible": added.infeasible + self.unfit,
+            "layouts": both.layouts + self.unfit + unsearched,
+            "undecided": both.undecided + unsearched,
+            "infeasible": both.infeasible + self.unfit,
         }
         if self.objective.name not in ("memory", "gpus"):
             changed |= {"gap": gap, "bound": chosen.estimates[0].step_seconds * (1 - gap)}
-        return added.model_copy(update=changed)
-
-
-def _ranked(
-    question: Question, objective: Objective, found: Sequence[SearchResult], top: int, *, everywhere: bool
-) -> _Answer | None:
-    """Several searches of one question as one answer; None where time ran out before they decided anything."""
-    in_time = [e for result in found for e in result.estimates if objective.meets_deadline(question, e)]
-    if not in_time:
-        soonest = min((result.certificate.bound for result in found), default=0.0)
-        if not everywhere or objective.may_meet_deadline(question, soonest):
-            return None
-        certificate = _added([result.certificate for result in found])
-        return _Answer(question, (), certificate.model_copy(update={"bound": soonest}), 0.0)
-    measure = objective.measure
-    ranked = sorted(in_time, key=lambda e: (measure.loss(objective.value(question, e)), *by_speed(e)))
-    loss = min(measure.loss(objective.value(question, _at_bound(result))) for result in found)
-    certificate = _added([result.certificate for result in found])
-    if len(found) > 1:
-        best = ranked[0]
-        gap = measure.gap(objective.value(question, best), measure.loss(loss)) if everywhere else 1.0
-        certificate = certificate.model_copy(update={"gap": gap, "bound": best.step_seconds * (1 - gap)})
-    return _Answer(
-        question, tuple(ranked[:top]), certificate, measure.loss(loss) if everywhere else measure.open
-    )
+        return both.model_copy(update=changed)
 
 
 def _precision(question: Question) -> Precision:
     return question.training.precision
-
-
-def _at_bound(result: SearchResult) -> Estimate:
-    """The best plan as if its step took no longer than was proven."""
-    best, bound = result.best, result.certificate.bound
-    faster = best.step_seconds / bound
-    return replace(best, step_seconds=bound, mfu=best.mfu * faster, hfu=best.hfu * faster)
-
-
-def _added(certificates: Sequence[Certificate]) -> Certificate:
-    """Several searches as one: the counts of all, the bound and the gap of the first."""
-    counts = ("layouts", "infeasible", "pruned", "solved", "undecided", "seconds")
-    sums = {name: sum(getattr(one, name) for one in certificates) for name in counts}
-    return certificates[0].model_copy(update=sums)
 
 
 def paddings(question: Question, limits: Restrictions) -> list[Restrictions]:

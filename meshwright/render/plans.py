@@ -113,7 +113,12 @@ def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:
     seconds = format_seconds(certificate.seconds)
     if certificate.gap <= 0:
         return wrapped(f"Proved optimal: {done}, gap 0 %, {seconds}{_settled_words(certificate)}")
-    best = f"best {format_seconds(best_seconds)}, proven within {percent(certificate.gap)} of optimal"
+    proven = (
+        f"proven within {percent(certificate.gap)} of optimal"
+        if certificate.gap < 1
+        else "nothing proven yet"
+    )
+    best = f"best {format_seconds(best_seconds)}, {proven}"
     return wrapped(f"Stopped after {seconds}: {best} ({done})")
 
 

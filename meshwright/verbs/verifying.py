@@ -11,8 +11,8 @@ from meshwright.render.pools import gpus_in_words
 from meshwright.render.tables import table
 from meshwright.render.words import wrapped
 from planner.budget import Budget
+from planner.checks import Check
 from planner.plan import read_plan
-from planner.verifying import Check
 from planner.verifying import verify as checks_of
 
 _VERDICTS = {True: "pass", False: "FAIL", None: "open"}

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
+from typing import Any
 
 import pytest
 from small import small_question
 
+from cost_models.errors import RunError
 from cost_models.estimating import estimate
+from cost_models.question import Question
 from cost_models.specs.layout import parse_layout
+from planner import budget as budgets
 from planner.budget import Budget
+from planner.checks import Check
 from planner.objectives import Objective
 from planner.optimising import optimise
 from planner.placing import place
 from planner.plan import Plan, make_plan
-from planner.search import search
+from planner.search import SearchResult, search
 from planner.search_space import parse_restrictions
-from planner.verifying import Check, verify
+from planner.verifying import verify
 
 LIMITS = parse_restrictions(["vpp=1"], ["zero=3"])
 
@@ -55,6 +62,43 @@ def test_a_true_plan_passes_every_check(plan: Plan) -> None:
         *("layout", "restrictions", "step", "time parts", "rank memory", "trust", "fits"),
         *("certificate", "spot check", "optimum", "proof", "program"),
     ]
+
+
+def cut_short(monkeypatch: pytest.MonkeyPatch, fits: Callable[[int, Question], bool]) -> None:
+    """Time runs out in the searches (numbered from 0) and questions that do not fit."""
+    numbers = count()
+
+    def limited(question: Question, **options: Any) -> SearchResult:
+        if not fits(next(numbers), question):
+            raise RunError("time ran out")
+        return search(question, **options)
+
+    monkeypatch.setattr(budgets, "search", limited)
+
+
+def test_the_least_peak_so_far_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fastest of three plans need not have the lesser peak, and the certificate is of no least peak."""
+    question = small_question(memory="1 GiB")
+    cut_short(monkeypatch, lambda number, _: number == 0)
+    found = optimise(question, Objective(name="memory"), top=3)
+    monkeypatch.undo()
+    written = make_plan(found.question, found.result.best, found.result.certificate, None, found.written(4))
+    assert found.value == found.result.best.peak_bytes < max(e.peak_bytes for e in found.result.estimates)
+    assert failures(written) == {}
+
+
+def test_a_precision_that_was_not_searched_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    question = small_question(memory="220 MiB")
+    cut_short(monkeypatch, lambda _, asked: asked.training.precision == "fp32")
+    found = optimise(question, Objective(), precisions=("fp32", "bf16"), top=1)
+    monkeypatch.undo()
+    certificate = found.result.certificate
+    assert (found.gap, certificate.gap, certificate.bound) == (1, 1, 0)
+    assert certificate.undecided == certificate.layouts - certificate.undecided > 0
+    written = make_plan(found.question, found.result.best, certificate, None, found.written(4))
+    checks = {one.name: one for one in verify(written)}
+    assert all(one.passed for one in checks.values())
+    assert "by no more than the plan leaves open" in checks["optimum"].what
 
 
 @pytest.mark.parametrize("name", ["memory", "mfu", "gpu-hours"])
