@@ -19,6 +19,7 @@ from meshwright.verbs.goals import Goal, objective_of
 from planner.budget import Budget
 from planner.explain import Origin
 from planner.frontier import pareto_frame
+from planner.notes import notes_of
 from planner.optimum import Optimum
 from planner.pareto import POINTS, exact_frontier
 from planner.plan import Certificate, Plan, make_plan, save_plan
@@ -45,6 +46,11 @@ class Planned:
     def question(self) -> Question:
         """On the best plan's number of GPUs."""
         return self.optimum.question
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the question says that its answer passes over."""
+        return notes_of(self.question, self.restrictions)
 
     @property
     def result(self) -> SearchResult:
@@ -149,6 +155,11 @@ class Estimated:
     question: Question
     estimate: Estimate
     assumptions: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the question says that its answer passes over."""
+        return notes_of(self.question)
 
     @property
     def plan(self) -> Plan:

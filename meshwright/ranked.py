@@ -11,6 +11,7 @@ from cost_models.units import format_count
 from meshwright.output import JSON_SCHEMA
 from meshwright.records import estimate_record, estimate_row, question_record
 from meshwright.render.offers import answer_cells, offers_header, proof_of_ranking
+from planner.notes import notes_of
 from planner.offers import Answer, Ranking
 from planner.plan import Plan, make_plan, save_plan
 from planner.restrictions import Restrictions
@@ -34,6 +35,12 @@ class Ranked:
     def best(self) -> Answer:
         """The first of all."""
         return self.ranking.best
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the question says that its answer passes over, on any of the clusters."""
+        asked = [offer.question for offer in self.ranking.offers]
+        return tuple(dict.fromkeys(note for one in asked for note in notes_of(one, self.restrictions)))
 
     @property
     def plan(self) -> Plan:
@@ -110,6 +117,7 @@ class Ranked:
                 for one in ranking.offers
             ],
             "assumptions": list(self.assumptions),
+            "notes": list(self.notes),
             "plans": [
                 {
                     "cluster": one.offer.name,

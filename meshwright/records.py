@@ -84,13 +84,16 @@ def layout_cells(layout: Layout) -> dict[str, int]:
     }
 
 
-def optimum_record(optimum: Optimum, assumptions: Sequence[str] = ()) -> dict[str, Any]:
+def optimum_record(
+    optimum: Optimum, assumptions: Sequence[str] = (), notes: Sequence[str] = ()
+) -> dict[str, Any]:
     """The JSON document of `plan`: plans best first, what they are best at, and why none is better."""
     objective = optimum.objective
     return {
         "schema": JSON_SCHEMA,
         "question": question_record(optimum.question),
         "assumptions": list(assumptions),
+        "notes": list(notes),
         "plans": [estimate_record(estimate, optimum.question) for estimate in optimum.result.estimates],
         "certificate": optimum.result.certificate.model_dump(mode="json"),
         "objective": {

@@ -80,6 +80,12 @@ def _another_model(question: Question, layout: Layout) -> Words:
     return Words(f"{what} `{model.name}`", "take that from the model in a file of yours to train it without")
 
 
+def _positions(question: Question, layout: Layout) -> Words:
+    model, length = question.model, question.training.sequence_length
+    what = f"`{model.name}` has {model.max_positions:,} learned positions; sequences have {length:,} tokens"
+    return Words(what, f"shorten the sequence, or write `max_positions: {length}` in a model file of yours")
+
+
 def _one_pool(question: Question, layout: Layout) -> Words:
     return Words(f"the executor trains on one kind of GPU, and `{question.cluster.name}` has several pools")
 
@@ -108,6 +114,15 @@ RUNNABLE: tuple[Rule, ...] = (
         name="the model is what it trains",
         broken=lambda q, x: (x.tp > 0) & bool(q.model.untrained),
         sentence=_another_model,
+    ),
+    Rule(
+        name="learned positions reach the sequence",
+        broken=lambda q, x: (
+            (x.tp > 0)
+            & (q.model.positions == "learned")
+            & (q.training.sequence_length > q.model.max_positions)
+        ),
+        sentence=_positions,
     ),
     Rule(
         name="one kind of GPU",

@@ -15,6 +15,7 @@ from meshwright.render.plans import placed_on_pools, question_header
 from meshwright.together import Together
 from meshwright.verbs.asking import Asked, question_of
 from planner.legality import require_legal
+from planner.notes import notes_of
 from planner.placing import place
 from planner.plan import make_plan, save_plan
 from planner.restrictions import Restrictions
@@ -35,6 +36,9 @@ def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> 
     question, assumptions = found
     for assumption in assumptions:
         output.note(f"assumed: {assumption}")
+    notes = notes_of(question)
+    for note in notes:
+        output.note(f"note: {note}")
     priced = priced_layout(question, layout, asked.trainer)
     plan = make_plan(question, priced, None, Restrictions(trainer=asked.trainer))
     output.answer(
@@ -42,6 +46,7 @@ def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> 
             "schema": JSON_SCHEMA,
             "question": question_record(question),
             "assumptions": list(assumptions),
+            "notes": list(notes),
             "estimate": estimate_record(priced, question),
         },
         [estimate_row(priced)],

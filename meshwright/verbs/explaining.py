@@ -16,6 +16,7 @@ from meshwright.records import breakdown_rows, estimate_record, question_record
 from meshwright.render.explanation import explanation_text, why_not_text
 from meshwright.render.plans import placed_on_pools, question_header
 from planner.explain import Explanation, Origin, binding, rivalry, ties
+from planner.notes import notes_of
 from planner.plan import Plan, load_plan
 from planner.repricing import priced_again
 from planner.search import search
@@ -49,6 +50,9 @@ def explain(path: Path, why_not: str | None, *, output: Output) -> None:
             f"note: {path} was written with a step of {format_seconds(plan.prediction.step_seconds)};"
             f" this version prices it at {format_seconds(estimate.step_seconds)}"
         )
+    notes = notes_of(question, restrictions)
+    for note in notes:
+        output.note(f"note: {note}")
     if why_not is not None:
         answer = ask_why_not(question, estimate, why_not, restrictions, Origin.of(plan))
         output.answer(_why_not_record(answer), _why_not_rows(answer), why_not_text(answer, estimate))
@@ -57,7 +61,7 @@ def explain(path: Path, why_not: str | None, *, output: Output) -> None:
         reporter.say("searching for rivals")
         explanation = explained(plan, estimate)
     output.answer(
-        _explanation_record(question, explanation),
+        {**_explanation_record(question, explanation), "notes": list(notes)},
         [
             *breakdown_rows("step", estimate.time),
             *breakdown_rows("memory", estimate.rank_memory[estimate.fullest_rank]),

@@ -219,7 +219,8 @@ def answer_offers(
         files=[] if out is None else [lambda: ranked.save(out)],
     )
     more = len(ranking.answers) - shown
-    notes = [f"note: {counted(more, 'further answer')} not shown; --top {shown + more} shows all"] * (
+    notes = [f"note: {note}" for note in ranked.notes]
+    notes += [f"note: {counted(more, 'further answer')} not shown; --top {shown + more} shows all"] * (
         more > 0
     )
     notes += left_out_of_ranking(ranking)

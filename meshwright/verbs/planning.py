@@ -20,6 +20,7 @@ from meshwright.verbs.asking import Asked
 from meshwright.verbs.goals import Aimed, Goal, aimed
 from meshwright.verbs.offering import Offered, answer_offers, clusters_in, offered
 from planner.budget import Budget
+from planner.notes import notes_of
 from planner.objectives import Objective
 from planner.offers import offers_of
 from planner.optimising import optimise
@@ -136,6 +137,9 @@ def _answer(
     aim: Aimed, restrictions: Restrictions, *, top: int, time_limit: float, out: Path | None, output: Output
 ) -> None:
     """Search, print, write."""
+    notes = notes_of(aim.question, restrictions)
+    for note in notes:
+        output.note(f"note: {note}")
     with progress(output) as reporter:
         budget = Budget(
             time_limit=time_limit, on_progress=reporter.searching, say=reporter.doing, keep_on_interrupt=True
@@ -153,7 +157,7 @@ def _answer(
     objective = optimum.written(aim.question.cluster.gpus_per_node)
     best_plan = make_plan(optimum.question, best, certificate, restrictions, objective)
     output.answer(
-        optimum_record(optimum, aim.assumptions),
+        optimum_record(optimum, aim.assumptions, notes),
         optimum_rows(optimum),
         question_header(optimum.question, best.trust, best.memory_limit),
         "",

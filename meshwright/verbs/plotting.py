@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cost_models.errors import InputError, Problem
@@ -26,6 +26,8 @@ from meshwright.ranked import Ranked
 from meshwright.render.words import sentence_list
 from meshwright.verbs.goals import Goal, objective_of
 from planner.budget import Budget
+from planner.differing import differences
+from planner.notes import notes_of
 from planner.objectives import Objective
 from planner.offers import Offer, offers_of, rank_offers
 from planner.optimum import asked_question
@@ -83,6 +85,8 @@ class Request:
     reporter: Reporter
     budget: Budget
     """For the searches of a curve."""
+    notes: list[str] = field(default_factory=list)
+    """What the pictures pass over."""
 
 
 def plot(kind: str, files: Sequence[Path], wanted: Wanted, *, out: Path | None, output: Output) -> None:
@@ -104,18 +108,22 @@ def plot(kind: str, files: Sequence[Path], wanted: Wanted, *, out: Path | None, 
             say=reporter.doing,
             keep_on_interrupt=True,
         )
-        drawing = _KINDS[kind](Request(files=files, wanted=wanted, reporter=reporter, budget=budget))
+        request = Request(files=files, wanted=wanted, reporter=reporter, budget=budget)
+        drawing = _KINDS[kind](request)
     rows = drawing.points
     document = {
         "schema": JSON_SCHEMA,
         "plot": kind,
         "file": str(path),
         "title": drawing.title,
+        "notes": request.notes,
         "points": rows,
     }
     output.answer(document, rows, drawing.title, files=[lambda: drawing.save(path)])
     if not output.json:
         say(f"Wrote {path}")
+    for note in request.notes:
+        output.note(f"note: {note}")
     if budget.ended:
         output.note("warning: time ran out before every point was searched; allow more with --time-limit")
 
@@ -137,12 +145,15 @@ def _only_what_it_means(kind: str, wanted: Wanted) -> None:
 def _only_plan(request: Request, kind: str) -> tuple[Question, Estimate]:
     if len(request.files) != 1:
         raise InputError(f"`{kind}` draws one plan, not {len(request.files)}")
-    return _planned(request.files[0])
+    return _planned(request, request.files[0])
 
 
-def _planned(path: Path) -> tuple[Question, Estimate]:
+def _planned(request: Request, path: Path) -> tuple[Question, Estimate]:
     """A plan's question and layout, priced again, within the memory it was planned for."""
     plan = load_plan(path)
+    request.notes.extend(
+        note for note in notes_of(plan.question, plan.restrictions.read) if note not in request.notes
+    )
     return plan.question, priced_again(plan)
 
 
@@ -218,7 +229,10 @@ def _scaling(request: Request) -> Drawing:
 
 
 def _time(request: Request) -> Drawing:
-    plans = [_planned(path) for path in request.files]
+    plans = [_planned(request, path) for path in request.files]
+    if asked := differences([question for question, _ in plans]):
+        what = "; ".join(f"{one.what} {' / '.join(one.values)}" for one in asked)
+        request.notes.append(f"the plans answer different questions: {what}")
     question, estimates = plans[0][0], [estimate for _, estimate in plans]
     if len(plans) == 1:
         request.reporter.say("searching for rivals")

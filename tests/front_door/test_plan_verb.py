@@ -71,6 +71,24 @@ def test_a_replay_keeps_the_restrictions_and_the_number_of_plans(meshwright, tmp
     assert "the plan's restrictions kept it out" in " ".join(answer.out.split())
 
 
+def test_what_the_answer_passes_over_is_noted_everywhere(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    said = "--max-memory 200.0 GiB limits nothing"
+    answer = meshwright(
+        "plan", *ASKED, *QUICK, "--max-memory", "200GiB", "--top", "1", "--json", "-o", str(path)
+    )
+    assert f"note: {said}" in answer.err
+    assert json.loads(answer.out)["notes"][0].startswith(said)
+    for words in (("explain", str(path)), ("plot", "memory", str(path), "-o", str(tmp_path / "x.png"))):
+        answer = meshwright(*words, "--json")
+        assert f"note: {said}" in answer.err
+        assert json.loads(answer.out)["notes"][0].startswith(said)
+    odd = (*ASKED[:-1], "2047", "--layout", "dp8", "--json")
+    notes = json.loads(meshwright("estimate", *odd).out)["notes"]
+    assert notes[0].startswith("gpt2-small has 1,024 learned positions")
+    assert notes[1].endswith("2,048 tokens do better")
+
+
 def test_fixed_axes_are_kept(meshwright) -> None:
     answer = meshwright("plan", *ASKED, *QUICK, "--fix", "tp=2", "--forbid", "zero1", "--json")
     for plan in json.loads(answer.out)["plans"]:

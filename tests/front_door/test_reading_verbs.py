@@ -71,6 +71,7 @@ def test_explain(meshwright, plan_file: Path) -> None:
         "ties",
         "runner_up",
         "if_only",
+        "notes",
     }
 
 
