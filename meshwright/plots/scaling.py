@@ -5,138 +5,143 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cost_models.units import format_count, grouped
-from meshwright.plots import style
+from cost_models.units import counted, format_count, grouped
+from meshwright.plots import style, ticks
 from meshwright.plots.style import Frame
-from meshwright.plots.text import short_layout
+from meshwright.plots.text import brief_layout
 from meshwright.render.words import percent
 
 _COLOURS = {"strong": style.BLUE, "weak": style.VERMILION}
 _MARKS = {"strong": "o", "weak": "s"}
-_MAX_LABELS = 8
-"""Points with a layout and a tick each; of more, every n-th has a layout, and ticks are doublings."""
-_LEGEND_HEIGHT = {"strong": 0.11, "weak": 0.05}
-"""Where each kind is named, as a share of the axis: the foot of the chart, which MFU curves leave free."""
+_MANY = 12
+"""Points of a line from which its marks are small."""
+_LAYOUT_APART = 0.12
+"""Least distance of two numbers of GPUs whose layouts are written, as a share of the axis."""
+_LAYOUT_COLUMNS = 11
+_LAYOUT_SIZE = 7.0
+_LINE_POINTS = 1.25 * _LAYOUT_SIZE
+_BELOW_POINTS = 34.0
+"""From the axis down to the first layout, past ticks and the name of the axis."""
 
 
 def scaling(frame: Frame, subject: str) -> Figure:
-    """Throughput and MFU of the best layout at each number of GPUs.
+    """Throughput and MFU of the best layout at each number of GPUs, and the layouts below.
 
     Args:
         frame: a row per point with `kind` (strong or weak), `gpus`, `layout`, `tokens_per_second`, `mfu`,
-            `global_batch`; numbers of GPUs on which nothing fits are left out.
+            `global_batch`, `gap`; numbers of GPUs on which nothing fits are left out.
         subject: what was priced.
     """
+    word, per_tick = ticks.unit_of(float(frame["tokens_per_second"].max()))
+    counts = [int(gpus) for gpus in sorted(frame["gpus"].unique())]
+    kinds = [(str(kind), points.sort_values("gpus")) for kind, points in frame.groupby("kind", sort=True)]
     with style.drawing():
-        figure = style.new_figure(10.0, 5.4)
+        figure = style.new_figure(10.4, 5.6)
         speed, use = figure.subplots(1, 2, width_ratios=(3, 2))
-        _ideal(speed, frame)
-        for kind, points in frame.groupby("kind", sort=True):
-            line = points.sort_values("gpus")
-            look = {
-                "color": _COLOURS[str(kind)],
-                "marker": _MARKS[str(kind)],
-                "linewidth": 1.8,
-                "markersize": 5 if len(line) <= _MAX_LABELS else 3,
-            }
-            speed.plot(line["gpus"], line["tokens_per_second"], **look)
-            use.plot(line["gpus"], 100 * line["mfu"], **look)
-            use.text(
-                0.05,
-                _LEGEND_HEIGHT[str(kind)],
-                _batch_words(str(kind), line),
-                transform=use.transAxes,
-                weight="bold",
-                color=_COLOURS[str(kind)],
-            )
-        _label_layouts(speed, frame)
-        speed.set_yscale("log", base=2)
-        speed.yaxis.set_major_formatter(lambda value, _position: f"{format_count(value / 1e3)} k")
-        speed.set_ylabel("throughput (tokens/s, all GPUs)")
-        use.set_ylabel("MFU (%)")
+        speed.set_yscale("log", base=10)
+        said = [(_batch_words(kind, line), _COLOURS[kind]) for kind, line in kinds]
+        if len(counts) > 1:
+            _ideal(speed, frame, per_tick)
+            said.append(("ideal", style.SOFT))
+        for kind, line in kinds:
+            _curve(speed, line["gpus"], line["tokens_per_second"] / per_tick, kind, line["gap"])
+            _curve(use, line["gpus"], 100 * line["mfu"], kind, line["gap"])
+        for row, (words, colour) in enumerate(said):
+            top = 0.97 - 0.055 * row
+            speed.text(0.03, top, words, transform=speed.transAxes, va="top", weight="bold", color=colour)
         use.set_ylim(0, 1.25 * 100 * frame["mfu"].max())
-        counts = _ticks(frame)
+        use.set_ylabel("MFU (%)")
+        ticks.linear(use.yaxis)
+        speed.margins(x=0.08, y=0.1)
+        use.margins(x=0.08)
+        speed.set_ylabel(f"throughput ({word}tokens/s, all GPUs)")
+        ticks.logarithmic(speed.yaxis, *speed.get_ylim())
         for axes in (speed, use):
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(counts, [grouped(int(gpus)) for gpus in counts])
-            axes.minorticks_off()
+            shown = ticks.numbers_of_gpus(axes, counts, apart=_LAYOUT_APART)
             axes.set_xlabel("GPUs")
             style.quiet_axis(axes, grid="both")
-        speed.margins(x=0.12, y=0.14)
-        use.margins(x=0.08)
-        style.put_title(figure, _finding(frame), subject)
+        _layouts(speed, shown, kinds)
+        style.put_title(figure, _finding(kinds), f"{subject}{_unproven(frame)}")
     return figure
 
 
-def _ticks(frame: Frame) -> list[int]:
-    """Every number of GPUs, or doublings where there are many."""
-    counts = sorted(frame["gpus"].unique().tolist())
-    if len(counts) <= _MAX_LABELS:
-        return counts
-    doublings = [counts[0]]
-    while 2 * doublings[-1] <= counts[-1]:
-        doublings.append(2 * doublings[-1])
-    return doublings
+def _curve(axes: Axes, gpus: Frame, values: Frame, kind: str, gap: Frame) -> None:
+    """A line with a mark at each point; hollow where no proof was found."""
+    mark, colour, size = _MARKS[kind], _COLOURS[kind], 5 if len(gpus) <= _MANY else 3
+    axes.plot(gpus, values, color=colour, marker=mark, linewidth=1.8, markersize=size)
+    open_ones = gap > 0
+    axes.plot(
+        gpus[open_ones], values[open_ones], mark, color=colour, markersize=size, markerfacecolor="white"
+    )
 
 
-def _ideal(axes: Axes, frame: Frame) -> None:
+def _ideal(axes: Axes, frame: Frame, per_tick: float) -> None:
     """Throughput proportional to GPUs, from the first strong point."""
     strong = frame[frame["kind"] == "strong"] if (frame["kind"] == "strong").any() else frame
     first = strong.sort_values("gpus").iloc[0]
     ends = [int(frame["gpus"].min()), int(frame["gpus"].max())]
-    speeds = [first["tokens_per_second"] * gpus / first["gpus"] for gpus in ends]
+    speeds = [first["tokens_per_second"] * gpus / first["gpus"] / per_tick for gpus in ends]
     axes.plot(ends, speeds, color=style.GREY, linewidth=1.2, linestyle=(0, (2, 2)))
+
+
+def _layouts(axes: Axes, shown: list[int], kinds: list[tuple[str, Frame]]) -> None:
+    """Under each number of GPUs the layout that is best there: a row of them for each kind, "same" where it is."""
+    down, before = _BELOW_POINTS, dict.fromkeys(shown, "")
+    for kind, line in kinds:
+        layouts = {int(row["gpus"]): str(row["layout"]) for _, row in line.iterrows()}
+        texts = {gpus: brief_layout(layouts[gpus], _LAYOUT_COLUMNS) for gpus in shown if gpus in layouts}
+        same = {gpus for gpus in texts if layouts[gpus] == before[gpus]}
+        texts |= dict.fromkeys(same, "same")
+        for x, words, side in [(gpus, text, "center") for gpus, text in texts.items()]:
+            _below(axes, x, words, down, _COLOURS[kind], side)
+        _below(axes, None, kind, down, _COLOURS[kind], "right")
+        before |= {gpus: layouts[gpus] for gpus in texts}
+        down += _LINE_POINTS * (0.6 + max((text.count("\n") + 1 for text in texts.values()), default=0))
+
+
+def _below(axes: Axes, gpus: int | None, words: str, down: float, colour: str, side: str) -> None:
+    """Text so many points under the axis, at a number of GPUs or at its left end."""
     axes.annotate(
-        "ideal",
-        (ends[1], speeds[1]),
-        xytext=(4, 2),
+        words,
+        (0.0 if gpus is None else gpus, 0.0),
+        xycoords=axes.transAxes if gpus is None else axes.get_xaxis_transform(),
+        xytext=(-6 if gpus is None else 0, -down),
         textcoords="offset points",
-        color=style.GREY,
-        weight="bold",
+        ha=side,
+        va="top",
+        size=_LAYOUT_SIZE,
+        color=colour,
+        weight="bold" if gpus is None else "normal",
+        annotation_clip=False,
     )
 
 
-def _label_layouts(axes: Axes, frame: Frame) -> None:
-    """The best layout at each point: strong below its line, weak above where it differs."""
-    strong = {row["gpus"]: row["layout"] for _, row in frame[frame["kind"] == "strong"].iterrows()}
-    counts = sorted(frame["gpus"].unique())
-    shown = set(counts[:: -(-len(counts) // _MAX_LABELS)])
-    for _, row in frame.iterrows():
-        below = row["kind"] == "strong"
-        if row["gpus"] not in shown or (not below and strong.get(row["gpus"]) == row["layout"]):
-            continue
-        axes.annotate(
-            short_layout(_degrees(row["layout"]), 16),
-            (row["gpus"], row["tokens_per_second"]),
-            xytext=(6, -6) if below else (-6, 6),
-            textcoords="offset points",
-            ha="left" if below else "right",
-            va="top" if below else "bottom",
-            size=7,
-            color=_COLOURS[row["kind"]],
-        )
-
-
-def _degrees(layout: str) -> str:
-    """The words of a layout that say how ranks are used."""
-    return " ".join(word for word in layout.split() if word.startswith(("tp", "pp", "vpp", "dp", "mbs")))
-
-
 def _batch_words(kind: str, line: Frame) -> str:
-    batches = line["global_batch"]
-    if kind == "strong":
-        return f"strong: batch {grouped(int(batches.iloc[-1]))}"
-    return f"weak: batch {grouped(int(batches.iloc[0]))} … {grouped(int(batches.iloc[-1]))}"
+    batches = [int(batch) for batch in line["global_batch"]]
+    ends = (
+        grouped(batches[0]) if len(set(batches)) == 1 else f"{grouped(batches[0])} … {grouped(batches[-1])}"
+    )
+    return f"{kind}: batch {ends}"
 
 
-def _finding(frame: Frame) -> str:
-    line = frame[frame["kind"] == "strong"].sort_values("gpus")
-    if len(line) < 2:
-        return "One point is no curve"
+def _unproven(frame: Frame) -> str:
+    open_ones = int((frame["gap"] > 0).sum())
+    return f"; hollow: {counted(open_ones, 'point')} not proven the best" if open_ones else ""
+
+
+def _finding(kinds: list[tuple[str, Frame]]) -> str:
+    """Speed at the last point over that at the first: of the strong line, or of the only one."""
+    kind, line = next(((kind, line) for kind, line in kinds if len(line) > 1), kinds[0])
     first, last = line.iloc[0], line.iloc[-1]
+    if len(line) < 2:
+        return (
+            f"{counted(int(first['gpus']), 'GPU')}, the only number with an answer: "
+            f"{format_count(first['tokens_per_second'])} tokens/s, {percent(first['mfu'])} MFU"
+        )
     gain = last["tokens_per_second"] / first["tokens_per_second"]
     more = last["gpus"] / first["gpus"]
+    batch = "same batch" if kind == "strong" else "batch growing with them"
     return (
-        f"{grouped(int(first['gpus']))} to {grouped(int(last['gpus']))} GPUs, same batch: "
+        f"{grouped(int(first['gpus']))} to {grouped(int(last['gpus']))} GPUs, {batch}: "
         f"{gain:.1f} x the speed, {percent(gain / more)} of ideal"
     )

@@ -41,20 +41,22 @@ def logarithmic(axis: Axis, low: float, high: float) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def numbers_of_gpus(axes: Axes, counts: Sequence[int], *, along: str = "x") -> list[int]:
+def numbers_of_gpus(
+    axes: Axes, counts: Sequence[int], *, along: str = "x", apart: float = _APART
+) -> list[int]:
     """A logarithmic axis with ticks at these numbers, at the ends and at as many others as have room; says which."""
     axis: Axis = getattr(axes, f"{along}axis")
     getattr(axes, f"set_{along}scale")("log", base=2)
-    shown = _apart(sorted(set(counts)))
+    shown = _apart(sorted(set(counts)), apart)
     axis.set_major_locator(FixedLocator(shown))
     axis.set_major_formatter(FuncFormatter(written))
     axis.set_minor_locator(NullLocator())
     return shown
 
 
-def _apart(counts: Sequence[int]) -> list[int]:
+def _apart(counts: Sequence[int], share: float) -> list[int]:
     """The first, the last, and those between that are far enough from the one before and from the last."""
-    least = _APART * math.log(counts[-1] / counts[0]) if len(counts) > 1 else 0.0
+    least = share * math.log(counts[-1] / counts[0]) if len(counts) > 1 else 0.0
     shown = [counts[0]]
     for count in counts[1:-1]:
         if min(math.log(count / shown[-1]), math.log(counts[-1] / count)) >= least:

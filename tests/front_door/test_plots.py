@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
@@ -51,6 +53,7 @@ def scaling_points() -> pd.DataFrame:
             "layout": f"tp8 pp1 dp{gpus // 8} mbs1",
             "tokens_per_second": 100.0 * gpus**0.9,
             "mfu": 0.5,
+            "gap": 0.0,
         }
         for kind in ("strong", "weak")
         for gpus in (8, 16, 32)
@@ -168,6 +171,42 @@ def test_frontier_says_when_nothing_fits() -> None:
     points = frontier_points().assign(fits=False, pareto=False, proven=False, chosen=False)
     title = frontier(points, 5 * GIB, "subject").get_suptitle()
     assert title == "Nothing fits in 5.0 GiB; the smallest layout needs 10.0 GiB"
+
+
+def test_every_layout_of_a_curve_multiplies_to_its_gpus() -> None:
+    points = scaling_points()
+    strong = [f"tp8 pp1 cp{gpus // 8} dp1 mbs1 zero1" for gpus in (8, 16, 32)]
+    points["layout"] = [*strong, "tp4 pp2 dp1 mbs1 zero1", *strong[1:]]
+    speed = scaling(points, "subject").axes[0]
+    below = [
+        text for text in speed.texts if isinstance(text, Annotation) and text.get_text().startswith("tp")
+    ]
+    assert [text.xy[0] for text in below] == [8, 16, 32, 8]
+    for text in below:
+        degrees = [int(word[2:]) for word in text.get_text().split() if word[:2] in ("tp", "pp", "cp", "dp")]
+        assert prod(degrees) == text.xy[0]
+    assert [text.get_text() for text in speed.texts].count("same") == 2
+
+
+def test_ticks_of_a_curve_are_numbers_as_written() -> None:
+    figure = scaling(
+        scaling_points().assign(tokens_per_second=lambda points: 1e4 * points["gpus"]), "subject"
+    )
+    figure.draw_without_rendering()
+    speed = figure.axes[0]
+    assert [tick.get_text() for tick in speed.get_xticklabels()] == ["8", "16", "32"]
+    assert {"100", "200"} <= {tick.get_text() for tick in speed.get_yticklabels()}
+    assert speed.get_ylabel() == "throughput (thousand tokens/s, all GPUs)"
+
+
+def test_a_curve_of_one_kind_or_one_point_has_its_own_finding() -> None:
+    weak = scaling_points()[lambda points: points["kind"] == "weak"]
+    assert scaling(weak, "").get_suptitle() == (
+        "8 to 32 GPUs, batch growing with them: 3.5 x the speed, 87.1 % of ideal"
+    )
+    assert scaling(weak.iloc[:1], "").get_suptitle().startswith("8 GPUs, the only number with an answer: ")
+    unproven = scaling(weak.assign(gap=[0.0, 0.1, 0.0]), "subject")
+    assert unproven.texts[1].get_text() == "subject; hollow: 1 point not proven the best"
 
 
 @pytest.mark.parametrize(("pp", "microbatches", "charts"), [(1, 4, 1), (8, 96, 2), (32, 64, 2)])
