@@ -24,8 +24,12 @@ test: $(STAMP)
 	$(BIN)/lint-imports
 	$(TESTS)
 
+# What is drawn at random is new each time; the seed of the fuzzer is printed, to draw the same again.
 test-all: export THOROUGH = 1
-test-all: test
+test-all: export FUZZ_SEED := $(or $(FUZZ_SEED),$(shell date +%s))
+test-all:
+	@echo "FUZZ_SEED=$(FUZZ_SEED)"
+	$(MAKE) test
 
 clean:
 	rm -rf $(VENV) demo-output
