@@ -94,6 +94,17 @@ class Estimate:
         return replace(self, memory_limit=min(own, limit), rank_limits=limits)
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """Why the price is not to be believed, in sentences; usually nothing."""
+        name, share = ("MFU", self.mfu) if self.mfu > 1 else ("HFU", self.hfu)
+        if share <= 1:
+            return ()
+        return (
+            f"{name} {100 * share:.1f} % is more than the hardware can do: profile `{self.trust.profile}` has products"
+            " or attention faster than the peak; calibrate again while nothing else runs",
+        )
+
+    @property
     def verdict(self) -> Verdict:
         """Whether the step fits, or is too close to the limit to tell: within the error that peaks have shown."""
         off = abs(self.peak_bytes / self.memory_limit - 1)

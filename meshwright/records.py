@@ -31,6 +31,7 @@ def estimate_record(estimate: Estimate, question: Question | None = None) -> dic
         "fits": estimate.fits,
         "verdict": estimate.verdict,
         "bound_by": estimate.bound_by,
+        "warnings": list(estimate.warnings),
         "parts": estimate.time.as_dict(),
         "hidden_comm": estimate.hidden_comm.as_dict(),
         "fullest_rank": estimate.fullest_rank,

@@ -8,7 +8,7 @@ from meshwright.render.words import in_unit, parts_sentence, percent, size_unit,
 
 
 def estimate_text(estimate: Estimate) -> str:
-    """Four sentences: layout, speed, time by part, memory by part."""
+    """Four sentences: layout, speed, time by part, memory by part; and warnings."""
     layout = estimate.layout
     per_gpu = estimate.tokens_per_second / layout.num_gpus
     speed = (
@@ -17,8 +17,19 @@ def estimate_text(estimate: Estimate) -> str:
         f"{estimate.microbatches} microbatches"
     )
     return "\n".join(
-        [wrapped(f"layout {layout}"), wrapped(speed), time_sentence(estimate), memory_sentence(estimate)]
+        [
+            wrapped(f"layout {layout}"),
+            wrapped(speed),
+            time_sentence(estimate),
+            memory_sentence(estimate),
+            *warning_lines(estimate),
+        ]
     )
+
+
+def warning_lines(estimate: Estimate) -> list[str]:
+    """What is wrong with the price itself, a line each; usually nothing."""
+    return [wrapped(f"warning: {text}") for text in estimate.warnings]
 
 
 def time_sentence(estimate: Estimate) -> str:

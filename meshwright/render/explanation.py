@@ -8,7 +8,7 @@ from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
 from cost_models.specs.layout import Layout
 from cost_models.units import format_bytes, format_seconds
-from meshwright.render.estimates import memory_sentence, time_sentence
+from meshwright.render.estimates import memory_sentence, time_sentence, warning_lines
 from meshwright.render.words import (
     NEGLIGIBLE_SHARE,
     change,
@@ -44,6 +44,7 @@ def explanation_text(explanation: Explanation) -> str:
     estimate = explanation.estimate
     sentences = [
         wrapped(f"layout {estimate.layout.brief}: MFU {percent(estimate.mfu)}, HFU {percent(estimate.hfu)}"),
+        *warning_lines(estimate),
         time_sentence(estimate),
         memory_sentence(estimate),
         wrapped(binding_sentence(estimate, explanation.binding)),

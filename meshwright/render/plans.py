@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from cost_models.estimate import Estimate, Trust
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
+from meshwright.render.estimates import warning_lines
 from meshwright.render.goals import proof_sentence, training_sentence, value_text
 from meshwright.render.pools import gpus_in_words, pools_table
 from meshwright.render.tables import Table, table
@@ -101,7 +102,8 @@ def answer_sentence(optimum: Optimum) -> str:
         sentence = certificate_sentence(optimum.result.certificate, optimum.result.best.step_seconds)
     else:
         sentence = proof_sentence(optimum)
-    return "\n".join(text for text in (training_sentence(optimum), sentence) if text)
+    warnings = warning_lines(optimum.result.best)
+    return "\n".join(text for text in (*warnings, training_sentence(optimum), sentence) if text)
 
 
 def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:

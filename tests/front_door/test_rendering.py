@@ -14,8 +14,9 @@ from cost_models.question import Question
 from cost_models.units import counted, grouped
 from meshwright.measured import Compared
 from meshwright.output import as_csv, as_json
+from meshwright.records import estimate_record
 from meshwright.render.comparison import comparison_table
-from meshwright.render.estimates import memory_sentence, time_sentence
+from meshwright.render.estimates import estimate_text, memory_sentence, time_sentence
 from meshwright.render.plans import certificate_sentence, plans_table, question_header
 from meshwright.render.run import comparison_table as run_table
 from meshwright.render.run import step_line
@@ -74,6 +75,17 @@ def test_a_peak_near_the_limit_is_tight(
     assert estimate.verdict == verdict
     said = "tight: peaks have been missed by up to 10 %" in " ".join(memory_sentence(estimate).split())
     assert said == (verdict == "tight")
+
+
+@pytest.mark.parametrize(("scale", "said"), [(0.44, "MFU 125.0 %"), (0.56, "HFU 101.8 %"), (0.6, "")])
+def test_more_than_the_hardware_can_do_is_said_aloud(
+    make_estimate: Callable[..., Estimate], question: Question, scale: float, said: str
+) -> None:
+    estimate = make_estimate(scale=scale)
+    warned = " ".join(estimate_text(estimate).split()).partition("warning: ")[2]
+    assert warned == "; ".join(estimate_record(estimate, question)["warnings"])
+    assert warned.startswith(said)
+    assert bool(warned) == bool(said)
 
 
 def test_header_names_question_and_trust(question: Question, make_estimate: Callable[..., Estimate]) -> None:
