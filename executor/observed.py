@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cost_models.asking import OWN_STACK
@@ -73,8 +74,10 @@ def observed(report: RunReport, name: str) -> Observed:
     stack = report.stack or OWN_STACK
     if question.stack.name != stack:
         question = replace(question, stack=load_stack(stack))
-    seen = {STEP: Seen(seconds=report.step_seconds, noise=report.step_noise)}
-    seen |= _watched(report) if all(rank.parts for rank in report.ranks) else {}
+    watched = all(rank.parts for rank in report.ranks)
+    disturbed = math.log(_stretch(_busiest_parts(report))) / 2 if watched else 0.0
+    seen = {STEP: Seen(seconds=report.step_seconds, noise=report.step_noise, doubt=disturbed)}
+    seen |= _watched(report) if watched else {}
     if on_cpu:
         seen |= _by_thread(report)
     return Observed(name=name, question=question, layout=report.plan.layout, seen=seen)
@@ -99,23 +102,38 @@ def _by_thread(report: RunReport) -> dict[str, Seen]:
     }
 
 
+def _busiest_parts(report: RunReport) -> dict[str, float]:
+    """Of the rank that computes most."""
+    return max((rank.parts for rank in report.ranks), key=lambda parts: parts["compute"] + parts["host"])
+
+
+def _driving(parts: Mapping[str, float]) -> float:
+    return parts["compute"] + parts["host"] + parts["optimizer"]
+
+
+def _stretch(parts: Mapping[str, float]) -> float:
+    """How many times as long its work took because others had its core."""
+    driving = _driving(parts)
+    return 1.0 + parts["other"] / driving if driving > 0 else 1.0
+
+
 def _watched(report: RunReport) -> dict[str, Seen]:
     """What the watched steps tell of the median one, by the rank that computes most.
 
     Others on the cores of a CPU stretch its communication too: as much is taken off as they stretch its work, and the
     more that is, the less what is left can be trusted.
     """
-    parts = max((rank.parts for rank in report.ranks), key=lambda one: one["compute"] + one["host"])
-    unit = report.step_seconds / sum(parts.values())
-    driving = parts["compute"] + parts["host"] + parts["optimizer"]
-    stretch = 1.0 + parts["other"] / driving if driving > 0 else 1.0
-    noise = math.hypot(report.step_noise, _WATCHED_NOISE, math.log(stretch))
+    parts = _busiest_parts(report)
+    unit, stretch = report.step_seconds / sum(parts.values()), _stretch(parts)
+    noise = math.hypot(report.step_noise, _WATCHED_NOISE)
     seen = {
-        f"{axis}_comm": Seen(seconds=unit * parts[f"{axis}_comm"] / stretch, noise=noise)
+        f"{axis}_comm": Seen(
+            seconds=unit * parts[f"{axis}_comm"] / stretch, noise=noise, doubt=math.log(stretch)
+        )
         for axis in ("tp", "cp", "ep", "dp")
     }
     if report.environment.device == "cpu":
-        unit = _by_thread(report)["thread"].seconds / driving
+        unit = _by_thread(report)["thread"].seconds / _driving(parts)
     else:
         seen["compute"] = Seen(seconds=unit * parts["compute"], noise=report.step_noise)
     return seen | {"host": Seen(seconds=unit * parts["host"], noise=_WATCHED_NOISE)}

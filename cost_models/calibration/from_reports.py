@@ -3,11 +3,12 @@
 Microbenchmarks time operators one by one. What they cannot see is how operators do inside a training step, beside
 everything else; a run sees just that, but of one layout, and with the machine's noise. So the fit is over factors of
 seconds, kind by kind (`Moved`), which start at 1 and are held there the more firmly the better their kind was measured
-apart. A quantity of a run pulls the less, the more it varied from step to step.
+apart. A quantity of a run pulls the less, the more it varied from step to step and the more others disturbed it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -62,8 +63,10 @@ _PULLS = {
 }
 """Log-distance from what was measured apart that is as likely as one deviation: operators repeat within a tenth, host
 times differ by factors, and so do collectives whose members wait for one another. Contention is 1 + it, from 1."""
-_WITH_HOST = ("tensor_parallel_host", "sequence_parallel_host", "sharded_host")
-"""Host times that are off by what all host time is, and by something of their own."""
+_FOLLOW_HOST = ("tensor_parallel_host", "sequence_parallel_host", "sharded_host")
+_FOLLOWS = 0.3
+"""Share of the logarithm by which all host time is off that these are taken to be off by, beside something of their
+own: caches are colder in a step than where it was measured, which is most of a short time and little of a long one."""
 _Z90 = 1.645
 _NAMED = 4
 """Runs named one by one where a profile says what moved it."""
@@ -77,6 +80,8 @@ class Seen:
     """Of the median step."""
     noise: float
     """Share of it that the middle half of the steps spans."""
+    doubt: float = 0.0
+    """How far it may be off besides, as a logarithm: by what others took of the machine, which is seldom the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +133,7 @@ def refine(
     """
     start = _for(runs[0].question, before_runs(profile))
     seen = _to_explain(start, runs)
-    deviations = np.array([np.hypot(_UNSEEN[quantity], one.noise) for _, quantity, one in seen])
+    deviations = np.array([math.hypot(_UNSEEN[quantity], one.noise, one.doubt) for _, quantity, one in seen])
     measured = np.log([one.seconds for _, _, one in seen])
     totals = _totals()
 
@@ -197,8 +202,8 @@ def _totals() -> Array:
     """(C, C): what a coordinate adds to the logarithm of each kind's factor."""
     kinds = list(_PULLS)
     matrix = np.eye(len(kinds))
-    for kind in _WITH_HOST:
-        matrix[kinds.index(kind), kinds.index("host")] = 1.0
+    for kind in _FOLLOW_HOST:
+        matrix[kinds.index(kind), kinds.index("host")] = _FOLLOWS
     return matrix
 
 

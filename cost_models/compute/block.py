@@ -14,6 +14,7 @@ from cost_models.compute.measured_operators import (
     accumulation_seconds,
     attention_core,
     block_operators,
+    gathering_seconds,
     has_measured_operators,
 )
 from cost_models.compute.products import entering_attention, forward_seconds, matrix_seconds, projections
@@ -61,7 +62,7 @@ def block_seconds(question: Question, columns: LayoutColumns, device: Device) ->
     """Roofline of every operator of the block."""
     names = ["tp", "cp", "mbs", "ep", "etp", "sp", "context"]
     if has_measured_operators(question) or not question.stack.fused_gradient_accumulation:
-        names += ["dp", "zero"]  # gradients are added as often as there are microbatches
+        names += ["dp", "zero", "shard"]  # gradients are added as often as there are microbatches
     return over_distinct(columns, names, lambda rows: _block_seconds(question, rows, device))
 
 
@@ -74,10 +75,11 @@ def _block_seconds(question: Question, columns: LayoutColumns, device: Device) -
     )
     others_forward, others_backward = _other_operators(question, columns, device)
     accumulation = _accumulation_seconds(question, columns, device)
+    gathered_forward, gathered_backward = _gathering_seconds(question, columns)
     forward = matrix_forward + attention_forward + others_forward
     return BlockSeconds(
-        forward=forward,
-        backward=matrix_backward + attention_backward + (others_backward + accumulation),
+        forward=forward + gathered_forward,
+        backward=matrix_backward + attention_backward + (others_backward + accumulation) + gathered_backward,
         weight=matrix_weight + accumulation,
         recomputed=_recomputed(question, tokens, tp, device, forward, attention_forward),
         core_forward=attention_forward,
@@ -178,6 +180,15 @@ def _accumulation_seconds(question: Question, columns: LayoutColumns, device: De
         return accumulation_seconds(question, columns, weights)
     seconds: Array = gradient_accumulation_bytes(question, columns) * weights / device.memory_rate
     return seconds
+
+
+def _gathering_seconds(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
+    """Forward and backward, what the device itself copies to gather weights, where such copies were measured."""
+    if not has_measured_operators(question):
+        return np.zeros(len(columns)), np.zeros(len(columns))
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    copied = gathering_seconds(question, columns, counts.block + counts.experts)
+    return copied.forward, copied.backward
 
 
 def _traffic_seconds(traffic: Traffic, device: Device, *, backward: bool) -> Array:

@@ -41,6 +41,11 @@ class _Calls:
     count: float = 1.0
 
 
+_COPIES_OF_WHOLE, _COPIES_OF_SPLIT = 2, 4
+"""Copies of a block's activations in one pass: an all-reduce copies what it adds up, twice a pass; along the sequence
+what is gathered is put together and what is scattered taken apart, twice each."""
+
+
 def has_measured_operators(question: Question) -> bool:
     """The stack runs operators one by one and the profile knows what each takes."""
     return bool(question.hardware.operators) and not question.stack.fused_elementwise
@@ -49,7 +54,8 @@ def has_measured_operators(question: Question) -> bool:
 def block_operators(question: Question, columns: LayoutColumns) -> Passes:
     """Norms, residual additions, activation, rotary, dropout and bias gradients of one block and microbatch.
 
-    Leaves out matrix products, the attention core, and the accumulation of weight gradients.
+    Over tensor ranks also the copies that their collectives begin or end with. Leaves out matrix products, the
+    attention core, and what is done to weights and their gradients.
     """
     model = question.model
     tokens = columns.tokens(question.training.sequence_length)
@@ -78,10 +84,15 @@ def block_operators(question: Question, columns: LayoutColumns) -> Passes:
         _Calls(operator="add", elements=whole, count=joined),
         _Calls(operator="bias-gradient", elements=biased),
     ]
+    copied = (
+        np.where(columns.tp > 1, np.where(columns.sp == 1, _COPIES_OF_SPLIT, _COPIES_OF_WHOLE), 0) * whole
+    )
+    exchanged = [_Calls(operator="copy", elements=copied)]
     profile = question.hardware
     return Passes(
-        forward=_seconds(profile, [*both, residual], backward=False),
-        backward=_seconds(profile, both, backward=True) + _seconds(profile, only_backward, backward=False),
+        forward=_seconds(profile, [*both, residual, *exchanged], backward=False),
+        backward=_seconds(profile, both, backward=True)
+        + _seconds(profile, [*only_backward, *exchanged], backward=False),
     )
 
 
@@ -103,6 +114,20 @@ def accumulation_seconds(question: Question, columns: LayoutColumns, parameters:
     """Adding gradients of `parameters` (N,) to those of earlier microbatches, mean over the microbatches of a step."""
     added = [_Calls(operator="add", elements=parameters)]
     return _seconds(question.hardware, added, backward=False) * added_share(question, columns)
+
+
+def gathering_seconds(question: Question, columns: LayoutColumns, parameters: Array) -> Passes:
+    """Copies of `parameters` (N,) weights that `fully_shard` makes in a pass: of the shard into what is sent, of all
+    that came into the weights, and once a step of the gradients into what is scattered."""
+    shards = np.where((columns.zero == 3) & question.stack.fully_shard, columns.shard, 1)
+    gathered = np.where(shards > 1, (1 + 1 / shards) * parameters, 0.0)
+    microbatches = columns.microbatches(question.training.global_batch)
+    scattered = np.where(shards > 1, parameters / microbatches, 0.0)
+    forward, once = (
+        _seconds(question.hardware, [_Calls(operator="copy", elements=elements)], backward=False)
+        for elements in (gathered, scattered)
+    )
+    return Passes(forward=forward, backward=forward + once)
 
 
 def embedding_operators(question: Question, columns: LayoutColumns) -> Passes:

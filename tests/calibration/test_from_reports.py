@@ -104,6 +104,14 @@ def test_a_noisy_run_moves_less() -> None:
     assert noisy.told < quiet.told
 
 
+def test_a_disturbed_step_is_followed_part_of_the_way() -> None:
+    """Others on the machine are seldom the same in the next run."""
+    run = observed("mbs4", measured_apart())
+    twice = {STEP: Seen(seconds=2 * run.seen[STEP].seconds, noise=QUIET, doubt=0.35)}
+    run = Observed(name="", question=run.question, layout=run.layout, seen={**run.seen, **twice})
+    assert 0.3 < refine(measured_apart(), [run]).profile.contention < 0.9
+
+
 def test_time_that_others_took_is_contention_and_not_compute() -> None:
     """The thread's own time says that operators are as fast as they were."""
     run = observed("mbs4", measured_apart())
