@@ -10,7 +10,7 @@ from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
 from cost_models.question import Question
 from cost_models.workload.flops import model_flops
-from planner.differing import same_work
+from planner.differing import one_model, same_work
 
 Group = Literal["step", "time", "memory"]
 Unit = Literal["seconds", "bytes", "share", "tokens/s", "FLOP/s"]
@@ -35,19 +35,17 @@ def compare(estimates: Sequence[Estimate], questions: Sequence[Question] = ()) -
     different work, the parts of each step are shares of it, and rates are those of one GPU, too.
     """
     same = not questions or same_work(questions)
-    one_model = all(question.model == questions[0].model for question in questions)
+    alike = not questions or one_model(questions)
     lines = [
         _line("step", "step", "seconds", [e.step_seconds for e in estimates], comparable=same),
         _line("step", "MFU", "share", [e.mfu for e in estimates]),
         _line("step", "HFU", "share", [e.hfu for e in estimates]),
-        _line(
-            "step", "throughput", "tokens/s", [e.tokens_per_second for e in estimates], comparable=one_model
-        ),
+        _line("step", "throughput", "tokens/s", [e.tokens_per_second for e in estimates], comparable=alike),
     ]
     if len({e.layout.num_gpus for e in estimates}) > 1:
         each = [e.tokens_per_second / e.layout.num_gpus for e in estimates]
-        lines.append(_line("step", "per GPU", "tokens/s", each, comparable=one_model))
-    if not one_model:
+        lines.append(_line("step", "per GPU", "tokens/s", each, comparable=alike))
+    if not alike:
         lines.append(
             _line("step", "model FLOP/s per GPU", "FLOP/s", list(map(_useful, estimates, questions)))
         )

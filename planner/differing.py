@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from cost_models.question import Question, parts_of
 from cost_models.specs.base import Spec
 from cost_models.units import grouped
+from cost_models.workload.flops import model_flops
 
 _LABELS = {"global_batch": "global batch", "sequence_length": "sequence"}
 _UNPRICED = {"kind", "name", "source", "nodes", "gpus_per_node", "tokens", "recompute"}
 """Fields that change no price of a layout, or that are told as the number of GPUs."""
+_WHICH = ("one", "another", "a third", "a fourth", "a fifth", "a sixth", "yet another")
+"""Values that are too long to be shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +42,13 @@ def differences(questions: Sequence[Question]) -> tuple[Difference, ...]:
 
 def same_work(questions: Sequence[Question]) -> bool:
     """One model on as many tokens: step times can be set beside one another."""
-    first = questions[0]
-    return all(
-        question.model == first.model and question.training.tokens_per_step == first.training.tokens_per_step
-        for question in questions
-    )
+    return one_model(questions) and len({question.training.tokens_per_step for question in questions}) == 1
+
+
+def one_model(questions: Sequence[Question]) -> bool:
+    """Models that compute as much for the same tokens, whatever else their files say."""
+    training = questions[0].training
+    return len({model_flops(question.model, training) for question in questions}) == 1
 
 
 def _named(what: str, specs: Sequence[Spec]) -> tuple[Difference, ...]:
@@ -65,14 +70,14 @@ def _fields(prefix: str, specs: Sequence[Spec]) -> tuple[Difference, ...]:
 
 
 def _texts(values: Sequence[object]) -> list[str]:
-    """Numbers and names as they are; what is longer told apart by a letter."""
+    """Numbers and names as they are; what is longer is only told apart."""
     if all(isinstance(value, (int, float, str, type(None))) for value in values):
         return [grouped(value) if type(value) is int else str(value) for value in values]
     distinct: list[object] = []
     for value in values:
         if value not in distinct:
             distinct.append(value)
-    return [chr(ord("A") + distinct.index(value)) for value in values]
+    return [_WHICH[min(distinct.index(value), len(_WHICH) - 1)] for value in values]
 
 
 def _of(what: str, values: Sequence[str]) -> tuple[Difference, ...]:

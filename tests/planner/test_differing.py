@@ -42,7 +42,7 @@ def _with(**training: object) -> Question:
         (
             replace(QUESTION, model=QUESTION.model.model_copy(update={"name": "other"})),
             {"model": ("small", "other")},
-            False,
+            True,
         ),
     ],
 )
