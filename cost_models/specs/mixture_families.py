@@ -204,7 +204,7 @@ MIXTURE_FAMILIES: dict[str, Family] = {
             partial(windows, default=128, pattern=every(2)),
             partial(rotary, base=150_000.0),
         ),
-        left_out=lambda config: ("clamped gates of its experts",),
+        left_out=lambda config: ("clamped expert gates",),
     ),
     "llama4_text": Family(
         sizes=without(LLAMA_SIZES, "ffn_hidden_size")

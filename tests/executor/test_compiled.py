@@ -28,7 +28,9 @@ LOSING = ("2.12", "2.13")
 """Versions of PyTorch that lose the gradient of what is on its way (pytorch/pytorch#179849, mended by #191113)."""
 ALIBI = GPT | {"positions": "alibi"}
 WINDOWED = LLAMA | {"attention_window": 4}
+IN_TURNS = WINDOWED | {"window_pattern": ["window", "full"], "norm_placement": "around"}
 SIDE_BY_SIDE = GPT | {"parallel_block": True}
+TWO_NORMS = SIDE_BY_SIDE | {"parallel_norms": 2}
 
 
 def compiled(plan: Plan, steps: int = STEPS) -> list[tuple[float, float]]:
@@ -58,6 +60,9 @@ LAYOUTS = {
     "tensor, mixture": (MOE, "tp2 sp dp2 ep2 mbs2 zero3"),
     "tensor, context": (SHARED, "tp2 cp2 mbs4 recompute=full:1"),
     "tensor, window": (WINDOWED, "tp2 mbs4 zero2"),
+    "in turns": (IN_TURNS, "mbs4 recompute=selective"),
+    "tensor, in turns": (IN_TURNS, "tp2 sp mbs4 zero2"),
+    "tensor, two norms": (TWO_NORMS, "tp2 sp mbs4 zero3 recompute=full:1"),
 }
 USUAL = ("recomputed", "shared experts", "tensor, zero3", "side by side", "tensor, latent", "tensor, window")
 

@@ -308,7 +308,7 @@ def test_a_config_of_text_and_images_is_read_for_its_text(tmp_path: Path) -> Non
         (GEMMA2_9B | {"attn_logit_softcapping": None}, ("soft-capped logits",)),
         (GEMMA3_4B, ()),
         (COMMAND_R_PLUS, ("norms of every query and key head with gains of its own",)),
-        (GPT_OSS_20B, ("clamped gates of its experts", "yarn scaling of rotary positions")),
+        (GPT_OSS_20B, ("clamped expert gates", "yarn scaling of rotary positions")),
         (MAVERICK, ("router weights that multiply what experts read", "attention temperature")),
         (KIMI_K2, ()),
         (FALCON_7B | {"alibi": True}, ("ALiBi slopes divided by the root of a head's width",)),
