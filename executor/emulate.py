@@ -11,6 +11,7 @@ import os
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from warnings import catch_warnings, simplefilter
 
@@ -20,9 +21,11 @@ from torch import Tensor
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from cost_models.asking import OWN_STACK
 from cost_models.errors import HostError, InputError, RunError
-from cost_models.estimating import rank_seconds
+from cost_models.estimating import estimate, rank_seconds
 from cost_models.specs.base import Spec
+from cost_models.specs.catalog import load_stack
 from cost_models.units import format_bytes
 from cost_models.whole_files import write_whole
 from executor.engine import Engine, Options
@@ -57,6 +60,10 @@ class EmulationReport(Spec):
     memory: dict[str, int]
     """Bytes by part at this rank's peak: weights, gradients, optimizer, rest."""
     predicted_memory: dict[str, float]
+    """The same parts as the plan has them: under its stack, on its GPU."""
+    memory_as_run: dict[str, float]
+    """The same as the model has them for what was followed: the executor's operators on the kind of device they ran on,
+    or on a CPU without one."""
     allocator_peak: AllocatorPeak | None = None
     """On a GPU."""
     seconds: dict[str, tuple[float, ...]]
@@ -72,6 +79,16 @@ class EmulationReport(Spec):
     def peak_bytes(self) -> int:
         """Sum of the parts."""
         return sum(self.memory.values())
+
+    @property
+    def on_a_device(self) -> bool:
+        """Not `--fake`."""
+        return self.device != NO_DEVICE
+
+    @property
+    def runs_otherwise(self) -> bool:
+        """What ran holds something else than the plan's stack on the plan's GPU does."""
+        return any(abs(size - self.predicted_memory[part]) >= 1 for part, size in self.memory_as_run.items())
 
     @property
     def compute_seconds(self) -> dict[str, float]:
@@ -137,12 +154,23 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
         torch=str(torch.__version__),
         memory=memory,
         predicted_memory=predicted_parts(plan.prediction.rank_memory[stage]),
+        memory_as_run=_as_run(plan, stage, device),
         allocator_peak=allocator_peak(device),
         seconds=seconds,
         on_planned_device=not fake and (device.type == "cpu") == (plan.question.cluster.gpu.kind == "cpu"),
         predicted_seconds={phase: sum(parts[name] for name in names) for phase, names in _WORK.items()},
         predicted=plan.prediction,
     )
+
+
+def _as_run(plan: Plan, stage: int, device: torch.device) -> dict[str, float]:
+    """What the model has for a rank of the executor's own, in eager mode, where memory is followed."""
+    asked, cluster = plan.question, plan.question.cluster
+    if device.type == "cpu":
+        cluster = cluster.model_copy(update={"gpu": cluster.gpu.model_copy(update={"kind": "cpu"})})
+    stack = asked.stack if asked.stack.name == OWN_STACK else load_stack(OWN_STACK)
+    priced = estimate(replace(asked, cluster=cluster, stack=stack), plan.layout)
+    return predicted_parts(priced.rank_memory[stage].as_dict())
 
 
 def save_emulation(report: EmulationReport, path: Path) -> None:

@@ -77,20 +77,28 @@ def comparison(report: RunReport) -> tuple[Compared, ...]:
 def emulated(report: EmulationReport) -> tuple[Compared, ...]:
     """The peak of one rank and its parts, then its compute and the step that follows; without a device no times.
 
-    On another kind of device than the plan's no step follows from its compute.
+    Memory is set against the model's price of what ran, which need not be the plan's stack or its GPU. Compute on
+    another kind of device than the plan's says nothing of it.
     """
     memory = [
-        Compared(f"{part}_bytes", report.predicted_memory[part], float(size))
+        Compared(f"{part}_bytes", report.memory_as_run[part], float(size))
         for part, size in report.memory.items()
     ]
-    peak = Compared("peak_bytes", sum(report.predicted_memory.values()), float(report.peak_bytes))
+    peak = Compared("peak_bytes", sum(report.memory_as_run.values()), float(report.peak_bytes))
     compute = [
         Compared(f"{phase}_compute_seconds", report.predicted_seconds[phase], seconds)
         for phase, seconds in report.compute_seconds.items()
+        if report.on_planned_device
     ]
     step = report.step_seconds
     whole = [] if step is None else [Compared("step_seconds", report.predicted.step_seconds, step)]
     return (peak, *memory, *compute, *whole)
+
+
+def planned_memory(report: EmulationReport) -> dict[str, float]:
+    """Quantity → bytes of the same rank under the plan's stack on its GPU."""
+    parts = {f"{part}_bytes": size for part, size in report.predicted_memory.items()}
+    return {"peak_bytes": sum(parts.values()), **parts}
 
 
 def time_parts(report: RunReport) -> tuple[Compared, ...]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from meshwright.measured import emulated
+from meshwright.measured import emulated, planned_memory
 from meshwright.output import JSON_SCHEMA, Output, check_places
-from meshwright.render.run import comparison_table, of_another_stack
-from meshwright.render.words import wrapped
+from meshwright.render.emulation import emulation_text
 from planner.plan import load_plan
 
 
@@ -21,32 +20,26 @@ def emulate(path: Path, *, rank: int, steps: int, fake: bool, out: Path | None, 
     """
     check_places(("-o", out), ("--csv", output.csv))
     plan = load_plan(path)
-    if note := of_another_stack(plan.stack.name):
-        output.note(note)
 
-    from executor.emulate import NO_DEVICE, save_emulation
     from executor.emulate import emulate as run_alone
+    from executor.emulate import save_emulation
 
     report = run_alone(plan, rank, steps=steps, fake=fake)
-    lines = emulated(report)
+    lines, planned = emulated(report), planned_memory(report)
     rows = [
-        {"quantity": line.quantity, "predicted": line.predicted, "emulated": line.measured} for line in lines
+        {
+            "quantity": line.quantity,
+            "plan": planned.get(line.quantity, line.predicted),
+            "predicted": line.predicted,
+            "emulated": line.measured,
+        }
+        for line in lines
     ]
-    where = "without a device" if report.device == NO_DEVICE else f"alone on {report.device}"
     output.answer(
         {"schema": JSON_SCHEMA, "comparison": rows, "report": report.model_dump(mode="json")},
         rows,
-        wrapped(
-            f"{report.model}, {report.layout}: rank {rank} of {report.layout.num_gpus}"
-            f" (stage {report.pipeline_rank}) {where}"
-        ),
-        "",
-        comparison_table(lines, "emulated"),
-        *([wrapped(_ELSEWHERE)] if report.seconds and not report.on_planned_device else []),
+        *emulation_text(report, plan),
     )
     if out is not None:
         save_emulation(report, out)
         output.note(f"Wrote {out}")
-
-
-_ELSEWHERE = "The plan is for other devices than this one: memory compares, compute does not."

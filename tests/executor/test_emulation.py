@@ -10,12 +10,19 @@ import torch.distributed as dist
 from processes import Processes
 from training import LLAMA, MOE, plan_for, traced
 
-from cost_models.asking import OWN_COMPILED
+from cost_models.asking import OWN_COMPILED, ask
 from cost_models.errors import HostError, InputError, RunError
+from cost_models.estimating import estimate
 from cost_models.specs.catalog import load_stack
+from cost_models.specs.layout import parse_layout
+from cost_models.specs.loading import resolve_cluster
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
 from executor import emulate as emulation
 from executor.emulate import emulate
-from planner.plan import Plan
+from meshwright.render.emulation import emulation_text
+from planner.placing import place
+from planner.plan import Plan, make_plan
 
 MEDIUM: dict[str, Any] = LLAMA | {"hidden_size": 64, "ffn_hidden_size": 192, "vocab_size": 512}
 SAME = 0.02
@@ -69,6 +76,23 @@ def test_compiled_blocks_are_followed_as_they_are(fake: bool) -> None:
     with traced():
         alone = emulate(compiled, 1, steps=1, fake=fake)
     assert alone.peak_bytes == pytest.approx(emulate(plan, 1, steps=1, fake=fake).peak_bytes, rel=SAME)
+
+
+def test_a_plan_for_another_stack_and_device_is_told_apart_from_an_error() -> None:
+    """The model prices what was followed, too; the error is against that, and the answer says so."""
+    layout = parse_layout("dp2 mbs2")
+    job = TrainingSpec(global_batch=8, sequence_length=256)
+    asked = ask(TransformerSpec.model_validate(MEDIUM), resolve_cluster("dgx-h100", 2), job)
+    plan = make_plan(asked, estimate(asked, place(asked, layout)), None)
+    report = emulate(plan, 1, fake=True)
+    assert report.runs_otherwise
+    assert sum(report.memory_as_run.values()) == pytest.approx(report.peak_bytes, rel=SAME)
+    assert abs(sum(report.predicted_memory.values()) / report.peak_bytes - 1) > 5 * SAME
+    said = [part for part in emulation_text(report, plan) if isinstance(part, str)]
+    assert "stack megatron-core on h100-sxm" in " ".join(" ".join(said).split())
+    own = emulate(plan_for("dp2 mbs2"), 1, fake=True)
+    assert not own.runs_otherwise
+    assert own.memory_as_run == own.predicted_memory
 
 
 def test_states_of_experts_are_those_of_the_real_rank(processes: Processes) -> None:
