@@ -125,7 +125,7 @@ def _why_not_record(answer: WhyNot) -> dict[str, Any]:
         "layout": answer.layout,
         "read_as": str(answer.asked.layout),
         "of_the_plan": list(answer.asked.taken),
-        "left_out": list(answer.asked.dropped),
+        "dropped": list(answer.asked.dropped),
         "excluded": answer.excluded,
         "reason": answer.reason,
         "problems": [str(problem) for problem in answer.problems],

@@ -112,7 +112,7 @@ def test_why_not_takes_what_is_left_out_from_the_plan(meshwright, tmp_path: Path
     document = json.loads(meshwright("explain", str(path), "--why-not", "pp8", "--json").out)
     assert document["read_as"] == "tp1 pp8 dp1 mbs2 zero0"
     assert document["of_the_plan"] == ["mbs2"]
-    assert set(document["left_out"]) == {"tp4", "zero1", "sp"}
+    assert set(document["dropped"]) == {"tp4", "zero1", "sp"}
 
 
 def test_explain_why_not(meshwright, plan_file: Path) -> None:
