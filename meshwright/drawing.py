@@ -146,29 +146,45 @@ def draw_scaling(
     return Drawing(frame=frame, figure=scaling(frame, subject))
 
 
-def draw_time(question: Question, estimates: Sequence[Estimate]) -> Drawing:
-    """Where the time of each layout goes."""
-    from meshwright.plots.breakdowns import time_breakdown
+def draw_time(questions: Sequence[Question], estimates: Sequence[Estimate]) -> Drawing:
+    """Where the time of each layout goes; where they answer different questions each is named with its own."""
+    from meshwright.plots.step_time import time_breakdown
 
     frame = frames.time_frame(estimates)
-    return Drawing(frame=frame, figure=time_breakdown(frame, _subject(question)))
+    subjects = [_subject(question) for question in questions]
+    same = len(set(subjects)) == 1
+    if not same:
+        frame.insert(0, "name", subjects)
+    subject = subjects[0] if same else f"{len(set(subjects))} different questions, each named with its layout"
+    return Drawing(frame=frame, figure=time_breakdown(frame, subject))
 
 
 def draw_memory(question: Question, estimate: Estimate) -> Drawing:
     """What fills each pipeline rank."""
-    from meshwright.plots.breakdowns import memory_by_rank
+    from meshwright.plots.memory import memory_by_rank
+    from meshwright.plots.pools import pool_spans
 
     frame = frames.memory_frame(estimate)
-    figure = memory_by_rank(frame, estimate.memory_limit, _subject(question, estimate))
+    figure = memory_by_rank(
+        frame,
+        estimate.memory_limit,
+        _subject(question, estimate),
+        rank_limits=estimate.rank_limits,
+        pools=pool_spans(estimate.layout.pools),
+    )
     return Drawing(frame=frame, figure=figure)
 
 
 def draw_timeline(question: Question, estimate: Estimate) -> Drawing:
     """Every action of the schedule on every pipeline rank."""
+    from meshwright.plots.pools import pool_spans
     from meshwright.plots.timeline import timeline
 
-    frame = frames.timeline_frame(question, estimate.layout)
-    return Drawing(frame=frame, figure=timeline(frame, estimate.layout.pp, _subject(question, estimate)))
+    layout = estimate.layout
+    frame = frames.timeline_frame(question, layout)
+    subject = _subject(question, estimate)
+    figure = timeline(frame, layout.pp, subject, pools=pool_spans(layout.pools))
+    return Drawing(frame=frame, figure=figure)
 
 
 def draw(
@@ -189,7 +205,7 @@ def draw(
             question, best, Tradeoff(sizes=tuple(gpu_counts or ()), restrictions=restrictions)
         ),
         "scaling": lambda: draw_scaling(question, gpu_counts),
-        "time": lambda: draw_time(question, estimates),
+        "time": lambda: draw_time([question] * len(estimates), estimates),
         "memory": lambda: draw_memory(question, best),
         "timeline": lambda: draw_timeline(question, best),
     }

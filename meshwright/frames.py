@@ -12,7 +12,7 @@ import numpy as np
 
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
-from cost_models.predicted_spans import pass_spans
+from cost_models.predicted_spans import pass_spans, predicted_spans
 from cost_models.question import Question
 from cost_models.schedules import KINDS
 from cost_models.specs.documents import printable
@@ -34,11 +34,15 @@ _MOST_PROBLEMS = 10
 
 
 def time_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
-    """A row per layout: `layout`, then seconds by part."""
+    """A row per layout: `layout`, then seconds by part, and those of communication behind compute (`tp_hidden` ...)."""
     import pandas as pd
 
     return pd.DataFrame(
-        [{"layout": estimate.layout.brief, **estimate.time.as_dict()} for estimate in estimates]
+        [
+            {"layout": estimate.layout.brief, **estimate.time.as_dict()}
+            | {f"{part.removesuffix('_comm')}_hidden": value for part, value in estimate.hidden_comm}
+            for estimate in estimates
+        ]
     )
 
 
@@ -50,7 +54,10 @@ def memory_frame(estimate: Estimate) -> pd.DataFrame:
 
 
 def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:
-    """A row per action of a placed layout: `rank`, `kind`, `chunk`, `microbatch`, `start_seconds`, `end_seconds`."""
+    """A row per action of a placed layout: `rank`, `kind`, `chunk`, `microbatch`, `start_seconds`, `end_seconds`.
+
+    After the passes of a rank what it does once a step: sync, optimizer and overhead, which have no chunk (-1).
+    """
     import pandas as pd
 
     passes = pass_spans(question, layout)
@@ -65,7 +72,17 @@ def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:
             "end_seconds": passes.end.ravel(),
         }
     )
-    return frame[frame["kind"] != ""].reset_index(drop=True)
+    once = [
+        (span.rank, span.kind, -1, -1, span.start, span.end)
+        for span in predicted_spans(question, layout)
+        if span.stage < 0
+    ]
+    return pd.concat(
+        [frame[frame["kind"] != ""], pd.DataFrame(once, columns=frame.columns)]
+        if once
+        else [frame[frame["kind"] != ""]],
+        ignore_index=True,
+    )
 
 
 def accuracy_frame(paths: Sequence[Path]) -> pd.DataFrame:

@@ -41,6 +41,8 @@ TIME_COLOURS = {
     "jitter": YELLOW,
     "bubble": FAINT,
 }
+HIDDEN_PARTS = {f"{axis}_hidden": f"{axis}_comm" for axis in ("tp", "cp", "ep", "dp")}
+"""Communication behind compute → the part in whose colour it is hatched."""
 MEMORY_COLOURS = {
     "weights": BLUE,
     "gradients": SKY,
@@ -56,7 +58,7 @@ DARK = frozenset({BLUE, GREEN, VERMILION, BROWN, GREY, INK})
 FORMATS = ("png", "svg", "pdf")
 _DOTS_PER_INCH = 160
 _TITLE_POINTS, _SUBTITLE_POINTS, _TEXT_POINTS = 12.0, 9.0, 9.0
-_POINTS_PER_INCH = 72.0
+POINTS_PER_INCH = 72.0
 _MARGIN_POINTS = 9.0
 """Left and right of the title."""
 _STYLE: dict[str, Any] = {
@@ -97,11 +99,11 @@ def new_figure(width_inches: float, height_inches: float) -> Figure:
 
 def put_title(figure: Figure, finding: str, subject: str) -> None:
     """The finding in bold, the subject below it in grey, both from the left edge."""
-    width_points = figure.get_figwidth() * _POINTS_PER_INCH
+    width_points = figure.get_figwidth() * POINTS_PER_INCH
     room = width_points - 2 * _MARGIN_POINTS
     lines = fitted(finding, room, size=_TITLE_POINTS, weight="bold")
     below = fitted(subject, room, size=_SUBTITLE_POINTS)
-    height_points = figure.get_figheight() * _POINTS_PER_INCH
+    height_points = figure.get_figheight() * POINTS_PER_INCH
     title_points = 1.3 * _TITLE_POINTS * len(lines)
     subtitle_points = 1.5 * _SUBTITLE_POINTS * len(below)
     left, top = _MARGIN_POINTS / width_points, 1 - 0.7 * _TEXT_POINTS / height_points

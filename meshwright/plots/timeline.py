@@ -1,6 +1,9 @@
-"""The Gantt chart of a step: the whole of it above, its first actions with their numbers below."""
+"""The Gantt chart of a step: the whole of it above, its start and a piece of its steady state below."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
@@ -8,143 +11,236 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from meshwright.plots import style
+from cost_models.units import format_seconds
+from meshwright.plots import style, ticks
+from meshwright.plots.pools import PoolSpan, mark_along_y
 from meshwright.plots.style import Frame
 from meshwright.render.words import percent, time_unit
 
-_ZOOM_ACTIONS = 26
-"""Actions of the first rank that the lower chart shows: enough for the warm-up, few enough to read their numbers."""
+_START_ACTIONS, _STEADY_ACTIONS = 20, 12
+"""Actions of the first rank that a detail shows: few enough to read their numbers."""
+_WIDTH_INCHES = 12.0
+_SHARES = (0.58, 0.42)
+"""Of the width: the start, which also holds the warm-up, and the steady state."""
+_MARGIN_INCHES = 0.7
 _BAR = 0.82
 """Height of a bar in rows."""
 _LIGHTEST = 0.62
 """How far the last chunk's colour is mixed with white."""
 _NUMBER_POINTS = 7.0
-_KINDS = {
+_PASSES = {
     "F": ("forward", style.BLUE),
     "B": ("backward", style.GREEN),
     "I": ("backward to the input", style.PURPLE),
     "W": ("backward to the weights", style.ORANGE),
 }
-"""Name and colour of each kind of action."""
+"""Name and colour of each kind of pass."""
+_ONCE = {
+    "sync": ("dp comm", style.VERMILION),
+    "optimizer": ("optimizer", style.INK),
+    "overhead": ("host", style.PALE),
+}
+"""The same of what follows the passes."""
+_KINDS = _PASSES | _ONCE
 _MAX_NUMBERED_RANKS = 20
+_MANY_BARS = 2000
+"""From which on they are pixels in SVG and PDF, too."""
 
 
-def timeline(frame: Frame, ranks: int, subject: str) -> Figure:
+class _Window(NamedTuple):
+    """A piece of the step; seconds."""
+
+    name: str
+    start: float
+    end: float
+
+
+def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan] = ()) -> Figure:
     """Forwards and backwards on every pipeline rank; chunks of one rank are lighter shades.
 
     Args:
-        frame: a row per action with `rank`, `kind` (F, B, or its halves I and W), `chunk`, `microbatch`,
-            `start_seconds`, `end_seconds`.
+        frame: a row per action with `rank`, `kind` (F, B, or its halves I and W; after them sync, optimizer and
+            overhead), `chunk`, `microbatch`, `start_seconds`, `end_seconds`.
         ranks: pipeline ranks.
         subject: which plan.
+        pools: with several pools, which ranks lie in which.
     """
-    step_seconds = float(frame["end_seconds"].max())
-    window = _window(frame)
-    zoomed, numbers = window < 0.9 * step_seconds, ranks <= _MAX_NUMBERED_RANKS
+    whole = _Window("the whole step", 0.0, float(frame["end_seconds"].max()))
+    details = _details(frame, whole)
+    unit = time_unit(whole.end)
     row_inches = max(0.12, min(0.42, 5.0 / ranks))
+    numbers = ranks <= _MAX_NUMBERED_RANKS
     with style.drawing():
         heights = (
-            [0.3 + 0.5 * ranks * row_inches, 0.4 + ranks * row_inches]
-            if zoomed
-            else [0.4 + ranks * row_inches]
+            [0.5 + 0.5 * ranks * row_inches, 0.4 + ranks * row_inches] if details else [ranks * row_inches]
         )
-        figure = style.new_figure(11.0, 2.1 + sum(heights) + 0.4 * len(heights))
-        charts = list(figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
-        if zoomed:
-            _draw(charts[0], frame, ranks, (0.0, step_seconds), numbers=False)
-            charts[0].set_title(f"the whole step: {_length(step_seconds)}", loc="left", size=9)
-            charts[0].axvline(window / time_unit(step_seconds)[1], color=style.VERMILION, linewidth=1.6)
-            detail = f"its first {_length(window)}, up to the red line"
-            charts[1].set_title(detail + (", microbatch in each bar" if numbers else ""), loc="left", size=9)
-        shown = frame[frame["start_seconds"] < (window if zoomed else step_seconds)]
-        limits = (0.0, window if zoomed else step_seconds)
-        _draw(charts[-1], shown, ranks, limits, numbers=numbers)
-        _legend(
-            figure, [kind for kind in _KINDS if kind in set(frame["kind"])], int(frame["chunk"].max()) + 1
-        )
-        style.put_title(figure, _finding(frame, ranks, step_seconds), subject)
+        figure = style.new_figure(_WIDTH_INCHES, 2.4 + sum(heights) + 0.5 * len(details[:1]))
+        shares = _SHARES if len(details) > 1 else (1.0,)
+        grid = figure.add_gridspec(len(heights), len(shares), height_ratios=heights, width_ratios=shares)
+        above = figure.add_subplot(grid[0, :])
+        below = [figure.add_subplot(grid[1, place]) for place in range(len(details))]
+        charts = [(above, whole, 1.0, numbers and not details)]
+        charts += [
+            (axes, window, share, numbers)
+            for axes, window, share in zip(below, details, shares, strict=False)
+        ]
+        for axes, window, share, numbered in charts:
+            written = _draw(
+                axes, frame, ranks, window, unit, points=_chart_points(share) if numbered else 0.0
+            )
+            _name(axes, window, numbered=written, side="left" if axes in below else "right")
+            mark_along_y(axes, pools, named=axes in (above, *below[-1:]))
+        for axes in (above, *below[:1]):
+            axes.set_ylabel("pipeline rank")
+        for axes in below[1:]:
+            axes.tick_params(labelleft=False)
+        for window in details:
+            _outline(above, window, unit)
+        _legend(figure, set(frame["kind"]), int(frame["chunk"].max()) + 1, idle=ranks > 1)
+        style.put_title(figure, _finding(frame, ranks, whole.end), subject)
     return figure
 
 
-def _length(seconds: float) -> str:
-    unit, scale = time_unit(seconds)
-    return f"{seconds / scale:.3g} {unit}"
+def _details(frame: Frame, whole: _Window) -> list[_Window]:
+    """The start until every rank has gone backward once, and some actions in the middle; none of a short step."""
+    passes = frame[frame["kind"].isin(list(_PASSES))]
+    first = passes[passes["rank"] == 0].sort_values("start_seconds")
+    enough = float(first["end_seconds"].iloc[min(_START_ACTIONS, len(first)) - 1])
+    begun = float(passes[passes["kind"] != "F"].groupby("rank")["end_seconds"].min().max())
+    start = _Window("start", 0.0, max(enough, begun))
+    if start.end >= 0.9 * whole.end:
+        return []
+    ending = float(passes[passes["kind"] == "F"].groupby("rank")["start_seconds"].max().min())
+    steady = first[(first["start_seconds"] >= start.end) & (first["end_seconds"] <= ending)]
+    if len(steady) < _STEADY_ACTIONS:
+        return [start]
+    begin = (len(steady) - _STEADY_ACTIONS) // 2
+    some = steady.iloc[begin : begin + _STEADY_ACTIONS]
+    ends = float(some["start_seconds"].min()), float(some["end_seconds"].max())
+    return [start, _Window("steady state", *ends)]
 
 
-def _window(frame: Frame) -> float:
-    """Where the detail ends: the first rank's first actions, and every rank has begun its backward passes."""
-    first = frame[frame["rank"] == 0].sort_values("start_seconds")
-    enough = float(first["end_seconds"].iloc[min(_ZOOM_ACTIONS, len(first)) - 1])
-    backward = frame[frame["kind"] != "F"].groupby("rank")["end_seconds"].min()
-    return max(enough, float(backward.max()))
-
-
-def _draw(axes: Axes, frame: Frame, ranks: int, limits: tuple[float, float], *, numbers: bool) -> None:
-    """Bars, numbers where they have room, and axes; all in the unit of the limit."""
-    unit, scale = time_unit(limits[1])
+def _draw(
+    axes: Axes, frame: Frame, ranks: int, window: _Window, unit: tuple[str, float], *, points: float
+) -> bool:
+    """Bars in that unit, the microbatch in those wide enough; says whether in most. `points` wide; 0: no numbers."""
+    name, scale = unit
+    shown = frame[(frame["start_seconds"] < window.end) & (frame["end_seconds"] > window.start)]
     chunks = int(frame["chunk"].max()) + 1
     corners, colours = [], []
-    for action in frame.itertuples():
+    for action in shown.itertuples():
         start, end = action.start_seconds / scale, action.end_seconds / scale
         low, high = action.rank - _BAR / 2, action.rank + _BAR / 2
         corners.append([(start, low), (end, low), (end, high), (start, high)])
         colours.append(_shade(action.kind, action.chunk, chunks))
-    line = 0.4 if numbers else 0.0
-    axes.add_collection(PolyCollection(corners, facecolors=colours, edgecolors="white", linewidths=line))
-    axes.set_xlim(limits[0], limits[1] / scale)
+    bars = PolyCollection(corners, facecolors=colours, rasterized=len(corners) > _MANY_BARS)
+    bars.set(edgecolor="white" if points else "face", linewidth=0.4 if points else 0.2)
+    axes.add_collection(bars)
+    axes.set_xlim(window.start / scale, window.end / scale)
     axes.set_ylim(ranks - 0.4, -0.6)
-    step = -(-ranks // _MAX_NUMBERED_RANKS)
-    axes.set_yticks(range(0, ranks, step))
-    axes.set_ylabel("pipeline rank")
-    axes.set_xlabel(f"time ({unit})")
+    axes.set_yticks(range(0, ranks, -(-ranks // _MAX_NUMBERED_RANKS)))
+    axes.set_xlabel(f"time ({name})")
+    ticks.linear(axes.xaxis)
     axes.grid(False)
-    if numbers:
-        _number(axes, frame, limits[1], chunks, scale)
+    return _number(axes, shown, window, chunks, scale, points) if points else False
 
 
-def _number(axes: Axes, frame: Frame, end: float, chunks: int, scale: float) -> None:
-    """Write the microbatch into each bar wide enough for its digits."""
-    points = 72 * 9.6  # points across the chart: its width less the labels at its left
-    for action in frame.itertuples():
-        width_points = (min(action.end_seconds, end) - action.start_seconds) / end * points
+def _number(axes: Axes, shown: Frame, window: _Window, chunks: int, scale: float, points: float) -> bool:
+    """Write the microbatch into each whole pass wide enough for its digits; says whether most are."""
+    passes = shown[shown["kind"].isin(list(_PASSES))]
+    per_second = points / (window.end - window.start)
+    written = 0
+    for action in passes.itertuples():
         text = str(action.microbatch)
-        if width_points < (len(text) + 0.5) * 0.62 * _NUMBER_POINTS or action.end_seconds > end:
+        wide = (action.end_seconds - action.start_seconds) * per_second
+        whole = action.start_seconds >= window.start and action.end_seconds <= window.end
+        if not whole or wide < (len(text) + 0.5) * 0.62 * _NUMBER_POINTS:
             continue
+        written += 1
         middle = (action.start_seconds + action.end_seconds) / 2 / scale
         light = _KINDS[action.kind][1] not in style.DARK or (chunks > 1 and action.chunk > (chunks - 1) / 2)
-        colour = style.INK if light else "white"
+        ink = style.INK if light else "white"
         axes.text(
-            middle, action.rank, text, ha="center", va="center_baseline", size=_NUMBER_POINTS, color=colour
+            middle, action.rank, text, ha="center", va="center_baseline", size=_NUMBER_POINTS, color=ink
         )
+    return written > len(passes) / 2
+
+
+def _chart_points(share: float) -> float:
+    """Across a chart of that share of the figure's width, without the labels at its left."""
+    return style.POINTS_PER_INCH * (share * _WIDTH_INCHES - _MARGIN_INCHES)
+
+
+def _name(axes: Axes, window: _Window, *, numbered: bool, side: Literal["left", "right"]) -> None:
+    """What the chart shows, above it; on the right where the names of details are."""
+    words = f"{window.name}: {format_seconds(window.end - window.start)}"
+    words += f" from {format_seconds(window.start)} on" if window.start else ""
+    axes.set_title(words + (", microbatch in each bar" if numbered else ""), loc=side, size=9)
+
+
+def _outline(axes: Axes, window: _Window, unit: tuple[str, float]) -> None:
+    """Where a detail lies in the whole step, by name."""
+    scale = unit[1]
+    axes.axvspan(
+        window.start / scale,
+        window.end / scale,
+        facecolor="none",
+        edgecolor=style.INK,
+        linewidth=1.4,
+        clip_on=False,
+    )
+    middle = (window.start + window.end) / 2 / scale
+    axes.annotate(
+        window.name,
+        (middle, 1.0),
+        xycoords=axes.get_xaxis_transform(),
+        xytext=(0, 2),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        size=8,
+        weight="bold",
+    )
 
 
 def _shade(kind: str, chunk: int, chunks: int) -> tuple[float, float, float]:
     """The colour of the kind; later chunks nearer to white."""
-    light = _LIGHTEST * chunk / max(1, chunks - 1)
+    light = _LIGHTEST * max(chunk, 0) / max(1, chunks - 1)
     red, green, blue = to_rgb(_KINDS[kind][1])
     return (red + (1 - red) * light, green + (1 - green) * light, blue + (1 - blue) * light)
 
 
-def _legend(figure: Figure, kinds: list[str], chunks: int) -> None:
+def _legend(figure: Figure, kinds: set[str], chunks: int, *, idle: bool) -> None:
     def name(kind: str, chunk: int) -> str:
         return f"{_KINDS[kind][0]}{f', chunk {chunk}' if chunks > 1 else ''}"
 
     some = range(chunks) if chunks <= 4 else (0, chunks - 1)
+    passes = [kind for kind in _PASSES if kind in kinds]
     handles = [
         Patch(facecolor=_shade(kind, chunk, chunks), label=name(kind, chunk))
-        for kind in kinds
+        for kind in passes
         for chunk in some
     ]
-    handles.append(Patch(facecolor="white", edgecolor=style.PALE, label="idle"))
+    handles += [
+        Patch(facecolor=colour, label=words) for kind, (words, colour) in _ONCE.items() if kind in kinds
+    ]
+    handles += [Patch(facecolor="white", edgecolor=style.PALE, label="idle")] if idle else []
     figure.legend(
         handles=handles,
         loc="outside lower center",
-        ncols=min(len(handles), 7 if len(kinds) <= 2 else 5),
+        ncols=min(len(handles), 8 if len(passes) <= 2 else 6),
         handlelength=1.0,
     )
 
 
 def _finding(frame: Frame, ranks: int, step_seconds: float) -> str:
-    busy = float((frame["end_seconds"] - frame["start_seconds"]).sum())
-    idle = 1 - busy / (ranks * step_seconds)
+    """How long ranks wait for one another; of a single one, what its step consists of."""
+    passes = frame[frame["kind"].isin(list(_PASSES))]
+    seconds = passes["end_seconds"] - passes["start_seconds"]
+    if ranks == 1:
+        forward = float(seconds[passes["kind"] == "F"].sum()) / step_seconds
+        backward = float(seconds[passes["kind"] != "F"].sum()) / step_seconds
+        rest = max(0.0, 1 - forward - backward)
+        return f"Forward takes {percent(forward)} of the step, backward {percent(backward)}, the rest {percent(rest)}"
+    idle = 1 - float(seconds.sum()) / (ranks * float(passes["end_seconds"].max()))
     return f"Pipeline ranks are idle {percent(idle)} of the time between first forward and last backward"

@@ -233,13 +233,12 @@ def _time(request: Request) -> Drawing:
     if asked := differences([question for question, _ in plans]):
         what = "; ".join(f"{one.what} {' / '.join(one.values)}" for one in asked)
         request.notes.append(f"the plans answer different questions: {what}")
-    question, estimates = plans[0][0], [estimate for _, estimate in plans]
     if len(plans) == 1:
         request.reporter.say("searching for rivals")
-        restrictions = load_plan(request.files[0]).restrictions.read
+        (question, own), restrictions = plans[0], load_plan(request.files[0]).restrictions.read
         rivals = search(question, top=RIVALS, restrictions=restrictions, time_limit=RIVALS_SECONDS).estimates
-        estimates += [rival for rival in rivals if rival.layout != estimates[0].layout][: RIVALS - 1]
-    return draw_time(question, estimates)
+        plans += [(question, rival) for rival in rivals if rival.layout != own.layout][: RIVALS - 1]
+    return draw_time([question for question, _ in plans], [estimate for _, estimate in plans])
 
 
 def _memory(request: Request) -> Drawing:

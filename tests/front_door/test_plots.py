@@ -6,87 +6,24 @@ from collections.abc import Callable
 from math import prod
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation
+from plot_data import GIB, accuracy_points, frontier_points, scaling_points, timeline_points
 
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
 from cost_models.memory_terms import MEMORY_PARTS
-from cost_models.schedules import KINDS, build, compile_timeline
 from cost_models.time_terms import TIME_PARTS
 from meshwright.frames import memory_frame, time_frame
 from meshwright.plots import style
 from meshwright.plots.accuracy import accuracy
-from meshwright.plots.breakdowns import memory_by_rank, time_breakdown
+from meshwright.plots.memory import memory_by_rank
 from meshwright.plots.scaling import scaling
+from meshwright.plots.step_time import time_breakdown
 from meshwright.plots.text import fitted
 from meshwright.plots.timeline import timeline
 from meshwright.plots.tradeoff import frontier
-
-GIB = 2.0**30
-
-
-def frontier_points() -> pd.DataFrame:
-    frame = pd.DataFrame(
-        {
-            "layout": ["tp8 pp8 dp2", "tp8 pp4 dp4", "tp4 pp4 dp8", "tp4 pp2 dp16", "tp2 pp2 dp32"],
-            "peak_bytes": np.array([10.0, 30.0, 70.0, 90.0, 400.0]) * GIB,
-            "tokens_per_second": [80e3, 100e3, 130e3, 140e3, 150e3],
-            "mfu": [0.3, 0.4, 0.5, 0.52, 0.55],
-        }
-    )
-    frame["fits"] = frame["peak_bytes"] <= 74 * GIB
-    frame["pareto"] = frame["proven"] = frame["fits"]
-    frame["chosen"] = frame["layout"] == "tp4 pp4 dp8"
-    return frame
-
-
-def scaling_points() -> pd.DataFrame:
-    rows = [
-        {
-            "kind": kind,
-            "gpus": gpus,
-            "global_batch": 64 if kind == "strong" else 8 * gpus,
-            "layout": f"tp8 pp1 dp{gpus // 8} mbs1",
-            "tokens_per_second": 100.0 * gpus**0.9,
-            "mfu": 0.5,
-            "gap": 0.0,
-        }
-        for kind in ("strong", "weak")
-        for gpus in (8, 16, 32)
-    ]
-    return pd.DataFrame(rows)
-
-
-def timeline_points(schedule: str, pp: int, vpp: int, microbatches: int) -> pd.DataFrame:
-    table = build(schedule, pp, vpp, microbatches)
-    halves = table.splits_backward
-    start, end = compile_timeline(table).spans(
-        np.full(pp * vpp, 1.0), np.full(pp * vpp, 1.0 if halves else 2.0), 0.0, float(halves)
-    )
-    frame = pd.DataFrame(
-        {
-            "rank": np.repeat(np.arange(pp), table.stage.shape[1]),
-            "kind": np.array([*KINDS, ""])[table.kind].ravel(),
-            "chunk": table.chunk.ravel(),
-            "microbatch": table.microbatch.ravel(),
-            "start_seconds": start.ravel(),
-            "end_seconds": end.ravel(),
-        }
-    )
-    return frame[frame["kind"] != ""]
-
-
-def accuracy_points() -> pd.DataFrame:
-    rows = [
-        {"label": name, "quantity": quantity, "predicted": 1.05 * value, "measured": value}
-        for name, value in (("tp2", 1.0), ("pp2", 3.0))
-        for quantity in ("step_seconds", "peak_bytes")
-    ]
-    return pd.DataFrame(rows)
 
 
 def draw_all(estimates: list[Estimate], subject: str = "subject") -> dict[str, Figure]:
@@ -108,8 +45,8 @@ def figures(make_estimate: Callable[..., Estimate]) -> dict[str, Figure]:
 TITLES = {
     "frontier": "50.0 % MFU needs 70.0 GiB; 30.0 GiB are enough for 40.0 %",
     "scaling": "8 to 32 GPUs, same batch: 3.5 x the speed, 87.1 % of ideal",
-    "time": "tp8 pp8 vpp2 dp16 mbs1 zero1 sp recompute=selective takes 25.20 s and loses most to tp comm: 12.3 %",
-    "memory": "Rank 0 is the fullest and leaves 28.9 GiB free; activations are its largest part",
+    "time": "tp8 pp8 vpp2 dp16 mbs1 takes 25.20 s and loses most to tp comm: 12.3 %",
+    "memory": "Rank 0 is the fullest and leaves 28.9 GiB free; its largest part is activations, 21.2 GiB",
     "timeline": "Pipeline ranks are idle 8.6 % of the time between first forward and last backward",
     "accuracy": "Step time: median error 5.0 %; 2 of 2 runs within 10 %",
 }
@@ -207,24 +144,3 @@ def test_a_curve_of_one_kind_or_one_point_has_its_own_finding() -> None:
     assert scaling(weak.iloc[:1], "").get_suptitle().startswith("8 GPUs, the only number with an answer: ")
     unproven = scaling(weak.assign(gap=[0.0, 0.1, 0.0]), "subject")
     assert unproven.texts[1].get_text() == "subject; hollow: 1 point not proven the best"
-
-
-@pytest.mark.parametrize(("pp", "microbatches", "charts"), [(1, 4, 1), (8, 96, 2), (32, 64, 2)])
-def test_long_timelines_are_shown_whole_and_in_part(pp: int, microbatches: int, charts: int) -> None:
-    figure = timeline(timeline_points("1f1b", pp, 1, microbatches), pp, "subject")
-    assert len(figure.axes) == charts
-
-
-@pytest.mark.parametrize(
-    ("schedule", "vpp", "halves"),
-    [("1f1b", 1, set()), ("zbv", 2, {"input", "weights"}), ("dualpipev", 2, {"input", "weights"})],
-)
-def test_halves_of_a_backward_pass_have_colours_of_their_own(
-    schedule: str, vpp: int, halves: set[str]
-) -> None:
-    figure = timeline(timeline_points(schedule, 4, vpp, 12), 4, "subject")
-    (legend,) = figure.legends
-    names = [text.get_text() for text in legend.get_texts()]
-    assert {half for half in ("input", "weights") if any(half in name for name in names)} == halves
-    colours = [patch.get_facecolor() for patch in legend.get_patches()]
-    assert len(set(colours)) == len(colours)

@@ -1,0 +1,145 @@
+"""Plots of parts: the time of a step, the memory of ranks, and the timeline, also on several pools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
+from plot_data import GIB, timeline_points
+
+from cost_models.estimate import Estimate
+from cost_models.question import Question
+from meshwright.drawing import draw_time
+from meshwright.frames import memory_frame, time_frame
+from meshwright.plots import style
+from meshwright.plots.memory import memory_by_rank
+from meshwright.plots.pools import pool_spans
+from meshwright.plots.step_time import time_breakdown
+from meshwright.plots.timeline import timeline
+
+
+@pytest.mark.parametrize(
+    ("pp", "microbatches", "names"),
+    [
+        (1, 4, ["the whole step"]),
+        (8, 96, ["the whole step", "start", "steady state"]),
+        (8, 12, ["the whole step", "start"]),
+        (32, 64, ["the whole step", "start", "steady state"]),
+    ],
+)
+def test_long_timelines_are_shown_whole_and_in_part(pp: int, microbatches: int, names: list[str]) -> None:
+    figure = timeline(timeline_points("1f1b", pp, 1, microbatches), pp, "subject")
+    titles = [axes.get_title(loc=side) for axes in figure.axes for side in ("left", "right")]
+    assert [title.partition(":")[0] for title in titles if title] == names
+    outlined = [text.get_text() for text in figure.axes[0].texts if not text.get_text().isdigit()]
+    assert outlined == names[1:]
+
+
+def test_a_steady_state_shows_forwards_and_backwards_in_turns() -> None:
+    frame = timeline_points("1f1b", 8, 1, 96)
+    steady = timeline(frame, 8, "subject").axes[2]
+    low, high = steady.get_xlim()
+    shown = frame[(frame["rank"] == 0) & (frame["start_seconds"] >= low) & (frame["end_seconds"] <= high)]
+    assert "".join(shown.sort_values("start_seconds")["kind"]) in ("FB" * 6, "BF" * 6)
+    numbers = {text.get_text() for text in steady.texts}
+    assert {str(one) for one in shown["microbatch"]} <= numbers
+
+
+def test_what_follows_the_passes_is_drawn_and_not_idle() -> None:
+    passes = timeline_points("1f1b", 4, 1, 16)
+    end = float(passes["end_seconds"].max())
+    once = (
+        passes.groupby("rank")
+        .head(1)
+        .assign(kind="sync", chunk=-1, microbatch=-1, start_seconds=end, end_seconds=2 * end)
+    )
+    whole = pd.concat([passes, once], ignore_index=True)
+    with_tail, without = timeline(whole, 4, "subject"), timeline(passes, 4, "subject")
+    assert with_tail.get_suptitle() == without.get_suptitle()
+    assert with_tail.axes[0].get_xlim()[1] == pytest.approx(2 * without.axes[0].get_xlim()[1])
+    (legend,) = with_tail.legends
+    assert "dp comm" in [text.get_text() for text in legend.get_texts()]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "vpp", "halves"),
+    [("1f1b", 1, set()), ("zbv", 2, {"input", "weights"}), ("dualpipev", 2, {"input", "weights"})],
+)
+def test_halves_of_a_backward_pass_have_colours_of_their_own(
+    schedule: str, vpp: int, halves: set[str]
+) -> None:
+    figure = timeline(timeline_points(schedule, 4, vpp, 12), 4, "subject")
+    (legend,) = figure.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert {half for half in ("input", "weights") if any(half in name for name in names)} == halves
+    colours = [patch.get_facecolor() for patch in legend.get_patches()]
+    assert len(set(colours)) == len(colours)
+
+
+def test_ranks_of_pools_are_marked(make_estimate: Callable[..., Estimate]) -> None:
+    pools = pool_spans(["fast", "fast", "slow", "slow"])
+    assert pools == [("fast", 0, 1), ("slow", 2, 3)]
+    assert pool_spans(["fast"] * 4) == pool_spans([]) == []
+    chart = timeline(timeline_points("1f1b", 4, 1, 4), 4, "subject", pools=pools).axes[0]
+    marks = [text for text in chart.texts if not text.get_text().isdigit()]
+    assert [(text.get_text(), text.get_position()[1]) for text in marks] == [("fast", 0.5), ("slow", 2.5)]
+    frame = memory_frame(make_estimate("tp8 pp4 dp32 mbs1"))
+    limits = [70 * GIB, 70 * GIB, 40 * GIB, 40 * GIB]
+    (chart,) = memory_by_rank(frame, 70 * GIB, "subject", rank_limits=limits, pools=pools).axes
+    assert {"fast", "slow", "limit 70.0 GiB and 40.0 GiB"} <= {text.get_text() for text in chart.texts}
+    assert list(chart.lines[0].get_ydata()) == [70, 70, 70, 70, 40, 40, 40, 40]  # type: ignore[arg-type]
+
+
+def test_hidden_communication_is_hatched_under_its_bar(make_estimate: Callable[..., Estimate]) -> None:
+    figure = time_breakdown(time_frame([make_estimate()]), "subject")
+    hatched = [bar for bar in figure.axes[0].patches if isinstance(bar, Rectangle) and bar.get_hatch()]
+    assert [round(bar.get_width(), 6) for bar in hatched] == [2.0, 1.1]
+    assert [to_hex(bar.get_edgecolor()).upper() for bar in hatched] == [
+        style.TIME_COLOURS["tp_comm"],
+        style.TIME_COLOURS["dp_comm"],
+    ]
+    (legend,) = figure.legends
+    assert "hidden behind compute" in [text.get_text() for text in legend.get_texts()]
+
+
+def test_what_cannot_be_seen_is_not_in_the_legend(make_estimate: Callable[..., Estimate]) -> None:
+    frame = time_frame([make_estimate()]).assign(optimizer=1e-4)
+    (legend,) = time_breakdown(frame, "subject").legends
+    assert "optimizer" not in [text.get_text() for text in legend.get_texts()]
+
+
+def test_a_limit_far_above_leaves_the_chart_to_the_bars(make_estimate: Callable[..., Estimate]) -> None:
+    frame = memory_frame(make_estimate("tp1 pp1 dp1 mbs1")) / 2**20
+    (axes,) = memory_by_rank(frame, 10 * GIB, "subject").axes
+    assert axes.get_ylim()[1] < 100
+    assert axes.get_ylabel() == "peak memory of one device (KiB)"
+    said = {text.get_text() for text in axes.texts}
+    assert {"limit 10.0 GiB, far above ↑", "weights", "activations"} <= said
+
+
+def test_no_number_lies_on_the_limit(make_estimate: Callable[..., Estimate]) -> None:
+    frame = memory_frame(make_estimate("tp8 pp4 dp32 mbs1"))
+    highest = float(frame.sum(axis=1).max())
+    figure = memory_by_rank(frame, highest + GIB, "subject")
+    (axes,) = figure.axes
+    figure.draw_without_rendering()
+    (line,) = axes.lines
+    path = line.get_transform().transform_path(line.get_path())
+    numbers = [text for text in axes.texts if text.get_text() == f"{highest / GIB:.1f}"]
+    assert numbers
+    assert not any(path.intersects_bbox(text.get_window_extent(), filled=False) for text in numbers)
+
+
+def test_plans_of_different_questions_are_named_with_theirs(
+    make_estimate: Callable[..., Estimate], question: Question
+) -> None:
+    training = question.training.model_copy(update={"global_batch": 768})
+    drawing = draw_time([question, replace(question, training=training)], [make_estimate(), make_estimate()])
+    names = [tick.get_text().replace("\n", " ") for tick in drawing.figure.axes[0].get_yticklabels()]
+    assert "batch 1536" in names[0]
+    assert "batch 768" in names[1]
+    assert drawing.title.startswith("Compute is ")
