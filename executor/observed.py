@@ -9,11 +9,15 @@ from dataclasses import dataclass, replace
 
 from cost_models.asking import OWN_STACK
 from cost_models.calibration.from_reports import STEP, Observed, Seen
-from cost_models.errors import InputError
+from cost_models.errors import InputError, Problem
 from cost_models.question import MixedQuestion
 from cost_models.specs.catalog import load_stack
 from executor.report import RunReport, middle_half
+from planner.plan import Plan, layout_problems
 
+_WAITS = ("tp_comm", "cp_comm", "ep_comm", "dp_comm")
+_PARTS = ("compute", "host", "optimizer", "other", *_WAITS)
+"""Of a watched step, what is read here; see `executor.parts`."""
 _WATCHED_NOISE = 0.1
 """Of a quantity from the few steps that are watched, beyond what steps vary by."""
 
@@ -55,13 +59,15 @@ def observed(report: RunReport, name: str) -> Observed:
     of its kernels.
 
     Raises:
-        InputError: the report does not hold its plan, or one for several pools of GPUs, or for another kind of device.
+        InputError: the report does not hold its plan, or is not whole, or its plan is for several pools of GPUs or for
+            another kind of device.
     """
     if report.plan is None:
         raise InputError(
             f"`{name}` does not say what it was predicted from: it was written by an older version",
             hint="run the plan again",
         )
+    _require_whole(report, report.plan, name)
     question = report.plan.question
     if isinstance(question, MixedQuestion):
         raise InputError(f"`{name}` is a run over several pools of GPUs, of which each has its own profile")
@@ -81,6 +87,24 @@ def observed(report: RunReport, name: str) -> Observed:
     if on_cpu:
         seen |= _by_thread(report)
     return Observed(name=name, question=question, layout=report.plan.layout, seen=seen)
+
+
+def _require_whole(report: RunReport, plan: Plan, name: str) -> None:
+    """Nothing where every rank has measured every step, and parts where it has any. Raises InputError."""
+    problems = layout_problems(plan)
+    if len(report.ranks) != plan.layout.num_gpus:
+        problems.append(Problem("ranks", f"{len(report.ranks)} of {plan.layout.num_gpus}"))
+    for rank in report.ranks:
+        where = f"rank {rank.rank}"
+        clocks = (rank.wall_seconds, rank.thread_seconds, rank.update.thread_seconds)
+        if not all(clocks) or len({len(clock) for clock in clocks}) > 1:
+            problems.append(Problem(where, "has no clock of every step"))
+        if rank.parts and (missing := [part for part in _PARTS if part not in rank.parts]):
+            problems.append(Problem(where, f"has no {', '.join(missing)}"))
+        elif rank.parts and rank.parts["compute"] <= 0:
+            problems.append(Problem(where, "has computed nothing"))
+    if problems:
+        raise InputError(f"`{name}` is not whole", problems=problems, hint="run the plan again")
 
 
 def tells_of_its_device(report: RunReport) -> bool:
@@ -127,10 +151,8 @@ def _watched(report: RunReport) -> dict[str, Seen]:
     unit, stretch = report.step_seconds / sum(parts.values()), _stretch(parts)
     noise = math.hypot(report.step_noise, _WATCHED_NOISE)
     seen = {
-        f"{axis}_comm": Seen(
-            seconds=unit * parts[f"{axis}_comm"] / stretch, noise=noise, doubt=math.log(stretch)
-        )
-        for axis in ("tp", "cp", "ep", "dp")
+        part: Seen(seconds=unit * parts[part] / stretch, noise=noise, doubt=math.log(stretch))
+        for part in _WAITS
     }
     if report.environment.device == "cpu":
         unit = _by_thread(report)["thread"].seconds / _driving(parts)

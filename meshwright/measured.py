@@ -58,10 +58,12 @@ def comparison(report: RunReport) -> tuple[Compared, ...]:
     """Speed and the parts of a step, then the peak of each pipeline rank's fullest process, and the fullest's parts."""
     said = report.predicted
     work = sum(seconds for part, seconds in said.time.items() if part in _WORK)
+    on_cpu = report.environment.device == "cpu"
+    thread_noise = report.thread_noise if on_cpu else None  # a GPU's host launches, and need not compute
     speed = (
         Compared("step_seconds", said.step_seconds, report.step_seconds, report.step_noise),
         *time_parts(report),
-        Compared("thread_cpu_seconds", work, report.thread_seconds, report.thread_noise),
+        Compared("thread_cpu_seconds", work, report.thread_seconds, thread_noise),
         Compared("tokens_per_second", said.tokens_per_second, report.tokens_per_second),
         Compared("mfu", said.mfu, report.mfu),
         Compared("hfu", said.hfu, report.hfu),

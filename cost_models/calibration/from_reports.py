@@ -67,6 +67,8 @@ _FOLLOW_HOST = ("tensor_parallel_host", "sequence_parallel_host", "sharded_host"
 _FOLLOWS = 0.3
 """Share of the logarithm by which all host time is off that these are taken to be off by, beside something of their
 own: caches are colder in a step than where it was measured, which is most of a short time and little of a long one."""
+_FARTHEST = math.log(100.0)
+"""Beyond a factor of a hundred nothing is learned: something else is wrong."""
 _Z90 = 1.645
 _NAMED = 4
 """Runs named one by one where a profile says what moved it."""
@@ -144,13 +146,14 @@ def refine(
         return np.asarray((logarithms - measured) / deviations)
 
     pulls = np.array(list(_PULLS.values()))
-    floor = np.array([0.0 if kind == "contention" else -np.inf for kind in _PULLS])
+    floor = np.array([0.0 if kind == "contention" else -_FARTHEST for kind in _PULLS])
     shrunk = shrink(
         errors_at,
         np.zeros(len(pulls)),
         pulls,
         np.ones(len(seen)),
         floor=floor,
+        ceiling=_FARTHEST,
         on_round=None if on_round is None else lambda round_, errors: on_round(round_),
     )
     settled = _settled(totals, shrunk.point, np.asarray(np.linalg.inv(shrunk.curvature)), pulls)
@@ -194,7 +197,7 @@ def _to_explain(start: HardwareProfile, runs: Sequence[Observed]) -> list[tuple[
         (index, quantity, one)
         for index, run in enumerate(runs)
         for quantity, one in run.seen.items()
-        if one.seconds > 0 and predicted[index][quantity] > 0
+        if 0 < one.seconds < math.inf and predicted[index][quantity] > 0
     ]
 
 

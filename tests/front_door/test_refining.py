@@ -20,6 +20,18 @@ from meshwright.measured import comparison
 from meshwright.render.run import next_step
 from planner.plan import make_plan
 
+PARTS = (
+    "compute",
+    "host",
+    "optimizer",
+    "tp_comm",
+    "cp_comm",
+    "ep_comm",
+    "dp_comm",
+    "pp_comm",
+    "bubble",
+    "other",
+)
 MakeReport = Callable[..., Path]
 
 
@@ -32,7 +44,7 @@ def report_of(layout: str, *, slower: float = 1.2, torch: str = "2.13.0") -> Run
     time = plan.prediction.time
     work = slower * (time["compute"] + time["host"])
     update = slower * time["optimizer"]
-    parts = dict.fromkeys(("tp_comm", "cp_comm", "ep_comm", "dp_comm", "pp_comm", "bubble", "other"), 0.0)
+    parts = dict.fromkeys(PARTS, 0.0)
     parts |= {"compute": 0.9 * work, "host": 0.1 * work, "optimizer": update, "dp_comm": time["dp_comm"]}
     step = sum(parts.values())
     waits = {"tp": 0.0, "dp": time["dp_comm"], "pp": 0.0}
@@ -142,6 +154,42 @@ def test_what_is_no_report_of_this_version_is_refused(meshwright, saved: MakeRep
     assert "none.json" in answer.err
     table = meshwright("calibrate", "--from-run", str(tmp_path / "runs.csv"), "-q")
     assert table.err.endswith("hint: tables: --from-runs FILE.csv\n")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"thread_seconds": []},
+        {"parts": {"compute": 1.0}},
+        {"parts": dict.fromkeys(PARTS, 0.0)},
+        {"wall_seconds": [1.0]},
+    ],
+    ids=lambda damage: next(iter(damage)),
+)
+def test_a_damaged_report_is_told_of_and_writes_nothing(
+    meshwright, saved: MakeReport, tmp_path: Path, damage: dict[str, object]
+) -> None:
+    report, profile = saved("mbs4", "mbs4"), tmp_path / "profile.yaml"
+    document = json.loads(report.read_text())
+    document["ranks"][0] |= damage
+    report.write_text(json.dumps(document))
+    answer = meshwright("calibrate", "--from-run", str(report), "-o", str(profile), "-q")
+    assert answer.code == 2
+    assert answer.err.startswith("error: ")
+    assert not profile.exists()
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 1e9])
+def test_times_that_cannot_be_leave_a_profile_that_can_be_read(
+    meshwright, saved: MakeReport, tmp_path: Path, seconds: float
+) -> None:
+    report, profile = saved("mbs4", "mbs4"), tmp_path / "profile.yaml"
+    document = json.loads(report.read_text())
+    document["ranks"][0] |= {"thread_seconds": [seconds] * 3, "wall_seconds": [seconds] * 3}
+    document["step_seconds"] = seconds
+    report.write_text(json.dumps(document))
+    assert meshwright("calibrate", "--from-run", str(report), "-o", str(profile), "-q").code == 0
+    assert load_profile(str(profile)).moved is not None
 
 
 @pytest.mark.parametrize(
