@@ -27,7 +27,12 @@ from cost_models.calibration.curve_fits import (
     operator_curves,
     rounded,
 )
-from cost_models.calibration.host_fit import host_layer_seconds, split_host_seconds, update_host_seconds
+from cost_models.calibration.host_fit import (
+    action_host_seconds,
+    host_layer_seconds,
+    split_host_seconds,
+    update_host_seconds,
+)
 from cost_models.calibration.measured_cluster import measured_gpu
 from cost_models.calibration.measurements import Measurement, merge, select
 from cost_models.calibration.robust import relative_errors, relative_least_squares
@@ -140,6 +145,7 @@ def fit_profile(
                 host_layer_seconds(rows, profile, peak, launches_ahead=gpu.kind != "cpu")
             ),
             **{constant: rounded(_split(rows, base, constant)) for constant in _SPLIT_HOST},
+            "action_host_seconds": rounded(action_host_seconds(rows, otherwise=base.action_host_seconds)),
             "step_seconds": rounded(update_host_seconds(rows)) if gpu.kind == "cpu" else base.step_seconds,
         }
     )

@@ -53,6 +53,7 @@ _UNSEEN = {
 _PULLS = {
     "compute": 0.1,
     "host": 0.7,
+    "action_host": 0.5,
     "tensor_parallel_host": 0.5,
     "sequence_parallel_host": 0.5,
     "sharded_host": 0.5,
@@ -63,7 +64,7 @@ _PULLS = {
 }
 """Log-distance from what was measured apart that is as likely as one deviation: operators repeat within a tenth, host
 times differ by factors, and so do collectives whose members wait for one another. Contention is 1 + it, from 1."""
-_FOLLOW_HOST = ("tensor_parallel_host", "sequence_parallel_host", "sharded_host")
+_FOLLOW_HOST = ("action_host", "tensor_parallel_host", "sequence_parallel_host", "sharded_host")
 _FOLLOWS = 0.3
 """Share of the logarithm by which all host time is off that these are taken to be off by, beside something of their
 own: caches are colder in a step than where it was measured, which is most of a short time and little of a long one."""

@@ -64,6 +64,16 @@ def split_host_seconds(rows: Sequence[Measurement], name: str, than: str, *, oth
     return max(0.0, _pass_seconds(rows, name) - _pass_seconds(rows, than))
 
 
+def action_host_seconds(rows: Sequence[Measurement], *, otherwise: float) -> float:
+    """What one of two stages takes for an action beyond its half of the blocks and its end of the model; `otherwise`
+    where no pipeline was measured. An end is driven like half a block."""
+    if not select(rows, "host", "block.pipelined"):
+        return otherwise
+    few = min(select(rows, "host", "block.pipelined"), key=lambda row: row.size)
+    blocks = 2 * _pass_seconds(rows, "block") * (few.size / 2 + 0.5)
+    return max(0.0, few.seconds - blocks) / 2
+
+
 def update_host_seconds(rows: Sequence[Measurement]) -> float:
     """The update of a model that has next to no parameters."""
     return select(rows, "host", "update")[0].seconds

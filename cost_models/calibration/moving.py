@@ -47,7 +47,7 @@ def moved(profile: HardwareProfile, by: Moved) -> HardwareProfile:
             "network_efficiency": _share(profile.network_efficiency / by.collectives),
             "collective_seconds": _short(profile.collective_seconds * by.collectives),
             "host_layer_seconds": _short(profile.host_layer_seconds * by.host),
-            "action_host_seconds": _short(profile.action_host_seconds * by.host),
+            "action_host_seconds": _short(profile.action_host_seconds * by.action_host),
             "tensor_parallel_host_seconds": _short(
                 profile.tensor_parallel_host_seconds * by.tensor_parallel_host
             ),

@@ -88,7 +88,8 @@ class Moved(Spec):
     compute: float = Factor
     """Operators: products, attention, element-wise."""
     host: float = Factor
-    """What drives them, block by block and action by action."""
+    """What drives them, block by block."""
+    action_host: float = Factor
     tensor_parallel_host: float = Factor
     sequence_parallel_host: float = Factor
     sharded_host: float = Factor

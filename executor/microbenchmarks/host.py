@@ -27,6 +27,7 @@ from planner.plan import make_plan
 
 _SEQUENCE, _HIDDEN, _HEADS = 16, 32, 2
 _FEW, _MANY = 2, 6
+_STAGES = 2
 _MICROBATCHES = 2
 """Of a step: shards are gathered for each, their gradients scattered once."""
 _REPEATS = 2
@@ -40,7 +41,8 @@ Engines = dict[str, tuple[Engine, Engine]]
 
 
 def tiny_engines(device: torch.device, precision: Precision) -> Engines:
-    """Plain blocks; with several processes sharded ones, and in pairs of processes split ones, too."""
+    """Plain blocks; with several processes sharded ones, in pairs of processes split ones, too, and on a CPU, where the
+    clock is the thread's own and does not see a stage wait, a pipeline of two stages."""
     world = dist.get_world_size()
     layouts = {"block": f"dp{world}"}
     if world > 1:
@@ -48,6 +50,8 @@ def tiny_engines(device: torch.device, precision: Precision) -> Engines:
     if world % _HEADS == 0:
         split = f"tp{_HEADS} dp{world // _HEADS}"
         layouts |= {"block.tensor-parallel": split, "block.sequence-parallel": f"{split} sp"}
+        if device.type == "cpu":
+            layouts["block.pipelined"] = f"pp{_STAGES} dp{world // _STAGES}"
     return {
         name: (_engine(layout, _FEW, device, precision), _engine(layout, _MANY, device, precision))
         for name, layout in layouts.items()

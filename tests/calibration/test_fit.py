@@ -20,7 +20,7 @@ from cost_models.specs.loading import resolve_cluster
 
 PEAK, START_UP = 1e11, 4e-6
 EFFICIENCY, OPERANDS, BANDWIDTH, OPTIMIZER_EFFICIENCY = 0.85, 1.5e10, 2e10, 0.6
-HOST, SPLIT, ENDS, UPDATE = 2e-4, 3e-3, 7e-4, 8e-4
+HOST, SPLIT, ENDS, UPDATE, ACTION = 2e-4, 3e-3, 7e-4, 8e-4, 6e-4
 
 Disturb = Callable[[float], float]
 
@@ -88,6 +88,9 @@ def machine(disturb: Disturb) -> list[Measurement]:
     for kind, longer in kinds.items():
         for blocks in (2, 6):
             add("host", f"block{kind}", blocks, ENDS + 2 * blocks * (HOST + 5e-5 + longer), (16, 32, 2))
+    for blocks in (2, 6):
+        seconds = 2 * ACTION + 2 * (blocks / 2 + 0.5) * (HOST + 5e-5)
+        add("host", "block.pipelined", blocks, seconds, (16, 32, 2))
     add("host", "update", 2, UPDATE, (16, 32, 2))
     for size in (2**10, 2**16, 2**22):
         add("collective", "p2p", size, 1e-4 + size / 2e9, (2,))
@@ -117,6 +120,7 @@ def test_recovers_planted_constants_exactly_without_noise() -> None:
     assert profile.tensor_parallel_host_seconds == pytest.approx(SPLIT, rel=1e-3)
     assert profile.sequence_parallel_host_seconds == pytest.approx(SPLIT, rel=1e-3)
     assert profile.sharded_host_seconds == pytest.approx(3 * SPLIT, rel=1e-3)
+    assert profile.action_host_seconds == pytest.approx(ACTION, rel=1e-3)
     assert profile.step_seconds == pytest.approx(UPDATE, rel=1e-3)
     assert profile.tier == "measured"
 
