@@ -14,9 +14,10 @@ import pytest
 from fuzz_budget import ASKED, SEED
 
 
-def pytest_report_header() -> str:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """What to type to draw the same again."""
-    return f"fuzz: {ASKED} inputs, seed {'fixed' if SEED is None else SEED}"
+    if SEED is not None:
+        terminalreporter.write_line(f"FUZZ_EXAMPLES={ASKED} FUZZ_SEED={SEED}")
 
 
 @pytest.fixture(scope="module")

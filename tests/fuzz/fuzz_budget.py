@@ -9,13 +9,14 @@ from typing import Any
 
 import hypothesis
 import pytest
+from effort import THOROUGH
 from hypothesis import HealthCheck, Phase, settings
 
 USUAL, MANY = 2_000, 50_000
-ASKED = int(os.environ.get("FUZZ_EXAMPLES", MANY if "THOROUGH" in os.environ else USUAL))
+ASKED = int(os.environ.get("FUZZ_EXAMPLES", MANY if THOROUGH else USUAL))
 SEED = (
     int(os.environ.get("FUZZ_SEED", random.SystemRandom().randrange(2**31)))
-    if {"FUZZ_EXAMPLES", "FUZZ_SEED", "THOROUGH"} & os.environ.keys()
+    if THOROUGH or {"FUZZ_EXAMPLES", "FUZZ_SEED"} & os.environ.keys()
     else None
 )
 """None: the same inputs every time."""
