@@ -19,7 +19,7 @@ from cost_models.errors import HostError, Problem, RunError
 from cost_models.specs import catalog
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
-from executor.environment import worker_environment
+from executor.environment import on_this_machine, worker_environment
 from executor.microbenchmarks.announce import FAMILY_MARK
 
 Progress = Callable[[str], None]
@@ -103,7 +103,7 @@ def measure(
                         [*command, "--rank", str(rank)],
                         stdout=stream,
                         stderr=subprocess.STDOUT,
-                        env=worker_environment(),
+                        env=on_this_machine(worker_environment()),
                     )
                 )
         try:

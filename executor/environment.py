@@ -4,13 +4,21 @@ By default glibc hands large freed blocks back to the kernel, so activations are
 on every step: on a virtual machine a fresh 4 MiB tensor takes twenty times as long to fill as a kept one.
 Keeping freed memory and asking for huge pages makes CPU runs faster and repeatable. Ignored where the C
 library is not glibc, and harmless with CUDA.
+
+Ranks of one machine meet on its loopback address, which no other machine reaches: stores of keys, gloo and NCCL ask
+nobody who they are, and listen on all addresses, or on the one that the host's name stands for, unless told otherwise.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 
+import psutil
+
+LOOPBACK = "127.0.0.1"
+_NETWORKS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _KEEP_PAGES = {
     "glibc.malloc.mmap_max": "0",
     "glibc.malloc.trim_threshold": str(1 << 40),
@@ -30,3 +38,13 @@ def worker_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
     added = [f"{name}={value}" for name, value in _KEEP_PAGES.items() if name not in named]
     environment["GLIBC_TUNABLES"] = ":".join(filter(None, [chosen, *added]))
     return environment
+
+
+def on_this_machine(environment: Mapping[str, str]) -> dict[str, str]:
+    """For ranks that are all here; a network that somebody chose for them stays."""
+    loopback = [
+        name
+        for name, addresses in psutil.net_if_addrs().items()
+        if any(one.family == socket.AF_INET and one.address == LOOPBACK for one in addresses)
+    ]
+    return {**(dict.fromkeys(_NETWORKS, loopback[0]) if loopback else {}), **environment}

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cost_models.errors import InputError
+from executor.environment import LOOPBACK
 from executor.heartbeat import read_sign, read_signs
 
 _ANSWER = "launcher-{token}"
@@ -29,16 +30,20 @@ class Nodes:
     rendezvous: str | None = None
     """`host:port` on one of them, free; the run ends where that one is lost."""
 
-    def arguments(self, ranks: int, longest_wait: float, folder: Path) -> list[str]:
+    def arguments(self, ranks: int, longest_wait: float, folder: Path, logs: Path) -> list[str]:
         """For torchrun, on each node; nodes wait `longest_wait` seconds for one another.
 
-        They meet under the name of the run's `folder`, not its path, which nodes may have mounted elsewhere: nodes of
-        a run into a folder of another name that come to this port by mistake take nobody's place. Folders of the same
-        name in different places are not told apart.
+        A single node meets nobody: its torchrun keeps what it knows in a file beside `logs`.
+
+        Several meet under the name of the run's `folder`, not its path, which nodes may have mounted elsewhere: nodes
+        of a run into a folder of another name that come to this port by mistake take nobody's place. Folders of the
+        same name in different places are not told apart.
         """
         share = ["--nproc-per-node", str(ranks // self.count)]
         if self.count == 1:
-            return ["--standalone", *share]
+            alone = ["--rdzv-backend", "c10d", "--rdzv-endpoint", str(logs.with_name("rendezvous"))]
+            alone += ["--rdzv-conf", "store_type=file", "--rdzv-id", "meshwright"]
+            return ["--nnodes", "1", *alone, "--local-addr", LOOPBACK, *share]
         assert self.rendezvous is not None
         name = hashlib.sha256(folder.resolve().name.encode()).hexdigest()[:_NAME_DIGITS]
         meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", self.rendezvous]

@@ -18,7 +18,7 @@ from typing import Any
 
 from cost_models.errors import MeshwrightError, Problem, RunError, StoppedError
 from executor.asked import PROGRESS, REPORT, STOP, STOPPED
-from executor.environment import worker_environment
+from executor.environment import on_this_machine, worker_environment
 from executor.failures import (
     forget_failures,
     last_lines,
@@ -78,7 +78,11 @@ def run_ranks(
         forget_run(folder)
     launch = Launch(folder, ranks)
     process = _start(
-        [*nodes.arguments(ranks, timeout, folder), "--max-restarts", str(restarts)], logs, arguments, launch
+        [*nodes.arguments(ranks, timeout, folder, logs), "--max-restarts", str(restarts)],
+        logs,
+        arguments,
+        launch,
+        nodes,
     )
     following = _Following(launch, folder, ranks, nodes, restarts, timeout, on_step, on_note)
     try:
@@ -136,11 +140,15 @@ def _never_begun(launch: Launch, folder: Path, logs: Path) -> MeshwrightError:
     )
 
 
-def _start(how: list[str], logs: Path, arguments: list[str], launch: Launch) -> subprocess.Popen[bytes]:
+def _start(
+    how: list[str], logs: Path, arguments: list[str], launch: Launch, nodes: Nodes
+) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "torch.distributed.run", *how]
     command += ["--redirects", "3", "--log-dir", str(logs), "-m", "executor.worker", *arguments]
     logs.mkdir(parents=True)
     environment = worker_environment() | {LAUNCH: launch.token}
+    if nodes.count == 1:
+        environment = on_this_machine(environment)
     environment.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_SECONDS)
     # With the agent's own store, ranks that start again find the addresses of those that are gone (torch 2.13).
     environment.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")

@@ -26,6 +26,7 @@ from executor.failures import forget_failures, read_failures, told, what_happene
 from executor.heartbeat import LAUNCH, Heartbeat, read_signs
 from executor.last_words import last_words
 from executor.launch import require_world
+from executor.loopback import store_here
 from executor.memory import predicted_parts
 from executor.mesh import pipeline_rank
 from executor.nodes import forget_answers
@@ -87,8 +88,13 @@ def _work(
 
 def _join(backend: str, restarts: int) -> None:
     """Raises HostError where torchrun's store leads ranks that were started again to those that are gone."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = store_here(rank, ranks)
     try:
-        dist.init_process_group(backend)
+        if store is None:
+            dist.init_process_group(backend)
+        else:
+            dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
     except RuntimeError as error:
         if restarts and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             raise HostError(

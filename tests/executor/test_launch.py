@@ -6,10 +6,12 @@ import json
 import resource
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from training import GPT, LLAMA, MOE, plan_for, question_for
 
@@ -18,6 +20,7 @@ from cost_models.errors import HostError, InputError, RunError
 from cost_models.specs import catalog
 from cost_models.specs.layout import parse_layout
 from executor.dry import build_without_devices
+from executor.environment import LOOPBACK
 from executor.launch import run_plan
 from executor.report import load_report
 from planner.legality import check
@@ -26,17 +29,27 @@ from planner.stack_rules import require_runnable
 
 
 def test_two_processes_train_and_report(tmp_path: Path) -> None:
-    """Every step is told once, the report is on disk, and it holds what was said."""
+    """Every step is told once, the report is on disk, it holds what was said, and no other machine could take part."""
     save_plan(plan_for("dp2 mbs2 zero1"), tmp_path / "plan.yaml")
     told: list[dict[str, Any]] = []
+    listening: set[str] = set()
+
+    def hear(step: dict[str, Any]) -> None:
+        told.append(step)
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                sockets = process.net_connections("inet")
+                listening.update(one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN)
+
     report = run_plan(
         tmp_path / "plan.yaml",
         steps=3,
         warm_up=1,
         out_dir=tmp_path / "run",
         backend="gloo",
-        on_step=told.append,
+        on_step=hear,
     )
+    assert listening == {LOOPBACK}
     assert [step["step"] for step in told] == [1, 2, 3, 4]
     assert [step["measured"] for step in told] == [False, True, True, True]
     assert tuple(step["loss"] for step in told) == report.losses

@@ -128,7 +128,7 @@ def test_nodes_meet_those_of_their_own_run(tmp_path: Path) -> None:
     nodes = Nodes(count=2, rendezvous="node0:29500")
 
     def name(folder: str) -> str:
-        given = nodes.arguments(4, 60.0, tmp_path / folder)
+        given = nodes.arguments(4, 60.0, tmp_path / folder, tmp_path / "logs")
         return given[given.index("--rdzv-id") + 1]
 
     assert name("here/run-1") == name("there/run-1")
