@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Annotated, Any
 
 import typer
 
-from cost_models.errors import MeshwrightError
+from cost_models.errors import MeshwrightError, StoppedError
 from meshwright.commands import VERBS
 from meshwright.output import print_error, word_os_error
 from meshwright.printing import say_aside
 from meshwright.usage_errors import UsageError, word_usage_error
-
-INTERRUPTED = 130
-"""Exit code of a verb that Ctrl-C ended."""
 
 app = typer.Typer(
     name="meshwright",
@@ -27,8 +25,23 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _stoppable(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb, ended by Ctrl-C as by any other error: in words, with an exit code of its own."""
+
+    @wraps(verb)
+    def call(*arguments: Any, **flags: Any) -> None:
+        try:
+            verb(*arguments, **flags)
+        except KeyboardInterrupt as stop:
+            raise StoppedError(f"interrupted: {stop}" if str(stop) else "interrupted") from None
+
+    return call
+
+
 for _verb in VERBS:
-    app.command()(_verb)
+    app.command()(_stoppable(_verb))
 
 
 def _print_version(wanted: bool) -> None:
@@ -74,8 +87,6 @@ def _call(words: list[str]) -> None:
     json = "--json" in words
     try:
         code = app(words, prog_name="meshwright", standalone_mode=False)
-    except typer.Abort:  # Ctrl-C in older releases of typer; newer ones return its code
-        code = INTERRUPTED
     except UsageError as error:
         usage, worded = word_usage_error(error)
         if usage and not json:

@@ -8,14 +8,15 @@ import json
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from cost_models.errors import DoesNotFitError, InputError, MeshwrightError, Problem, first_of
+from cost_models.errors import DoesNotFitError, InputError, MeshwrightError, Problem, StoppedError, first_of
 from cost_models.specs.documents import printable
 from cost_models.whole_files import is_replaced, write_whole
 from meshwright.printing import say, say_aside
@@ -72,10 +73,28 @@ class Output:
         for part in text:
             say(part if isinstance(part, str) else "\n".join(part.lines(line_width())))
 
+    def end_interrupted(self, what: str) -> NoReturn:
+        """Leave after an answer that Ctrl-C cut short.
+
+        Raises:
+            SystemExit: 130.
+        """
+        self.note(f"interrupted: {what}")
+        raise SystemExit(StoppedError.exit_code)
+
     def note(self, text: str) -> None:
-        """One line for a person, on stderr."""
+        """One line for a person, on stderr; a terminal gets it folded at words, but for commands to copy."""
         if not self.quiet:
-            say_aside(text)
+            say_aside("\n".join(map(_folded, text.split("\n"))))
+
+
+def _folded(line: str) -> str:
+    """As it fits the terminal on stderr; whole where there is none, and where it holds a command."""
+    if sys.stderr is None or not sys.stderr.isatty() or "meshwright " in line:
+        return line
+    from meshwright.render.words import lines_of
+
+    return "\n".join(lines_of(line, os.get_terminal_size(sys.stderr.fileno()).columns, indent="  "))
 
 
 def _do_all(writers: Sequence[Callable[[], object]]) -> None:

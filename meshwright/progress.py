@@ -36,6 +36,11 @@ class Reporter:
         if visible:
             self._timer.start()
 
+    @property
+    def said(self) -> str:
+        """The line as it was last."""
+        return self._text
+
     def say(self, text: str) -> None:
         """Replace the line."""
         with self._lock:
@@ -88,9 +93,11 @@ def line_on(console: Console) -> Progress:
 
 @contextmanager
 def progress(output: Output) -> Iterator[Reporter]:
-    """A reporter for as long as some work takes."""
+    """A reporter for as long as some work takes; Ctrl-C that nothing else heeds ends it with where it was."""
     reporter = Reporter(visible=not output.quiet and sys.stderr.isatty())
     try:
         yield reporter
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(reporter.said) from None
     finally:
         reporter.close()

@@ -88,10 +88,16 @@ class Budget:
             if not self.keep_on_interrupt:
                 raise
             self.interrupted = True
+        self.interrupted = self.interrupted or (found is not None and found.interrupted)
         proven = found is not None and not found.certificate.undecided
         by_choice = limit < self.left and time.monotonic() - start >= limit
         self.ended = self.interrupted or not (proven or by_choice)
         return found
+
+    @property
+    def why_ended(self) -> str:
+        """What ended it, where something did."""
+        return "interrupted" if self.interrupted else "time ran out"
 
     def nothing_found(self) -> RunError:
         """The error where the search ended before it had any plan.

@@ -34,17 +34,28 @@ def search_alike(
     answers, certificate = _all(search, question, parts, time_limit)
     estimates = [estimate for result in answers for estimate in result.estimates]
     ranked = sorted(estimates, key=by_speed)[:top]
-    return replace(answers[0], estimates=tuple(ranked), certificate=_closed(certificate, ranked[0]))
+    return replace(
+        answers[0],
+        estimates=tuple(ranked),
+        certificate=_closed(certificate, ranked[0]),
+        interrupted=answers[-1].interrupted,
+    )
 
 
 def _all(
     search: Search, question: Question, parts: Sequence[Restrictions], time_limit: float | None
 ) -> tuple[list[SearchResult], Certificate]:
-    """Every part that has an answer, one after the other in what time is left, and what they prove together."""
+    """Every part that has an answer, one after the other in what time is left, and what they prove together.
+
+    Once one is interrupted, no more are started: their layouts are left undecided, and the bound is none.
+    """
     start = time.monotonic()
     answers: list[SearchResult] = []
-    unanswered, nothing = 0, InfeasibleError("nothing was asked")
+    unanswered, unasked, nothing = 0, 0, InfeasibleError("nothing was asked")
     for at, limits in enumerate(parts):
+        if answers and answers[-1].interrupted:
+            unasked += count_layouts(question, limits)
+            continue
         left = None if time_limit is None else max(0.001, time_limit - (time.monotonic() - start))
         share = None if left is None else left / (len(parts) - at)
         try:
@@ -59,12 +70,12 @@ def _all(
     together = found[0].model_copy(
         update={
             "space": " | ".join(spaces),
-            "layouts": sum(one.layouts for one in found) + unanswered,
+            "layouts": sum(one.layouts for one in found) + unanswered + unasked,
             "infeasible": sum(one.infeasible for one in found) + unanswered,
             "pruned": sum(one.pruned for one in found),
             "solved": sum(one.solved for one in found),
-            "undecided": sum(one.undecided for one in found),
-            "bound": min(one.bound for one in found),
+            "undecided": sum(one.undecided for one in found) + unasked,
+            "bound": 0.0 if unasked else min(one.bound for one in found),
             "seconds": time.monotonic() - start,
         }
     )

@@ -235,8 +235,7 @@ class _Found:
 
     def _leave_open(self, offer: Offer, size: int) -> None:
         self.unanswered += 1
-        why = "interrupted" if self.budget.interrupted else "time ran out"
-        self.left_out.append(LeftOut(cluster=offer.name, gpus=size, why=why))
+        self.left_out.append(LeftOut(cluster=offer.name, gpus=size, why=self.budget.why_ended))
 
     def nothing(self, question: Question) -> InfeasibleError | RunError:
         """The error to raise where there is no answer."""

@@ -176,7 +176,10 @@ class _Choices:
                 sorted(
                     [(gpus, error.headline) for gpus, error in self.failures]
                     + [
-                        (one.cluster.num_gpus, f"time ran out{f' for {_precision(one)}' * bool(precisions)}")
+                        (
+                            one.cluster.num_gpus,
+                            f"{self.budget.why_ended}{f' for {_precision(one)}' * bool(precisions)}",
+                        )
                         for one in self.unfinished
                     ]
                 )

@@ -33,6 +33,8 @@ class SearchResult:
 
     estimates: tuple[Estimate, ...]
     certificate: Certificate
+    interrupted: bool = False
+    """Ctrl-C ended it, with what it had by then."""
 
     @property
     def best(self) -> Estimate:
@@ -83,19 +85,21 @@ def search(
     start = time.monotonic()
     candidates = _candidates(question, limits)
     found = BranchAndBound(candidates, top, start, time_limit, on_progress)
+    interrupted = False
     try:
         found.run()
         found.settle(solver)
     except KeyboardInterrupt:
         if not (keep_on_interrupt and found.best):
             raise
+        interrupted = True
     if not found.best:
         if found.is_unfinished:
             raise RunError("time ran out before any layout was placed", hint="allow more with --time-limit")
         raise candidates.nothing_fits()
     estimates = [_estimate(candidates, row, placement) for row, placement in found.leaders()]
     ranked = sorted(estimates, key=by_speed)[:top]
-    return SearchResult(estimates=tuple(ranked), certificate=found.certificate())
+    return SearchResult(estimates=tuple(ranked), certificate=found.certificate(), interrupted=interrupted)
 
 
 def _candidates(question: Question, limits: Restrictions) -> Candidates:

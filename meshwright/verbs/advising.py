@@ -46,7 +46,9 @@ def advise(path: Path, layout: str | None, *, time_limit: float, out: Path | Non
         *(() if is_reached(advice) and not advice.changes else (advice_table(advice), "")),
         conclusion(advice),
     )
-    if advice.result.certificate.gap > 0:
+    if advice.result.certificate.gap > 0 and not budget.interrupted:
         output.note("warning: optimality is not proved; allow more time to close the gap")
     if out is not None:
         output.note(f"Wrote {out}. Next: meshwright explain {out}")
+    if budget.interrupted:
+        output.end_interrupted("these are the best so far, and not proved")

@@ -224,9 +224,11 @@ def answer_offers(
         more > 0
     )
     notes += left_out_of_ranking(ranking)
-    if ranking.gap > PROVEN:
+    if ranking.gap > PROVEN and not budget.interrupted:
         notes.append("warning: optimality is not proved; allow more time to close the gap")
     for note in notes:
         output.note(note)
     if out is not None:
         output.note(f"Wrote {out}. Next: meshwright explain {out}, meshwright plot frontier {out}")
+    if budget.interrupted:
+        output.end_interrupted("this is the best so far, and not proved")

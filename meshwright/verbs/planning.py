@@ -172,16 +172,20 @@ def _answer(
             f"note: in {other.training.precision} the best is {estimate.layout.brief},"
             f" {format_seconds(estimate.step_seconds)} a step"
         )
-    for warning in _warnings(optimum):
+    for warning in _warnings(optimum, budget):
         output.note(warning)
     if out is not None:
         runs = "" if isinstance(optimum.question, MixedQuestion) else f", meshwright run {out}"
         output.note(f"Wrote {out}. Next: meshwright explain {out}{runs}")
+    if budget.interrupted:
+        output.end_interrupted("this is the best so far, and not proved")
 
 
-def _warnings(optimum: Optimum) -> list[str]:
+def _warnings(optimum: Optimum, budget: Budget) -> list[str]:
     """What is not proved, and which numbers of GPUs have no answer."""
     warnings = [left_out_text(optimum)]
+    if budget.interrupted:
+        return [warning for warning in warnings if warning]  # that is said last
     if optimum.gap > PROVEN:
         warnings.append("warning: optimality is not proved; allow more time to close the gap")
     elif optimum.result.certificate.undecided:

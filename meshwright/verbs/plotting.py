@@ -124,6 +124,8 @@ def plot(kind: str, files: Sequence[Path], wanted: Wanted, *, out: Path | None, 
         say(f"Wrote {path}")
     for note in request.notes:
         output.note(f"note: {note}")
+    if budget.interrupted:
+        output.end_interrupted("not every point was searched")
     if budget.ended:
         output.note("warning: time ran out before every point was searched; allow more with --time-limit")
 

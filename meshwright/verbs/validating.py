@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cost_models.errors import InputError, Problem
 from cost_models.specs import catalog
-from cost_models.units import grouped
+from cost_models.units import counted, grouped
 from cost_models.validation.anchors import anchor
 from cost_models.validation.predicting import Prediction, predict
 from cost_models.validation.rows import Row, read_rows
@@ -55,7 +55,7 @@ def validate(
     together.read(lambda: _check_folder(folder))
     together.require()
     rows = [row for table in tables for row in table or ()]
-    predictions = _predicted(rows, stack, profile, anchors, output)
+    predictions, interrupted = _predicted(rows, stack, profile, anchors, output)
     sources = score(predictions)
     output.answer(
         {
@@ -66,25 +66,37 @@ def validate(
         },
         [prediction_row(one) for one in predictions],
         *validation_text(predictions, sources, anchors=anchors),
-        files=[] if folder is None else [lambda: _write_page(folder, predictions, sources, anchors)],
+        files=[]
+        if folder is None or interrupted
+        else [lambda: _write_page(folder, predictions, sources, anchors)],
     )
+    if interrupted:
+        kept = "" if folder is None else f"; {folder / PAGE} is left as it was"
+        output.end_interrupted(
+            f"{grouped(len(predictions))} of {counted(len(rows), 'row')} were predicted{kept}"
+        )
     if folder is not None:
         output.note(f"Wrote {folder / PAGE}")
 
 
 def _predicted(
     rows: Sequence[Row], stack: str | None, profile: str | None, anchors: int, output: Output
-) -> tuple[Prediction, ...]:
-    """One prediction a row, with a line that says how far it is."""
-    predictions = []
+) -> tuple[tuple[Prediction, ...], bool]:
+    """One prediction a row, with a line that says how far it is; whether Ctrl-C left rows without one."""
+    predictions: list[Prediction] = []
     with progress(output) as reporter:
-        for prediction in predict(rows, stack=stack, profile=profile):
-            predictions.append(prediction)
-            done = f"{grouped(len(predictions))}/{grouped(len(rows))}"
-            reporter.say(f"predicting  {done} rows  {prediction.row.source}")
+        try:
+            for prediction in predict(rows, stack=stack, profile=profile):
+                predictions.append(prediction)
+                done = f"{grouped(len(predictions))}/{grouped(len(rows))}"
+                reporter.say(f"predicting  {done} rows  {prediction.row.source}")
+        except KeyboardInterrupt:
+            if not predictions or anchors:
+                raise
+            return tuple(predictions), True
         return anchor(
             predictions, anchors, on_sweep=lambda done, of: reporter.say(f"calibrating  {done}/{of} sweeps")
-        )
+        ), False
 
 
 def _check_folder(folder: Path | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from pathlib import Path
 
@@ -102,7 +103,32 @@ def test_interrupting_before_anything_is_known(meshwright, monkeypatch: pytest.M
 
     monkeypatch.setattr("planner.budget.search", interrupted)
     answer = meshwright("plan", *ASKED)
-    assert (answer.code, answer.out, answer.err) == (130, "", "")
+    assert (answer.code, answer.out) == (130, "")
+    assert answer.err.startswith("error: interrupted")
+
+
+def test_interrupting_says_the_best_so_far(
+    meshwright, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 130, the plan with its gap, and the file, whatever was asked to choose from."""
+    from meshwright.progress import Reporter
+
+    def interrupted(_self: object, _done: int, _total: int, best: float, _bound: float) -> None:
+        if math.isfinite(best):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Reporter, "searching", interrupted)
+    path = tmp_path / "plan.yaml"
+    answer = meshwright("plan", *ASKED, "-o", str(path))
+    assert answer.code == 130
+    assert "Stopped after " in answer.out
+    assert path.is_file()
+    assert "\ninterrupted: this is the best so far, and not proved\n" in answer.err
+    assert "time" not in answer.err
+    sizes = ("--gpus", "8,16", "--tokens", "1B", "--objective", "gpu-hours")
+    answer = meshwright("plan", *ASKED[:2], *ASKED[4:], *sizes)
+    assert answer.code == 130
+    assert "note: no answer on 16 GPUs: interrupted\n" in answer.err
 
 
 def test_restrictions_that_leave_nothing_are_named(meshwright) -> None:

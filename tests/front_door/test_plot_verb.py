@@ -98,6 +98,6 @@ def test_a_curve_that_is_interrupted_keeps_its_points(
     monkeypatch.setattr(budget, "search", interrupted)
     words = ("--gpus", "2,4,8", "--kind", "strong", "-o", str(tmp_path / "x.png"), "--json")
     answer = meshwright("plot", "scaling", str(plan_file), *words)
-    assert answer.code == 0
+    assert answer.code == 130
     assert [point["gpus"] for point in json.loads(answer.out)["points"]] == [2, 4]
-    assert answer.err.startswith("warning: time ran out before every point was searched")
+    assert answer.err == "interrupted: not every point was searched\n"

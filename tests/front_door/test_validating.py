@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import re
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from cost_models.validation.predicting import Prediction, predict
 from cost_models.validation.shipped import shipped_rows
 from cost_models.validation.source_notes import source_notes
 from meshwright.cli import main
@@ -64,6 +67,24 @@ def test_a_table_of_ones_own(capsys, table: Path) -> None:
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
     assert "5 rows predicted, 1 skipped" in out
     assert "  1 skipped: GPU `Abacus` is not in the catalogue" in out
+
+
+def test_interrupting_tells_the_rows_predicted_so_far(
+    capsys, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 130; a page of all rows is not replaced by one of some."""
+    from meshwright.verbs import validating
+
+    def some(*args: object, **flags: object) -> Iterator[Prediction]:
+        yield from islice(predict(*args, **flags), 3)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(validating, "predict", some)
+    code, out, err = run(capsys, "--runs", str(table), "-o", str(tmp_path))
+    assert code == 130
+    assert "3 rows predicted, 0 skipped" in out
+    assert f"interrupted: 3 of 6 rows were predicted; {tmp_path / 'accuracy.md'} is left as it was\n" in err
+    assert not (tmp_path / "accuracy.md").exists()
 
 
 def test_every_row_has_a_record(capsys, table: Path) -> None:

@@ -143,6 +143,7 @@ def test_interrupted_it_returns_the_best_so_far_with_its_gap(question: Question,
     result = search(question, top=3, on_progress=interrupt, keep_on_interrupt=True)
     stands(result, brute_force(question))
     assert result.certificate.undecided > 0 or reports > 1
+    assert result.interrupted or seen < reports
 
 
 @pytest.mark.parametrize("question", STOPPED)
@@ -173,6 +174,24 @@ def test_interrupted_it_stops_unless_the_best_so_far_is_wanted() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         search(small_question(), on_progress=interrupt)
+
+
+def test_interrupted_under_a_trainer_it_claims_nothing_of_policies_it_did_not_search() -> None:
+    """A trainer has one recompute policy for all stages, so each is a search of its own."""
+    question = small_question()
+
+    def interrupt(_done: int, _total: int, best: float, _bound: float) -> None:
+        if math.isfinite(best):
+            raise KeyboardInterrupt
+
+    limits = parse_restrictions(trainer="megatron")
+    whole = search(question, restrictions=limits)
+    part = search(question, restrictions=limits, on_progress=interrupt, keep_on_interrupt=True)
+    assert part.interrupted
+    assert not whole.interrupted
+    assert part.certificate.layouts == whole.certificate.layouts
+    assert part.certificate.undecided > 0
+    assert part.certificate.bound <= whole.best.step_seconds
 
 
 def test_without_any_time_there_is_no_answer() -> None:
