@@ -77,7 +77,10 @@ def _fp8(question: Question, x: LayoutColumns) -> Bools:
 def _another_model(question: Question, layout: Layout) -> Words:
     model = question.model
     what = f"the executor's blocks have no {either(list(model.untrained))}: it would train another model than"
-    return Words(f"{what} `{model.name}`", "take that from the model in a file of yours to train it without")
+    return Words(
+        f"{what} `{model.name}`",
+        "a YAML file of the model without `left_out` (and `attention_sinks`) trains the rest of it",
+    )
 
 
 def _positions(question: Question, layout: Layout) -> Words:
