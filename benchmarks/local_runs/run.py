@@ -1,6 +1,6 @@
 """Predicted against measured on this machine, after it was calibrated and one run moved its profile.
 
-    python benchmarks/local_runs/run.py OUT [--repeats 1] [--steps 10] [--minutes 10]
+    python benchmarks/local_runs/run.py OUT [--repeats 2] [--steps 10] [--minutes 9]
 
 Times microbenchmarks on two processes, trains one layout, moves the profile by that run, and then predicts and trains
 layouts that never ran: split, pipelined, sharded, recomputed, on one, two and four processes. Errors are predicted /
@@ -220,9 +220,9 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("out", type=Path)
-    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--model", default="gpt2-tiny")
     return parser.parse_args()
 

@@ -111,11 +111,12 @@ def fit_profile(
     peak = gpu.peak[precision]
     published = gpu.attention_share(_KERNEL)
     matrices, matrix_error = _matrices(rows, gpu, base, precision)
-    optimizer_rate, optimizer_error = _optimizer(rows)
     memory_rate = _memory_rate(rows, precision)
     bandwidth = gpu.memory_bandwidth
     if gpu.kind == "cpu":
-        bandwidth = max(bandwidth, memory_rate, optimizer_rate)
+        updates = [OPTIMIZER_BYTES * row.size / row.quiet_seconds for row in select(rows, "optimizer")]
+        bandwidth = max(bandwidth, memory_rate, *updates)
+    optimizer_rate, optimizer_error = _optimizer(rows, bandwidth)
     residuals = Breakdown.of(matrix=matrix_error, optimizer=optimizer_error)
     noise = float(np.median([row.noise for row in measurements]))
     constants = {
@@ -199,15 +200,15 @@ def _matrices(
     return constants | {"gemm_operand_bandwidth": rounded(min(1.0 / other, _NO_TRAFFIC))}, error
 
 
-def _optimizer(rows: Sequence[Measurement]) -> tuple[float, float]:
-    """(bytes/s, median error) of the update without each tensor's start-up."""
+def _optimizer(rows: Sequence[Measurement], bandwidth: float) -> tuple[float, float]:
+    """(bytes/s, at most `bandwidth`; median error) of the update without each tensor's start-up."""
     chosen = select(rows, "optimizer")
     seconds = np.array([row.seconds for row in chosen])
     moved = np.array([OPTIMIZER_BYTES * row.size for row in chosen])
     terms = np.stack([moved, np.array([float(row.shape[0]) for row in chosen])], axis=1)
-    coefficients = relative_least_squares(terms, seconds)
+    coefficients = relative_least_squares(terms, seconds, least=np.array([1.0 / bandwidth, 0.0]))
     errors = relative_errors(terms, coefficients, seconds)
-    return 1.0 / max(coefficients[0], np.finfo(np.float64).tiny), float(np.median(np.abs(errors)))
+    return float(1.0 / coefficients[0]), float(np.median(np.abs(errors)))
 
 
 def _attention_efficiency(rows: Sequence[Measurement], direction: str, rate: float) -> float:

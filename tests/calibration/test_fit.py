@@ -144,6 +144,14 @@ def test_no_share_exceeds_what_it_is_of(seed: int) -> None:
     assert fitted(slow_peak).profile.gemm_efficiency > 0.8
 
 
+def test_updates_that_only_start_are_no_faster_than_memory() -> None:
+    """Where seconds do not grow with bytes the fit of a rate is endless."""
+    rows = [replace(row, seconds=1e-3) if row.kind == "optimizer" else row for row in machine(quiet)]
+    profile = fitted(rows).profile
+    assert profile.measured_bandwidth < 1e13
+    assert profile.optimizer_efficiency == pytest.approx(1.0)
+
+
 def test_the_peak_is_the_fastest_product_even_if_no_model_runs_it() -> None:
     """Products on operands that stay in the cache set the peak and take no part in the fit of the others."""
     rows = machine(quiet)
