@@ -7,12 +7,15 @@ from functools import cache
 from importlib.resources import files
 
 from cost_models.specs.base import Spec
+from cost_models.specs.documents import printable
 from cost_models.specs.yaml_text import parse_yaml
 
 
 class SourceNote(Spec):
-    """One source in two lines."""
+    """One source in three lines."""
 
+    title: str
+    """Its name in pictures."""
     measured: str
     """Who measured what, on which hardware."""
     unknown: str
@@ -26,3 +29,9 @@ def source_notes() -> Mapping[str, SourceNote]:
     document = parse_yaml(file.read_text(encoding="utf-8"), source=f"published/{file.name}")
     assert not document.problems, document.problems
     return {name: SourceNote(**note) for name, note in document.value.items()}
+
+
+def source_title(source: str) -> str:
+    """The name of a shipped source in words, of any other as its table has it."""
+    note = source_notes().get(source)
+    return printable(source, 32) if note is None else note.title

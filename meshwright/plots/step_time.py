@@ -16,6 +16,8 @@ from meshwright.render.words import change, lines_of, part_label, percent, time_
 _BAR, _STRIP = 0.56, 0.15
 """Heights, in rows: of a bar, and of the strip under it for what is hidden."""
 _HATCH = "//////"
+_LONGEST_NAME = 60
+"""Characters of a layout in the title; of a longer one its degrees."""
 _LEAST_SHARE = 0.002
 """Of the axis: less hidden communication is not drawn."""
 
@@ -100,7 +102,9 @@ def _finding(frame: Frame, parts: list[str], totals: Frame) -> str:
         return f"Compute is {percent(shares.min())} to {percent(shares.max())} of the step"
     losses = [part for part in parts if part != "compute"]
     best = totals.idxmin()
-    name = brief_layout(str(frame.loc[best, "layout"]), 200)
+    layout = str(frame.loc[best, "layout"])
+    whole = short_layout(layout, 200)
+    name = whole if len(whole) <= _LONGEST_NAME else brief_layout(layout, 200)
     if not losses:
         return f"{name}: all of the step is compute"
     worst = max(losses, key=lambda part: float(frame.loc[best, part]))

@@ -129,7 +129,8 @@ def _draw(
     chunks = int(frame["chunk"].max()) + 1
     corners, colours = [], []
     for action in shown.itertuples():
-        start, end = action.start_seconds / scale, action.end_seconds / scale
+        start = max(action.start_seconds, window.start) / scale
+        end = min(action.end_seconds, window.end) / scale
         low, high = action.rank - _BAR / 2, action.rank + _BAR / 2
         corners.append([(start, low), (end, low), (end, high), (start, high)])
         colours.append(_shade(action.kind, action.chunk, chunks))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from cost_models.units import counted
+from cost_models.validation.source_notes import source_title
 from meshwright.plots import style
 from meshwright.plots.diagonal import BAND, draw_band, draw_diagonal, finding
 from meshwright.plots.style import Frame
-from meshwright.render.words import part_label, percent
+from meshwright.render.words import lines_of, part_label, percent
 
 AXES = ("bound_by", "tp", "pp", "mbs", "gpus", "source")
 """What errors are sorted by, a panel each."""
@@ -46,6 +49,9 @@ _COLOURS = (
 )
 _MARKERS = ("o", "s", "^", "D", "v")
 _WHISKERS = (10, 90)
+_BOXES = "boxes: the middle half, whiskers: 10th to 90th percentile, in brackets: runs"
+_EDGE = 60.0
+"""Percent at which a chart ends at the latest; what reaches further is told there."""
 
 
 def predicted_against_measured(frame: Frame, subject: str) -> Figure:
@@ -56,7 +62,7 @@ def predicted_against_measured(frame: Frame, subject: str) -> Figure:
         subject: where the runs come from.
     """
     with style.drawing():
-        figure = style.new_figure(7.6, 6.4)
+        figure = style.new_figure(6.8, 6.8)
         axes = figure.add_subplot()
         draw_diagonal(axes, frame["measured_seconds"], frame["predicted_seconds"])
         sizes = frame["source"].value_counts()
@@ -70,12 +76,12 @@ def predicted_against_measured(frame: Frame, subject: str) -> Figure:
                 linewidths=0,
                 color=_COLOURS[number % len(_COLOURS)],
                 marker=_MARKERS[number // len(_COLOURS) % len(_MARKERS)],
-                label=f"{str(source)[:28]}  {percent(float(error))}",
+                label=f"{source_title(str(source))}, {counted(len(some), 'run')}: {percent(float(error))}",
                 zorder=3 + 1 / float(sizes[source]),  # the few above the many
             )
         axes.legend(
             loc="upper left",
-            title="source, median error",
+            title="source and its median error",
             alignment="left",
             ncols=1 + (frame["source"].nunique() > len(_COLOURS)),
             handletextpad=0.2,
@@ -95,17 +101,16 @@ def errors_by_axis(frame: Frame, subject: str) -> Figure:
         subject: where the runs come from.
     """
     error = 100 * (frame["predicted_seconds"] / frame["measured_seconds"] - 1)
-    reach = max(1.5 * 100 * BAND, 1.15 * float(error.abs().quantile(0.98)))
+    reach = min(max(1.5 * 100 * BAND, 1.15 * float(error.abs().quantile(0.98))), _EDGE)
     with style.drawing():
-        figure = style.new_figure(10.0, 7.4)
+        figure = style.new_figure(11.4, 7.8)
         for axes, column in zip(figure.subplots(2, 3).flat, AXES, strict=True):
-            _panel(axes, column, frame[column], error)
-            axes.set_xlim(-reach, reach)
-        style.put_title(figure, _worst_group(frame, error), f"{subject}; band: ±{100 * BAND:.0f} %")
+            _panel(axes, column, frame[column], error, reach)
+        style.put_title(figure, _worst_group(frame, error), f"{subject}; band: ±{100 * BAND:.0f} %; {_BOXES}")
     return figure
 
 
-def _panel(axes: Axes, column: str, values: Frame, error: Frame) -> None:
+def _panel(axes: Axes, column: str, values: Frame, error: Frame, reach: float) -> None:
     """A box from quartile to quartile with whiskers to the 10th and 90th percentile, a bar at the median."""
     groups = _groups(column, values)
     draw_band(axes)
@@ -122,12 +127,34 @@ def _panel(axes: Axes, column: str, values: Frame, error: Frame) -> None:
         capprops={"color": style.BLUE},
     )
     assert len(boxes["medians"]) == len(groups)
+    for number, whisker in enumerate(boxes["whiskers"]):
+        end = float(whisker.get_xdata()[1])
+        if abs(end) > reach:
+            _beyond(axes, 1 + number // 2, math.copysign(reach, end), end)
     labels = [f"{_group_label(column, group)}  ({int((values == group).sum())})" for group in groups]
     axes.set_yticks(range(1, len(groups) + 1), labels, size=8)
     axes.invert_yaxis()
-    axes.set_title(f"by {_LABELS[column]}", loc="left", size=9)
+    axes.set_xlim(-reach, reach)
+    more = values.nunique() - len(groups)
+    rest = f", without {counted(more, 'rare one')}" if more else ""
+    axes.set_title(f"by {_LABELS[column]}{rest}", loc="left", size=9)
     axes.set_xlabel("error of step time (%)", size=8)
     style.quiet_axis(axes, grid="x")
+
+
+def _beyond(axes: Axes, row: int, edge: float, end: float) -> None:
+    """Where a whisker that leaves the chart ends."""
+    left = edge < 0
+    axes.annotate(
+        f"to {end:+.0f} %",
+        (edge, row),
+        xytext=(3 if left else -3, 3),
+        textcoords="offset points",
+        ha="left" if left else "right",
+        va="bottom",
+        size=7,
+        color=style.BLUE,
+    )
 
 
 def _groups(column: str, values: Frame) -> Sequence[object]:
@@ -139,21 +166,23 @@ def _groups(column: str, values: Frame) -> Sequence[object]:
 
 
 def _group_label(column: str, group: object) -> str:
-    return part_label(str(group)) if column == "bound_by" else str(group)[:18]
+    named = _named(column, group)
+    return "\n".join(lines_of(named, 20)) if column == "source" else named
+
+
+def _named(column: str, group: object) -> str:
+    names = {"bound_by": part_label, "source": source_title}
+    return names[column](str(group)) if column in names else str(group)
 
 
 def _worst_group(frame: Frame, error: Frame) -> str:
-    """Which group of which panel is furthest off, among those with a twentieth of the runs."""
-    enough = max(5, len(frame) // 20)
+    """Which of the groups drawn is furthest off."""
     medians = [
         (abs(float(error[frame[column] == group].median())), column, group)
         for column in AXES
         for group in _groups(column, frame[column])
-        if (frame[column] == group).sum() >= enough
     ]
-    if not medians:
-        return "Errors of step time by what the runs differ in"
     _, column, group = max(medians, key=lambda one: one[0])
-    median = float(error[frame[column] == group].median())
-    named = part_label(str(group)) if column == "bound_by" else str(group)
-    return f"Runs {_WHICH[column].format(named)} are furthest off: median error {median:+.1f} %"
+    some = error[frame[column] == group]
+    which = _WHICH[column].format(_named(column, group))
+    return f"Runs {which} are furthest off: median error {float(some.median()):+.1f} % ({counted(len(some), 'run')})"
