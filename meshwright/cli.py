@@ -22,7 +22,6 @@ app = typer.Typer(
     rich_markup_mode=None,  # rich help costs 50 ms of start-up
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from meshwright import completion
+
 
 def optional(
-    flag: str, metavar: str, help: str, *, min: float | None = None, max: float | None = None
+    flag: str,
+    metavar: str,
+    help: str,
+    *,
+    min: float | None = None,
+    max: float | None = None,
+    offers: Callable[..., list[str]] | None = None,
 ) -> Any:
-    """A flag that may be left out; what happens then is in `help`, as typer has no default to show."""
-    return typer.Option(flag, metavar=metavar, help=help, min=min, max=max, show_default=False)
+    """A flag that may be left out; what happens then is in `help`, as typer has no default to show.
+
+    `offers` are the words that a shell completes.
+    """
+    return typer.Option(
+        flag, metavar=metavar, help=help, min=min, max=max, show_default=False, autocompletion=offers
+    )
 
 
 def out(help: str, metavar: str = "FILE") -> Any:
@@ -21,10 +35,25 @@ def out(help: str, metavar: str = "FILE") -> Any:
 
 
 Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Catalogue name, Hugging Face config.json, or YAML file.")
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="Catalogue name, Hugging Face config.json, or YAML file.",
+        autocompletion=completion.models,
+    ),
 ]
-Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="Catalogue name or YAML file.")]
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file written by `meshwright plan -o`.")]
+Cluster = Annotated[
+    str,
+    typer.Argument(
+        metavar="CLUSTER", help="Catalogue name or YAML file.", autocompletion=completion.clusters
+    ),
+]
+PlanFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PLAN", help="Plan file written by `meshwright plan -o`.", autocompletion=completion.plans
+    ),
+]
 
 Gpus = Annotated[int | None, optional("--gpus", "N", "GPUs to use; the cluster is sized to them.")]
 GpuChoice = Annotated[str | None, optional("--gpus", "N", "GPUs to use; a choice: 64,96 or 64..1024.")]
@@ -43,8 +72,14 @@ Precisions = Annotated[
     str | None, optional("--precision", "TYPE[,TYPE]", "bf16, fp16, fp32 or fp8; of several the fastest.")
 ]
 Training = Annotated[Path | None, optional("--training", "FILE", "Training YAML; flags override it.")]
-Stack = Annotated[str | None, optional("--stack", "NAME", "Software stack: catalogue name or file.")]
-Profile = Annotated[str | None, optional("--profile", "NAME", "Hardware profile: catalogue name or file.")]
+Stack = Annotated[
+    str | None,
+    optional("--stack", "NAME", "Software stack: catalogue name or file.", offers=completion.stacks),
+]
+Profile = Annotated[
+    str | None,
+    optional("--profile", "NAME", "Hardware profile: catalogue name or file.", offers=completion.profiles),
+]
 
 Fix = Annotated[list[str] | None, optional("--fix", "AXIS=VALUE", "Keep an axis, e.g. tp=8, tp=2,4, pp>=2.")]
 Forbid = Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from meshwright import completion
 from meshwright import options as o
 from meshwright.output import Output
 
@@ -47,8 +48,12 @@ def calibrate(
         list[Path] | None,
         o.optional("--from-runs", "FILE.csv", "Fit to a table of timed runs of any cluster; repeatable."),
     ] = None,
-    stack: Annotated[str | None, o.optional("--stack", "NAME", "Runs of this stack only.")] = None,
-    gpu: Annotated[str | None, o.optional("--gpu", "NAME", "Runs on this GPU only.")] = None,
+    stack: Annotated[
+        str | None, o.optional("--stack", "NAME", "Runs of this stack only.", offers=completion.stacks)
+    ] = None,
+    gpu: Annotated[
+        str | None, o.optional("--gpu", "NAME", "Runs on this GPU only.", offers=completion.gpus)
+    ] = None,
     cross_validate: Annotated[
         bool, typer.Option("--cross-validate", help="Errors of sources left out of every fit.")
     ] = False,
@@ -105,7 +110,9 @@ def catalog(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="One entry in full; for schema: model, cluster, training, ...", show_default=False
+            help="One entry in full; for schema: model, cluster, training, ...",
+            show_default=False,
+            autocompletion=completion.entries,
         ),
     ] = None,
     json: o.Json = False,

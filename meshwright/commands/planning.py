@@ -7,15 +7,25 @@ from typing import Annotated
 
 import typer
 
+from meshwright import completion
 from meshwright import options as o
 from meshwright.output import Output
 
 
 def plan(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Catalogue name, config.json or YAML.")] = "",
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Catalogue name, config.json or YAML.", autocompletion=completion.models
+        ),
+    ] = "",
     cluster: Annotated[
         str,
-        typer.Argument(metavar="CLUSTER[,CLUSTER]", help="Catalogue name or YAML file; of several the best."),
+        typer.Argument(
+            metavar="CLUSTER[,CLUSTER]",
+            help="Catalogue name or YAML file; of several the best.",
+            autocompletion=completion.clusters,
+        ),
     ] = "",
     gpus: o.GpuChoice = None,
     global_batch: o.GlobalBatch = None,
@@ -39,7 +49,9 @@ def plan(
     deadline: o.Deadline = None,
     top: Annotated[int | None, o.optional("--top", "N", "Plans to rank; default 5.", min=1, max=1000)] = None,
     time_limit: o.TimeLimit = o.TIME_LIMIT,
-    replay: Annotated[Path | None, o.optional("--replay", "PLAN", "Ask a plan file's question.")] = None,
+    replay: Annotated[
+        Path | None, o.optional("--replay", "PLAN", "Ask a plan file's question.", offers=completion.plans)
+    ] = None,
     out: Annotated[Path | None, o.out("Write the best plan.")] = None,
     json: o.Json = False,
     csv: o.Csv = None,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from meshwright import completion
 from meshwright import options as o
 from meshwright.output import Output
 
@@ -30,7 +31,10 @@ def compare(
     choices: Annotated[
         list[str],
         typer.Argument(
-            metavar="PLAN...", help="Plan files; after the first, layouts too.", show_default=False
+            metavar="PLAN...",
+            help="Plan files; after the first, layouts too.",
+            show_default=False,
+            autocompletion=completion.plans,
         ),
     ],
     trainer: o.For = None,
@@ -59,7 +63,12 @@ def explain(
 
 def advise(
     plan: Annotated[
-        Path, typer.Argument(metavar="PLAN", help="What is run today: a plan file of `estimate -o`.")
+        Path,
+        typer.Argument(
+            metavar="PLAN",
+            help="What is run today: a plan file of `estimate -o`.",
+            autocompletion=completion.plans,
+        ),
     ],
     layout: Annotated[str | None, o.optional("--layout", "LAYOUT", "Run instead of the plan's own.")] = None,
     time_limit: o.TimeLimit = o.TIME_LIMIT,
@@ -93,7 +102,10 @@ def plot(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...", help="A plan; for time several; for accuracy run reports.", show_default=False
+            metavar="FILE...",
+            help="A plan; for time several; for accuracy run reports.",
+            show_default=False,
+            autocompletion=completion.plans,
         ),
     ],
     gpus: Annotated[str | None, o.optional("--gpus", "N,N,...", "Also 64..1024, 64..16384x50.")] = None,

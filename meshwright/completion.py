@@ -1,0 +1,103 @@
+"""What the shell offers for words that are half typed: names of the catalogue and files, without any heavy import."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import typer
+
+_SPECS = (".yaml", ".yml", ".json")
+_PLAN = b"# A Meshwright plan"
+"""How every plan file begins."""
+_ENTRIES = re.compile(r"^entries:\n(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
+_ENTRY = re.compile(r"^  ([^\s#:]+):", re.MULTILINE)
+_MOST_FILES = 1000
+
+
+def names(kind: str) -> Iterator[str]:
+    """Every name of one kind in the catalogue, as the text of its files has them."""
+    for file in sorted((files("cost_models") / "data" / kind).iterdir(), key=lambda file: file.name):
+        stem, dot, suffix = file.name.rpartition(".")
+        if dot + suffix != ".yaml":
+            continue
+        entries = _ENTRIES.search(file.read_text(encoding="utf-8"))
+        yield from _ENTRY.findall(entries[1]) if entries else [stem]
+
+
+def _spec(kind: str, incomplete: str) -> list[str]:
+    """Names of the catalogue, and files that may hold one of the kind."""
+    return [*_beginning(names(kind), incomplete), *_files(incomplete, _SPECS)]
+
+
+def _beginning(known: Iterator[str], incomplete: str) -> list[str]:
+    return [name for name in known if name.startswith(incomplete)]
+
+
+def models(incomplete: str) -> list[str]:
+    """Words for MODEL."""
+    return _spec("models", incomplete)
+
+
+def clusters(incomplete: str) -> list[str]:
+    """Words for CLUSTER, the last of several between commas."""
+    head = incomplete[: incomplete.rfind(",") + 1]
+    return [head + word for word in _spec("clusters", incomplete.removeprefix(head))]
+
+
+def stacks(incomplete: str) -> list[str]:
+    """Words for `--stack`."""
+    return _spec("stacks", incomplete)
+
+
+def profiles(incomplete: str) -> list[str]:
+    """Words for `--profile`."""
+    return _spec("profiles", incomplete)
+
+
+def entries(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of the kind that `catalog` was asked for."""
+    kind = str(getattr(ctx.params.get("kind"), "value", ctx.params.get("kind")))
+    known = (
+        names(kind)
+        if kind != "schema"
+        else iter(("model", "cluster", "pools", "training", "stack", "profile"))
+    )
+    return _beginning(known, incomplete)
+
+
+def gpus(incomplete: str) -> list[str]:
+    """Names of GPUs."""
+    return _beginning(names("gpus"), incomplete)
+
+
+def plans(incomplete: str) -> list[str]:
+    """Plan files and folders."""
+    return [name for name in _files(incomplete, _SPECS[:2]) if name.endswith("/") or _is_plan(Path(name))]
+
+
+def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
+    """Files of these suffixes whose path begins so, and folders."""
+    head = incomplete[: incomplete.rfind("/") + 1]
+    try:
+        found = [path for _, path in zip(range(_MOST_FILES), Path(head or ".").iterdir(), strict=False)]
+        paths = [(head + path.name, path.is_dir()) for path in found]
+    except OSError:
+        return []
+    return sorted(
+        name + "/" * folder
+        for name, folder in paths
+        if name.startswith(incomplete)
+        and (folder or name.endswith(suffixes))
+        and (not name.removeprefix(head).startswith(".") or incomplete.removeprefix(head).startswith("."))
+    )
+
+
+def _is_plan(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_PLAN)) == _PLAN
+    except OSError:
+        return False
