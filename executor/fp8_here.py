@@ -18,7 +18,7 @@ def require_torchao(plan: Plan, name: str) -> None:
     if plan.training.precision == "fp8" and find_spec("torchao") is None:
         raise HostError(
             f"{name} trains in fp8, for which torchao is not installed",
-            hint=f"pip install 'meshwright[fp8]', or {IN_16_BITS}",
+            hint=f"pip install 'torchao>=0.18', or {IN_16_BITS}",
         )
 
 

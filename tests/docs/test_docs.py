@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,3 +104,23 @@ def test_the_accuracy_page_has_the_profiles_as_shipped() -> None:
             assert profile.median_error is not None
             ends = f"| {profile.validated_runs} | {100 * profile.median_error:.0f} % |"
             assert re.search(rf"^\| `{name}` \|.*{re.escape(ends)}$", page, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_what_pip_is_to_install_is_there(page: Path) -> None:
+    """The project is installed from its clone, with extras that it has, quoted for every shell."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    for asked in re.findall(
+        r"pip install (?!-e \.)([^`\n]*meshwright[^`\n]*|-e [^`\n]*)", page.read_text("utf-8")
+    ):
+        found = re.fullmatch(r"-e '\.\[(\w+)\]'", asked)
+        assert found, asked
+        assert found[1] in extras
+
+
+@pytest.mark.parametrize("extra", ["bpe", "fp8"])
+def test_hints_of_missing_packages_name_what_the_extra_does(extra: str) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    sources = "".join(file.read_text("utf-8") for file in (ROOT / "executor").rglob("*.py"))
+    assert [f"pip install '{needed}'" in sources for needed in extras[extra]] == [True]
+    assert "pip install 'meshwright" not in sources

@@ -291,4 +291,4 @@ def test_a_host_that_cannot_says_so_before_it_starts(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(fp8_here, "find_spec", lambda name: None)
     with pytest.raises(HostError, match="for which torchao is not installed") as told:
         emulate(plan, 0, fake=True)
-    assert "meshwright[fp8]" in told.value.hint
+    assert "pip install 'torchao>=0.18'" in told.value.hint
