@@ -26,6 +26,7 @@ from executor.operators import operator_share
 from executor.parts import step_parts
 from executor.steps import Schedule
 from executor.stopping import any_rank
+from executor.telling import gather_json
 from executor.trace import chrome_trace, save_trace
 from executor.watched import StepSpans, gather_typical, watch_steps
 
@@ -126,9 +127,7 @@ def _parts(
     steps = watch_steps(engine, watched)
     share = operator_share(engine, *profiled)
     everyone = gather_typical(steps)
-    shares = [share] * len(everyone)
-    dist.all_gather_object(shares, share)
-    parts = step_parts(everyone, dict(enumerate(shares)), on_cpu=engine.device.type != "cuda")
+    parts = step_parts(everyone, dict(enumerate(gather_json(share))), on_cpu=engine.device.type != "cuda")
     if schedule.trace_path is not None and dist.get_rank() == 0:
         try:
             save_trace(chrome_trace(engine.plan, everyone), schedule.trace_path)
@@ -151,9 +150,7 @@ def _batch(
 
 
 def _everyones(seen: set[str]) -> set[str]:
-    together = [seen] * dist.get_world_size()
-    dist.all_gather_object(together, seen)
-    return set().union(*together)
+    return set().union(*gather_json(sorted(seen)))
 
 
 def takes_flexible(engine: Engine) -> bool:

@@ -13,11 +13,10 @@ import os
 import socket
 from pathlib import Path
 
-import torch.distributed as dist
-
 from cost_models.whole_files import write_whole
 from executor.asked import Asked
 from executor.heartbeat import LAUNCH
+from executor.telling import gather_json
 from executor.torchrun import STARTERS
 from planner.plan import Plan
 
@@ -43,9 +42,7 @@ def starter(plan: Plan, asked: Asked) -> str:
 
 def everyones(mine: str) -> frozenset[str]:
     """The starters of all ranks; every rank must call it."""
-    together = [mine] * dist.get_world_size()
-    dist.all_gather_object(together, mine)
-    return frozenset(together)
+    return frozenset(gather_json(mine))
 
 
 def cleared_by(folder: Path, starters: frozenset[str]) -> bool:

@@ -20,6 +20,7 @@ from executor.further import LEFT_OUT, Further, look_further
 from executor.memory import allocator_peak, predicted_parts
 from executor.report import AllocatorPeak, Environment, PhaseReport, RankReport, RunReport, make_report
 from executor.steps import Curve, Schedule, Stopped, Watcher, run_steps
+from executor.telling import gather_json, json_from_first
 from executor.timing import StepClock
 from executor.watched import StepSpans, typical_thread, typical_waits
 from planner.plan import Plan
@@ -46,7 +47,7 @@ def train(
         RunError: the loss is no number, or a checkpoint could not be written; on every rank. Or a step after the last
             one failed on this of several ranks, and the watcher keeps the report of what came before.
     """
-    if (kept := _kept(watcher, device)) is not None:
+    if (kept := _kept(watcher)) is not None:
         return kept
     with telling_what_was_held(device) as held:
         engine = Engine(plan, device, options)
@@ -73,14 +74,14 @@ def train(
         return _report(engine, curve, peak, replace(further, notes=()), watcher.notes)
 
 
-def _kept(watcher: Watcher, device: torch.device) -> RunReport | None:
+def _kept(watcher: Watcher) -> RunReport | None:
     """The report of ranks that were lost after every step was measured, and notes since: nothing is left to do."""
-    found = [watcher.kept() if dist.get_rank() == 0 else None]
-    if found[0] is not None:
-        notes = dict.fromkeys((*watcher.notes, *found[0].notes))
-        found = [found[0].model_copy(update={"notes": tuple(notes)})]
-    dist.broadcast_object_list(found, src=0, device=device)
-    return found[0]
+    found = watcher.kept() if dist.get_rank() == 0 else None
+    if found is not None:
+        notes = dict.fromkeys((*watcher.notes, *found.notes))
+        found = found.model_copy(update={"notes": tuple(notes)})
+    told = json_from_first(None if found is None else found.model_dump_json())
+    return None if told is None else RunReport.model_validate_json(told)
 
 
 def _report(
@@ -102,8 +103,7 @@ def _report(
         predicted_memory=predicted_parts(plan.prediction.rank_memory[pipeline_rank]),
         allocator_peak=peak,
     )
-    ranks: list[RankReport] = [mine] * dist.get_world_size()
-    dist.all_gather_object(ranks, mine)
+    ranks = [RankReport.model_validate_json(told) for told in gather_json(mine.model_dump_json())]
     return make_report(
         plan,
         ranks,

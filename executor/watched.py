@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from executor.mesh import Place
 from executor.passes import Pass, Passes
+from executor.telling import gather_json
 from executor.timing import AXES, Mark, Wait, Waits, finish, lap_between, mark_on
 
 
@@ -124,11 +125,17 @@ def typical_thread(steps: Sequence[StepSpans], *, update: bool) -> float | None:
 
 def gather_typical(steps: Sequence[StepSpans]) -> list[StepSpans]:
     """Of the watched steps the one of median length, as every rank of the job saw it; every rank calls it."""
-    everyone: list[Sequence[StepSpans]] = [steps] * dist.get_world_size()
-    dist.all_gather_object(everyone, steps)
+    everyone = [[_step_of(one) for one in rank] for rank in gather_json([asdict(step) for step in steps])]
     ends = [max(rank[index].end for rank in everyone) for index in range(len(steps))]
     typical = ends.index(statistics.median_low(ends))
     return [rank[typical] for rank in everyone]
+
+
+def _step_of(told: dict[str, Any]) -> StepSpans:
+    """What another rank told of a step."""
+    work = tuple(WorkSpan(*one) for one in told["work"])
+    waits = tuple(WaitSpan(*one) for one in told["waits"])
+    return StepSpans(**{**told, "place": Place(**told["place"]), "work": work, "waits": waits})
 
 
 def _spans(

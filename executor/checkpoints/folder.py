@@ -63,13 +63,13 @@ class Folder:
         for step in self.complete()[newest:]:
             self.delete(step)
 
-    def set_aside(self, step: int) -> Path:
-        """Rename a broken one, so that it neither is tried again nor counts among those that are kept."""
+    def set_aside(self, step: int) -> str:
+        """Rename a broken one, so that it neither is tried again nor counts among those that are kept; its new name."""
         attempt = 0
         while (target := self.path / f"broken-step-{step:08}-{attempt}").exists():
             attempt += 1
         os.rename(self.at(step), target)
-        return target
+        return target.name
 
     def delete(self, step: int) -> None:
         """Remove a complete one; it loses its name first, so that half a checkpoint is never taken for one."""

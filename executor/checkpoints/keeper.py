@@ -39,6 +39,7 @@ from executor.checkpoints.planning import LoadPieces, SavePieces
 from executor.checkpoints.saving import Saving
 from executor.checkpoints.storage import PieceReader, PieceWriter
 from executor.models.initial import TIED
+from executor.telling import gather_json, json_from_first
 
 if TYPE_CHECKING:
     from executor.engine import Engine
@@ -214,8 +215,7 @@ class Keeper:
             problems = broken_files(manifest, path, dist.get_rank(), dist.get_world_size())
         except BrokenError as error:
             problems = [str(error)]
-        everyone: list[list[str]] = [[]] * dist.get_world_size()
-        dist.all_gather_object(everyone, problems, group=self.group)
+        everyone = gather_json(problems, self.group)
         return sorted({problem for found in everyone for problem in found}), manifest
 
     def _load(self, step: int, manifest: Manifest) -> None:
@@ -260,7 +260,7 @@ class Keeper:
         """In words; sets aside what is broken."""
         notes = []
         for bad, problems in broken:
-            aside = self._from_first_rank(partial(self.folder.set_aside, bad)).name
+            aside = self._from_first_rank(partial(self.folder.set_aside, bad))
             notes.append(f"{self.folder.at(bad).name} is broken and now named {aside}: {'; '.join(problems)}")
         then, now = manifest.progress.layout, self.engine.layout
         change = "" if then == now else f", saved as {then.brief}"
@@ -269,9 +269,7 @@ class Keeper:
 
     def _from_first_rank(self, what: Callable[[], Any]) -> Any:
         """Call it on rank 0 only; every rank gets the answer."""
-        answer = [what() if dist.get_rank() == 0 else None]
-        dist.broadcast_object_list(answer, src=0, group=self.group)
-        return answer[0]
+        return json_from_first(what() if dist.get_rank() == 0 else None, self.group)
 
 
 def _worded(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import dataclass
 from functools import cache
@@ -151,6 +152,7 @@ def changed_once(draw: st.DrawFn, content: Any, spec: type[BaseModel] | None = N
     """The same with another value somewhere, a field that is missing or too many, or something else altogether."""
     if not isinstance(content, dict) or not content:
         return content
+    content = copy.deepcopy(content)
     where: Any = content
     key = draw(st.sampled_from(sorted(where, key=str)))
     while isinstance(where[key], dict | list) and where[key] and draw(st.integers(0, 5)):

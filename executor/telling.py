@@ -1,0 +1,46 @@
+"""What ranks tell one another besides tensors: JSON. Torch's own way is pickles, which run code where they are read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def gather_json(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
+    """What each rank of the group said, in their order; every one of them calls it."""
+    mine = _letters(value, group)
+    lengths = [
+        torch.zeros(1, dtype=torch.int64, device=mine.device) for _ in range(dist.get_world_size(group))
+    ]
+    dist.all_gather(lengths, torch.tensor([len(mine)], device=mine.device), group=group)
+    longest = int(max(lengths))
+    padded = torch.nn.functional.pad(mine, (0, longest - len(mine)))
+    all_of_it = [torch.empty_like(padded) for _ in lengths]
+    dist.all_gather(all_of_it, padded, group=group)
+    return [_value(letters[: int(length)]) for letters, length in zip(all_of_it, lengths, strict=True)]
+
+
+def json_from_first(value: Any, group: dist.ProcessGroup | None = None) -> Any:
+    """What rank 0 of the job said; every rank of the group calls it."""
+    mine = _letters(value if dist.get_rank() == 0 else None, group)
+    length = torch.tensor([len(mine)], device=mine.device)
+    dist.broadcast(length, src=0, group=group)
+    letters = (
+        mine if dist.get_rank() == 0 else torch.empty(int(length), dtype=torch.uint8, device=mine.device)
+    )
+    dist.broadcast(letters, src=0, group=group)
+    return _value(letters)
+
+
+def _letters(value: Any, group: dist.ProcessGroup | None) -> torch.Tensor:
+    """(N,) on the device that the group's library reads from."""
+    text = bytearray(json.dumps(value).encode())
+    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+    return torch.frombuffer(text, dtype=torch.uint8).to(device)
+
+
+def _value(letters: torch.Tensor) -> Any:
+    return json.loads(bytes(letters.cpu().tolist()))
