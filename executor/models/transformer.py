@@ -59,10 +59,14 @@ class Block(nn.Module):
         """(B, S, D) → (B, S, D)."""
         if self.join is not None:
             return x_BSD + self._dropped(self._side_by_side(x_BSD))
+        x_BSD = x_BSD + self._attended(
+            x_BSD
+        )  # what it found has no name here, which would keep it until the end
+        return x_BSD + self._dropped(_through(self.mlp_post_norm, self.mlp(_through(self.mlp_norm, x_BSD))))
+
+    def _attended(self, x_BSD: Tensor) -> Tensor:
         found_BSD = self.attention(_through(self.attention_norm, x_BSD))
-        x_BSD = x_BSD + self._dropped(_through(self.attention_post_norm, found_BSD))
-        found_BSD = self.mlp(_through(self.mlp_norm, x_BSD))
-        return x_BSD + self._dropped(_through(self.mlp_post_norm, found_BSD))
+        return self._dropped(_through(self.attention_post_norm, found_BSD))
 
     def _side_by_side(self, x_BSD: Tensor) -> Tensor:
         assert self.join is not None

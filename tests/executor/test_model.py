@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from typing import Any
 
 import pytest
@@ -51,6 +52,18 @@ def build(fields: dict[str, Any], **slice_of: Any) -> tuple[TransformerSpec, Tra
     model = Transformer(spec, vocabulary=int(padded_vocabulary(spec, 1)), **slice_of)
     initialise(model, 0, tied=spec.tied_embeddings)
     return spec, model
+
+
+def test_what_attention_found_is_gone_when_the_feed_forward_begins() -> None:
+    """Nothing keeps it for the backward pass; over tensor ranks it is one of the largest tensors of a block."""
+    _, model = build(GPT)
+    found: list[weakref.ref[torch.Tensor]] = []
+    alive: list[bool] = []
+    for block in model.blocks.values():
+        block.attention.register_forward_hook(lambda module, given, out: found.append(weakref.ref(out)))
+        block.mlp.register_forward_pre_hook(lambda module, given: alive.append(found[-1]() is not None))
+    model(torch.zeros(1, 8, dtype=torch.long))
+    assert alive == [False] * len(model.blocks)
 
 
 def test_a_gpt_block_has_12hh_plus_13h_parameters() -> None:
