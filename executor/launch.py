@@ -49,6 +49,7 @@ def run_plan(
     trace: str | Path | None = None,
     on_step: OnStep | None = None,
     on_note: OnNote | None = None,
+    name: str | None = None,
 ) -> RunReport:
     """Train `steps` measured steps after `warm_up` and return what was measured.
 
@@ -65,6 +66,8 @@ def run_plan(
     Of several `nodes` each calls it alike, with an `out_dir` and a checkpoint folder that all of them see. They wait at
     most `timeout` seconds for one another, at the start and, with restarts, for another in the place of a lost one.
 
+    Errors call the plan by `name`, or by its file's.
+
     Raises:
         InputError: the plan cannot be trained: its precision, its layout, its vocabulary, its data; or the checkpoint
             belongs to another run.
@@ -75,7 +78,7 @@ def run_plan(
         StoppedError: Ctrl-C or SIGTERM; the step was finished, and saved where there is somewhere to.
     """
     loaded = plan if isinstance(plan, Plan) else load_plan(plan)
-    name = "plan" if isinstance(plan, Plan) else Path(plan).name
+    name = name or ("plan" if isinstance(plan, Plan) else Path(plan).name)
     asked = Asked(
         steps=steps,
         warm_up=warm_up,

@@ -81,6 +81,7 @@ def run(
     rendezvous: str | None = None,
     on_step: OnStep | None = None,
     on_note: OnNote | None = None,
+    name: str | None = None,
 ) -> Ran:
     """Train `steps` measured steps with a plan or a plan file on this machine, each rank in its own process.
 
@@ -97,7 +98,7 @@ def run(
     stands still for `timeout` seconds hangs. Several `nodes` meet at `rendezvous`, `host:port`, and each calls it.
 
     `on_step` is called with step, loss, gradient_norm, seconds and measured (False in the warm-up), `on_note` with what
-    a person should know: a resume, a restart.
+    a person should know: a resume, a restart. Errors call the plan by `name`, or by its file's.
 
     Raises:
         InputError: the plan cannot be trained, or not so, or the checkpoint is another run's.
@@ -122,6 +123,7 @@ def run(
         nodes=Nodes(count=nodes, rendezvous=rendezvous),
         on_step=on_step,
         on_note=on_note,
+        name=name,
     )
     return Ran(report=report)
 

@@ -316,7 +316,7 @@ def _read_plan(path: str | Path, document: Document) -> Plan:
             f"`{path}` {what}; this Meshwright ({_own_version()}) reads {PLAN_SCHEMA}",
             hint="plan again with this version, or use the one that wrote the file",
         )
-    if not str(path).endswith(".json") and not Path(path).read_text("utf-8").rstrip().endswith(_END):
+    if not document.ended:
         raise InputError(f"`{path}` is cut short: it does not end with `{_END}`", hint="plan again")
     plan = validate(document, Plan)
     _require_readable(plan.restrictions, document)

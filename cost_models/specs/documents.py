@@ -26,6 +26,9 @@ class Document:
     problems: Mapping[Key, Problem] = field(default_factory=dict)
     """What was wrong with single values; the validation reports it together with its own problems."""
 
+    ended: bool = True
+    """Its end is written, so that a part of it could not be taken for all: JSON always does, YAML with `...`."""
+
     def where(self, key: Key) -> str:
         """`file:line  field.path`, with the line of the nearest parent that was written down."""
         if key in self.flags:

@@ -42,7 +42,13 @@ def parse_yaml(text: str, *, source: str) -> Document:
         raise InputError(f"cannot read `{source}`", problems=[problem]) from None
     except yaml.YAMLError:
         raise InputError(f"`{source}` holds characters that YAML does not allow") from None
-    return Document(source=source, value=builder.root, lines=builder.lines, problems=builder.problems)
+    return Document(
+        source=source,
+        value=builder.root,
+        lines=builder.lines,
+        problems=builder.problems,
+        ended=builder.ended,
+    )
 
 
 @dataclass(slots=True)
@@ -64,6 +70,7 @@ class _Builder:
         self.root: Any = None
         self.lines: dict[Key, int] = {}
         self.problems: dict[Key, Problem] = {}
+        self.ended = False
         self._stack: list[_Open] = []
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._values = 0
@@ -85,6 +92,8 @@ class _Builder:
             done = self._stack.pop()
             if done.anchor:
                 self._anchors[done.anchor] = (done.value, _count(done.value))
+        elif isinstance(event, yaml.DocumentEndEvent):
+            self.ended = bool(event.explicit)
         elif isinstance(event, yaml.DocumentStartEvent):
             self._documents += 1
             if self._documents > 1:

@@ -94,7 +94,7 @@ def run(
         return
     train = partial(
         ran.run,
-        plan,
+        name=plan.name,
         steps=steps,
         backend=backend,
         seed=seed,

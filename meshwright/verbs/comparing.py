@@ -93,17 +93,21 @@ def _priced(choices: Sequence[str], trainer: str | None) -> list[_Compared]:
     if trainer is not None:
         trainer_named(trainer)
     together = Together()
-    found = [together.read(partial(_one, choice, first, trainer)) for choice in choices]
+    found = [together.read(partial(_plan_again, first, trainer))]
+    found += [together.read(partial(_one, choice, first, trainer)) for choice in choices[1:]]
     together.require()
     return [one for one in found if one is not None]
+
+
+def _plan_again(plan: Plan, trainer: str | None) -> _Compared:
+    require_legal(plan.question, plan.layout, trainer)
+    return _Compared(question=plan.question, estimate=priced_again(plan))
 
 
 def _one(choice: str, first: Plan, trainer: str | None) -> _Compared:
     """A plan file, or a layout under the question of the first plan, whose words it has where it leaves them out."""
     if _is_file(choice):
-        plan = load_plan(Path(choice))
-        require_legal(plan.question, plan.layout, trainer)
-        return _Compared(question=plan.question, estimate=priced_again(plan))
+        return _plan_again(load_plan(Path(choice)), trainer)
     question = first.question
     layout = completed(question, first.layout, choice, trainer).layout
     require_legal(question, layout, trainer)

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cost_models.errors import InputError, Problem
-from cost_models.estimate import Estimate
-from cost_models.question import Question
 from meshwright import frames
 from meshwright.drawing import (
     Drawing,
@@ -144,24 +142,24 @@ def _only_what_it_means(kind: str, wanted: Wanted) -> None:
         raise InputError(f"`{kind}` takes fewer flags", problems=problems)
 
 
-def _only_plan(request: Request, kind: str) -> tuple[Question, Estimate]:
+def _only_plan(request: Request, kind: str) -> Plan:
     if len(request.files) != 1:
         raise InputError(f"`{kind}` draws one plan, not {len(request.files)}")
-    return _planned(request, request.files[0])
+    return _plan(request, request.files[0])
 
 
-def _planned(request: Request, path: Path) -> tuple[Question, Estimate]:
-    """A plan's question and layout, priced again, within the memory it was planned for."""
+def _plan(request: Request, path: Path) -> Plan:
+    """A plan file, which may be a pipe and so is read once; what should be known of it is noted."""
     plan = load_plan(path)
     request.notes.extend(
         note for note in notes_of(plan.question, plan.restrictions.read) if note not in request.notes
     )
-    return plan.question, priced_again(plan)
+    return plan
 
 
 def _frontier(request: Request) -> Drawing:
-    question, chosen = _only_plan(request, "frontier")
-    plan, wanted = load_plan(request.files[0]), request.wanted
+    plan, wanted = _only_plan(request, "frontier"), request.wanted
+    question, chosen = plan.question, priced_again(plan)
     if offers := offers_of(plan):
         return _offers(offers, plan, wanted, request.budget)
     asked = question if wanted.gpus is None else asked_question(plan)
@@ -219,7 +217,7 @@ def _points(text: str | None) -> int | None:
 
 
 def _scaling(request: Request) -> Drawing:
-    question, _ = _only_plan(request, "scaling")
+    question = _only_plan(request, "scaling").question
     wanted = request.wanted
     if wanted.kind not in (None, *KINDS):
         raise InputError(
@@ -231,24 +229,27 @@ def _scaling(request: Request) -> Drawing:
 
 
 def _time(request: Request) -> Drawing:
-    plans = [_planned(request, path) for path in request.files]
+    read = [_plan(request, path) for path in request.files]
+    plans = [(plan.question, priced_again(plan)) for plan in read]
     if asked := differences([question for question, _ in plans]):
         what = "; ".join(f"{one.what} {' / '.join(one.values)}" for one in asked)
         request.notes.append(f"the plans answer different questions: {what}")
     if len(plans) == 1:
         request.reporter.say("searching for rivals")
-        (question, own), restrictions = plans[0], load_plan(request.files[0]).restrictions.read
+        (question, own), restrictions = plans[0], read[0].restrictions.read
         rivals = search(question, top=RIVALS, restrictions=restrictions, time_limit=RIVALS_SECONDS).estimates
         plans += [(question, rival) for rival in rivals if rival.layout != own.layout][: RIVALS - 1]
     return draw_time([question for question, _ in plans], [estimate for _, estimate in plans])
 
 
 def _memory(request: Request) -> Drawing:
-    return draw_memory(*_only_plan(request, "memory"))
+    plan = _only_plan(request, "memory")
+    return draw_memory(plan.question, priced_again(plan))
 
 
 def _timeline(request: Request) -> Drawing:
-    return draw_timeline(*_only_plan(request, "timeline"))
+    plan = _only_plan(request, "timeline")
+    return draw_timeline(plan.question, priced_again(plan))
 
 
 def _accuracy(request: Request) -> Drawing:

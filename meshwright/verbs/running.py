@@ -62,7 +62,7 @@ def run(
         )
 
     earlier = _version(trace)
-    report = train(on_step=say, on_note=output.note).report
+    report = train(plan, on_step=say, on_note=output.note).report
     if os.environ.get("RANK", "0") != "0" or (nodes > 1 and not spoken):
         return
     lines = comparison(report)
