@@ -188,11 +188,16 @@ def total(term: Term) -> Array:
     return sum((term[part] for part in TIME_PARTS if part in term), start=np.zeros(1))
 
 
+def _has_streams(pieces: _Pieces) -> bool:
+    """A device that gathers weights behind its compute; on a CPU `fully_shard` waits for every gather."""
+    return pieces.question.cluster.gpu.kind != "cpu"
+
+
 def _layer_forward(pieces: _Pieces) -> Term:
     """One block forward: compute, exposed tensor-parallel and gather time, and launches that outlast the device."""
     block, tensor, context = pieces.block, pieces.tensor, pieces.context
     data, experts = pieces.links.block, pieces.experts
-    gather = exposed(data.forward_gather, block.forward, overlapped=True)
+    gather = exposed(data.forward_gather, block.forward, overlapped=_has_streams(pieces))
     shown = 1.0 - pieces.question.stack.overlap_tensor_parallel
     apart = 1.0 - pieces.question.stack.overlap_expert_exchange
     exchanged = context.forward + apart * experts
@@ -221,7 +226,7 @@ def _layer_backward(pieces: _Pieces) -> Term:
     shown = 1.0 - question.stack.overlap_tensor_parallel
     regather = exposed(tensor.block_regather, block.matrices_backward / 2, overlapped=True)
     communicated = data.backward_gather + data.backward_reduce
-    data_exposed = exposed(communicated, block.backward, overlapped=True)
+    data_exposed = exposed(communicated, block.backward, overlapped=_has_streams(pieces))
     tensor_exposed = shown * (tensor.block_backward[:, None] + repeated) + regather[:, None]
     attends_again = np.array([0.0, 1.0, 1.0])  # both policies run the attention core once more
     context_exposed = context.backward[:, None] + context.forward[:, None] * attends_again

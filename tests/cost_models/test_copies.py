@@ -1,4 +1,4 @@
-"""Copies around collectives, where operators were measured: by hand, and only where there is somebody to trade with."""
+"""What gathering and exchanging costs a CPU: copies by hand, waits in full, and nothing where nobody is there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cost_models.compute.measured_operators import block_operators, gathering_seconds
+from cost_models.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs import catalog
 from cost_models.specs.columns import LayoutColumns
@@ -51,3 +52,11 @@ def test_gathered_weights_are_copied_in_every_pass_and_gradients_once_a_step(que
     passes = gathering_seconds(question, layouts, np.full(4, 1000.0))
     assert passes.forward == pytest.approx(COPY * np.array([1500, 0, 0, 1500]))
     assert passes.backward == pytest.approx(COPY * np.array([1500 + 250, 0, 0, 1500 + 500]))
+
+
+def test_a_cpu_waits_for_every_gather(question) -> None:
+    """It has no streams to gather in behind its compute: nothing of the gathers is hidden."""
+    priced = estimate(question, parse_layout("dp2 zero3"))
+    assert priced.hidden_comm["dp_comm"] == 0.0
+    gathers = 2 * 2 * 4  # blocks, passes, microbatches
+    assert priced.time["dp_comm"] > gathers * question.hardware.collective_seconds
