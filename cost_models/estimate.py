@@ -8,6 +8,7 @@ from typing import Literal
 
 from cost_models.breakdown import Breakdown
 from cost_models.specs.layout import Layout
+from cost_models.units import counted
 
 Verdict = Literal["fits", "tight", "does not fit"]
 
@@ -36,7 +37,9 @@ class Trust:
     def __str__(self) -> str:
         if self.error is None:
             return f"{self.profile} ({self.tier}, never compared with a run)"
-        shown = f"{self.profile} ({self.tier}, median error {_whole(self.error)} over {self.runs} runs"
+        shown = (
+            f"{self.profile} ({self.tier}, median error {_whole(self.error)} over {counted(self.runs, 'run')}"
+        )
         if self.elsewhere:
             shown += f" of {self.elsewhere}"
         if self.unseen_error is not None:

@@ -161,5 +161,12 @@ def grouped(number: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """1 → "1 layout", 3911 → "3,911 layouts"."""
-    return f"{grouped(number)} {noun}{'' if number == 1 else 's'}"
+    """1 → "1 layout", 3911 → "3,911 layouts", 2 → "2 microbatches", "2 processes"."""
+    plural = "es" if noun.endswith(("ch", "ss")) else "s"
+    return f"{grouped(number)} {noun}{plural * (number != 1)}"
+
+
+def format_days(seconds: float) -> str:
+    """Seconds → "1 day", "20.7 days", "2,287.7 days"."""
+    days = f"{seconds / _SECONDS['d']:,.1f}".removesuffix(".0")
+    return f"{days} day{'s' * (days != '1')}"

@@ -12,6 +12,7 @@ from cost_models.asking import OWN_COMPILED
 from cost_models.errors import HostError, InputError
 from cost_models.schedules import SPLIT_BACKWARD
 from cost_models.specs.catalog import load_stack
+from cost_models.units import counted
 from executor.asked import REPORT, TIMEOUT_SECONDS, Asked
 from executor.checkpoints.saving import Saving
 from executor.data.tokens import RANDOM, TEXT, open_tokens, require_a_sequence
@@ -170,13 +171,13 @@ def require_host(plan: Plan, name: str, backend: Backend, nodes: int = 1) -> Non
     if backend == "nccl":
         devices = _cuda_devices()
         if devices < ranks:
-            raise HostError(f"{name} needs {ranks} GPUs; this host has {devices}", hint=hint)
+            raise HostError(f"{name} needs {counted(ranks, 'GPU')}; this host has {devices}", hint=hint)
         return
     if plan.question.cluster.gpu.kind != "cpu" and ranks > (os.cpu_count() or 1):
-        raise HostError(f"{name} needs {ranks} GPUs; this host has {_cuda_devices()}", hint=hint)
+        raise HostError(f"{name} needs {counted(ranks, 'GPU')}; this host has {_cuda_devices()}", hint=hint)
     most = _PROCESSES_PER_CORE * (os.cpu_count() or 1)
     if ranks > most:
-        raise HostError(f"{name} needs {ranks} processes; this host runs {most} at most", hint=hint)
+        raise HostError(f"{name} needs {counted(ranks, 'process')}; this host runs {most} at most", hint=hint)
 
 
 def require_world(plan: Plan, name: str) -> None:
@@ -184,7 +185,7 @@ def require_world(plan: Plan, name: str) -> None:
     ranks, started = plan.layout.num_gpus, int(os.environ.get("WORLD_SIZE", "1"))
     if started != ranks:
         raise HostError(
-            f"{name} needs {ranks} processes; {started} {'was' if started == 1 else 'were'} started",
+            f"{name} needs {counted(ranks, 'process')}; {started} {'was' if started == 1 else 'were'} started",
             hint=f"torchrun --nproc-per-node {ranks} on one host, or as many on each that their product is {ranks}",
         )
 

@@ -38,11 +38,11 @@ def explain_infeasible(
     gpus = question.cluster.num_gpus
     needed = math.ceil(states / limit)
     if needed > gpus:
-        hint = f"model states alone need {needed:,} GPUs of this size"
+        hint = f"model states alone need {counted(needed, 'GPU')} of this size"
     else:
         hint = f"{format_bytes(closest.peak_bytes)} a GPU would do; or use more GPUs, or shorter sequences"
     return DoesNotFitError(
-        f"no layout of {question.model.name} fits {format_bytes(limit)} x {gpus:,} GPU{'s' * (gpus > 1)}",
+        f"no layout of {question.model.name} fits {format_bytes(limit)} x {counted(gpus, 'GPU')}",
         problems=[Problem("closest", _in_words(closest))],
         hint=hint,
         state_bytes=states,

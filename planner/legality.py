@@ -19,6 +19,7 @@ from cost_models.specs.columns import Ints, LayoutColumns
 from cost_models.specs.layout import CONTEXTS, SCHEDULES, Layout
 from cost_models.specs.recompute import named_blocks, policies_in
 from cost_models.specs.transformer import TransformerSpec
+from cost_models.units import counted
 from planner.host_rule import HOST_RULE
 from planner.pools.legality import pool_objections
 from planner.rules import Bools as Bools
@@ -29,23 +30,21 @@ from planner.stack_rules import STACK_RULES, is_scheduled
 from planner.trainers import refusals
 
 
-def _gpus(number: int) -> str:
-    return f"{number:,} GPU{'' if number == 1 else 's'}"
-
-
 def _uses_every_gpu(question: Question, layout: Layout) -> Words:
     have, cluster = question.cluster.num_gpus, question.cluster
-    what = f"layout `{layout}` uses {_gpus(layout.num_gpus)}; cluster `{cluster.name}` has {have:,}"
+    what = f"layout `{layout}` uses {counted(layout.num_gpus, 'GPU')}; cluster `{cluster.name}` has {have:,}"
     fits, rest = divmod(have, layout.tp * layout.cp * layout.pp)
     if fits and not rest:
         return Words(what, f"dp{fits} fits")
     more_nodes, partial = divmod(layout.num_gpus - have, cluster.gpus_per_node)
-    return Words(what, f"add {more_nodes:,} nodes" if more_nodes > 0 and not partial else "")
+    return Words(what, f"add {counted(more_nodes, 'node')}" if more_nodes > 0 and not partial else "")
 
 
 def _tensor_group_in_node(question: Question, layout: Layout) -> Words:
     size = question.cluster.gpus_per_node
-    return Words(f"`tp{layout.tp}` does not divide a node of {size} GPUs", _degrees("tp", size, size))
+    return Words(
+        f"`tp{layout.tp}` does not divide a node of {counted(size, 'GPU')}", _degrees("tp", size, size)
+    )
 
 
 def _splits(count: Callable[[TransformerSpec], int], noun: str) -> Callable[[Question, Layout], Words]:
@@ -60,7 +59,7 @@ def _splits(count: Callable[[TransformerSpec], int], noun: str) -> Callable[[Que
 def _every_stage_has_a_block(question: Question, layout: Layout) -> Words:
     stages, blocks = layout.num_stages, question.model.num_layers
     written = f"pp{layout.pp} vpp{layout.vpp}" if layout.vpp > 1 else f"pp{layout.pp}"
-    return Words(f"`{written}` makes {stages:,} stages; the model has {blocks} blocks")
+    return Words(f"`{written}` makes {counted(stages, 'stage')}; the model has {counted(blocks, 'block')}")
 
 
 def _batch_divides(question: Question, layout: Layout) -> Words:
@@ -137,7 +136,7 @@ def _expert_splits(question: Question, layout: Layout) -> Words:
 
 def _experts_split(question: Question, layout: Layout) -> Words:
     count = question.model.num_experts
-    return Words(f"`ep{layout.ep}` shares {count} experts", _degrees("ep", count, count))
+    return Words(f"`ep{layout.ep}` shares {counted(count, 'expert')}", _degrees("ep", count, count))
 
 
 def _expert_groups_divide(question: Question, layout: Layout) -> Words:
@@ -353,7 +352,7 @@ def _problems(question: Question, layout: Layout, trainer: str | None) -> list[t
         found.append((Problem("", words.what), words.hint))
     found += [(Problem("", words.what), words.hint) for words in pool_objections(question, layout)]
     if layout.layers and sum(layout.layers) != question.model.num_layers:
-        placed = f"`layers` places {sum(layout.layers)} blocks; the model has {question.model.num_layers}"
+        placed = f"`layers` places {counted(sum(layout.layers), 'block')}; the model has {question.model.num_layers}"
         found.append((Problem("", placed), "leave out `layers` to have them placed"))
     if layout.layers and min(layout.layers) == 0:
         found.append(
@@ -367,7 +366,9 @@ def _problems(question: Question, layout: Layout, trainer: str | None) -> list[t
         zip(layout.layers, layout.stage_recompute if layout.layers else (), strict=True)
     ):
         if named_blocks(mix) > blocks:
-            what = f"`recompute={mix}` names {named_blocks(mix)} blocks; stage {stage} has {blocks}"
+            what = (
+                f"`recompute={mix}` names {counted(named_blocks(mix), 'block')}; stage {stage} has {blocks}"
+            )
             found.append((Problem("", what), "name fewer, or leave out the number"))
     if trainer is not None:
         refused = refusals(trainer, question, layout)

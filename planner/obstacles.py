@@ -13,6 +13,7 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.specs.axis_orders import ORDERS
 from cost_models.specs.columns import USUAL_CONTEXT, LayoutColumns
 from cost_models.specs.layout import CONTEXTS, SCHEDULES, Layout, goes_with
+from cost_models.units import counted
 from planner.chunks import goes_in_chunks
 from planner.legality import RULES, SCHEDULE_RULE
 from planner.placement import PLAIN
@@ -86,7 +87,7 @@ def _degrees(question: Question, limits: Restrictions) -> Words | None:
     if gpus % together == 0:
         return None
     written = " ".join(f"{axis}{degree}" for axis, degree in fixed.items())
-    what = f"`{written}` {'does' if len(fixed) == 1 else 'do'} not divide {gpus:,} GPUs"
+    what = f"`{written}` {'does' if len(fixed) == 1 else 'do'} not divide {counted(gpus, 'GPU')}"
     axis, degree = fixed.popitem()
     others = together // degree
     most = math.gcd(gpus, question.cluster.gpus_per_node) if axis == "tp" else gpus
@@ -142,7 +143,7 @@ def _uncovered(question: Question, x: LayoutColumns) -> Bools:
 
 def _uncovered_words(question: Question, layout: Layout) -> Words:
     blocks = question.model.num_layers
-    what = f"`pp{layout.pp} vpp{layout.vpp}` makes {layout.num_stages:,} stages of {blocks} blocks"
+    what = f"`pp{layout.pp} vpp{layout.vpp}` makes {counted(layout.num_stages, 'stage')} of {counted(blocks, 'block')}"
     why = "the search has several chunks a rank only where all are of one size, or one or two a block smaller"
     return Words(f"{what}; {why}", f"choose pp x vpp that divides {blocks}")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from cost_models.errors import InfeasibleError, Problem, RunError
 from cost_models.question import Question
 from cost_models.specs.cluster import Precision
-from cost_models.units import format_count
+from cost_models.units import counted, format_count, format_days
 from planner.budget import Budget
 from planner.objectives import DAY, Measure, Objective, gpu_hours, training_seconds
 from planner.optimising import optimise
@@ -164,7 +164,7 @@ def rank_offers(
     pairs = [(offer, size) for offer in offers for size in offer.sizes]
     for number, (offer, size) in enumerate(pairs):
         if spending.say is not None:
-            spending.say(f"{offer.name}, {size:,} GPUs ({number + 1} of {len(pairs)})")
+            spending.say(f"{offer.name}, {counted(size, 'GPU')} ({number + 1} of {len(pairs)})")
         found.ask(offer, size, len(pairs) - number)
     if not found.answers:
         raise found.nothing(offers[0].question)
@@ -241,7 +241,7 @@ class _Found:
         """The error to raise where there is no answer."""
         if self.unanswered:
             return self.budget.nothing_found()
-        problems = [Problem(f"{one.cluster}, {one.gpus:,} GPUs", one.why) for one in self.left_out]
+        problems = [Problem(f"{one.cluster}, {counted(one.gpus, 'GPU')}", one.why) for one in self.left_out]
         if self.objective.deadline is None:
             headline = f"no plan of {question.model.name} fits on any of these clusters"
             return InfeasibleError(
@@ -249,7 +249,7 @@ class _Found:
             )
         return InfeasibleError(
             f"no plan of {question.model.name} trains on {format_count(question.training.tokens or 0.0)} tokens within"
-            f" {self.objective.deadline / DAY:.3g} days on any of these clusters",
+            f" {format_days(self.objective.deadline)} on any of these clusters",
             problems=problems,
             hint="more GPUs, fewer tokens or a later deadline would do",
         )

@@ -14,12 +14,12 @@ from cost_models.asking import questions_by_precision
 from cost_models.errors import DoesNotFitError, InfeasibleError, Problem
 from cost_models.question import Question
 from cost_models.specs.cluster import Precision
-from cost_models.units import format_count
+from cost_models.units import counted, format_count, format_days
 from cost_models.workload.flops import model_flops
 from planner.answering import Answer, added, ranked_answer
 from planner.budget import Budget
 from planner.least_memory import least_memory
-from planner.objectives import DAY, Objective, training_seconds
+from planner.objectives import Objective, training_seconds
 from planner.optimum import PROVEN, Optimum
 from planner.plan import Certificate
 from planner.pools.space import count_layouts
@@ -56,7 +56,7 @@ def optimise(
     counts = tuple(sorted(sizes)) or (question.cluster.num_gpus,)
     for number, gpus in enumerate(counts, start=1):
         if choices.budget.say is not None and len(counts) > 1:
-            choices.budget.say(f"{gpus} GPUs ({number} of {len(counts)})")
+            choices.budget.say(f"{counted(gpus, 'GPU')} ({number} of {len(counts)})")
         for one in questions:
             choices.search(resized(one, gpus) if sizes else one)
         if objective.name == "gpus" and choices.answers:
@@ -100,8 +100,8 @@ class _Choices:
             self.covered.append(question)
             self.answers.append(answer)
         else:
-            days = training_seconds(question, answer.certificate.bound) / DAY
-            self.failures.append((gpus, InfeasibleError(f"at least {days:.1f} days")))
+            days = format_days(training_seconds(question, answer.certificate.bound))
+            self.failures.append((gpus, InfeasibleError(f"at least {days}")))
             self.lost.append(answer.certificate)
 
     def _answer(self, question: Question) -> Answer | None:
@@ -242,12 +242,13 @@ def _nothing(
         headline, hint = f"no plan of {question.model.name} fits", failures[-1][1].hint
     else:
         tokens = format_count(question.training.tokens or 0.0)
-        days = f"{objective.deadline / DAY:.3g} days"
+        days = format_days(objective.deadline)
         headline = f"no plan of {question.model.name} trains on {tokens} tokens within {days}"
         hint = "more GPUs, fewer tokens or a later deadline would do"
     problems = [
         Problem(
-            f"{gpus:,} GPUs", ": ".join([error.headline, *(problem.what for problem in error.problems[:1])])
+            counted(gpus, "GPU"),
+            ": ".join([error.headline, *(problem.what for problem in error.problems[:1])]),
         )
         for gpus, error in failures
     ]

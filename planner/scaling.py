@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.errors import InfeasibleError
 from cost_models.question import Question
+from cost_models.units import counted
 from planner.budget import Budget
 from planner.restrictions import Restrictions
 from planner.search import SearchResult
@@ -44,7 +45,7 @@ def scaling_frame(
     rows: dict[tuple[int, int], dict[str, object]] = {}
     for number, (kind, gpus, global_batch) in enumerate(points, start=1):
         if spending.say is not None:
-            spending.say(f"{kind} scaling, {gpus} GPUs ({number} of {len(points)})")
+            spending.say(f"{kind} scaling, {counted(gpus, 'GPU')} ({number} of {len(points)})")
         if (gpus, global_batch) not in rows:
             try:
                 found = spending.search(

@@ -14,7 +14,7 @@ from dataclasses import replace
 from cost_models.errors import InfeasibleError, InputError, RunError
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
-from cost_models.units import format_bytes, format_seconds
+from cost_models.units import counted, format_bytes, format_seconds
 from planner.budget import Budget
 from planner.checks import Check, evenly_placed
 from planner.explain import within
@@ -84,7 +84,7 @@ def _prediction(claimed: Prediction, priced: Estimate) -> Iterator[Check]:
     yield _same("time parts", _pairs(claimed.time, priced.time.as_dict()))
     sizes = {name: (getattr(claimed, name), getattr(priced, name)) for name in ("peak_bytes", "memory_limit")}
     if len(claimed.rank_memory) != len(priced.rank_memory):
-        what = f"names {len(claimed.rank_memory)} ranks; the layout has {len(priced.rank_memory)}"
+        what = f"names {counted(len(claimed.rank_memory), 'rank')}; the layout has {len(priced.rank_memory)}"
         yield Check("rank memory", False, what)
     else:
         for rank, (mine, right) in enumerate(zip(claimed.rank_memory, priced.rank_memory, strict=True)):
@@ -110,7 +110,7 @@ def _same(name: str, pairs: Mapping[str, tuple[float, float]]) -> Check:
         if not math.isclose(claimed, right, rel_tol=TOLERANCE, abs_tol=TOLERANCE * 1e-3)
     ]
     if not wrong:
-        return Check(name, True, f"{len(pairs)} numbers priced again, equal to {TOLERANCE:g}")
+        return Check(name, True, f"{counted(len(pairs), 'number')} priced again, equal to {TOLERANCE:g}")
     more = f", and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
     return Check(name, False, "; ".join(wrong[:_NAMED]) + more)
 
@@ -125,10 +125,10 @@ def _memory(priced: Estimate) -> Check:
 def _arithmetic(plan: Plan, certificate: Certificate) -> Check:
     """The certificate does not contradict itself."""
     step = plan.prediction.step_seconds
-    counted = certificate.infeasible + certificate.pruned + certificate.solved + certificate.undecided
+    total = certificate.infeasible + certificate.pruned + certificate.solved + certificate.undecided
     wrong = []
-    if counted != certificate.layouts:
-        wrong.append(f"its counts add up to {counted:,}, not to {certificate.layouts:,} layouts")
+    if total != certificate.layouts:
+        wrong.append(f"its counts add up to {total:,}, not to {certificate.layouts:,} layouts")
     if min(certificate.infeasible, certificate.pruned, certificate.solved, certificate.undecided) < 0:
         wrong.append("it counts fewer than no layouts")
     if not math.isclose(certificate.gap, 1 - certificate.bound / step, rel_tol=0, abs_tol=TOLERANCE):
@@ -210,7 +210,7 @@ def _chosen_cluster(plan: Plan, written: PlanObjective, budget: Budget) -> Check
     except RunError as error:
         return Check("clusters", None, error.headline)
     best, measure = ranking.best, ranking.measure
-    found = f"{best.offer.name} on {best.optimum.question.cluster.num_gpus:,} GPUs"
+    found = f"{best.offer.name} on {counted(best.optimum.question.cluster.num_gpus, 'GPU')}"
     found = f"{found} has {measure.label} {best.optimum.value:.6g}"
     if measure.loss(best.optimum.value) < measure.loss(written.value) - PROVEN * abs(written.value):
         return Check("clusters", False, f"{found}, better than {written.value:.6g}")
@@ -234,7 +234,7 @@ def _settled(claimed: Settled, found: Settled | None) -> Check:
         wrong.append(f"its optimum says {claimed.objective:.8g}, {found.solver} finds {found.objective:.8g}")
     if wrong:
         return Check("program", False, "; ".join(wrong))
-    chosen = f"{found.solver} chooses among {found.layouts} layouts and {found.columns} columns"
+    chosen = f"{found.solver} chooses among {counted(found.layouts, 'layout')} and {counted(found.columns, 'column')}"
     return Check("program", True, f"{chosen}, and finds the same optimum")
 
 
@@ -244,9 +244,7 @@ def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimu
     value = objective.value(plan.question, priced)
     gained = measure.loss(value) - measure.loss(optimum.value)
     layout = optimum.result.best.layout.brief
-    found = (
-        f"`{layout}` on {optimum.question.cluster.num_gpus:,} GPUs has {measure.label} {optimum.value:.6g}"
-    )
+    found = f"`{layout}` on {counted(optimum.question.cluster.num_gpus, 'GPU')} has {measure.label} {optimum.value:.6g}"
     allowed = _claimed_gap(plan)
     if gained > (PROVEN + allowed) * abs(value):
         return Check("optimum", False, f"{found}, better than {value:.6g}")
@@ -284,5 +282,5 @@ def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
     if wrong:
         return Check("proof", False, "; ".join(wrong))
     counts = f"{found.infeasible:,} do not fit, {found.pruned:,} by bound, {found.solved:,} placed"
-    done = f"{found.layouts:,} layouts: {counts}"
+    done = f"{counted(found.layouts, 'layout')}: {counts}"
     return Check("proof", True, f"{done}, as the certificate says")

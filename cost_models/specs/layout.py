@@ -15,6 +15,7 @@ from cost_models.specs.base import MAX_GPUS, MAX_LAYERS, POOL_NAME, GpuCount, Po
 from cost_models.specs.complaints import complaints
 from cost_models.specs.documents import printable, show_key
 from cost_models.specs.recompute import StageRecompute
+from cost_models.units import counted
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipev"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
@@ -91,11 +92,13 @@ class Layout(Spec):
                 f"{stages:,} stages are more than any model has blocks for; {MAX_STAGES:,} are the most"
             )
         if len(self.recompute) not in (1, stages):
-            raise ValueError(f"recompute names {len(self.recompute)} stages; the layout has {stages}")
+            raise ValueError(
+                f"recompute names {counted(len(self.recompute), 'stage')}; the layout has {stages}"
+            )
         if self.layers and len(self.layers) != stages:
-            raise ValueError(f"layers names {len(self.layers)} stages; the layout has {stages}")
+            raise ValueError(f"layers names {counted(len(self.layers), 'stage')}; the layout has {stages}")
         if self.pools and len(self.pools) != self.pp:
-            raise ValueError(f"pools names {len(self.pools)} ranks; the pipeline has {self.pp}")
+            raise ValueError(f"pools names {counted(len(self.pools), 'rank')}; the pipeline has {self.pp}")
         if any(count < 0 for count in self.layers):
             raise ValueError("layers must not be negative")
         if not goes_with(self.schedule, self.vpp):

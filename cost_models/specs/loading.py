@@ -266,7 +266,7 @@ def _sized(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
         )
     if nodes > 1 and cluster.links.inter_node is None:
         raise InputError(
-            f"`{cluster.name}` has no network between nodes, so it ends at {per_node} GPUs",
+            f"`{cluster.name}` has no network between nodes, so it ends at {counted(per_node, 'GPU')}",
             hint="describe yours in a file with `links.inter_node`",
         )
     return cluster.model_copy(update={"nodes": nodes})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cost_models.estimate import Estimate
-from cost_models.units import format_bytes, format_count, format_seconds
+from cost_models.units import counted, format_bytes, format_count, format_seconds
 from meshwright.render.words import in_unit, parts_sentence, percent, size_unit, time_unit, wrapped
 
 
@@ -14,7 +14,7 @@ def estimate_text(estimate: Estimate) -> str:
     speed = (
         f"step {format_seconds(estimate.step_seconds)}, MFU {percent(estimate.mfu)}, HFU {percent(estimate.hfu)}, "
         f"{format_count(estimate.tokens_per_second)} tokens/s ({format_count(round(per_gpu))} per GPU), "
-        f"{estimate.microbatches} microbatches"
+        f"{counted(estimate.microbatches, 'microbatch')}"
     )
     return "\n".join(
         [

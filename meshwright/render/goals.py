@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
+from cost_models.units import counted, format_bytes, format_count, format_days, format_seconds, grouped
 from meshwright.render.words import money, percent, sentence_list, wrapped
-from planner.objectives import DAY, Unit, gpu_hours, training_seconds
+from planner.objectives import Unit, gpu_hours, training_seconds
 from planner.optimum import PROVEN, Optimum
 
 _FEW = 6
@@ -35,7 +35,7 @@ def training_sentence(optimum: Optimum) -> str:
     step = optimum.result.best.step_seconds
     seconds, hours = training_seconds(question, step), gpu_hours(question, step)
     words = (
-        f"{format_count(tokens)} tokens take {grouped(round(seconds / step))} steps: {seconds / DAY:.1f} days on "
+        f"{format_count(tokens)} tokens take {grouped(round(seconds / step))} steps: {format_days(seconds)} on "
         f"{counted(question.cluster.num_gpus, 'GPU')}, {value_text(hours, 'GPU-hours')} GPU-hours"
     )
     if objective.price is not None:
@@ -63,7 +63,7 @@ def proof_sentence(optimum: Optimum) -> str:
 def sizes_text(sizes: tuple[int, ...]) -> str:
     """ "64, 128 and 256 GPUs", or "64 to 16,384 GPUs (50 numbers)"."""
     if len(sizes) <= _FEW:
-        return f"{sentence_list([grouped(size) for size in sizes])} GPUs"
+        return f"{sentence_list([grouped(size) for size in sizes])} GPU{'s' * (sizes != (1,))}"
     return f"{grouped(sizes[0])} to {grouped(sizes[-1])} GPUs ({len(sizes)} numbers)"
 
 
@@ -74,4 +74,4 @@ def left_out_text(optimum: Optimum) -> str:
         return ""
     if len(left) > _FEW:
         return f"note: no answer on {len(left)} of {len(optimum.sizes)} numbers of GPUs"
-    return "\n".join(f"note: no answer on {grouped(gpus)} GPUs: {why}" for gpus, why in left)
+    return "\n".join(f"note: no answer on {counted(gpus, 'GPU')}: {why}" for gpus, why in left)

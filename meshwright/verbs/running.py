@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from cost_models.units import counted
 from executor.observed import tells_of_its_device
 from meshwright.measured import comparison
 from meshwright.output import JSON_SCHEMA, Output
@@ -80,7 +81,7 @@ def run(
         {"schema": JSON_SCHEMA, "comparison": rows, "report": report.model_dump(mode="json")},
         rows,
         wrapped(
-            f"{report.model}, {report.layout}, {steps} steps on {report.environment.device} "
+            f"{report.model}, {report.layout}, {counted(steps, 'step')} on {report.environment.device} "
             f"({report.environment.backend}); steps vary by {percent(report.step_spread)}"
         ),
         "",

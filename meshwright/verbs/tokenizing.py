@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cost_models.units import format_bytes, format_count
+from cost_models.units import counted, format_bytes, format_count
 from executor.data.making import make_tokens
 from meshwright.output import JSON_SCHEMA, Output
 from meshwright.render.words import wrapped
@@ -24,7 +24,7 @@ def tokens(texts: list[Path], folder: Path, *, bpe: int | None, like: Path | Non
         [row],
         wrapped(
             f"{folder}: {format_count(header.tokens)} tokens ({kind}, vocabulary of {header.vocabulary}) from"
-            f" {header.texts} text{'s' * (header.texts > 1)} of {format_bytes(header.text_bytes)}"
+            f" {counted(header.texts, 'text')} of {format_bytes(header.text_bytes)}"
         ),
     )
     output.note(f"Next: meshwright run plan.yaml --data {folder}")

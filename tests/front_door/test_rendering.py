@@ -11,12 +11,13 @@ from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
 from cost_models.estimating import trust_of
 from cost_models.question import Question
-from cost_models.units import counted, grouped
+from cost_models.units import counted, format_days, grouped
 from meshwright.measured import Compared
 from meshwright.output import as_csv, as_json
 from meshwright.records import estimate_record
 from meshwright.render.comparison import comparison_table
 from meshwright.render.estimates import estimate_text, memory_sentence, time_sentence
+from meshwright.render.goals import sizes_text
 from meshwright.render.plans import certificate_sentence, plans_table, question_header
 from meshwright.render.run import comparison_table as run_table
 from meshwright.render.run import step_line
@@ -178,6 +179,13 @@ def test_comparison_shows_every_part(make_estimate: Callable[..., Estimate]) -> 
         (change(100.0, 100.01), "same"),
         (counted(1, "layout"), "1 layout"),
         (counted(3911, "layout"), "3,911 layouts"),
+        (counted(2, "microbatch"), "2 microbatches"),
+        (counted(1, "process"), "1 process"),
+        (format_days(86400.0), "1 day"),
+        (format_days(30 * 86400.0), "30 days"),
+        (format_days(20.66 * 86400.0), "20.7 days"),
+        (sizes_text((1,)), "1 GPU"),
+        (sizes_text((64, 1024)), "64 and 1,024 GPUs"),
         (sentence_list(["a", "b", "c"]), "a, b and c"),
         (sentence_list([]), ""),
         (parts_sentence(Breakdown.of(compute=0.9, host=1e-9), time_unit(0.9)), "compute 900.0"),
