@@ -28,6 +28,7 @@ def tight(seed: int) -> Everything:
         ffn_hidden_size=64 * int(rng.choice([1, 2, 8])),
         num_heads=4,
         vocab_size=int(rng.choice([100, 1000])),
+        max_positions=8192,
         tied_embeddings=bool(rng.integers(2)),
         **(experts if rng.random() < 0.5 else {}),
     )
