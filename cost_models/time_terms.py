@@ -47,6 +47,8 @@ TIME_PARTS = (
 )
 _END_OF_A_BLOCK = 0.5
 """To drive an end of the model takes this share of a block, on a CPU: both together take as long as one."""
+MOST_PASSES = 2.0
+"""Of a block that a backward pass launches: its own, and the forward pass that full recompute repeats."""
 HIDDEN_PARTS = ("tp_hidden", "cp_hidden", "ep_hidden", "dp_hidden")
 
 
@@ -108,6 +110,22 @@ class _Pieces:
     def none(self) -> Array:
         """(N,) zeros."""
         return np.zeros(len(self.columns))
+
+    @property
+    def regather(self) -> Array:
+        """(N,) seconds of a block's backward pass that wait for inputs to be gathered again."""
+        return exposed(self.tensor.block_regather, self.block.matrices_backward / 2, overlapped=True)
+
+    @property
+    def forward_window(self) -> Array:
+        """(N,) seconds of a block's forward pass behind which data-parallel communication runs."""
+        return self.block.forward + self.context.forward
+
+    @property
+    def backward_window(self) -> Array:
+        """(N,) seconds of its backward pass. What already hides behind compute takes nothing from others, but where the
+        pass waits for it, they go on too: so no device is slower for computing faster."""
+        return self.block.backward + self.regather + self.context.backward
 
 
 def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: bool = True) -> TimeTerms:
@@ -197,7 +215,7 @@ def _layer_forward(pieces: _Pieces) -> Term:
     """One block forward: compute, exposed tensor-parallel and gather time, and launches that outlast the device."""
     block, tensor, context = pieces.block, pieces.tensor, pieces.context
     data, experts = pieces.links.block, pieces.experts
-    gather = exposed(data.forward_gather, block.forward, overlapped=_has_streams(pieces))
+    gather = exposed(data.forward_gather, pieces.forward_window, overlapped=_has_streams(pieces))
     shown = 1.0 - pieces.question.stack.overlap_tensor_parallel
     apart = 1.0 - pieces.question.stack.overlap_expert_exchange
     exchanged = context.forward + apart * experts
@@ -224,9 +242,9 @@ def _layer_backward(pieces: _Pieces) -> Term:
     recompute = block.recomputed
     repeated = np.stack([none, none, tensor.block_forward], axis=-1)
     shown = 1.0 - question.stack.overlap_tensor_parallel
-    regather = exposed(tensor.block_regather, block.matrices_backward / 2, overlapped=True)
+    regather = pieces.regather
     communicated = data.backward_gather + data.backward_reduce
-    data_exposed = exposed(communicated, block.backward, overlapped=_has_streams(pieces))
+    data_exposed = exposed(communicated, pieces.backward_window, overlapped=_has_streams(pieces))
     tensor_exposed = shown * (tensor.block_backward[:, None] + repeated) + regather[:, None]
     attends_again = np.array([0.0, 1.0, 1.0])  # both policies run the attention core once more
     context_exposed = context.backward[:, None] + context.forward[:, None] * attends_again
@@ -236,7 +254,7 @@ def _layer_backward(pieces: _Pieces) -> Term:
     device_seconds = device_seconds + context_exposed + apart * exchanged
     hidden = tensor.block_backward[:, None] + repeated + tensor.block_regather[:, None] - tensor_exposed
     # backward launches about as much as forward; full recompute adds a forward
-    passes = np.array([1.0, 1.0, 2.0])
+    passes = np.array([1.0, 1.0, MOST_PASSES])
     every = np.ones((n, recompute.shape[-1]))
     return {
         "compute": block.backward[:, None] * every,
@@ -292,14 +310,24 @@ def _outlasting(pieces: _Pieces, launches: Array, device_seconds: Array) -> Arra
     return np.maximum(0.0, launches - device_seconds) if pieces.device.launches_ahead else launches
 
 
+def _or_launches(pieces: _Pieces, window: Array, *, passes: float) -> Array:
+    """(N,) seconds of a pass behind which communication runs, those included in which the device waits for its host.
+
+    Stages differ in what they recompute, so of backward passes those count that launch most: behind a shorter window
+    a device that is faster than its host would show more the faster it is.
+    """
+    return np.maximum(window, passes * _launches(pieces)) if pieces.device.launches_ahead else window
+
+
 def _sync(pieces: _Pieces) -> dict[str, Term]:
     """Gradients still to be reduced after the last backward of a rank."""
     overlapped = pieces.question.stack.overlap_gradient_reduce
     columns, links = pieces.columns, pieces.links
     layer = links.block.step_reduce
-    layer_shown = exposed(layer, pieces.block.backward, overlapped=overlapped)
+    backward = _or_launches(pieces, pieces.backward_window, passes=MOST_PASSES)
+    layer_shown = exposed(layer, backward, overlapped=overlapped)
     embedding, head = links.embedding.step_reduce, links.head.step_reduce
-    head_shown = exposed(head, pieces.ends.head_backward + pieces.block.backward, overlapped=overlapped)
+    head_shown = exposed(head, pieces.ends.head_backward, overlapped=overlapped)
     tied = tied_reduce_seconds(pieces.question, pieces.columns, links.groups.pp)
     return {
         "layer_sync": {"dp_comm": layer_shown, "dp_hidden": layer - layer_shown},
@@ -322,6 +350,7 @@ def _optimizer(pieces: _Pieces) -> dict[str, Term]:
     each = _update_seconds(pieces.question, columns, pieces.device, experts=False)
     head = _head_parameters(pieces.question, columns, counts)
     block = _block_update(pieces.question, columns, pieces.device, counts, each)
+    forward = _or_launches(pieces, pieces.forward_window, passes=1.0)
 
     def term(update: Array, gather: Array, window: Array) -> Term:
         shown = exposed(gather, window, overlapped=pieces.question.stack.overlap_parameter_gather)
@@ -332,9 +361,9 @@ def _optimizer(pieces: _Pieces) -> dict[str, Term]:
         }
 
     return {
-        "layer_optimizer": term(block, links.block.step_gather, pieces.block.forward),
+        "layer_optimizer": term(block, links.block.step_gather, forward),
         "embedding_optimizer": term(counts.embedding * each, links.embedding.step_gather, pieces.none),
-        "head_optimizer": term(head * each, links.head.step_gather, pieces.block.forward),
+        "head_optimizer": term(head * each, links.head.step_gather, pieces.ends.head_forward),
         "rank_optimizer": {"optimizer": np.full(len(columns), pieces.device.profile.kernel_seconds)},
     }
 

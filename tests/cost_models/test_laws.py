@@ -88,6 +88,35 @@ def test_better_hardware_is_never_slower(layout: Layout, faster: str) -> None:
     assert estimate(upgraded, layout).step_seconds <= estimate(question, layout).step_seconds * (1 + 1e-12)
 
 
+@pytest.mark.parametrize(
+    ("model", "cluster", "stack", "batch", "layout"),
+    [
+        # the host lags behind
+        ("qwen2-7b", "hgx-a800", "megatron-core", 2, "tp4 pp4 vpp2 dp2 zero1 sp layers=3,4*4,3*3"),
+        ("megatron-39b", "hgx-a800", "deepspeed", 16, "tp4 pp2 dp8 zero1 recompute=full layers=24*2"),
+        # gathers over tp, steps of a ring and data-parallel communication, all longer than compute
+        ("gemma2-9b", "hgx-h800", "fsdp", 4, "tp8 dp4 zero3 sp recompute=selective layers=42"),
+        ("llama3-8b", "hgx-h800", "megatron-core", 4, "tp4 cp2 dp4 zero1 layers=32"),
+        # the head's besides that of the blocks
+        ("llama3-70b", "hgx-h200", "nemo", 64, "tp2 dp64 zero1 sp layers=80"),
+    ],
+)
+@pytest.mark.parametrize("factor", [1.1, 1.7, 4.0])
+def test_a_faster_gpu_is_not_slower_where_communication_is_in_sight(
+    model: str, cluster: str, stack: str, batch: int, layout: str, factor: float
+) -> None:
+    placed = parse_layout(layout)
+    spec = TrainingSpec(global_batch=batch, sequence_length=512)
+    slow = ask(catalog.load_model(model), resolve_cluster(cluster, placed.num_gpus), spec, stack=stack)
+    gpu = slow.cluster.gpu
+    peak = {name: factor * rate for name, rate in gpu.peak.items()}
+    faster = {"peak": peak, "memory_bandwidth": factor * gpu.memory_bandwidth}
+    for field, value in faster.items():
+        better = slow.cluster.model_copy(update={"gpu": gpu.model_copy(update={field: value})})
+        quick = replace(slow, cluster=better)
+        assert estimate(quick, placed).step_seconds <= estimate(slow, placed).step_seconds * (1 + 1e-12)
+
+
 @settings(max_examples=40, deadline=None)
 @given(layout=layouts(), stack=st.sampled_from(["megatron-2021", "megatron-core", "meshwright"]))
 def test_more_recompute_takes_longer_and_keeps_less(layout: Layout, stack: str) -> None:
