@@ -67,7 +67,7 @@ def main() -> None:
 
 def another_layout(processes: int) -> str:
     """One that the best plan of a model so small is not."""
-    return f"tp2 dp{processes // 2} mbs2" if processes % 2 == 0 else f"dp{processes} mbs2"
+    return f"pp2 dp{processes // 2} mbs2" if processes % 2 == 0 else f"dp{processes} mbs2"
 
 
 def errors_of(report: Path) -> str:
