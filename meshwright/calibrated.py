@@ -17,6 +17,7 @@ from executor.observed import Machine, machine_of, observed
 from executor.report import RunReport
 from meshwright.measured import comparison, read_report
 from meshwright.ran import Ran
+from meshwright.render.refinements import RUN_HEADERS, run_cells
 from meshwright.together import Together
 
 if TYPE_CHECKING:
@@ -84,11 +85,17 @@ class Calibrated:
         save_profile(self.profile, Path(path))
 
     def __repr__(self) -> str:
-        return self.runs_to_frame().to_string(index=False)
+        return self._in_words().to_string(index=False)
 
     def _repr_html_(self) -> str:
-        html: str = self.runs_to_frame().to_html(index=False, border=0)
+        html: str = self._in_words().to_html(index=False, border=0)
         return html
+
+    def _in_words(self) -> pd.DataFrame:
+        """The table of runs of `meshwright calibrate --from-run`."""
+        import pandas as pd
+
+        return pd.DataFrame(map(run_cells, self.runs()), columns=list(RUN_HEADERS))
 
 
 def calibrate_from_run(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from meshwright.calibrated import Calibrated
 
 _QUANTITIES = {"step_seconds": "step", "thread_cpu_seconds": "thread cpu"}
+RUN_HEADERS = ("run", "quantity", "measured", "before", "after", "noise")
 _SILENT = 0.05
 """Share of what was uncertain about a factor below which the runs say nothing of it."""
 
@@ -24,8 +25,8 @@ def refinement_text(found: Calibrated) -> Iterator[str | Table]:
     yield wrapped(f"{found.profile.name}: moved by {runs} on {found.machine}; from: {start.source}")
     yield ""
     yield table(
-        ("run", "quantity", "measured", "before", "after", "noise"),
-        [_run_cells(record) for record in found.runs()],
+        RUN_HEADERS,
+        [run_cells(record) for record in found.runs()],
         words=("run",),
         names=("quantity",),
     )
@@ -47,7 +48,8 @@ def refinement_text(found: Calibrated) -> Iterator[str | Table]:
         yield wrapped(f"The runs say nothing of {sentence_list(silent)}")
 
 
-def _run_cells(record: dict[str, Any]) -> list[str]:
+def run_cells(record: dict[str, Any]) -> list[str]:
+    """One run and quantity, in words."""
     return [
         record["layout"],
         _QUANTITIES[record["quantity"]],

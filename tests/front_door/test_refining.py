@@ -120,6 +120,7 @@ def test_python_says_the_same(meshwright, saved: MakeReport, tmp_path: Path) -> 
     assert json.loads(json.dumps(found.runs())) == document["runs"]
     assert json.loads(json.dumps(found.factors())) == document["factors"]
     assert list(found.runs_to_frame().columns) == list(document["runs"][0])
+    assert "-16." in repr(found)
     assert mw.calibrate_from_run(report_of("dp2 mbs2")).profile == load_profile(str(profile))
 
 
