@@ -15,7 +15,7 @@ from cost_models.specs.catalog import load_stack
 from cost_models.units import counted
 from executor.asked import REPORT, TIMEOUT_SECONDS, Asked
 from executor.checkpoints.saving import Saving
-from executor.data.tokens import RANDOM, TEXT, open_tokens, require_a_sequence
+from executor.data.tokens import RANDOM, TEXT, open_tokens, require_a_sequence, require_whole
 from executor.fp8_here import require_fp8_products, require_torchao
 from executor.nodes import ONE_NODE, Nodes, require_nodes
 from executor.rate import CONSTANT_RATE, Rate, require_descent
@@ -93,7 +93,8 @@ def run_plan(
         trace=None if trace is None else Path(trace),
     )
     require_trainable(loaded, byte_text=asked.data == TEXT)
-    require_data(loaded, asked.data)
+    if os.environ.get("RANK", "0") == "0":
+        require_data(loaded, asked.data, on_note)
     require_descent(rate, clip)
     if asked.compile:
         _require_compilable(loaded)
@@ -145,9 +146,10 @@ def require_trainable(plan: Plan, *, byte_text: bool) -> None:
         )
 
 
-def require_data(plan: Plan, data: str) -> None:
-    """Nothing where there are tokens that go with the plan. Raises InputError."""
+def require_data(plan: Plan, data: str, on_note: OnNote | None = None) -> None:
+    """Nothing where there are whole tokens that go with the plan. Raises InputError."""
     if data not in (TEXT, RANDOM):
+        require_whole(Path(data), on_note or (lambda note: None))
         header, _ = open_tokens(Path(data), plan.model.vocab_size)
         require_a_sequence(header.tokens, plan.training.sequence_length, data)
 

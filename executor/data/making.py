@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 
 from cost_models.errors import InputError, Problem
+from executor.data import pairs as pairs_of_bytes
+from executor.data.pairs import BYTES
 from executor.data.tokens import TOKENIZER, TOKENS, TokenHeader, numpy_dtype, read_header, write_header
 
-_BYTES = 256
 _NARROW = 1 << 16
 """Tokens of a vocabulary up to here take two bytes, beyond it four."""
 _CHUNK = 1 << 20
-END = "<|end|>"
-"""Ends every text, where byte pairs are learnt; byte by byte a zero does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +120,10 @@ def _encoder(files: Sequence[Path], pairs: int | None, like: Path | None) -> _En
     if like is not None:
         if read_header(like).tokenizer == "bytes":
             return _by_bytes()
-        return _by_pairs(_tokenizers().Tokenizer.from_file(str(like / TOKENIZER)))
-    return _by_bytes() if pairs is None else _by_pairs(_learn(files, pairs))
+        return _by_pairs(pairs_of_bytes.read(like / TOKENIZER))
+    if pairs is None:
+        return _by_bytes()
+    return _by_pairs(pairs_of_bytes.learn((lines for path in files for lines in _lines(path)), pairs))
 
 
 def _by_bytes() -> _Encoder:
@@ -132,13 +133,11 @@ def _by_bytes() -> _Encoder:
                 yield chunk
         yield b"\0"
 
-    return _Encoder("bytes", _BYTES, encode, lambda folder: None)
+    return _Encoder("bytes", BYTES, encode, lambda folder: None)
 
 
 def _by_pairs(tokenizer: Any) -> _Encoder:
-    end = tokenizer.token_to_id(END)
-    if end is None:
-        raise InputError(f"the tokenizer has no `{END}`, which ends a text")
+    end = tokenizer.token_to_id(pairs_of_bytes.END)
 
     def encode(path: Path) -> Iterator[Sequence[int]]:
         for lines in _lines(path):
@@ -153,26 +152,6 @@ def _by_pairs(tokenizer: Any) -> _Encoder:
     )
 
 
-def _learn(files: Sequence[Path], vocabulary: int) -> Any:
-    """Byte pairs (Sennrich et al. 2016) over bytes, so that every text has tokens."""
-    if vocabulary <= _BYTES:
-        raise InputError(
-            f"{vocabulary} is no vocabulary of byte pairs: {_BYTES} are bytes, and one ends a text"
-        )
-    library = _tokenizers()
-    tokenizer = library.Tokenizer(library.models.BPE())
-    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = library.decoders.ByteLevel()
-    trainer = library.trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=[END],
-        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator((lines for path in files for lines in _lines(path)), trainer)
-    return tokenizer
-
-
 def _lines(path: Path) -> Iterator[str]:
     """Whole lines, about a mebibyte at a time. Raises InputError where it is not UTF-8."""
     try:
@@ -183,17 +162,3 @@ def _lines(path: Path) -> Iterator[str]:
         raise InputError(
             f"`{path}` is not UTF-8: {error.reason}", hint="leave out --bpe: bytes need no encoding"
         ) from None
-
-
-def _tokenizers() -> Any:
-    try:
-        import tokenizers
-        import tokenizers.decoders
-        import tokenizers.models
-        import tokenizers.pre_tokenizers
-        import tokenizers.trainers
-    except ImportError:
-        raise InputError(
-            "byte pairs need the package `tokenizers`", hint="pip install 'tokenizers>=0.20'"
-        ) from None
-    return tokenizers

@@ -6,8 +6,10 @@ A folder appears under its name only when it is complete. `tokenizer.json` lies 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +17,14 @@ from pydantic import Field, ValidationError
 
 from cost_models.errors import InputError, Problem
 from cost_models.specs.base import Spec
+from cost_models.units import MIB, format_bytes
+from cost_models.whole_files import write_whole
+from executor.checkpoints.manifest import digest_of
 
 HEADER, TOKENS, TOKENIZER = "tokens.json", "tokens.bin", "tokenizer.json"
+CHECKED = "checked.json"
+LARGE_BYTES = int(64 * MIB)
+"""A file that takes a moment to hash."""
 TEXT, RANDOM = "text", "random"
 """Words that stand for data that need no folder: the Python library's own sources byte by byte, and random tokens."""
 _DTYPES = {"uint16": "<u2", "uint32": "<u4"}
@@ -84,6 +92,38 @@ def open_tokens(folder: Path, vocabulary: int) -> tuple[TokenHeader, Numbers]:
             hint=f"make them with a tokenizer of at most {vocabulary}",
         )
     return header, np.memmap(folder / TOKENS, dtype=numpy_dtype(header.dtype), mode="r")
+
+
+def require_whole(folder: Path, on_note: Callable[[str], None] = lambda note: None) -> None:
+    """Nothing where the tokens are those that were written. A large file is hashed once, and again when it was written
+    to since; of that `checked.json` beside it tells, where the folder can be written to.
+
+    Raises:
+        InputError: their digest is not the header's, or what `read_header` raises.
+    """
+    header, path = read_header(folder), folder / TOKENS
+    status = path.stat()
+    seen = {"bytes": status.st_size, "modified_ns": status.st_mtime_ns, "sha256": header.sha256}
+    large = status.st_size >= LARGE_BYTES
+    if large and _checked(folder) == seen:
+        return
+    if large:
+        on_note(f"checking {path}, {format_bytes(status.st_size)}, this once")
+    if digest_of(path) != header.sha256:
+        raise InputError(
+            f"`{path}` is not what was written (its digest differs)",
+            hint="it was changed: make the folder again",
+        )
+    if large:
+        with suppress(OSError):
+            write_whole(folder / CHECKED, json.dumps(seen))
+
+
+def _checked(folder: Path) -> Any:
+    """What was hashed last; None where nothing was."""
+    with suppress(OSError, ValueError, RecursionError):
+        return json.loads((folder / CHECKED).read_text("utf-8"))
+    return None
 
 
 def require_a_sequence(tokens: int, sequence: int, name: str) -> None:

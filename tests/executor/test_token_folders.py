@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.errors import InputError
-from executor.data.making import END, make_tokens
+from executor.checkpoints.manifest import digest_of
+from executor.data.making import make_tokens
+from executor.data.pairs import END, MOST
 from executor.data.shuffle import shuffled
-from executor.data.tokens import open_tokens, read_header
+from executor.data.tokens import open_tokens, read_header, require_whole
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 40 + "ünïcode\r\n"
 
@@ -64,6 +68,69 @@ def test_byte_pairs_round_trip(text: Path, tmp_path: Path) -> None:
     assert tokenizer.decode(tokens.tolist(), skip_special_tokens=False) == TEXT + END
     assert made.tokens < len(TEXT) / 2
     assert make_tokens([text], tmp_path / "again", like=tmp_path / "tokens").sha256 == made.sha256
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda kept: "[" * 100_000,
+        lambda kept: "null",
+        lambda kept: json.dumps(kept)[:-100],
+        lambda kept: kept | {"model": None},
+        lambda kept: kept | {"model": kept["model"] | {"merges": [["a"]]}},
+        lambda kept: kept | {"model": kept["model"] | {"merges": [["a", "zz"]]}},
+        lambda kept: kept | {"model": kept["model"] | {"merges": [[["a"], "b"]]}},
+        lambda kept: kept | {"model": kept["model"] | {"vocab": {}}},
+        lambda kept: kept | {"model": kept["model"] | {"vocab": kept["model"]["vocab"] | {"a": 10**9}}},
+        lambda kept: kept | {"model": kept["model"] | {"vocab": kept["model"]["vocab"] | {"a": "b"}}},
+    ],
+)
+def test_what_is_no_tokenizer_is_refused(spoil: Callable[[Any], Any], text: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    make_tokens([text], tmp_path / "tokens", pairs=300)
+    kept = tmp_path / "tokens" / "tokenizer.json"
+    spoilt = spoil(json.loads(kept.read_text("utf-8")))
+    kept.write_text(spoilt if isinstance(spoilt, str) else json.dumps(spoilt))
+    with pytest.raises(InputError, match=r"tokenizer.json` is no tokenizer"):
+        make_tokens([text], tmp_path / "again", like=tmp_path / "tokens")
+    assert not (tmp_path / "again").exists()
+
+
+def test_what_a_tokenizer_says_besides_its_pairs_counts_for_nothing(text: Path, tmp_path: Path) -> None:
+    """The library panics over some of it, which no Python catches."""
+    pytest.importorskip("tokenizers")
+    made = make_tokens([text], tmp_path / "tokens", pairs=300)
+    kept = tmp_path / "tokens" / "tokenizer.json"
+    content = json.loads(kept.read_text("utf-8"))
+    content["model"]["continuing_subword_prefix"] = "longer than any token there is"
+    kept.write_text(json.dumps(content | {"normalizer": {"type": "Replace", "pattern": "("}}))
+    assert make_tokens([text], tmp_path / "again", like=tmp_path / "tokens").sha256 == made.sha256
+
+
+@pytest.mark.parametrize("pairs", [MOST + 1, 10**9, 10**30])
+def test_more_pairs_than_there_are(pairs: int, text: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="byte pairs are more than any text has use for"):
+        make_tokens([text], tmp_path / "tokens", pairs=pairs)
+
+
+def test_tokens_that_were_changed_are_noticed(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many bytes as before, another one among them; a large file is hashed again when it was written to since."""
+    monkeypatch.setattr("executor.data.tokens.LARGE_BYTES", 0)
+    folder = tmp_path / "tokens"
+    make_tokens([text], folder)
+    hashed: list[Path] = []
+    monkeypatch.setattr("executor.data.tokens.digest_of", lambda path: hashed.append(path) or digest_of(path))
+    for _ in range(2):
+        require_whole(folder)
+    assert len(hashed) == 1
+    content = bytearray((folder / "tokens.bin").read_bytes())
+    content[10] ^= 1
+    (folder / "tokens.bin").write_bytes(content)
+    os.utime(folder / "tokens.bin", ns=(1, 1))
+    with pytest.raises(InputError, match=r"tokens.bin` is not what was written"):
+        require_whole(folder)
 
 
 def test_folders_stand_for_their_files(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fuzz_budget import inputs
 from fuzz_files import changed_once, damaged
 from hypothesis import given
@@ -17,7 +19,7 @@ from cost_models.errors import InputError
 from cost_models.specs import catalog
 from executor.checkpoints.manifest import MANIFEST, BrokenError, read_manifest
 from executor.data.making import make_tokens
-from executor.data.tokens import HEADER, open_tokens
+from executor.data.tokens import HEADER, TOKENIZER, open_tokens
 
 CHECKPOINT: dict[str, Any] = {
     "schema_version": 1,
@@ -61,7 +63,7 @@ def _digest(content: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@inputs(0.02)
+@inputs(0.01)
 @given(data=st.data())
 def test_headers_of_tokens(folder: Path, data: st.DataObject) -> None:
     tokens = Path("tokens")
@@ -77,3 +79,24 @@ def test_headers_of_tokens(folder: Path, data: st.DataObject) -> None:
     with suppress(InputError):
         header, numbers = open_tokens(tokens, 256)
         assert len(numbers) == header.tokens
+
+
+@inputs(0.01)
+@given(data=st.data())
+def test_tokenizers(folder: Path, data: st.DataObject) -> None:
+    pytest.importorskip("tokenizers")
+    text, tokens, again = Path("text.txt"), Path("pairs"), Path("again")
+    text.write_text("To be or not to be. " * 20)
+    if not tokens.exists():
+        make_tokens([text], tokens, pairs=270)
+        Path("pairs.json").write_bytes((tokens / TOKENIZER).read_bytes())
+    content: Any = json.loads(Path("pairs.json").read_text("utf-8"))
+    for _ in range(data.draw(st.integers(0, 2))):
+        content = data.draw(changed_once(content))
+    raw = json.dumps(content).encode()
+    (tokens / TOKENIZER).write_bytes(raw if data.draw(st.integers(0, 3)) else data.draw(damaged(raw)))
+    with suppress(InputError):
+        made = make_tokens([text], again, like=tokens)
+        header, numbers = open_tokens(again, made.vocabulary)
+        assert int(numbers.max()) < header.vocabulary
+    shutil.rmtree(again, ignore_errors=True)
