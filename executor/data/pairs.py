@@ -100,6 +100,6 @@ def _library() -> Any:
         import tokenizers.trainers
     except ImportError:
         raise InputError(
-            "byte pairs need the package `tokenizers`", hint="pip install 'meshwright[bpe]'"
+            "byte pairs need the package `tokenizers`", hint="pip install 'tokenizers>=0.20'"
         ) from None
     return tokenizers
