@@ -32,7 +32,7 @@ class Objective:
 
     name: ObjectiveName = "time"
     price: float | None = None
-    """Money for one GPU-hour, in any currency."""
+    """Dollars for one GPU-hour."""
     deadline: float | None = None
     """Seconds in which all tokens have to be trained on; plans that take longer are left out."""
 

@@ -21,7 +21,7 @@ from meshwright.output import JSON_SCHEMA, Output, check_places
 from meshwright.printing import say
 from meshwright.progress import Reporter, progress
 from meshwright.ranked import Ranked
-from meshwright.render.words import sentence_list
+from meshwright.render.words import sentence_list, wrapped
 from meshwright.verbs.goals import Goal, objective_of
 from planner.budget import Budget
 from planner.differing import differences
@@ -117,7 +117,7 @@ def plot(kind: str, files: Sequence[Path], wanted: Wanted, *, out: Path | None, 
         "notes": request.notes,
         "points": rows,
     }
-    output.answer(document, rows, drawing.title, files=[lambda: drawing.save(path)])
+    output.answer(document, rows, wrapped(drawing.title), files=[lambda: drawing.save(path)])
     if not output.json:
         say(f"Wrote {path}")
     for note in request.notes:
