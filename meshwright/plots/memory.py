@@ -83,7 +83,8 @@ def _limits(axes: Axes, limits: Sequence[float], scale: float, *, near: bool) ->
     ends = np.repeat([left, *(np.arange(1, len(limits)) - 0.5), right], 2)[1:-1]
     axes.plot(ends, np.repeat(limits, 2) / scale, color=style.INK, linewidth=1.4, linestyle=(0, (5, 3)))
     top = axes.get_ylim()[1]
-    axes.text(right, limits[-1] / scale + 0.012 * top, f"limit {words}", ha="right", weight="bold")
+    line = axes.text(right, limits[-1] / scale + 0.014 * top, f"limit {words}", ha="right", weight="bold")
+    line.set_bbox({"facecolor": "white", "alpha": 0.85, "linewidth": 0, "pad": 1.0})
 
 
 def _total(axes: Axes, rank: int, height: float, limit: float | None) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
+from dataclasses import replace
 
+from matplotlib.figure import Figure
+
+from cost_models.specs.documents import printable
 from cost_models.units import counted
-from meshwright.plots import style
+from meshwright.plots import style, ticks
+from meshwright.plots.labels import Label, put_labels
 from meshwright.plots.style import Frame
 from meshwright.render.words import money
 
@@ -26,50 +28,37 @@ def cost_and_days(frame: Frame, subject: str) -> Figure:
     with style.drawing():
         figure = style.new_figure(9.0, 5.6)
         axes = figure.add_subplot()
-        names = sorted(set(frame["cluster"]))
-        for place, name in enumerate(names):
-            own = frame[frame["cluster"] == name].sort_values("gpus")
-            _draw_cluster(axes, own, name, _COLOURS[place % len(_COLOURS)], above=place % 2 == 0)
+        lines, names, numbers = [], [], []
+        for place, cluster in enumerate(sorted(set(frame["cluster"]))):
+            own = frame[frame["cluster"] == cluster].sort_values("gpus", ascending=False)
+            colour = _COLOURS[place % len(_COLOURS)]
+            lines += axes.plot(
+                own["days"], own["cost"], color=colour, linewidth=1.2, marker="o", markersize=5
+            )
+            labels = [
+                Label(text=f"{int(row['gpus']):,}", at=(row["days"], row["cost"]), colour=colour, size=7)
+                for _, row in own.iterrows()
+            ]
+            words = f"{printable(str(cluster), 40)}, {labels[0].text} GPUs"
+            names.append(replace(labels[0], text=words, weight="bold", size=8, needed=True))
+            numbers += labels[1:]
         best = frame[frame["frontier"]].sort_values("days")
-        axes.plot(best["days"], best["cost"], color=style.GREY, linewidth=1.0, linestyle=":", zorder=1)
-        axes.scatter(
-            best["days"],
-            best["cost"],
-            s=90,
-            facecolors="none",
-            edgecolors=style.INK,
-            zorder=4,
-            label="frontier",
-        )
+        axes.scatter(best["days"], best["cost"], s=90, facecolors="none", edgecolors=style.INK, zorder=4)
         axes.set_xlabel("days of the training run")
         axes.set_ylabel("cost of the training run")
-        if frame["days"].max() > _WIDE * frame["days"].min():
+        soonest, latest = float(frame["days"].min()), float(frame["days"].max())
+        if latest > _WIDE * soonest:
             axes.set_xscale("log")
-            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-            axes.xaxis.set_major_formatter(lambda value, _position: f"{value:,g}")
-            axes.minorticks_off()
+            ticks.logarithmic(axes.xaxis, soonest, latest)
+        else:
+            ticks.linear(axes.xaxis)
         axes.yaxis.set_major_formatter(lambda value, _position: money(value))
-        axes.margins(x=0.1, y=0.12)
-        axes.legend(loc="best")
+        axes.margins(x=0.1, y=0.14)
         style.quiet_axis(axes, grid="both")
-        style.put_title(figure, _finding(best), subject)
+        style.put_title(figure, _finding(best), f"{subject}; ringed: nothing is both sooner and cheaper")
+        marks = list(zip(frame["days"], frame["cost"], strict=True))
+        put_labels(axes, names + numbers, lines=lines, marks=marks)
     return figure
-
-
-def _draw_cluster(axes: Axes, own: Frame, name: str, colour: str, *, above: bool) -> None:
-    """One line, its points named by their GPUs: those of neighbours in the legend above and below."""
-    axes.plot(own["days"], own["cost"], color=colour, linewidth=1.2, marker="o", markersize=5, label=name)
-    for _, row in own.iterrows():
-        axes.annotate(
-            f"{int(row['gpus']):,}",
-            (row["days"], row["cost"]),
-            xytext=(4, 6) if above else (-4, -6),
-            ha="left" if above else "right",
-            va="bottom" if above else "top",
-            textcoords="offset points",
-            size=7,
-            color=colour,
-        )
 
 
 def _finding(best: Frame) -> str:
@@ -82,4 +71,4 @@ def _finding(best: Frame) -> str:
 
     if len(best) == 1:
         return f"One choice is cheapest and soonest: {words(cheapest)}"
-    return f"From {words(cheapest)} to {words(soonest)}"
+    return f"{words(cheapest)}, or {words(soonest)}"

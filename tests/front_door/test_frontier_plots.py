@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
+from meshwright.plots.offers import cost_and_days
 from meshwright.plots.pareto import pareto
 from meshwright.plots.tradeoff import frontier
 from planner.objectives import MEASURES, ObjectiveName
@@ -162,3 +163,29 @@ def test_a_limit_far_away_leaves_the_chart_to_the_plans() -> None:
     (axes,) = frontier(cloud(4000.0), 4000 * GIB, "subject").axes
     assert axes.get_xlim()[1] < 400
     assert any("limit 3.9 TiB, far to the right" in text.get_text() for text in axes.texts)
+
+
+def test_clusters_are_named_at_their_lines() -> None:
+    sizes = [64, 128, 256]
+    frame = pd.DataFrame(
+        [
+            {
+                "cluster": name,
+                "gpus": gpus,
+                "days": 2e3 / speed / gpus,
+                "cost": price * 1e5,
+                "frontier": speed == 2,
+            }
+            for name, speed, price in ((r"$\bad{x}$", 1, 5), ("fast", 2, 3))
+            for gpus in sizes
+        ]
+    )
+    figure = cost_and_days(frame, "subject")
+    (axes,) = figure.axes
+    assert not axes.get_legend()
+    named = [label.get_text() for label in labels(axes)]
+    assert sorted(named) == sorted([r"$\bad{x}$, 256 GPUs", "fast, 256 GPUs", "64", "64", "128", "128"])
+    assert all(tick.startswith("$") for tick in ticks(axes, "y"))
+    assert " ".join(figure.get_suptitle().split()) == (
+        "$300.0 k in 15.6 days on 64 GPUs of fast, or $300.0 k in 3.9 days on 256 GPUs of fast"
+    )
