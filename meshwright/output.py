@@ -94,7 +94,8 @@ def _folded(line: str) -> str:
         return line
     from meshwright.render.words import lines_of
 
-    return "\n".join(lines_of(line, os.get_terminal_size(sys.stderr.fileno()).columns, indent="  "))
+    indent = " " * (len(line) - len(line.lstrip(" ")) + 2)
+    return "\n".join(lines_of(line, os.get_terminal_size(sys.stderr.fileno()).columns, indent=indent))
 
 
 def _do_all(writers: Sequence[Callable[[], object]]) -> None:
@@ -207,7 +208,7 @@ def print_error(error: MeshwrightError, *, json: bool = False) -> None:
         lines += ["", "would fit:", *(wrapped(f"  {one}", indent="    ") for one in error.would_fit)]
     if error.hint:
         lines += ["", f"hint: {error.hint}"]
-    say_aside("\n".join(lines))
+    say_aside("\n".join(_folded(part) for line in lines for part in line.split("\n")))
 
 
 def _plain(value: Any) -> Any:

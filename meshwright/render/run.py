@@ -11,7 +11,7 @@ from cost_models.units import format_bytes, format_count, format_seconds
 from meshwright.measured import Compared
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, sentence_list
-from planner.plan import Prediction
+from planner.plan import Plan, Prediction
 
 if TYPE_CHECKING:
     from executor.dry import BuiltRank
@@ -44,6 +44,14 @@ def of_another_stack(stack: str, *, compiled: bool = False) -> str | None:
         f"note: the plan is for stack {stack}, what runs is {runs}: memory and times differ;"
         f" --stack {runs} plans for it"
     )
+
+
+def on_other_devices(plan: Plan, device: str) -> str:
+    """Why errors say nothing of a plan for GPUs that ran on a CPU, or the other way round; else nothing."""
+    gpu = plan.question.cluster.gpu
+    if (gpu.kind == "cpu") == (device == "cpu"):
+        return ""
+    return f"The plan is for {gpu.name} and ran on {device}: errors of times and memory say nothing of it."
 
 
 def comparison_table(lines: Sequence[Compared], measured: str = "measured") -> Table:

@@ -18,6 +18,7 @@ from meshwright.render.run import (
     comparison_table,
     next_step,
     of_another_stack,
+    on_other_devices,
     routers_line,
     step_line,
 )
@@ -87,6 +88,7 @@ def run(
         "",
         comparison_table(lines),
         *([wrapped(routers_line(report.routers))] if report.routers else []),
+        *([wrapped(elsewhere)] if (elsewhere := on_other_devices(plan, report.environment.device)) else []),
     )
     written = out / "run-report.json"
     if _version(trace) != earlier:

@@ -20,7 +20,7 @@ from meshwright.render.estimates import estimate_text, memory_sentence, time_sen
 from meshwright.render.goals import sizes_text
 from meshwright.render.plans import certificate_sentence, plans_table, question_header
 from meshwright.render.run import comparison_table as run_table
-from meshwright.render.run import step_line
+from meshwright.render.run import on_other_devices, step_line
 from meshwright.render.tables import Table
 from meshwright.render.words import (
     change,
@@ -162,6 +162,14 @@ def test_a_number_keeps_its_unit_beside_it(width: int) -> None:
     lines = lines_of("saves 7.0 s, of 48.9 % and 1.2 GiB; $1.168 M at 450 GB/s. 12 steps", width)
     units = ("s,", "%", "GiB;", "M", "GB/s.")
     assert not [line for line in lines if line.split()[0] in units]
+
+
+def test_a_run_on_other_devices_says_that_its_errors_mean_nothing(
+    question: Question, make_estimate: Callable[..., Estimate]
+) -> None:
+    plan = make_plan(question, make_estimate(), None)
+    assert "for a100-80gb-sxm and ran on cpu: errors" in on_other_devices(plan, "cpu")
+    assert on_other_devices(plan, "NVIDIA A100-SXM4-80GB") == ""
 
 
 def test_comparison_shows_every_part(make_estimate: Callable[..., Estimate]) -> None:
