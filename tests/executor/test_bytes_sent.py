@@ -201,7 +201,7 @@ def test_data_parallel_ranks_send_what_is_priced(layout: str, processes: Process
     counts = parameters(plan.model, columns.tp)
     modules = [counts.block] * plan.model.num_layers + [
         counts.embedding,
-        counts.final_norm + counts.head_matrix,
+        counts.head_vectors + counts.head_matrix,
     ]
     priced = [data.data_seconds(plan.question, columns, groups.data, module) for module in modules]
     microbatches = plan.layout.microbatches(plan.training.global_batch)

@@ -136,7 +136,7 @@ MEMORY = [
 @pytest.mark.parametrize(("shape", "layout"), MEMORY, ids=[" ".join(case) for case in MEMORY])
 def test_peak_is_what_the_plan_says(shape: str, layout: str, processes: Processes) -> None:
     """Within 2 % on every rank, and on the one with the loss below that of all logits."""
-    job: dict[str, Any] = {"global_batch": 8, "sequence_length": 256}
+    job: dict[str, Any] = {"global_batch": 16, "sequence_length": 256}
     plan, whole = in_chunks(layout, SHAPES[shape], 128, **job), plan_for(layout, SHAPES[shape], **job)
     for rank, measured in enumerate(processes.run(plan.layout.num_gpus, peak, plan)):
         stage = pipeline_rank(plan.layout, rank)
@@ -148,7 +148,7 @@ def test_peak_is_what_the_plan_says(shape: str, layout: str, processes: Processe
 
 def test_a_rank_without_values_has_its_loss_in_chunks_too() -> None:
     """The last stage, emulated: sizes alone."""
-    job: dict[str, Any] = {"global_batch": 8, "sequence_length": 256}
+    job: dict[str, Any] = {"global_batch": 16, "sequence_length": 256}
     plan = in_chunks("pp2 mbs4", SHAPES["llama"], 128, **job)
     report = emulate(plan, 1, fake=True)
     assert sum(report.predicted_memory.values()) == pytest.approx(report.peak_bytes, rel=0.02)

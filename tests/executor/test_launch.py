@@ -76,7 +76,9 @@ def test_routers_are_reported(tmp_path: Path) -> None:
 def test_a_plan_for_gpus_is_refused_here_with_both_numbers() -> None:
     local = plan_for("mbs2")
     cluster = catalog.load_cluster("dgx-a100-80gb").model_copy(update={"nodes": 8})
-    plan = local.model_copy(update={"cluster": cluster, "layout": local.layout.model_copy(update={"dp": 64})})
+    layout = local.layout.model_copy(update={"dp": 64})
+    of_gpus = {"cluster": cluster, "hardware": catalog.load_profile("datasheet-gpu"), "layout": layout}
+    plan = local.model_copy(update=of_gpus)
     with pytest.raises(HostError, match=r"plan needs 64 GPUs; this host has \d+"):
         run_plan(plan)
 
@@ -130,7 +132,7 @@ def test_blocks_are_compiled_as_the_plan_has_it(
 def test_more_processes_than_the_cores_bear() -> None:
     plan = plan_for("mbs2")
     crowd = plan.model_copy(update={"layout": plan.layout.model_copy(update={"dp": 4096})})
-    with pytest.raises(HostError, match="needs 4096 processes"):
+    with pytest.raises(HostError, match="needs 4,096 processes"):
         run_plan(crowd, backend="gloo")
 
 

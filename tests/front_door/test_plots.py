@@ -45,7 +45,7 @@ def figures(make_estimate: Callable[..., Estimate]) -> dict[str, Figure]:
 TITLES = {
     "frontier": "50.0 % MFU needs 70.0 GiB; 30.0 GiB are enough for 40.0 %",
     "scaling": "8 to 32 GPUs, same batch: 3.5 x the speed, 87.1 % of ideal",
-    "time": "tp8 pp8 vpp2 dp16 mbs1 takes 25.20 s and loses most to tp comm: 12.3 %",
+    "time": "tp8 pp8 vpp2 dp16 mbs1 zero1 sp recompute=selective takes 25.20 s and loses most to tp comm: 12.3 %",
     "memory": "Rank 0 is the fullest and leaves 28.9 GiB free; its largest part is activations, 21.2 GiB",
     "timeline": "Pipeline ranks are idle 8.6 % of the time between first forward and last backward",
     "accuracy": "Step time: median error 5.0 %; 2 of 2 runs within 10 %",
