@@ -203,6 +203,6 @@ def test_run_on_the_wrong_machine(meshwright, tmp_path: Path) -> None:
     assert meshwright("plan", *BIG, *QUICK, "-o", str(path)).code == 0
     answer = meshwright("run", str(path), "--out", str(tmp_path), "--quiet")
     assert answer.code == 2
-    assert answer.err.startswith("error: large.yaml needs 1024 GPUs; this host has ")
+    assert answer.err.startswith("error: large.yaml needs 1,024 GPUs; this host has ")
     answer = meshwright("run", str(path), "--backend", "mpi", "--quiet")
     assert answer.err.startswith("error: unknown backend `mpi`\n")
