@@ -10,7 +10,14 @@ from cost_models.estimate import Estimate
 from cost_models.specs.layout import parse_layout
 from meshwright.output import JSON_SCHEMA
 from meshwright.records import estimate_record, layout_cells, question_record
-from meshwright.render.advice import HEADERS, advice_cells, conclusion, is_reached, today_sentence
+from meshwright.render.advice import (
+    HEADERS,
+    advice_cells,
+    advice_table,
+    conclusion,
+    is_reached,
+    today_sentence,
+)
 from meshwright.render.plans import question_header
 from planner.advice import Advice
 from planner.advice import advise as advice_on
@@ -112,7 +119,7 @@ class Advised:
 
     def __repr__(self) -> str:
         header, today, end = self._around_the_table()
-        return f"{header}\n\n{today}\n\n{self._in_words().to_string(index=False)}\n\n{end}"
+        return f"{header}\n\n{today}\n\n{advice_table(self.advice)}\n\n{end}"
 
     def _repr_html_(self) -> str:
         from html import escape

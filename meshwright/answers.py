@@ -13,7 +13,7 @@ from meshwright.drawing import Drawing, draw
 from meshwright.records import estimate_row
 from meshwright.render.estimates import estimate_text
 from meshwright.render.explanation import explanation_text, why_not_text
-from meshwright.render.plans import answer_sentence, optimum_cells, question_header
+from meshwright.render.plans import answer_sentence, optimum_cells, optimum_table, question_header
 from meshwright.verbs.explaining import explained
 from meshwright.verbs.goals import Goal, objective_of
 from planner.budget import Budget
@@ -128,7 +128,7 @@ class Planned:
 
     def __repr__(self) -> str:
         header, proof = self._around_the_table()
-        return f"{header}\n\n{self._in_words().to_string(index=False)}\n\n{proof}"
+        return f"{header}\n\n{optimum_table(self.optimum)}\n\n{proof}"
 
     def _repr_html_(self) -> str:
         header, proof = self._around_the_table()

@@ -17,7 +17,7 @@ from executor.observed import Machine, machine_of, observed
 from executor.report import RunReport
 from meshwright.measured import comparison, read_report
 from meshwright.ran import Ran
-from meshwright.render.refinements import RUN_HEADERS, run_cells
+from meshwright.render.refinements import RUN_HEADERS, run_cells, runs_table
 from meshwright.together import Together
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Calibrated:
         save_profile(self.profile, Path(path))
 
     def __repr__(self) -> str:
-        return self._in_words().to_string(index=False)
+        return str(runs_table(self))
 
     def _repr_html_(self) -> str:
         html: str = self._in_words().to_html(index=False, border=0)

@@ -68,10 +68,8 @@ class Output:
         if self.json:
             say(as_json(document))
             return
-        from meshwright.render.words import line_width
-
         for part in text:
-            say(part if isinstance(part, str) else "\n".join(part.lines(line_width())))
+            say(str(part))
 
     def end_interrupted(self, what: str) -> NoReturn:
         """Leave after an answer that Ctrl-C cut short.

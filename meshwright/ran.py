@@ -17,7 +17,7 @@ from executor.report import RunReport
 from executor.torchrun import OnNote, OnStep
 from meshwright.answers import Estimated, Planned
 from meshwright.measured import comparison
-from meshwright.render.run import comparison_rows
+from meshwright.render.run import comparison_rows, comparison_table
 from planner.plan import Plan
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Ran:
         return pd.DataFrame([asdict(line) for line in comparison(self.report)])
 
     def __repr__(self) -> str:
-        return self._in_words().to_string(index=False)
+        return str(comparison_table(comparison(self.report)))
 
     def _repr_html_(self) -> str:
         html: str = self._in_words().to_html(index=False, border=0)

@@ -10,7 +10,7 @@ from cost_models.errors import InputError
 from cost_models.units import format_count
 from meshwright.output import JSON_SCHEMA
 from meshwright.records import estimate_record, estimate_row, question_record
-from meshwright.render.offers import answer_cells, offers_header, proof_of_ranking
+from meshwright.render.offers import answer_cells, offers_header, proof_of_ranking, ranking_table
 from planner.notes import notes_of
 from planner.offers import Answer, Ranking
 from planner.plan import Plan, make_plan, save_plan
@@ -147,7 +147,7 @@ class Ranked:
         }
 
     def __repr__(self) -> str:
-        table = self._in_words().to_string(index=False)
+        table = ranking_table(self.ranking, len(self.ranking.answers))
         return f"{offers_header(self.ranking)}\n\n{table}\n\n{proof_of_ranking(self.ranking)}"
 
     def _repr_html_(self) -> str:

@@ -16,7 +16,7 @@ from cost_models.validation.rows import read_rows
 from cost_models.validation.scores import SourceScore, score
 from cost_models.validation.shipped import shipped_rows
 from meshwright.drawing import Drawing
-from meshwright.render.validation import STEP_HEADERS, step_cells, summary
+from meshwright.render.validation import STEP_HEADERS, step_cells, step_table, summary
 from meshwright.validated import plot_subject, prediction_row, residual_frame, source_row
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Validated:
         return Drawing(frame=frame, figure=drawn(frame, plot_subject(self.anchors)))
 
     def __repr__(self) -> str:
-        return f"{self._in_words().to_string(index=False)}\n\n{self._summary()}"
+        return f"{step_table(self.sources)}\n\n{self._summary()}"
 
     def _repr_html_(self) -> str:
         return f"{self._in_words().to_html(index=False, border=0)}<p>{self._summary()}</p>"

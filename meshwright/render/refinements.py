@@ -24,12 +24,7 @@ def refinement_text(found: Calibrated) -> Iterator[str | Table]:
     runs = counted(len(found.reports), "run")
     yield wrapped(f"{found.profile.name}: moved by {runs} on {found.machine}; from: {start.source}")
     yield ""
-    yield table(
-        RUN_HEADERS,
-        [run_cells(record) for record in found.runs()],
-        words=("run",),
-        names=("quantity",),
-    )
+    yield runs_table(found)
     yield "(before: of the plan that ran; noise: what the middle half of its steps spans)"
     told = [record for record in found.factors() if record["told"] >= _SILENT]
     if told:
@@ -46,6 +41,12 @@ def refinement_text(found: Calibrated) -> Iterator[str | Table]:
         )
     if silent := [part_label(one["kind"]) for one in found.factors() if one["told"] < _SILENT]:
         yield wrapped(f"The runs say nothing of {sentence_list(silent)}")
+
+
+def runs_table(found: Calibrated) -> Table:
+    """What was measured, and how far off the plan that ran and the moved profile are."""
+    rows = [run_cells(record) for record in found.runs()]
+    return table(RUN_HEADERS, rows, words=("run",), names=("quantity",))
 
 
 def run_cells(record: dict[str, Any]) -> list[str]:

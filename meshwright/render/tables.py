@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from meshwright.render.words import lines_of
+from meshwright.render.words import line_width, lines_of
 
 _GAPS = (3, 2, 1)
 """Blanks between columns: as many as a line has room for."""
@@ -48,6 +48,10 @@ class Table:
     """Columns without borders, drawn for the width at hand."""
 
     columns: tuple[Column, ...]
+
+    def __str__(self) -> str:
+        """As it fits the terminal."""
+        return "\n".join(self.lines(line_width()))
 
     def lines(self, width: int) -> list[str]:
         """Lines of `width` characters; columns that find no room stand below, after the first one again.

@@ -30,7 +30,7 @@ def validation_text(
             indent="",
         )
         yield ""
-        yield table(STEP_HEADERS, [step_cells(source) for source in timed], words=("source",))
+        yield step_table(timed)
         yield ""
     if held := [source for source in sources if speaks_of_memory(source)]:
         yield wrapped(
@@ -44,6 +44,11 @@ def validation_text(
     yield summary(predictions, anchors=anchors)
     for reason, rows in reasons(predictions)[:_MAX_REASONS]:
         yield wrapped(f"  {rows} skipped: {reason}", indent="    ")
+
+
+def step_table(sources: Sequence[SourceScore]) -> Table:
+    """Of those with runs that were timed."""
+    return table(STEP_HEADERS, [step_cells(one) for one in sources if one.step], words=("source",))
 
 
 def step_cells(source: SourceScore) -> list[str]:
