@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 
 from cost_models.units import grouped
 from meshwright.plots import style
+from meshwright.plots.text import short_layout
 
 PANELS = {
     "gpus": ("GPUs", "GPT-3 175B, batch 1,536 x 2,048"),
@@ -52,7 +53,7 @@ def markdown(rows: Iterable[Row]) -> str:
             f"{_number(row['aim_seconds']):g}" if row["aim_seconds"] else "",
             *(f"{_number(row[name]):.2f}" for name in ("proven_seconds", "cpu_seconds", "first_seconds")),
             *(_count(row[name]) for name in ("peak_rss_mib", "decided_per_second", "priced_per_second")),
-            style.short_layout(str(row["layout"]), 1000),
+            short_layout(str(row["layout"]), 1000),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
