@@ -155,6 +155,8 @@ class Estimated:
     question: Question
     estimate: Estimate
     assumptions: tuple[str, ...] = ()
+    split_chosen: bool = False
+    """The layout did not say how many blocks go on which stage."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -188,7 +190,7 @@ class Estimated:
         return draw(kind, self.question, [self.estimate], gpus)
 
     def __repr__(self) -> str:
-        return estimate_text(self.estimate)
+        return estimate_text(self.estimate, chosen=self.split_chosen)
 
     def _repr_html_(self) -> str:
         return f"<p>{_html(repr(self))}</p>"

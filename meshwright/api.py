@@ -11,6 +11,7 @@ from cost_models.asking import ask
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.layout import parse_layout
 from cost_models.specs.loading import resolve_cluster, resolve_model, resolve_training
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.training import TrainingSpec
@@ -162,7 +163,12 @@ def estimate(
         InputError: what was asked is wrong, or the layout cannot run.
     """
     question, assumptions = _question(model, cluster, training, gpus, stack, profile)
-    return Estimated(question=question, estimate=priced_layout(question, layout), assumptions=assumptions)
+    return Estimated(
+        question=question,
+        estimate=priced_layout(question, layout),
+        assumptions=assumptions,
+        split_chosen=not parse_layout(layout).layers,
+    )
 
 
 def _question(

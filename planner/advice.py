@@ -21,11 +21,10 @@ from cost_models.specs.layout import Layout
 from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from planner.balanced import balanced_prices
 from planner.budget import Budget
-from planner.chunks import goes_in_chunks
+from planner.chunks import covers
 from planner.explain import within
 from planner.legality import check
 from planner.moves import WEIGHT, Move, Trouble, changed_words, moves, recompute_allowed, trouble_between
-from planner.placement import PLAIN
 from planner.placing import place
 from planner.restrictions import Restrictions
 from planner.search import SearchResult
@@ -224,8 +223,7 @@ class _Path:
 
     def _is_legal(self, layout: Layout) -> bool:
         """Whether it breaks no rule and the search covers its stages."""
-        in_chunks = layout.schedule not in PLAIN
-        if in_chunks and not goes_in_chunks(self.question.model.num_layers, layout.num_stages):
+        if not covers(layout.schedule, self.question.model.num_layers, layout.num_stages):
             return False
         if check(self.question, layout, self.restrictions.trainer):
             return False

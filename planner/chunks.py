@@ -1,7 +1,8 @@
 """Schedules with several chunks a rank: the placements the search covers, few enough to price every one.
 
 Sizes: equal stages, or one or two stages at the ends with a block less, next to embedding and head, as trainers place
-them that count these as a layer.
+them that count these as a layer. Of interleaved pipelines with a stage or two more than blocks, the first stage, the
+last or both have none.
 
 Recompute: every rank recomputes so many of its blocks in full and so many selectively, the first ones in the order of
 its chunks. Earlier chunks keep more microbatches, so recomputing there spares most; ranks share the numbers because the
@@ -18,7 +19,8 @@ from functools import lru_cache
 import numpy as np
 
 from cost_models.specs.columns import Ints
-from planner.placement import TOLERANCE, Bools, Leaf, Placement
+from cost_models.specs.layout import Schedule
+from planner.placement import ENDS, PLAIN, TOLERANCE, Bools, Leaf, Placement
 
 TIMED_TOGETHER = 16
 """Patterns whose timelines are evaluated at once, which takes little longer than one."""
@@ -28,15 +30,17 @@ MOST_SMALLER = 2
 """Stages that may have a block less than the others: one for the embedding and one for the head."""
 
 
-def goes_in_chunks(num_layers: int, stages: int) -> bool:
+def covers(schedule: Schedule, num_layers: int, stages: int) -> bool:
     """Whether so many blocks make so many stages of the sizes that the search covers."""
-    return stages <= num_layers and -num_layers % stages <= MOST_SMALLER
+    if stages > num_layers:  # each rank has blocks on other stages where these go round the ranks
+        return schedule == "interleaved" and stages <= num_layers + ENDS
+    return schedule in PLAIN or -num_layers % stages <= MOST_SMALLER
 
 
 def chunk_sizes(num_layers: int, stages: int, most_smaller: int = MOST_SMALLER) -> Ints:
     """(Z, S): the blocks of every virtual stage, as equal as they go, those at the ends a block smaller.
 
-    None where more than `most_smaller` would be.
+    None where more than `most_smaller` would be, or a stage between the ends had no block.
     """
     size, larger = divmod(num_layers, stages)
     if not larger:
@@ -46,7 +50,8 @@ def chunk_sizes(num_layers: int, stages: int, most_smaller: int = MOST_SMALLER) 
         return np.empty((0, stages), dtype=np.int64)
     first_Z1 = np.arange(smaller + 1)[:, None]
     short_ZS = (stage_S < first_Z1) | (stage_S >= stages - (smaller - first_Z1))
-    return size + 1 - short_ZS.astype(np.int64)
+    sizes_ZS = size + 1 - short_ZS.astype(np.int64)
+    return sizes_ZS[(sizes_ZS[:, 1:-1] > 0).all(axis=1)]
 
 
 def blocks_recomputed(allowed_P: Bools, most: int) -> Ints:

@@ -21,6 +21,7 @@ from cost_models.specs.recompute import named_blocks, policies_in
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import counted
 from planner.host_rule import HOST_RULE
+from planner.placement import ENDS
 from planner.pools.legality import pool_objections
 from planner.rules import Bools as Bools
 from planner.rules import Rule as Rule
@@ -56,10 +57,13 @@ def _splits(count: Callable[[TransformerSpec], int], noun: str) -> Callable[[Que
     return sentence
 
 
-def _every_stage_has_a_block(question: Question, layout: Layout) -> Words:
+def _stages_have_blocks(question: Question, layout: Layout) -> Words:
     stages, blocks = layout.num_stages, question.model.num_layers
     written = f"pp{layout.pp} vpp{layout.vpp}" if layout.vpp > 1 else f"pp{layout.pp}"
-    return Words(f"`{written}` makes {counted(stages, 'stage')}; the model has {counted(blocks, 'block')}")
+    what = f"`{written}` makes {counted(stages, 'stage')}; the model has {counted(blocks, 'block')}"
+    return Words(
+        what, "only the first stage and the last may have none: they have the embedding and the head"
+    )
 
 
 def _batch_divides(question: Question, layout: Layout) -> Words:
@@ -236,9 +240,9 @@ RULES: tuple[Rule, ...] = (
         sentence=_expert_groups_divide,
     ),
     Rule(
-        name="every stage has a block",
-        broken=lambda q, x: _product(x.pp, x.vpp) > q.model.num_layers,
-        sentence=_every_stage_has_a_block,
+        name="stages between the ends have blocks",
+        broken=lambda q, x: _product(x.pp, x.vpp) > q.model.num_layers + ENDS,
+        sentence=_stages_have_blocks,
     ),
     Rule(
         name="batch divides into microbatches",
@@ -354,14 +358,9 @@ def _problems(question: Question, layout: Layout, trainer: str | None) -> list[t
     if layout.layers and sum(layout.layers) != question.model.num_layers:
         placed = f"`layers` places {counted(sum(layout.layers), 'block')}; the model has {question.model.num_layers}"
         found.append((Problem("", placed), "leave out `layers` to have them placed"))
-    if layout.layers and min(layout.layers) == 0:
-        found.append(
-            (Problem("", "`layers` leaves a stage empty; every stage needs one block"), "use fewer stages")
-        )
-    named = sum(max(1, named_blocks(mix)) for mix in layout.stage_recompute)
-    if not layout.layers and question.model.num_layers < named > layout.num_stages:
-        what = f"stages with what `recompute` names need {named:,} blocks; the model has {question.model.num_layers}"
-        found.append((Problem("", what), "name fewer, or leave out the numbers"))
+    if 0 in layout.layers[1:-1]:
+        what = f"`layers` leaves stage {layout.layers.index(0, 1)} empty; only the first and the last may be"
+        found.append((Problem("", what), "they have the embedding and the head"))
     for stage, (blocks, mix) in enumerate(
         zip(layout.layers, layout.stage_recompute if layout.layers else (), strict=True)
     ):

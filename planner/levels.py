@@ -269,8 +269,8 @@ class Levels:
             f" orders x ways of context parallelism x schedules ({', '.join(used)}) on"
             f" {self.question.cluster.num_gpus} GPUs; any number of blocks of a stage under each of recompute"
             f" {' / '.join(self._pricing.policies)}; every number of blocks on each stage or, where a rank has several"
-            " chunks or split backward passes, equal stages or one or two at the ends with a block less, all ranks"
-            " recomputing as many of their first blocks"
+            " chunks or split backward passes, equal stages or one or two at the ends with a block less (or none, where"
+            " they are interleaved), all ranks recomputing as many of their first blocks"
         )
 
 

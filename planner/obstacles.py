@@ -14,9 +14,9 @@ from cost_models.specs.axis_orders import ORDERS
 from cost_models.specs.columns import USUAL_CONTEXT, LayoutColumns
 from cost_models.specs.layout import CONTEXTS, SCHEDULES, Layout, goes_with
 from cost_models.units import counted
-from planner.chunks import goes_in_chunks
+from planner.chunks import covers
 from planner.legality import RULES, SCHEDULE_RULE
-from planner.placement import PLAIN
+from planner.placement import ENDS
 from planner.pools.legality import fills_pools, pool_objections
 from planner.reading_restrictions import ZERO_STAGES
 from planner.restrictions import Restrictions, settled
@@ -136,9 +136,9 @@ def _pool_words(question: Question, layout: Layout) -> Words:
 
 def _uncovered(question: Question, x: LayoutColumns) -> Bools:
     blocks = question.model.num_layers
-    plain = np.isin(x.schedule, [SCHEDULES.index(name) for name in PLAIN])
-    covered = [stages > blocks or goes_in_chunks(blocks, stages) for stages in (x.pp * x.vpp).tolist()]
-    return ~plain & ~np.array(covered, dtype=np.bool_)
+    shapes = zip(x.schedule.tolist(), (x.pp * x.vpp).tolist(), strict=True)
+    covered = [stages > blocks + ENDS or covers(SCHEDULES[s], blocks, stages) for s, stages in shapes]
+    return ~np.array(covered, dtype=np.bool_)
 
 
 def _uncovered_words(question: Question, layout: Layout) -> Words:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from cost_models import schedules
 from cost_models.specs.columns import Ints
 from cost_models.specs.layout import Schedule
-from cost_models.specs.recompute import mix_of
+from cost_models.specs.recompute import mix_of, policies_in
 from cost_models.stage_costs import StageCosts
 
 Floats = npt.NDArray[np.float64]
@@ -30,6 +30,10 @@ TOLERANCE = 1e-9
 
 PLAIN: frozenset[Schedule] = frozenset({"gpipe", "1f1b"})
 """Schedules with one chunk a rank and whole backward passes: every number of blocks on every stage is covered."""
+
+
+ENDS = 2
+"""Stages that may be without a block: the first, which has the embedding, and the last, which has the head."""
 
 
 def stage_sizes(num_layers: int, pp: int, vpp: int, schedule: Schedule) -> tuple[int, int]:
@@ -66,8 +70,12 @@ class Placement:
 
     @property
     def recompute(self) -> tuple[str, ...]:
-        """The mix of each virtual stage, as layouts write it."""
-        return tuple(mix_of(stage) for stage in self.blocks)
+        """The mix of each virtual stage, as layouts write it; one without blocks is said to do as its neighbour."""
+        mixes = [mix_of(stage) for stage in self.blocks]
+        for end, neighbour in ((0, 1), (-1, -2)):
+            if not sum(self.blocks[end]):
+                mixes[end] = policies_in(mixes[neighbour])[-1]
+        return tuple(mixes)
 
 
 @dataclass(frozen=True, kw_only=True)

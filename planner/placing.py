@@ -26,12 +26,12 @@ def place(question: Question, layout: Layout) -> Layout:
     that its price can still be told.
 
     Raises:
-        InputError: the layout breaks a rule of `planner.legality`.
+        InputError: the layout breaks a rule of `planner.legality`, or recompute names more blocks than stages have.
     """
     require_legal(question, layout)
     if layout.layers:
         return layout
-    if layout.schedule not in PLAIN:
+    if layout.schedule not in PLAIN or layout.num_stages > question.model.num_layers:
         return _in_chunks(question, layout)
     candidates = list(orders_of(question, layout)) if isinstance(question, MixedQuestion) else [layout]
     found = [(_placed(question, candidate), candidate) for candidate in candidates]
@@ -47,7 +47,7 @@ def _placed(question: Question, layout: Layout) -> tuple[bool, float, Placement]
         solution = best_placement(leaf, incumbent=good_placement(leaf))
         if solution.placement is not None:
             return overflows, solution.objective, solution.placement
-    raise AssertionError("without a memory limit every legal layout has a placement")
+    raise _names_too_many(layout)
 
 
 def _in_chunks(question: Question, layout: Layout) -> Layout:
@@ -61,14 +61,18 @@ def _in_chunks(question: Question, layout: Layout) -> Layout:
     named_S = np.array([named_blocks(mix) for mix in layout.stage_recompute])
     sizes_ZS = sizes_ZS[(sizes_ZS >= named_S).all(axis=1)]
     if not len(sizes_ZS):
-        raise InputError(
-            f"recompute of `{layout}` names more blocks than a stage of equal ones has",
-            hint="name fewer, or say the blocks of each stage: `layers=`",
-        )
+        raise _names_too_many(layout)
     leaf = _leaf(question, layout, layout_costs(question, layout))
     blocks_ZSP = np.stack([blocks_by_policy(sizes, layout.stage_recompute) for sizes in sizes_ZS.tolist()])
     best = np.lexsort((leaf.step_seconds(blocks_ZSP), ~leaf.fits(blocks_ZSP)))[0]
     return layout.model_copy(update={"layers": tuple(sizes_ZS[best].tolist())})
+
+
+def _names_too_many(layout: Layout) -> InputError:
+    return InputError(
+        f"recompute of `{layout}` names more blocks than its stages have",
+        hint="name fewer, or say the blocks of each stage: `layers=`",
+    )
 
 
 def _leaf(question: Question, layout: Layout, costs: StageCosts) -> Leaf:

@@ -58,7 +58,7 @@ class Passes:
 def ideal_seconds(space: Space, allowed: Bools) -> Floats:
     """(N,) seconds that no layout of a core can undercut."""
     question, cores = space.question, space.cores
-    m = cores.microbatches(question.training.global_batch)
+    m = space.microbatches
     _, kind = first_of_each([cores.tp, cores.cp, cores.mbs, cores.ep, cores.etp, cores.sp, cores.context])
     few = np.empty(int(kind.max(initial=-1)) + 1, dtype=np.int64)
     most_first = np.argsort(-m, kind="stable")
@@ -81,7 +81,7 @@ def ideal_seconds(space: Space, allowed: Bools) -> Floats:
         p2p=none,
         follows=none,
     )
-    return shortest_steps(space, cores.pp, m, passes.rows(kind))
+    return shortest_steps(space, np.arange(len(cores)), passes.rows(kind))
 
 
 _IDEAL = (
@@ -108,9 +108,7 @@ def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float 
     bound = np.full(len(cores), np.inf)
     some = cores[fitting := np.flatnonzero(_may_fit(space, cores, allowed, max_memory))]
     if len(some):
-        rows = space.cores.rows(some)
-        m = rows.microbatches(space.question.training.global_batch)
-        bound[fitting] = shortest_steps(space, rows.pp, m, _alone(space, some, allowed))
+        bound[fitting] = shortest_steps(space, some, _alone(space, some, allowed))
     return bound
 
 
@@ -170,9 +168,7 @@ def _passes_alone(space: Space, rows: LayoutColumns, allowed: Bools) -> Passes:
 
 def core_bounds(space: Space, cores: Ints, costs: StageCosts, passes: Passes, allowed: Bools) -> Floats:
     """(N,) seconds that no layout of a core can undercut in any schedule; infinite where none can fit."""
-    own = space.cores.rows(cores)
-    m = own.microbatches(space.question.training.global_batch)
-    seconds = shortest_steps(space, own.pp, m, passes)
+    seconds = shortest_steps(space, cores, passes)
     size = {name: getattr(costs, name) for name in _ROOM}
     bound: Floats = np.where(_fits(space, cores, size, costs.memory_limit, allowed), seconds, np.inf)
     return bound
@@ -194,8 +190,8 @@ def passes_of(space: Space, pp: Ints, costs: StageCosts, allowed: Bools) -> Pass
     )
 
 
-def shortest_steps(space: Space, pp: Ints, microbatches: Ints, passes: Passes) -> Floats:
-    """(N,) seconds of a step that no schedule undercuts.
+def shortest_steps(space: Space, cores: Ints, passes: Passes) -> Floats:
+    """(N,) seconds of a step of some cores that no schedule undercuts.
 
     All work is shared by pp ranks, and rank r waits r passes of the shortest chunk before its first action:
 
@@ -209,20 +205,24 @@ def shortest_steps(space: Space, pp: Ints, microbatches: Ints, passes: Passes) -
 
         step ≥ all blocks + (m − 1) · shortest chunk + what follows
 
+    Where a pipeline may have more stages than blocks, the first chunk of rank 0 may be without one.
+
     A pass is one forward and one back; where a schedule of the space splits backward passes, only the part towards the
     input counts of it, or nothing.
     """
-    layers, x, m = space.question.model.num_layers, passes, microbatches
+    layers, x, pp = space.question.model.num_layers, passes, space.cores.pp[cores]
+    m = space.microbatches[cores]
     block, stage = x.forward + x.backward, x.stage_forward + x.stage_backward
     blocks = layers * block + x.embedding + x.head
-    shortest, alone = x.stage_forward + x.forward, blocks
-    way, others = shortest + x.p2p, shortest
+    forward, backward, alone = x.stage_forward + x.forward, x.stage_backward + x.backward, blocks
+    empty = space.may_start_empty[cores]
+    first, back = np.where(empty, x.stage_forward, forward), np.where(empty, x.stage_backward, backward)
+    way, missing, others = forward + x.p2p, forward - first, first
     if space.splits_backward:
         alone = alone - x.apart
     else:
-        up = x.stage_backward + x.backward
-        way, others = way + up + x.p2p, np.maximum(shortest, up)
-    shared = m * (blocks + pp * stage) / pp + (pp - 1) / 2 * way
+        way, missing, others = way + backward + x.p2p, missing + backward - back, np.maximum(first, back)
+    shared = m * (blocks + pp * stage) / pp + (pp - 1) / 2 * way - (pp - 1) / pp * missing
     whole = m * (-(-layers // pp) * block + stage)
     longest = np.maximum(np.maximum(shared, whole), alone + (m - 1) * others)
     seconds: Floats = longest + x.follows

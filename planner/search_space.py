@@ -23,10 +23,10 @@ from cost_models.question import Question
 from cost_models.specs.axis_orders import ORDERS, same_seats
 from cost_models.specs.columns import USUAL_CONTEXT, Ints, LayoutColumns
 from cost_models.specs.distinct import first_of_each
-from cost_models.specs.layout import CONTEXTS, SCHEDULES, Schedule, goes_with
-from planner.chunks import goes_in_chunks
+from cost_models.specs.layout import CONTEXTS, SCHEDULES, goes_with
+from planner.chunks import covers
 from planner.legality import legal_rows
-from planner.placement import PLAIN
+from planner.placement import ENDS
 from planner.reading_restrictions import ZERO_STAGES
 from planner.reading_restrictions import parse_restrictions as parse_restrictions
 from planner.restrictions import AXES as AXES
@@ -92,6 +92,22 @@ class Space:
         """(N,): shapes that go with (N,) cores at (N,) ZeRO stages."""
         found: Ints = self._shapes[self.pipeline[cores], zero]
         return found
+
+    @cached_property
+    def microbatches(self) -> Ints:
+        """(N,): of each core."""
+        return self.cores.microbatches(self.question.training.global_batch)
+
+    @cached_property
+    def may_start_empty(self) -> Bools:
+        """(N,): whether some shape of a core has more stages than there are blocks."""
+        most_K = [
+            max((int(own[:, 0].max()) for own in of_stage if len(own)), default=1) for of_stage in self.shapes
+        ]
+        more: Bools = (
+            self.cores.pp * np.array(most_K, dtype=np.int64)[self.pipeline] > self.question.model.num_layers
+        )
+        return more
 
     @cached_property
     def splits_backward(self) -> bool:
@@ -334,12 +350,12 @@ def _shapes(
     for index, pp in enumerate(pipelines.pp.tolist()):
         own = [(1, ONE_CHUNK)]
         if pp > 1:
-            chunks = range(1, model.num_layers // pp + 1)
+            chunks = range(1, (model.num_layers + ENDS) // pp + 1)
             own = [
                 (vpp, SCHEDULES.index(schedule))
                 for schedule in runs
                 for vpp in chunks
-                if goes_with(schedule, vpp) and _covered(schedule, model.num_layers, pp * vpp)
+                if goes_with(schedule, vpp) and covers(schedule, model.num_layers, pp * vpp)
             ]
         for zero in range(ZERO_STAGES):
             groups = variants[index][variants[index][:, 0] == zero, 1]
@@ -374,11 +390,6 @@ def _shapes(
         )
         for index in range(len(pipelines))
     )
-
-
-def _covered(schedule: Schedule, num_layers: int, stages: int) -> bool:
-    """Whether the search covers some sizes of so many stages."""
-    return schedule in PLAIN or goes_in_chunks(num_layers, stages)
 
 
 def divisors(number: int) -> list[int]:

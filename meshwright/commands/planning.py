@@ -96,7 +96,8 @@ def estimate(
     model: o.Model,
     cluster: o.Cluster,
     layout: Annotated[
-        str, typer.Option("--layout", help='E.g. "tp8 pp8 dp16 mbs1 vpp2 zero1".', show_default=False)
+        str,
+        typer.Option("--layout", help='E.g. "tp8 pp3 dp16 mbs1 zero1 layers=11,11,10".', show_default=False),
     ],
     gpus: o.Gpus = None,
     global_batch: o.GlobalBatch = None,

@@ -7,8 +7,8 @@ from cost_models.units import counted, format_bytes, format_count, format_second
 from meshwright.render.words import in_unit, parts_sentence, percent, size_unit, time_unit, wrapped
 
 
-def estimate_text(estimate: Estimate) -> str:
-    """Four sentences: layout, speed, time by part, memory by part; and warnings."""
+def estimate_text(estimate: Estimate, *, chosen: bool = False) -> str:
+    """Four sentences: layout, speed, time by part, memory by part; the split where it was `chosen`; and warnings."""
     layout = estimate.layout
     per_gpu = estimate.tokens_per_second / layout.num_gpus
     speed = (
@@ -19,12 +19,28 @@ def estimate_text(estimate: Estimate) -> str:
     return "\n".join(
         [
             wrapped(f"layout {layout}"),
+            *split_lines(estimate, chosen=chosen),
             wrapped(speed),
             time_sentence(estimate),
             memory_sentence(estimate),
             *warning_lines(estimate),
         ]
     )
+
+
+def split_lines(estimate: Estimate, *, chosen: bool) -> list[str]:
+    """How uneven stages came to be, where nobody said so; else nothing."""
+    layout = estimate.layout
+    if not chosen or len(set(layout.layers)) == 1:
+        return []
+    where = f"{counted(sum(layout.layers), 'block')} on {counted(layout.num_stages, 'stage')}"
+    fits = " that fits" * estimate.fits
+    word = str(layout).rpartition(" layers=")[2].partition(" ")[0]
+    return [
+        wrapped(
+            f"{where}: `layers={word}` was chosen, the fastest split{fits}; yours can be said in the layout"
+        )
+    ]
 
 
 def warning_lines(estimate: Estimate) -> list[str]:

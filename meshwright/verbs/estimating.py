@@ -29,17 +29,18 @@ def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> 
     """
     together = Together()
     found = together.read(lambda: question_of(asked))
-    together.read(lambda: parse_layout(layout))
+    written = together.read(lambda: parse_layout(layout))
     together.read(lambda: check_places(("-o", out), ("--csv", output.csv)))
     together.require()
     assert found is not None
+    assert written is not None
     question, assumptions = found
     for assumption in assumptions:
         output.note(f"assumed: {assumption}")
     notes = notes_of(question)
     for note in notes:
         output.note(f"note: {note}")
-    priced = priced_layout(question, layout, asked.trainer)
+    priced, chosen = priced_layout(question, layout, asked.trainer), not written.layers
     plan = make_plan(question, priced, None, Restrictions(trainer=asked.trainer))
     output.answer(
         {
@@ -48,11 +49,12 @@ def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> 
             "assumptions": list(assumptions),
             "notes": list(notes),
             "estimate": estimate_record(priced, question),
+            "split": {"layers": list(priced.layout.layers), "chosen": chosen},
         },
         [estimate_row(priced)],
         question_header(question, priced.trust, priced.memory_limit),
         "",
-        estimate_text(priced),
+        estimate_text(priced, chosen=chosen),
         *placed_on_pools(question, priced),
         files=[] if out is None else [lambda: save_plan(plan, out)],
     )

@@ -286,6 +286,13 @@ def test_amounts_in_words_are_said_in_numbers(meshwright) -> None:
     assert "assumed: `--global-batch 64K tokens` is 64 sequences of 1,024 tokens\n" in answer.err
 
 
+def test_a_chosen_split_is_data_too(meshwright) -> None:
+    flags = ("--gpus", "8", "--global-batch", "64", "--sequence", "1024", "--json")
+    for layout, chosen in (("pp2 vpp5 dp4", True), ("pp2 vpp5 dp4 layers=1*7,2*2,1", False)):
+        answer = json.loads(meshwright("estimate", *ASKED[:2], *flags, "--layout", layout).out)
+        assert answer["split"] == {"layers": [*[1] * 7, 2, 2, 1], "chosen": chosen}
+
+
 def test_misspelt_verb(meshwright) -> None:
     answer = meshwright("paln")
     assert answer.code == 2

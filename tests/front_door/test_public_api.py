@@ -54,6 +54,18 @@ def test_estimate_answers() -> None:
     assert answer.plan.certificate is None
 
 
+def test_a_split_that_nobody_said_is_said() -> None:
+    def asked(layout: str) -> str:
+        answer = mw.estimate("gpt2-small", "dgx-a100-80gb", mw.TrainingSpec(**TRAINING), layout)
+        return " ".join(str(answer).split())
+
+    chosen = "12 blocks on 10 stages: `layers=1*7,2*2,1` was chosen, the fastest split that fits"
+    assert chosen in asked("pp2 vpp5 dp4")
+    assert "was chosen" not in asked("pp2 vpp5 dp4 layers=1*7,2*2,1")
+    assert "was chosen" not in asked("pp2 vpp6 dp4")
+    assert "12 blocks on 14 stages: `layers=0,1*12,0` was chosen" in asked("pp2 vpp7 dp4")
+
+
 def test_runs_show_measured_beside_predicted() -> None:
     training = mw.TrainingSpec(global_batch=2, sequence_length=16, precision="fp32")
     ran = mw.run(mw.estimate("gpt2-nano", "local", training, "mbs1", gpus=1), steps=2)

@@ -32,6 +32,8 @@ AXES = tuple(field.name for field in fields(LayoutColumns))
 EVERY_POLICY = (1 << POLICIES) - 1
 MOST_SMALLER = 2
 """Where a schedule is not plain: stages that may have a block less than the others."""
+MOST_EMPTY = 2
+"""Stages that an interleaved pipeline may have more than blocks: the first, the last."""
 
 
 def divisors(number: int) -> list[int]:
@@ -78,9 +80,10 @@ def every_layout(question: Question) -> LayoutColumns:
 def _pipelines(blocks: int, pp: int) -> list[tuple[int, int]]:
     """(vpp, schedule) whose stages can be of the sizes that the search covers."""
     found = []
-    for (index, schedule), vpp in product(enumerate(SCHEDULES), range(1, blocks // pp + 1)):
+    for (index, schedule), vpp in product(enumerate(SCHEDULES), range(1, (blocks + MOST_EMPTY) // pp + 1)):
         nearly = -blocks % (pp * vpp) <= MOST_SMALLER
-        if goes_with(schedule, vpp) and (schedule in PLAIN or nearly):
+        some = pp * vpp <= blocks or schedule == "interleaved"
+        if goes_with(schedule, vpp) and some and (schedule in PLAIN or nearly):
             found.append((vpp, index))
     return found
 

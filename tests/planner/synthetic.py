@@ -89,6 +89,8 @@ SHAPES = [
     ("interleaved", 2, 3, 4, 12),
     ("interleaved", 2, 2, 4, 7),
     ("interleaved", 3, 2, 6, 10),
+    ("interleaved", 2, 2, 4, 3),
+    ("interleaved", 3, 2, 6, 4),
     ("zero-bubble", 2, 1, 4, 5),
     ("zero-bubble", 3, 1, 6, 7),
     ("zero-bubble", 2, 2, 4, 7),
@@ -160,6 +162,8 @@ def every_placement(leaf: Leaf) -> np.ndarray:
             size + bool(larger) - (s < ends[0] or s >= leaf.num_stages - ends[1])
             for s in range(leaf.num_stages)
         ]
+        if 0 in own[1:-1]:
+            continue
         most = max(sum(own[s] for s in stages) for stages in stages_of_rank)
         for full, selective in product(range(most + 1), repeat=2):
             if full + selective > most or (full and 2 not in strong) or (selective and 1 not in strong):

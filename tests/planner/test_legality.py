@@ -16,9 +16,8 @@ from cost_models.specs.catalog import load_stack
 from cost_models.specs.columns import USUAL_CONTEXT, LayoutColumns
 from cost_models.specs.layout import CONTEXTS, SCHEDULES, Layout, goes_with, parse_layout
 from cost_models.specs.training import TrainingSpec
-from planner.chunks import goes_in_chunks
+from planner.chunks import covers
 from planner.legality import check, legal_rows, require_legal
-from planner.placement import PLAIN
 from planner.search_space import Restrictions, enumerate_layouts, parse_restrictions
 
 TRAINING = TrainingSpec(global_batch=8, sequence_length=256)
@@ -59,7 +58,7 @@ def every_candidate(asked: Question) -> LayoutColumns:
 def covered(layout: Layout) -> bool:
     """What the search leaves out: stages that neither are plain nor nearly divide the blocks, and experts split finer
     than the rest of the model."""
-    placed = layout.schedule in PLAIN or goes_in_chunks(MODEL.num_layers, layout.num_stages)
+    placed = covers(layout.schedule, MODEL.num_layers, layout.num_stages)
     return placed and layout.tp % layout.expert_tp == 0
 
 
@@ -85,7 +84,11 @@ def test_the_enumerated_space_is_exactly_what_the_rules_allow(asked: Question) -
         ("tp8", "`tp8` splits 4 key/value heads", "tp1, tp2 or tp4 divide them"),
         ("dp8 mbs3", "global batch 8 is not a multiple of dp8 x mbs3", "24 is"),
         ("tp2 dp4 mbs3", "global batch 8 is not a multiple of dp4 x mbs3", "12 is"),
-        ("pp8", "`pp8` makes 8 stages; the model has 4 blocks", ""),
+        (
+            "pp8",
+            "`pp8` makes 8 stages; the model has 4 blocks",
+            "only the first stage and the last may have none: they have the embedding and the head",
+        ),
         (
             "dp8 sp",
             "`sp` splits the sequence over tp, and tp1 has one rank",
@@ -109,6 +112,11 @@ def test_the_enumerated_space_is_exactly_what_the_rules_allow(asked: Question) -
             "`recompute=full` does not go with `schedule=zero-bubble`, which splits backward passes: "
             "PyTorch would recompute for every piece of them",
             "leave out `recompute`, or use another schedule",
+        ),
+        (
+            "pp4 dp2 layers=2,0,2,0",
+            "`layers` leaves stage 1 empty; only the first and the last may be",
+            "they have the embedding and the head",
         ),
         (
             "pp4 dp2 layers=1,1,1,2",

@@ -14,6 +14,7 @@ from cost_models.specs.layout import parse_layout
 from planner.placement import TOLERANCE
 from planner.placing import place
 from planner.search import search
+from planner.search_space import parse_restrictions
 
 
 def test_place_finds_what_search_finds() -> None:
@@ -70,17 +71,52 @@ def test_a_stage_has_the_blocks_that_its_recompute_names(mixes: str) -> None:
     assert estimate(question, placed).step_seconds == pytest.approx(min(possible))
 
 
-@pytest.mark.parametrize(
-    "text", ["pp2 dp2 recompute=full:3/none", "pp2 vpp2 dp2 recompute=full:2,none,none,none"]
-)
-def test_recompute_of_more_blocks_than_there_are(text: str) -> None:
-    with pytest.raises(InputError, match="blocks; the model has 4"):
-        place(small_question(), parse_layout(text))
-
-
-def test_recompute_of_more_blocks_than_equal_stages_have() -> None:
+@pytest.mark.parametrize("mixes", ["full:5/none", "full:4,none,none,none"])
+@pytest.mark.parametrize("pipeline", ["pp4", "pp2 vpp2 dp2"])
+def test_recompute_of_more_blocks_than_stages_have(pipeline: str, mixes: str) -> None:
     question = small_question(memory="8 GiB")
-    question = replace(question, model=question.model.model_copy(update={"num_layers": 8}))
-    with pytest.raises(InputError, match="than a stage of equal ones has") as caught:
-        place(question, parse_layout("pp2 vpp2 dp2 recompute=full:4,none,none,none"))
+    question = replace(question, model=question.model.model_copy(update={"num_layers": 6}))
+    with pytest.raises(InputError, match="names more blocks than its stages have") as caught:
+        place(question, parse_layout(f"{pipeline} recompute={mixes}"))
     assert "layers=" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [("pp2 vpp3 dp2", "0,1*4,0"), ("pp2 vpp3 dp2 schedule=zero-bubble", "0,1*4,0"), ("pp5 dp1", None)],
+)
+def test_stages_of_the_embedding_and_the_head_alone(text: str, layers: str | None) -> None:
+    """A stage or two more than blocks: one end is without, or both, and so they may be asked for."""
+    gpus = 5 if "pp5" in text else 4
+    question = small_question(gpus, memory="8 GiB", stack="meshwright")
+    placed = place(question, parse_layout(text))
+    priced = estimate(question, placed)
+    if layers is not None:
+        assert placed == parse_layout(f"{text} layers={layers}")
+    assert sorted(placed.layers)[-4:] == [1, 1, 1, 1]
+    assert 0 not in placed.layers[1:-1]
+    assert priced.time.total == pytest.approx(priced.step_seconds)
+
+
+def test_the_search_finds_stages_without_blocks() -> None:
+    """Blocks that take a third of the head: the last stage is best left to that alone."""
+    question = small_question(memory="8 GiB", sequence_length=512)
+    wide = {"num_layers": 3, "hidden_size": 256, "vocab_size": 16000}
+    question = replace(question, model=question.model.model_copy(update=wide))
+    limits = parse_restrictions(["pp=2", "vpp=2"], ["recompute=none"])
+    found = search(question, restrictions=limits)
+    assert found.best.layout.layers == (1, 1, 1, 0)
+    assert found.best.layout.recompute == ("selective",)
+    assert "or none" in found.certificate.space
+
+
+@pytest.mark.parametrize("layers", ["0,4", "0,2,2,0", "2,1,1,0"])
+def test_an_own_split_may_leave_the_ends_to_embedding_and_head(layers: str) -> None:
+    stages = layers.count(",") + 1
+    pipeline = "pp2 dp2" if stages == 2 else "pp4"
+    question = small_question(memory="8 GiB")
+    own = parse_layout(f"{pipeline} layers={layers}")
+    assert place(question, own) == own
+    memory = estimate(question, own).rank_memory
+    if own.layers[0] == 0:
+        assert memory[0]["weights"] < memory[1]["weights"]
