@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cost_models.calibration.measured_cluster import measured_cluster
 from cost_models.errors import InputError
-from cost_models.question import MixedQuestion, Question, mixed_question, require_tiles
+from cost_models.question import MixedQuestion, Question, mixed_question, require_tiles, usual_dropout
 from cost_models.specs import catalog
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
@@ -65,12 +65,23 @@ def ask(
             hint="leave out --profile for the catalogue's nearest, or calibrate one on that GPU",
         )
     require_tiles(hardware, cluster.gpu)
+    dropout = usual_dropout(model, chosen) if training.dropout is None else training.dropout
     return Question(
         model=model,
         cluster=measured_cluster(hardware, cluster),
-        training=training,
+        training=training.model_copy(update={"dropout": dropout}),
         stack=chosen,
         hardware=hardware,
+    )
+
+
+def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ...]:
+    """What the question takes for dropout where the training job does not say and something is dropped; in words."""
+    if training.dropout is not None or not question.dropout:
+        return ()
+    return (
+        f"dropout {question.dropout:g}, as is usual with software stack `{question.stack.name}`; "
+        "say 0 for none",
     )
 
 

@@ -24,6 +24,21 @@ class Question:
     stack: StackSpec
     hardware: HardwareProfile
 
+    @property
+    def dropout(self) -> float:
+        """Probability of dropping a hidden activation: the training's, or what is usual."""
+        said = self.training.dropout
+        return usual_dropout(self.model, self.stack) if said is None else said
+
+
+def usual_dropout(model: TransformerSpec, stack: StackSpec) -> float:
+    """What is dropped where nobody says: a tenth in GPT-style models by trainers of their era, else nothing."""
+    return _USUAL_DROPOUT if stack.usual_dropout and not model.gated_mlp else 0.0
+
+
+_USUAL_DROPOUT = 0.1
+"""Megatron-LM's default of `--hidden-dropout` and `--attention-dropout`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedQuestion(Question):

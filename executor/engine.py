@@ -164,7 +164,7 @@ class Engine:
             part = Transformer(
                 model,
                 vocabulary=int(padded_vocabulary(model, layout.tp)),
-                dropout=self.plan.training.dropout,
+                dropout=self.plan.question.dropout,
                 first=sum(layout.layers[:stage]),
                 count=layout.layers[stage],
                 has_embedding=stage == 0,

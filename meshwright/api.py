@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack, overload
 
-from cost_models.asking import ask
+from cost_models.asking import ask, assumed_dropout
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
@@ -185,4 +185,5 @@ def _question(
     place = resolve_cluster(cluster, gpus) if isinstance(cluster, str) else cluster
     job = resolve_training(training) if isinstance(training, str) else training
     question = ask(spec, place, job, stack=stack, profile=profile)
-    return question, loaded.assumptions if loaded is not None else ()
+    assumed = loaded.assumptions if loaded is not None else ()
+    return question, (*assumed, *assumed_dropout(job, question))

@@ -71,6 +71,10 @@ Precision = Annotated[str | None, optional("--precision", "TYPE", "bf16, fp16, f
 Precisions = Annotated[
     str | None, optional("--precision", "TYPE[,TYPE]", "bf16, fp16, fp32 or fp8; of several the fastest.")
 ]
+Dropout = Annotated[
+    float | None,
+    optional("--dropout", "SHARE", "Of hidden activations that are dropped; else as usual with the stack."),
+]
 Training = Annotated[Path | None, optional("--training", "FILE", "Training YAML; flags override it.")]
 Stack = Annotated[
     str | None,

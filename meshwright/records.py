@@ -142,6 +142,7 @@ def question_record(question: Question) -> dict[str, Any]:
         "global_batch": question.training.global_batch,
         "sequence_length": question.training.sequence_length,
         "precision": question.training.precision,
+        "dropout": question.dropout,
         "stack": question.stack.name,
         "profile": None if mixed else question.hardware.name,
         **({"pools": pools} if mixed else {}),

@@ -73,7 +73,7 @@ def block_operators(question: Question, columns: LayoutColumns) -> Passes:
         both += [_Calls(operator="rotary", elements=turned * heads) for heads in (query, key_value)]
     if model.qk_norm:
         both += [_Calls(operator="rmsnorm", elements=query), _Calls(operator="rmsnorm", elements=key_value)]
-    if question.training.dropout > 0:
+    if question.dropout > 0:
         both.append(_Calls(operator="dropout", elements=outside, count=2.0))
     residual = _Calls(operator="add", elements=outside, count=2.0)
     joined = 3.0 if model.gated_mlp else 2.0
@@ -138,7 +138,7 @@ def embedding_operators(question: Question, columns: LayoutColumns) -> Passes:
     table = padded_vocabulary(model, columns.tp) / columns.tp * model.hidden_size
     gather = [_Calls(operator="embedding", elements=hidden)]
     positions = [_Calls(operator="add", elements=hidden)] if model.positions == "learned" else []
-    dropped = [_Calls(operator="dropout", elements=hidden)] if question.training.dropout > 0 else []
+    dropped = [_Calls(operator="dropout", elements=hidden)] if question.dropout > 0 else []
     whole_table = [_Calls(operator="add", elements=table, count=2.0 if model.tied_embeddings else 1.0)]
     return Passes(
         forward=_seconds(profile, [*gather, *positions, *dropped], backward=False),

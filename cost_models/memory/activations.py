@@ -56,7 +56,7 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     element = training.element_bytes
     tokens = columns.tokens(training.sequence_length)
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
-    dropout = training.dropout > 0
+    dropout = question.dropout > 0
     mask = _MASK_BYTES * outside if dropout else np.zeros(tokens.shape)
     attention, mlp = _kept_inside(question, columns, tokens, outside, element)
     core = _kept_by_core(question, columns, tokens)
@@ -187,4 +187,4 @@ def _kept_by_core(question: Question, columns: LayoutColumns, tokens: Array) -> 
         return _FP32 * tokens * heads
     element = training.element_bytes
     scores = tokens * training.sequence_length * heads
-    return scores * (2 * element + _MASK_BYTES if training.dropout > 0 else element)
+    return scores * (2 * element + _MASK_BYTES if question.dropout > 0 else element)

@@ -31,8 +31,9 @@ class TrainingSpec(Spec):
     """Type gradients are accumulated and reduced in; None: as the software stack does it."""
     state_dtype: StateDtype = "fp32"
     """Type of each optimizer moment and of the master weights."""
-    dropout: float = Field(default=0.0, ge=0.0, lt=1.0, allow_inf_nan=False)
-    """Probability of dropping a hidden activation; above 0 its masks are kept for the backward pass."""
+    dropout: float | None = Field(default=None, ge=0.0, lt=1.0, allow_inf_nan=False)
+    """Probability of dropping a hidden activation; above 0 its masks are kept for the backward pass. None: as is usual
+    with the software stack."""
     recompute: tuple[Recompute, ...] = Field(default=RECOMPUTE_POLICIES, min_length=1)
     """Recompute policies the search may use."""
     tokens: float | None = Field(default=None, gt=0, le=LARGEST, allow_inf_nan=False)

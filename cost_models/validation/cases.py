@@ -32,8 +32,6 @@ from cost_models.validation.policies_of import (
 from cost_models.validation.rows import Row
 from cost_models.validation.stack_of import stack_of
 
-_USUAL_DROPOUT = 0.1
-"""Of GPT-2 and GPT-3 recipes."""
 _USUAL_GPUS = 128
 """GPUs of a run whose table does not say: only a share of the optimizer's states depends on it."""
 
@@ -82,7 +80,7 @@ def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | N
         cluster = on_tensor_cores(cluster)
     degrees.vp = _chunks(row, model, stack, degrees, notes)
     degrees.zero = zero_of(row, stack, degrees.dp * degrees.cp, notes)
-    training = _training(row, model, stack, cluster, degrees, notes)
+    training = _training(row, cluster, degrees, notes)
     question = ask(model, cluster, training, stack=stack, profile=profile)
     layout = _layout(row, question, degrees, notes)
     sized = row.count("num_gpus") is not None or row.count("dp") is not None
@@ -148,8 +146,6 @@ def _chunks(row: Row, model: TransformerSpec, stack: StackSpec, degrees: _Degree
 
 def _training(
     row: Row,
-    model: TransformerSpec,
-    stack: StackSpec,
     cluster: ClusterSpec,
     degrees: _Degrees,
     notes: Notes,
@@ -164,18 +160,16 @@ def _training(
             "global_batch": batch,
             "sequence_length": sequence,
             "precision": precision_of(row, cluster, notes),
-            "dropout": _dropout(row, model, stack),
+            "dropout": _dropout(row),
         }
         | training_changes(row)
     )
 
 
-def _dropout(row: Row, model: TransformerSpec, stack: StackSpec) -> float:
-    """The row's, or the stack's habit: trainers of the GPT era drop a tenth."""
+def _dropout(row: Row) -> float | None:
+    """The row's, where it is a probability."""
     share = row.number("dropout")
-    if share is not None and 0 <= share < 1:
-        return share
-    return _USUAL_DROPOUT if stack.usual_dropout and not model.gated_mlp else 0.0
+    return share if share is not None and 0 <= share < 1 else None
 
 
 def _global_batch(row: Row, degrees: _Degrees, notes: Notes) -> int:

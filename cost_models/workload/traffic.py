@@ -35,7 +35,7 @@ class Traffic:
 def block_traffic(question: Question, columns: LayoutColumns, inner: Array) -> Traffic:
     """Norms, residual additions, dropout, rotary and activation (over `inner` elements of the MLP) of one block."""
     model, stack = question.model, question.stack
-    dropout = question.training.dropout > 0
+    dropout = question.dropout > 0
     element = question.training.element_bytes
     tokens = columns.tokens(question.training.sequence_length)
     outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
@@ -98,7 +98,7 @@ def attention_traffic(question: Question, columns: LayoutColumns) -> Traffic:
     """The s × s scores where the attention kernel does not keep them on chip."""
     kernel = question.stack.attention
     passes = _SCORE_PASSES.get(kernel, (0.0, 0.0))
-    dropped = question.training.dropout > 0 and kernel in STORES_SCORES
+    dropped = question.dropout > 0 and kernel in STORES_SCORES
     dropout = (2.5, 2.5) if dropped else (0.0, 0.0)
     element = question.training.element_bytes
     sequence = question.training.sequence_length

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast, get_args
 
-from cost_models.asking import ask, questions_by_precision
+from cost_models.asking import ask, assumed_dropout, questions_by_precision
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.question import Question
 from cost_models.specs import catalog
@@ -32,6 +32,7 @@ class Asked:
     sequence: int | str | None = None
     """Tokens, or as `8K`."""
     precision: str | None = None
+    dropout: float | None = None
     training: Path | None = None
     stack: str | None = None
     profile: str | None = None
@@ -64,6 +65,7 @@ def question_of(asked: Asked) -> tuple[Question, tuple[str, ...]]:
             global_batch=asked.global_batch,
             sequence_length=asked.sequence,
             precision=asked.precision,
+            dropout=asked.dropout,
         )
     )
     together.read(lambda: catalog.load_stack(asked.stack) if asked.stack else None)
@@ -75,7 +77,7 @@ def question_of(asked: Asked) -> tuple[Question, tuple[str, ...]]:
     assert training is not None
     stack = asked.stack or (trainer_named(asked.trainer).stack if asked.trainer else None)
     question = ask(model.spec, cluster, training, stack=stack, profile=asked.profile)
-    return question, (*model.assumptions, *_read_as(asked, training))
+    return question, (*model.assumptions, *_read_as(asked, training), *assumed_dropout(training, question))
 
 
 def _read_as(asked: Asked, training: TrainingSpec) -> Iterator[str]:

@@ -42,12 +42,12 @@ def test_help_lists_every_verb_with_a_sentence(meshwright) -> None:
     [
         (
             "plan",
-            "--gpus --global-batch --sequence --precision --training --stack --profile --fix --forbid --max-memory"
-            " --objective --tokens --price --deadline --top --time-limit --replay --out",
+            "--gpus --global-batch --sequence --precision --dropout --training --stack --profile --fix --forbid"
+            " --max-memory --objective --tokens --price --deadline --top --time-limit --replay --out",
         ),
         (
             "estimate",
-            "--layout --gpus --global-batch --sequence --precision --training --stack --profile --out",
+            "--layout --gpus --global-batch --sequence --precision --dropout --training --stack --profile --out",
         ),
         ("compare", ""),
         ("explain", "--why-not"),
@@ -284,6 +284,37 @@ def test_amounts_in_words_are_said_in_numbers(meshwright) -> None:
     assert answer.code == 0
     assert "assumed: `--sequence 1K` is 1,024 tokens\n" in answer.err
     assert "assumed: `--global-batch 64K tokens` is 64 sequences of 1,024 tokens\n" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "dropout", "assumed"),
+    [
+        (("--stack", "megatron-2021"), 0.1, True),
+        (("--stack", "megatron-2021", "--dropout", "0"), 0.0, False),
+        (("--stack", "megatron-core"), 0.0, False),
+        (("--stack", "megatron-core", "--dropout", "0.2"), 0.2, False),
+    ],
+)
+def test_dropout_is_as_usual_with_the_stack_unless_said(meshwright, flags, dropout, assumed) -> None:
+    """What `validate` takes for published runs holds for layouts typed by hand, and is said."""
+    usual = "assumed: dropout 0.1, as is usual with software stack `megatron-2021`"
+    for verb in (("plan",), ("estimate", "--layout", "dp8 recompute=full")):
+        answer = meshwright(verb[0], *ASKED, *verb[1:], *flags, "--json")
+        assert json.loads(answer.out)["question"]["dropout"] == dropout
+        assert (usual in answer.err) == assumed
+
+
+def test_dropout_keeps_masks_and_takes_time(meshwright) -> None:
+    def price(*flags: str) -> dict[str, float]:
+        answer = meshwright(
+            "estimate", *ASKED, "--layout", "dp8", "--stack", "megatron-2021", "--json", *flags
+        )
+        found = json.loads(answer.out)["estimate"]
+        return {name: found[name] for name in ("step_seconds", "peak_bytes")}
+
+    usual, said, none = price(), price("--dropout", "0.1"), price("--dropout", "0")
+    assert usual == said
+    assert all(usual[name] > none[name] for name in none)
 
 
 def test_a_chosen_split_is_data_too(meshwright) -> None:

@@ -28,7 +28,12 @@ QUESTION = small_question(8)
         ),
         (["zero=3"], None, ["software stack `megatron-core` cannot run `zero3`"], "it has zero0 or zero1"),
         (["ep=8"], None, ["`ep8` shares experts, and model `small` has none"], "leave it out"),
-        (["pp=8"], None, ["`pp8` makes 8 stages; the model has 4 blocks"], "only the first stage and the last"),
+        (
+            ["pp=8"],
+            None,
+            ["`pp8` makes 8 stages; the model has 4 blocks"],
+            "only the first stage and the last",
+        ),
         (["dp=3"], None, ["`dp3` does not divide 8 GPUs"], "dp2 or dp4 would"),
         (["tp=4", "dp=4"], None, ["`tp4 dp4` do not divide 8 GPUs"], "dp2 would"),
         (["mbs=3"], None, ["global batch 8 is not a multiple of dp1 x mbs3"], "6 and 9 are"),
