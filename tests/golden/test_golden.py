@@ -13,6 +13,7 @@ import pytest
 
 from cost_models.asking import ask
 from cost_models.specs import catalog
+from cost_models.specs.cluster import Precision
 from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 from planner.search import search
@@ -35,14 +36,44 @@ QUESTIONS: dict[str, dict[str, Any]] = {
     "megatron-1t on 3072 A100": {
         "model": "megatron-1t", "cluster": "dgx-a100-80gb", "gpus": 3072, "batch": 3072, "sequence": 2048,
     },
+    "mixtral-8x7b on 64 H100": {
+        "model": "mixtral-8x7b", "cluster": "dgx-h100", "gpus": 64, "batch": 256, "sequence": 4096,
+    },
+    "deepseek-v3 on 1024 H100": {
+        "model": "deepseek-v3", "cluster": "dgx-h100", "gpus": 1024, "batch": 4096, "sequence": 4096,
+    },
+    "llama3-70b on 64 H100, in fp8": {
+        "model": "llama3-70b", "cluster": "dgx-h100", "gpus": 64, "batch": 1024, "sequence": 8192,
+        "precision": "fp8",
+    },
+    "llama3-70b on A100 and H100": {
+        "model": "llama3-70b", "cluster": "dgx-a100-80gb:64+dgx-h100:64", "batch": 512, "sequence": 4096,
+    },
+    "llama3-8b on 64 H100, 128k tokens": {
+        "model": "llama3-8b", "cluster": "dgx-h100", "gpus": 64, "batch": 32, "sequence": 131072,
+    },
+    "llama3-8b on 32 H100, our own stack": {
+        "model": "llama3-8b", "cluster": "dgx-h100", "gpus": 32, "batch": 256, "sequence": 8192,
+        "stack": "meshwright",
+    },
+    "qwen3-32b on 64 H100": {
+        "model": "qwen3-32b", "cluster": "dgx-h100", "gpus": 64, "batch": 512, "sequence": 4096,
+    },
 }  # fmt: skip
 
 
 def answer(
-    *, model: str, cluster: str, gpus: int, batch: int, sequence: int, stack: str | None = None
+    *,
+    model: str,
+    cluster: str,
+    batch: int,
+    sequence: int,
+    gpus: int | None = None,
+    stack: str | None = None,
+    precision: Precision = "bf16",
 ) -> list[dict[str, Any]]:
     """The best two layouts with what they are said to cost."""
-    training = TrainingSpec(global_batch=batch, sequence_length=sequence)
+    training = TrainingSpec(global_batch=batch, sequence_length=sequence, precision=precision)
     question = ask(catalog.load_model(model), resolve_cluster(cluster, gpus), training, stack=stack)
     return [
         {
