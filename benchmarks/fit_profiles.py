@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from cost_models.calibration.families import ANY, blank_profile, fit_families, leave_sources_out
-from cost_models.calibration.from_runs import Fit, fitted_profile
-from cost_models.calibration.saving import save_profile
-from cost_models.specs import catalog
-from cost_models.validation.cases import Case
-from cost_models.validation.shipped import timed_cases
+from cost_models.evidence.calibration.families import ANY, blank_profile, fit_families, leave_sources_out
+from cost_models.evidence.calibration.from_runs import Fit, fitted_profile
+from cost_models.evidence.calibration.saving import save_profile
+from cost_models.evidence.rows.cases import Case
+from cost_models.evidence.rows.shipped import timed_cases
+from cost_models.files import catalog
 
 FOLDER = Path(__file__).parents[1] / "cost_models" / "data" / "profiles"
 

@@ -21,9 +21,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from cost_models.curves import attention_head_seconds, curve_seconds
-from cost_models.specs.catalog import load_profile
+from cost_models.files.catalog import load_profile
+from cost_models.files.whole import write_whole
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.whole_files import write_whole
 from meshwright.output import as_csv
 
 _BLOCKS, _REPEATS, _WARM_UP = 3, 12, 3

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cost_models.asking import ask, nearest_profile
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import ask, nearest_profile
 from cost_models.estimating import estimate
-from cost_models.specs import catalog
-from cost_models.specs.layout import parse_layout
-from cost_models.specs.loading import resolve_cluster
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from cost_models.validation.flags_of import named_switches
-from cost_models.validation.rows import Row, read_rows
-from cost_models.whole_files import write_whole
+from cost_models.evidence.rows.flags_of import named_switches
+from cost_models.evidence.rows.row import Row, read_rows
+from cost_models.files.whole import write_whole
 from meshwright.output import as_csv
 
 FOLDER = Path(__file__).parents[1] / "cost_models" / "data" / "published"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from cost_models.asking import ask
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import ask
 from cost_models.estimating import estimate
+from cost_models.files.loading import resolve_cluster
 from cost_models.specs.attention import LatentAttention
-from cost_models.specs.layout import parse_layout
-from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.plan import Plan, make_plan

@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 from cost_models import memory_terms as memory
 from cost_models import time_terms as time
+from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.distinct import over_distinct
+from cost_models.axes.layout import SCHEDULES, V_SHAPED
 from cost_models.memory.device import memory_limit
 from cost_models.memory_terms import MemoryTerms, memory_terms
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules.traits import ALWAYS_SPLIT, KEEPS_ALL_LOGITS
-from cost_models.specs.columns import Ints, LayoutColumns
-from cost_models.specs.distinct import over_distinct
-from cost_models.specs.layout import SCHEDULES, V_SHAPED
 from cost_models.stage_costs import StageCosts
 from cost_models.time_terms import TimeTerms, time_terms
 

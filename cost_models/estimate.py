@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from cost_models.axes.layout import Layout
 from cost_models.breakdown import Breakdown
-from cost_models.specs.layout import Layout
 from cost_models.units import counted
 
 Verdict = Literal["fits", "tight", "does not fit"]

@@ -12,6 +12,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.axes.recompute import blocks_by_policy
 from cost_models.breakdown import Breakdown
 from cost_models.costs import add_up
 from cost_models.errors import InputError
@@ -29,9 +32,6 @@ from cost_models.schedules import (
     pending_profiles,
     stages_of_rank,
 )
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import Layout
-from cost_models.specs.recompute import blocks_by_policy
 from cost_models.stage_costs import StageCosts
 from cost_models.time_terms import HIDDEN_PARTS, TIME_PARTS, TimeTerms, time_terms
 from cost_models.workload.flops import model_flops, recomputed_flops, utilisation

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.communication.context import gathered_elements
 from cost_models.compute.casts import EAGER_CAST_BYTES
 from cost_models.memory.activations import ActivationBytes, activation_bytes
@@ -16,8 +18,6 @@ from cost_models.memory.pending import pending_bytes
 from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split, keeps_all_logits
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from cost_models.workload.chunked_loss import chunks_loss
 from cost_models.workload.mixture import mixture
 from cost_models.workload.parameters import Parameters, padded_vocabulary, parameters

@@ -16,14 +16,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
 from cost_models.costs import stage_costs
 from cost_models.estimating import once_a_step, place, stage_seconds
 from cost_models.pools.estimating import mixed_durations, mixed_once_a_step
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import KINDS, ActionTable, compile_timeline
 from cost_models.schedules.actions import IDLE
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import Layout
 
 Floats = npt.NDArray[np.float64]
 

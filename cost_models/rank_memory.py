@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.breakdown import Breakdown
 from cost_models.memory_terms import MEMORY_PARTS, MemoryTerms, Term
-from cost_models.specs.recompute import RECOMPUTE_POLICIES
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

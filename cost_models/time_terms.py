@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.distinct import over_distinct
 from cost_models.communication.collectives import point_to_point_seconds
 from cost_models.communication.context import ContextSeconds, context_seconds
 from cost_models.communication.data import DataSeconds, data_seconds, exposed, no_seconds
@@ -24,8 +26,6 @@ from cost_models.compute.host_update import host_update_seconds
 from cost_models.memory.states import state_bytes
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split, v_shaped
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.distinct import over_distinct
 from cost_models.specs.training import STATE_BYTES
 from cost_models.workload.parameters import Parameters, parameters
 from cost_models.workload.traffic import gradient_dtype

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from cost_models.errors import HostError
 from planner.plan import Plan
-from planner.runnable import IN_16_BITS
+from planner.rules.runnable import IN_16_BITS
 
 _LEAST_CAPABILITY = (8, 9)
 """Of NVIDIA GPUs, Ada: the first with products in fp8."""

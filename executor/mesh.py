@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import _disable_current_modes
 
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import Layout
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
 
 AXES = ("pp", "dp", "cp", "tp")
 """Of the work."""
@@ -23,7 +23,7 @@ MESH_AXES = ("pp", "copy", "shard", "tp")
 """Of the parameters: `shard` is what ZeRO shards over, `copy` the groups that hold the same."""
 
 with_values = _disable_current_modes()
-"""Decorates what reads numbers out of tensors, which fake ones do not have (`executor.fake`)."""
+"""Decorates what reads numbers out of tensors, which fake ones do not have (`executor.emulate.fake_tensors`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,15 +10,15 @@ from pathlib import Path
 import torch.distributed as dist
 
 from cost_models.errors import Problem, RunError
-from executor.batches import Batches
 from executor.checkpoints.keeper import Keeper
 from executor.checkpoints.saving import Saving
+from executor.data.batches import Batches
 from executor.data.tokens import TEXT
 from executor.engine import Engine, mean_over_data
-from executor.heartbeat import Heartbeat
-from executor.report import RouterReport, RunReport
-from executor.routers import routers_so_far
-from executor.stopping import any_rank
+from executor.faults.heartbeat import Heartbeat
+from executor.faults.stopping import any_rank
+from executor.measure.report import RouterReport, RunReport
+from executor.measure.routers import routers_so_far
 from executor.timing import StepClock
 
 
@@ -43,7 +43,7 @@ class Schedule:
     """Measured steps, after the warm-up."""
     warm_up: int = 2
     data: str = TEXT
-    """`text`, `random`, or a token folder; see `executor.batches`."""
+    """`text`, `random`, or a token folder; see `executor.data.batches`."""
     saving: Saving | None = None
     """None: no checkpoints."""
     waiting_steps: int = 3

@@ -10,19 +10,26 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
-from cost_models.asking import OWN_COMPILED, OWN_STACK
-from cost_models.specs.local import processor_name
-from executor.batches import Batches
+from cost_models.defaults import OWN_COMPILED, OWN_STACK
+from cost_models.files.local import processor_name
 from executor.checkpoints.keeper import Keeper
+from executor.data.batches import Batches
+from executor.diagnostic_steps import LEFT_OUT, Further, look_further
 from executor.engine import Engine, Options
-from executor.exhausted import telling_what_was_held
-from executor.further import LEFT_OUT, Further, look_further
-from executor.memory import allocator_peak, predicted_parts
-from executor.report import AllocatorPeak, Environment, PhaseReport, RankReport, RunReport, make_report
+from executor.measure.exhausted import telling_what_was_held
+from executor.measure.memory import allocator_peak, predicted_parts
+from executor.measure.report import (
+    AllocatorPeak,
+    Environment,
+    PhaseReport,
+    RankReport,
+    RunReport,
+    make_report,
+)
+from executor.measure.watched import StepSpans, typical_thread, typical_waits
+from executor.messages import gather_json, json_from_first
 from executor.steps import Curve, Schedule, Stopped, Watcher, run_steps
-from executor.telling import gather_json, json_from_first
 from executor.timing import StepClock
-from executor.watched import StepSpans, typical_thread, typical_waits
 from planner.plan import Plan
 
 _UNCOMPILED = (

@@ -13,15 +13,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from cost_models.axes.layout import Layout, parse_layout
     from cost_models.errors import HostError, InfeasibleError, InputError, MeshwrightError, RunError
     from cost_models.estimate import Estimate
     from cost_models.specs.cluster import ClusterSpec
     from cost_models.specs.hardware import HardwareProfile
-    from cost_models.specs.layout import Layout, parse_layout
     from cost_models.specs.pools import MixedCluster
     from cost_models.specs.training import TrainingSpec
     from cost_models.specs.transformer import TransformerSpec
-    from executor.calibrate import calibrate
+    from executor.microbenchmarks.calibrate import calibrate
     from meshwright.advised import Advised, advise
     from meshwright.answers import Estimated, Planned
     from meshwright.api import estimate, plan, verify
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from meshwright.ran import Ran, run
     from meshwright.ranked import Ranked
     from meshwright.validation import Validated, validate
-    from planner.checks import Check
     from planner.plan import Plan, load_plan, save_plan
+    from planner.proof.checks import Check
 
 _HOMES = {
     "plan": "meshwright.api",
     "estimate": "meshwright.api",
     "verify": "meshwright.api",
-    "Check": "planner.verifying",
+    "Check": "planner.proof.verifying",
     "advise": "meshwright.advised",
     "Advised": "meshwright.advised",
     "run": "meshwright.ran",
     "validate": "meshwright.validation",
-    "calibrate": "executor.calibrate",
+    "calibrate": "executor.microbenchmarks.calibrate",
     "calibrate_from_run": "meshwright.calibrated",
     "Calibrated": "meshwright.calibrated",
     "Planned": "meshwright.answers",
@@ -55,8 +55,8 @@ _HOMES = {
     "load_plan": "planner.plan",
     "save_plan": "planner.plan",
     "Estimate": "cost_models.estimate",
-    "Layout": "cost_models.specs.layout",
-    "parse_layout": "cost_models.specs.layout",
+    "Layout": "cost_models.axes.layout",
+    "parse_layout": "cost_models.axes.layout",
     "TransformerSpec": "cost_models.specs.transformer",
     "ClusterSpec": "cost_models.specs.cluster",
     "MixedCluster": "cost_models.specs.pools",

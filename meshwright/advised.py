@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Estimate
-from cost_models.specs.layout import parse_layout
 from meshwright.output import JSON_SCHEMA
 from meshwright.records import estimate_record, layout_cells, question_record
 from meshwright.render.advice import (
@@ -19,11 +19,11 @@ from meshwright.render.advice import (
     today_sentence,
 )
 from meshwright.render.plans import question_header
-from planner.advice import Advice
-from planner.advice import advise as advice_on
-from planner.budget import Budget
+from planner.explaining.advice import Advice
+from planner.explaining.advice import advise as advice_on
 from planner.plan import Plan, load_plan, make_plan, save_plan
-from planner.restrictions import Restrictions
+from planner.search.budget import Budget
+from planner.space.restrictions import Restrictions
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,16 +16,16 @@ from meshwright.render.explanation import explanation_text, why_not_text
 from meshwright.render.plans import answer_sentence, optimum_cells, optimum_table, question_header
 from meshwright.verbs.explaining import explained
 from meshwright.verbs.goals import Goal, objective_of
-from planner.budget import Budget
-from planner.explain import Origin
-from planner.frontier import pareto_frame
-from planner.notes import notes_of
-from planner.optimum import Optimum
-from planner.pareto import POINTS, exact_frontier
+from planner.answers.frontier import pareto_frame
+from planner.answers.optimum import Optimum
+from planner.answers.pareto import POINTS, exact_frontier
+from planner.explaining.explain import Origin
+from planner.explaining.why_not import why_not
 from planner.plan import Certificate, Plan, make_plan, save_plan
-from planner.restrictions import Restrictions
-from planner.search import SearchResult
-from planner.why_not import why_not
+from planner.search.budget import Budget
+from planner.search.result import SearchResult
+from planner.space.notes import notes_of
+from planner.space.restrictions import Restrictions
 
 if TYPE_CHECKING:
     import pandas as pd

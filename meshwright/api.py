@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack, overload
 
-from cost_models.asking import ask, assumed_dropout
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import ask, assumed_dropout
+from cost_models.files.loading import resolve_cluster, resolve_model, resolve_training
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.layout import parse_layout
-from cost_models.specs.loading import resolve_cluster, resolve_model, resolve_training
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
@@ -22,15 +22,15 @@ from meshwright.verbs.estimating import priced_layout
 from meshwright.verbs.goals import Goal, objective_of
 from meshwright.verbs.offering import aim_of, make_offers, prices_of
 from meshwright.verbs.planning import restrictions_of
-from planner.budget import Budget
-from planner.checks import Check
-from planner.offers import rank_offers
-from planner.optimising import optimise
+from planner.answers.offers import rank_offers
+from planner.answers.optimising import optimise
+from planner.answers.remedies import remedies_told
 from planner.plan import Plan, read_plan
-from planner.remedies import remedies_told
-from planner.sizes import parse_sizes
+from planner.proof.checks import Check
+from planner.proof.verifying import verify as checks_of
+from planner.search.budget import Budget
+from planner.space.gpu_counts import parse_sizes
 from planner.trainers import trainer_named
-from planner.verifying import verify as checks_of
 
 
 class PlanOptions(TypedDict, total=False):

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cost_models.calibration.from_reports import STEP, Observed, Refinement, quantities, refine
-from cost_models.calibration.saving import save_profile
 from cost_models.errors import InputError, Problem
-from cost_models.specs import catalog
+from cost_models.evidence.calibration.from_reports import STEP, Observed, Refinement, quantities, refine
+from cost_models.evidence.calibration.saving import save_profile
+from cost_models.files import catalog
 from cost_models.specs.hardware import HardwareProfile
-from executor.observed import Machine, machine_of, observed
-from executor.report import RunReport
+from executor.measure.observed import Machine, machine_of, observed
+from executor.measure.report import RunReport
 from meshwright.measured import comparison, read_report
 from meshwright.ran import Ran
 from meshwright.render.refinements import RUN_HEADERS, run_cells, runs_table

@@ -106,7 +106,7 @@ def _worded(error: Exception) -> MeshwrightError | None:
         from pydantic import ValidationError
 
         if isinstance(error, ValidationError):
-            from cost_models.specs.complaints import refused
+            from cost_models.complaints import refused
 
             return refused(error)
     return None

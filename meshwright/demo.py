@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cost_models.specs.catalog import local_cluster
+from cost_models.files.catalog import local_cluster
 from meshwright.measured import comparison, read_report
 from meshwright.render.run import comparison_rows
 

@@ -14,12 +14,12 @@ from cost_models.question import MixedQuestion, Question
 from meshwright import frames
 from meshwright.render.goals import sizes_text
 from meshwright.render.pools import gpus_in_words
-from planner.budget import Budget
-from planner.frontier import frontier_frame, pareto_frame
+from planner.answers.frontier import frontier_frame, pareto_frame
+from planner.answers.pareto import POINTS, exact_frontier
+from planner.answers.scaling import KINDS, doublings, scaling_frame
 from planner.objectives import Objective
-from planner.pareto import POINTS, exact_frontier
-from planner.restrictions import Restrictions
-from planner.scaling import KINDS, doublings, scaling_frame
+from planner.search.budget import Budget
+from planner.space.restrictions import Restrictions
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cost_models.calibration.own_runs import Refit
-from cost_models.calibration.unseen import UnseenSource
-from cost_models.validation.rows import Row
+from cost_models.evidence.calibration.own_runs import Refit
+from cost_models.evidence.calibration.unseen import UnseenSource
+from cost_models.evidence.rows.row import Row
 
 
 def refit_record(refit: Refit, file: Path) -> dict[str, Any]:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cost_models.axes.layout import Layout
+from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
+from cost_models.evidence.rows.tables import parse_table, read_table
 from cost_models.predicted_spans import pass_spans, predicted_spans
 from cost_models.question import Question
 from cost_models.schedules import KINDS
-from cost_models.specs.documents import printable
-from cost_models.specs.layout import Layout
-from cost_models.validation.tables import parse_table, read_table
 from meshwright.measured import comparison, read_report
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import InputError
-from cost_models.specs.parsing import validate
-from cost_models.specs.reading import read_document
+from cost_models.files.parsing import validate
+from cost_models.files.reading import read_document
 from cost_models.units import MB
-from executor.report import RankReport, RunReport
+from executor.measure.report import RankReport, RunReport
 
 if TYPE_CHECKING:
-    from executor.emulate import EmulationReport
+    from executor.emulate.one_rank import EmulationReport
 
 _WORK = ("compute", "recompute", "optimizer", "host")
 """Parts of a step in which the training thread computes; in the others it waits."""
@@ -29,7 +29,7 @@ _PARTS = {
     "optimizer": ("optimizer",),
     "other": ("jitter",),
 }
-"""What a run tells apart (`executor.parts`) → the parts of a prediction it is made of."""
+"""What a run tells apart (`executor.measure.parts`) → the parts of a prediction it is made of."""
 
 MAX_REPORT_BYTES = int(1000 * MB)
 """Largest report read: a number for each step of each rank."""

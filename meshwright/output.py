@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from cost_models.documents import printable
 from cost_models.errors import DoesNotFitError, InputError, MeshwrightError, Problem, StoppedError, first_of
-from cost_models.specs.documents import printable
-from cost_models.whole_files import is_replaced, write_whole
+from cost_models.files.whole import is_replaced, write_whole
 from meshwright.printing import say, say_aside
 
 if TYPE_CHECKING:

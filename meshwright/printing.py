@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
-from cost_models.specs.documents import printable
+from cost_models.documents import printable
 
 
 def say(text: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from cost_models.specs.documents import printable
+from cost_models.documents import printable
 from cost_models.units import format_seconds, grouped
 from meshwright.output import Output
 from meshwright.render.words import percent

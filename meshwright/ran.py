@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from cost_models.errors import InputError, UnknownNameError
-from executor.asked import TIMEOUT_SECONDS
 from executor.checkpoints.saving import EVERY, KEEP, Saving
 from executor.data.tokens import TEXT
-from executor.launch import RESTARTS, Backend, run_plan
-from executor.nodes import Nodes
+from executor.launch.launch import RESTARTS, Backend, run_plan
+from executor.launch.nodes import Nodes
+from executor.launch.torchrun import OnNote, OnStep
+from executor.measure.report import RunReport
 from executor.rate import CONSTANT_RATE, Rate
-from executor.report import RunReport
-from executor.torchrun import OnNote, OnStep
+from executor.run_options import TIMEOUT_SECONDS
 from meshwright.answers import Estimated, Planned
 from meshwright.measured import comparison
 from meshwright.render.run import comparison_rows, comparison_table

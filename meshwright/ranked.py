@@ -11,10 +11,10 @@ from cost_models.units import format_count
 from meshwright.output import JSON_SCHEMA
 from meshwright.records import estimate_record, estimate_row, question_record
 from meshwright.render.offers import answer_cells, offers_header, proof_of_ranking, ranking_table
-from planner.notes import notes_of
-from planner.offers import Answer, Ranking
+from planner.answers.offers import Answer, Ranking
 from planner.plan import Plan, make_plan, save_plan
-from planner.restrictions import Restrictions
+from planner.space.notes import notes_of
+from planner.space.restrictions import Restrictions
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from cost_models.axes.layout import Layout
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
 from cost_models.question import MixedQuestion, Question
-from cost_models.specs.layout import Layout
 from meshwright.output import JSON_SCHEMA
-from planner.optimum import Optimum
+from planner.answers.optimum import Optimum
 
 
 def estimate_record(estimate: Estimate, question: Question | None = None) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def _refused_value(error: Any) -> str:
     """ "--gpus: `1.5` is not a whole number", where typer had pydantic read a value; nothing where it had not."""
     from pydantic import BaseModel, ValidationError
 
-    from cost_models.specs.complaints import complaints
+    from cost_models.complaints import complaints
 
     if not isinstance(error.__cause__, ValidationError):
         return ""

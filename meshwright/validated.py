@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-from cost_models.units import counted
-from cost_models.validation.predicting import Prediction
-from cost_models.validation.scores import (
+from cost_models.evidence.validation.predicting import Prediction
+from cost_models.evidence.validation.scores import (
     ErrorScore,
     SourceScore,
     SweepScore,
@@ -16,6 +15,7 @@ from cost_models.validation.scores import (
     measured_seconds,
     step_error,
 )
+from cost_models.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd

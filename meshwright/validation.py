@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.errors import UnknownNameError
-from cost_models.specs import catalog
+from cost_models.evidence.calibration.anchors import anchor
+from cost_models.evidence.rows.row import read_rows
+from cost_models.evidence.rows.shipped import shipped_rows
+from cost_models.evidence.validation.predicting import Prediction, predict
+from cost_models.evidence.validation.scores import SourceScore, score
+from cost_models.files import catalog
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.validation.anchors import anchor
-from cost_models.validation.predicting import Prediction, predict
-from cost_models.validation.rows import read_rows
-from cost_models.validation.scores import SourceScore, score
-from cost_models.validation.shipped import shipped_rows
 from meshwright.drawing import Drawing
 from meshwright.render.validation import STEP_HEADERS, step_cells, step_table, summary
 from meshwright.validated import plot_subject, prediction_row, residual_frame, source_row

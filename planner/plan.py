@@ -13,25 +13,25 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
 
+from cost_models.axes.layout import Layout, parse_layout
+from cost_models.base import GpuCount, Spec
+from cost_models.documents import Document
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
+from cost_models.files.parsing import check_kind, validate
+from cost_models.files.reading import read_document
+from cost_models.files.whole import write_whole
 from cost_models.question import Question, parts_of, question_of_parts
-from cost_models.specs.base import GpuCount, Spec
 from cost_models.specs.cluster import ClusterSpec, Precision
-from cost_models.specs.documents import Document
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.layout import Layout, parse_layout
-from cost_models.specs.parsing import check_kind, validate
 from cost_models.specs.pools import AnyCluster, MixedCluster
-from cost_models.specs.reading import read_document
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import Bytes, Seconds
-from cost_models.whole_files import write_whole
-from planner.legality import check
 from planner.objectives import Objective, ObjectiveName
-from planner.search_space import Restrictions, parse_restrictions
+from planner.rules.legality import check
+from planner.space.layouts import Restrictions, parse_restrictions
 
 PLAN_SCHEMA = 1
 

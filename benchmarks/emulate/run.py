@@ -19,14 +19,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from cost_models.asking import OWN_STACK, ask
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import OWN_STACK, ask
 from cost_models.estimating import estimate
-from cost_models.specs.layout import parse_layout
-from cost_models.specs.loading import resolve_cluster, resolve_model
+from cost_models.files.loading import resolve_cluster, resolve_model
+from cost_models.files.whole import write_whole
 from cost_models.specs.training import TrainingSpec
-from cost_models.whole_files import write_whole
-from executor.environment import worker_environment
-from executor.launch import run_plan
+from executor.launch.environment import worker_environment
+from executor.launch.launch import run_plan
 from meshwright.output import as_csv
 from planner.plan import Plan, make_plan, save_plan
 

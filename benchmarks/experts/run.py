@@ -19,23 +19,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cost_models.axes.layout import Layout, parse_layout
 from cost_models.errors import InfeasibleError, RunError
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate
+from cost_models.evidence.rows.cases import Case, read_case
+from cost_models.evidence.rows.notes import UnpredictableError
+from cost_models.evidence.rows.row import Row, read_rows
+from cost_models.evidence.rows.shipped import shipped_rows
+from cost_models.files.whole import write_whole
 from cost_models.question import Question
-from cost_models.specs.layout import Layout, parse_layout
 from cost_models.units import GIB
-from cost_models.validation.cases import Case, read_case
-from cost_models.validation.notes import UnpredictableError
-from cost_models.validation.rows import Row, read_rows
-from cost_models.validation.shipped import shipped_rows
-from cost_models.whole_files import write_whole
 from meshwright.output import as_csv
 from meshwright.render.explanation import saves_and_pays, unplaced
-from planner.compare import difference
-from planner.legality import check
-from planner.search import search
-from planner.search_space import parse_restrictions
+from planner.explaining.compare import difference
+from planner.rules.legality import check
+from planner.search.search import search
+from planner.space.layouts import parse_restrictions
 
 HERE = Path(__file__).parent
 SOURCES = {

@@ -27,9 +27,9 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from small import plan_for
 
-from cost_models.whole_files import write_whole
-from executor.heartbeat import read_sign, read_signs
-from executor.progress import read_progress
+from cost_models.files.whole import write_whole
+from executor.faults.heartbeat import read_sign, read_signs
+from executor.launch.record import read_progress
 from meshwright.output import as_csv
 from planner.plan import save_plan
 

@@ -31,13 +31,13 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from small import plan_for
 
-from cost_models.whole_files import write_whole
+from cost_models.files.whole import write_whole
 from executor.checkpoints.folder import Folder
 from executor.checkpoints.saving import Saving
-from executor.heartbeat import read_signs
-from executor.launch import run_plan
+from executor.faults.heartbeat import read_signs
+from executor.launch.launch import run_plan
+from executor.measure.report import RunReport
 from executor.rate import Rate
-from executor.report import RunReport
 from meshwright.output import as_csv
 
 LAYOUTS = ("dp2 mbs2 zero1", "dp2 mbs2 zero3", "pp2 mbs2")
@@ -155,7 +155,7 @@ def _ranks() -> dict[int, psutil.Process]:
     found = {}
     for process in psutil.Process().children(recursive=True):
         try:
-            if "executor.worker" in process.cmdline() and "RANK" in (environment := process.environ()):
+            if "executor.launch.worker" in process.cmdline() and "RANK" in (environment := process.environ()):
                 found[int(environment["RANK"])] = process
         except psutil.Error:
             continue

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.specs.cluster import Precision
-from cost_models.specs.recompute import RECOMPUTE_POLICIES
 
 _LOSS_CHUNK = 2048
 _START_SECONDS, _RUN_SECONDS, _COMPILE_SECONDS, _FP8_SECONDS = 20.0, 12.0, 50.0, 20.0

@@ -15,10 +15,10 @@ from cases import Case
 from cost_models.estimate import Estimate
 from cost_models.question import Question
 from cost_models.workload.flops import model_flops, utilisation
-from executor.attention_kernels import AttentionKernels
 from executor.engine import Engine, Options
 from executor.fp8_here import require_torchao
-from executor.memory import measure_memory
+from executor.measure.attention_kernels import AttentionKernels
+from executor.measure.memory import measure_memory
 from planner.plan import make_plan
 
 _STEPS, _WARM_UP = 6, 2

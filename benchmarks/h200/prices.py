@@ -8,16 +8,16 @@ from typing import Any
 
 from cases import Case, Sweep
 
-from cost_models.asking import OWN_COMPILED, OWN_STACK
-from cost_models.calibration.measured_cluster import measured_cluster
+from cost_models.axes.layout import Layout, parse_layout
+from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
+from cost_models.measured_cluster import measured_cluster
 from cost_models.question import Question
-from cost_models.specs import catalog
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.layout import Layout, parse_layout
-from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 
 BEST_TIER, OTHER_TIER = "measured", "datasheet"
@@ -78,7 +78,7 @@ def planned(sweep: Sweep, question: Question) -> tuple[Case, str]:
     """The planner's choice, and who chose: the search or, where its solver is not installed, the prices of all
     choices of one policy, among which the search would choose alike."""
     try:
-        from planner.search import search
+        from planner.search.search import search
     except ImportError:
         options = [(estimate(question, layout_of(case)), case) for case in sweep.choices]
         fitting = [pair for pair in options if pair[0].fits] or options

@@ -19,7 +19,7 @@ from typing import Any
 
 from cases import Calibration, Case, Job, Sweep
 
-from cost_models.whole_files import write_whole
+from cost_models.files.whole import write_whole
 
 Row = dict[str, Any]
 PROFILE = "profile.yaml"

@@ -25,7 +25,7 @@ from pathlib import Path
 from cases import PATIENCE, Calibration, Case, Job, Sweep, jobs
 from results import Results
 
-from executor.environment import worker_environment
+from executor.launch.environment import worker_environment
 
 _JOB = Path(__file__).with_name("job.py")
 _LEAST_SECONDS = 50.0

@@ -16,7 +16,7 @@ from cases import CASES, Config
 from copying import copy_weights
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from cost_models.specs.loading import resolve_model
+from cost_models.files.loading import resolve_model
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.workload.parameters import total_parameters
 from executor.models.transformer import Transformer

@@ -19,21 +19,21 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cost_models.asking import ask
-from cost_models.calibration.from_reports import quantities
-from cost_models.calibration.saving import save_profile
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import ask
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate
+from cost_models.evidence.calibration.from_reports import quantities
+from cost_models.evidence.calibration.saving import save_profile
+from cost_models.files.catalog import load_profile
+from cost_models.files.loading import resolve_cluster, resolve_model
+from cost_models.files.whole import write_whole
 from cost_models.question import Question
-from cost_models.specs.catalog import load_profile
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.layout import parse_layout
-from cost_models.specs.loading import resolve_cluster, resolve_model
 from cost_models.specs.training import TrainingSpec
-from cost_models.whole_files import write_whole
-from executor.calibrate import calibrate
-from executor.launch import run_plan
-from executor.report import RunReport, load_report, save_report
+from executor.launch.launch import run_plan
+from executor.measure.report import RunReport, load_report, save_report
+from executor.microbenchmarks.calibrate import calibrate
 from meshwright.calibrated import calibrate_from_run
 from meshwright.output import as_csv
 from planner.plan import make_plan

@@ -18,13 +18,13 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.overhead.by_hand import Gpt, Llama, Loop
-from cost_models.asking import ask
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import ask
 from cost_models.estimating import estimate
-from cost_models.specs.layout import parse_layout
-from cost_models.specs.loading import resolve_cluster, resolve_model
+from cost_models.files.loading import resolve_cluster, resolve_model
+from cost_models.files.whole import write_whole
 from cost_models.specs.training import TrainingSpec
-from cost_models.whole_files import write_whole
-from executor.batches import Batches, text_tokens
+from executor.data.batches import Batches, text_tokens
 from executor.engine import Engine, Options
 from executor.steps import Schedule, Watcher, run_steps
 from meshwright.output import as_csv

@@ -30,9 +30,9 @@ from drawing import JOB, SHAPES, completed, legal_layouts
 from processes import Processes
 from training import plan_for, stray, traced, train_weights
 
-from cost_models.asking import OWN_COMPILED, OWN_STACK
-from cost_models.specs.layout import Layout, parse_layout
-from cost_models.specs.recompute import policies_in
+from cost_models.axes.layout import Layout, parse_layout
+from cost_models.axes.recompute import policies_in
+from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from planner.plan import Plan
 
 STEPS = 3

@@ -22,8 +22,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from small import MIXTURE, MODEL, plan_for
 
+from cost_models.files.whole import write_whole
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.whole_files import write_whole
 from executor.checkpoints.folder import Folder
 from executor.checkpoints.saving import Saving
 from meshwright.output import as_csv
@@ -104,8 +104,8 @@ def _rank(rank: int, place: str, plan: Plan, folder: Path, resume: bool, answers
     import torch
     import torch.distributed as dist
 
-    from executor.batches import Batches
     from executor.checkpoints.keeper import Keeper
+    from executor.data.batches import Batches
     from executor.engine import Engine, Options
     from executor.rate import Rate
     from executor.steps import Schedule, Watcher, run_steps

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from cost_models.asking import ask
+from cost_models.defaults import ask
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
-from cost_models.specs import catalog
-from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 
 Lengths = tuple[int, ...]

@@ -14,8 +14,8 @@ from cost_models.costs import stage_costs
 from cost_models.errors import InfeasibleError, RunError
 from cost_models.question import MixedQuestion, Question
 from planner.plan import Certificate
-from planner.search import search
-from planner.search_space import legal_space, parse_restrictions
+from planner.search.search import search
+from planner.space.layouts import legal_space, parse_restrictions
 
 REPEATS = 5
 PRICED = 1_000_000

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import USUAL_CONTEXT, Ints, LayoutColumns
+from cost_models.axes.layout import CONTEXTS, Context
 from cost_models.communication.collectives import (
     all_gather_seconds,
     all_to_all_seconds,
@@ -30,8 +32,6 @@ from cost_models.communication.collectives import (
 )
 from cost_models.communication.topology import Groups
 from cost_models.question import Question
-from cost_models.specs.columns import USUAL_CONTEXT, Ints, LayoutColumns
-from cost_models.specs.layout import CONTEXTS, Context
 
 Array = npt.NDArray[np.float64]
 

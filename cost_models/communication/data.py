@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.communication.collectives import (
     all_gather_seconds,
     all_reduce_seconds,
@@ -20,7 +21,6 @@ from cost_models.communication.collectives import (
 )
 from cost_models.communication.topology import ReplicaGroups
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.training import STATE_BYTES
 from cost_models.workload.traffic import gradient_dtype
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.communication.collectives import (
     all_gather_seconds,
     all_to_all_seconds,
@@ -18,7 +19,6 @@ from cost_models.communication.collectives import (
 )
 from cost_models.communication.topology import MeshGroups
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
 from cost_models.workload.mixture import mixture
 
 Array = npt.NDArray[np.float64]

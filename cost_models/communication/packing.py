@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.specs.columns import Ints
+from cost_models.axes.columns import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.communication.collectives import all_gather_seconds, point_to_point_seconds
 from cost_models.communication.topology import MeshGroups
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
 
 Array = npt.NDArray[np.float64]
 

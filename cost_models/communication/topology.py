@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.distinct import over_distinct
+from cost_models.axes.order import ranks_inside
 from cost_models.communication.packing import Runs, packing, runs_of_stage
-from cost_models.specs.axis_orders import ranks_inside
 from cost_models.specs.cluster import ClusterSpec
-from cost_models.specs.columns import Ints, LayoutColumns
-from cost_models.specs.distinct import over_distinct
 
 if TYPE_CHECKING:
     import networkx

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.distinct import over_distinct
 from cost_models.communication.context import attention_calls
 from cost_models.compute.device import Device, device_of
 from cost_models.compute.gemm import gemm_seconds
@@ -19,8 +21,6 @@ from cost_models.compute.measured_operators import (
 )
 from cost_models.compute.products import entering_attention, forward_seconds, matrix_seconds, projections
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.distinct import over_distinct
 from cost_models.specs.stack import STORES_SCORES
 from cost_models.workload.mixture import inner_elements, routing_traffic
 from cost_models.workload.parameters import parameters

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.distinct import over_distinct
 from cost_models.compute.device import Device
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.compute.measured_operators import (
@@ -15,8 +17,6 @@ from cost_models.compute.measured_operators import (
     head_operators,
 )
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.distinct import over_distinct
 from cost_models.workload.chunked_loss import chunks_loss
 from cost_models.workload.parameters import padded_vocabulary
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.curves import attention_head_seconds, curve_seconds
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.hardware import ElementwiseOperator, HardwareProfile, OperatorCurve
-from cost_models.specs.transformer import Activation
+from cost_models.specs.transformer_shape import Activation
 from cost_models.workload.mixture import inner_elements
 from cost_models.workload.parameters import padded_vocabulary
 from cost_models.workload.traffic import added_share

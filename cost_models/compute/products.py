@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.distinct import over_distinct
 from cost_models.compute.casts import backward_cast_seconds, forward_cast_seconds
 from cost_models.compute.device import Device, device_of
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.distinct import over_distinct
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.workload.mixture import mixture
 

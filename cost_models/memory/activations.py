@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import CONTEXTS
 from cost_models.communication.context import context_ways
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import CONTEXTS
 from cost_models.specs.stack import STORES_SCORES
 from cost_models.workload.chunked_loss import chunks_loss
 from cost_models.workload.mixture import inner_elements, mixture

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split
-from cost_models.specs.columns import LayoutColumns
 
 Array = npt.NDArray[np.float64]
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
 from cost_models.units import MIB
 
 Array = npt.NDArray[np.float64]

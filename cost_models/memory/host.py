@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.memory.states import state_bytes
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
 from cost_models.workload.parameters import parameters
 
 Array = npt.NDArray[np.float64]

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.compute.products import projections
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
 from cost_models.workload.mixture import inner_elements, mixture
 from cost_models.workload.parameters import padded_vocabulary
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.training import STATE_BYTES
 from cost_models.workload.traffic import accumulates_apart, gradient_dtype
 

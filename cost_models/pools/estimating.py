@@ -12,6 +12,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
 from cost_models.breakdown import Breakdown
 from cost_models.costs import add_up
 from cost_models.errors import InputError
@@ -30,8 +32,6 @@ from cost_models.memory_terms import MemoryTerms
 from cost_models.pools.terms import pool_terms, rank_terms, ranks_in
 from cost_models.question import MixedQuestion, doubt
 from cost_models.schedules import compile_timeline
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import Layout
 from cost_models.stage_costs import StageCosts
 from cost_models.time_terms import HIDDEN_PARTS, TIME_PARTS, TimeTerms
 from cost_models.workload.flops import model_flops, recomputed_flops, utilisation

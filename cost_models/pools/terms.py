@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.communication.pipeline import boundary_seconds
 from cost_models.communication.topology import AxisGroups, Groups, axis_groups
 from cost_models.costs import add_up
@@ -26,7 +27,6 @@ from cost_models.memory.device import memory_limit
 from cost_models.memory_terms import MemoryTerms, memory_terms
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.cluster import LinkSpec
-from cost_models.specs.columns import Ints, LayoutColumns
 from cost_models.stage_costs import StageCosts
 from cost_models.time_terms import TimeTerms, jitter, tied_reduce_seconds, time_terms, total, with_jitter
 

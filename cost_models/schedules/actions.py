@@ -19,8 +19,8 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.layout import Schedule
 from cost_models.schedules.traits import SPLIT_BACKWARD, Ints, rank_of_stage
-from cost_models.specs.layout import Schedule
 
 Bools = npt.NDArray[np.bool_]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.layout import Schedule
 from cost_models.schedules.traits import SPLIT_BACKWARD
-from cost_models.specs.layout import Schedule
 
 Floats = npt.NDArray[np.float64]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.axes.layout import Schedule
 from cost_models.schedules.actions import ActionTable, table_of_units
 from cost_models.schedules.traits import Ints
-from cost_models.specs.layout import Schedule
 
 
 def interleaved_objection(pp: int, vpp: int, microbatches: int) -> str | None:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cost_models.axes.layout import Schedule
 from cost_models.schedules.actions import IDLE, ActionTable
 from cost_models.schedules.traits import Ints, stages_of_rank
-from cost_models.specs.layout import Schedule
 
 Entry = tuple[int, int, int]
 """Kind, chunk, and the microbatch of the phase's first round."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from cost_models.axes.layout import Schedule
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.schedules.actions import CACHED_TABLES, ActionTable
 from cost_models.schedules.dualpipev import dualpipev, dualpipev_objection
@@ -14,7 +15,6 @@ from cost_models.schedules.interleaved import interleaved, interleaved_objection
 from cost_models.schedules.one_f_one_b import one_f_one_b, one_f_one_b_objection
 from cost_models.schedules.zbv import zbv, zbv_objection
 from cost_models.schedules.zero_bubble import zero_bubble, zero_bubble_objection
-from cost_models.specs.layout import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

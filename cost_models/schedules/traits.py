@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import SCHEDULES, V_SHAPED, Schedule
-from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import SCHEDULES, V_SHAPED, Schedule
+from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from cost_models.specs.base import LargeInt, PositiveInt, Spec
+from cost_models.base import LargeInt, PositiveInt, Spec
 
 Scale = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 """What a number is multiplied by, or another above zero."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from cost_models.specs.base import GpuCount, Name, PositiveInt, Spec
+from cost_models.base import GpuCount, Name, PositiveInt, Spec
 from cost_models.units import (
     MIB,
     Bandwidth,

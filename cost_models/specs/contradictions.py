@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from cost_models.specs.routing import ExpertGroups
-    from cost_models.specs.transformer import TransformerSpec
+from cost_models.specs.routing import ExpertGroups
+from cost_models.specs.transformer_shape import TransformerShape
 
 
-def contradiction(model: TransformerSpec) -> str:
+def contradiction(model: TransformerShape) -> str:
     """The first of them, or nothing."""
     checks = (_heads, _rotary, _latents, _norms, _windows, _mixture)
     return next((what for check in checks for what in check(model)), "")
 
 
-def _heads(model: TransformerSpec) -> Iterator[str]:
+def _heads(model: TransformerShape) -> Iterator[str]:
     if model.num_heads % model.num_kv_heads:
         yield f"num_heads {model.num_heads} is not a multiple of num_kv_heads {model.num_kv_heads}"
 
 
-def _rotary(model: TransformerSpec) -> Iterator[str]:
+def _rotary(model: TransformerShape) -> Iterator[str]:
     rotary = model.rotary
     if model.positions != "rotary":
         if rotary is not None:
@@ -42,7 +40,7 @@ def _rotary(model: TransformerSpec) -> Iterator[str]:
         yield "rotary.windowed_base is for windows, and attention_window says none"
 
 
-def _latents(model: TransformerSpec) -> Iterator[str]:
+def _latents(model: TransformerShape) -> Iterator[str]:
     latent = model.latent_attention
     if latent is None:
         return
@@ -52,7 +50,7 @@ def _latents(model: TransformerSpec) -> Iterator[str]:
         yield f"rotary positions need an even position_dim, not {latent.position_dim}"
 
 
-def _norms(model: TransformerSpec) -> Iterator[str]:
+def _norms(model: TransformerShape) -> Iterator[str]:
     if model.parallel_block and model.norm_placement != "before":
         yield f"a parallel_block has its norms before, not norm_placement {model.norm_placement}"
     if model.parallel_norms == 2 and not model.parallel_block:
@@ -61,7 +59,7 @@ def _norms(model: TransformerSpec) -> Iterator[str]:
         yield "qk_norm_over is for qk_norm" + (" without latents" if model.latent_attention else "")
 
 
-def _windows(model: TransformerSpec) -> Iterator[str]:
+def _windows(model: TransformerShape) -> Iterator[str]:
     if model.attention_window is None and (model.window_kind != "sliding" or model.window_pattern):
         given = "window_pattern" if model.window_pattern else "window_kind"
         yield f"{given} is for windows, and attention_window says none"
@@ -69,7 +67,7 @@ def _windows(model: TransformerSpec) -> Iterator[str]:
         yield f"window_pattern names {len(model.window_pattern)} blocks, and num_layers is {model.num_layers}"
 
 
-def _mixture(model: TransformerSpec) -> Iterator[str]:
+def _mixture(model: TransformerShape) -> Iterator[str]:
     if not model.num_experts:
         fields = (
             "experts_per_token",
@@ -99,7 +97,7 @@ def _mixture(model: TransformerSpec) -> Iterator[str]:
         yield from _groups(model, model.expert_groups)
 
 
-def _named_layers(model: TransformerSpec) -> Iterator[str]:
+def _named_layers(model: TransformerShape) -> Iterator[str]:
     layers = model.moe_layers
     if (
         any(one >= other for one, other in pairwise(layers))
@@ -111,7 +109,7 @@ def _named_layers(model: TransformerSpec) -> Iterator[str]:
         yield f"moe_layers names {len(layers)} blocks, and num_moe_layers is {model.num_moe_layers}"
 
 
-def _groups(model: TransformerSpec, groups: ExpertGroups) -> Iterator[str]:
+def _groups(model: TransformerShape, groups: ExpertGroups) -> Iterator[str]:
     size, rest = divmod(model.num_experts, groups.count)
     if rest:
         yield f"{groups.count} expert_groups do not divide {model.num_experts} experts"

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from cost_models.specs.base import MAX_GPUS, GpuCount, Name, Overhead, PositiveInt, Share, Spec
+from cost_models.base import MAX_GPUS, GpuCount, Name, Overhead, PositiveInt, Share, Spec
 from cost_models.specs.cluster import Peak, Rate
 
 Efficiency = Field(ge=1e-6, le=1.5, allow_inf_nan=False)

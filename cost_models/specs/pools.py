@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag, model_validator
 
-from cost_models.specs.base import MAX_GPUS, POOL_NAME, Name, Spec
+from cost_models.base import MAX_GPUS, POOL_NAME, Name, Spec
 from cost_models.specs.cluster import ClusterSpec, Links, LinkSpec
 
 MAX_POOLS = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from cost_models.specs.base import PositiveInt, Spec
+from cost_models.base import PositiveInt, Spec
 
 
 class ExpertGroups(Spec):

@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from cost_models.specs.axis_orders import DEFAULT_ORDER, Order
-from cost_models.specs.base import Factor, LargeInt, Name, PositiveInt, Share, Spec
+from cost_models.axes.layout import Context, Schedule
+from cost_models.axes.order import DEFAULT_ORDER, Order
+from cost_models.axes.recompute import Recompute
+from cost_models.base import Factor, LargeInt, Name, PositiveInt, Share, Spec
 from cost_models.specs.cluster import AttentionKernel
-from cost_models.specs.layout import Context, Schedule
-from cost_models.specs.recompute import Recompute
 from cost_models.specs.training import StateDtype
 from cost_models.units import Bytes
 

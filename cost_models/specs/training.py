@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from cost_models.specs.base import GpuCount, LargeInt, Spec
+from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
+from cost_models.base import GpuCount, LargeInt, Spec
 from cost_models.specs.cluster import Precision
-from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.units import LARGEST
 
 StateDtype = Literal["fp32", "bf16"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
 from cost_models.question import Question
 from cost_models.schedules.traits import turns_at_once
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import Layout
 
 Bools = npt.NDArray[np.bool_]
 

@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cost_models.specs.layout import Layout
-from cost_models.specs.recompute import RECOMPUTE_POLICIES, Recompute, blocks_by_policy
+from cost_models.axes.layout import Layout
+from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute, blocks_by_policy
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.workload.parameters import padded_vocabulary

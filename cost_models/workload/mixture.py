@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
 from cost_models.workload.traffic import Traffic
 
 Array = npt.NDArray[np.float64]

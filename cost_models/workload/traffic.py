@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.stack import STORES_SCORES
 from cost_models.specs.training import STATE_BYTES, StateDtype
 

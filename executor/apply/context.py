@@ -23,13 +23,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from cost_models.specs.layout import Context
+from cost_models.axes.layout import Context
 from executor.apply.exchange import Coming, Message, gather, pass_on, scatter, to_heads, to_tokens
 from executor.apply.tiles import Merged, Tile, dealt, tile_of_ring, tiles_of_whole
 from executor.models.rotary import Turns
 from executor.models.sequence import Sequence, WholeSequence
-from executor.models.sight import Places, Sight
 from executor.models.transformer import Block, Transformer
+from executor.models.visibility import Places, Sight
 
 
 def share_sequence(model: Transformer, sequence: Sequence) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 
-from cost_models.specs.layout import Layout
+from cost_models.axes.layout import Layout
 from cost_models.specs.transformer import TransformerSpec
 from executor.models.experts import ExpertPlace, Routed, Run, reorder
 from executor.models.transformer import Transformer

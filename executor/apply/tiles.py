@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from executor.models.kernels import kernel_for
-from executor.models.sight import Places, Sight
+from executor.models.visibility import Places, Sight
 
 Tensors = tuple[Tensor, ...]
 

@@ -38,8 +38,8 @@ from executor.checkpoints.manifest import (
 from executor.checkpoints.planning import LoadPieces, SavePieces
 from executor.checkpoints.saving import Saving
 from executor.checkpoints.storage import PieceReader, PieceWriter
+from executor.messages import gather_json, json_from_first
 from executor.models.initial import TIED
-from executor.telling import gather_json, json_from_first
 
 if TYPE_CHECKING:
     from executor.engine import Engine

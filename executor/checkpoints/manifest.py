@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
-from cost_models.specs.base import Spec
-from cost_models.specs.documents import printable
-from cost_models.specs.reading import parse_json
+from cost_models.base import Spec
+from cost_models.documents import printable
+from cost_models.files.reading import parse_json
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.plan import LayoutText

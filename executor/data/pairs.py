@@ -10,9 +10,9 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
+from cost_models.documents import printable
 from cost_models.errors import InputError
-from cost_models.specs.documents import printable
-from cost_models.specs.reading import parse_json
+from cost_models.files.reading import parse_json
 from cost_models.units import MB, grouped
 
 END = "<|end|>"

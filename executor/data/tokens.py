@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationError
 
+from cost_models.base import Spec
 from cost_models.errors import InputError, Problem
-from cost_models.specs.base import Spec
+from cost_models.files.whole import write_whole
 from cost_models.units import MIB, format_bytes
-from cost_models.whole_files import write_whole
 from executor.checkpoints.manifest import digest_of
 
 HEADER, TOKENS, TOKENIZER = "tokens.json", "tokens.bin", "tokenizer.json"

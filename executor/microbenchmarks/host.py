@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 
-from cost_models.asking import ask
-from cost_models.calibration.measurements import Measurement
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import ask
 from cost_models.estimating import estimate
+from cost_models.evidence.calibration.measurements import Measurement
+from cost_models.files.loading import resolve_cluster
 from cost_models.specs.cluster import Precision
-from cost_models.specs.layout import parse_layout
-from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.engine import Engine, Options

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from executor.models.sight import Sight
+from executor.models.visibility import Sight
 
 Kernel = Callable[..., Any]
 _NARROWEST = 16

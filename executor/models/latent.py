@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from cost_models.specs.transformer import TransformerSpec
 from executor.models.rotary import Turns, turning_of
 from executor.models.sequence import Sequence, WholeSequence
-from executor.models.sight import sight_of
+from executor.models.visibility import sight_of
 
 _LATENT_NORM_EPSILON = 1e-6
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cost_models.specs.attention import Rotary, RotaryScaling
 from cost_models.specs.transformer import TransformerSpec
-from executor.models.sight import Places, positions
+from executor.models.visibility import Places, positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

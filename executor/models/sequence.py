@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from executor.models import flexible
-from executor.models.sight import Places, Sight
+from executor.models.visibility import Places, Sight
 
 
 class Sequence(Protocol):

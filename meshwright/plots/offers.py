@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from matplotlib.figure import Figure
 
-from cost_models.specs.documents import printable
+from cost_models.documents import printable
 from cost_models.units import counted
 from meshwright.plots import style, ticks
 from meshwright.plots.labels import Label, put_labels

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cost_models.errors import InputError
-from cost_models.whole_files import whole_file
+from cost_models.files.whole import whole_file
 from meshwright.plots.text import fitted
 from meshwright.render.words import sentence_list
 

@@ -7,7 +7,7 @@ import re
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextToPath
 
-from cost_models.specs.documents import printable
+from cost_models.documents import printable
 from meshwright.render.words import lines_of
 
 _DEGREE = re.compile(r"(tp|pp|vpp|cp|dp|ep|etp)\d+$")

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from cost_models.evidence.rows.source_notes import source_title
 from cost_models.units import counted
-from cost_models.validation.source_notes import source_title
 from meshwright.plots import style
 from meshwright.plots.diagonal import BAND, draw_band, draw_diagonal, finding
 from meshwright.plots.style import Frame

@@ -7,15 +7,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from cost_models.specs.documents import printable
-from cost_models.units import format_seconds
-from cost_models.validation.predicting import Prediction
-from cost_models.validation.scores import (
+from cost_models.documents import printable
+from cost_models.evidence.rows.source_notes import source_notes
+from cost_models.evidence.validation.predicting import Prediction
+from cost_models.evidence.validation.scores import (
     SourceScore,
     measured_seconds,
     step_error,
 )
-from cost_models.validation.source_notes import source_notes
+from cost_models.units import format_seconds
 from meshwright.render.validation import (
     MEMORY_HEADERS,
     STEP_HEADERS,

@@ -8,8 +8,8 @@ from meshwright.render.explanation import unplaced
 from meshwright.render.plans import certificate_sentence
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, percent, wrapped
-from planner.advice import Advice
-from planner.whatif import NEXT_TO_NOTHING
+from planner.explaining.advice import Advice
+from planner.explaining.whatif import NEXT_TO_NOTHING
 
 HEADERS = ("change", "trouble", "alone", "gain", "together", "in all", "peak mem")
 

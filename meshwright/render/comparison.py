@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from cost_models.units import format_bytes, format_count, format_seconds
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, part_label, percent
-from planner.compare import Line
-from planner.differing import Difference
+from planner.explaining.compare import Line
+from planner.explaining.differing import Difference
 
 _FORMATS: dict[str, Callable[[float], str]] = {
     "seconds": format_seconds,

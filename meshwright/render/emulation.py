@@ -12,7 +12,7 @@ from meshwright.render.words import wrapped
 from planner.plan import Plan
 
 if TYPE_CHECKING:
-    from executor.emulate import EmulationReport
+    from executor.emulate.one_rank import EmulationReport
 
 
 def emulation_text(report: EmulationReport, plan: Plan) -> Iterator[str | Table]:

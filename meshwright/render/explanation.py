@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cost_models.axes.layout import Layout
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
-from cost_models.specs.layout import Layout
 from cost_models.units import format_bytes, format_seconds
 from meshwright.render.estimates import memory_sentence, time_sentence, warning_lines
 from meshwright.render.words import (
@@ -20,10 +20,10 @@ from meshwright.render.words import (
     time_unit,
     wrapped,
 )
-from planner.explain import Binding, Explanation, Origin, Rivalry
+from planner.explaining.explain import Binding, Explanation, Origin, Rivalry
+from planner.explaining.whatif import Sensitivity, same_degrees
+from planner.explaining.why_not import WhyNot
 from planner.objectives import ObjectiveName
-from planner.whatif import Sensitivity, same_degrees
-from planner.why_not import WhyNot
 
 _MAX_PARTS = 3
 """Parts named in one sentence."""

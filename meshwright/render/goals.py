@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cost_models.units import counted, format_bytes, format_count, format_days, format_seconds, grouped
 from meshwright.render.words import money, percent, sentence_list, wrapped
+from planner.answers.optimum import PROVEN, Optimum
 from planner.objectives import Unit, gpu_hours, training_seconds
-from planner.optimum import PROVEN, Optimum
 
 _FEW = 6
 """Numbers of GPUs that are all named; of more only the ends."""

@@ -7,8 +7,8 @@ from cost_models.units import counted, format_bytes, format_count, format_second
 from meshwright.render.goals import value_text
 from meshwright.render.tables import Table, table
 from meshwright.render.words import money, percent, sentence_list, wrapped
-from planner.offers import Answer, Ranking
-from planner.optimum import PROVEN
+from planner.answers.offers import Answer, Ranking
+from planner.answers.optimum import PROVEN
 
 _FEW = 6
 """Clusters and numbers of GPUs without an answer that are all named."""

@@ -12,7 +12,7 @@ from meshwright.render.goals import proof_sentence, training_sentence, value_tex
 from meshwright.render.pools import gpus_in_words, pools_table
 from meshwright.render.tables import Table, table
 from meshwright.render.words import part_label, percent, sentence_list, wrapped
-from planner.optimum import Optimum
+from planner.answers.optimum import Optimum
 from planner.plan import Certificate
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cost_models.asking import OWN_COMPILED, OWN_STACK
+from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.units import format_bytes, format_count, format_seconds
 from meshwright.measured import Compared
 from meshwright.render.tables import Table, table
@@ -14,8 +14,8 @@ from meshwright.render.words import percent, sentence_list
 from planner.plan import Plan, Prediction
 
 if TYPE_CHECKING:
-    from executor.dry import BuiltRank
-    from executor.report import RouterReport
+    from executor.emulate.dry_run import BuiltRank
+    from executor.measure.report import RouterReport
 
 SHARES = ("mfu", "hfu")
 """Quantities whose error is in points."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from cost_models.specs.documents import printable
+from cost_models.documents import printable
+from cost_models.evidence.validation.predicting import Prediction
+from cost_models.evidence.validation.scores import SourceScore
 from cost_models.units import counted
-from cost_models.validation.predicting import Prediction
-from cost_models.validation.scores import SourceScore
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cost_models.specs.layout import parse_layout
+from cost_models.axes.layout import parse_layout
 from meshwright.advised import advise as advise_on
 from meshwright.output import Output, check_places
 from meshwright.progress import progress
 from meshwright.render.advice import advice_table, conclusion, is_reached, today_sentence
 from meshwright.render.plans import question_header
 from meshwright.together import Together
-from planner.budget import Budget
 from planner.plan import load_plan
+from planner.search.budget import Budget
 
 
 def advise(path: Path, layout: str | None, *, time_limit: float, out: Path | None, output: Output) -> None:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast, get_args
 
-from cost_models.asking import ask, assumed_dropout, questions_by_precision
+from cost_models.defaults import ask, assumed_dropout, questions_by_precision
 from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster, resolve_model, resolve_training
+from cost_models.files.names import known_cluster, known_model
 from cost_models.question import Question
-from cost_models.specs import catalog
 from cost_models.specs.cluster import Precision
-from cost_models.specs.loading import resolve_cluster, resolve_model, resolve_training
-from cost_models.specs.names import known_cluster, known_model
 from cost_models.specs.training import TrainingSpec
 from cost_models.units import grouped
 from meshwright.together import Together

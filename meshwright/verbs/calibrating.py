@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cost_models.calibration.saving import save_profile
 from cost_models.errors import InputError, Problem
-from cost_models.specs.catalog import local_cluster
+from cost_models.evidence.calibration.saving import save_profile
+from cost_models.files.catalog import local_cluster
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import format_bandwidth, format_seconds
-from executor.calibrate import calibrate as measure
+from executor.microbenchmarks.calibrate import calibrate as measure
 from meshwright.output import JSON_SCHEMA, Output, check_places
 from meshwright.progress import progress
 from meshwright.render.tables import table

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import yaml
 
+from cost_models.base import Spec
 from cost_models.errors import InputError
-from cost_models.specs import catalog as known
-from cost_models.specs.base import Spec
+from cost_models.files import catalog as known
+from cost_models.files.schema import KINDS, json_schema
 from cost_models.specs.cluster import Precision
-from cost_models.specs.schema import KINDS, json_schema
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import format_bandwidth, format_bytes, format_count
 from cost_models.workload.parameters import total_parameters

@@ -17,13 +17,13 @@ from meshwright.render.comparison import comparison_table, differences_table
 from meshwright.render.tables import Table
 from meshwright.render.words import wrapped
 from meshwright.together import Together
-from planner.compare import compare as compare_estimates
-from planner.completing import completed
-from planner.differing import Difference, differences, same_work
-from planner.legality import require_legal
-from planner.placing import place
+from planner.explaining.compare import compare as compare_estimates
+from planner.explaining.completing import completed
+from planner.explaining.differing import Difference, differences, same_work
 from planner.plan import Plan, load_plan
 from planner.repricing import priced_again
+from planner.rules.legality import require_legal
+from planner.search.asked_layout import place
 from planner.trainers import trainer_named
 
 MAX_COMPARED = 6

@@ -21,8 +21,8 @@ def emulate(path: Path, *, rank: int, steps: int, fake: bool, out: Path | None, 
     check_places(("-o", out), ("--csv", output.csv))
     plan = load_plan(path)
 
-    from executor.emulate import emulate as run_alone
-    from executor.emulate import save_emulation
+    from executor.emulate.one_rank import emulate as run_alone
+    from executor.emulate.one_rank import save_emulation
 
     report = run_alone(plan, rank, steps=steps, fake=fake)
     lines, planned = emulated(report), planned_memory(report)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
 from cost_models.question import Question
-from cost_models.specs.layout import parse_layout
 from meshwright.output import JSON_SCHEMA, Output, check_places
 from meshwright.records import estimate_record, estimate_row, question_record
 from meshwright.render.estimates import estimate_text
 from meshwright.render.plans import placed_on_pools, question_header
 from meshwright.together import Together
 from meshwright.verbs.asking import Asked, question_of
-from planner.legality import require_legal
-from planner.notes import notes_of
-from planner.placing import place
 from planner.plan import make_plan, save_plan
-from planner.restrictions import Restrictions
+from planner.rules.legality import require_legal
+from planner.search.asked_layout import place
+from planner.space.notes import notes_of
+from planner.space.restrictions import Restrictions
 
 
 def estimate(asked: Asked, layout: str, *, out: Path | None, output: Output) -> bool:

@@ -15,14 +15,14 @@ from meshwright.progress import progress
 from meshwright.records import breakdown_rows, estimate_record, question_record
 from meshwright.render.explanation import explanation_text, why_not_text
 from meshwright.render.plans import placed_on_pools, question_header
-from planner.explain import Explanation, Origin, binding, rivalry, ties
-from planner.notes import notes_of
+from planner.explaining.explain import Explanation, Origin, binding, rivalry, ties
+from planner.explaining.whatif import same_degrees, sensitivities
+from planner.explaining.why_not import WhyNot
+from planner.explaining.why_not import why_not as ask_why_not
 from planner.plan import Plan, load_plan
 from planner.repricing import priced_again
-from planner.search import search
-from planner.whatif import same_degrees, sensitivities
-from planner.why_not import WhyNot
-from planner.why_not import why_not as ask_why_not
+from planner.search.search import search
+from planner.space.notes import notes_of
 
 RIVALS_SECONDS = 20.0
 """Time limit of the search for the plan's rivals."""

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from cost_models.calibration.families import Pair
-from cost_models.calibration.own_runs import Refit, Selection, refit, select_runs
-from cost_models.calibration.saving import save_profile
-from cost_models.calibration.unseen import UnseenSource, leave_out
+from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
-from cost_models.specs import catalog
-from cost_models.specs.documents import printable
+from cost_models.evidence.calibration.families import Pair
+from cost_models.evidence.calibration.own_runs import Refit, Selection, refit, select_runs
+from cost_models.evidence.calibration.saving import save_profile
+from cost_models.evidence.calibration.unseen import UnseenSource, leave_out
+from cost_models.evidence.rows.cases import Case
+from cost_models.evidence.rows.row import Row, read_rows
+from cost_models.files import catalog
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted, grouped
-from cost_models.validation.cases import Case
-from cost_models.validation.rows import Row, read_rows
 from meshwright.fitted import constant_rows, left_out_record, refit_record, unseen_record
 from meshwright.output import JSON_SCHEMA, Output, check_places
 from meshwright.progress import Reporter, progress

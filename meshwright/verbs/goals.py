@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.files.amounts import read_duration, read_price, read_tokens
+from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
-from cost_models.specs.amounts import read_duration, read_price, read_tokens
 from cost_models.specs.cluster import ClusterSpec, Precision
-from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.pools import MixedCluster
 from meshwright.together import Together
 from meshwright.verbs.asking import Asked, questions_of
 from planner.objectives import OBJECTIVES, Objective
-from planner.sizes import SIZES_HINT, parse_sizes
+from planner.space.gpu_counts import SIZES_HINT, parse_sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 
 from cost_models.errors import InputError, Problem
+from cost_models.files.loading import resolve_cluster
+from cost_models.files.reading import is_file
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.cluster import ClusterSpec, Precision
-from cost_models.specs.loading import resolve_cluster
-from cost_models.specs.reading import is_file
 from cost_models.units import counted
 from meshwright.output import Output
 from meshwright.progress import progress
@@ -21,12 +21,12 @@ from meshwright.render.words import sentence_list
 from meshwright.together import Together
 from meshwright.verbs.asking import Asked, questions_of
 from meshwright.verbs.goals import Goal, objective_of, read_prices
-from planner.budget import Budget
+from planner.answers.offers import Offer, rank_offers
+from planner.answers.optimum import PROVEN
 from planner.objectives import Objective
-from planner.offers import Offer, rank_offers
-from planner.optimum import PROVEN
-from planner.restrictions import Restrictions
-from planner.sizes import SIZES_HINT, parse_sizes
+from planner.search.budget import Budget
+from planner.space.gpu_counts import SIZES_HINT, parse_sizes
+from planner.space.restrictions import Restrictions
 
 SHOWN = 12
 """Clusters and numbers of GPUs in the table unless the user says otherwise."""

@@ -6,8 +6,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from cost_models.errors import InputError
+from cost_models.files.loading import resolve_cluster
 from cost_models.question import MixedQuestion
-from cost_models.specs.loading import resolve_cluster
 from cost_models.units import counted, format_seconds, parse_bytes
 from meshwright.output import Output, check_places
 from meshwright.progress import progress
@@ -19,16 +19,16 @@ from meshwright.together import Together
 from meshwright.verbs.asking import Asked
 from meshwright.verbs.goals import Aimed, Goal, aimed
 from meshwright.verbs.offering import Offered, answer_offers, clusters_in, offered
-from planner.budget import Budget
-from planner.notes import notes_of
+from planner.answers.offers import offers_of
+from planner.answers.optimising import optimise
+from planner.answers.optimum import PROVEN, Optimum, asked_question
+from planner.answers.remedies import remedies_told
 from planner.objectives import Objective
-from planner.offers import offers_of
-from planner.optimising import optimise
-from planner.optimum import PROVEN, Optimum, asked_question
 from planner.plan import Plan, load_plan, make_plan, save_plan
-from planner.remedies import remedies_told
-from planner.restrictions import Restrictions
-from planner.search_space import parse_restrictions
+from planner.search.budget import Budget
+from planner.space.layouts import parse_restrictions
+from planner.space.notes import notes_of
+from planner.space.restrictions import Restrictions
 
 TOP = 5
 """Plans ranked unless the user says otherwise."""

@@ -23,18 +23,18 @@ from meshwright.progress import Reporter, progress
 from meshwright.ranked import Ranked
 from meshwright.render.words import sentence_list, wrapped
 from meshwright.verbs.goals import Goal, objective_of
-from planner.budget import Budget
-from planner.differing import differences
-from planner.notes import notes_of
+from planner.answers.offers import Offer, offers_of, rank_offers
+from planner.answers.optimum import asked_question
+from planner.answers.pareto import POINTS
+from planner.answers.scaling import KINDS
+from planner.explaining.differing import differences
 from planner.objectives import Objective
-from planner.offers import Offer, offers_of, rank_offers
-from planner.optimum import asked_question
-from planner.pareto import POINTS
 from planner.plan import Plan, load_plan
 from planner.repricing import priced_again
-from planner.scaling import KINDS
-from planner.search import search
-from planner.sizes import parse_sizes
+from planner.search.budget import Budget
+from planner.search.search import search
+from planner.space.gpu_counts import parse_sizes
+from planner.space.notes import notes_of
 
 RIVALS = 5
 """Bars of the time breakdown of a single plan."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.units import counted
-from executor.observed import tells_of_its_device
+from executor.measure.observed import tells_of_its_device
 from meshwright.measured import comparison
 from meshwright.output import JSON_SCHEMA, Output
 from meshwright.ran import Ran
@@ -112,7 +112,7 @@ def dry_run(path: Path, *, output: Output) -> None:
         InputError: a broken plan, or one that cannot be trained.
         RunError: a rank cannot be built.
     """
-    from executor.dry import build_without_devices
+    from executor.emulate.dry_run import build_without_devices
 
     plan = load_plan(path)
     layout = plan.layout

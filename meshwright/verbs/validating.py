@@ -7,14 +7,14 @@ from functools import partial
 from pathlib import Path
 
 from cost_models.errors import InputError, Problem
-from cost_models.specs import catalog
+from cost_models.evidence.calibration.anchors import anchor
+from cost_models.evidence.rows.row import Row, read_rows
+from cost_models.evidence.rows.shipped import shipped_rows
+from cost_models.evidence.validation.predicting import Prediction, predict
+from cost_models.evidence.validation.scores import SourceScore, score
+from cost_models.files import catalog
+from cost_models.files.whole import write_whole
 from cost_models.units import counted, grouped
-from cost_models.validation.anchors import anchor
-from cost_models.validation.predicting import Prediction, predict
-from cost_models.validation.rows import Row, read_rows
-from cost_models.validation.scores import SourceScore, score
-from cost_models.validation.shipped import shipped_rows
-from cost_models.whole_files import write_whole
 from meshwright.output import JSON_SCHEMA, Output, check_places
 from meshwright.progress import progress
 from meshwright.render.accuracy_page import AXES_PLOT, PREDICTED_PLOT, accuracy_page

@@ -10,10 +10,10 @@ from meshwright.progress import progress
 from meshwright.render.pools import gpus_in_words
 from meshwright.render.tables import table
 from meshwright.render.words import wrapped
-from planner.budget import Budget
-from planner.checks import Check
 from planner.plan import read_plan
-from planner.verifying import verify as checks_of
+from planner.proof.checks import Check
+from planner.proof.verifying import verify as checks_of
+from planner.search.budget import Budget
 
 _VERDICTS = {True: "pass", False: "FAIL", None: "open"}
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.axes.recompute import policies_in
 from cost_models.errors import UnknownNameError
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import Layout
-from cost_models.specs.recompute import policies_in
-from planner.rules import Bools, Words
+from planner.rule import Bools, Words
 from planner.trainers.megatron import MEGATRON
 from planner.trainers.torchtitan import TORCHTITAN
 from planner.trainers.trainer import Trainer as Trainer

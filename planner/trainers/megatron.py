@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import SCHEDULES, Layout
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import SCHEDULES, Layout
-from planner.rules import Bools, Rule, Words
+from planner.rule import Bools, Rule, Words
 from planner.trainers.trainer import Trainer
 
 _SCHEDULES = ("1f1b", "interleaved")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.axes.layout import Layout
 from cost_models.question import Question
-from cost_models.specs.layout import Layout
-from planner.rules import Rule, Words
+from planner.rule import Rule, Words
 from planner.trainers.trainer import Trainer
 
 

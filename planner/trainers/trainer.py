@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.rules import Rule
+from planner.rule import Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class Trainer:
     stack: str
     """Catalogue name of the software stack it runs, unless the user names another."""
     rules: tuple[Rule, ...]
-    """What it refuses, beyond what no trainer can run (`planner.legality`)."""
+    """What it refuses, beyond what no trainer can run (`planner.rules.legality`)."""
     counts_full: bool
     """All stages recompute by one setting; it may name how many blocks of a stage are recomputed in full."""
     source: str

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.asking import ask
+from cost_models.defaults import ask
 from cost_models.errors import InputError
-from cost_models.specs import catalog
+from cost_models.files import catalog
 from cost_models.specs.training import TrainingSpec
 
 MODEL = catalog.load_model("gpt2-tiny")

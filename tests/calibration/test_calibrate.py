@@ -9,17 +9,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from cost_models.calibration.measurements import Measurement
-from cost_models.calibration.saving import save_profile
 from cost_models.errors import HostError
-from cost_models.specs import catalog
-from executor.calibrate import fit_measurements, measure
-from executor.environment import worker_environment
+from cost_models.evidence.calibration.measurements import Measurement
+from cost_models.evidence.calibration.saving import save_profile
+from cost_models.files import catalog
+from executor.launch.environment import worker_environment
+from executor.measure.storages import StorageTracker
 from executor.microbenchmarks import worker
+from executor.microbenchmarks.calibrate import fit_measurements, measure
 from executor.microbenchmarks.operators import optimizer
 from executor.microbenchmarks.scale import cpu_scale
 from executor.microbenchmarks.stopwatch import Stopwatch
-from executor.storages import StorageTracker
 
 TINY = replace(
     cpu_scale(quick=True),

@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cost_models.calibration.fit import OPTIMIZER_BYTES, Fit, fit_profile
-from cost_models.calibration.measured_cluster import measured_cluster
-from cost_models.calibration.measurements import Kind, Measurement, merge, quietest
-from cost_models.calibration.robust import relative_least_squares
 from cost_models.curves import attention_head_seconds, curve_seconds
 from cost_models.errors import InputError
-from cost_models.specs import catalog
+from cost_models.evidence.calibration.fit import OPTIMIZER_BYTES, Fit, fit_profile
+from cost_models.evidence.calibration.measurements import Kind, Measurement, merge, quietest
+from cost_models.evidence.calibration.robust import relative_least_squares
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
+from cost_models.measured_cluster import measured_cluster
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.loading import resolve_cluster
 
 PEAK, START_UP = 1e11, 4e-6
 EFFICIENCY, OPERANDS, BANDWIDTH, OPTIMIZER_EFFICIENCY = 0.85, 1.5e10, 2e10, 0.6

@@ -6,14 +6,22 @@ from collections.abc import Sequence
 
 import pytest
 
-from cost_models.asking import ask
-from cost_models.calibration.from_reports import STEP, Observed, Refinement, Seen, priced, quantities, refine
-from cost_models.calibration.moving import before_runs, moved
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import ask
 from cost_models.errors import InputError
-from cost_models.specs import catalog
+from cost_models.evidence.calibration.from_reports import (
+    STEP,
+    Observed,
+    Refinement,
+    Seen,
+    priced,
+    quantities,
+    refine,
+)
+from cost_models.evidence.calibration.moving import before_runs, moved
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.specs.hardware import CurvePoint, HardwareProfile, Moved, OperatorCurve
-from cost_models.specs.layout import parse_layout
-from cost_models.specs.loading import resolve_cluster, resolve_model
 from cost_models.specs.training import TrainingSpec
 
 TRAINING = TrainingSpec(global_batch=8, sequence_length=256, precision="fp32")

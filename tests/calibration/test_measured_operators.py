@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
 from cost_models.compute.block import BlockSeconds, block_seconds
 from cost_models.compute.device import device_of
 from cost_models.compute.ends import end_seconds
 from cost_models.compute.measured_operators import block_operators
+from cost_models.files import catalog
 from cost_models.question import Question
-from cost_models.specs import catalog
-from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.hardware import AttentionCurve, CurvePoint, HardwareProfile, OperatorCurve
-from cost_models.specs.layout import Layout
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 

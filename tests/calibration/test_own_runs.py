@@ -9,15 +9,15 @@ from itertools import product
 import numpy as np
 import pytest
 
-from cost_models.calibration.families import blank_profile
-from cost_models.calibration.from_runs import Fit, fit_profile, fitted_profile
-from cost_models.calibration.own_runs import Selection, refit, select_runs
-from cost_models.calibration.unseen import leave_out
 from cost_models.errors import UnknownNameError
+from cost_models.evidence.calibration.families import blank_profile
+from cost_models.evidence.calibration.from_runs import Fit, fit_profile, fitted_profile
+from cost_models.evidence.calibration.own_runs import Selection, refit, select_runs
+from cost_models.evidence.calibration.unseen import leave_out
+from cost_models.evidence.rows.cases import Case
+from cost_models.evidence.rows.row import Row
+from cost_models.evidence.validation.step_times import StepTimes
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.validation.cases import Case
-from cost_models.validation.many import StepTimes
-from cost_models.validation.rows import Row
 
 MODELS = ((16, 1024, 8), (24, 2048, 16), (32, 4096, 32))
 PLANTED = {

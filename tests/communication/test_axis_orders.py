@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.axes.order import ORDERS, distinct_orders, first_same, same_seats_of
 from cost_models.communication.topology import Groups, axis_groups
-from cost_models.specs.axis_orders import ORDERS, distinct_orders, first_same, same_seats_of
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import Layout
 from tests.communication.clusters import cluster
 
 Listed = np.ndarray[tuple[int, int], np.dtype[np.int64]]

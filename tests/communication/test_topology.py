@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import parse_layout
 from cost_models.communication.topology import axis_groups, topology_graph
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import parse_layout
 from tests.communication.clusters import EVERY_SMALL_LAYOUT, cluster, columns
 
 POWERS = [degrees for degrees in EVERY_SMALL_LAYOUT if not any(degree % 3 == 0 for degree in degrees)]

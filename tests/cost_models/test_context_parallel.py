@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models.asking import ask
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import CONTEXTS, Context, Layout, parse_layout
 from cost_models.communication.context import context_seconds
 from cost_models.communication.data import data_seconds
 from cost_models.communication.topology import axis_groups
 from cost_models.costs import stage_costs
+from cost_models.defaults import ask
 from cost_models.estimating import estimate
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
-from cost_models.specs import catalog
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import CONTEXTS, Context, Layout, parse_layout
-from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 
 GPUS, BATCH, SEQUENCE = 64, 64, 8192

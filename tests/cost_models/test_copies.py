@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import parse_layout
 from cost_models.compute.measured_operators import block_operators, gathering_seconds
 from cost_models.estimating import estimate
+from cost_models.files import catalog
 from cost_models.question import Question
-from cost_models.specs import catalog
-from cost_models.specs.columns import LayoutColumns
 from cost_models.specs.hardware import CurvePoint, OperatorCurve
-from cost_models.specs.layout import parse_layout
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cost_models.asking import ask
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
 from cost_models.compute.block import block_seconds
 from cost_models.compute.device import device_of
 from cost_models.compute.ends import end_seconds
 from cost_models.compute.products import matrix_seconds
+from cost_models.defaults import ask
 from cost_models.estimating import estimate
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
 from cost_models.memory_terms import memory_terms
 from cost_models.question import Question
-from cost_models.specs import catalog
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import Layout
-from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 
 BATCH, SEQUENCE = 64, 8192

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models.asking import ask
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import parse_layout
 from cost_models.communication.expert import expert_seconds
 from cost_models.communication.tensor import tensor_seconds
 from cost_models.communication.topology import axis_groups
@@ -18,18 +19,17 @@ from cost_models.compute.device import device_of
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.compute.products import matrix_seconds
 from cost_models.costs import stage_costs
+from cost_models.defaults import ask
 from cost_models.estimating import estimate
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
-from cost_models.specs import catalog
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import parse_layout
-from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.workload.flops import forward_flops
 from cost_models.workload.mixture import inner_elements, mixture
 from cost_models.workload.parameters import parameters, total_parameters
-from planner.legality import check
+from planner.rules.legality import check
 
 GPUS, SEQUENCE = 64, 4096
 MIXTURES = [name for name in catalog.names("models") if catalog.load_model(name).has_experts]

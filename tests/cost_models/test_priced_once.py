@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.asking import ask
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.distinct import codes_of
+from cost_models.axes.layout import SCHEDULES
 from cost_models.costs import as_priced, stage_costs
+from cost_models.defaults import ask
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
-from cost_models.specs import catalog
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.distinct import codes_of
-from cost_models.specs.layout import SCHEDULES
-from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.stage_costs import StageCosts
-from planner.restrictions import Restrictions
-from planner.search_space import enumerate_layouts
+from planner.space.layouts import enumerate_layouts
+from planner.space.restrictions import Restrictions
 
 ROWS = 3000
 FEW = 40

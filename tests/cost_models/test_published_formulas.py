@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.files import catalog
 from cost_models.memory.activations import activation_bytes
 from cost_models.question import Question
-from cost_models.specs import catalog
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import Layout
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.workload.flops import model_flops, recomputed_flops, utilisation

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.asking import ask
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.defaults import ask
+from cost_models.files import catalog
 from cost_models.memory.states import StateBytes, state_bytes
-from cost_models.specs import catalog
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import Layout
 from cost_models.specs.training import Precision, TrainingSpec
 
 D = 16

@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from cost_models.whole_files import is_replaced, whole_file, write_whole
+from cost_models.files.whole import is_replaced, whole_file, write_whole
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1"])
 def test_what_is_printed_to_a_file_stays_and_is_gone_on_with(old: Path, mode: str, name: str) -> None:
     """As by `>> result.csv` and `> result.csv`."""
-    program = "from cost_models.whole_files import *; print('a', flush=True)"
+    program = "from cost_models.files.whole import *; print('a', flush=True)"
     program += f"; write_whole(Path({name!r}), 'b\\n'); print('c')"
     before = old.stat().st_ino
     with old.open(mode) as stream:

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from cost_models.asking import ask
+from cost_models.axes.layout import Layout
+from cost_models.defaults import ask
 from cost_models.errors import InputError
 from cost_models.estimating import estimate
-from cost_models.specs.catalog import load_model
-from cost_models.specs.layout import Layout
-from cost_models.specs.loading import resolve_cluster, resolve_model
+from cost_models.files.catalog import load_model
+from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.workload.flops import forward_flops
-from planner.stack_rules import require_runnable
+from planner.rules.stack import require_runnable
 
 SMALL = {"num_layers": 8, "hidden_size": 64, "num_heads": 4, "vocab_size": 256, "attention_window": 10}
 

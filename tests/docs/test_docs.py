@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from cost_models.specs import catalog
-from cost_models.specs.loading import load_spec, resolve_cluster
+from cost_models.files import catalog
+from cost_models.files.loading import load_spec, resolve_cluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from meshwright.cli import app

@@ -8,7 +8,7 @@ from itertools import combinations
 
 from effort import some_of
 
-from cost_models.specs.layout import parse_layout
+from cost_models.axes.layout import parse_layout
 
 FEW_RANKS = 4
 """More than two cores run at once in reasonable time."""

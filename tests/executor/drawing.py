@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 from training import GPT, LATENT, LLAMA, question_for
 
-from cost_models.asking import OWN_STACK
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.defaults import OWN_STACK
+from cost_models.files.catalog import load_stack
 from cost_models.schedules import allowed_recompute
-from cost_models.specs.catalog import load_stack
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import Layout
-from planner.legality import objections
-from planner.runnable import RUNNABLE
-from planner.search_space import enumerate_layouts, parse_restrictions
+from planner.rules.legality import objections
+from planner.rules.runnable import RUNNABLE
+from planner.space.layouts import enumerate_layouts, parse_restrictions
 
 T = TypeVar("T")
 Choose = Callable[[Sequence[T]], T]

@@ -19,9 +19,9 @@ def train_and_save(
     plan: Plan, folder: Path, *, resume: bool, steps: int = STEPS, every: int = SAVED_AT, **how: Any
 ) -> tuple[list[tuple[float, float]], list[str], int | None]:
     """((loss, gradient norm) of each step trained here, notes, step of the newest checkpoint), as a run has them."""
-    from executor.batches import Batches
     from executor.checkpoints.keeper import Keeper
     from executor.checkpoints.saving import Saving
+    from executor.data.batches import Batches
     from executor.engine import Engine, Options
     from executor.rate import Rate
     from executor.steps import Schedule, Watcher, run_steps

@@ -8,8 +8,8 @@ from processes import Processes
 from training import plan_for
 
 from cost_models.errors import InputError
-from executor.agreement import require_same_job
-from executor.asked import Asked
+from executor.launch.agreement import require_same_job
+from executor.run_options import Asked
 from planner.plan import Plan
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from executor.asked import Asked, add_arguments, read
 from executor.checkpoints.saving import Saving
 from executor.rate import Rate
+from executor.run_options import Asked, add_arguments, read
 
 PLAIN = Asked(steps=7)
 EVERYTHING = Asked(

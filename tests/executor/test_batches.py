@@ -10,7 +10,7 @@ import torch
 
 from cost_models.errors import InputError
 from cost_models.specs.training import TrainingSpec
-from executor.batches import Batches, text_tokens
+from executor.data.batches import Batches, text_tokens
 from executor.data.tokens import TokenHeader, write_header
 
 TRAINING = TrainingSpec(global_batch=8, sequence_length=32)

@@ -16,9 +16,9 @@ import torch
 from processes import Processes
 from training import LLAMA, MOE, SHARED, plan_for
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.communication import collectives, context, data, expert
 from cost_models.communication.topology import AxisGroups, Groups, axis_groups
-from cost_models.specs.columns import LayoutColumns
 from cost_models.workload.parameters import parameters
 from planner.plan import Plan
 
@@ -50,7 +50,7 @@ def sent(plan: Plan) -> tuple[list[Sent], int]:
     from torch.distributed.distributed_c10d import _resolve_process_group
     from torch.distributed.tensor.debug import CommDebugMode
 
-    from executor.batches import Batches
+    from executor.data.batches import Batches
     from executor.engine import Engine, Options
 
     found: list[Sent] = []

@@ -12,13 +12,13 @@ from test_memory import peak
 from torch import Tensor
 from training import GPT, LLAMA, Trained, plan_for, question_for, stray, train_weights
 
+from cost_models.axes.layout import parse_layout
 from cost_models.estimating import estimate
-from cost_models.specs.layout import parse_layout
 from cost_models.workload.chunked_loss import loss_chunk
-from executor.emulate import emulate
+from executor.emulate.one_rank import emulate
 from executor.engine import loss
-from executor.flops import FlopCounter
-from executor.memory import predicted_parts
+from executor.measure.flops import FlopCounter
+from executor.measure.memory import predicted_parts
 from executor.mesh import pipeline_rank
 from executor.models.chunked_loss import chunked_loss
 from planner.plan import Plan, make_plan

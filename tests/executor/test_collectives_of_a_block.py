@@ -9,7 +9,7 @@ import torch
 from processes import Processes
 from training import GPT, plan_for
 
-from cost_models.specs.layout import CONTEXTS
+from cost_models.axes.layout import CONTEXTS
 from planner.plan import Plan
 
 SIDE_BY_SIDE = GPT | {"parallel_block": True}
@@ -20,7 +20,7 @@ def collectives(plan: Plan) -> tuple[Counter[str], Counter[str]]:
     """Names of the collectives in the forward pass of one microbatch, and in its backward pass."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from executor.batches import Batches
+    from executor.data.batches import Batches
     from executor.engine import Engine, Options, loss
 
     class Watch(TorchDispatchMode):

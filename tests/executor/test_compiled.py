@@ -15,9 +15,9 @@ from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for, traced, train
 
 from cost_models.specs.transformer import TransformerSpec
 from executor.apply import compiled as blocks
-from executor.batches import Batches
+from executor.data.batches import Batches
+from executor.diagnostic_steps import Further, look_further
 from executor.engine import Engine, Options
-from executor.further import Further, look_further
 from executor.models import flexible
 from executor.models.transformer import Block
 from executor.steps import Schedule

@@ -13,7 +13,7 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.workload.flops import model_flops
 from cost_models.workload.parameters import padded_vocabulary
 from executor.engine import loss
-from executor.flops import FlopCounter
+from executor.measure.flops import FlopCounter
 from executor.models.initial import initialise
 from executor.models.transformer import Transformer
 

@@ -10,19 +10,19 @@ import torch.distributed as dist
 from processes import Processes
 from training import LLAMA, MOE, plan_for, traced
 
-from cost_models.asking import OWN_COMPILED, ask
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import OWN_COMPILED, ask
 from cost_models.errors import HostError, InputError, RunError
 from cost_models.estimating import estimate
-from cost_models.specs.catalog import load_stack
-from cost_models.specs.layout import parse_layout
-from cost_models.specs.loading import resolve_cluster
+from cost_models.files.catalog import load_stack
+from cost_models.files.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from executor import emulate as emulation
-from executor.emulate import emulate
+from executor.emulate import one_rank as emulation
+from executor.emulate.one_rank import emulate
 from meshwright.render.emulation import emulation_text
-from planner.placing import place
 from planner.plan import Plan, make_plan
+from planner.search.asked_layout import place
 
 MEDIUM: dict[str, Any] = LLAMA | {"hidden_size": 64, "ffn_hidden_size": 192, "vocab_size": 512}
 SAME = 0.02
@@ -34,7 +34,7 @@ SEQUENCE = 64
 def real_peak(plan: Plan) -> int:
     """Bytes at the peak of this rank's second step, on tokens drawn as the emulation draws them."""
     from executor.engine import Engine, Options
-    from executor.memory import measure_memory
+    from executor.measure.memory import measure_memory
 
     torch.manual_seed(dist.get_rank())
     engine = Engine(plan, torch.device("cpu"), Options())

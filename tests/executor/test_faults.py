@@ -15,9 +15,9 @@ from training import plan_for
 from cost_models.errors import RunError, StoppedError
 from executor.checkpoints.folder import Folder
 from executor.checkpoints.saving import Saving
-from executor.failures import told, what_happened, worded_failure, write_failure
-from executor.heartbeat import Heartbeat, read_signs
-from executor.launch import run_plan
+from executor.faults.failures import told, what_happened, worded_failure, write_failure
+from executor.faults.heartbeat import Heartbeat, read_signs
+from executor.launch.launch import run_plan
 from executor.rate import Rate
 
 STEPS = 12

@@ -24,20 +24,20 @@ from processes import Processes
 from torch import nn
 from training import LATENT, LLAMA, MOE, train_weights
 
-from cost_models.asking import ask
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import ask
 from cost_models.errors import HostError, InputError
 from cost_models.estimating import estimate
+from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
 from cost_models.specs.cluster import Precision
-from cost_models.specs.layout import parse_layout
-from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor import fp8_here
-from executor.emulate import emulate
-from executor.launch import run_plan
-from planner.legality import check
+from executor.emulate.one_rank import emulate
+from executor.launch.launch import run_plan
 from planner.plan import Plan, make_plan
+from planner.rules.legality import check
 
 STEPS = 2
 LOSS_TOLERANCE, NORM_TOLERANCE = 1e-4, 1e-3
@@ -141,7 +141,7 @@ def meetings(plan: Plan) -> Counter[str]:
     from torch.distributed.tensor.debug import CommDebugMode
 
     from executor import engine
-    from executor.batches import Batches
+    from executor.data.batches import Batches
 
     with emulated(torch.float32):
         made = engine.Engine(plan, torch.device("cpu"), engine.Options())
@@ -232,8 +232,8 @@ _HALVES: tuple[tuple[str, Precision], ...] = (
 def products(plan: Plan) -> int:
     """FLOPs of this rank's matrix products in one step, after the first."""
     from executor import engine
-    from executor.batches import Batches
-    from executor.flops import FlopCounter
+    from executor.data.batches import Batches
+    from executor.measure.flops import FlopCounter
 
     with emulated(torch.float32):
         made = engine.Engine(plan, torch.device("cpu"), engine.Options())

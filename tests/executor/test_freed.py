@@ -10,7 +10,7 @@ import torch
 from processes import Processes
 from training import plan_for
 
-from executor.batches import Batches
+from executor.data.batches import Batches
 from executor.engine import Engine, Options
 from planner.plan import Plan
 

@@ -19,13 +19,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from training import LLAMA, plan_for
 
 from cost_models.errors import RunError
-from executor import further
-from executor.attention_kernels import KERNELS, AttentionKernels, in_words
-from executor.further import LEFT_OUT, MEMORY_LEFT_OUT
-from executor.heartbeat import read_signs
-from executor.launch import run_plan
+from executor import diagnostic_steps as further
+from executor.diagnostic_steps import LEFT_OUT, MEMORY_LEFT_OUT
+from executor.faults.heartbeat import read_signs
+from executor.launch.launch import run_plan
+from executor.measure.attention_kernels import KERNELS, AttentionKernels, in_words
+from executor.measure.report import RunReport, load_report
 from executor.models import flexible
-from executor.report import RunReport, load_report
 from planner.plan import Plan
 
 STEPS = 2
@@ -39,9 +39,9 @@ def trained(
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
     from executor.engine import Engine, Options
-    from executor.progress import FileWatcher
+    from executor.launch.record import FileWatcher
+    from executor.measure.storages import StorageTracker
     from executor.steps import Schedule
-    from executor.storages import StorageTracker
     from executor.train import train
 
     plain = Engine.forward_backward
@@ -142,8 +142,8 @@ def test_a_trace_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> No
 def asked_to_stop(plan: Plan) -> tuple[RunReport | None, bool]:
     """Rank 1 is interrupted before the step that tells memory; and whether Ctrl-C is as before."""
     from executor.engine import Options
+    from executor.faults.stopping import StopRequest
     from executor.steps import Schedule, Watcher
-    from executor.stopping import StopRequest
     from executor.train import train
 
     asked = 0

@@ -16,7 +16,7 @@ from executor.apply.tiles import Merged, dealt, tile_of_ring, tiles_of_whole
 from executor.models.flexible import Flexible
 from executor.models.kernels import WrittenOut, kernel_for
 from executor.models.sequence import WholeSequence
-from executor.models.sight import Places, Sight, positions
+from executor.models.visibility import Places, Sight, positions
 
 SIGHTS = [
     Sight(),

@@ -15,17 +15,17 @@ import psutil
 import pytest
 from training import GPT, LLAMA, MOE, plan_for, question_for
 
-from cost_models.asking import OWN_COMPILED, OWN_STACK
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.errors import HostError, InputError, RunError
-from cost_models.specs import catalog
-from cost_models.specs.layout import parse_layout
-from executor.dry import build_without_devices
-from executor.environment import LOOPBACK
-from executor.launch import run_plan
-from executor.report import load_report
-from planner.legality import check
+from cost_models.files import catalog
+from executor.emulate.dry_run import build_without_devices
+from executor.launch.environment import LOOPBACK
+from executor.launch.launch import run_plan
+from executor.measure.report import load_report
 from planner.plan import save_plan
-from planner.stack_rules import require_runnable
+from planner.rules.legality import check
+from planner.rules.stack import require_runnable
 
 
 def test_two_processes_train_and_report(tmp_path: Path) -> None:
@@ -93,7 +93,14 @@ def test_a_rank_of_another_number_of_processes(
     save_plan(plan_for("dp2 mbs2 zero1"), tmp_path / "plan.yaml")
     with pytest.raises(HostError, match=rf"plan.yaml needs 2 processes; {said}"):
         run_plan(tmp_path / "plan.yaml", backend="gloo")
-    command = [sys.executable, "-m", "executor.worker", str(tmp_path / "plan.yaml"), "--out", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "executor.launch.worker",
+        str(tmp_path / "plan.yaml"),
+        "--out",
+        str(tmp_path),
+    ]
     command += ["--backend", "gloo", "--steps", "1", "--warm-up", "0", "--learning-rate", "1e-3"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -116,7 +123,7 @@ def test_blocks_are_compiled_as_the_plan_has_it(
         given.extend(arguments)
         raise RunError("not now")
 
-    monkeypatch.setattr("executor.launch.run_ranks", not_now)
+    monkeypatch.setattr("executor.launch.launch.run_ranks", not_now)
     plan = plan_for("mbs2").model_copy(update={"stack": catalog.load_stack(stack)})
     with pytest.raises(RunError, match="not now"):
         run_plan(plan, backend="gloo")

@@ -10,7 +10,7 @@ from processes import Processes
 from torch.distributed._tools.mem_tracker import MemTracker
 from training import GPT, plan_for
 
-from executor.storages import REST, StorageTracker
+from executor.measure.storages import REST, StorageTracker
 from planner.plan import Plan
 
 
@@ -56,9 +56,9 @@ def peak(plan: Plan) -> dict[str, int]:
     Of several ranks the lesser of two steps: what gloo's threads have sent but not yet let go of counts too, so where
     others keep a machine busy a step may hold more than it needs, never less.
     """
-    from executor.batches import Batches
+    from executor.data.batches import Batches
     from executor.engine import Engine, Options
-    from executor.memory import measure_memory
+    from executor.measure.memory import measure_memory
 
     engine = Engine(plan, torch.device("cpu"), Options())
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)

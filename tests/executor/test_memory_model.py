@@ -15,8 +15,8 @@ from processes import Processes
 from test_memory import STEP_COUNTER, peak
 from training import GPT, LLAMA, MOE, plan_for
 
-from cost_models.specs.layout import CONTEXTS
-from executor.memory import predicted_parts
+from cost_models.axes.layout import CONTEXTS
+from executor.measure.memory import predicted_parts
 from executor.mesh import pipeline_rank
 
 TOTAL_ERROR, STATES_ERROR = 0.02, 0.01

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from cost_models.specs.axis_orders import ORDERS, Order, ranks_inside
-from cost_models.specs.layout import Layout
+from cost_models.axes.layout import Layout
+from cost_models.axes.order import ORDERS, Order, ranks_inside
 from executor.mesh import AXES, make_context_group, make_mesh, parameter_places, place_of, rank_places
 
 

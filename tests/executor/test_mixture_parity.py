@@ -108,7 +108,7 @@ def expert_norms(plan: Any) -> dict[str, tuple[float, ...]]:
     import torch
     from torch.distributed.tensor import DTensor
 
-    from executor.batches import Batches
+    from executor.data.batches import Batches
 
     engine = Engine(plan, torch.device("cpu"), Options(sgd=True))
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)

@@ -15,7 +15,7 @@ from cost_models.specs.transformer import TransformerSpec
 from cost_models.workload.flops import forward_flops
 from cost_models.workload.parameters import padded_vocabulary, total_parameters
 from executor.engine import loss
-from executor.flops import FlopCounter
+from executor.measure.flops import FlopCounter
 from executor.models.choosing import choose_experts
 from executor.models.experts import Mixture
 from executor.models.initial import initialise

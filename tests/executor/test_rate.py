@@ -7,7 +7,7 @@ from processes import Processes
 from training import plan_for, train
 
 from cost_models.errors import InputError
-from executor.launch import run_plan
+from executor.launch.launch import run_plan
 from executor.rate import Rate
 
 RATE = Rate(peak=0.2, warm_up=3, decay=6)

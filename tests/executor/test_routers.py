@@ -9,11 +9,11 @@ import torch
 from training import MOE
 
 from cost_models.specs.transformer import TransformerSpec
-from executor.flops import FlopCounter
+from executor.measure.flops import FlopCounter
+from executor.measure.routers import router_reports
 from executor.models import experts
 from executor.models.experts import ExpertPlace, Mixture, Routed, RoutedExperts
 from executor.models.initial import initialise
-from executor.routers import router_reports
 
 
 def test_an_even_load_and_one_expert_for_all() -> None:

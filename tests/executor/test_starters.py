@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from training import plan_for
 
-from executor.asked import Asked
-from executor.heartbeat import LAUNCH
-from executor.launch import run_plan
-from executor.progress import read_progress
-from executor.report import RunReport, load_report, save_report
-from executor.starters import cleared_by, starter, write_starters
+from executor.faults.heartbeat import LAUNCH
+from executor.launch.launch import run_plan
+from executor.launch.record import read_progress
+from executor.launch.run_folder import cleared_by, starter, write_starters
+from executor.measure.report import RunReport, load_report, save_report
+from executor.run_options import Asked
 from planner.plan import save_plan
 
 FIRST_START_FAILS = """
@@ -23,7 +23,7 @@ import os, sys
 from pathlib import Path
 import torch.distributed as dist
 from executor.checkpoints.saving import Saving
-from executor.launch import run_plan
+from executor.launch.launch import run_plan
 
 first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 before, saved, *folder = sys.argv[1:]
@@ -49,7 +49,7 @@ def _twice(folder: Path, when: str) -> RunReport:
 
 
 def _environment() -> dict[str, str]:
-    from executor.environment import worker_environment
+    from executor.launch.environment import worker_environment
 
     environment = worker_environment() | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return environment | {"PYTHONPATH": str(Path(__file__).parents[2])}
@@ -78,7 +78,7 @@ def test_a_folder_is_of_who_cleared_it(tmp_path: Path, monkeypatch: pytest.Monke
     """Of launchers by their tokens, of torchrun alone by the folder of its logs, which counts starts."""
 
     def who(seed: int = 0, calls: int = 0, **environment: str) -> frozenset[str]:
-        monkeypatch.setattr("executor.starters._calls", calls)
+        monkeypatch.setattr("executor.launch.run_folder._calls", calls)
         with monkeypatch.context() as changed:
             for name in (LAUNCH, "TORCHELASTIC_ERROR_FILE"):
                 changed.delenv(name, raising=False)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from processes import Processes
 
 import executor
-from executor.telling import gather_json, json_from_first
+from executor.messages import gather_json, json_from_first
 
 
 def _tell() -> tuple[list[Any], Any]:

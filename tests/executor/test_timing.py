@@ -9,7 +9,7 @@ import torch
 from processes import Processes
 from training import GPT, MOE, plan_for
 
-from executor.report import PhaseReport, RankReport
+from executor.measure.report import PhaseReport, RankReport
 from planner.plan import Plan
 
 LATE_SECONDS = 0.2
@@ -29,7 +29,7 @@ def waits_for_a_late_rank(plan: Plan) -> dict[str, float]:
     """What this rank waited by axis in forward and backward, where the last rank comes late to it."""
     import torch.distributed as dist
 
-    from executor.batches import Batches
+    from executor.data.batches import Batches
     from executor.engine import Engine, Options
     from executor.timing import Waits
 

@@ -13,10 +13,10 @@ from processes import Processes
 from training import plan_for
 
 from cost_models.predicted_spans import predicted_spans
+from executor.measure.parts import STEP_PARTS, step_parts
+from executor.measure.report import RankReport
+from executor.measure.watched import StepSpans, WaitSpan, WorkSpan
 from executor.mesh import Place
-from executor.parts import STEP_PARTS, step_parts
-from executor.report import RankReport
-from executor.watched import StepSpans, WaitSpan, WorkSpan
 from planner.plan import Plan
 
 LAYOUTS = (

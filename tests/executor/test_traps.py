@@ -7,9 +7,9 @@ import torch
 from processes import Processes
 from training import GPT, plan_for, question_for, train
 
-from cost_models.specs.layout import parse_layout
-from planner.legality import check
+from cost_models.axes.layout import parse_layout
 from planner.plan import Plan
+from planner.rules.legality import check
 
 STEPS = 2
 UNTIED = GPT | {"tied_embeddings": False}
@@ -39,9 +39,9 @@ def test_a_split_backward_that_reshards_trains_wrong(schedule: str, processes: P
 
 def products(plan: Plan) -> int:
     """FLOPs of this rank's matrix products in one step."""
-    from executor.batches import Batches
+    from executor.data.batches import Batches
     from executor.engine import Engine, Options
-    from executor.flops import FlopCounter
+    from executor.measure.flops import FlopCounter
 
     engine = Engine(plan, torch.device("cpu"), Options())
     batch = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0).slice(0, engine.place.dp, 1)

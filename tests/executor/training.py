@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cost_models.asking import ask
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import ask
 from cost_models.estimating import estimate
+from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
-from cost_models.specs.layout import parse_layout
-from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.rate import Rate
@@ -112,7 +112,7 @@ def train_weights(
 
     Parameters are whole, by their names in the model.
     """
-    from executor.batches import Batches
+    from executor.data.batches import Batches
     from executor.engine import Engine, Options, mean_over_data
 
     rate = rate or Rate(peak=0.1 if sgd else 1e-3)

@@ -10,8 +10,8 @@ from typing import get_args
 
 import pytest
 
-from cost_models.specs import catalog
-from cost_models.specs.schema import KINDS
+from cost_models.files import catalog
+from cost_models.files.schema import KINDS
 from meshwright import completion
 
 

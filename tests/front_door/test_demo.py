@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from test_refining import report_of
 
-from cost_models.specs.layout import parse_layout
-from executor.report import save_report
+from cost_models.axes.layout import parse_layout
+from executor.measure.report import save_report
 from meshwright.demo import another_layout, errors_of
 
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cost_models.asking import ask
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import parse_layout
+from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.breakdown import Breakdown
+from cost_models.defaults import ask
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
+from cost_models.files.loading import resolve_cluster, resolve_model, resolve_training
 from cost_models.question import Question
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import parse_layout
-from cost_models.specs.loading import resolve_cluster, resolve_model, resolve_training
-from cost_models.specs.recompute import RECOMPUTE_POLICIES
-from planner.balanced import balanced_prices, even_layers
-from planner.compare import compare, difference
-from planner.explain import Origin, binding, rivalry, ties
-from planner.frontier import frontier_frame, pareto_rows
-from planner.placing import place
-from planner.scaling import doublings, scaling_frame
-from planner.search import search
-from planner.search_space import Restrictions, parse_restrictions
-from planner.whatif import CHANGES, sensitivities
-from planner.why_not import why_not
+from planner.answers.frontier import frontier_frame, pareto_rows
+from planner.answers.scaling import doublings, scaling_frame
+from planner.explaining.compare import compare, difference
+from planner.explaining.explain import Origin, binding, rivalry, ties
+from planner.explaining.whatif import CHANGES, sensitivities
+from planner.explaining.why_not import why_not
+from planner.placement.even_prices import balanced_prices, even_layers
+from planner.search.asked_layout import place
+from planner.search.search import search
+from planner.space.layouts import Restrictions, parse_restrictions
 
 SECONDS = 20.0
 

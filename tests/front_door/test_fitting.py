@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cost_models.specs.catalog import load_profile
+from cost_models.files.catalog import load_profile
 from meshwright.cli import main
 
 COLUMNS = (

@@ -85,7 +85,7 @@ def test_flags_of_curves(meshwright, plan_file: Path, words: tuple[str, ...], sa
 def test_a_curve_that_is_interrupted_keeps_its_points(
     meshwright, plan_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from planner import budget
+    from planner.search import budget
 
     left, search = [2], budget.search
 

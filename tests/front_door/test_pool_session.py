@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import meshwright as mw
-from cost_models.specs.loading import resolve_cluster
+from cost_models.files.loading import resolve_cluster
 from meshwright.cli import main
 from planner.plan import load_plan
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 import meshwright as mw
-from cost_models.asking import ask
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import ask
 from cost_models.estimating import estimate
-from cost_models.specs.catalog import load_profile
-from cost_models.specs.layout import parse_layout
-from cost_models.specs.loading import resolve_cluster, resolve_model
+from cost_models.files.catalog import load_profile
+from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.specs.training import TrainingSpec
-from executor.report import Environment, PhaseReport, RankReport, RunReport, make_report, save_report
+from executor.measure.report import Environment, PhaseReport, RankReport, RunReport, make_report, save_report
 from meshwright.measured import comparison
 from meshwright.render.run import next_step
 from planner.plan import make_plan

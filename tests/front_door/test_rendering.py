@@ -32,7 +32,7 @@ from meshwright.render.words import (
     time_unit,
     wrapped,
 )
-from planner.compare import compare
+from planner.explaining.compare import compare
 from planner.plan import Certificate, Settled, make_plan
 
 GIB = 2.0**30

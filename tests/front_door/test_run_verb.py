@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from command_line import BIG, QUICK
 
-from cost_models.whole_files import write_whole
+from cost_models.files.whole import write_whole
 from executor.checkpoints.saving import Saving
-from executor.rate import Rate
-from executor.report import (
+from executor.measure.report import (
     AllocatorPeak,
     Environment,
     PhaseReport,
@@ -22,6 +21,7 @@ from executor.report import (
     make_report,
     save_report,
 )
+from executor.rate import Rate
 from meshwright.measured import comparison, time_parts
 from planner.plan import load_plan
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cost_models.validation.predicting import Prediction, predict
-from cost_models.validation.shipped import shipped_rows
-from cost_models.validation.source_notes import source_notes
+from cost_models.evidence.rows.shipped import shipped_rows
+from cost_models.evidence.rows.source_notes import source_notes
+from cost_models.evidence.validation.predicting import Prediction, predict
 from meshwright.cli import main
 
 COLUMNS = (

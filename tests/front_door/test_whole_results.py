@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from cost_models.calibration.saving import save_profile
 from cost_models.errors import InputError
-from cost_models.specs import catalog
-from executor.asked import STOPPED
-from executor.emulate import EmulationReport, save_emulation
-from executor.report import RunReport, save_report
-from executor.stopping import write_stopped
-from executor.trace import save_trace
+from cost_models.evidence.calibration.saving import save_profile
+from cost_models.files import catalog
+from executor.emulate.one_rank import EmulationReport, save_emulation
+from executor.faults.stopping import write_stopped
+from executor.measure.report import RunReport, save_report
+from executor.measure.trace import save_trace
+from executor.run_options import STOPPED
 from meshwright.output import Output
 from meshwright.plots.style import save
 from planner.plan import Plan, save_plan

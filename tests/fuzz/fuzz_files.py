@@ -15,7 +15,7 @@ from fuzz_values import field_values, nasty, quantities
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from cost_models.specs import catalog
+from cost_models.files import catalog
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.pools import MixedCluster

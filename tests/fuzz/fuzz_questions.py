@@ -8,17 +8,17 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from cost_models.asking import ask
+from cost_models.axes.layout import Layout
+from cost_models.defaults import ask
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
-from cost_models.specs import catalog
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.layout import Layout
-from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from planner.legality import check
-from planner.placing import place
+from planner.rules.legality import check
+from planner.search.asked_layout import place
 
 CLUSTERS = ("dgx-a100-80gb", "dgx-h100", "pcie-a100", "mi300x", "dgx-v100-32gb", "frontier")
 STACKS = tuple(name for name in catalog.names("stacks") if name != "deepspeed-offload")

@@ -7,10 +7,10 @@ from typing import Any
 from fuzz_values import NASTY_TEXT, quantities
 from hypothesis import strategies as st
 
-from cost_models.specs import catalog
-from cost_models.specs.axis_orders import ORDERS
-from cost_models.specs.layout import CONTEXTS, SCHEDULES
-from cost_models.specs.recompute import RECOMPUTE_POLICIES
+from cost_models.axes.layout import CONTEXTS, SCHEDULES
+from cost_models.axes.order import ORDERS
+from cost_models.axes.recompute import RECOMPUTE_POLICIES
+from cost_models.files import catalog
 from planner.objectives import OBJECTIVES
 
 AXES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "shard")

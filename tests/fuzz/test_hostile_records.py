@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.errors import InputError
-from cost_models.specs import catalog
+from cost_models.files import catalog
 from executor.checkpoints.manifest import MANIFEST, BrokenError, read_manifest
 from executor.data.making import make_tokens
 from executor.data.tokens import HEADER, TOKENIZER, open_tokens

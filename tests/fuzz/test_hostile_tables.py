@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.errors import InputError
-from cost_models.validation.shipped import shipped_rows
-from executor.report import Environment, PhaseReport, RankReport, make_report, save_report
+from cost_models.evidence.rows.shipped import shipped_rows
+from executor.measure.report import Environment, PhaseReport, RankReport, make_report, save_report
 from meshwright.frames import accuracy_frame
 from meshwright.output import as_json
 from planner.plan import load_plan

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from cost_models.asking import ask
-from cost_models.specs import catalog
+from cost_models.defaults import ask
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
 from cost_models.specs.cluster import Precision
-from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
-from planner.search import search
+from planner.search.search import search
 
 ANSWERS = Path(__file__).with_name("answers.json")
 QUESTIONS: dict[str, dict[str, Any]] = {

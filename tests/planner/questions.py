@@ -14,17 +14,17 @@ import numpy as np
 from brute import Everything, everything
 from small import every_axis
 
-from cost_models.asking import ask
+from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
+from cost_models.axes.layout import CONTEXTS, SCHEDULES
+from cost_models.axes.order import ORDERS
+from cost_models.axes.recompute import RECOMPUTE_POLICIES
+from cost_models.defaults import ask
 from cost_models.question import Question
-from cost_models.specs.axis_orders import ORDERS
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, Links, LinkSpec
-from cost_models.specs.columns import USUAL_CONTEXT, LayoutColumns
-from cost_models.specs.layout import CONTEXTS, SCHEDULES
-from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from planner.restrictions import Restrictions
-from planner.search_space import parse_restrictions
+from planner.space.layouts import parse_restrictions
+from planner.space.restrictions import Restrictions
 from planner.trainers import rows_for
 
 NUMBERS = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "shard")

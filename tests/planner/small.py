@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cost_models.asking import ask
+from cost_models.defaults import ask
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, Links, LinkSpec
 from cost_models.specs.training import TrainingSpec

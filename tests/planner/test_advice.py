@@ -7,21 +7,21 @@ from dataclasses import replace
 import pytest
 from small import every_axis, small_question
 
+from cost_models.axes.layout import Layout, parse_layout
 from cost_models.errors import InputError
 from cost_models.estimating import estimate
+from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
-from cost_models.specs.layout import Layout, parse_layout
-from cost_models.specs.loading import resolve_cluster
-from planner.advice import CHANGES, LEAST_GAIN, Advice, advise
-from planner.budget import Budget
-from planner.explain import within
-from planner.legality import check
-from planner.moves import Move, changed_words, moves, trouble_between
-from planner.placing import place
-from planner.restrictions import Restrictions
-from planner.search import search
-from planner.search_space import parse_restrictions
-from planner.sizes import on_whole_nodes, resized
+from planner.explaining.advice import CHANGES, LEAST_GAIN, Advice, advise
+from planner.explaining.changes import Move, changed_words, moves, trouble_between
+from planner.explaining.explain import within
+from planner.rules.legality import check
+from planner.search.asked_layout import place
+from planner.search.budget import Budget
+from planner.search.search import search
+from planner.space.gpu_counts import on_whole_nodes, resized
+from planner.space.layouts import parse_restrictions
+from planner.space.restrictions import Restrictions
 
 
 def advised(question: Question, layout: str, restrictions: Restrictions | None = None) -> Advice:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from synthetic import exhaustive_best, random_leaf
 
 from cost_models import schedules
-from planner.bounds import PRECISION, capacity_bounds, quick_bounds, rank_sizes
-from planner.group import Group, group_of
-from planner.labels.solving import place_blocks
-from planner.paths import known_paths, longest_windows
-from planner.placement import TOLERANCE, Leaf
+from planner.bounds.step import PRECISION, capacity_bounds, quick_bounds, rank_sizes
+from planner.exact.labels.critical_paths import known_paths, longest_windows
+from planner.exact.labels.solving import place_blocks
+from planner.placement.leaf import TOLERANCE, Leaf
+from planner.placement.shared_shape import Group, group_of
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
 

@@ -8,9 +8,9 @@ import pytest
 from small import small_question
 
 from cost_models.question import Question
-from planner.compare import compare
-from planner.differing import differences, same_work
-from planner.search import search
+from planner.explaining.compare import compare
+from planner.explaining.differing import differences, same_work
+from planner.search.search import search
 
 QUESTION = small_question()
 

@@ -13,9 +13,9 @@ from questions import Query, random_query
 from tight import tight_queries
 
 from cost_models.errors import InfeasibleError
-from planner.legality import check
-from planner.placement import TOLERANCE
-from planner.search import search
+from planner.placement.leaf import TOLERANCE
+from planner.rules.legality import check
+from planner.search.search import search
 
 QUERIES = number(300, 2000)
 TIGHT = 40

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from synthetic import exhaustive_best, random_costs, random_leaf
 
 from cost_models.errors import RunError
-from planner.chunks import best_pattern
-from planner.exact import best_placement
-from planner.heuristics import good_placement
-from planner.ilp.alone import solve_alone
-from planner.ilp.record import Survivor, settle
-from planner.labels import solving
-from planner.labels.dominance import undominated
-from planner.labels.solving import choices_in_time, place_blocks
-from planner.placement import TOLERANCE, Leaf
-from planner.solution import Solution
+from planner.exact.best_placement import best_placement
+from planner.exact.ilp.one_layout import solve_alone
+from planner.exact.ilp.record import Survivor, settle
+from planner.exact.labels import solving
+from planner.exact.labels.dominance import undominated
+from planner.exact.labels.solving import choices_in_time, place_blocks
+from planner.placement.chunks import best_pattern
+from planner.placement.heuristics import good_placement
+from planner.placement.leaf import TOLERANCE, Leaf
+from planner.placement.solution import Solution
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
 

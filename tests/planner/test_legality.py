@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from small import MODEL, every_axis, small_question
 
+from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
+from cost_models.axes.layout import CONTEXTS, SCHEDULES, Layout, goes_with, parse_layout
+from cost_models.axes.order import ORDERS
 from cost_models.errors import InputError
+from cost_models.files.catalog import load_stack
 from cost_models.question import Question
-from cost_models.specs.axis_orders import ORDERS
-from cost_models.specs.catalog import load_stack
-from cost_models.specs.columns import USUAL_CONTEXT, LayoutColumns
-from cost_models.specs.layout import CONTEXTS, SCHEDULES, Layout, goes_with, parse_layout
 from cost_models.specs.training import TrainingSpec
-from planner.chunks import covers
-from planner.legality import check, legal_rows, require_legal
-from planner.search_space import Restrictions, enumerate_layouts, parse_restrictions
+from planner.placement.chunks import covers
+from planner.rules.legality import check, legal_rows, require_legal
+from planner.space.layouts import Restrictions, enumerate_layouts, parse_restrictions
 
 TRAINING = TrainingSpec(global_batch=8, sequence_length=256)
 

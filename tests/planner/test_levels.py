@@ -10,17 +10,17 @@ import pytest
 from brute import AXES, EVERY_POLICY, Everything
 from questions import base
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.costs import stage_costs
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.recompute import RECOMPUTE_POLICIES
 from cost_models.stage_costs import StageCosts
-from planner.bounds import capacity_bounds
-from planner.levels import Pairs
-from planner.placement import TOLERANCE
-from planner.pricing import Pricing, groups_of
-from planner.relaxed import ideal_seconds, relaxed_bounds
-from planner.search_space import Restrictions, legal_space
-from planner.shape_bounds import shape_bounds
+from planner.bounds.pricing import Pricing, groups_of
+from planner.bounds.relaxed import ideal_seconds, relaxed_bounds
+from planner.bounds.shapes import shape_bounds
+from planner.bounds.step import capacity_bounds
+from planner.placement.leaf import TOLERANCE
+from planner.search.opening import Pairs
+from planner.space.layouts import Restrictions, legal_space
 
 BASES = 24
 

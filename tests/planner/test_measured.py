@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from brute import everything
 
-from cost_models.asking import ask
-from cost_models.specs.catalog import load_profile
+from cost_models.defaults import ask
+from cost_models.files.catalog import load_profile
+from cost_models.files.loading import resolve_cluster
 from cost_models.specs.hardware import CurvePoint, HardwareProfile, OperatorCurve
-from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from planner.search import search
+from planner.search.search import search
 
 MODEL = TransformerSpec.model_validate(
     {"num_layers": 4, "hidden_size": 64, "num_heads": 4, "vocab_size": 256}

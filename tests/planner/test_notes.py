@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from small import small_question
 
+from cost_models.axes.layout import parse_layout
 from cost_models.question import Question
-from cost_models.specs.layout import parse_layout
 from cost_models.units import GIB
-from planner.legality import check
-from planner.notes import notes_of
-from planner.restrictions import Restrictions
-from planner.stack_rules import question_objections
+from planner.rules.legality import check
+from planner.rules.stack import question_objections
+from planner.space.notes import notes_of
+from planner.space.restrictions import Restrictions
 
 
 def asked(positions: str = "rotary", stack: str = "megatron-core", **training: Any) -> Question:

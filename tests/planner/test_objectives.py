@@ -11,15 +11,15 @@ from small import small_question
 
 from cost_models.errors import InfeasibleError, InputError, RunError
 from cost_models.question import Question
-from planner import budget as budgets
-from planner.budget import Budget
+from planner.answers.optimising import optimise
+from planner.answers.optimum import asked_question
 from planner.objectives import Objective, gpu_hours, training_seconds, training_steps
-from planner.optimising import optimise
-from planner.optimum import asked_question
 from planner.plan import load_plan, make_plan, save_plan
-from planner.search import search
-from planner.search_space import parse_restrictions
-from planner.sizes import resized
+from planner.search import budget as budgets
+from planner.search.budget import Budget
+from planner.search.search import search
+from planner.space.gpu_counts import resized
+from planner.space.layouts import parse_restrictions
 
 SIZES = (1, 2, 4)
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from small import every_axis, small_question
 
 from cost_models.errors import InfeasibleError, InputError
-from planner.infeasible import nothing_legal
-from planner.obstacles import obstacles
-from planner.search import search
-from planner.search_space import legal_space, parse_restrictions
+from planner.search.search import search
+from planner.space.layouts import legal_space, parse_restrictions
+from planner.space.nothing_fits import nothing_legal
+from planner.space.obstacles import obstacles
 
 QUESTION = small_question(8)
 

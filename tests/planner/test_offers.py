@@ -9,13 +9,13 @@ from small import small_question
 
 from cost_models.errors import InfeasibleError, RunError
 from cost_models.question import Question
-from planner.budget import Budget
+from planner.answers.offers import Offer, Ranking, offers_of, rank_offers
+from planner.answers.optimising import optimise
+from planner.answers.optimum import Optimum
 from planner.objectives import Objective, gpu_hours, training_seconds
-from planner.offers import Offer, Ranking, offers_of, rank_offers
-from planner.optimising import optimise
-from planner.optimum import Optimum
 from planner.plan import make_plan
-from planner.verifying import verify
+from planner.proof.verifying import verify
+from planner.search.budget import Budget
 
 COST = Objective(name="cost")
 

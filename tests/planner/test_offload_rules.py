@@ -7,17 +7,17 @@ from dataclasses import replace
 import pytest
 from small import small_question
 
-from cost_models.asking import OWN_STACK
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.defaults import OWN_STACK
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.memory.host import host_bytes
 from cost_models.question import Question, mixed_question
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import Layout
 from cost_models.specs.pools import MixedCluster
-from planner.legality import check, require_legal
-from planner.search import search
-from planner.search_space import Restrictions, enumerate_layouts
-from planner.stack_rules import require_runnable
+from planner.rules.legality import check, require_legal
+from planner.rules.stack import require_runnable
+from planner.search.search import search
+from planner.space.layouts import Restrictions, enumerate_layouts
 
 WHOLE = Layout(dp=4, zero=0)
 

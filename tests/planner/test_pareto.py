@@ -8,15 +8,15 @@ from small import small_question
 from test_objectives import SIZES, interrupt_after, with_tokens
 
 from cost_models.errors import InputError
-from planner import frontier
-from planner.budget import Budget
-from planner.frontier import frontier_frame, pareto_frame
+from planner.answers import frontier
+from planner.answers.frontier import frontier_frame, pareto_frame
+from planner.answers.optimising import optimise
+from planner.answers.pareto import exact_frontier
 from planner.objectives import Objective
-from planner.optimising import optimise
-from planner.pareto import exact_frontier
-from planner.search import search
-from planner.search_space import parse_restrictions
-from planner.sizes import resized
+from planner.search.budget import Budget
+from planner.search.search import search
+from planner.space.gpu_counts import resized
+from planner.space.layouts import parse_restrictions
 
 TIME, MEMORY, HOURS = Objective(name="time"), Objective(name="memory"), Objective(name="gpu-hours")
 

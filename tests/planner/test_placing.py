@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from small import small_question
 
+from cost_models.axes.layout import parse_layout
 from cost_models.errors import InputError
 from cost_models.estimating import estimate
-from cost_models.specs.layout import parse_layout
-from planner.placement import TOLERANCE
-from planner.placing import place
-from planner.search import search
-from planner.search_space import parse_restrictions
+from planner.placement.leaf import TOLERANCE
+from planner.search.asked_layout import place
+from planner.search.search import search
+from planner.space.layouts import parse_restrictions
 
 
 def test_place_finds_what_search_finds() -> None:

@@ -11,8 +11,8 @@ from small import small_question
 
 from cost_models.errors import InputError
 from planner.plan import Plan, PlanRestrictions, load_plan, make_plan, plan_text, save_plan
-from planner.search import search
-from planner.search_space import parse_restrictions
+from planner.search.search import search
+from planner.space.layouts import parse_restrictions
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,14 @@ import pytest
 from small import MODEL, small_cluster, small_question
 
 from cost_models.errors import Alternative, DoesNotFitError, InfeasibleError
+from cost_models.files import catalog
 from cost_models.question import Question
-from cost_models.specs import catalog
-from planner import remedies
-from planner.remedies import remedies_told
-from planner.restrictions import Restrictions
-from planner.search import search
-from planner.search_space import parse_restrictions
-from planner.sizes import resized
+from planner.answers import remedies
+from planner.answers.remedies import remedies_told
+from planner.search.search import search
+from planner.space.gpu_counts import resized
+from planner.space.layouts import parse_restrictions
+from planner.space.restrictions import Restrictions
 
 
 @pytest.fixture(autouse=True)

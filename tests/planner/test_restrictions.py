@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import every_axis, small_question
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import CONTEXTS, SCHEDULES, Layout, parse_layout
+from cost_models.axes.order import ORDERS, first_same
 from cost_models.errors import InputError
-from cost_models.specs.axis_orders import ORDERS, first_same
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import CONTEXTS, SCHEDULES, Layout, parse_layout
-from planner.legality import check
-from planner.restrictions import Restrictions, allowed_rows, settled
-from planner.search_space import enumerate_layouts, parse_restrictions
+from planner.rules.legality import check
+from planner.space.layouts import enumerate_layouts, parse_restrictions
+from planner.space.restrictions import Restrictions, allowed_rows, settled
 
 NUMBERS = ("tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "shard")
 COMPARISONS = {

@@ -12,25 +12,26 @@ from hypothesis import strategies as st
 from several_pools import mixed_leaf, mixed_question, pool
 from synthetic import exhaustive_best
 
-from cost_models.asking import ask
+from cost_models.axes.layout import SCHEDULES, Layout, parse_layout
+from cost_models.defaults import ask
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.estimating import estimate
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
 from cost_models.question import MixedQuestion
-from cost_models.specs import catalog
-from cost_models.specs.layout import SCHEDULES, Layout, parse_layout
-from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
-from planner.exact import best_placement
-from planner.heuristics import good_placement
-from planner.legality import check
-from planner.placement import TOLERANCE, Leaf
-from planner.placing import place
-from planner.pools.bounds import capacity_bounds, leaf_sizes, quick_bounds
-from planner.pools.group import RankGroup
-from planner.pools.space import layout_costs, orders_of, price_pools
-from planner.search import SearchResult, search
-from planner.search_space import Restrictions, parse_restrictions
-from planner.why_not import why_not
+from planner.bounds.pools import capacity_bounds, leaf_sizes, quick_bounds
+from planner.exact.best_placement import best_placement
+from planner.explaining.why_not import why_not
+from planner.placement.heuristics import good_placement
+from planner.placement.leaf import TOLERANCE, Leaf
+from planner.placement.pool_shape import RankGroup
+from planner.rules.legality import check
+from planner.search.asked_layout import place
+from planner.search.pools import layout_costs, orders_of, price_pools
+from planner.search.result import SearchResult
+from planner.search.search import search
+from planner.space.layouts import Restrictions, parse_restrictions
 
 SEEDS = st.integers(min_value=0, max_value=10**6)
 

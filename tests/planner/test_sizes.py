@@ -6,13 +6,13 @@ from itertools import pairwise
 
 import pytest
 
-from cost_models.asking import ask
+from cost_models.defaults import ask
 from cost_models.errors import InputError
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
-from cost_models.specs import catalog
-from cost_models.specs.loading import resolve_cluster
 from cost_models.specs.training import TrainingSpec
-from planner.sizes import parse_sizes, plain_layouts, resized
+from planner.space.gpu_counts import parse_sizes, plain_layouts, resized
 
 
 @pytest.fixture(scope="module")

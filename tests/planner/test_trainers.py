@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from small import MODEL, small_question
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import parse_layout
 from cost_models.errors import UnknownNameError
+from cost_models.files.catalog import load_stack
 from cost_models.question import Question
-from cost_models.specs.catalog import load_stack
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import parse_layout
-from planner.legality import check
-from planner.search_space import enumerate_layouts, parse_restrictions
+from planner.rules.legality import check
+from planner.space.layouts import enumerate_layouts, parse_restrictions
 from planner.trainers import TRAINERS, refusals, rows_for, trainer_named
 
 EXPERTS = MODEL.model_copy(

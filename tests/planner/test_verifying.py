@@ -10,20 +10,21 @@ from typing import Any
 import pytest
 from small import small_question
 
+from cost_models.axes.layout import parse_layout
 from cost_models.errors import RunError
 from cost_models.estimating import estimate
 from cost_models.question import Question
-from cost_models.specs.layout import parse_layout
-from planner import budget as budgets
-from planner.budget import Budget
-from planner.checks import Check
+from planner.answers.optimising import optimise
 from planner.objectives import Objective
-from planner.optimising import optimise
-from planner.placing import place
 from planner.plan import Plan, make_plan
-from planner.search import SearchResult, search
-from planner.search_space import parse_restrictions
-from planner.verifying import verify
+from planner.proof.checks import Check
+from planner.proof.verifying import verify
+from planner.search import budget as budgets
+from planner.search.asked_layout import place
+from planner.search.budget import Budget
+from planner.search.result import SearchResult
+from planner.search.search import search
+from planner.space.layouts import parse_restrictions
 
 LIMITS = parse_restrictions(["vpp=1"], ["zero=3"])
 

@@ -8,11 +8,11 @@ import numpy as np
 from brute import Everything, everything
 from questions import Query, cluster_of, without_context
 
-from cost_models.asking import ask
-from cost_models.specs.recompute import RECOMPUTE_POLICIES
+from cost_models.axes.recompute import RECOMPUTE_POLICIES
+from cost_models.defaults import ask
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from planner.search_space import parse_restrictions
+from planner.space.layouts import parse_restrictions
 
 
 @cache

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cost_models.axes.layout import SCHEDULES
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.schedules import (
     IDLE,
@@ -22,7 +23,6 @@ from cost_models.schedules import (
     rank_of_stage,
     stages_of_rank,
 )
-from cost_models.specs.layout import SCHEDULES
 
 SHAPES = [
     *(("gpipe", pp, 1, m) for pp in (1, 2, 5) for m in (1, 3, 8)),

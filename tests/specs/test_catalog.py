@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cost_models.errors import InputError, UnknownNameError
-from cost_models.specs import catalog
+from cost_models.files import catalog
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.workload.parameters import active_parameters, total_parameters
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cost_models.errors import InputError
+from cost_models.files.catalog import load_model
+from cost_models.files.loading import LoadedModel, resolve_model
 from cost_models.specs.attention import Rotary
-from cost_models.specs.catalog import load_model
-from cost_models.specs.loading import LoadedModel, resolve_model
 from cost_models.workload.parameters import total_parameters
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cost_models.errors import InputError
-from cost_models.specs import catalog
-from cost_models.specs.loading import LoadedModel, resolve_model
+from cost_models.files import catalog
+from cost_models.files.loading import LoadedModel, resolve_model
 
 LLAMA3_8B: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

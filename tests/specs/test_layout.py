@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import CONTEXTS, Layout, parse_layout
+from cost_models.axes.order import ORDERS
+from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.errors import InputError
-from cost_models.specs.axis_orders import ORDERS
-from cost_models.specs.columns import LayoutColumns
-from cost_models.specs.layout import CONTEXTS, Layout, parse_layout
-from cost_models.specs.recompute import RECOMPUTE_POLICIES
 
 degrees = st.integers(1, 16)
 

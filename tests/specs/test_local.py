@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.specs import catalog
+from cost_models.files import catalog
 
 
 def test_known_gpus_make_a_gpu_machine_with_the_links_of_their_node(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cost_models.errors import InputError
-from cost_models.specs import catalog
-from cost_models.specs.loading import resolve_cluster, resolve_model
-from cost_models.specs.names import known_cluster, known_model
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster, resolve_model
+from cost_models.files.names import known_cluster, known_model
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from cost_models.asking import ask
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import ask
 from cost_models.errors import InputError
+from cost_models.files import catalog
+from cost_models.files.loading import json_schema, resolve_cluster
 from cost_models.question import MixedQuestion, each_pool, parts_of, question_of_parts
-from cost_models.specs import catalog
 from cost_models.specs.cluster import ClusterSpec, LinkSpec
-from cost_models.specs.layout import parse_layout
-from cost_models.specs.loading import json_schema, resolve_cluster
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.training import TrainingSpec
 
@@ -172,7 +172,9 @@ def test_every_pool_is_asked_the_same() -> None:
     assert isinstance(question, MixedQuestion)
     assert [pool.hardware.name for pool in question.pools] == ["a100", "h100"]
     assert {pool.stack.name for pool in question.pools} == {"megatron-core"}
-    assert question_of_parts(question.model, TRAINING, question.stack, *parts_of(question)) == question
+    assert (
+        question_of_parts(question.model, question.training, question.stack, *parts_of(question)) == question
+    )
     with pytest.raises(InputError, match="no pool of"):
         ask(question.model, resolve_cluster("dgx-h100:8+hgx-h200:8"), TRAINING, profile="a100")
 

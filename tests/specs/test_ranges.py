@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from cost_models.axes.layout import MAX_STAGES, parse_layout
+from cost_models.base import Spec
 from cost_models.errors import InputError
-from cost_models.specs import catalog
-from cost_models.specs.base import Spec
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
+from cost_models.files.parsing import parse_spec
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, LinkSpec
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.specs.layout import MAX_STAGES, parse_layout
-from cost_models.specs.loading import resolve_cluster
-from cost_models.specs.parsing import parse_spec
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 

@@ -8,18 +8,15 @@ from importlib import import_module
 
 import pytest
 
-import cost_models.specs
+import cost_models
+from cost_models.base import Spec
 from cost_models.errors import InputError
-from cost_models.specs.base import Spec
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.training import TrainingSpec
 
 
 def _every_spec() -> list[type[Spec]]:
-    modules = [
-        import_module(one.name)
-        for one in pkgutil.walk_packages(cost_models.specs.__path__, "cost_models.specs.")
-    ]
+    modules = [import_module(one.name) for one in pkgutil.walk_packages(cost_models.__path__, "cost_models.")]
     found = {
         member
         for module in modules

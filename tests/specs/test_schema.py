@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cost_models.errors import UnknownNameError
-from cost_models.specs.loading import json_schema
-from cost_models.specs.schema import KINDS
+from cost_models.files.loading import json_schema
+from cost_models.files.schema import KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models import units
-from cost_models.specs.base import Spec
+from cost_models.base import Spec
 
 
 class Quantities(Spec):

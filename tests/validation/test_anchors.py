@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.specs import catalog
-from cost_models.validation.anchors import ANCHORED_CONSTANTS, anchor, spread_positions
-from cost_models.validation.predicting import Prediction, predict
-from cost_models.validation.rows import Row
-from cost_models.validation.scores import score, step_error
+from cost_models.evidence.calibration.anchors import ANCHORED_CONSTANTS, anchor, spread_positions
+from cost_models.evidence.rows.row import Row
+from cost_models.evidence.validation.predicting import Prediction, predict
+from cost_models.evidence.validation.scores import score, step_error
+from cost_models.files import catalog
 
 
 def prediction(number: int, measured: float | None, predicted: float, *, gpu: str = "A100") -> Prediction:

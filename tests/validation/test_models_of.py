@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.specs import catalog
+from cost_models.evidence.rows.models_of import model_of
+from cost_models.evidence.rows.notes import Notes, UnpredictableError
+from cost_models.evidence.rows.row import Row
+from cost_models.files import catalog
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.validation.models_of import model_of
-from cost_models.validation.notes import Notes, UnpredictableError
-from cost_models.validation.rows import Row
 
 
 def read(notes: Notes | None = None, **cells: str) -> TransformerSpec:

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cost_models.errors import InputError
-from cost_models.validation.anchors import anchor
-from cost_models.validation.plausible import LARGEST_COUNTS
-from cost_models.validation.predicting import Prediction, predict
-from cost_models.validation.rows import Row, parse_rows, read_rows
-from cost_models.validation.scores import score
+from cost_models.evidence.calibration.anchors import anchor
+from cost_models.evidence.rows.plausible import LARGEST_COUNTS
+from cost_models.evidence.rows.row import Row, parse_rows, read_rows
+from cost_models.evidence.validation.predicting import Prediction, predict
+from cost_models.evidence.validation.scores import score
 
 GOOD = {
     "row_id": "lab-1",

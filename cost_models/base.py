@@ -1,0 +1,57 @@
+"""What every user-written value shares: frozen, strict, no unknown fields, text in and out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ +/-]{0,99}$")]
+"""A name safe to print and to use in a file name."""
+POOL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,49}$"
+"""A name that can stand in a layout: of a pool of GPUs."""
+PositiveInt = Annotated[int, Field(gt=0, le=10**6)]
+"""A count of at least one: of heads, of cores, of what a tensor is wide."""
+LargeInt = Annotated[int, Field(gt=0, le=10**9)]
+"""The same for what there may be many of: tokens of a sequence, entries of a vocabulary."""
+MAX_GPUS = 10**7
+"""More than all GPUs there are; beyond it a number is a mistake, and its divisors take for ever to find."""
+MAX_LAYERS = 100_000
+"""Blocks of the deepest model; nobody has trained a hundredth of it."""
+GpuCount = Annotated[int, Field(gt=0, le=MAX_GPUS)]
+"""A count of devices, of nodes, or of sequences in a batch."""
+Overhead = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)]
+"""Seconds that something takes which is not worth a unit: a launch, the host's part of a step."""
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+"""A part of a whole."""
+Factor = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+"""Bytes per element, or how many times over something is kept or done."""
+
+
+if TYPE_CHECKING:
+    _Model = BaseModel
+else:
+
+    class _InOurWords(type(BaseModel)):
+        """What makes specs from keyword arguments, and says what is wrong with these as it is said of files."""
+
+        def __call__(cls, *args: Any, **fields: Any) -> Any:
+            try:
+                return super().__call__(*args, **fields)
+            except ValidationError as error:
+                from cost_models.complaints import refused
+
+                raise refused(error, cls) from None
+
+    class _Model(BaseModel, metaclass=_InOurWords):
+        """The base of specs; type checkers see pydantic's."""
+
+
+class Spec(_Model):
+    """A value the user writes: immutable, strict (no silent conversion), every field known.
+
+    Raises:
+        InputError: made of values that a field does not take; all problems at once.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)

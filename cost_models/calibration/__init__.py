@@ -1,1 +1,0 @@
-"""Measurements and published runs → the constants of a hardware profile, with residuals."""

@@ -1,0 +1,169 @@
+"""Complete a question: pick the software stack and the hardware profile that fit the cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from cost_models.errors import InputError
+from cost_models.files import catalog
+from cost_models.files.local import LOCAL
+from cost_models.measured_cluster import measured_cluster
+from cost_models.question import MixedQuestion, Question, mixed_question, require_tiles, usual_dropout
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, Precision
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.pools import MixedCluster
+from cost_models.specs.stack import StackSpec
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+
+DEFAULT_STACK = "megatron-core"
+"""What people train large dense models with; `--stack` says otherwise."""
+OWN_STACK, OWN_COMPILED = "meshwright", "meshwright-compiled"
+"""This project's executor, and with its blocks compiled."""
+OWN_STACKS = (OWN_STACK, OWN_COMPILED)
+
+
+def ask(
+    model: TransformerSpec,
+    cluster: ClusterSpec | MixedCluster,
+    training: TrainingSpec,
+    *,
+    stack: str | StackSpec | None = None,
+    profile: str | HardwareProfile | None = None,
+) -> Question:
+    """A question completed: its stack (default: our own here and on CPUs, Megatron Core on clusters) and its profile.
+
+    The profile is the one given, the cluster's own, or the catalogue's nearest (`nearest_profile`). Where it measured
+    peak, bandwidth or links of a machine without a datasheet, they take the place of the cluster's: its other constants
+    are shares of them. A cluster of several pools gives a `MixedQuestion`: all pools have the stack of the first, and
+    a profile that is given counts for the pools whose GPU it is of.
+
+    Raises:
+        UnknownNameError: no such stack or profile.
+        InputError: a profile of another GPU, or of another kind of device.
+    """
+    if isinstance(cluster, MixedCluster):
+        return _ask_all(model, cluster, training, stack, profile)
+    here = cluster.gpu.kind == "cpu" or cluster.name == LOCAL
+    chosen = (
+        stack
+        if isinstance(stack, StackSpec)
+        else catalog.load_stack(stack or (OWN_STACK if here else DEFAULT_STACK))
+    )
+    named = profile or cluster.profile
+    if named is None:
+        hardware = nearest_profile(cluster.gpu, chosen.name)
+    elif isinstance(named, HardwareProfile):
+        hardware = named
+    else:
+        hardware = catalog.load_profile(named)
+    if named is not None and hardware.tier != "datasheet" and not _is_of(hardware, cluster.gpu):
+        raise InputError(
+            f"profile `{hardware.name}` was made for `{hardware.gpu}`; the cluster has `{cluster.gpu.name}`",
+            hint="leave out --profile for the catalogue's nearest, or calibrate one on that GPU",
+        )
+    require_tiles(hardware, cluster.gpu)
+    dropout = usual_dropout(model, chosen) if training.dropout is None else training.dropout
+    return Question(
+        model=model,
+        cluster=measured_cluster(hardware, cluster),
+        training=training.model_copy(update={"dropout": dropout}),
+        stack=chosen,
+        hardware=hardware,
+    )
+
+
+def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ...]:
+    """What the question takes for dropout where the training job does not say and something is dropped; in words."""
+    if training.dropout is not None or not question.dropout:
+        return ()
+    return (
+        f"dropout {question.dropout:g}, as is usual with software stack `{question.stack.name}`; "
+        "say 0 for none",
+    )
+
+
+def questions_by_precision(question: Question, precisions: Sequence[Precision]) -> tuple[Question, ...]:
+    """The same question for each precision, in order; to choose among them is to answer them all.
+
+    Raises:
+        InputError: the GPU has no matrix rate in one of them.
+    """
+    for pool in question.pools if isinstance(question, MixedQuestion) else (question,):
+        gpu = pool.cluster.gpu
+        missing = [precision for precision in precisions if precision not in gpu.peak]
+        if missing:
+            raise InputError(
+                f"`{gpu.name}` has no {' or '.join(missing)} matrix rate",
+                hint=f"it has {', '.join(f'`{name}`' for name in gpu.peak)}",
+            )
+    return tuple(
+        replace(question, training=question.training.model_copy(update={"precision": precision}))
+        for precision in precisions
+    )
+
+
+def _ask_all(
+    model: TransformerSpec,
+    mixed: MixedCluster,
+    training: TrainingSpec,
+    stack: str | StackSpec | None,
+    profile: str | HardwareProfile | None,
+) -> MixedQuestion:
+    given = catalog.load_profile(profile) if isinstance(profile, str) else profile
+    suits = [given is not None and (given.tier == "datasheet" or _is_of(given, p.gpu)) for p in mixed.pools]
+    if given is not None and not any(suits):
+        raise InputError(
+            f"profile `{given.name}` was made for `{given.gpu}`; no pool of `{mixed.name}` has it",
+            hint="leave out --profile for the catalogue's nearest",
+        )
+    pools: list[Question] = []
+    for pool, suited in zip(mixed.pools, suits, strict=True):
+        chosen = pools[0].stack if pools else stack
+        pools.append(ask(model, pool, training, stack=chosen, profile=given if suited else None))
+    return mixed_question(mixed, tuple(pools))
+
+
+def _is_of(profile: HardwareProfile, gpu: GpuSpec) -> bool:
+    """The profile was made on this GPU or its die."""
+    return gpu.name in (profile.gpu, *profile.also_for)
+
+
+def _distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
+    """|log| of the ratio of the peaks of a profile's GPU and another; 0 where the catalogue lacks it."""
+    if profile.gpu not in catalog.names("gpus"):
+        return 0.0
+    peaks = (max(catalog.load_gpu(profile.gpu).peak.values()), max(gpu.peak.values()))
+    return abs(math.log(peaks[0] / peaks[1]))
+
+
+def nearest_profile(
+    gpu: GpuSpec, stack: str, known: Iterable[HardwareProfile] | None = None
+) -> HardwareProfile:
+    """The profile that says most about a GPU under a stack, of `known` or of the catalogue.
+
+    In this order: this GPU and stack, its die and this stack, this GPU with any stack, its die with any stack, this
+    stack on another GPU (shares are shares of what a GPU sustains), this GPU or die with another stack, any stack on
+    another GPU, the defaults. Of other GPUs the one whose peak is closest counts.
+    """
+    profiles = [catalog.load_profile(name) for name in catalog.names("profiles")] if known is None else known
+    fitted = sorted(
+        (profile for profile in profiles if profile.tier != "datasheet"),
+        key=lambda profile: _distance(profile, gpu),
+    )
+    accelerator = gpu.kind != "cpu"
+    preferences: tuple[Callable[[HardwareProfile], bool], ...] = (
+        lambda profile: profile.gpu == gpu.name and profile.stack == stack,
+        lambda profile: gpu.name in profile.also_for and profile.stack == stack,
+        lambda profile: profile.gpu == gpu.name and profile.stack == "any",
+        lambda profile: gpu.name in profile.also_for and profile.stack == "any",
+        lambda profile: accelerator and profile.stack == stack,
+        lambda profile: gpu.name in (profile.gpu, *profile.also_for),
+        lambda profile: accelerator and profile.stack == "any",
+    )
+    for suits in preferences:
+        if nearest := next(filter(suits, fitted), None):
+            return nearest
+    return catalog.load_profile("datasheet-gpu" if accelerator else "datasheet-cpu")

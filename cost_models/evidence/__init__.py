@@ -1,0 +1,1 @@
+"""What training runs say: of the predictions (validation) and of the constants (calibration)."""

@@ -1,0 +1,118 @@
+"""Profiles of every GPU and stack that published runs tell something about, and what they say of unseen sources.
+
+One profile for each (die, stack) with enough runs, one for each die over all its stacks: that is what a stack nobody
+timed is predicted with. Cross-validation leaves whole sources out of every fit, because rows of one sweep are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.defaults import nearest_profile
+from cost_models.evidence.calibration.from_runs import Fit, fit_profile, measured_seconds
+from cost_models.evidence.rows.cases import Case
+from cost_models.evidence.validation.step_times import StepTimes
+from cost_models.files import catalog
+from cost_models.specs.hardware import HardwareProfile
+
+Array = npt.NDArray[np.float64]
+Pair = tuple[str, str]
+"""GPU that stands for a die, and the name of a stack: what one profile is of."""
+Heard = Callable[[str, int, float], None]
+"""Told of every round of a fit: the profile's name, the round, the median error."""
+
+ANY = "any"
+DIES: dict[str, tuple[str, ...]] = {
+    "a100-sxm-80gb": ("a100-sxm-40gb", "a100-pcie-80gb", "a100-pcie-40gb", "a800-sxm-80gb"),
+    "h100-sxm": ("h200", "h100-nvl", "h100-pcie", "h800", "h20", "gh200"),
+    "b200": ("gb200", "b300", "gb300"),
+}
+"""GPU that profiles are named for → GPUs of the same die, whose shares are taken to be the same."""
+_FEWEST = 6
+"""Runs below which a stack gets no profile of its own."""
+_UNEXPLAINED = 0.1
+"""Median error above which a fit is no explanation of its runs, and no profile either."""
+
+
+def die_of(gpu: str) -> str:
+    """The GPU that stands for the die."""
+    return next((die for die, others in DIES.items() if gpu in others), gpu)
+
+
+def fit_families(
+    cases: Sequence[Case],
+    needed: Collection[Pair] | None = None,
+    *,
+    fewest: int = _FEWEST,
+    on_round: Heard | None = None,
+) -> dict[str, Fit]:
+    """Name → fit, for every (die, stack) and every die that has `fewest` timed `cases`, or for those `needed`."""
+    groups: dict[Pair, list[Case]] = {}
+    for case in cases:
+        die, stack = pair_of(case)
+        groups.setdefault((die, stack), []).append(case)
+        groups.setdefault((die, ANY), []).append(case)
+    fits = {}
+    for (die, stack), members in sorted(groups.items()):
+        if len(members) >= fewest and (needed is None or (die, stack) in needed):
+            start = blank_profile(die, stack)
+            name = start.name
+            heard = None if on_round is None else (lambda n, e, name=name: on_round(name, n, e))
+            fit = fit_profile(start, members, on_round=heard)
+            if fit.median_error <= _UNEXPLAINED:
+                fits[name] = fit
+    return fits
+
+
+def blank_profile(gpu: str, stack: str) -> HardwareProfile:
+    """The documented defaults under the name and identity of a profile to be fitted."""
+    die = die_of(gpu)
+    short = die.split("-")[0]
+    identity = {
+        "name": short if stack == ANY else f"{short}-{stack}",
+        "gpu": die,
+        "also_for": DIES.get(die, ()),
+        "stack": stack,
+        "tier": "profile",
+    }
+    return catalog.load_profile("datasheet-gpu").model_copy(update=identity)
+
+
+def predict_with(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) -> Array:
+    """(N,) relative error of each case under the nearest of `profiles`."""
+    known = tuple(profiles)
+    chosen = [nearest_profile(case.question.cluster.gpu, case.question.stack.name, known) for case in cases]
+    errors = np.empty(len(cases))
+    for name in dict.fromkeys(profile.name for profile in chosen):
+        rows = [index for index, profile in enumerate(chosen) if profile.name == name]
+        some = [cases[index] for index in rows]
+        seconds = StepTimes(some).seconds(chosen[rows[0]])
+        errors[rows] = seconds / np.array([measured_seconds(case) for case in some]) - 1
+    return errors
+
+
+def leave_sources_out(
+    cases: Sequence[Case], *, fewest: int = _FEWEST, on_source: Callable[[str], None] | None = None
+) -> dict[str, Array]:
+    """Source → (n,) errors of its cases under profiles that never saw any of its rows."""
+    errors = {}
+    pairs = {case.row.row_id: pair_of(case) for case in cases}
+    for source in dict.fromkeys(case.row.source for case in cases):
+        if on_source is not None:
+            on_source(source)
+        rest = [case for case in cases if case.row.source != source]
+        held_out = [case for case in cases if case.row.source == source]
+        known = {pairs[case.row.row_id] for case in rest}
+        wanted = {pairs[case.row.row_id] for case in held_out}
+        needed = (wanted & known) | {(die, ANY) for die, _ in (known if wanted - known else ())}
+        fits = fit_families(rest, needed, fewest=fewest)
+        errors[source] = predict_with((fit.profile for fit in fits.values()), held_out)
+    return errors
+
+
+def pair_of(case: Case) -> Pair:
+    """What the case says something about."""
+    return die_of(case.question.cluster.gpu.name), case.question.stack.name

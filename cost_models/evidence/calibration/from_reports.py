@@ -1,0 +1,249 @@
+"""Runs on one machine → its profile, moved from what was measured apart only as far as the runs say.
+
+Microbenchmarks time operators one by one. What they cannot see is how operators do inside a training step, beside
+everything else; a run sees just that, but of one layout, and with the machine's noise. So the fit is over factors of
+seconds, kind by kind (`Moved`), which start at 1 and are held there the more firmly the better their kind was measured
+apart. A quantity of a run pulls the less, the more it varied from step to step and the more others disturbed it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.layout import Layout
+from cost_models.defaults import ask
+from cost_models.estimate import Estimate
+from cost_models.estimating import estimate
+from cost_models.evidence.calibration.moving import MOVED_BY, before_runs, moved
+from cost_models.evidence.calibration.shrunk import shrink
+from cost_models.question import Question
+from cost_models.specs.hardware import HardwareProfile, Moved
+
+Array = npt.NDArray[np.float64]
+
+QUANTITIES: dict[str, tuple[str, ...]] = {
+    "thread": ("compute", "recompute", "host", "optimizer"),
+    "compute": ("compute", "recompute"),
+    "host": ("host",),
+    "update": ("optimizer",),
+    "tp_comm": ("tp_comm",),
+    "cp_comm": ("cp_comm",),
+    "ep_comm": ("ep_comm",),
+    "dp_comm": ("dp_comm",),
+}
+"""What a run tells apart → the parts of an estimate that it is made of; `step` is all of them."""
+STEP = "step"
+_UNSEEN = {
+    STEP: 0.05,
+    "thread": 0.02,
+    "compute": 0.1,
+    "host": 0.5,
+    "update": 0.2,
+    "tp_comm": 0.3,
+    "cp_comm": 0.3,
+    "ep_comm": 0.3,
+    "dp_comm": 0.3,
+}
+"""Relative error of a quantity even where nothing varies: of clocks and profilers, and of the model itself."""
+_PULLS = {
+    "compute": 0.1,
+    "host": 0.7,
+    "action_host": 0.5,
+    "tensor_parallel_host": 0.5,
+    "sequence_parallel_host": 0.5,
+    "sharded_host": 0.5,
+    "step": 0.7,
+    "optimizer": 0.3,
+    "collectives": 0.5,
+    "contention": 0.5,
+}
+"""Log-distance from what was measured apart that is as likely as one deviation: operators repeat within a tenth, host
+times differ by factors, and so do collectives whose members wait for one another. Contention is 1 + it, from 1."""
+_FOLLOW_HOST = ("action_host", "tensor_parallel_host", "sequence_parallel_host", "sharded_host")
+_FOLLOWS = 0.3
+"""Share of the logarithm by which all host time is off that these are taken to be off by, beside something of their
+own: caches are colder in a step than where it was measured, which is most of a short time and little of a long one."""
+_FARTHEST = math.log(100.0)
+"""Beyond a factor of a hundred nothing is learned: something else is wrong."""
+_Z90 = 1.645
+_NAMED = 4
+"""Runs named one by one where a profile says what moved it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A quantity as one run measured it."""
+
+    seconds: float
+    """Of the median step."""
+    noise: float
+    """Share of it that the middle half of the steps spans."""
+    doubt: float = 0.0
+    """How far it may be off besides, as a logarithm: by what others took of the machine, which is seldom the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """One run: what was asked of the cost model, and what came out."""
+
+    name: str
+    question: Question
+    layout: Layout
+    """Placed."""
+    seen: Mapping[str, Seen]
+    """`step`, and of `QUANTITIES` what this run measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """A factor of seconds, and what the runs say of it."""
+
+    factor: float
+    low: float
+    high: float
+    """90 % interval."""
+    told: float
+    """Share of what was uncertain about it that the runs settle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refinement:
+    """A profile before and after runs moved it."""
+
+    start: HardwareProfile
+    """As it was measured apart."""
+    profile: HardwareProfile
+    """Its error is that of the fit itself, and no less than the runs vary by."""
+    runs: tuple[Observed, ...]
+    estimates: tuple[Estimate, ...]
+    """Of each run under the new profile."""
+    factors: dict[str, Settled]
+    """By kind of `Moved`, and `contention`: 1 + it."""
+
+
+def refine(
+    profile: HardwareProfile, runs: Sequence[Observed], *, on_round: Callable[[int], None] | None = None
+) -> Refinement:
+    """Move `profile` so that the `runs`, all of one machine, come out right; what moved it before is taken back first.
+
+    Raises:
+        InputError: the profile is of another GPU.
+    """
+    start = _for(runs[0].question, before_runs(profile))
+    seen = _to_explain(start, runs)
+    deviations = np.array([math.hypot(_UNSEEN[quantity], one.noise, one.doubt) for _, quantity, one in seen])
+    measured = np.log([one.seconds for _, _, one in seen])
+    totals = _totals()
+
+    def errors_at(point: Array) -> Array:
+        there = _moved_to(start, totals @ point)
+        predicted = [quantities(priced(run, there)) for run in runs]
+        logarithms = np.log([predicted[index][quantity] for index, quantity, _ in seen])
+        return np.asarray((logarithms - measured) / deviations)
+
+    pulls = np.array(list(_PULLS.values()))
+    floor = np.array([0.0 if kind == "contention" else -_FARTHEST for kind in _PULLS])
+    shrunk = shrink(
+        errors_at,
+        np.zeros(len(pulls)),
+        pulls,
+        np.ones(len(seen)),
+        floor=floor,
+        ceiling=_FARTHEST,
+        on_round=None if on_round is None else lambda round_, errors: on_round(round_),
+    )
+    settled = _settled(totals, shrunk.point, np.asarray(np.linalg.inv(shrunk.curvature)), pulls)
+    result = _moved_to(start, totals @ shrunk.point)
+    estimates = tuple(priced(run, result) for run in runs)
+    return Refinement(
+        start=start,
+        profile=result.model_copy(update=_claims(start, runs, estimates)),
+        runs=tuple(runs),
+        estimates=estimates,
+        factors=settled,
+    )
+
+
+def priced(run: Observed, profile: HardwareProfile) -> Estimate:
+    """What the cost model says of a run under a profile."""
+    asked = run.question
+    question = ask(asked.model, asked.cluster, asked.training, stack=asked.stack, profile=profile)
+    return estimate(question, run.layout)
+
+
+def quantities(found: Estimate) -> dict[str, float]:
+    """An estimate in the quantities that runs measure."""
+    parts = found.time.as_dict()
+    sums = {name: sum(parts[part] for part in of) for name, of in QUANTITIES.items()}
+    return {STEP: found.step_seconds} | sums
+
+
+def _for(question: Question, profile: HardwareProfile) -> HardwareProfile:
+    """The profile as one of what the question runs on. Raises InputError where it is of another GPU."""
+    ask(question.model, question.cluster, question.training, stack=question.stack, profile=profile)
+    gpu = question.cluster.gpu.name
+    identity = {"name": f"measured-{gpu}", "tier": "measured", "gpu": gpu, "stack": question.stack.name}
+    return profile.model_copy(update=identity)
+
+
+def _to_explain(start: HardwareProfile, runs: Sequence[Observed]) -> list[tuple[int, str, Seen]]:
+    """(run, quantity, what was seen): those that both the run and the cost model have."""
+    predicted = [quantities(priced(run, start)) for run in runs]
+    return [
+        (index, quantity, one)
+        for index, run in enumerate(runs)
+        for quantity, one in run.seen.items()
+        if 0 < one.seconds < math.inf and predicted[index][quantity] > 0
+    ]
+
+
+def _totals() -> Array:
+    """(C, C): what a coordinate adds to the logarithm of each kind's factor."""
+    kinds = list(_PULLS)
+    matrix = np.eye(len(kinds))
+    for kind in _FOLLOW_HOST:
+        matrix[kinds.index(kind), kinds.index("host")] = _FOLLOWS
+    return matrix
+
+
+def _moved_to(start: HardwareProfile, logarithms: Array) -> HardwareProfile:
+    """The profile with factors of these logarithms, in the order of `_PULLS`."""
+    factors = {kind: float(f"{factor:.4g}") for kind, factor in zip(_PULLS, np.exp(logarithms), strict=True)}
+    contention = round(factors.pop("contention") - 1.0, 4)
+    by = Moved(**factors)
+    return moved(start, by).model_copy(update={"moved": by, "contention": contention})
+
+
+def _settled(totals: Array, point: Array, covariance: Array, pulls: Array) -> dict[str, Settled]:
+    """Each kind's factor with the 90 % interval of the linearised problem."""
+    after = np.sqrt(np.diag(totals @ covariance @ totals.T))
+    before = np.sqrt(np.diag(totals @ np.diag(pulls**2) @ totals.T))
+    found = {}
+    for kind, at, spread, unknown in zip(_PULLS, totals @ point, after, before, strict=True):
+        low, factor, high = (float(np.exp(at + side * _Z90 * spread)) for side in (-1, 0, 1))
+        told = max(0.0, 1.0 - float(spread / unknown))
+        found[kind] = Settled(factor=factor, low=low, high=high, told=told)
+    return found
+
+
+def _claims(
+    start: HardwareProfile, runs: Sequence[Observed], estimates: Sequence[Estimate]
+) -> dict[str, object]:
+    """What the new profile says of itself: no smaller an error than its runs vary by."""
+    errors = [
+        abs(e.step_seconds / run.seen[STEP].seconds - 1) for run, e in zip(runs, estimates, strict=True)
+    ]
+    noise = float(np.median([run.seen[STEP].noise for run in runs]))
+    model = runs[0].question.model.name
+    layouts = ", ".join(run.layout.brief for run in runs[:_NAMED])
+    more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
+    return {
+        "median_error": round(max(float(np.median(errors)), noise), 4),
+        "validated_runs": len(runs),
+        "source": f"{start.source}{MOVED_BY}runs of {model} under {layouts}{more}",
+    }

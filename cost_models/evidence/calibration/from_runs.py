@@ -1,0 +1,198 @@
+"""Fit the few constants of a profile to published step times: robust, few, and pulled towards physical defaults.
+
+Minimises, over the logarithms θ of the constants,
+
+    Σ_r w_r · Huber(log(predicted_r / measured_r) / 5 %)  +  Σ_c ((θ_c − default_c) / pull)² / 2
+
+as `shrunk` does it. Rows of one sweep are not independent, so each of n rows of a source weighs 1/√n. What the rows
+cannot tell stays at its default; the intervals are those of the linearised problem.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.evidence.calibration.shrunk import Shrunk, shrink
+from cost_models.evidence.rows.cases import Case
+from cost_models.evidence.validation.scores import measured_seconds as timed_seconds
+from cost_models.evidence.validation.step_times import StepTimes
+from cost_models.specs.hardware import HardwareProfile
+
+Array = npt.NDArray[np.float64]
+
+CONSTANTS = (
+    "gemm_efficiency",
+    "attention_forward_efficiency",
+    "attention_backward_efficiency",
+    "memory_efficiency",
+    "kernel_seconds",
+    "host_layer_seconds",
+    "tensor_parallel_host_seconds",
+    "action_host_seconds",
+    "link_efficiency",
+    "network_efficiency",
+    "step_seconds",
+    "jitter_per_doubling",
+)
+"""The twelve a profile of a GPU and a stack may have fitted; all others stay documented defaults."""
+
+_HUBER = 0.05
+"""Relative error beyond which a run pulls linearly: a mistranscribed row must not move a constant far."""
+_PULL = {"kernel_seconds": 0.5, "jitter_per_doubling": 0.7, "step_seconds": 0.7}
+_HOST_PULL = 0.7
+_SHARE_PULL = 0.15
+"""Log-distance from the default that costs as much as one run being 5 % off: shares of a peak are known within some
+15 %, host times and jitter differ by factors."""
+_Z90 = 1.645
+WEIGHT_ON_ONE_CLUSTER = 4.0
+"""Of a run where all are of one source: step times of one cluster agree within some 2.5 %, half of what those of
+different publishers do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A fitted constant and the 90 % interval the runs leave it."""
+
+    value: float
+    low: float
+    high: float
+    moved_by: tuple[str, ...]
+    """The runs that pull it most, strongest first."""
+    told: float
+    """Share of what was uncertain about it that the runs settle: at 0 they say nothing and it stays where it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A fitted profile and what it leaves unexplained."""
+
+    profile: HardwareProfile
+    residuals: dict[str, float]
+    """Run → predicted / measured − 1."""
+    sources: dict[str, str]
+    """Run → who published it."""
+    constants: dict[str, Interval]
+
+    @property
+    def median_error(self) -> float:
+        """Median absolute relative error of step time."""
+        return float(np.median(np.abs(list(self.residuals.values()))))
+
+    def by_source(self) -> dict[str, Array]:
+        """Source → errors of its runs."""
+        errors: dict[str, list[float]] = {}
+        for run, error in self.residuals.items():
+            errors.setdefault(self.sources[run], []).append(error)
+        return {source: np.array(found) for source, found in errors.items()}
+
+
+def fit_profile(
+    start: HardwareProfile,
+    cases: Sequence[Case],
+    constants: Sequence[str] = CONSTANTS,
+    *,
+    weight_of_a_run: float | None = None,
+    on_round: Callable[[int, float], None] | None = None,
+) -> Fit:
+    """Move `constants` of `start` so that timed `cases` come out right; `on_round` hears of every step.
+
+    A constant that is 0 in `start` stays 0: factors do not move it. Each run weighs `weight_of_a_run`, by default 1/√n
+    where its source has n.
+    """
+    constants = [name for name in constants if getattr(start, name) > 0]
+    measured = np.array([measured_seconds(case) for case in cases])
+    times = StepTimes(cases)
+    origin = np.log([getattr(start, name) for name in constants])
+    pulls = np.array([_pull(name) for name in constants])
+    weight = _weights(cases) if weight_of_a_run is None else np.full(len(cases), weight_of_a_run)
+    ceiling = np.log([_ceiling(name) for name in constants])
+
+    def profile_at(point: Array) -> HardwareProfile:
+        values = {name: float(f"{value:.4g}") for name, value in zip(constants, np.exp(point), strict=True)}
+        return start.model_copy(update=values)
+
+    def errors_at(point: Array) -> Array:
+        return np.asarray(np.log(times.seconds(profile_at(point)) / measured) / _HUBER)
+
+    def heard(round_: int, errors: Array) -> None:
+        if on_round is not None:
+            on_round(round_, float(np.median(np.abs(np.expm1(_HUBER * errors)))))
+
+    shrunk = shrink(errors_at, origin, pulls, weight, ceiling=ceiling, on_round=heard)
+    point = shrunk.point
+    fitted = profile_at(point)
+    final = np.expm1(_HUBER * errors_at(point))
+    names = [case.row.row_id for case in cases]
+    return Fit(
+        profile=fitted,
+        residuals=dict(zip(names, final.tolist(), strict=True)),
+        sources={case.row.row_id: case.row.source for case in cases},
+        constants=_intervals(constants, shrunk, weight, pulls, names),
+    )
+
+
+def fitted_profile(fit: Fit, *, unseen_error: float | None = None) -> HardwareProfile:
+    """The profile of a fit with its claims: what it was fitted to, the error that is left, and the median error
+    (a share) shown on sources left out of every fit, where those were tried."""
+    runs = ", ".join(f"{len(errors)} of {source}" for source, errors in fit.by_source().items())
+    return fit.profile.model_copy(
+        update={
+            "median_error": round(fit.median_error, 4),
+            "validated_runs": len(fit.residuals),
+            "unseen_error": None if unseen_error is None else round(unseen_error, 4),
+            "source": f"Fitted to published runs: {runs}. The median error is that of the fit itself.",
+        }
+    )
+
+
+_CEILING = 1.1
+"""Shares of what was measured at best may exceed it a little, never by much."""
+
+
+def measured_seconds(case: Case) -> float:
+    """Step seconds that the row's author measured."""
+    seconds = timed_seconds(case.row)
+    assert seconds is not None, f"{case.row.row_id} has no step time"
+    return seconds
+
+
+def _ceiling(name: str) -> float:
+    """The most a constant may become; a profile that says more could not be read again."""
+    most = next(mark.le for mark in HardwareProfile.model_fields[name].metadata if hasattr(mark, "le"))
+    return min(float(most), _CEILING) if name.endswith("efficiency") else float(most)
+
+
+def _weights(cases: Sequence[Case]) -> Array:
+    """1/√n for each of n rows of a source."""
+    rows: Mapping[str, int] = Counter(case.row.source for case in cases)
+    return np.array([rows[case.row.source] ** -0.5 for case in cases])
+
+
+def _pull(name: str) -> float:
+    return _PULL.get(name, _HOST_PULL if name.endswith("host_seconds") or "host" in name else _SHARE_PULL)
+
+
+def _intervals(
+    constants: Sequence[str],
+    shrunk: Shrunk,
+    weight: Array,
+    pulls: Array,
+    names: Sequence[str],
+) -> dict[str, Interval]:
+    """90 % intervals from the curvature, and the runs with the largest influence on each constant."""
+    covariance = np.linalg.inv(shrunk.curvature)
+    spread = _Z90 * np.sqrt(np.diag(covariance))
+    influence = np.abs(covariance @ (shrunk.slopes * weight[:, None]).T)
+    intervals = {}
+    for index, name in enumerate(constants):
+        strongest = np.argsort(influence[index])[::-1][:3]
+        low, value, high = (float(np.exp(shrunk.point[index] + side * spread[index])) for side in (-1, 0, 1))
+        moved = tuple(names[run] for run in strongest if influence[index][run] > 0)
+        told = max(0.0, 1 - float(spread[index] / (_Z90 * pulls[index])))
+        intervals[name] = Interval(value=value, low=low, high=high, moved_by=moved, told=told)
+    return intervals

@@ -1,0 +1,85 @@
+"""Host time of a block and of an update, from a model so small that its operators compute next to nothing.
+
+On a CPU one thread drives operators and runs them, so the host's time is what the tiny block takes beyond the curves of
+its operators. A GPU runs kernels beside the host: what was timed there is how long everything takes to launch, until
+the call returns; none of it is the kernels' own time, and nothing is subtracted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cost_models.curves import attention_head_seconds, curve_seconds
+from cost_models.evidence.calibration.measurements import Measurement, select
+from cost_models.specs.hardware import ElementwiseOperator, HardwareProfile
+
+_BLOCK_OPERATORS: tuple[tuple[ElementwiseOperator, float, float], ...] = (
+    ("layernorm", 1.0, 2.0),
+    ("gelu", 4.0, 1.0),
+    ("add", 1.0, 3.0),
+)
+"""Of the measured block: operator, its width in hidden sizes, how often."""
+_BLOCK_PRODUCTS = 12.0
+"""Products of the block in units of tokens × hidden², forward."""
+
+
+def host_layer_seconds(
+    rows: Sequence[Measurement], profile: HardwareProfile, peak: float, *, launches_ahead: bool
+) -> float:
+    """One pass of a tiny block, where operators do not run beside the host without those of its operators."""
+    shape = select(rows, "host", "block")[0].shape
+    explained = 0.0 if launches_ahead else _operator_seconds(shape, profile, peak)
+    return max(0.0, _pass_seconds(rows, "block") - explained / 2)
+
+
+def _operator_seconds(shape: Sequence[int], profile: HardwareProfile, peak: float) -> float:
+    """Forward and backward of the tiny block by the curves of its operators; `shape` is its tokens, hidden size and
+    heads."""
+    tokens, hidden, heads = shape
+    products = 2.0 * tokens * hidden**2 * _BLOCK_PRODUCTS / (peak * profile.gemm_efficiency)
+    explained = 3.0 * products
+    curves = {curve.operator: curve for curve in profile.operators}
+    for operator, width, count in _BLOCK_OPERATORS:
+        if operator in curves:
+            elements = np.array(width * tokens * hidden)
+            curve = curves[operator]
+            backward_points = curve.forward if operator == "add" else curve.backward
+            explained += count * float(curve_seconds(curve.forward, elements))
+            explained += count * float(curve_seconds(backward_points, elements))
+    if profile.attention:
+        each = attention_head_seconds(profile.attention, np.array(float(tokens)), hidden // heads)
+        explained += heads * float(each[0] + each[1])
+    return explained
+
+
+def split_host_seconds(rows: Sequence[Measurement], name: str, than: str, *, otherwise: float) -> float:
+    """What block `name` takes longer than block `than` in one pass; `otherwise` where it was not measured.
+
+    `block.tensor-parallel` and `block.sharded` than `block`, `block.sequence-parallel` than the first of them.
+    """
+    if not select(rows, "host", name):
+        return otherwise
+    return max(0.0, _pass_seconds(rows, name) - _pass_seconds(rows, than))
+
+
+def action_host_seconds(rows: Sequence[Measurement], *, otherwise: float) -> float:
+    """What one of two stages takes for an action beyond its half of the blocks and its end of the model; `otherwise`
+    where no pipeline was measured. An end is driven like half a block."""
+    if not select(rows, "host", "block.pipelined"):
+        return otherwise
+    few = min(select(rows, "host", "block.pipelined"), key=lambda row: row.size)
+    blocks = 2 * _pass_seconds(rows, "block") * (few.size / 2 + 0.5)
+    return max(0.0, few.seconds - blocks) / 2
+
+
+def update_host_seconds(rows: Sequence[Measurement]) -> float:
+    """The update of a model that has next to no parameters."""
+    return select(rows, "host", "update")[0].seconds
+
+
+def _pass_seconds(rows: Sequence[Measurement], name: str) -> float:
+    """Mean of a block's forward and backward pass: what models of more blocks take longer than models of fewer."""
+    few, *_, many = sorted(select(rows, "host", name), key=lambda row: row.size)
+    return (many.seconds - few.seconds) / (many.size - few.size) / 2

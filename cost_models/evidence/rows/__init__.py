@@ -1,0 +1,1 @@
+"""Published runs, row by row, each read as a question with a layout."""

@@ -1,0 +1,257 @@
+"""A row read as a question with a layout: what the row leaves blank is filled as its author would have, and said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from cost_models.axes.layout import Layout
+from cost_models.complaints import refused
+from cost_models.defaults import ask
+from cost_models.errors import InputError
+from cost_models.evidence.rows.even_split import spread
+from cost_models.evidence.rows.flags_of import expert_tensor_parallel, training_changes
+from cost_models.evidence.rows.hardware_of import cluster_of, gpu_of, on_tensor_cores
+from cost_models.evidence.rows.models_of import model_of
+from cost_models.evidence.rows.notes import Notes, UnpredictableError
+from cost_models.evidence.rows.plausible import MAX_ACTIONS, check_counts
+from cost_models.evidence.rows.policies_of import (
+    multiplies_tf32,
+    precision_of,
+    recompute_of,
+    shards_in_a_node,
+    zero_of,
+)
+from cost_models.evidence.rows.row import Row
+from cost_models.evidence.rows.stack_of import stack_of
+from cost_models.question import Question
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.stack import StackSpec
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+
+_USUAL_GPUS = 128
+"""GPUs of a run whose table does not say: only a share of the optimizer's states depends on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A row that can be predicted."""
+
+    row: Row
+    question: Question
+    layout: Layout
+    assumptions: tuple[str, ...]
+    sized: bool = True
+    """The row says how many GPUs it had; otherwise only its memory means something."""
+
+
+def read_case(row: Row, *, stack: str | None = None, profile: str | HardwareProfile | None = None) -> Case:
+    """The question a row answers.
+
+    Raises:
+        UnpredictableError: with the reason why not.
+    """
+    notes = Notes()
+    try:
+        return _read(row, stack, profile, notes)
+    except (InputError, ValidationError) as error:
+        raise UnpredictableError(_short(error)) from error
+
+
+def _short(error: InputError | ValidationError) -> str:
+    if isinstance(error, ValidationError):
+        return _short(refused(error))
+    return "; ".join(map(str, error.problems)) or error.headline
+
+
+def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | None, notes: Notes) -> Case:
+    check_counts(row)
+    gpu = gpu_of(row)
+    if gpu is None:
+        raise UnpredictableError(f"GPU `{row.text('gpu') or 'blank'}` is not in the catalogue")
+    stack = stack_of(row, forced_stack, notes)
+    model = model_of(row, stack, notes)
+    degrees = _degrees(row, notes)
+    cluster = cluster_of(row, gpu, degrees.num_gpus, notes)
+    if multiplies_tf32(row):
+        cluster = on_tensor_cores(cluster)
+    degrees.vp = _chunks(row, model, stack, degrees, notes)
+    degrees.zero = zero_of(row, stack, degrees.dp * degrees.cp, notes)
+    training = _training(row, cluster, degrees, notes)
+    question = ask(model, cluster, training, stack=stack, profile=profile)
+    layout = _layout(row, question, degrees, notes)
+    sized = row.count("num_gpus") is not None or row.count("dp") is not None
+    return Case(row=row, question=question, layout=layout, assumptions=tuple(notes.assumed), sized=sized)
+
+
+@dataclass(slots=True)
+class _Degrees:
+    """How many ranks each axis has."""
+
+    tp: int
+    pp: int
+    vp: int
+    cp: int
+    ep: int
+    dp: int
+    zero: int = 0
+
+    @property
+    def num_gpus(self) -> int:
+        return self.tp * self.pp * self.cp * self.dp
+
+
+def _degrees(row: Row, notes: Notes) -> _Degrees:
+    """Axes left blank are 1; data parallelism is what remains of the GPUs."""
+    tp, pp, vp, cp, ep = (row.count(axis) or 1 for axis in ("tp", "pp", "vp", "cp", "ep"))
+    gpus, dp = row.count("num_gpus"), row.count("dp")
+    each = tp * pp * cp
+    if gpus is None:
+        if dp is None:
+            dp = _usual_replicas(row, each)
+            notes.assume(f"{each * dp} GPUs: the row names none")
+        else:
+            notes.assume(f"{each * dp} GPUs: the product of the degrees")
+    elif gpus % each:
+        raise UnpredictableError(f"tp · pp · cp = {each} does not divide {gpus} GPUs")
+    else:
+        if dp is not None and dp * each != gpus:
+            notes.assume(f"dp {gpus // each}: the row's {dp} does not fit {gpus} GPUs")
+        dp = gpus // each
+    return _Degrees(tp=tp, pp=pp, vp=vp if pp > 1 else 1, cp=cp, ep=ep, dp=dp)
+
+
+def _usual_replicas(row: Row, each: int) -> int:
+    """Replicas of `each` GPUs on a usual number of GPUs, as far as the batch divides."""
+    batch, micro = row.count("global_batch"), row.count("micro_batch") or 1
+    if batch is None:
+        raise UnpredictableError("neither `num_gpus` nor `dp` nor `global_batch` is given")
+    samples = max(1, batch // micro)
+    return next(dp for dp in range(max(1, _USUAL_GPUS // each), 0, -1) if samples % dp == 0)
+
+
+def _chunks(row: Row, model: TransformerSpec, stack: StackSpec, degrees: _Degrees, notes: Notes) -> int:
+    """The row's chunks a rank; blank: what the stack's recipes do."""
+    if degrees.pp == 1 or row.count("vp"):
+        return degrees.vp
+    blocks = model.num_layers // degrees.pp
+    whole = model.num_layers % degrees.pp == 0 and (row.count("grad_accum") or degrees.pp) % degrees.pp == 0
+    chunks = blocks if stack.usually_interleaves and whole else 1
+    notes.assume(f"{chunks} model chunk{'s' if chunks > 1 else ''} a rank (vp blank)")
+    return chunks
+
+
+def _training(
+    row: Row,
+    cluster: ClusterSpec,
+    degrees: _Degrees,
+    notes: Notes,
+) -> TrainingSpec:
+    """Batch, sequence, precision and dropout."""
+    sequence = row.count("seq_len")
+    if sequence is None:
+        raise UnpredictableError("no `seq_len`")
+    batch = _global_batch(row, degrees, notes)
+    return TrainingSpec.model_validate(
+        {
+            "global_batch": batch,
+            "sequence_length": sequence,
+            "precision": precision_of(row, cluster, notes),
+            "dropout": _dropout(row),
+        }
+        | training_changes(row)
+    )
+
+
+def _dropout(row: Row) -> float | None:
+    """The row's, where it is a probability."""
+    share = row.number("dropout")
+    return share if share is not None and 0 <= share < 1 else None
+
+
+def _global_batch(row: Row, degrees: _Degrees, notes: Notes) -> int:
+    """Sequences a step: printed, or from microbatch and accumulation."""
+    batch, micro, accumulated = row.count("global_batch"), row.count("micro_batch"), row.count("grad_accum")
+    printed = row.number("global_batch")
+    if batch is None and printed is not None and printed >= 1:
+        batch = round(printed)
+        notes.assume(f"global batch {batch}: the row's {printed:g} is no whole number")
+    if batch is None:
+        if micro is None:
+            raise UnpredictableError("neither `global_batch` nor `micro_batch` is given")
+        if accumulated is None:
+            accumulated = degrees.pp
+            notes.assume(f"{accumulated} microbatches a step")
+        batch = micro * accumulated * degrees.dp
+    return batch
+
+
+def _layout(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> Layout:
+    """The row's layout, its blocks on stages as the stack places them."""
+    micro = _micro_batch(row, question, degrees, notes)
+    stages = degrees.pp * degrees.vp
+    blocks = question.model.num_layers
+    if stages > blocks:
+        raise UnpredictableError(f"{blocks} blocks on {stages} stages")
+    if stages * (question.training.global_batch // (micro * degrees.dp)) > MAX_ACTIONS:
+        raise UnpredictableError(f"global batch {question.training.global_batch} is too many microbatches")
+    if blocks % stages:
+        notes.assume("blocks placed as evenly as they go, fewer where embedding and head sit")
+    return Layout(
+        tp=degrees.tp,
+        pp=degrees.pp,
+        vpp=degrees.vp,
+        cp=degrees.cp,
+        ep=degrees.ep,
+        etp=_expert_tensor(row, degrees),
+        dp=degrees.dp,
+        mbs=micro,
+        zero=degrees.zero,
+        shard=_shard_group(row, degrees, question.cluster.gpus_per_node, notes),
+        sp=bool(row.flag("sequence_parallel")) and degrees.tp > 1,
+        recompute=(recompute_of(row, question.stack, notes),),
+        layers=spread(blocks, stages),
+    )
+
+
+def _expert_tensor(row: Row, degrees: _Degrees) -> int | None:
+    """Ranks over which each expert is split: as the row notes, else as the rest of the model where so many are left."""
+    stated = expert_tensor_parallel(row)
+    if stated is not None and degrees.tp * degrees.dp * degrees.cp % (degrees.ep * stated) == 0:
+        return stated
+    if degrees.ep == 1 or degrees.dp * degrees.cp % degrees.ep == 0:
+        return None
+    if degrees.tp * degrees.dp * degrees.cp % degrees.ep:
+        raise UnpredictableError(f"ep {degrees.ep} does not divide tp · cp · dp")
+    return 1
+
+
+def _shard_group(row: Row, degrees: _Degrees, per_node: int, notes: Notes) -> int | None:
+    """Ranks that share one copy of what ZeRO splits; None: all of them."""
+    size, replicas = row.count("hybrid_shard"), degrees.dp * degrees.cp
+    if degrees.zero and shards_in_a_node(row):
+        size = max(1, per_node // (degrees.tp * degrees.pp))
+        notes.assume(f"hybrid sharding over {size} ranks: those of a node")
+    if size is None or size >= replicas or degrees.zero == 0:
+        return None
+    if replicas % size:
+        notes.assume(f"ZeRO over all {replicas} replicas: groups of {size} do not divide them")
+        return None
+    return size
+
+
+def _micro_batch(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> int:
+    """The row's microbatch, or the one its accumulation says, or 1."""
+    micro, batch = row.count("micro_batch"), question.training.global_batch
+    if micro is None:
+        accumulated = row.count("grad_accum")
+        micro = max(1, batch // (degrees.dp * accumulated)) if accumulated else 1
+        notes.assume(f"microbatch {micro}")
+    if micro * degrees.dp > batch:
+        raise UnpredictableError(f"microbatch {micro} × dp {degrees.dp} exceeds the global batch {batch}")
+    if batch % (micro * degrees.dp):
+        notes.assume(f"global batch {batch} in {batch // (micro * degrees.dp)} whole microbatches")
+    return micro

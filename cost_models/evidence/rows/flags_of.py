@@ -1,0 +1,80 @@
+"""Switches of well-known trainers that a row's notes name, as changes of its stack and of its training job.
+
+A switch counts where it stands alone between semicolons, as `--no-gradient-accumulation-fusion` without its dashes does
+in the logs of Megatron-LM. What is not named stays as the stack has it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from cost_models.evidence.rows.row import Row
+
+_STACK_FLAGS: Mapping[str, Mapping[str, Any]] = {
+    "no-gradient-accumulation-fusion": {"fused_gradient_accumulation": False},
+    "gradient-accumulation-fusion": {"fused_gradient_accumulation": True},
+    "attention-backend=unfused": {"attention": "unfused"},
+    "attention-backend=local": {"attention": "fused-softmax"},
+    "attention-backend=flash": {"attention": "flash2"},
+    "attention-backend=fused": {"attention": "cudnn"},
+    "use-flash-attn": {"attention": "flash2"},
+    "overlap-grad-reduce": {"overlap_gradient_reduce": True},
+    "no-overlap-grad-reduce": {"overlap_gradient_reduce": False},
+    "overlap-param-gather": {"overlap_parameter_gather": True},
+    "no-overlap-param-gather": {"overlap_parameter_gather": False},
+    "deterministic mode": {"deterministic": True},
+    "deterministic-mode": {"deterministic": True},
+    "cross-entropy-loss-fusion": {"extra_loss_copies": 1.0},
+    "no-bias-gelu-fusion": {"fused_elementwise": False},
+    "no-bias-swiglu-fusion": {"fused_elementwise": False},
+}
+_LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING=1"
+_EXPERT_TENSOR = re.compile(r"(?:ETP|expert-tensor-parallel-size)=(\d{1,4})\b")
+_DROPOUT = re.compile(r"dropout(?: default)?[ =](?P<share>0(?:\.\d+)?)(?:/[\d.]+)?")
+_OPTIMIZER = re.compile(r"optimizer=(?P<name>\w+)")
+_OPTIMIZERS = {"sgd": "sgd", "adam": "adamw", "adamw": "adamw"}
+
+
+def _switches(row: Row) -> tuple[str, ...]:
+    return tuple(words.strip().lstrip("-") for words in re.split(r"[;,]", row.text("notes")))
+
+
+def named_switches(row: Row) -> tuple[str, ...]:
+    """The row's switches that change a prediction, as it names them."""
+    known = [
+        switch
+        for switch in _switches(row)
+        if switch in _STACK_FLAGS or _DROPOUT.match(switch) or _OPTIMIZER.match(switch)
+    ]
+    blocking = [_LAUNCH_BLOCKING] if _LAUNCH_BLOCKING in row.text("notes") else []
+    experts = _EXPERT_TENSOR.findall(row.text("notes"))
+    return (*known, *blocking, *(f"ETP={size}" for size in experts))
+
+
+def expert_tensor_parallel(row: Row) -> int | None:
+    """Ranks that each expert is split over, where the row's notes say."""
+    sizes = _EXPERT_TENSOR.findall(row.text("notes"))
+    return int(sizes[0]) if sizes else None
+
+
+def stack_changes(row: Row) -> dict[str, Any]:
+    """Fields of `StackSpec` that the row's switches set."""
+    changes: dict[str, Any] = {}
+    if _LAUNCH_BLOCKING in row.text("notes"):
+        changes["launches_block"] = True
+    for switch in _switches(row):
+        changes |= _STACK_FLAGS.get(switch, {})
+    return changes
+
+
+def training_changes(row: Row) -> dict[str, Any]:
+    """Fields of `TrainingSpec` that the row's notes set: dropout, optimizer."""
+    changes: dict[str, Any] = {}
+    for switch in _switches(row):
+        if dropout := _DROPOUT.match(switch):
+            changes["dropout"] = float(dropout["share"])
+        if (optimizer := _OPTIMIZER.match(switch)) and optimizer["name"] in _OPTIMIZERS:
+            changes["optimizer"] = _OPTIMIZERS[optimizer["name"]]
+    return changes

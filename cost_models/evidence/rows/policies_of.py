@@ -1,0 +1,130 @@
+"""What a row's words say of precision, recomputation, ZeRO and its shard groups: numbers, or the names trainers use."""
+
+from __future__ import annotations
+
+import re
+
+from cost_models.axes.recompute import Recompute
+from cost_models.evidence.rows.notes import Notes
+from cost_models.evidence.rows.row import Row
+from cost_models.specs.cluster import ClusterSpec, Precision
+from cost_models.specs.stack import STORES_SCORES, StackSpec
+
+_PRECISIONS: tuple[tuple[str, Precision], ...] = (
+    (r"(fp|float)-?8|e4m3|e5m2", "fp8"),
+    (r"bf-?16|bfloat", "bf16"),
+    (r"(fp|float|f)-?16|half", "fp16"),
+    (r"tf-?32|(fp|float|f)-?32|32-true|single|full precision", "fp32"),
+)
+"""What tables call the type of matrix products → the type; the first pattern that is found counts."""
+_MIXED = re.compile(r"|mixed|amp|auto|o[12]")
+"""16-bit training without the type's name."""
+
+NOTHING = re.compile(r"[-–—]|n/?a|no|not?[ -]used|none|null|nil|false|off|0+(\.0)?|disabled?|without.*|w/o.*")
+"""How tables say that something was not used."""
+_SOME_BLOCKS = re.compile(
+    r"every (other|\d|second|third)|every-?_?(?:2nd|3rd|[2-9])|\d+ ?(of|/) ?\d+|partial|\d ?%|block\("
+)
+_SELECTIVE = re.compile(r"select|\bsac\b|core|attn|attention|\bops?\b|per[-_ ]?op|mlp|norm|swiglu|moe_act")
+
+_ZERO_STAGES: tuple[tuple[str, int], ...] = (
+    (r"(zero|stage|os)[- _]*([0-3])\b", -1),
+    (r"_hybrid_shard_zero2|grad_op|os\+g\b", 2),
+    (r"no[-_ ]shard|\bddp\b|replicat|no[-_ ]?zero", 0),
+    (r"full[-_ ]shard|hybrid|fsdp|hsdp|os\+g\+p", 3),
+    (r"distributed[-_ ]optim|dist[-_ ]opt", 1),
+)
+"""What trainers call a ZeRO stage → the stage (-1: the number in the words); the first pattern that is found counts."""
+_REPLICATES = re.compile(r"\bddp\b|distributed ?data ?parallel|nanogpt")
+"""Frameworks' names that mean plain data parallelism."""
+
+
+def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
+    """The row's type of matrix products where the GPU has it."""
+    words = row.text("precision").lower()
+    found = next((kind for pattern, kind in _PRECISIONS if re.search(pattern, words)), None)
+    if found is None and re.search(r"fp-?4|nvfp4|mxfp4", words):
+        notes.assume("fp8 in place of 4-bit products")
+        found = "fp8"
+    elif found is None and not _MIXED.fullmatch(words):
+        notes.assume(f"bf16: precision `{_short(words)}` is not known")
+    wanted = found or "bf16"
+    if wanted not in cluster.gpu.peak:
+        instead: Precision = "fp16" if "bf16" not in cluster.gpu.peak else "bf16"
+        notes.assume(f"{instead}: {cluster.gpu.name} has no {wanted}")
+        return instead
+    if not words:
+        notes.assume(f"{wanted} (precision blank)")
+    return wanted
+
+
+def multiplies_tf32(row: Row) -> bool:
+    """The row's fp32 products run on tensor cores."""
+    return re.search(r"tf-?32", row.text("precision").lower()) is not None
+
+
+def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
+    """The row's policy; blank: what the stack's users did."""
+    words = row.text("recompute").lower()
+    if not words:
+        usual = stack.usual_recompute or ("full" if stack.attention in STORES_SCORES else "none")
+        notes.assume(f"recompute {usual} (blank)")
+        return usual
+    if NOTHING.fullmatch(words):
+        return "none"
+    if _SOME_BLOCKS.search(words):
+        notes.assume(f"recompute full in every block: `{_short(words)}` names some")
+        return "full"
+    if _SELECTIVE.search(words):
+        return "selective"
+    return "full"  # "full", "every layer", "true", "gradient checkpointing", ...
+
+
+def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
+    """The row's ZeRO stage over its replicas, or what the stack does when nobody says."""
+    words = row.text("zero_stage").lower()
+    stage = row.number("zero_stage")
+    stated = int(stage) if stage is not None and 0 <= stage <= 3 else _named_stage(words)
+    if replicas == 1:
+        return 0
+    if (row.count("pp") or 1) > 1 and stated == 3 and "titan" in row.text("framework").lower():
+        notes.assume("ZeRO-2: torchtitan does not reshard weights between a pipeline's microbatches")
+        return 2
+    if stated is not None:
+        return stated
+    if _REPLICATES.search(row.text("framework").lower()):
+        notes.assume("ZeRO-0: data-parallel replicas")
+        return 0
+    usual = stack.usual_zero_stage
+    notes.assume(f"ZeRO-{usual}, as {stack.name} usually runs")
+    return usual
+
+
+def _named_stage(words: str) -> int | None:
+    if words and re.fullmatch(r"none|off|no|false|disabled?", words):
+        return 0
+    for pattern, stage in _ZERO_STAGES:
+        if match := re.search(pattern, words):
+            return int(match[2]) if stage < 0 else stage
+    return None
+
+
+def shards_in_a_node(row: Row) -> bool:
+    """The row says that ZeRO shards over a group and replicates across groups, but not over how large a group."""
+    if row.count("hybrid_shard") not in (None, 1):
+        return False
+    stated = row.flag("hybrid_shard") or names_hybrid(row.text("hybrid_shard"))
+    return stated or (row.flag("hybrid_shard") is None and names_hybrid(row.text("zero_stage")))
+
+
+def names_hybrid(words: str) -> bool:
+    """Words for sharding inside groups that are replicas of one another."""
+    return re.search(r"hybrid|hsdp|intra[-_ ]?node|per[-_ ]?node", words.lower()) is not None
+
+
+def _short(words: str) -> str:
+    clean = "".join(letter if letter.isprintable() else "?" for letter in words)
+    return clean if len(clean) <= _LONGEST else clean[:_LONGEST] + "…"
+
+
+_LONGEST = 30

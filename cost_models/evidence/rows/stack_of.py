@@ -1,0 +1,152 @@
+"""Which software stack a row ran on: from its framework's name, its kernels and its ZeRO stage."""
+
+from __future__ import annotations
+
+import re
+
+from cost_models.evidence.rows.flags_of import stack_changes
+from cost_models.evidence.rows.notes import Notes
+from cost_models.evidence.rows.policies_of import NOTHING
+from cost_models.evidence.rows.row import Row
+from cost_models.files import catalog
+from cost_models.specs.cluster import AttentionKernel
+from cost_models.specs.stack import STORES_SCORES, StackSpec
+
+_FRAMEWORKS: tuple[tuple[str, str], ...] = (
+    (r"megascale(?!.*baseline)", "megascale"),
+    (r"maxtext|pax|jax|t5x|levanter|\bxla\b", "jax"),
+    (r"nemo|megatron[- ]bridge|dgxc", "nemo"),
+    (r"bigscience", "bigscience"),
+    (r"megatron[- ]?deepspeed|neox|deepspeed 3d", "megatron-deepspeed"),
+    (r"megatron[- ]?core|mcore|transformer ?engine", "megatron-core"),
+    (r"nanotron|picotron", "nanotron"),
+    (r"aa-scaling|aleph", "aleph-alpha"),
+    (r"megatron|colossal|internevo|optimus", "megatron"),
+    (r"fsdp|foundry|composer|torchtitan|fairscale|fairseq|metaseq|litgpt|lightning|olmo|axolotl", "fsdp"),
+    (r"deepspeed|zero", "deepspeed"),
+    (r"transformers|hugging|accelerate|trl|llama-factory|unsloth|hf\b", "fsdp"),
+)
+"""What tables call a framework → the family it belongs to; the first pattern that is found counts."""
+
+_ATTENTION: tuple[tuple[str, str], ...] = (
+    (r"flash[- _]?(attn|attention)?[- _]?(v)?3|fa3", "flash3"),
+    (r"\bte\b|te[-_ ]|transformer ?engine|cudnn", "cudnn"),
+    (r"math", "unfused"),
+    (r"aotriton|splash|scaled_dot|\bck\b|aiter", "flash2"),
+    (r"flash[- _]?(attn|attention)?[- _]?(v)?2|fa2|flex|flash_attention_2", "flash2"),
+    (r"flash[- _]?(attn|attention)?[- _]?(v)?1|fa1|triton", "flash1"),
+    (r"xformers|mem[-_ ]?eff", "flash1"),
+    (r"sdpa|flash", "flash2"),
+    (r"megatron|fused", "fused-softmax"),
+    (r"torch|eager|unfused|native|naive|none|vanilla|standard|no\b", "unfused"),
+)
+"""What tables call an attention kernel → the kernel's name in a stack."""
+
+
+_FUSED_CROSS_ENTROPY = {"fused_loss": True}
+"""llm-foundry's default `loss_fn: fused_crossentropy` needs 6 bytes a logit, as Megatron's does: logits, their
+contiguous copy and their gradient in 16 bits. Its tables chose the largest microbatches that this leaves room for."""
+
+
+_TORCHTITAN = {
+    "selective_drops": "all-but-every-other-product",
+    "fully_shard": True,
+    "gradient_dtype": "fp32",
+}
+"""torchtitan's defaults where they are not those of older users of FSDP: `selective_ac_option: op`,
+`fully_shard`, `training.mixed_precision_reduce: float32`."""
+
+_RECENT_GPUS = re.compile(r"h100|h200|h800|h20\b|gh200|hopper|b[23]00|mi3\d\d|(fp|float)-?8")
+"""Machines, and a type, that trainers of 2021 had not: an undated Megatron on them is a Megatron Core."""
+_LLAMA_LIKE = re.compile(r"glu|silu|llama|mistral|mixtral|qwen|deepseek")
+"""Models that are younger than flash kernels."""
+_WITHOUT_FLASH = re.compile(r"v100|volta|\bt4\b|p100|2080|titan")
+"""GPUs older than FlashAttention 2 asks for."""
+_FLASH_YEAR = 2022
+
+
+def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
+    """The stack given, or the catalogue's for the row's framework, with the kernels the row names."""
+    stack = catalog.load_stack(forced) if forced else catalog.load_stack(_named(row, notes))
+    changes: dict[str, object] = {}
+    if not forced and re.search(r"foundry|composer", row.text("framework").lower()):
+        changes |= _FUSED_CROSS_ENTROPY
+    if not forced and "titan" in row.text("framework").lower():
+        changes |= _TORCHTITAN
+    if (kernel := _attention(row)) or (kernel := _instead_of_flash(row, stack, notes)):
+        changes["attention"] = kernel
+    if row.flag("compile") or re.search(r"compile|inductor|\bjit\b", row.text("other_kernels").lower()):
+        changes |= {"fused_elementwise": True, "fused_norms": True, "fused_loss": True}
+    elif "norm" in row.text("other_kernels").lower():
+        changes["fused_norms"] = True
+    changes |= _offloaded(row, stack, notes)
+    changes |= stack_changes(row)
+    return stack.model_copy(update=changes) if changes else stack
+
+
+def _named(row: Row, notes: Notes) -> str:
+    """Catalogue name of the stack the row's framework is or belongs to."""
+    words = row.text("framework").lower()
+    family = next((name for pattern, name in _FRAMEWORKS if re.search(pattern, words)), None)
+    if family is None:
+        split = any((row.count(axis) or 1) > 1 for axis in ("tp", "pp", "cp", "ep"))
+        family = "megatron" if split else "fsdp"
+        notes.assume(f"{words or 'an unnamed framework'} works as {family}")
+    if family == "megatron":
+        kernel = _attention(row)
+        stored = kernel in STORES_SCORES or (kernel is None and not _LLAMA_LIKE.search(_shape(row)))
+        year = _year(row) or (2024 if _RECENT_GPUS.search(_machine(row)) else 2021 if stored else 2023)
+        return "megatron-2021" if year < 2023 else "megatron-2023" if year == 2023 else "megatron-core"
+    return family
+
+
+def _offloaded(row: Row, stack: StackSpec, notes: Notes) -> dict[str, object]:
+    """What the row keeps in host memory: FSDP offloads weights with everything that is theirs, others what they say."""
+    words = row.text("offload").lower()
+    if not words or NOTHING.fullmatch(words):
+        return {}
+    if "activation" in words or ("see notes" in words and "activation" in row.text("notes").lower()):
+        notes.assume("offloaded activations count as on the device")
+        return {}
+    if "nvme" in words:
+        notes.assume("NVMe as fast as host memory")
+    whole = re.search(r"param|weight|model|nvme|infinity", words) or (
+        stack.name == "fsdp" and not re.search("optim|state", words)
+    )
+    kept = "weights, gradients and optimizer states" if whole else "optimizer states"
+    notes.assume(f"{kept} in host memory, updated by the CPU")
+    return {"offloads": "parameters" if whole else "optimizer"}
+
+
+def _machine(row: Row) -> str:
+    return f"{row.text('gpu')} {row.text('precision')}".lower()
+
+
+def _shape(row: Row) -> str:
+    return f"{row.text('ffn_kind')} {row.text('model_name')}".lower()
+
+
+def _instead_of_flash(row: Row, stack: StackSpec, notes: Notes) -> AttentionKernel | None:
+    """The kernel of rows that name none where flash kernels did not run: before Ampere, or before 2022."""
+    if row.text("attention_kernel"):
+        notes.assume(f"{stack.attention} attention: the kernel named is not known")
+        return None
+    year = _year(row)
+    if stack.attention in STORES_SCORES or not (
+        _WITHOUT_FLASH.search(_machine(row)) or (year is not None and year < _FLASH_YEAR)
+    ):
+        return None
+    notes.assume("attention stores its scores: no flash kernel for this GPU or year")
+    return "unfused"
+
+
+def _attention(row: Row) -> str | None:
+    """The attention kernel the row names, if it is known."""
+    words = row.text("attention_kernel").lower()
+    return next((name for pattern, name in _ATTENTION if words and re.search(pattern, words)), None)
+
+
+def _year(row: Row) -> int | None:
+    """The latest year the row's date or framework names."""
+    years = re.findall(r"\b(20[12]\d)\b", f"{row.text('run_date')} {row.text('framework')}")
+    return max(map(int, years)) if years else None

@@ -1,0 +1,89 @@
+"""A CSV file as spreadsheets write it → its cells by column."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cost_models.documents import printable
+from cost_models.errors import InputError, Problem
+from cost_models.units import MB
+
+MAX_BYTES = int(256 * MB)
+"""Largest table read: a million rows."""
+_DELIMITERS = (",", ";", "\t")
+
+
+class TableRow(NamedTuple):
+    """One row: where it ends in the file, from 1, and its cells that are not empty."""
+
+    line: int
+    cells: dict[str, str]
+
+
+def read_table(path: Path) -> str:
+    """The text of a CSV file: UTF-8 with or without a byte-order mark, UTF-16 with one, else Latin-1.
+
+    Raises:
+        InputError: the file cannot be read, or is no text.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"cannot read `{path}`: {(error.strerror or str(error)).lower()}") from None
+    except ValueError as error:  # a null character in the path
+        raise InputError(f"cannot read `{printable(str(path))}`: {error}") from None
+    if len(raw) > MAX_BYTES:
+        raise InputError(f"`{path}` is larger than {MAX_BYTES // int(MB)} MB; it is no table of runs")
+    return _decoded(raw, path)
+
+
+def parse_table(text: str, *, place: str, needed: Sequence[str], hint: str) -> list[TableRow]:
+    """Rows of cells by column in small letters; commas, semicolons or tabs between them. `place` is the file's name.
+
+    Raises:
+        InputError: it is no table, or a needed column is missing.
+    """
+    delimiter = max(_DELIMITERS, key=text.partition("\n")[0].count)
+    table = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
+    try:
+        columns = [column.strip().lower() for column in table.fieldnames or ()]
+        table.fieldnames = columns
+        rows = [
+            TableRow(
+                table.line_num, {key: cell for key, cell in row.items() if isinstance(cell, str) and cell}
+            )
+            for row in table
+        ]
+    except csv.Error as error:
+        raise InputError(
+            f"`{place}` is not a table", problems=[Problem(f"{place}:{table.line_num}", str(error))]
+        ) from None
+    missing = [column for column in needed if column not in columns]
+    if missing:
+        named = ", ".join(f"`{column}`" for column in missing)
+        raise InputError(f"`{place}` has no column {named}", hint=hint)
+    return rows
+
+
+def _decoded(raw: bytes, path: Path) -> str:
+    """The text of a file."""
+    try:
+        if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return raw.decode("utf-16")
+        if b"\0" not in raw:
+            try:
+                return raw.decode("utf-8-sig")
+            except UnicodeDecodeError:
+                return raw.decode("latin-1")
+        where = raw.index(b"\0")
+    except UnicodeDecodeError as error:
+        where = error.start
+    raise InputError(
+        f"`{path}` is not a text file", problems=[Problem(str(path), f"byte {where} is no text")]
+    )

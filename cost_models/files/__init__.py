@@ -1,0 +1,1 @@
+"""Files and names that users give, read into specs; and the catalogue."""

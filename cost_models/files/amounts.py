@@ -1,0 +1,144 @@
+"""Amounts as people type them: `8K` tokens of a sequence, `4M tokens` of a batch, `15T`, `30 days`, `$2.50`.
+
+`K` and `M` of a sequence and of a batch are binary, as context lengths are called: 8K is 8,192. Of tokens to train on
+they are decimal.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from cost_models.documents import printable
+from cost_models.units import LARGEST, SMALLEST, grouped, parse_count, parse_seconds
+
+_LONGEST = 60
+"""Characters of anything that is read as an amount."""
+_NUMBER = r"\d{1,3}(?:,\d{3})+|\d*\.?\d+|\d+\."
+_FLAGS = re.ASCII | re.IGNORECASE
+_COUNTED = re.compile(rf"(-?)({_NUMBER})\s*([km]?)i?\s*(tokens?|sequences?|seqs?)?", _FLAGS)
+_TOKENS = re.compile(rf"({_NUMBER})\s*([kmbt]|thousand|million|billion|trillion)?\s*(?:tokens?)?", _FLAGS)
+_DURATION = re.compile(rf"({_NUMBER})\s*([a-z]+)", _FLAGS)
+_PRICE = re.compile(
+    rf"(?:\$|USD)?\s*({_NUMBER})\s*(?:\$|USD|dollars?)?\s*(?:(?:/|per|an?)\s*(?:GPU-?)?(?:h|hr|hour))?",
+    _FLAGS,
+)
+_BINARY = {"": 1, "k": 2**10, "m": 2**20}
+_DECIMAL = {"": 1, "k": 10**3, "m": 10**6}
+_PERIODS = {
+    "s": ("s", "sec", "secs", "second", "seconds"),
+    "min": ("min", "mins", "minute", "minutes"),
+    "h": ("h", "hr", "hrs", "hour", "hours"),
+    "d": ("d", "day", "days"),
+    "week": ("w", "wk", "week", "weeks"),
+}
+
+
+def read_sequence(given: Any) -> Any:
+    """`8192`, `8,192` or `8K` → tokens of a sequence; what is no text stays as it is. Raises ValueError."""
+    if not isinstance(given, str):
+        return given
+    match = _matched(_COUNTED, given)
+    tokens = None if match is None else _whole(match, _BINARY)
+    if match is None or tokens is None or (match[4] or "t")[0].lower() != "t":
+        raise ValueError(f"`{_shown(given)}` is no number of tokens; write it like `8192` or `8K`")
+    return tokens
+
+
+def read_batch(given: Any, sequence: Any) -> Any:
+    """`512` or `4M tokens` → sequences of an optimizer step, each of `sequence` tokens; what is no text stays as it is.
+
+    Of `4M tokens` those are meant that fill whole sequences: 4 × 2²⁰, else 4 × 10⁶.
+
+    Raises:
+        ValueError: no amount, an amount of nobody knows what (`4M`), or tokens that fill no whole number of sequences.
+    """
+    if not isinstance(given, str):
+        return given
+    match = _matched(_COUNTED, given)
+    if match is None:
+        raise ValueError(f"`{_shown(given)}` is no number of sequences; write it like `512` or `4M tokens`")
+    noun = (match[4] or "").lower()
+    if noun.startswith("t"):
+        return _sequences(match, sequence)
+    if match[3] and not noun:
+        raise ValueError(
+            f"`{match[0]}` counts neither tokens nor sequences; write `{match[0]} tokens` in quotes, or the number of"
+            " sequences"
+        )
+    count = _whole(match, _BINARY)
+    if count is None:
+        raise ValueError(f"`{match[0]}` is no whole number of sequences")
+    return count
+
+
+def read_tokens(given: str | float) -> float:
+    """`15T`, `300 billion` or `1.4e12` → a number. Raises ValueError."""
+    match = _matched(_TOKENS, str(given))
+    if match is None:
+        return parse_count(_shown(str(given)))
+    return parse_count(_plain(match[1]) + (match[2] or "")[:1].upper())
+
+
+def read_duration(given: str) -> float:
+    """`30d`, `30 days` or `2 weeks` → seconds. Raises ValueError."""
+    match = _matched(_DURATION, given)
+    known = {word: unit for unit, words in _PERIODS.items() for word in words}
+    unit = known.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise ValueError(f"`{_shown(given)}` is not a duration; write it like `30d` or `36h`")
+    number = _plain(match[1])
+    return parse_seconds(f"{7 * float(number)} d" if unit == "week" else f"{number} {unit}")
+
+
+def read_price(given: str | float) -> float:
+    """`2.5`, `$2.50` or `2.50 USD/h` → dollars for a GPU-hour. Raises ValueError."""
+    match = _matched(_PRICE, str(given))
+    try:
+        price = float(given if match is None else _plain(match[1]))
+    except ValueError:
+        raise ValueError(f"`{_shown(str(given))}` is no price in dollars; write it like `2.50`") from None
+    if not SMALLEST <= price <= LARGEST:
+        wrong = "must be a finite number" if price > LARGEST else "must be above zero"
+        raise ValueError(f"{wrong}, not `{price:g}`")
+    return price
+
+
+def _matched(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """A match of all of it but blanks around."""
+    return pattern.fullmatch(text.strip()) if len(text) <= _LONGEST else None
+
+
+def _shown(text: str) -> str:
+    return printable(text, _LONGEST)
+
+
+def _plain(number: str) -> str:
+    """Without the commas between thousands."""
+    return number.replace(",", "")
+
+
+def _whole(match: re.Match[str], units: dict[str, int]) -> int | None:
+    """A number with its sign and its unit, if it is whole."""
+    sign, number, unit = match[1], _plain(match[2]), match[3].lower()
+    if number.isdecimal():
+        return int(sign + number) * units[unit]
+    value = float(sign + number) * units[unit]
+    return int(value) if value.is_integer() else None
+
+
+def _sequences(match: re.Match[str], sequence: Any) -> int:
+    """How many of so many tokens hold those of the match."""
+    if not isinstance(sequence, int) or sequence <= 0:
+        raise ValueError(f"`{match[0]}` can be told in sequences only with their length")
+    found = [tokens for units in (_BINARY, _DECIMAL) if (tokens := _whole(match, units)) is not None]
+    whole = next((tokens for tokens in found if tokens % sequence == 0), None)
+    if whole is not None:
+        return whole // sequence
+    fill = float(_plain(match[2])) * _BINARY[match[3].lower()] / sequence
+    near = sorted({max(1, math.floor(fill)), math.ceil(fill)})
+    raise ValueError(
+        f"`{match[0]}` are no whole number of sequences of {grouped(sequence)} tokens;"
+        f" {' or '.join(map(grouped, near))} sequences are near"
+    )

@@ -1,0 +1,140 @@
+"""What is known by name: models, GPUs, clusters, stacks and profiles, from the package's YAML data.
+
+A data file holds either one spec, whose name is the file's, or many `entries:` by name that take the file's
+`source` and `shared:` fields. Files are read when first asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any, Literal, TypeVar
+
+from cost_models.base import Spec
+from cost_models.documents import Document, printable
+from cost_models.errors import UnknownNameError
+from cost_models.files.local import LOCAL, gpu_machine, installed_gpus, this_machine
+from cost_models.files.parsing import load_spec, validate
+from cost_models.files.reading import is_file
+from cost_models.files.yaml_text import parse_yaml
+from cost_models.specs.cluster import ClusterSpec, GpuSpec
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.stack import StackSpec
+from cost_models.specs.transformer import TransformerSpec
+
+Kind = Literal["models", "gpus", "clusters", "stacks", "profiles"]
+S = TypeVar("S", bound=Spec)
+
+_ENTRIES = re.compile(r"^entries:", re.MULTILINE)
+
+
+def names(kind: Kind) -> tuple[str, ...]:
+    """Every name of one kind, in the order of the data files."""
+    return tuple(_index(kind))
+
+
+@cache
+def load_model(name: str) -> TransformerSpec:
+    """A model by name. Raises UnknownNameError."""
+    return _load("models", "model", name, TransformerSpec)
+
+
+@cache
+def load_gpu(name: str) -> GpuSpec:
+    """A GPU by name. Raises UnknownNameError."""
+    return _load("gpus", "GPU", name, GpuSpec)
+
+
+def load_cluster(name: str) -> ClusterSpec:
+    """A cluster by name: one node of it, with its GPU written out. Raises UnknownNameError."""
+    return local_cluster() if name == LOCAL else _load("clusters", "cluster", name, ClusterSpec)
+
+
+def local_cluster(processes: int | None = None) -> ClusterSpec:
+    """This machine: its GPUs where the driver reports some of the catalogue's, else its CPU shared by `processes`.
+
+    Default: all GPUs, or a process for each physical core.
+    """
+    reported = installed_gpus()
+    for gpu in map(load_gpu, names("gpus") if reported else ()):
+        if gpu.reported_as and set(reported) <= set(gpu.reported_as):
+            return gpu_machine(gpu, _node_of(gpu), processes or len(reported))
+    return this_machine(_load("clusters", "cluster", LOCAL, ClusterSpec), processes)
+
+
+def _node_of(gpu: GpuSpec) -> ClusterSpec | None:
+    """The catalogue's node of this GPU, for its links."""
+    nodes = (load_cluster(name) for name in names("clusters") if name != LOCAL)
+    return next((node for node in nodes if node.gpu.name == gpu.name), None)
+
+
+def load_stack(name: str) -> StackSpec:
+    """A software stack by name, or from the YAML file of that path. Raises InputError."""
+    if name not in _index("stacks") and is_file(name):
+        return load_spec(name, StackSpec)
+    return _load("stacks", "stack", name, StackSpec)
+
+
+def load_profile(name: str) -> HardwareProfile:
+    """A hardware profile by name, or from the YAML file of that path. Raises InputError."""
+    if name not in _index("profiles") and is_file(name):
+        return load_spec(name, HardwareProfile)
+    return _load("profiles", "profile", name, HardwareProfile)
+
+
+def gpu_fields(value: Any) -> Any:
+    """The `gpu:` of a cluster file: a name becomes the fields of that GPU, an inline GPU stays as it is."""
+    return load_gpu(value).model_dump(mode="json") if isinstance(value, str) else value
+
+
+def _load(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
+    index = _index(kind)
+    if name not in index:
+        raise UnknownNameError(noun, printable(name), index, hint=f"known names: meshwright catalog {kind}")
+    document = _document(kind, index[name])
+    if "entries" in document.value:
+        document = _entry(document, name)
+    return validate(document, spec_type, replace={"gpu": gpu_fields} if spec_type is ClusterSpec else None)
+
+
+@cache
+def _index(kind: Kind) -> dict[str, str]:
+    """Name → data file. A file of one spec is not parsed for its name."""
+    index: dict[str, str] = {}
+    for file in sorted(_folder(kind).iterdir(), key=lambda file: file.name):
+        stem, dot, suffix = file.name.rpartition(".")
+        if dot + suffix != ".yaml":
+            continue
+        many = _ENTRIES.search(_text(kind, file.name))
+        found = _document(kind, file.name).value["entries"] if many else [stem]
+        assert not index.keys() & set(found), f"{kind}/{file.name} repeats names of another file"
+        index |= dict.fromkeys(found, file.name)
+    return index
+
+
+def _folder(kind: Kind) -> Traversable:
+    return files("cost_models") / "data" / kind
+
+
+@cache
+def _text(kind: Kind, file: str) -> str:
+    return (_folder(kind) / file).read_text(encoding="utf-8")
+
+
+@cache
+def _document(kind: Kind, file: str) -> Document:
+    document = parse_yaml(_text(kind, file), source=f"{kind}/{file}")
+    assert not document.problems, document.problems
+    return document
+
+
+def _entry(document: Document, name: str) -> Document:
+    """One entry of a file as a document of its own."""
+    family = document.value
+    source = {"source": family["source"]} if "source" in family else {}
+    fields = source | family.get("shared", {}) | family["entries"][name] | {"name": name}
+    prefix = ("entries", name)
+    lines = {key[2:]: line for key, line in document.lines.items() if key[:2] == prefix and len(key) > 2}
+    return Document(source=document.source, value=fields, lines=lines)

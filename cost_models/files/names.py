@@ -1,0 +1,102 @@
+"""What a name may mean besides what it says: another spelling, a Hugging Face id, a GPU where a cluster belongs."""
+
+from __future__ import annotations
+
+import re
+
+from cost_models.documents import printable
+from cost_models.errors import InputError, UnknownNameError
+from cost_models.files import catalog
+from cost_models.files.local import LOCAL
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_FILES = (".yaml", ".yml", ".json")
+_OF_NO_SHAPE = re.compile(r"^meta-|-(hf|base|chat|it|instruct(-\d+)?|v\d+\.\d+)(?=-|$)")
+"""Parts of ids that say how a model was trained, not what it is."""
+_ORDER = "write MODEL first, then CLUSTER"
+_SHORT = {"gpt2": "gpt2-small", "gpt3": "gpt3-175b", "bloom": "bloom-176b"}
+"""By whose short names one size of a family goes."""
+
+
+def is_hub_id(text: str) -> bool:
+    """`meta-llama/Llama-3.1-70B`: an owner and a name, and no file."""
+    return _HUB_ID.fullmatch(text) is not None and not text.endswith(_FILES)
+
+
+def known_model(text: str) -> str | None:
+    """The catalogue's model of this name, of another spelling of it, or of this Hugging Face id."""
+    return _same(text.rpartition("/")[2] if is_hub_id(text) else text, "models")
+
+
+def known_cluster(text: str) -> str | None:
+    """The catalogue's cluster of this name, or of another spelling of it."""
+    return _same(text, "clusters")
+
+
+def _same(text: str, kind: catalog.Kind) -> str | None:
+    """The only name that is spelt the same but for case, blanks and dashes."""
+    names = catalog.names(kind)
+    if text in names:
+        return text
+    wanted = _spelling(text)
+    found = [name for name in names if _spelling(name) == wanted]
+    return found[0] if len(found) == 1 else None
+
+
+def _spelling(name: str) -> str:
+    lower = re.sub(r"[ _-]+", "-", name.strip().lower())
+    plain = _OF_NO_SHAPE.sub("", lower)
+    return _SHORT.get(plain, plain).replace("-", "")
+
+
+def unknown_model(text: str) -> InputError:
+    """What to say of a name that is no model."""
+    if known_cluster(text):
+        return InputError(f"`{printable(text)}` is a cluster, not a model", hint=_ORDER)
+    hint = "known names: meshwright catalog models"
+    if is_hub_id(text):
+        hint = f"for a model on Hugging Face give the folder with its config.json; {hint}"
+    name = text.rpartition("/")[2] if is_hub_id(text) else text
+    return UnknownNameError("model", printable(text), catalog.names("models"), like=name, hint=hint)
+
+
+def unknown_cluster(text: str, gpus: int | None = None) -> InputError:
+    """What to say of a name that is no cluster, of so many GPUs if that was said."""
+    if "+" in text:
+        return _unsized_pools(text, gpus)
+    if known_model(text):
+        return InputError(f"`{printable(text)}` is a model, not a cluster", hint=_ORDER)
+    if of_gpu := _clusters_of(text):
+        return InputError(
+            f"`{printable(text)}` is a GPU, not a cluster; did you mean `{of_gpu[0]}`?",
+            hint=f"clusters of it: {', '.join(of_gpu)}",
+        )
+    hint = "known names: meshwright catalog clusters"
+    return UnknownNameError("cluster", printable(text), catalog.names("clusters"), hint=hint)
+
+
+def _clusters_of(text: str) -> list[str]:
+    """Clusters whose GPU goes by this name or begins with it, those with most memory and its maker's own first."""
+    wanted = _spelling(text)
+    clusters = [catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL]
+    found = [one for one in clusters if wanted[1:] and _spelling(one.gpu.name).startswith(wanted)]
+    ranked = sorted(
+        found,
+        key=lambda one: (
+            -one.links.intra_node.bandwidth,
+            -one.gpu.memory,
+            not one.name.startswith(("dgx", "hgx")),
+        ),
+    )
+    return [one.name for one in ranked]
+
+
+def _unsized_pools(text: str, gpus: int | None) -> InputError:
+    """`dgx-a100-80gb+dgx-h100` says not how many GPUs of each."""
+    names = [part.partition(":")[0].strip() for part in text.split("+")]
+    each = max(1, (gpus or 64 * len(names)) // len(names))
+    sized = "+".join(f"{known_cluster(name) or name}:{each}" for name in names)
+    return InputError(
+        f"`{printable(text)}` does not say how many GPUs each pool has",
+        hint=f"write them with colons, without --gpus: {printable(sized)}",
+    )

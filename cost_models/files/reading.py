@@ -1,0 +1,84 @@
+"""A file from a stranger → `Document`: size, encoding and syntax are checked, nothing is ever constructed."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from cost_models.documents import Document, printable
+from cost_models.errors import InputError, Problem
+from cost_models.files.yaml_text import parse_yaml
+from cost_models.units import MB
+
+MAX_BYTES = int(4 * MB)
+"""Largest file read; real inputs are a few kilobytes, plans some hundreds."""
+_INTEGER = re.compile(r"-?\d+")
+
+
+def read_document(path: str | Path, *, most_bytes: int = MAX_BYTES) -> Document:
+    """Read a YAML file, or a JSON file by its suffix `.json`.
+
+    Raises:
+        InputError: missing, a folder, unreadable, too large, not text, not valid YAML or JSON.
+    """
+    name = str(path)
+    try:
+        with Path(path).open("rb") as file:
+            raw = file.read(most_bytes + 1)
+    except OSError as error:
+        raise InputError(
+            f"cannot read `{printable(name)}`: {(error.strerror or str(error)).lower()}"
+        ) from None
+    except ValueError as error:  # a null character in the path
+        raise InputError(f"cannot read `{printable(name)}`: {error}") from None
+    if len(raw) > most_bytes:
+        raise InputError(
+            f"`{name}` is larger than {most_bytes // int(MB)} MB; it is not an input of this tool"
+        )
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"`{name}` is not a text file (byte {error.start} is not UTF-8)") from None
+    return parse_json(text, source=name) if name.endswith(".json") else parse_yaml(text, source=name)
+
+
+def parse_json(text: str, *, source: str) -> Document:
+    """JSON text → `Document` without lines. Raises InputError on NaN, repeated keys and what is no JSON."""
+
+    def number(written: str) -> float:
+        value = float(written)
+        if not math.isfinite(value):
+            raise InputError(f"`{source}` holds the number {printable(written, limit=20)}; it must be finite")
+        return value if not _INTEGER.fullmatch(written) else int(written)
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in result:
+                raise InputError(f"`{source}` gives `{printable(name)}` twice")
+            result[name] = value
+        return result
+
+    try:
+        value = json.loads(
+            text, parse_int=number, parse_float=number, parse_constant=number, object_pairs_hook=unique
+        )
+    except json.JSONDecodeError as error:
+        what = f"not valid JSON: {error.msg[:1].lower()}{error.msg[1:]}"
+        raise InputError(
+            f"cannot read `{source}`", problems=[Problem(f"{source}:{error.lineno}", what)]
+        ) from None
+    except RecursionError:
+        raise InputError(f"`{source}` is nested too deeply") from None
+    return Document(source=source, value=value)
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether a file is there; False for text that cannot be a path at all."""
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # too long, or a null character
+        return False

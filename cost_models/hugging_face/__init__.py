@@ -1,0 +1,1 @@
+"""Hugging Face `config.json` files, family by family."""

@@ -1,0 +1,228 @@
+"""Hugging Face `config.json` → the fields of a `TransformerSpec`, and what had to be assumed, in words.
+
+A config says sizes but leaves to code what the architecture is; each fact that comes from its family instead
+of the config is reported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cost_models.documents import Document, Key, printable
+from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.hugging_face import windows as config_windows
+from cost_models.hugging_face.families import Config, Family
+from cost_models.hugging_face.gpt import GPT_FAMILIES
+from cost_models.hugging_face.llama import LLAMA_FAMILIES
+from cost_models.hugging_face.moe import MIXTURE_FAMILIES
+from cost_models.hugging_face.rotary import unscaled
+from cost_models.hugging_face.windows import in_turns
+from cost_models.specs.attention import Rotary
+
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu-tanh",
+    "gelu_fast": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "silu": "silu",
+    "swish": "silu",
+    "relu": "relu",
+    "relu2": "squared-relu",
+}
+_EXPERT_KEYS = (
+    "num_local_experts",
+    "num_experts",
+    "n_routed_experts",
+    "moe_num_experts",
+    "num_experts_per_tok",
+)
+_KNOWN: dict[str, Family] = {**LLAMA_FAMILIES, **GPT_FAMILIES, **MIXTURE_FAMILIES}
+_OTHER_BLOCKS = {
+    "qwen3_next": "gated delta nets in three of four blocks",
+    "kimi_linear": "delta attention in three of four blocks",
+    "jamba": "state spaces in seven of eight blocks",
+    "nemotron_h": "state spaces in most of its blocks",
+    "falcon_h1": "state spaces in every block",
+    "mamba": "state spaces in every block",
+    "mamba2": "state spaces in every block",
+    "recurrent_gemma": "recurrences in two of three blocks",
+    "minimax": "linear attention in seven of eight blocks",
+}
+"""`model_type` → what its blocks do that ours cannot say."""
+_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._ +/-]")
+
+
+def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
+    """The config as a document of our fields, and what was assumed, one phrase each.
+
+    Raises:
+        InputError: a `model_type` that cannot be represented, or a config that lacks what cannot be assumed;
+            every missing key at once.
+    """
+    name, (config, within) = document.source, _text_part(document.value)
+    model_type = config.get("model_type")
+    family = _family(name, model_type, config)
+    taken = {key: value for key, value in family.absent.items() if key not in config}
+    config = {**config, **taken}
+    missing = [key for key in (*family.sizes.values(), *family.needed) if config.get(key) is None]
+    if missing:
+        listed = " or ".join(
+            ", ".join(f"`{key}`" for key in part) for part in (missing[:-1], missing[-1:]) if part
+        )
+        raise InputError(
+            f"{name} (model_type `{model_type}`) does not say {listed}",
+            hint="add them, or use a catalogue model: meshwright catalog models",
+        )
+    if reason := config_windows.refusal(config) or family.refuse(config):
+        raise InputError(f"{name} (model_type `{model_type}`) cannot be represented: {reason}")
+    fields: dict[str, Any] = {field: config[key] for field, key in family.sizes.items()}
+    keys = dict(family.sizes)
+    assumed = [f"{_say(facts)} (model_type {model_type})"] if (facts := dict(family.facts)) else []
+    assumed += [f"{key} {value} (model_type {model_type})" for key, value in taken.items()]
+    if within:
+        assumed.insert(0, f"the part for text alone ({within.rstrip('.')})")
+    fields |= facts
+    for spec_field, (key, default) in family.optional.items():
+        keys[spec_field] = key
+        if config.get(key) is not None:
+            fields[spec_field] = config[key]
+        elif default is not None:
+            fields[spec_field] = default
+            assumed.append(f"{_phrase(spec_field, default)} (no {key})")
+        elif phrase := _DERIVED.get(spec_field):
+            assumed.append(f"{phrase} (no {key})")
+    for spec_field, (key, value) in family.derive(config).items():
+        fields[spec_field], keys[spec_field] = value, key
+        if key not in config:
+            assumed.append(f"{_phrase(spec_field, value)} (no {key})")
+    fields["left_out"] = (*family.left_out(config), *unscaled(config))
+    fields["activation"] = _activation(name, family, config, assumed)
+    if note := family.simplify(config):
+        assumed.append(note)
+    fields |= {"name": _model_name(document), "source": f"Hugging Face config, model_type {model_type}"}
+    places: dict[Key, str] = {(spec_field,): f"{name}  {within}{key}" for spec_field, key in keys.items()}
+    return Document(source=name, value=fields, flags=places), tuple(assumed)
+
+
+def _text_part(config: Config) -> tuple[Config, str]:
+    """What a config of text and images says of text, and where in it; any other config as it is."""
+    inside = config.get(_TEXT)
+    if not isinstance(inside, dict):
+        return config, ""
+    outer = {"model_type": f"{config.get('model_type')}_text"}
+    outer |= {key: config[key] for key in ("tie_word_embeddings", "_name_or_path") if key in config}
+    return {**outer, **inside}, f"{_TEXT}."
+
+
+_TEXT = "text_config"
+_DERIVED = {
+    "num_kv_heads": "as many key/value heads as heads",
+    "head_dim": "head_dim = hidden size / heads",
+    "ffn_hidden_size": "MLP four times as wide as the model",
+    "max_positions": "sequences of up to 2048 tokens",
+}
+_PHRASES: dict[tuple[str, Any], str] = {
+    ("gated_mlp", True): "gated MLP",
+    ("gated_mlp", False): "plain MLP",
+    ("tied_embeddings", True): "tied embeddings",
+    ("tied_embeddings", False): "untied embeddings",
+    ("attention_bias", True): "attention biases",
+    ("attention_bias", False): "no attention biases",
+    ("attention_output_bias", True): "bias on the attention's output",
+    ("attention_output_bias", False): "no bias on the attention's output",
+    ("mlp_bias", True): "MLP biases",
+    ("mlp_bias", False): "no MLP biases",
+    ("qk_norm", True): "norms over queries and keys",
+    ("qk_norm", False): "no norms over queries and keys",
+    ("qk_norm_over", "all"): "over all heads at once",
+    ("norm_placement", "after"): "norms after attention and MLP",
+    ("norm_placement", "around"): "norms before and after attention and MLP",
+    ("norm_bias", False): "no biases of norms",
+    ("embedding_norm", True): "a norm behind the embedding",
+    ("head_bias", True): "a bias on the head",
+    ("parallel_block", True): "attention beside the MLP",
+    ("parallel_block", False): "attention before the MLP",
+    ("parallel_norms", 1): "one norm for both",
+    ("parallel_norms", 2): "a norm for each of both",
+    ("router_scores", "sigmoid"): "sigmoid routers",
+    ("router_scores", "softmax"): "softmax routers",
+    ("router_bias", True): "biases of routers",
+    ("shared_expert_gate", True): "a gate before the shared expert",
+    ("attention_sinks", True): "attention sinks",
+    ("normalized_routing", True): "weights of chosen experts scaled to one",
+    ("normalized_routing", False): "weights of chosen experts as they are",
+}
+
+
+def _phrase(name: str, value: Any) -> str:
+    """A field and its value in words."""
+    if name == "rotary":
+        return f"rotary positions of base {value.get('base', Rotary().base):g}"
+    if name == "moe_layers":
+        return f"blocks with experts: {', '.join(str(layer) for layer in value)}"
+    if name == "window_pattern":
+        return f"blocks with a window and without in turns of {in_turns(value)}"
+    if isinstance(value, dict | list):
+        return name.replace("_", " ")
+    if (name, value) in _PHRASES:
+        return _PHRASES[name, value]
+    if name == "positions":
+        return f"{value} positions"
+    return f"{name.replace('_', ' ')} {value}" if isinstance(value, int | float) else str(value)
+
+
+def _say(facts: Mapping[str, Any]) -> str:
+    return ", ".join(_phrase(name, value) for name, value in facts.items())
+
+
+def _family(name: str, model_type: Any, config: Config) -> Family:
+    """The family of a config; raises InputError for what is no decoder-only transformer we know."""
+    if not isinstance(model_type, str):
+        raise InputError(
+            f"{name} does not say its `model_type`",
+            hint="it is neither a Hugging Face config nor, with `kind: transformer`, one of ours",
+        )
+    if other := _OTHER_BLOCKS.get(model_type):
+        raise InputError(
+            f"{name} (model_type `{model_type}`) cannot be represented: it has {other}, not attention alone"
+        )
+    experts = [config.get(key) for key in _EXPERT_KEYS]
+    mixture = any(isinstance(count, int) and count > 1 for count in experts) or "moe" in model_type.lower()
+    if mixture and model_type not in MIXTURE_FAMILIES:
+        known = ", ".join(MIXTURE_FAMILIES)
+        raise InputError(
+            f"{name} (model_type `{printable(model_type)}`) is a mixture of experts that cannot be represented",
+            hint=f"known: {known}; or describe the shape in YAML with `kind: transformer`",
+        )
+    if model_type not in _KNOWN:
+        raise InputError(
+            f"{name} has model_type `{printable(model_type)}`, which cannot be represented"
+            + did_you_mean(model_type, _KNOWN),
+            hint=f"known: {', '.join(_KNOWN)}; or describe the shape in YAML with `kind: transformer`",
+        )
+    return _KNOWN[model_type]
+
+
+def _activation(name: str, family: Family, config: Config, assumed: list[str]) -> str:
+    key, default = family.activation
+    written = config.get(key)
+    if written is None and key == "hidden_act":
+        written = config.get("hidden_activation")
+    if written is None:
+        assumed.append(f"activation {_ACTIVATIONS[default]} (no {key})")
+        written = default
+    if not isinstance(written, str) or written not in _ACTIVATIONS:
+        what = f"`{printable(str(written), limit=60)}` is not one of {', '.join(_ACTIVATIONS)}"
+        raise InputError(f"1 problem in {name}", problems=[Problem(f"{name}  {key}", what)])
+    return _ACTIVATIONS[written]
+
+
+def _model_name(document: Document) -> str:
+    """`_name_or_path` without its owner, else the folder's name."""
+    written = document.value.get("_name_or_path")
+    path = Path(document.source)
+    name = Path(written).name if isinstance(written, str) and written else path.absolute().parent.name
+    return _NAME_CHARACTERS.sub("-", name)[:100].lstrip("._ +/-") or "custom"

@@ -1,0 +1,86 @@
+"""Rotary positions as Hugging Face configs say them: base, part of a head, scaling, blocks without.
+
+Read from the configuration files and `modeling_rope_utils.py` of `transformers` 4.57. Which of a head's numbers turn
+together, neighbours (GPT-J) or those of its two halves (Llama), only orders the rows of a matrix: it is not told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cost_models.documents import printable
+from cost_models.hugging_face.windows import Derived, shortest_round
+from cost_models.specs.attention import Rotary
+
+_USUAL_BASE = Rotary().base
+_SCALED = {
+    "linear": {"factor": "factor"},
+    "llama3": {
+        "factor": "factor",
+        "first_positions": "original_max_position_embeddings",
+        "low_turns": "low_freq_factor",
+        "high_turns": "high_freq_factor",
+    },
+}
+"""Kind → our field → the config's key."""
+_PLAIN = ("default", "mrope")
+"""Scalings that change nothing for text."""
+
+
+def rotary(
+    config: Mapping[str, Any],
+    *,
+    base: float = _USUAL_BASE,
+    base_key: str = "rope_theta",
+    windowed_base: tuple[str, float] | None = None,
+    part: tuple[str, float] | None = None,
+    dim: int | None = None,
+    pattern: Sequence[bool] = (),
+) -> Derived:
+    """The field `rotary`, or nothing where every head turns whole at the usual base.
+
+    `base`, `windowed_base` and `part` (a share of a head) are values where the config has no such key. `dim` is numbers
+    of a head instead; `pattern` says which blocks turn.
+    """
+    found: dict[str, Any] = {}
+    if (written := config.get(base_key, base)) != _USUAL_BASE:
+        found["base"] = written
+    if windowed_base is not None:
+        found["windowed_base"] = config.get(*windowed_base)
+    if part is not None:
+        dim = _part_of_head(config, config.get(*part))
+    if dim is not None:
+        found["dim"] = dim
+    if not all(pattern):
+        found["pattern"] = shortest_round(pattern)
+    if (kind := _kind(config)) in _SCALED:
+        scaling = config["rope_scaling"]
+        found["scaling"] = {"kind": kind} | {name: scaling.get(key) for name, key in _SCALED[kind].items()}
+    return {"rotary": (base_key, found)} if found else {}
+
+
+def unscaled(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The scaling of the config, where it is none of ours, in words for what is left out."""
+    kind = _kind(config)
+    return () if kind is None or kind in _SCALED else (f"{kind} scaling of rotary positions",)
+
+
+def _kind(config: Mapping[str, Any]) -> str | None:
+    """How positions are scaled; None: they are not."""
+    scaling = config.get("rope_scaling")
+    if not isinstance(scaling, dict):
+        return None
+    kind = scaling.get("rope_type", scaling.get("type"))
+    return None if kind in _PLAIN or kind is None else printable(str(kind), limit=40)
+
+
+def _part_of_head(config: Mapping[str, Any], share: Any) -> Any:
+    """Numbers of a head that turn; None: all. Nonsense is left for the field check."""
+    if not isinstance(share, int | float) or isinstance(share, bool):
+        return share
+    heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
+    width = config.get("head_dim")
+    if width is None and isinstance(heads, int) and isinstance(hidden, int) and heads > 0:
+        width = hidden // heads
+    return int(width * share) if isinstance(width, int) and 0 <= share < 1 else None

@@ -1,0 +1,93 @@
+"""Windows of attention as Hugging Face configs say them: one for all blocks, or block by block in `layer_types`.
+
+Read from the configuration files and `masking_utils.py` of `transformers` 4.57, where a query of a sliding window of W
+sees W tokens, itself included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, TypeVar
+
+from cost_models.documents import printable
+
+T = TypeVar("T")
+Derived = dict[str, tuple[str, Any]]
+"""Field → the key it mostly follows from, and its value."""
+
+_KINDS = {"full_attention": "full", "sliding_attention": "window", "chunked_attention": "window"}
+_MOST_BLOCKS = 100_000
+
+
+def windows(
+    config: Mapping[str, Any],
+    *,
+    key: str = "sliding_window",
+    default: int | None = None,
+    pattern: Sequence[str] = ("window",),
+) -> Derived:
+    """The fields of windows; `default` is the window where the config has no such key, and `pattern` says which blocks
+    have it where there are no `layer_types`."""
+    window = config.get(key, default)
+    listed = config.get("layer_types")
+    kinds = [_KINDS[kind] for kind in listed] if listed else list(pattern)
+    if window is None or "window" not in kinds:
+        return {}
+    found: dict[str, tuple[str, Any]] = {"attention_window": (key, window)}
+    if "full" in kinds:
+        found["window_pattern"] = ("layer_types", shortest_round(kinds))
+    if "chunk" in key:
+        found["window_kind"] = (key, "chunked")
+    return found
+
+
+def last_blocks(config: Mapping[str, Any]) -> Derived:
+    """Qwen2: none unless `use_sliding_window`; then the first `max_window_layers` blocks see everything."""
+    if config.get("use_sliding_window") is not True:
+        return {}
+    layers, first = (
+        config.get(key, default) for key, default in (("num_hidden_layers", 0), ("max_window_layers", 28))
+    )
+    if not (isinstance(layers, int) and isinstance(first, int)):
+        return windows(config, default=4096)
+    full = max(0, min(first, layers, _MOST_BLOCKS))
+    pattern = ["full"] * full + ["window"] * min(layers - full, _MOST_BLOCKS)
+    return windows(config, default=4096, pattern=pattern)
+
+
+def every(count: int) -> tuple[str, ...]:
+    """Every so many-th block sees everything."""
+    return ("window",) * (count - 1) + ("full",)
+
+
+def refusal(config: Mapping[str, Any]) -> str | None:
+    """Why the `layer_types` of a config cannot be represented, or None."""
+    listed, layers = config.get("layer_types"), config.get("num_hidden_layers")
+    if listed is None:
+        return None
+    if not isinstance(listed, list) or (isinstance(layers, int) and len(listed) != layers):
+        return f"`layer_types` does not name each of its {layers} blocks"
+    kinds = [printable(str(kind), limit=60) for kind in listed]
+    if unknown := next((kind for kind in kinds if kind not in _KINDS), None):
+        return f"it has blocks of `{unknown}` (`layer_types`)"
+    if {"sliding_attention", "chunked_attention"} <= set(kinds):
+        return "some of its windows slide and some do not (`layer_types`)"
+    return None
+
+
+def shortest_round(kinds: Sequence[T]) -> tuple[T, ...]:
+    """The fewest entries that give all of them when repeated from the first on (Knuth, Morris and Pratt 1977)."""
+    borders = [0] * (len(kinds) + 1)
+    border = 0
+    for index in range(1, len(kinds)):
+        while border and kinds[index] != kinds[border]:
+            border = borders[border]
+        border += kinds[index] == kinds[border]
+        borders[index + 1] = border
+    return tuple(kinds[: len(kinds) - borders[len(kinds)]])
+
+
+def in_turns(kinds: Sequence[str]) -> str:
+    """`("window", "window", "full")` → "2 window, 1 full"."""
+    return ", ".join(f"{len(list(run))} {kind}" for kind, run in groupby(kinds))

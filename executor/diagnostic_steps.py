@@ -1,0 +1,160 @@
+"""Steps after the last one, which tell what the measured ones cannot: where time goes, what holds memory, what attends.
+
+They are slower, and some of them larger: windows and ALiBi take a dense mask where operators are followed. So one
+that fails must not cost what was measured before. A rank that is alone goes on without what it would have told. Of
+several, the others are in the middle of a collective then: the run ends, and what counts is the report that was kept
+before (`Watcher.keep`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from cost_models.errors import RunError
+from executor.data.batches import Batches
+from executor.engine import Engine
+from executor.faults.failures import is_peer_lost
+from executor.faults.stopping import any_rank
+from executor.measure.attention_kernels import AttentionKernels, in_words
+from executor.measure.memory import measure_memory
+from executor.measure.operators import operator_share
+from executor.measure.parts import step_parts
+from executor.measure.trace import chrome_trace, save_trace
+from executor.measure.watched import StepSpans, gather_typical, watch_steps
+from executor.messages import gather_json
+from executor.models import flexible
+from executor.steps import Schedule
+
+LEFT_OUT = "the steps that tell parts and memory did not come to their end: both are left out"
+"""Note of a report that was kept before them."""
+MEMORY_LEFT_OUT = "the step that tells memory did not come to its end: memory is left out"
+"""Note of one that was kept between those that tell parts and this one."""
+_Told = TypeVar("_Told")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Further:
+    """What they told; empty where they were not asked for, or failed."""
+
+    steps: Sequence[StepSpans] = ()
+    parts: Mapping[str, float] = field(default_factory=dict)
+    memory: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def look_further(
+    engine: Engine,
+    batches: Batches,
+    schedule: Schedule,
+    keep: Callable[[Further], None] = lambda so_far: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Further:
+    """Train the further steps, without compiled blocks, inside which nothing is seen; every rank calls it.
+
+    `keep` is called on every rank with what was told so far. Where any of them is asked to `stop`, what is left is left
+    out, with a note.
+
+    Raises:
+        RunError: one of them failed on this rank, which is not the only one.
+    """
+    with torch.compiler.set_stance("force_eager"):
+        return _look_further(engine, batches, schedule, keep, stop)
+
+
+def _look_further(
+    engine: Engine,
+    batches: Batches,
+    schedule: Schedule,
+    keep: Callable[[Further], None],
+    stop: Callable[[], bool],
+) -> Further:
+    notes: list[str] = []
+    steps: list[StepSpans] = []
+    parts: dict[str, float] = {}
+    memory: dict[str, int] = {}
+    if schedule.waiting_steps and not _asked_to_stop("parts", notes, engine, stop):
+        told = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, schedule, notes))
+        steps, parts = told or (steps, parts)
+    if schedule.measure_memory and not _asked_to_stop("memory", notes, engine, stop):
+        if schedule.waiting_steps:
+            keep(Further(steps=steps, parts=parts, notes=(*notes, MEMORY_LEFT_OUT)))
+        kernels = AttentionKernels()
+        with kernels:
+            found = _unless_it_fails("memory", notes, lambda: _memory(engine, batches, schedule))
+        memory = found or memory
+        if found and engine.device.type == "cuda":
+            notes.append(in_words(_everyones(kernels.seen), flexible=takes_flexible(engine)))
+    return Further(steps=steps, parts=parts, memory=memory, notes=tuple(notes))
+
+
+def _asked_to_stop(what: str, notes: list[str], engine: Engine, stop: Callable[[], bool]) -> bool:
+    """The same on every rank."""
+    (asked,) = any_rank(engine.device, stop())
+    notes += [f"asked to stop after the last step: {what} not measured"] * asked
+    return asked
+
+
+def _unless_it_fails(what: str, notes: list[str], tell: Callable[[], _Told]) -> _Told | None:
+    """What it tells; None, and a note, where this rank is alone and it fails. Of several, the one that fails says what
+    it was at, and those that lose touch with it do not."""
+    try:
+        return tell()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        if is_peer_lost({"reason": reason}):
+            raise
+        if dist.get_world_size() > 1:
+            raise RunError(
+                f"every step was measured, but one that tells {what} failed on rank {dist.get_rank()}: {reason}"
+            ) from error
+    notes.append(f"{what} could not be measured: {reason}")
+    torch.cuda.empty_cache()  # nothing, where there is no GPU
+    return None
+
+
+def _parts(
+    engine: Engine, batches: Batches, schedule: Schedule, notes: list[str]
+) -> tuple[list[StepSpans], dict[str, float]]:
+    """The watched steps, and where the typical one of them went on this rank; rank 0 writes its trace, or a note."""
+    *watched, profiled = (
+        _batch(engine, batches, schedule, more) for more in range(schedule.waiting_steps + 1)
+    )
+    steps = watch_steps(engine, watched)
+    share = operator_share(engine, *profiled)
+    everyone = gather_typical(steps)
+    parts = step_parts(everyone, dict(enumerate(gather_json(share))), on_cpu=engine.device.type != "cuda")
+    if schedule.trace_path is not None and dist.get_rank() == 0:
+        try:
+            save_trace(chrome_trace(engine.plan, everyone), schedule.trace_path)
+        except OSError as error:
+            notes.append(
+                f"the trace could not be written to {schedule.trace_path}: {error.strerror or error}"
+            )
+    return steps, parts[dist.get_rank()]
+
+
+def _memory(engine: Engine, batches: Batches, schedule: Schedule) -> dict[str, int]:
+    return measure_memory(engine, *_batch(engine, batches, schedule, schedule.waiting_steps + 1))
+
+
+def _batch(
+    engine: Engine, batches: Batches, schedule: Schedule, more: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of the step that is so many `more` than the first after the last."""
+    return batches.slice(schedule.warm_up + schedule.steps + more, engine.place.dp, engine.layout.dp)
+
+
+def _everyones(seen: set[str]) -> set[str]:
+    return set().union(*gather_json(sorted(seen)))
+
+
+def takes_flexible(engine: Engine) -> bool:
+    """Whether blocks take it while nobody follows: they have a window or ALiBi, and a whole sequence."""
+    model, tokens = engine.plan.model, engine.plan.training.sequence_length
+    biased = model.positions == "alibi" or (model.attention_window or tokens) < tokens
+    return biased and engine.layout.cp == 1 and flexible.fits(engine.device, model.head_dim)

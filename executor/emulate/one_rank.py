@@ -1,0 +1,257 @@
+"""One rank of a plan in this process, without the others: its compute and memory are real, its neighbours are not.
+
+The process group is a fake one that sends nothing: gathers repeat what this rank has, sums keep its part, and what a
+pipeline neighbour would send is noise. Operators, shapes, buffers and their lives are those of the real rank; time
+spent on communication is the model's. Without values (`executor.emulate.fake_tensors`) only memory is left, and no
+device is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from warnings import catch_warnings, simplefilter
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from cost_models.base import Spec
+from cost_models.defaults import OWN_STACK
+from cost_models.errors import HostError, InputError, RunError
+from cost_models.estimating import estimate, rank_seconds
+from cost_models.files.catalog import load_stack
+from cost_models.files.whole import write_whole
+from cost_models.units import format_bytes
+from executor.emulate.fake_tensors import spread_evenly, without_values
+from executor.engine import Engine, Options
+from executor.faults.failures import memory_failure
+from executor.fp8_here import require_fp8_products, require_torchao
+from executor.launch.launch import require_trainable
+from executor.measure.exhausted import ExhaustedError, telling_what_was_held
+from executor.measure.memory import allocator_peak, measure_memory, predicted_parts
+from executor.measure.report import AllocatorPeak
+from executor.mesh import pipeline_rank
+from executor.timing import StepClock
+from planner.plan import LayoutText, Plan, Prediction
+
+EMULATION_SCHEMA = 1
+NO_DEVICE = "none"
+_WORK = {"forward_backward": ("compute", "recompute", "host"), "update": ("optimizer",)}
+"""Phases of a step, and the predicted parts in which this rank computes."""
+
+
+class EmulationReport(Spec):
+    """What one rank did alone, beside what its plan predicted of it."""
+
+    schema_version: int = EMULATION_SCHEMA
+    model: str
+    layout: LayoutText
+    rank: int
+    pipeline_rank: int
+    device: str
+    """`cpu`, the name of the GPU, or `none`: memory only."""
+    torch: str
+    memory: dict[str, int]
+    """Bytes by part at this rank's peak: weights, gradients, optimizer, rest."""
+    predicted_memory: dict[str, float]
+    """The same parts as the plan has them: under its stack, on its GPU."""
+    memory_as_run: dict[str, float]
+    """The same as the model has them for what was followed: the executor's operators on the kind of device they ran on,
+    or on a CPU without one."""
+    allocator_peak: AllocatorPeak | None = None
+    """On a GPU."""
+    seconds: dict[str, tuple[float, ...]]
+    """Compute in each measured step, by phase (`forward_backward`, `update`): on a CPU the training thread's CPU time,
+    on a GPU time by its own clock. Empty without a device."""
+    on_planned_device: bool
+    """Not a CPU in the place of the plan's GPU, or no device."""
+    predicted_seconds: dict[str, float]
+    """The same phases as the model has them for this rank."""
+    predicted: Prediction
+
+    @property
+    def peak_bytes(self) -> int:
+        """Sum of the parts."""
+        return sum(self.memory.values())
+
+    @property
+    def on_a_device(self) -> bool:
+        """Not `--fake`."""
+        return self.device != NO_DEVICE
+
+    @property
+    def runs_otherwise(self) -> bool:
+        """What ran holds something else than the plan's stack on the plan's GPU does."""
+        return any(abs(size - self.predicted_memory[part]) >= 1 for part, size in self.memory_as_run.items())
+
+    @property
+    def compute_seconds(self) -> dict[str, float]:
+        """Median of each phase."""
+        return {phase: statistics.median(seconds) for phase, seconds in self.seconds.items()}
+
+    @property
+    def step_seconds(self) -> float | None:
+        """A step with this rank's compute as it was and all else, communication and waiting, as predicted.
+
+        None without a device, or on a CPU in the place of a GPU.
+        """
+        if not self.seconds or not self.on_planned_device:
+            return None
+        more = sum(self.compute_seconds.values()) - sum(self.predicted_seconds.values())
+        return self.predicted.step_seconds + more
+
+
+def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> EmulationReport:
+    """Run one rank of a plan for any number of devices; call it where no process group exists.
+
+    Trains one step of warm-up, `steps` whose compute is timed and one whose storages are followed, on random tokens: on
+    a GPU where the plan is for GPUs and there is one, else on one CPU thread. With `fake` nothing is computed, and
+    memory is what the same operators on a CPU would hold.
+
+    Raises:
+        InputError: the plan cannot be trained, or has no such rank.
+        HostError: the device has less memory than the plan predicts for the rank, or does not multiply as it says.
+        RunError: the rank ran out of memory, or cannot be built as the plan says.
+    """
+    require_trainable(plan, byte_text=False)
+    ranks = plan.layout.num_gpus
+    if not 0 <= rank < ranks:
+        raise InputError(f"the plan has no rank {rank}", hint=f"its {ranks} ranks go from 0 to {ranks - 1}")
+    stage = pipeline_rank(plan.layout, rank)
+    device = torch.device("cpu") if fake else _device(plan)
+    require_torchao(plan, "plan")
+    if not fake:
+        require_fp8_products(plan, "plan", on_gpu=device.type == "cuda")
+        _require_memory(plan, rank, stage, device)
+    try:
+        with _alone(rank, ranks), telling_what_was_held(device) as held:
+            if fake:
+                memory, seconds = _sizes(plan, device), {}
+            else:
+                engine = Engine(plan, device, Options(compile=plan.stack.compiled))
+                held.append(engine)
+                seconds = _timed(engine, steps)
+                memory = measure_memory(engine, *_tokens(plan))
+    except ExhaustedError as error:
+        predicted = predicted_parts(plan.prediction.rank_memory[stage])
+        failure = {"rank": rank, "stage": stage, "predicted": predicted, "allocated": error.parts}
+        raise memory_failure(failure) from error
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise RunError(f"rank {rank} cannot be emulated: {error}") from error
+    parts = rank_seconds(plan.question, plan.layout)[stage]
+    return EmulationReport(
+        model=plan.model.name,
+        layout=plan.layout,
+        rank=rank,
+        pipeline_rank=stage,
+        device=NO_DEVICE if fake else _name(device),
+        torch=str(torch.__version__),
+        memory=memory,
+        predicted_memory=predicted_parts(plan.prediction.rank_memory[stage]),
+        memory_as_run=_as_run(plan, stage, device),
+        allocator_peak=allocator_peak(device),
+        seconds=seconds,
+        on_planned_device=not fake and (device.type == "cpu") == (plan.question.cluster.gpu.kind == "cpu"),
+        predicted_seconds={phase: sum(parts[name] for name in names) for phase, names in _WORK.items()},
+        predicted=plan.prediction,
+    )
+
+
+def _as_run(plan: Plan, stage: int, device: torch.device) -> dict[str, float]:
+    """What the model has for a rank of the executor's own, in eager mode, where memory is followed."""
+    asked, cluster = plan.question, plan.question.cluster
+    if device.type == "cpu":
+        cluster = cluster.model_copy(update={"gpu": cluster.gpu.model_copy(update={"kind": "cpu"})})
+    stack = asked.stack if asked.stack.name == OWN_STACK else load_stack(OWN_STACK)
+    priced = estimate(replace(asked, cluster=cluster, stack=stack), plan.layout)
+    return predicted_parts(priced.rank_memory[stage].as_dict())
+
+
+def save_emulation(report: EmulationReport, path: Path) -> None:
+    """Write JSON, whole or not at all."""
+    write_whole(path, report.model_dump_json(indent=1) + "\n")
+
+
+@contextmanager
+def _alone(rank: int, ranks: int) -> Iterator[None]:
+    """This process as one rank of a group that sends nothing, on one thread as every worker has."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
+    try:
+        with catch_warnings():
+            simplefilter("ignore", FutureWarning)  # of collectives that newer releases name otherwise
+            yield
+    finally:
+        dist.destroy_process_group()
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # it remembers meshes whose groups are gone
+        torch.set_num_threads(threads)
+
+
+def _timed(engine: Engine, steps: int) -> dict[str, tuple[float, ...]]:
+    clock = StepClock(engine.device)
+    tokens = _tokens(engine.plan)
+    for step in range(1 + steps):
+        if step == 1:
+            clock.forget()
+        clock.time(lambda: engine.forward_backward(*tokens), engine.update)
+    on_cpu = engine.device.type == "cpu"
+    laps = [[lap.thread if on_cpu else lap.wall for lap in phases] for phases in clock.steps]
+    return dict(zip(_WORK, map(tuple, zip(*laps, strict=True)), strict=True))
+
+
+def _sizes(plan: Plan, device: torch.device) -> dict[str, int]:
+    """Part → bytes, of a second step, before which optimizer states exist."""
+    with without_values():
+        engine = Engine(plan, device, Options())
+        spread_evenly(engine.parts)
+        tokens = _tokens(plan)
+        engine.step(*tokens)
+        return measure_memory(engine, *tokens)
+
+
+def _tokens(plan: Plan) -> tuple[Tensor, Tensor]:
+    """(B, S) random inputs and targets for this rank: its sequences of a step."""
+    training = plan.training
+    shape = (training.global_batch // plan.layout.dp, training.sequence_length)
+    drawn = torch.randint(0, plan.model.vocab_size, (2, *shape))
+    return drawn[0], drawn[1]
+
+
+def _device(plan: Plan) -> torch.device:
+    if plan.question.cluster.gpu.kind != "cpu" and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def _require_memory(plan: Plan, rank: int, stage: int, device: torch.device) -> None:
+    """Nothing where the rank should fit. Raises HostError with what is missing."""
+    needs = sum(predicted_parts(plan.prediction.rank_memory[stage]).values())
+    free = _free_bytes(device)
+    if needs > free:
+        raise HostError(
+            f"rank {rank} (stage {stage}) should need {format_bytes(needs)}; this {_name(device)} has"
+            f" {format_bytes(free)} free: {format_bytes(needs - free)} are missing",
+            hint="--fake measures its memory without a device",
+        )
+
+
+def _free_bytes(device: torch.device) -> float:
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        sizes = dict(line.split(":", 1) for line in meminfo.read_text("utf-8").splitlines())
+        return 1024.0 * int(sizes["MemAvailable"].split()[0])
+    return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

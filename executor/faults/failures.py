@@ -1,0 +1,274 @@
+"""Why a rank failed: written by the rank, read by whoever started it, and told to a person.
+
+A `final` failure would happen again: the run is not started again for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Collection, Container, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cost_models.errors import HostError, InputError, MeshwrightError, Problem, RunError
+from cost_models.units import format_bytes
+from executor.checkpoints.folder import Folder
+from executor.faults.heartbeat import LAUNCH, PHASES, Sign, read_signs
+
+_FAILURE = "failure-{rank}.json"
+_LAST_LINES = 5
+_PEER_LOST = re.compile(
+    r"connection (closed|reset|refused|timed)|broken pipe|remote process|socket|NCCL", re.IGNORECASE
+)
+"""What a rank says that failed because another one was gone."""
+_KINDS: dict[str, type[MeshwrightError]] = {kind.__name__: kind for kind in (InputError, HostError, RunError)}
+_ON = "the same command with --resume goes on; with fewer GPUs, make another plan and resume with that"
+_ON_WITHOUT = "with --checkpoint FOLDER a run goes on when ranks are lost"
+
+_UNKNOWN = "a rank was ended from outside, perhaps because the host ran out of memory"
+_writing = threading.RLock()
+"""A process that fails may be told to end at the same moment, which another thread hears."""
+
+Failure = dict[str, Any]
+
+
+def write_failure(folder: Path, rank: int, reason: str, *, final: bool, **more: Any) -> None:
+    """Leave word of what happened; nothing where even that cannot be written, as on a full disk."""
+    partial = folder / f".failure-{rank}"
+    word = {"rank": rank, "reason": reason, "final": final, "pid": os.getpid(), "at": time.time(), **more}
+    word["launch"] = os.environ.get(LAUNCH, "")
+    word["local"] = int(os.environ.get("LOCAL_RANK", rank))
+    with _writing, suppress(OSError):
+        try:
+            partial.write_text(json.dumps(word), "utf-8")
+            os.replace(partial, folder / _FAILURE.format(rank=rank))
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def write_end(folder: Path, rank: int) -> None:
+    """Leave word that this rank was told to end, unless it is ending and has said why."""
+    with _writing:
+        said = [failure for failure in read_failures(folder) if failure["rank"] == rank]
+        if not any(failure.get("pid") == os.getpid() for failure in said):
+            write_failure(folder, rank, "was told to end (SIGTERM)", final=False, ended=True)
+
+
+def told(error: MeshwrightError) -> dict[str, Any]:
+    """An error a user can meet, as fields of a failure."""
+    kind = next(name for name, known in _KINDS.items() if isinstance(error, known))
+    problems = [[problem.where, problem.what] for problem in error.problems]
+    return {"kind": kind, "headline": error.headline, "problems": problems, "hint": error.hint}
+
+
+def raised(failure: Failure) -> MeshwrightError:
+    """The error of which `told` made fields."""
+    problems = [Problem(where, what) for where, what in failure["problems"]]
+    return _KINDS[failure["kind"]](failure["headline"], problems=problems, hint=failure["hint"])
+
+
+def read_failures(folder: Path) -> list[Failure]:
+    """Of all ranks that left word, by rank; ranks that start again may be clearing them away meanwhile."""
+    found: list[Failure] = []
+    for path in folder.glob(_FAILURE.format(rank="*")):
+        with suppress(OSError, ValueError):
+            found.append(json.loads(path.read_text("utf-8")))
+    return sorted(found, key=lambda failure: int(failure["rank"]))
+
+
+def forget_failures(folder: Path) -> None:
+    """Before the ranks start, or start again."""
+    for path in folder.glob(_FAILURE.format(rank="*")):
+        path.unlink(missing_ok=True)
+
+
+def is_peer_lost(failure: Failure) -> bool:
+    """Whether a rank left this word because another one was gone: it lost touch with it, or was told to end."""
+    return failure.get("ended", False) or _PEER_LOST.search(failure["reason"]) is not None
+
+
+def what_happened(folder: Path, ranks: int, answered: Container[int] = ()) -> str:
+    """One sentence, from what the ranks left; those of launchers that `answered` are not lost, whatever they left."""
+    return _cause(folder, read_failures(folder), ranks, answered)[0]
+
+
+def _cause(
+    folder: Path, failures: list[Failure], ranks: int, answered: Container[int], *, called: bool = False
+) -> tuple[str, Failure | None]:
+    """That sentence, and the word of the rank whose own output may say more.
+
+    Once launchers were `called`, ranks that were told to end and whose launcher does not answer are lost, too: a node
+    that is shut down tells them.
+    """
+    if final := [failure for failure in failures if failure["final"]]:
+        return str(final[0].get("headline", final[0]["reason"])), final[0]
+    if any("step" in failure for failure in failures):
+        return _hang(folder, failures, ranks), None
+    own = [failure for failure in failures if not is_peer_lost(failure)]
+    there = [failure for failure in failures if not (called and "ended" in failure)]
+    if not own and (silent := _lost(there, ranks, answered)):
+        return _without(read_signs(folder), silent), None
+    if ended := [failure for failure in failures if "ended" in failure and not own]:
+        first = min(ended, key=lambda failure: float(failure["at"]))
+        return f"rank {first['rank']} was told to end from outside (SIGTERM)", None
+    if failures:
+        failed = (own or failures)[0]
+        return f"rank {failed['rank']} failed: {failed['reason']}", failed
+    return _UNKNOWN, None
+
+
+def _lost(failures: list[Failure], ranks: int, answered: Container[int]) -> list[int]:
+    """Ranks that left no word where others did; nobody where none did, as then nothing tells them apart."""
+    spoke = {int(failure["rank"]) for failure in failures}
+    silent = [rank for rank in range(ranks) if rank not in spoke and rank not in answered]
+    return silent if len(silent) < ranks else []
+
+
+def worded_failure(
+    folder: Path,
+    logs: Path,
+    ranks: int,
+    *,
+    launch: str | None = None,
+    answered: Collection[int] = (),
+    saved: Path | None = None,
+) -> MeshwrightError:
+    """What a person is told: memory part by part, an error as it was raised, else the last lines of who failed.
+
+    `saved` is where checkpoints go; the newest is named where ranks hang or are gone. `logs` are those of ranks that
+    this `launch` started, of all where it is None.
+    """
+    failures = read_failures(folder)
+    for failure in failures:
+        if "allocated" in failure:
+            return memory_failure(failure)
+    for failure in failures:
+        if "headline" in failure:
+            return raised(failure)
+    headline, failed = _cause(folder, failures, ranks, answered, called=bool(answered))
+    if hung := [failure for failure in failures if "step" in failure]:
+        problems = [
+            Problem(f"rank {failure['rank']}", f"{failure['reason']}: {' > '.join(failure['frames'])}")
+            for failure in hung
+        ]
+        problems += [] if saved is None else [_last_checkpoint(saved)]
+        return RunError(headline, problems=problems, hint="--timeout is how long a rank may stand still")
+    if failed is None and headline != _UNKNOWN:
+        return RunError(
+            headline, problems=[_last_checkpoint(saved)], hint=_ON_WITHOUT if saved is None else _ON
+        )
+    if failed is None:
+        lines = last_lines([*logs.rglob("stderr.log"), logs / "torchrun.log"])
+    elif launch is None or failed["launch"] == launch:
+        lines = last_lines(logs.rglob(f"{failed['local']}/stderr.log"))
+    else:
+        lines = []  # they lie where that rank ran
+    return RunError(headline, problems=[Problem("", line) for line in lines])
+
+
+def _last_checkpoint(saved: Path | None) -> Problem:
+    if saved is None:
+        return Problem("last checkpoint", "none is kept")
+    newest = Folder(saved).complete()[:1]
+    return Problem(
+        "last checkpoint", f"of step {newest[0]}, in {saved}" if newest else f"none yet, in {saved}"
+    )
+
+
+def _hang(folder: Path, failures: list[Failure], ranks: int) -> str:
+    """The rank that says nothing hangs; where all speak, the one that came least far."""
+    hung = [failure for failure in failures if "step" in failure]
+    silent = sorted(
+        set(range(ranks)) - {int(failure["rank"]) for failure in failures if "ended" not in failure}
+    )
+    if silent:
+        signs = read_signs(folder)
+        hang = f"{_ranks(silent)} hang{'s' * (len(silent) == 1)}{_last_seen(signs, silent)}"
+        nodes = _whole_nodes(signs, silent)
+        return f"{', '.join(nodes)} answer{'s' * (len(nodes) == 1)} no longer: {hang}" if nodes else hang
+    least = min(_place(failure) for failure in hung)
+    behind = [int(failure["rank"]) for failure in hung if _place(failure) == least]
+    step, phase = least[0], PHASES[least[1]]
+    if len(behind) == ranks:
+        return f"all ranks stand still in step {step} ({phase})"
+    return f"{_ranks(behind)} hang{'s' * (len(behind) == 1)} in step {step} ({phase})"
+
+
+def _without(signs: dict[int, Sign], silent: list[int]) -> str:
+    """Ranks that are gone, by their nodes where no rank of these is left."""
+    seen = _last_seen(signs, silent)
+    if nodes := _whole_nodes(signs, silent):
+        them = "it" if len(nodes) == 1 else "them"
+        return f"{', '.join(nodes)} {_was(nodes)} lost, and with {them} {_ranks(silent)}{seen}"
+    return f"{_ranks(silent)} {_was(silent)} ended from outside{seen}"
+
+
+def _whole_nodes(signs: dict[int, Sign], silent: Sequence[int]) -> list[str]:
+    """Of several nodes those that these ranks are all of; nothing where they are some of a node's."""
+    members: dict[tuple[object, object], set[int]] = {}
+    for rank, sign in signs.items():
+        members.setdefault((sign.get("node"), sign.get("host")), set()).add(rank)
+    whole = {node: its for node, its in members.items() if its <= set(silent)}
+    if len(members) == 1 or set().union(*whole.values()) != set(silent):
+        return []
+    return [f"node {number} ({host})" for number, host in sorted(whole, key=str)]
+
+
+def _place(failure: Failure) -> tuple[int, int]:
+    return int(failure["step"]), PHASES.index(failure["phase"])
+
+
+def _last_seen(signs: dict[int, Sign], ranks: list[int]) -> str:
+    sign = signs.get(ranks[0])
+    return f" in step {sign['step']} ({sign['phase']})" if sign else ""
+
+
+def _was(those: Sequence[object]) -> str:
+    return "was" if len(those) == 1 else "were"
+
+
+def _ranks(ranks: list[int]) -> str:
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(words)}"
+
+
+def memory_failure(failure: Failure) -> RunError:
+    """Predicted beside allocated, part by part."""
+    predicted, allocated = failure["predicted"], failure["allocated"]
+    widest = max(map(len, predicted))
+    problems = [
+        Problem(
+            part,
+            f"{'':{widest - len(part)}}predicted {format_bytes(size):>9}, allocated"
+            f" {format_bytes(allocated[part]) if part in allocated else '-':>9}",
+        )
+        for part, size in predicted.items()
+    ]
+    return RunError(
+        f"rank {failure['rank']} (stage {failure['stage']}) ran out of memory at"
+        f" {format_bytes(sum(allocated.values()))}; predicted {format_bytes(sum(predicted.values()))}",
+        problems=problems,
+        hint="plan again with a smaller --max-memory",
+    )
+
+
+def last_lines(paths: Iterable[Path]) -> list[str]:
+    """Of what was written there, without blank ones."""
+    lines = [
+        line
+        for path in paths
+        if path.exists()
+        for line in path.read_text("utf-8", errors="replace").splitlines()
+    ]
+    return [line.strip() for line in lines if line.strip()][-_LAST_LINES:]

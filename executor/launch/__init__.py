@@ -1,0 +1,1 @@
+"""From a plan to running ranks: torchrun, nodes, the run's folder, the worker."""

@@ -1,0 +1,34 @@
+"""Whether all ranks were given the same job: on several nodes everyone types the command again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import torch
+import torch.distributed as dist
+
+from cost_models.errors import InputError
+from executor.run_options import Asked
+from planner.plan import Plan
+
+_BYTES = 7
+"""Of the digest: a whole number of as many fits the type that every backend can compare."""
+
+
+def require_same_job(plan: Plan, asked: Asked, device: torch.device) -> None:
+    """Every rank must call it.
+
+    Raises:
+        InputError: on every rank, where the plan or the flags of one differ from those of another.
+    """
+    job = json.dumps([plan.model_dump(mode="json"), asked.arguments()], sort_keys=True)
+    mine = int.from_bytes(hashlib.sha256(job.encode()).digest()[:_BYTES])
+    both = torch.tensor([mine, -mine], dtype=torch.int64, device=device)
+    dist.all_reduce(both, op=dist.ReduceOp.MAX)
+    largest, smallest = both.tolist()
+    if largest != -smallest:
+        raise InputError(
+            "ranks were started with different plans or flags",
+            hint="the same plan file and the same command on every node",
+        )

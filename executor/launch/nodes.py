@@ -1,0 +1,123 @@
+"""Several nodes of one run: how their torchruns meet, which ranks each of them started, and who is still there.
+
+Launchers do not know of one another. Each gives its ranks a token, which these put into their signs in the folder that
+all nodes see; so a launcher knows that what lies there is of this run, which ranks are its own, and which are of
+launchers that answered when the run failed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from cost_models.errors import InputError
+from executor.faults.heartbeat import read_sign, read_signs
+from executor.launch.environment import LOOPBACK
+
+_ANSWER = "launcher-{token}"
+_POLL_SECONDS = 0.1
+_NAME_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """How many nodes share the ranks, evenly; and, of several, where they meet."""
+
+    count: int = 1
+    rendezvous: str | None = None
+    """`host:port` on one of them, free; the run ends where that one is lost."""
+
+    def arguments(self, ranks: int, longest_wait: float, folder: Path, logs: Path) -> list[str]:
+        """For torchrun, on each node; nodes wait `longest_wait` seconds for one another.
+
+        A single node meets nobody: its torchrun keeps what it knows in a file beside `logs`.
+
+        Several meet under the name of the run's `folder`, not its path, which nodes may have mounted elsewhere: nodes
+        of a run into a folder of another name that come to this port by mistake take nobody's place. Folders of the
+        same name in different places are not told apart.
+        """
+        share = ["--nproc-per-node", str(ranks // self.count)]
+        if self.count == 1:
+            alone = ["--rdzv-backend", "c10d", "--rdzv-endpoint", str(logs.with_name("rendezvous"))]
+            alone += ["--rdzv-conf", "store_type=file", "--rdzv-id", "meshwright"]
+            return ["--nnodes", "1", *alone, "--local-addr", LOOPBACK, *share]
+        assert self.rendezvous is not None
+        name = hashlib.sha256(folder.resolve().name.encode()).hexdigest()[:_NAME_DIGITS]
+        meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", self.rendezvous]
+        meeting += ["--rdzv-id", f"meshwright-{name}"]
+        wait = ["--rdzv-conf", f"join_timeout={max(1, round(longest_wait))}"]
+        return ["--nnodes", str(self.count), *meeting, *wait, *share]
+
+
+ONE_NODE = Nodes()
+
+
+def require_nodes(nodes: Nodes, ranks: int, *, kept: bool, inside: bool) -> None:
+    """Nothing where so many nodes can share the ranks. Raises InputError."""
+    if nodes.count < 1:
+        raise InputError(f"a run has one node or more, not {nodes.count}")
+    if nodes.count == 1 and nodes.rendezvous is not None:
+        raise InputError("one node has nobody to meet", hint="--nodes says how many there are")
+    if nodes.count == 1:
+        return
+    if inside:
+        raise InputError(
+            "this process is a rank already, started by torchrun or the like",
+            hint="leave out --nodes, or start `meshwright run` once on each node",
+        )
+    if ranks % nodes.count:
+        raise InputError(f"the plan has {ranks} ranks, which {nodes.count} nodes cannot share evenly")
+    host, _, port = (nodes.rendezvous or "").rpartition(":")
+    if not host or not port.isdigit():
+        raise InputError(
+            "several nodes need a place to meet", hint="--rendezvous HOST:PORT, the same on each of them"
+        )
+    if not kept:
+        raise InputError("several nodes need a folder for the report that all of them see", hint="out_dir")
+
+
+class Launch:
+    """One launcher's part of a run."""
+
+    def __init__(self, folder: Path, ranks: int) -> None:
+        self.token = uuid.uuid4().hex
+        self._folder, self._ranks = folder, ranks
+        self._begun = False
+
+    def begun(self) -> bool:
+        """Whether its ranks have met all others; before, the folder may hold what an earlier run left."""
+        self._begun = self._begun or bool(self.ranks())
+        return self._begun
+
+    def ranks(self) -> frozenset[int]:
+        """Those it started."""
+        return self._started_by({self.token})
+
+    def has_first_rank(self) -> bool:
+        """Whether it is the one to speak."""
+        return read_sign(self._folder, 0).get("launch") == self.token
+
+    def roll_call(self, longest_seconds: float) -> frozenset[int]:
+        """Answer, and wait for the others to; returns all ranks of launchers that are still there."""
+        (self._folder / _ANSWER.format(token=self.token)).touch()
+        deadline = time.monotonic() + longest_seconds
+        while True:
+            names = [path.name for path in self._folder.glob(_ANSWER.format(token="*"))]
+            here = self._started_by({name.partition("-")[2] for name in names})
+            if len(here) == self._ranks or time.monotonic() > deadline:
+                return here
+            time.sleep(_POLL_SECONDS)
+
+    def _started_by(self, tokens: set[str]) -> frozenset[int]:
+        return frozenset(
+            rank for rank, sign in read_signs(self._folder).items() if sign.get("launch") in tokens
+        )
+
+
+def forget_answers(folder: Path) -> None:
+    """Before the ranks of a new run start."""
+    for path in folder.glob(_ANSWER.format(token="*")):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,270 @@
+"""Start a plan's ranks here with torchrun, follow them, start them again after a fault, and stop them when asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from cost_models.errors import MeshwrightError, Problem, RunError, StoppedError
+from executor.faults.failures import (
+    forget_failures,
+    last_lines,
+    raised,
+    read_failures,
+    what_happened,
+    worded_failure,
+)
+from executor.faults.heartbeat import LAUNCH, forget_signs
+from executor.launch.environment import on_this_machine, worker_environment
+from executor.launch.nodes import ONE_NODE, Launch, Nodes, forget_answers
+from executor.measure.report import load_report, save_report
+from executor.run_options import PROGRESS, REPORT, STOP, STOPPED
+
+OnStep = Callable[[dict[str, Any]], None]
+"""Called with step, loss, gradient_norm, seconds and measured (False in the warm-up)."""
+OnNote = Callable[[str], None]
+"""Called with what a person should know: a resume, a restart."""
+
+STARTERS = "started-by.json"
+"""Who started the ranks that cleared a folder and write there (`executor.launch.run_folder`)."""
+_POLL_SECONDS = 0.05
+_SHARED_POLL_SECONDS = 0.5
+"""Where the folder is looked at over a network."""
+_LAST_WORDS_SECONDS = 1.0
+"""After a failure that would happen again: how long the other ranks have to leave word, too."""
+_WAITING_SECONDS = 5.0
+"""After a failure on several nodes: until it is said that the run waits."""
+_ROLL_CALL_SECONDS = 15.0
+"""How long launchers on other nodes have to say that they are there; they end theirs within the shutdown."""
+_SHUTDOWN_SECONDS = "10"
+"""After which torchrun kills a rank that does not end; a rank that is stopped cannot."""
+
+
+def run_ranks(
+    ranks: int,
+    folder: Path,
+    logs: Path,
+    arguments: list[str],
+    *,
+    nodes: Nodes = ONE_NODE,
+    restarts: int,
+    timeout: float,
+    saved: Path | None,
+    on_step: OnStep,
+    on_note: OnNote,
+) -> None:
+    """Until the report is in `folder`; the ranks' output goes to files of their own under `logs`.
+
+    Of several nodes each calls it; the one with rank 0 is told of steps. `saved` is where checkpoints go.
+
+    Ranks that fail after every step was measured leave a report of these; then that is a note, and no error.
+
+    Raises:
+        RunError, InputError, HostError: a rank failed, and was not to be started again.
+        StoppedError: it was asked to stop, by Ctrl-C or SIGTERM, and did after a whole step.
+    """
+    if (
+        nodes.count == 1
+    ):  # of several, others may have begun; their first rank does it (`executor.launch.worker`)
+        forget_run(folder)
+    launch = Launch(folder, ranks)
+    process = _start(
+        [*nodes.arguments(ranks, timeout, folder, logs), "--max-restarts", str(restarts)],
+        logs,
+        arguments,
+        launch,
+        nodes,
+    )
+    following = _Following(launch, folder, ranks, nodes, restarts, timeout, on_step, on_note)
+    try:
+        with _terminated_like_interrupted():
+            following.until_the_end(process)
+    finally:
+        _end(process)
+    if nodes.count > 1 and not launch.begun():
+        raise _never_begun(launch, folder, logs)
+    if (folder / STOPPED).exists():
+        where = json.loads((folder / STOPPED).read_text("utf-8"))
+        raise stopped(where["step"], where["saved"])
+    if process.returncode != 0 or not (folder / REPORT).exists():
+        error = _failure(launch, folder, logs, ranks, nodes, saved)
+        if not (folder / REPORT).exists():
+            raise error
+        _add_note(folder / REPORT, error.headline, on_note)
+
+
+def _add_note(path: Path, note: str, on_note: OnNote) -> None:
+    """What happened after the report was kept (`executor.diagnostic_steps`), told and put into it."""
+    on_note(note)
+    report = load_report(path)
+    if note not in report.notes:
+        save_report(report.model_copy(update={"notes": (*report.notes, note)}), path)
+
+
+def forget_run(folder: Path) -> None:
+    """Clear away what an earlier run left."""
+    for old in (PROGRESS, REPORT, STOP, STOPPED, STARTERS):
+        (folder / old).unlink(missing_ok=True)
+    forget_signs(folder)
+    forget_failures(folder)
+    forget_answers(folder)
+
+
+def _failure(
+    launch: Launch, folder: Path, logs: Path, ranks: int, nodes: Nodes, saved: Path | None
+) -> MeshwrightError:
+    answered: frozenset[int] = frozenset()
+    if nodes.count > 1 and not any(failure["final"] for failure in read_failures(folder)):
+        answered = launch.roll_call(_ROLL_CALL_SECONDS)
+    return worded_failure(folder, logs, ranks, launch=launch.token, answered=answered, saved=saved)
+
+
+def _never_begun(launch: Launch, folder: Path, logs: Path) -> MeshwrightError:
+    """Ranks of this node failed before they met the others, or nodes did not meet."""
+    for failure in read_failures(folder):
+        if failure.get("launch") == launch.token and "headline" in failure:
+            return raised(failure)
+    return RunError(
+        "the nodes did not come together",
+        problems=[Problem("", line) for line in last_lines([logs / "torchrun.log"])],
+        hint="start the same command on each node; --rendezvous names a free port of one of them",
+    )
+
+
+def _start(
+    how: list[str], logs: Path, arguments: list[str], launch: Launch, nodes: Nodes
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "torch.distributed.run", *how]
+    command += ["--redirects", "3", "--log-dir", str(logs), "-m", "executor.launch.worker", *arguments]
+    logs.mkdir(parents=True)
+    environment = worker_environment() | {LAUNCH: launch.token}
+    if nodes.count == 1:
+        environment = on_this_machine(environment)
+    environment.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_SECONDS)
+    # With the agent's own store, ranks that start again find the addresses of those that are gone (torch 2.13).
+    environment.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    with (logs / "torchrun.log").open("wb") as stream:
+        return subprocess.Popen(
+            command, stdout=stream, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+
+
+@dataclass(slots=True)
+class _Following:
+    """What a launcher sees of its run while it goes on."""
+
+    launch: Launch
+    folder: Path
+    ranks: int
+    nodes: Nodes
+    restarts: int
+    timeout: float
+    on_step: OnStep
+    on_note: OnNote
+    told: int = 0
+    """Lines of the progress that were handed on."""
+    failed_at: float | None = None
+    """When a failure was first seen that the ranks have not got over."""
+    said: bool = False
+
+    def until_the_end(self, process: subprocess.Popen[bytes]) -> None:
+        """Until torchrun ends, or a failure is final. A first Ctrl-C asks the ranks to stop, a second is one."""
+        poll = _POLL_SECONDS if self.nodes.count == 1 else _SHARED_POLL_SECONDS
+        while True:
+            try:
+                ended = process.poll() is not None
+                if self.nodes.count == 1 or self.launch.begun():
+                    self._tell()
+                    given_up = self._given_up()
+                    if ended or given_up:
+                        return
+                elif ended:
+                    return
+                time.sleep(poll)
+            except KeyboardInterrupt:
+                if (self.folder / STOP).exists() or (self.nodes.count > 1 and not self.launch.begun()):
+                    raise
+                (self.folder / STOP).touch()
+                self.on_note("stopping after this step; Ctrl-C again stops at once")
+
+    def _given_up(self) -> bool:
+        """Whether a failure that would happen again was seen, and the other ranks had time to leave word, too."""
+        failures = read_failures(self.folder)
+        if not failures:
+            self.failed_at, self.said = None, False
+            return False
+        self.failed_at = self.failed_at or time.monotonic()
+        since = time.monotonic() - self.failed_at
+        if any(failure["final"] for failure in failures):
+            return since > _LAST_WORDS_SECONDS
+        if self.nodes.count > 1 and self.restarts and not self.said and since > _WAITING_SECONDS:
+            self.said = True
+            what = what_happened(self.folder, self.ranks, self.launch.ranks())
+            self.on_note(
+                f"{what}; waiting up to {self.timeout:.0f} s for all nodes: the same command on another one takes the"
+                " place of one that is lost"
+            )
+        return False
+
+    def _tell(self) -> None:
+        """Hand on the complete lines that are new, where rank 0 was started here."""
+        progress = self.folder / PROGRESS
+        if not progress.exists():
+            return
+        lines = progress.read_text("utf-8").split("\n")[self.told : -1]
+        self.told += len(lines)
+        if not lines or (self.nodes.count > 1 and not self.launch.has_first_rank()):
+            return
+        for text in lines:
+            line = json.loads(text)
+            if "note" in line:
+                self.on_note(line["note"])
+            else:
+                self.on_step(line)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """torchrun ends its ranks."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+
+
+def stopped(step: int, saved: int | None) -> StoppedError:
+    """The end of a run that was asked to stop after `step`, in words; `saved` is its newest checkpoint."""
+    if saved is None:
+        return StoppedError(
+            f"stopped after step {step}; nothing was saved",
+            hint="with --checkpoint FOLDER a run can go on later",
+        )
+    return StoppedError(
+        f"stopped after step {step}, which is saved", hint="the same command with --resume goes on"
+    )
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """A scheduler's SIGTERM is a Ctrl-C while it lasts; elsewhere than in the main thread nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,61 @@
+"""What a rank held when its memory ran out: the parts that can be seen by looking, and the rest of what was allocated.
+
+No tracker can run then. Weights, gradients and optimizer states are found where they lie between steps, so copies
+gathered under ZeRO count as rest.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from executor.measure.memory import Trains, held_parts
+from executor.measure.storages import REST
+
+_CPU_ALLOCATOR_FAILED = "DefaultCPUAllocator: can't allocate memory"
+_MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+
+
+class ExhaustedError(RuntimeError):
+    """This rank's memory ran out; `parts` maps part → bytes and sums to what had been allocated."""
+
+    def __init__(self, reason: str, parts: dict[str, int]) -> None:
+        super().__init__(reason)
+        self.parts = parts
+
+
+@contextmanager
+def telling_what_was_held(device: torch.device) -> Iterator[list[Trains]]:
+    """Where memory runs out inside, raise ExhaustedError; the caller appends its engine to the list once it has one."""
+    engines: list[Trains] = []
+    before = _allocated_peak(device)
+    try:
+        yield engines
+    except (RuntimeError, MemoryError) as error:
+        cause = _exhaustion(error)
+        if cause is None:
+            raise
+        allocated = _allocated_peak(device) - before
+        known = held_parts(engines[0]) if engines else {}
+        parts = known | {REST: max(0, allocated - sum(known.values()))}
+        raise ExhaustedError((f"{cause}" or "out of memory").splitlines()[0], parts) from error
+
+
+def _exhaustion(error: BaseException | None) -> BaseException | None:
+    """The error that says memory ran out: this one, or one behind it, as pipeline stages wrap what a module raises."""
+    while error is not None:
+        if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or _CPU_ALLOCATOR_FAILED in str(error):
+            return error
+        error = error.__cause__
+    return None
+
+
+def _allocated_peak(device: torch.device) -> int:
+    """Most bytes so far: the CUDA allocator's, or what was resident of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT

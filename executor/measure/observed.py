@@ -1,0 +1,161 @@
+"""A run report → what the cost model is to explain of it, and what machine it speaks of."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cost_models.defaults import OWN_STACK
+from cost_models.errors import InputError, Problem
+from cost_models.evidence.calibration.from_reports import STEP, Observed, Seen
+from cost_models.files.catalog import load_stack
+from cost_models.question import MixedQuestion
+from executor.measure.report import RunReport, middle_half
+from planner.plan import Plan, layout_problems
+
+_WAITS = ("tp_comm", "cp_comm", "ep_comm", "dp_comm")
+_PARTS = ("compute", "host", "optimizer", "other", *_WAITS)
+"""Of a watched step, what is read here; see `executor.measure.parts`."""
+_WATCHED_NOISE = 0.1
+"""Of a quantity from the few steps that are watched, beyond what steps vary by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What has to be the same in reports for one profile to explain them."""
+
+    device: str
+    processor: str
+    cores: int
+    torch: str
+    precision: str
+    stack: str
+
+    def __str__(self) -> str:
+        where = self.device if self.device != "cpu" or not self.processor else f"cpu ({self.processor})"
+        return f"{where}, {self.cores} cores, torch {self.torch}, {self.precision}, stack {self.stack}"
+
+
+def machine_of(report: RunReport) -> Machine:
+    """Where and with what a report was measured. Needs its plan."""
+    assert report.plan is not None
+    there = report.environment
+    return Machine(
+        device=there.device,
+        processor=there.processor if there.device == "cpu" else "",
+        cores=there.cores,
+        torch=there.torch,
+        precision=report.plan.training.precision,
+        stack=report.stack or OWN_STACK,
+    )
+
+
+def observed(report: RunReport, name: str) -> Observed:
+    """The quantities of a report that constants follow from.
+
+    On a CPU compute is the training thread's own time: what a busy machine does not disturb. On a GPU it is the time
+    of its kernels.
+
+    Raises:
+        InputError: the report does not hold its plan, or is not whole, or its plan is for several pools of GPUs or for
+            another kind of device.
+    """
+    if report.plan is None:
+        raise InputError(
+            f"`{name}` does not say what it was predicted from: it was written by an older version",
+            hint="run the plan again",
+        )
+    _require_whole(report, report.plan, name)
+    question = report.plan.question
+    if isinstance(question, MixedQuestion):
+        raise InputError(f"`{name}` is a run over several pools of GPUs, of which each has its own profile")
+    on_cpu = report.environment.device == "cpu"
+    if on_cpu != (question.cluster.gpu.kind == "cpu"):
+        raise InputError(
+            f"`{name}` ran on {report.environment.device}; its plan is for {question.cluster.gpu.name}",
+            hint="plan for `local` and run that",
+        )
+    stack = report.stack or OWN_STACK
+    if question.stack.name != stack:
+        question = replace(question, stack=load_stack(stack))
+    watched = all(rank.parts for rank in report.ranks)
+    disturbed = math.log(_stretch(_busiest_parts(report))) / 2 if watched else 0.0
+    seen = {STEP: Seen(seconds=report.step_seconds, noise=report.step_noise, doubt=disturbed)}
+    seen |= _watched(report) if watched else {}
+    if on_cpu:
+        seen |= _by_thread(report)
+    return Observed(name=name, question=question, layout=report.plan.layout, seen=seen)
+
+
+def _require_whole(report: RunReport, plan: Plan, name: str) -> None:
+    """Nothing where every rank has measured every step, and parts where it has any. Raises InputError."""
+    problems = layout_problems(plan)
+    if len(report.ranks) != plan.layout.num_gpus:
+        problems.append(Problem("ranks", f"{len(report.ranks)} of {plan.layout.num_gpus}"))
+    for rank in report.ranks:
+        where = f"rank {rank.rank}"
+        clocks = (rank.wall_seconds, rank.thread_seconds, rank.update.thread_seconds)
+        if not all(clocks) or len({len(clock) for clock in clocks}) > 1:
+            problems.append(Problem(where, "has no clock of every step"))
+        if rank.parts and (missing := [part for part in _PARTS if part not in rank.parts]):
+            problems.append(Problem(where, f"has no {', '.join(missing)}"))
+        elif rank.parts and rank.parts["compute"] <= 0:
+            problems.append(Problem(where, "has computed nothing"))
+    if problems:
+        raise InputError(f"`{name}` is not whole", problems=problems, hint="run the plan again")
+
+
+def tells_of_its_device(report: RunReport) -> bool:
+    """Whether constants of the device that its plan is for follow from a report."""
+    try:
+        observed(report, "")
+    except InputError:
+        return False
+    return True
+
+
+def _by_thread(report: RunReport) -> dict[str, Seen]:
+    """The whole step, and the update alone, by the clock of the busiest rank's training thread."""
+    busiest = max(report.ranks, key=lambda rank: statistics.median(rank.thread_seconds))
+    clocks = {"thread": busiest.thread_seconds, "update": busiest.update.thread_seconds}
+    return {
+        name: Seen(seconds=statistics.median(seconds), noise=middle_half(seconds))
+        for name, seconds in clocks.items()
+    }
+
+
+def _busiest_parts(report: RunReport) -> dict[str, float]:
+    """Of the rank that computes most."""
+    return max((rank.parts for rank in report.ranks), key=lambda parts: parts["compute"] + parts["host"])
+
+
+def _driving(parts: Mapping[str, float]) -> float:
+    return parts["compute"] + parts["host"] + parts["optimizer"]
+
+
+def _stretch(parts: Mapping[str, float]) -> float:
+    """How many times as long its work took because others had its core."""
+    driving = _driving(parts)
+    return 1.0 + parts["other"] / driving if driving > 0 else 1.0
+
+
+def _watched(report: RunReport) -> dict[str, Seen]:
+    """What the watched steps tell of the median one, by the rank that computes most.
+
+    Others on the cores of a CPU stretch its communication too: as much is taken off as they stretch its work, and the
+    more that is, the less what is left can be trusted.
+    """
+    parts = _busiest_parts(report)
+    unit, stretch = report.step_seconds / sum(parts.values()), _stretch(parts)
+    noise = math.hypot(report.step_noise, _WATCHED_NOISE)
+    seen = {
+        part: Seen(seconds=unit * parts[part] / stretch, noise=noise, doubt=math.log(stretch))
+        for part in _WAITS
+    }
+    if report.environment.device == "cpu":
+        unit = _by_thread(report)["thread"].seconds / _driving(parts)
+    else:
+        seen["compute"] = Seen(seconds=unit * parts["compute"], noise=report.step_noise)
+    return seen | {"host": Seen(seconds=unit * parts["host"], noise=_WATCHED_NOISE)}

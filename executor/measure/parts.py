@@ -1,0 +1,101 @@
+"""Where one watched step went on each rank: parts that add up to the step, which ends with its slowest rank.
+
+compute    operators of forward and backward (`operators`)
+host       what drives them: Python, autograd, dispatch; on a GPU also when nothing is queued
+tp, cp, ep, dp, pp _comm   communication that no compute hides; of data-parallel ranks also in the update
+bubble     waiting for another stage that is not done yet, and for the slowest rank at the end
+optimizer  the update without communication
+other      on a CPU time in which the training thread neither computed nor waited for ranks: others had its core
+
+What a stage waits for is split by the common clock: until the sender's pass has ended it is bubble, then `pp_comm`.
+In the update it is bubble until the last rank is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cost_models.schedules.actions import KINDS
+from executor.measure.watched import StepSpans, WaitSpan, WorkSpan
+from executor.timing import AXES
+
+STEP_PARTS = ("compute", "host", *(f"{axis}_comm" for axis in AXES), "bubble", "optimizer", "other")
+
+_SENDS_BACK = KINDS[1:3]
+"""What the stage before waits for: whole backward passes and input halves."""
+_Senders = Mapping[tuple[bool, int, int], float]
+"""(forward, stage, microbatch) → when its pass ended."""
+
+
+def step_parts(
+    steps: Sequence[StepSpans], shares: Mapping[int, float], *, on_cpu: bool
+) -> dict[int, dict[str, float]]:
+    """Rank → seconds by part, from the same step of every rank and the share of operators in what each is busy with."""
+    step_seconds = max(step.end for step in steps)
+    all_there = max(step.update_start for step in steps)
+    return {
+        step.rank: _parts(
+            step, _senders(step, steps), shares[step.rank], step_seconds, all_there, on_cpu=on_cpu
+        )
+        for step in steps
+    }
+
+
+def _parts(
+    step: StepSpans,
+    senders: _Senders,
+    share: float,
+    step_seconds: float,
+    all_there: float,
+    *,
+    on_cpu: bool,
+) -> dict[str, float]:
+    first, second = (step.waits_in_phase(update=update) for update in (False, True))
+    busy = step.update_start - _length(first)
+    updating = step.end - step.update_start - _length(second)
+    driving, optimizer = busy, updating
+    if on_cpu:
+        driving = _within(step.forward_backward_thread - sum(wait.thread for wait in first), busy)
+        optimizer = _within(step.update_thread - sum(wait.thread for wait in second), updating)
+    compute = share * driving
+    parts = dict.fromkeys(STEP_PARTS, 0.0)
+    parts |= {"compute": compute, "host": driving - compute, "optimizer": optimizer}
+    parts["other"] = busy - driving + updating - optimizer
+    parts["bubble"] = step_seconds - step.end
+    for wait in first + second:
+        bubble = 0.0
+        if wait.axis == "pp":
+            ready = all_there if wait.start >= step.update_start else _sent(wait, step.work, senders)
+            bubble = _within(ready - wait.start, wait.end - wait.start)
+        parts["bubble"] += bubble
+        parts[f"{wait.axis}_comm"] += wait.end - wait.start - bubble
+    return parts
+
+
+def _senders(step: StepSpans, steps: Sequence[StepSpans]) -> _Senders:
+    """Of the ranks that hold the other stages of this rank's pipeline, itself included."""
+    place = step.place
+    return {
+        (span.kind == "F", span.stage, span.microbatch): span.end
+        for other in steps
+        if (other.place.dp, other.place.cp, other.place.tp) == (place.dp, place.cp, place.tp)
+        for span in other.work
+        if span.kind == "F" or span.kind in _SENDS_BACK
+    }
+
+
+def _sent(wait: WaitSpan, work: Sequence[WorkSpan], senders: _Senders) -> float:
+    """When the pass had ended that the rank's next pass needs; 0 where it needs none."""
+    for span in work:
+        if span.start >= wait.start and span.kind != "W":
+            forward = span.kind == "F"
+            return senders.get((forward, span.stage + (-1 if forward else 1), span.microbatch), 0.0)
+    return 0.0
+
+
+def _within(seconds: float, most: float) -> float:
+    return min(max(0.0, seconds), most)
+
+
+def _length(waits: Sequence[WaitSpan]) -> float:
+    return sum(wait.end - wait.start for wait in waits)

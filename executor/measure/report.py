@@ -1,0 +1,248 @@
+"""What a run measured, beside what its plan predicted: one JSON document."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from cost_models.base import Spec
+from cost_models.files.whole import write_whole
+from cost_models.workload.flops import model_flops, recomputed_flops, utilisation
+from planner.plan import LayoutText, Plan, Prediction
+
+REPORT_SCHEMA = 1
+Watched = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+"""What JSON has no number for, such as the loss of a run that diverged, is `null` there."""
+
+
+def _whole_step(parts: dict[str, float]) -> dict[str, float]:
+    if parts and not sum(parts.values()) > 0:
+        raise ValueError("the parts of a step take more than no time")
+    return parts
+
+
+class PhaseReport(Spec):
+    """One phase of a step on one rank: forward and backward, or the update."""
+
+    wall_seconds: tuple[float, ...]
+    """Of each measured step; on a GPU by its own clock."""
+    thread_seconds: tuple[float, ...]
+    """CPU time of the training thread in each measured step."""
+    waiting_seconds: dict[str, float]
+    """Seconds spent on communication that compute does not hide, by axis (`tp`, `cp`, `ep`, `dp`, `pp`), waiting for
+    slower ranks included; medians of a few steps of their own. Empty where it was not measured."""
+    waiting_thread_seconds: float | None = None
+    """CPU time of the training thread in there, which issues and on a CPU copies; None where it was not measured."""
+
+
+class AllocatorPeak(Spec):
+    """What CUDA's allocator saw, in bytes; it knows totals only, but of kernels' own temporaries too."""
+
+    allocated: int
+    """Most it had handed out at a time."""
+    reserved: int
+    """Most it had taken from the device: what it kept for later and lost between blocks included."""
+
+
+class RankReport(Spec):
+    """One rank's clock and memory. A list holds one value for each measured step."""
+
+    rank: int
+    pipeline_rank: int
+    wall_seconds: tuple[float, ...]
+    thread_seconds: tuple[float, ...]
+    """CPU time of the thread that trains: what a busy machine does not disturb. It does not pass while waiting."""
+    process_seconds: tuple[float, ...]
+    """CPU time of all threads: communication and, on several threads, the backward pass too."""
+    forward_backward: PhaseReport
+    """Every microbatch, with the communication inside."""
+    update: PhaseReport
+    """Gradients synchronised, their norm, the optimizer, weights gathered."""
+    parts: Annotated[dict[str, float], AfterValidator(_whole_step)] = Field(default_factory=dict)
+    """Seconds of one step apart, by part as in `executor.measure.parts`; they add up to that step. Empty: not
+    measured."""
+    memory: dict[str, int]
+    """Bytes by part at this rank's peak: weights, gradients, optimizer, rest."""
+    predicted_memory: dict[str, float]
+    """The same parts as the plan has them."""
+    allocator_peak: AllocatorPeak | None = None
+    """On a GPU, over all steps but those that are watched."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Sum of the parts."""
+        return sum(self.memory.values())
+
+
+class Environment(Spec):
+    """What it ran on."""
+
+    torch: str
+    python: str
+    device: str
+    """`cpu`, or the name of the GPU."""
+    backend: str
+    world_size: int
+    cores: int
+    processor: str = ""
+    """Of the CPU, by its maker's name; empty where nobody knows."""
+
+
+class RouterReport(Spec):
+    """How one mixture of experts was loaded over the measured steps, all ranks together."""
+
+    layer: int
+    """Block of the model, from 0."""
+    mean_load: float
+    """Copies of tokens that an expert gets in a step, on average over the experts."""
+    largest_load: float
+    """Of the busiest expert, in units of the mean."""
+    smallest_load: float
+    """Of the idlest, likewise; 0: it never got a token."""
+    entropy: float
+    """Of the experts' shares, as a part of what an even load has: 1 is even, 0 is one expert for all."""
+
+
+class RunReport(Spec):
+    """A run of a plan."""
+
+    schema_version: int = REPORT_SCHEMA
+    model: str
+    layout: LayoutText
+    environment: Environment
+    seed: int
+    warm_up_steps: int
+    """Steps after the start, or after the last time it was started again, that were not measured."""
+    first_step: int = 1
+    """Step of the first loss; above 1 where the run went on from a checkpoint."""
+    losses: tuple[Watched, ...]
+    """Mean loss of the global batch at every step, warm-up included."""
+    gradient_norms: tuple[Watched, ...]
+    step_seconds: float = Field(gt=0)
+    """Median over the measured steps; a step ends when its slowest rank does."""
+    quickest_step_seconds: float = Field(gt=0)
+    """The least disturbed step."""
+    step_spread: float
+    """(largest − smallest) / median of the measured steps: the noise of this machine."""
+    thread_seconds: float
+    """Median CPU time of the busiest rank's training thread."""
+    tokens_per_second: float
+    mfu: float
+    hfu: float
+    peak_bytes: int
+    """Of the fullest rank."""
+    ranks: tuple[RankReport, ...]
+    routers: tuple[RouterReport, ...] = ()
+    """Every mixture of experts, in the order of the model."""
+    predicted: Prediction
+    plan: Plan | None = None
+    """What ran, with everything it was predicted from, so that the run can be predicted again; None in reports that are
+    older than this."""
+    stack: str = ""
+    """The software stack that ran, of which the plan may name another."""
+    notes: tuple[str, ...] = ()
+    """What happened on the way: where it resumed, why ranks were started again."""
+
+    @model_validator(mode="after")
+    def _of_one_plan(self) -> RunReport:
+        if not self.ranks:
+            raise ValueError("no rank has reported")
+        steps = {
+            len(seconds)
+            for rank in self.ranks
+            for seconds in (rank.wall_seconds, rank.thread_seconds, rank.process_seconds)
+        }
+        if len(steps) > 1 or 0 in steps:
+            raise ValueError("not every rank has measured every step")
+        stages = len(self.predicted.rank_memory)
+        beyond = [rank.rank for rank in self.ranks if not 0 <= rank.pipeline_rank < stages]
+        if beyond:
+            raise ValueError(f"rank {beyond[0]} has a stage that the prediction, of {stages}, does not")
+        return self
+
+    @property
+    def all_step_seconds(self) -> tuple[float, ...]:
+        """Of each measured step: a step ends when its slowest rank does."""
+        return tuple(
+            max(seconds) for seconds in zip(*(rank.wall_seconds for rank in self.ranks), strict=True)
+        )
+
+    @property
+    def step_noise(self) -> float:
+        """Share of the median step that the middle half of the steps spans."""
+        return middle_half(self.all_step_seconds)
+
+    @property
+    def thread_noise(self) -> float:
+        """The same of the CPU time of the busiest rank's training thread."""
+        busiest = max(self.ranks, key=lambda rank: statistics.median(rank.thread_seconds))
+        return middle_half(busiest.thread_seconds)
+
+
+def middle_half(seconds: Sequence[float]) -> float:
+    """Interquartile range, as a share of the median; 0 for a single value."""
+    if len(seconds) < 2:
+        return 0.0
+    low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return (high - low) / median if median else 0.0
+
+
+def make_report(
+    plan: Plan,
+    ranks: list[RankReport],
+    *,
+    losses: list[float],
+    gradient_norms: list[float],
+    warm_up: int,
+    seed: int,
+    environment: Environment,
+    stack: str = "",
+    first_step: int = 1,
+    notes: tuple[str, ...] = (),
+    routers: tuple[RouterReport, ...] = (),
+) -> RunReport:
+    """Put the ranks' measurements together."""
+    steps = [max(seconds) for seconds in zip(*(rank.wall_seconds for rank in ranks), strict=True)]
+    median = statistics.median(steps)
+    useful = model_flops(plan.model, plan.training, plan.layout.tp)
+    spent = useful + recomputed_flops(plan.model, plan.training, plan.layout)
+    peak = plan.question.cluster.gpu.peak[plan.training.precision]
+    return RunReport(
+        model=plan.model.name,
+        layout=plan.layout,
+        environment=environment,
+        seed=seed,
+        warm_up_steps=warm_up,
+        first_step=first_step,
+        losses=tuple(losses),
+        gradient_norms=tuple(gradient_norms),
+        step_seconds=median,
+        quickest_step_seconds=min(steps),
+        step_spread=(max(steps) - min(steps)) / median,
+        thread_seconds=max(statistics.median(rank.thread_seconds) for rank in ranks),
+        tokens_per_second=plan.training.tokens_per_step / median,
+        mfu=utilisation(useful, median, plan.layout.num_gpus, peak),
+        hfu=utilisation(spent, median, plan.layout.num_gpus, peak),
+        peak_bytes=max(rank.peak_bytes for rank in ranks),
+        ranks=tuple(ranks),
+        routers=routers,
+        predicted=plan.prediction,
+        plan=plan,
+        stack=stack,
+        notes=notes,
+    )
+
+
+def save_report(report: RunReport, path: Path) -> None:
+    """Write JSON, whole or not at all."""
+    write_whole(path, report.model_dump_json(indent=1) + "\n")
+
+
+def load_report(path: Path) -> RunReport:
+    """Read what `save_report` wrote."""
+    return RunReport.model_validate_json(path.read_text("utf-8"))

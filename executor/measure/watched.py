@@ -1,0 +1,161 @@
+"""Steps in which every pass and every wait of this rank is kept, on a clock that all ranks start together.
+
+All ranks leave a barrier, and that moment is zero on each of them: clocks of different hosts need not agree, and spans
+of different ranks are as far off as ranks left it apart. Watching slows a step down a little.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from executor.mesh import Place
+from executor.messages import gather_json
+from executor.passes import Pass, Passes
+from executor.timing import AXES, Mark, Wait, Waits, finish, lap_between, mark_on
+
+
+class WorkSpan(NamedTuple):
+    """One pass of one microbatch; seconds from the common start."""
+
+    kind: str
+    """As in the action table: F, B, I, W."""
+    stage: int
+    microbatch: int
+    start: float
+    end: float
+
+
+class WaitSpan(NamedTuple):
+    """One time that the rank stood still for others; seconds from the common start."""
+
+    axis: str
+    start: float
+    end: float
+    thread: float
+    """CPU time that the training thread spent on it nevertheless."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSpans:
+    """One watched step of one rank; seconds from the common start."""
+
+    rank: int
+    place: Place
+    work: tuple[WorkSpan, ...]
+    waits: tuple[WaitSpan, ...]
+    """In both phases, in order."""
+    update_start: float
+    """The end of forward and backward."""
+    end: float
+    forward_backward_thread: float
+    """CPU time of the training thread in forward and backward, waits included."""
+    update_thread: float
+    """Likewise in the update."""
+
+    def waits_in_phase(self, *, update: bool) -> list[WaitSpan]:
+        """Those in forward and backward, or those in the update."""
+        return [wait for wait in self.waits if (wait.start >= self.update_start) == update]
+
+
+class Watchable(Protocol):
+    """What is asked of an engine: its ranks, its device, the two phases of a step, and to tell of its passes."""
+
+    mesh: DeviceMesh
+    device: torch.device
+    context_group: dist.ProcessGroup | None
+    experts: DeviceMesh | None
+    place: Place
+    passes: Passes
+
+    def forward_backward(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
+        """The first phase."""
+
+    def update(self) -> float:
+        """The second."""
+
+
+def watch_steps(engine: Watchable, batches: Sequence[tuple[Tensor, Tensor]]) -> list[StepSpans]:
+    """Train a step on each batch; what this rank did in each."""
+    waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
+    steps = []
+    for inputs_BS, targets_BS in batches:
+        engine.passes.kept = []
+        finish(engine.device)
+        dist.barrier()
+        origin = mark_on(engine.device)
+        with waits.watching():
+            engine.forward_backward(inputs_BS, targets_BS)
+            middle = mark_on(engine.device)
+            engine.update()
+            end = mark_on(engine.device)
+        seen, engine.passes.kept = engine.passes.kept, None
+        steps.append(_spans(engine.place, origin, middle, end, seen, waits.take()))
+    return steps
+
+
+def typical_waits(steps: Sequence[StepSpans], *, update: bool) -> dict[str, float]:
+    """Axis → median over the steps of the seconds waited in one phase; empty without steps."""
+    if not steps:
+        return {}
+    each = [step.waits_in_phase(update=update) for step in steps]
+    return {
+        axis: statistics.median(
+            sum(wait.end - wait.start for wait in waits if wait.axis == axis) for waits in each
+        )
+        for axis in AXES
+    }
+
+
+def typical_thread(steps: Sequence[StepSpans], *, update: bool) -> float | None:
+    """Median over the steps of the CPU time that the training thread spent in those waits; None without steps."""
+    if not steps:
+        return None
+    return statistics.median(
+        sum(wait.thread for wait in step.waits_in_phase(update=update)) for step in steps
+    )
+
+
+def gather_typical(steps: Sequence[StepSpans]) -> list[StepSpans]:
+    """Of the watched steps the one of median length, as every rank of the job saw it; every rank calls it."""
+    everyone = [[_step_of(one) for one in rank] for rank in gather_json([asdict(step) for step in steps])]
+    ends = [max(rank[index].end for rank in everyone) for index in range(len(steps))]
+    typical = ends.index(statistics.median_low(ends))
+    return [rank[typical] for rank in everyone]
+
+
+def _step_of(told: dict[str, Any]) -> StepSpans:
+    """What another rank told of a step."""
+    work = tuple(WorkSpan(*one) for one in told["work"])
+    waits = tuple(WaitSpan(*one) for one in told["waits"])
+    return StepSpans(**{**told, "place": Place(**told["place"]), "work": work, "waits": waits})
+
+
+def _spans(
+    place: Place, origin: Mark, middle: Mark, end: Mark, passes: Sequence[Pass], waits: Sequence[Wait]
+) -> StepSpans:
+    def when(mark: Mark) -> float:
+        return lap_between(origin, mark).wall
+
+    return StepSpans(
+        rank=dist.get_rank(),
+        place=place,
+        work=tuple(
+            WorkSpan(one.kind, one.stage, one.microbatch, when(one.start), when(one.end)) for one in passes
+        ),
+        waits=tuple(
+            WaitSpan(one.axis, when(one.start), when(one.end), lap_between(one.start, one.end).thread)
+            for one in waits
+        ),
+        update_start=when(middle),
+        end=when(end),
+        forward_backward_thread=lap_between(origin, middle).thread,
+        update_thread=lap_between(middle, end).thread,
+    )

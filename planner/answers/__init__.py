@@ -1,0 +1,1 @@
+"""Answers made of searches: best plans for an objective, frontiers, scaling, offers."""

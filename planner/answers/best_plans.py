@@ -1,0 +1,72 @@
+"""The best plans of one question, and several searches of it as one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cost_models.estimate import Estimate
+from cost_models.question import Question
+from planner.objectives import Objective
+from planner.plan import Certificate
+from planner.search.result import SearchResult
+from planner.search.ties import by_speed
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The best plans on one number of GPUs."""
+
+    question: Question
+    estimates: tuple[Estimate, ...]
+    certificate: Certificate
+    bound: float
+    """In the unit of the measure."""
+
+    @property
+    def gpus(self) -> int:
+        """Of the question's cluster."""
+        return self.question.cluster.num_gpus
+
+    def value(self, objective: Objective) -> float:
+        """Of the best plan, which the fastest is not where time ran out before the least peak was known."""
+        values = (objective.value(self.question, estimate) for estimate in self.estimates)
+        return min(values, key=objective.measure.loss)
+
+
+def ranked_answer(
+    question: Question, objective: Objective, found: Sequence[SearchResult], top: int, *, everywhere: bool
+) -> Answer | None:
+    """Several searches of one question as one answer; None where time ran out before they decided anything."""
+    in_time = [e for result in found for e in result.estimates if objective.meets_deadline(question, e)]
+    if not in_time:
+        soonest = min((result.certificate.bound for result in found), default=0.0)
+        if not everywhere or objective.may_meet_deadline(question, soonest):
+            return None
+        certificate = added([result.certificate for result in found])
+        return Answer(question, (), certificate.model_copy(update={"bound": soonest}), 0.0)
+    measure = objective.measure
+    ranked = sorted(in_time, key=lambda e: (measure.loss(objective.value(question, e)), *by_speed(e)))
+    loss = min(measure.loss(objective.value(question, _at_bound(result))) for result in found)
+    certificate = added([result.certificate for result in found])
+    if len(found) > 1:
+        best = ranked[0]
+        gap = measure.gap(objective.value(question, best), measure.loss(loss)) if everywhere else 1.0
+        certificate = certificate.model_copy(update={"gap": gap, "bound": best.step_seconds * (1 - gap)})
+    return Answer(
+        question, tuple(ranked[:top]), certificate, measure.loss(loss) if everywhere else measure.open
+    )
+
+
+def _at_bound(result: SearchResult) -> Estimate:
+    """The best plan as if its step took no longer than was proven."""
+    best, bound = result.best, result.certificate.bound
+    faster = best.step_seconds / bound
+    return replace(best, step_seconds=bound, mfu=best.mfu * faster, hfu=best.hfu * faster)
+
+
+def added(certificates: Sequence[Certificate]) -> Certificate:
+    """Several searches as one: the counts of all, the bound and the gap of the first."""
+    counts = ("layouts", "infeasible", "pruned", "solved", "undecided", "seconds")
+    sums = {name: sum(getattr(one, name) for one in certificates) for name in counts}
+    return certificates[0].model_copy(update=sums)

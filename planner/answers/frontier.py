@@ -1,0 +1,185 @@
+"""Trade-offs as data frames: every layout as a cloud of memory and throughput, and exact frontiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.axes.recompute import RECOMPUTE_POLICIES
+from cost_models.estimate import Estimate
+from cost_models.estimating import estimate as price
+from cost_models.memory.device import memory_limit
+from cost_models.question import Question
+from cost_models.workload.flops import model_flops
+from planner.answers.pareto import POINTS, Frontier, exact_frontier
+from planner.objectives import Objective
+from planner.placement.even_prices import BalancedPrices, Floats, balanced_prices, even_layers
+from planner.search.budget import Budget
+from planner.space.plain_layouts import cloud
+from planner.space.restrictions import Restrictions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_PRICED = 150
+"""Layouts of a cloud that are priced in full: those that would be better than what is known."""
+
+
+def frontier_frame(
+    question: Question,
+    chosen: Estimate | None = None,
+    *,
+    exact: bool = False,
+    points: int | None = POINTS,
+    restrictions: Restrictions | None = None,
+    budget: Budget | None = None,
+) -> pd.DataFrame:
+    """A cloud of legal layouts under every recompute policy, cheaply priced, and the Pareto line of memory and time.
+
+    A row per layout and policy: `layout`, `peak_bytes` of the fullest device, `step_seconds`, `tokens_per_second`,
+    `mfu`, `fits`, `pareto` (nothing that fits is both smaller and faster), `proven` (no layout at all is), `chosen`.
+    Blocks are spread evenly, except in the chosen plan. With `exact` the line starts from that of
+    `planner.answers.pareto` over all placements, with at most `points` points (None: all of them). What the cheap
+    price puts above the line is priced in full and takes its place on it or below; no row is left above.
+
+    Raises:
+        InfeasibleError: `exact`, and nothing fits.
+    """
+    import pandas as pd
+
+    limits, spending = restrictions or Restrictions(), budget or Budget()
+    columns = cloud(question, limits, None if chosen is None else chosen.layout)
+    limit = float(memory_limit(question, columns).min()) if chosen is None else chosen.memory_limit
+    line, proven = [], set()
+    if exact:
+        objectives = (Objective(name="memory"), Objective(name="time"))
+        walked = exact_frontier(question, objectives, points=points, restrictions=limits, budget=spending)
+        line = [point.estimate for point in walked.points]
+        proven = {point.estimate.layout for point in walked.points if point.gap <= 0}
+    if chosen:
+        line = [one for one in line if one.layout != chosen.layout] + [chosen]
+    cheap, found = _below_the_line(question, columns, limit, line, spending)
+    line = found + line  # what was chosen stays the last
+    frame = pd.concat([cheap, pd.DataFrame([_exact_row(one) for one in line])], ignore_index=True)
+    frame["fits"] = frame["peak_bytes"] <= limit
+    for name in ("pareto", "proven", "chosen"):
+        frame[name] = False
+    exact_rows = slice(len(cheap), None)
+    peaks, seconds = (frame[name].to_numpy()[exact_rows] for name in ("peak_bytes", "step_seconds"))
+    frame.loc[len(cheap) + pareto_rows(peaks, seconds, limit), "pareto"] = True
+    frame.loc[exact_rows, "proven"] = [one.layout in proven for one in line]
+    if chosen:
+        frame.loc[frame.index[-1], "chosen"] = True
+    return frame
+
+
+def _below_the_line(
+    question: Question, columns: LayoutColumns, limit: float, line: list[Estimate], budget: Budget
+) -> tuple[pd.DataFrame, list[Estimate]]:
+    """The cloud as rows, none better than `line` and those found here, which are its layouts that looked better.
+
+    Looking better is cheap and sometimes wrong; the best-looking are priced in full until none does any more. Beyond
+    `MOST_PRICED` of them nobody knows how good the others are, and they are left out.
+    """
+    import pandas as pd
+
+    prices = balanced_prices(question, columns)
+    seconds, peaks = prices.step_seconds.ravel(), prices.peak_bytes.ravel()
+    open_rows = np.isfinite(seconds)
+    found: list[Estimate] = []
+    while True:
+        known = [*line, *found]
+        better = np.flatnonzero(open_rows & (peaks <= limit))
+        better = better[_beats(peaks[better], seconds[better], known)]
+        best = better[pareto_rows(peaks[better], seconds[better], limit)]
+        if not len(best) or len(found) + len(best) > MOST_PRICED:
+            break
+        if budget.say is not None:
+            budget.say(f"pricing {len(best)} layouts near the frontier in full")
+        found += [price(question, _even(question, columns, int(flat))) for flat in best]
+        open_rows[best] = False
+    open_rows[better] = False
+    return pd.DataFrame(_cheap_rows(question, columns, prices, open_rows)), found
+
+
+def _beats(peaks: Floats, seconds: Floats, known: Sequence[Estimate]) -> npt.NDArray[np.bool_]:
+    """Which points no known plan that fits is at least as good as in both."""
+    order = sorted((one.peak_bytes, one.step_seconds) for one in known if one.fits)
+    sizes = np.array([size for size, _ in order])
+    fastest = np.minimum.accumulate(np.array([np.inf, *(step for _, step in order)]))
+    beats: npt.NDArray[np.bool_] = seconds < fastest[np.searchsorted(sizes, peaks, side="right")]
+    return beats
+
+
+def pareto_frame(frontier: Frontier) -> pd.DataFrame:
+    """A row per point of an exact frontier, from the best in its first objective to the best in its second.
+
+    Columns: `gpus`, `layout`, `step_seconds`, `tokens_per_second`, `mfu`, `peak_bytes`, `gap`, `proven`, and the two
+    objectives under their names.
+    """
+    import pandas as pd
+
+    rows = []
+    for point in frontier.points:
+        values: dict[str, object] = {
+            o.name: o.value(point.question, point.estimate) for o in frontier.objectives
+        }
+        gpus = point.question.cluster.num_gpus
+        rows.append(
+            {"gpus": gpus, **_exact_row(point.estimate), "gap": point.gap, "proven": point.gap <= 0, **values}
+        )
+    return pd.DataFrame(rows)
+
+
+def pareto_rows(size: Floats, seconds: Floats, limit: float) -> Ints:
+    """Indices, by size, of the rows within `limit` that no smaller or equal row beats in time."""
+    order = np.lexsort((seconds, size))
+    order = order[(size[order] <= limit) & np.isfinite(seconds[order])]
+    best_before = np.minimum.accumulate(np.concatenate([[np.inf], seconds[order][:-1]]))
+    rows: Ints = order[seconds[order] < best_before]
+    return rows
+
+
+def _cheap_rows(
+    question: Question, columns: LayoutColumns, prices: BalancedPrices, shown: npt.NDArray[np.bool_]
+) -> dict[str, object]:
+    """Of the flattened prices those that are shown."""
+    row, policy = np.nonzero(shown.reshape(prices.step_seconds.shape))
+    seconds = prices.step_seconds[row, policy]
+    names = [str(columns.layout(number)) for number in range(len(columns))]
+    words = ["" if name == "none" else f" recompute={name}" for name in RECOMPUTE_POLICIES]
+    flops_of_tp = {
+        tp: model_flops(question.model, question.training, tp) for tp in np.unique(columns.tp).tolist()
+    }
+    flops = np.array([flops_of_tp[tp] for tp in columns.tp[row].tolist()])
+    peak = question.cluster.gpu.peak[question.training.precision]
+    return {
+        "layout": [names[r] + words[p] for r, p in zip(row.tolist(), policy.tolist(), strict=True)],
+        "peak_bytes": prices.peak_bytes[row, policy],
+        "step_seconds": seconds,
+        "tokens_per_second": question.training.tokens_per_step / seconds,
+        "mfu": flops / (seconds * question.cluster.num_gpus * peak),
+    }
+
+
+def _exact_row(estimate: Estimate) -> dict[str, object]:
+    return {
+        "layout": estimate.layout.brief,
+        "peak_bytes": estimate.peak_bytes,
+        "step_seconds": estimate.step_seconds,
+        "tokens_per_second": estimate.tokens_per_second,
+        "mfu": estimate.mfu,
+    }
+
+
+def _even(question: Question, columns: LayoutColumns, flat: int) -> Layout:
+    """The layout and policy of one entry of the flattened prices, its blocks spread evenly."""
+    row, policy = divmod(flat, len(RECOMPUTE_POLICIES))
+    layout = columns.layout(row)
+    layers = even_layers(question.model.num_layers, layout.num_stages)
+    return layout.model_copy(update={"layers": layers, "recompute": (RECOMPUTE_POLICIES[policy],)})

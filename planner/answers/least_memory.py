@@ -1,0 +1,100 @@
+"""The least peak memory of any layout and placement, by time-optimal searches under falling limits.
+
+A limit under which nothing fits proves that every plan peaks above it. The limits are halved until the gap is small,
+then taken to just below the least peak known, until nothing fits: there are finitely many peaks, so this ends, and the
+last plan is the least. Two peaks closer than a billionth are the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.errors import InfeasibleError
+from cost_models.memory.device import memory_limit
+from cost_models.question import MixedQuestion, Question
+from cost_models.units import format_bytes
+from planner.objectives import Objective
+from planner.placement.leaf import TOLERANCE
+from planner.search.budget import Budget
+from planner.search.result import SearchResult
+from planner.space.restrictions import Restrictions
+
+CLOSE = 5e-3
+"""Relative gap at which halving ends."""
+QUICK_SECONDS = 1.0
+"""What a search may take that only has to find some plan; one that finds none is repeated without a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeastMemory:
+    """The fastest plans of those with the least peak, and what every peak was proven to exceed."""
+
+    result: SearchResult
+    bound: float
+    """Bytes; within a billionth of the least peak where it is proven."""
+
+
+def below(size: float) -> float:
+    """The largest limit that keeps out a peak of so many bytes."""
+    return size * (1 - TOLERANCE)
+
+
+def least_memory(
+    question: Question, objective: Objective, restrictions: Restrictions, *, top: int, budget: Budget
+) -> LeastMemory | None:
+    """Plans that meet the objective's deadline with the least peak; None where none was found before time ran out.
+
+    Raises:
+        InfeasibleError: nothing fits, or nothing that fits meets the deadline.
+    """
+    best = budget.search(question, restrictions, top=top)
+    if best is None:
+        return None
+    if not objective.meets_deadline(question, best.best):
+        raise InfeasibleError("nothing that fits meets the deadline")
+    floor, peak = 0.0, best.best.peak_bytes
+    while not budget.ended and floor < below(peak):
+        limit = (floor + peak) / 2 if peak - floor > CLOSE * peak else below(peak)
+        if budget.say is not None:
+            budget.say(f"least memory between {format_bytes(floor)} and {format_bytes(peak)}")
+        try:
+            found = _under(question, objective, restrictions, limit, budget)
+        except InfeasibleError:
+            floor = limit
+            continue
+        if found is not None:
+            best, peak = found, min(limit, *(one.peak_bytes for one in found.estimates))
+    last = budget.search(question, replace(restrictions, max_memory=peak * (1 + TOLERANCE)), top=top)
+    return LeastMemory(_within_own_limit(question, restrictions, last or best), floor)
+
+
+def _within_own_limit(question: Question, restrictions: Restrictions, result: SearchResult) -> SearchResult:
+    """The plans with the limit they were asked to keep, instead of the last one they were found under."""
+    if isinstance(question, MixedQuestion):
+        return result
+    asked = math.inf if restrictions.max_memory is None else restrictions.max_memory
+    limits = memory_limit(question, LayoutColumns.of([one.layout for one in result.estimates])).tolist()
+    pairs = zip(result.estimates, limits, strict=True)
+    return replace(result, estimates=tuple(replace(one, memory_limit=min(own, asked)) for one, own in pairs))
+
+
+def _under(
+    question: Question, objective: Objective, restrictions: Restrictions, limit: float, budget: Budget
+) -> SearchResult | None:
+    """Some plan within the limit that meets the deadline, found quickly if possible; None where time ran out.
+
+    Raises:
+        InfeasibleError: there is none.
+    """
+    limits = replace(restrictions, max_memory=limit)
+    for seconds in (QUICK_SECONDS, math.inf):
+        found = budget.search(question, limits, seconds=seconds)
+        if found is not None and objective.meets_deadline(question, found.best):
+            return found
+        if found is not None and not objective.may_meet_deadline(question, found.certificate.bound):
+            raise InfeasibleError("nothing that fits meets the deadline")
+        if budget.ended:
+            break
+    return None

@@ -1,0 +1,227 @@
+"""The exact Pareto frontier of two objectives: plans that no covered plan beats in one without losing in the other.
+
+On a fixed number of GPUs step time, GPU-hours and money rise together, so the time-optimal plan is the best in all of
+them; over several numbers each size offers one such plan (for MFU one for each padding of the vocabulary), and the
+frontier is what is left of them once the beaten ones are gone. Peak memory is another matter: against it every size has
+a frontier of its own, walked by the epsilon-constraint method (Haimes et al. 1971): the time-optimal plan, then the
+time-optimal plan of less peak memory than that, until nothing fits.
+
+Every point is a proven optimum. Where more points were found than asked for the walk takes larger steps, so points may
+lie between those shown, but none above them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from cost_models.errors import InfeasibleError, InputError
+from cost_models.estimate import Estimate
+from cost_models.question import Question
+from cost_models.units import format_bytes
+from planner.answers.least_memory import below, least_memory
+from planner.answers.optimising import paddings
+from planner.objectives import Objective, ObjectiveName
+from planner.placement.leaf import TOLERANCE
+from planner.search.budget import Budget
+from planner.space.gpu_counts import resized
+from planner.space.restrictions import Restrictions
+
+POINTS = 12
+"""Points of a walk against memory unless the user says otherwise."""
+POINT_SECONDS = 20.0
+"""Time limit of one point, which is then the best found, with its gap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One plan of the frontier."""
+
+    question: Question
+    estimate: Estimate
+    gap: float
+    """Share of its step time that could still be gained on so many GPUs with so much memory; 0 is proof."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier:
+    """The plans between two objectives, from the best in the first to the best in the second."""
+
+    objectives: tuple[Objective, Objective]
+    points: tuple[Point, ...]
+    complete: bool
+    """No point is missing: the walk took no larger step than from plan to plan, and no search ran out of time."""
+
+
+def exact_frontier(
+    question: Question,
+    objectives: tuple[Objective, Objective],
+    *,
+    sizes: Sequence[int] = (),
+    points: int | None = POINTS,
+    restrictions: Restrictions | None = None,
+    budget: Budget | None = None,
+) -> Frontier:
+    """The frontier over all layouts, placements and numbers of GPUs in `sizes` (default: the question's own).
+
+    At most `points` of each size are searched for where memory is one of the objectives; None: all there are. On Ctrl-C
+    and at the budget's limit the points found so far come back.
+
+    Raises:
+        InputError: an objective lacks what it needs, or both are the same.
+        InfeasibleError: nothing fits on any of the sizes.
+        RunError: time ran out before anything was placed.
+    """
+    first, second = objectives
+    if first.name == second.name:
+        raise InputError(f"a frontier needs two objectives, not `{first.name}` twice")
+    for objective in objectives:
+        objective.require_complete(question, alone=False)
+    limits, spending = restrictions or Restrictions(), budget or Budget()
+    names = {first.name, second.name}
+    found: list[Point] = []
+    complete, failure = True, None
+    counts = tuple(sizes) or (question.cluster.num_gpus,)
+    for gpus in counts:
+        there = resized(question, gpus) if sizes else question
+        for group in paddings(there, limits) if "mfu" in names else [limits]:
+            try:
+                whole = _walk(there, names, group, points, spending, found)
+            except InfeasibleError as error:
+                failure = failure or error
+                continue
+            complete = complete and whole
+    if not found:
+        raise failure or spending.nothing_found()
+    kept = _unbeaten(found, objectives)
+    proven = all(point.gap <= 0 for point in kept) and not spending.ended
+    return Frontier(objectives=objectives, points=tuple(kept), complete=complete and proven)
+
+
+def _walk(
+    question: Question,
+    names: set[ObjectiveName],
+    limits: Restrictions,
+    points: int | None,
+    budget: Budget,
+    found: list[Point],
+) -> bool:
+    """Add what one size offers to `found`; says whether that is all of it.
+
+    Raises:
+        InfeasibleError: nothing fits.
+    """
+    if names == {"memory", "gpus"}:
+        least = least_memory(question, Objective(name="memory"), limits, top=1, budget=budget)
+        if least is not None:
+            found.append(
+                Point(question=question, estimate=least.result.best, gap=least.result.certificate.gap)
+            )
+        return True
+    point = _fastest(question, limits, budget)
+    if point is None or "memory" not in names:
+        found += [point] if point is not None else []
+        return True
+    return _down_the_memory(question, limits, points, budget, point, found)
+
+
+def _down_the_memory(
+    question: Question,
+    limits: Restrictions,
+    points: int | None,
+    budget: Budget,
+    point: Point,
+    found: list[Point],
+) -> bool:
+    """From the fastest plan to the one that needs least memory; says whether every plan between them was met.
+
+    Each point is followed to its successor, the fastest plan of less memory: one that is as fast takes its place.
+    """
+    levels, last = _levels(question, limits, points, budget, point)
+    complete = True
+    while True:
+        if budget.say is not None:
+            budget.say(f"frontier below {format_bytes(point.estimate.peak_bytes)}")
+        successor = _below(question, limits, below(point.estimate.peak_bytes), budget)
+        if successor is not None and _as_fast(successor, point):
+            point = successor
+            continue
+        found.append(point)
+        if successor is None or budget.ended:
+            break
+        if not levels and last is None:
+            point = successor
+            continue
+        levels = [level for level in levels if level < point.estimate.peak_bytes]
+        if not levels:
+            complete = complete and last is not None and not _smaller(last, successor)
+            break
+        jump = successor if successor.estimate.peak_bytes <= levels[0] else None
+        jump = jump or _below(question, limits, levels[0], budget)
+        complete = complete and jump is successor
+        if jump is None:
+            break
+        point = jump
+    found += [last] if last is not None else []
+    return complete and not budget.ended
+
+
+def _levels(
+    question: Question, limits: Restrictions, points: int | None, budget: Budget, top: Point
+) -> tuple[list[float], Point | None]:
+    """Memory limits in even ratios, falling, and the plan that needs least; neither where all points are wanted."""
+    if points is None:
+        return [], None
+    least = least_memory(question, Objective(name="memory"), limits, top=1, budget=budget)
+    if least is None:
+        return [], None
+    last = Point(question=question, estimate=least.result.best, gap=least.result.certificate.gap)
+    high, low = top.estimate.peak_bytes, last.estimate.peak_bytes
+    steps = max(points - 1, 1)
+    return [high * (low / high) ** (step / steps) * (1 + TOLERANCE) for step in range(1, steps)], last
+
+
+def _smaller(one: Point, other: Point) -> bool:
+    return one.estimate.peak_bytes < below(other.estimate.peak_bytes)
+
+
+def _as_fast(one: Point, other: Point) -> bool:
+    return one.estimate.step_seconds <= other.estimate.step_seconds * (1 + TOLERANCE)
+
+
+def _below(question: Question, limits: Restrictions, limit: float, budget: Budget) -> Point | None:
+    """The fastest plan within a memory limit; None where there is none, or time ran out."""
+    try:
+        return _fastest(question, replace(limits, max_memory=limit), budget)
+    except InfeasibleError:
+        return None
+
+
+def _fastest(question: Question, limits: Restrictions, budget: Budget) -> Point | None:
+    """The time-optimal plan, or the best that one point's time allows; None where time ran out.
+
+    Raises:
+        InfeasibleError: nothing fits.
+    """
+    result = budget.search(question, limits, seconds=POINT_SECONDS)
+    if result is None:
+        return None
+    return Point(question=question, estimate=result.best, gap=result.certificate.gap)
+
+
+def _unbeaten(found: Sequence[Point], objectives: tuple[Objective, Objective]) -> list[Point]:
+    """Those that no other is at least as good as in both objectives, from the best in the first on."""
+
+    def losses(point: Point) -> tuple[float, float]:
+        first, second = (o.measure.loss(o.value(point.question, point.estimate)) for o in objectives)
+        return first, second
+
+    kept: list[Point] = []
+    least = math.inf
+    for point in sorted(found, key=losses):
+        second = losses(point)[1]
+        if second < least - TOLERANCE * abs(second):
+            kept.append(point)
+            least = second
+    return kept

@@ -1,0 +1,1 @@
+"""Lower bounds on step times, for many layouts at once."""

@@ -1,0 +1,131 @@
+"""Lower bounds for layouts whose stages go in patterns: the work of the lightest that fits, where it hurts.
+
+    M ≥ Σ_{i<r} (T_i of chunk 0 + 2 c) + m Σ_chunks T_r        the same path as in `planner.bounds.step`, for every
+    rank r
+
+Where backward passes are split, weight halves may run while the last microbatch is on its way up, and T_i is a forward
+pass only. The sum is taken on the first rank, which waits for none, on the last, which waits for all, and on the last
+of the fullest. The quick bound does without patterns: on the first rank, what does not fit without recompute is paid
+for at the best rate of any policy.
+
+Shape legend: N layouts of one (pp, vpp, schedule), for the quick bound of one schedule, R ranks, C chunks of a rank, T
+patterns of one choice of sizes, P policies.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models import schedules
+from cost_models.axes.columns import Ints
+from planner.placement.chunk_rows import ChunkRows
+from planner.placement.chunks import blocks_of_chunks, blocks_recomputed, chunk_sizes
+from planner.placement.leaf import TOLERANCE
+from planner.placement.shared_shape import Bools, Floats, Group
+
+TABLE_ENTRIES = 4_000_000
+"""Layouts × patterns × chunks handled at once: bounds memory."""
+
+
+def quick_chunk_bounds(rows: ChunkRows) -> Floats:
+    """(N,) seconds; infinite where nothing fits on the first rank."""
+    x, m_N = rows.costs, rows.microbatches
+    most_live_N, _, all_live_N = rows.live
+    seconds_NP, least_N = rows.block_seconds, rows.block_seconds.min(axis=1)
+    fastest_N1 = seconds_NP.argmin(axis=1)[:, None]
+    kept_N1 = np.take_along_axis(x.layer_activation, fastest_N1, axis=1)
+    live_N = rows.size * all_live_N
+    room_N = rows.free_bytes - rows.working - rows.blocks * x.layer_static
+    short_N = live_N * kept_N1[:, 0] - room_N - TOLERANCE * x.memory_limit
+    saved_NP, longer_NP = kept_N1 - x.layer_activation, seconds_NP - least_N[:, None]
+    saved_NP = np.where(rows.allowed, saved_NP, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate_N = np.where(saved_NP > 0, longer_NP / saved_NP, np.inf).min(axis=1) / most_live_N
+        recompute_N = np.where(short_N > 0, short_N * rate_N, 0.0)
+    fits_N = (short_N <= live_N * saved_NP.max(axis=1)) & (rows.blocks <= rows.updatable)
+    fixed_first_N, fixed_last_N = rows.fixed_seconds
+    work_N = rows.blocks * least_N
+    first_N = m_N * (fixed_first_N + work_N + recompute_N)
+    last_N = (rows.pp - 1) * _way(rows) + m_N * (fixed_last_N + work_N)
+    longest_N = np.maximum(np.maximum(first_N, last_N), _one_after_another(rows))
+    return np.where(fits_N, longest_N + rows.tail, np.inf)
+
+
+def _one_after_another(rows: ChunkRows) -> Floats:
+    """(N,): one microbatch down all stages and up again, and the first stage's passes of all others besides."""
+    x, layers, stages = rows.costs, rows.num_layers, rows.pp * rows.vpp
+    forward = layers * x.layer_forward + stages * x.stage_forward + x.embedding_forward + x.head_forward
+    block_N = np.where(rows.allowed, x.layer_backward, np.inf).min(axis=1)
+    backward = layers * block_N + stages * x.stage_backward + x.head_backward
+    others = np.maximum(x.stage_forward + rows.size * x.layer_forward, x.stage_backward + rows.size * block_N)
+    if rows.splits_backward:
+        backward = backward - layers * x.layer_weight - x.head_weight
+        others = x.stage_forward + rows.size * x.layer_forward
+    crossings = stages - 1 - rows.is_v_shaped
+    total: Floats = forward + backward + 2 * crossings * x.p2p + (rows.microbatches - 1) * others
+    return total
+
+
+def _way(rows: ChunkRows) -> Floats:
+    """(N,) least seconds that a rank waits longer than the one before it."""
+    x = rows.costs
+    way: Floats = x.stage_forward + rows.size * x.layer_forward + x.p2p
+    if not rows.splits_backward:
+        way = x.stage_forward + x.stage_backward + rows.size * rows.block_seconds.min(axis=1) + 2 * x.p2p
+    return way
+
+
+def chunk_bounds(group: Group) -> Floats:
+    """(N,) seconds; infinite where no pattern fits."""
+    least_N = np.full(len(group.costs), np.inf)
+    stage_of_RC = schedules.stages_of_rank(group.schedule, group.pp, group.vpp)
+    for sizes_S in chunk_sizes(group.num_layers, group.pp * group.vpp):
+        sizes_CR = sizes_S[stage_of_RC.T]
+        ends_TP = blocks_recomputed(group.allowed, int(sizes_CR.sum(axis=0).max()))
+        step = max(1, TABLE_ENTRIES // (len(ends_TP) * group.vpp))
+        for start in range(0, len(least_N), step):
+            some = slice(start, start + step)
+            bound = _chunk_bounds(group.rows(some), sizes_CR, ends_TP)
+            least_N[some] = np.minimum(least_N[some], bound)
+    return least_N
+
+
+def _chunk_bounds(group: Group, sizes_CR: Ints, ends_TP: Ints) -> Floats:
+    """(N,): the bound for one choice of sizes."""
+    x, count_R = group.costs, sizes_CR.sum(axis=0)
+    seconds_NP = np.where(group.allowed, group.block_seconds, 0.0)
+    stage_N1 = (x.stage_forward + x.stage_backward)[:, None]
+    step_N1, way_NP = stage_N1 + 2 * x.p2p[:, None], seconds_NP
+    if group.splits_backward:
+        step_N1 = (x.stage_forward + x.p2p)[:, None]
+        way_NP = np.repeat(x.layer_forward[:, None], seconds_NP.shape[1], axis=1)
+    first_RTP = np.stack([blocks_of_chunks(ends_TP, sizes_C)[:, 0] for sizes_C in sizes_CR.T])
+    fits_NT = np.ones((len(x), len(ends_TP)), dtype=np.bool_)
+    longest_NT = np.zeros(fits_NT.shape)
+    fullest = int(group.pp - 1 - np.argmax(count_R[::-1]))
+    for rank in sorted({0, fullest, group.pp - 1}):
+        blocks_TCP = blocks_of_chunks(ends_TP, sizes_CR[:, rank])
+        fits_NT &= _fits(group, blocks_TCP, rank)
+        waits_NT = way_NP @ first_RTP[:rank].sum(axis=0).T + rank * step_N1
+        work_NT = group.fixed_seconds[:, rank, None] + seconds_NP @ blocks_TCP.sum(axis=1).T
+        longest_NT = np.maximum(longest_NT, waits_NT + group.microbatches[:, None] * work_NT)
+    longest_NT = np.maximum(longest_NT, _one_after_another(ChunkRows.of(group))[:, None])
+    least_N: Floats = np.where(fits_NT, longest_NT, np.inf).min(axis=1)
+    return least_N + group.tail(int(count_R.min() if group.splits_backward else count_R[0]))
+
+
+def _fits(group: Group, blocks_TCP: Ints, rank: int) -> Bools:
+    """(N, T): which patterns fit on a rank at one moment."""
+    x, blocks = group.costs, int(blocks_TCP[0].sum())
+    used_TP: Bools = np.asarray(blocks_TCP.any(axis=1))
+    working_NT = np.zeros((len(x), len(blocks_TCP)))
+    kept_NT = np.zeros(working_NT.shape)
+    for policy in np.flatnonzero(group.allowed).tolist():
+        needed_NT = np.where(used_TP[:, policy], group.working[:, rank, policy, None], 0.0)
+        working_NT = np.maximum(working_NT, needed_NT)
+        held_NT = group.live[:, rank] @ blocks_TCP[..., policy].T.astype(np.float64)
+        kept_NT += x.layer_activation[:, policy, None] * held_NT
+    free_N = group.free_bytes[:, rank] - blocks * x.layer_static + TOLERANCE * x.memory_limit
+    updatable_N = group.updatable[:, rank] >= blocks
+    fits: Bools = (kept_NT + working_NT <= free_N[:, None]) & updatable_N[:, None]
+    return fits

@@ -1,0 +1,136 @@
+"""Lower bounds on the step time of every placement of a layout whose ranks lie in several pools.
+
+The paths are those of `planner.bounds.step`, which hold for any durations of the ranks; only what ranks can hold and
+how quickly differs from rank to rank. Both bounds are admissible: no placement the search covers is faster.
+
+Shape legend: N layouts of one group, R ranks, B counts of blocks on a rank.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.axes.columns import Ints
+from planner.bounds.step import pipeline_seconds, rank_limits
+from planner.placement.leaf import TOLERANCE, Bools, Floats, Leaf
+from planner.placement.pool_shape import RankGroup
+
+PRECISION = 1e-4
+"""Relative width of the interval that holds a capacity bound: finer than the bounds are tight."""
+TABLE_ENTRIES = 2_000_000
+"""Layouts × ranks × counts of blocks handled at once: bounds memory."""
+
+
+def quick_bounds(group: RankGroup) -> Floats:
+    """(N,) seconds: blocks shared in proportion to the speed of the ranks; infinite where no placement can fit."""
+    low_NR = np.full((len(group), group.pp), group.sizes[0])
+    high_NR = np.full_like(low_NR, group.sizes[-1])
+    work_N = _least_work(group, low_NR, high_NR)
+    cycle_N = _cycle(group, work_N)
+    pipeline_N = pipeline_seconds(group.schedule, group.pp, group.microbatches, cycle_N, _even_finish(group))
+    most_NR = group.most_blocks
+    fits_N = (most_NR >= group.sizes[0]).all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
+    return np.where(fits_N, pipeline_N + group.tail(low_NR), np.inf)
+
+
+def capacity_bounds(group: RankGroup, cut_off: float = np.inf) -> Floats:
+    """(N,) seconds: the shortest step in which whole blocks all find a place; infinite where they do not.
+
+    Where none takes less than `cut_off` seconds, that.
+    """
+    step = max(1, TABLE_ENTRIES // (group.pp * len(group.sizes)))
+    starts = range(0, len(group), step)
+    return np.concatenate(
+        [_capacity_bounds(group.rows(slice(start, start + step)), cut_off) for start in starts]
+    )
+
+
+def rank_sizes(group: RankGroup, step_N: Floats) -> tuple[Ints, Ints]:
+    """(N, R) fewest and most blocks of each rank in any placement that takes no longer than `step_N` seconds.
+
+    Where there is no such placement, some rank's most is zero, or the sum of all of them less than the model.
+    """
+    low, high = int(group.sizes[0]), int(group.sizes[-1])
+    least_NR = np.full((len(group), group.pp), low)
+    most_NR = np.full_like(least_NR, high)
+    for _ in range(2):
+        work_N = np.maximum(_least_work(group, least_NR, most_NR), group.least_work)
+        pipeline_N = step_N - group.tail(least_NR)
+        limit_NR = (1 + TOLERANCE) * rank_limits(
+            group.schedule,
+            pipeline_N=pipeline_N,
+            microbatches_N=group.microbatches,
+            delay_N=group.delay,
+            work_N=work_N,
+            least_NR=group.fixed_seconds + group.least_block_seconds * least_NR,
+            longest_NR=np.repeat((pipeline_N / group.microbatches)[:, None], group.pp, axis=1),
+        )
+        count_NR = (group.seconds <= limit_NR[..., None]).sum(axis=2)
+        most_NR = np.where(count_NR > 0, low + count_NR - 1, 0)
+        spare_N = most_NR.sum(axis=1) - group.num_layers
+        least_NR = np.clip(most_NR - spare_N[:, None], low, high)
+    return least_NR, most_NR
+
+
+def leaf_sizes(leaf: Leaf, step_seconds: float) -> tuple[Ints, Ints]:
+    """(R,) each: the same for one leaf."""
+    group = RankGroup(
+        costs=leaf.costs,
+        pp=leaf.pp,
+        schedule=leaf.schedule,
+        microbatches=np.array([leaf.microbatches]),
+        num_layers=leaf.num_layers,
+        allowed=leaf.allowed,
+    )
+    least_NR, most_NR = rank_sizes(group, np.array([step_seconds]))
+    return least_NR[0], most_NR[0]
+
+
+def _least_work(group: RankGroup, least_NR: Ints, most_NR: Ints) -> Floats:
+    """(N,): least seconds of one microbatch over all ranks, blocks beyond the least on the quickest ranks with room."""
+    each_NR = group.least_block_seconds
+    first_N = (group.fixed_seconds + each_NR * least_NR).sum(axis=1)
+    order_NR = np.argsort(each_NR, axis=1, kind="stable")
+    room_NR = np.take_along_axis(np.clip(most_NR - least_NR, 0, None), order_NR, axis=1)
+    filled_NR = np.minimum(np.cumsum(room_NR, axis=1), (group.num_layers - least_NR.sum(axis=1))[:, None])
+    added_NR = np.diff(np.clip(filled_NR, 0, None), axis=1, prepend=0)
+    work_N: Floats = first_N + (added_NR * np.take_along_axis(each_NR, order_NR, axis=1)).sum(axis=1)
+    return work_N
+
+
+def _even_finish(group: RankGroup) -> Floats:
+    """(N,): least seconds of the slowest rank, if blocks could be cut so that all ranks take as long."""
+    each_NR, fixed_NR = group.least_block_seconds, group.fixed_seconds
+    together_N = (group.num_layers + (fixed_NR / each_NR).sum(axis=1)) / (1 / each_NR).sum(axis=1)
+    alone_N = (fixed_NR + group.sizes[0] * each_NR).max(axis=1)
+    finish_N: Floats = np.maximum(together_N, alone_N)
+    return finish_N
+
+
+def _cycle(group: RankGroup, work_N: Floats) -> Floats:
+    """(N,): one microbatch down and up again."""
+    return work_N + 2 * (group.pp - 1) * group.delay
+
+
+def _capacity_bounds(group: RankGroup, cut_off: float) -> Floats:
+    """Bisect the step time between the quick bound and the cut-off, or one at which memory alone decides."""
+    quick = quick_bounds(group)
+    lower = np.where(np.isfinite(quick), quick, 0.0)
+    upper = np.full(len(group), cut_off)
+    if np.isinf(cut_off):
+        slowest_N = np.where(np.isfinite(group.seconds), group.seconds, 0.0).max(axis=(1, 2))
+        rounds = 2 * (group.microbatches + group.pp)
+        high_NR = np.full((len(group), group.pp), group.sizes[-1])
+        upper = rounds * (slowest_N + _cycle(group, np.zeros(len(group)))) + group.tail(high_NR)
+
+    def enough(step_N: Floats) -> Bools:
+        _, most_NR = rank_sizes(group, step_N)
+        found: Bools = most_NR.all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
+        return found
+
+    possible = np.isfinite(quick) & enough(upper)
+    while (upper - lower > PRECISION * lower)[possible].any():
+        middle = (lower + upper) / 2
+        reached = enough(middle)
+        upper, lower = np.where(reached, middle, upper), np.where(reached, lower, middle)
+    return np.where(possible, lower, np.maximum(quick, cut_off))

@@ -1,0 +1,246 @@
+"""Cheaper questions whose answers bound a layout's price from below, whatever its ZeRO stage, shards and schedule.
+
+    ideal     compute and tensor-parallel communication under the fastest recompute policy: a tensor group lies in one
+              node, wherever the rest of the layout does
+    relaxed   all passes as they are where no other ranks hold the same parameters, and as little memory as under the
+              ZeRO stage best for each coefficient
+
+They are parts of the very same terms that price a layout. Both are used to leave most layouts unpriced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models import memory_terms as memory
+from cost_models import time_terms as time
+from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.distinct import first_of_each
+from cost_models.memory.device import memory_limit
+from cost_models.memory_terms import MemoryTerms, memory_terms
+from cost_models.stage_costs import StageCosts
+from cost_models.time_terms import Term, TimeTerms, time_terms
+from planner.placement.shared_shape import how_many
+from planner.rule import Bools
+from planner.space.layouts import Space
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """Seconds that a step is made of, (N,) each."""
+
+    forward: Floats
+    """One block and microbatch."""
+    backward: Floats
+    """The same, with the fastest policy."""
+    embedding: Floats
+    """Forward and backward."""
+    head: Floats
+    apart: Floats
+    """What a split backward pass may run at another time, of all blocks and the ends."""
+    stage_forward: Floats
+    stage_backward: Floats
+    p2p: Floats
+    follows: Floats
+    """After the last pass."""
+
+    def rows(self, index: Ints) -> Passes:
+        """Those of some rows."""
+        return Passes(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+
+
+def ideal_seconds(space: Space, allowed: Bools) -> Floats:
+    """(N,) seconds that no layout of a core can undercut."""
+    question, cores = space.question, space.cores
+    m = space.microbatches
+    _, kind = first_of_each([cores.tp, cores.cp, cores.mbs, cores.ep, cores.etp, cores.sp, cores.context])
+    few = np.empty(int(kind.max(initial=-1)) + 1, dtype=np.int64)
+    most_first = np.argsort(-m, kind="stable")
+    few[kind[most_first]] = most_first  # gradients are added up least often where microbatches are few
+    rows = cores.rows(few)
+    terms = time_terms(question, replace(rows, zero=np.full(len(rows), max(question.stack.zero_stages))))
+    slowed = 1 + time.jitter(question, rows)  # all cores have as many ranks
+    own = {name: (_inside_node(getattr(terms, name)).T * slowed).T for name in _IDEAL}
+    backward = np.where(allowed, own["layer_backward"], np.inf).min(axis=1)
+    apart = question.model.num_layers * own["layer_weight"] + own["head_weight"] + own["embedding_backward"]
+    none = np.zeros(len(rows))
+    passes = Passes(
+        forward=own["layer_forward"],
+        backward=backward,
+        embedding=own["embedding_forward"] + own["embedding_backward"],
+        head=own["head_forward"] + own["head_backward"],
+        apart=apart,
+        stage_forward=none,
+        stage_backward=none,
+        p2p=none,
+        follows=none,
+    )
+    return shortest_steps(space, np.arange(len(cores)), passes.rows(kind))
+
+
+_IDEAL = (
+    "layer_forward",
+    "layer_backward",
+    "layer_weight",
+    "embedding_forward",
+    "embedding_backward",
+    "head_forward",
+    "head_backward",
+    "head_weight",
+)
+
+
+def _inside_node(term: Term) -> Floats:
+    """Seconds that depend on what a tensor group does alone."""
+    own = [term[part] for part in ("compute", "recompute", "tp_comm") if part in term]
+    seconds: Floats = np.asarray(sum(own, start=np.zeros(1)))
+    return seconds
+
+
+def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float | None) -> Floats:
+    """(N,) bounds of cores at costs that none of their variants undercuts in any coefficient."""
+    bound = np.full(len(cores), np.inf)
+    some = cores[fitting := np.flatnonzero(_may_fit(space, cores, allowed, max_memory))]
+    if len(some):
+        bound[fitting] = shortest_steps(space, some, _alone(space, some, allowed))
+    return bound
+
+
+def _may_fit(space: Space, cores: Ints, allowed: Bools, max_memory: float | None) -> Bools:
+    """(N,): which cores have room with every coefficient at the ZeRO stage, over all ranks, that has least of it.
+
+    The order of the axes moves no bytes.
+    """
+    own = space.cores.rows(cores)
+    first, kind = first_of_each([getattr(own, field.name) for field in fields(own) if field.name != "order"])
+    some, rows = cores[first], own.rows(first)
+    limit = memory_limit(space.question, rows)
+    limit = limit if max_memory is None else np.minimum(limit, max_memory)
+    least: dict[str, Floats] = {}
+    for zero, has in space.zero_stages_of(some):
+        staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0), shard=rows.replicas)
+        terms = memory_terms(space.question, staged)
+        for name in _ROOM:
+            value = memory.total(getattr(terms, name))
+            size = np.where(has if value.ndim == 1 else has[:, None], value, np.inf)
+            least[name] = np.minimum(least[name], size) if name in least else size
+    fits: Bools = _fits(space, some, least, limit, allowed)[kind]
+    return fits
+
+
+def _alone(space: Space, cores: Ints, allowed: Bools) -> Passes:
+    """Of cores as if every rank had its parameters to itself, which takes no longer at any ZeRO stage.
+
+    Data-parallel communication in sight adds to a pass what it takes itself, less what a host that lags behind has to
+    launch meanwhile, at most. Gradients are added up in fewest passes at the highest stage; most is left for later at
+    the lowest.
+    """
+    rows, stages = space.cores.rows(cores), space.question.stack.zero_stages
+
+    def at(zero: int) -> Passes:
+        return _passes_alone(space, replace(rows, zero=np.full(len(rows), zero)), allowed)
+
+    passes, update = at(max(stages)), np.full(len(rows), np.inf)
+    for zero, has in space.zero_stages_of(cores):
+        staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0))
+        own = time.block_update_seconds(space.question, staged)
+        update = np.minimum(update, np.where(has, own, np.inf))
+    blocks = -(-space.question.model.num_layers // rows.pp)
+    apart = at(min(stages)).apart if space.splits_backward else passes.apart
+    return replace(passes, apart=apart, follows=passes.follows + blocks * update)
+
+
+def _passes_alone(space: Space, rows: LayoutColumns, allowed: Bools) -> Passes:
+    """The same of rows, without the update of blocks."""
+    terms = time_terms(space.question, rows, data_parallel=False)
+    seconds = {field.name: time.total(getattr(terms, field.name)) for field in fields(TimeTerms)}
+    none = np.zeros(1)
+    bytes_of = {field.name: none for field in fields(MemoryTerms)}
+    costs = StageCosts(**seconds | {"layer_optimizer": none}, **bytes_of, memory_limit=none)
+    return passes_of(space, rows.pp, costs, allowed)
+
+
+def core_bounds(space: Space, cores: Ints, costs: StageCosts, passes: Passes, allowed: Bools) -> Floats:
+    """(N,) seconds that no layout of a core can undercut in any schedule; infinite where none can fit."""
+    seconds = shortest_steps(space, cores, passes)
+    size = {name: getattr(costs, name) for name in _ROOM}
+    bound: Floats = np.where(_fits(space, cores, size, costs.memory_limit, allowed), seconds, np.inf)
+    return bound
+
+
+def passes_of(space: Space, pp: Ints, costs: StageCosts, allowed: Bools) -> Passes:
+    """What costs say of them."""
+    layers, x = space.question.model.num_layers, costs
+    return Passes(
+        forward=x.layer_forward,
+        backward=np.where(allowed, x.layer_backward, np.inf).min(axis=1),
+        embedding=x.embedding_forward + x.embedding_backward,
+        head=x.head_forward + x.head_backward,
+        apart=layers * x.layer_weight + x.head_weight + x.embedding_backward,
+        stage_forward=x.stage_forward,
+        stage_backward=x.stage_backward,
+        p2p=x.p2p,
+        follows=x.rank_sync + x.rank_optimizer + -(-layers // pp) * x.layer_optimizer + x.step_overhead,
+    )
+
+
+def shortest_steps(space: Space, cores: Ints, passes: Passes) -> Floats:
+    """(N,) seconds of a step of some cores that no schedule undercuts.
+
+    All work is shared by pp ranks, and rank r waits r passes of the shortest chunk before its first action:
+
+        step ≥ (m · work + (pp − 1) pp / 2 · shortest chunk and transfer) / pp + what follows
+
+    Blocks are whole, so some rank has ⌈blocks / pp⌉ of them for every microbatch:
+
+        step ≥ m · (⌈blocks / pp⌉ · block + stage) + what follows
+
+    A microbatch goes down all stages and up again, and the others pass the first stage besides:
+
+        step ≥ all blocks + (m − 1) · shortest chunk + what follows
+
+    Where a pipeline may have more stages than blocks, the first chunk of rank 0 may be without one.
+
+    A pass is one forward and one back; where a schedule of the space splits backward passes, only the part towards the
+    input counts of it, or nothing.
+    """
+    layers, x, pp = space.question.model.num_layers, passes, space.cores.pp[cores]
+    m = space.microbatches[cores]
+    block, stage = x.forward + x.backward, x.stage_forward + x.stage_backward
+    blocks = layers * block + x.embedding + x.head
+    forward, backward, alone = x.stage_forward + x.forward, x.stage_backward + x.backward, blocks
+    empty = space.may_start_empty[cores]
+    first, back = np.where(empty, x.stage_forward, forward), np.where(empty, x.stage_backward, backward)
+    way, missing, others = forward + x.p2p, forward - first, first
+    if space.splits_backward:
+        alone = alone - x.apart
+    else:
+        way, missing, others = way + backward + x.p2p, missing + backward - back, np.maximum(first, back)
+    shared = m * (blocks + pp * stage) / pp + (pp - 1) / 2 * way - (pp - 1) / pp * missing
+    whole = m * (-(-layers // pp) * block + stage)
+    longest = np.maximum(np.maximum(shared, whole), alone + (m - 1) * others)
+    seconds: Floats = longest + x.follows
+    return seconds
+
+
+_ROOM = ("static", "layer_static", "layer_activation", "head_static", "working")
+
+
+def _fits(space: Space, cores: Ints, bytes_of: Mapping[str, Floats], limit: Floats, allowed: Bools) -> Bools:
+    """(N,): whether the ranks hold all blocks, each with a microbatch of its own: every schedule has such a moment.
+
+    No rank holds less than those in the middle of a 1F1B pipeline but the last, which may: it sends nothing on.
+    """
+    kept = np.where(allowed, bytes_of["layer_activation"], np.inf).min(axis=1)
+    working = np.where(allowed, bytes_of["working"], np.inf).min(axis=1)
+    free, each = limit - bytes_of["static"] - working, bytes_of["layer_static"] + kept
+    room = (space.cores.pp[cores] - 1) * how_many(free, each)
+    room = room + how_many(free - np.minimum(bytes_of["head_static"], 0.0), each)
+    fits: Bools = room >= space.question.model.num_layers
+    return fits

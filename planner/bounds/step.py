@@ -1,0 +1,267 @@
+"""Lower bounds on the step time of every placement of a layout, for many layouts at once.
+
+`quick_bounds` shares the work evenly and costs microseconds a layout; `capacity_bounds` asks for the shortest step in
+which the ranks, each with whole blocks and its own memory, can hold all blocks. Both are admissible: no placement the
+search covers is faster (tests compare them with exhaustive search). Interleaved layouts have their own bound.
+
+Shape legend: N layouts of one (pp, vpp, schedule), R ranks, P policies, B counts of blocks on a rank.
+
+Paths through a pipeline (T_r: forward plus backward of rank r for one microbatch; c: transfer delay; M: end of the
+last action on rank 0; W' = Σ T + 2 (p − 1) c: one microbatch down and up again; w = p − r):
+
+(busy)   M ≥ Σ_{i<r} T_i + 2 r c + m T_r
+         Any schedule: rank r does all its work between the ways of its first and its last microbatch.
+(queue)  M ≥ W' + (m − 1) T_r
+         GPipe: all microbatches queue at rank r, forward and backward.
+(again)  M ≥ W' + Σ_{i≥r} T_i + 2 (w − 1) c + (m − w − 1) T_r
+         1F1B, m > w: the first one down and up to r, pairs on rank r, the last one from r down and up.
+(both)   2 M ≥ 2 W' + (2m − w − 1) T_r
+         1F1B: the sum of (busy) and (again).
+(loops)  M ≥ J W' + ((m − 1) mod p) T_r,  J = ⌊(m − 1) / p⌋ + 1
+         1F1B, m > p: a round trip for every p microbatches, the rest as pairs on rank r.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+
+from cost_models.axes.columns import Ints
+from cost_models.axes.layout import Schedule
+from planner.bounds.chunks import chunk_bounds, quick_chunk_bounds
+from planner.placement.chunk_rows import ChunkRows
+from planner.placement.leaf import TOLERANCE
+from planner.placement.shared_shape import Bools, Floats, Group, how_many
+
+PRECISION = 1e-5
+"""Relative width of the interval that holds a capacity bound: finer than the bounds are tight."""
+ROUNDS = 3
+"""Times the limits of ranks are sharpened by one another's."""
+TABLE_ENTRIES = 4_000_000
+"""Layouts × ranks × counts of blocks handled at once: bounds memory."""
+
+
+def quick_bounds(group: Group) -> Floats:
+    """(N,) seconds: work shared evenly, memory respected on average; infinite where no placement can fit."""
+    if not group.is_plain:
+        return quick_chunk_bounds(ChunkRows.of(group))
+    m, pp = group.microbatches, group.pp
+    work = _least_work(group)
+    cycle = work + group.cycle_delay
+    whole = group.fixed_seconds.min(axis=1) + -(-group.num_layers // pp) * group.least_block_seconds
+    pipeline = pipeline_seconds(group.schedule, pp, m, cycle, np.maximum(work / pp, whole))
+    return np.where(_may_fit(group), pipeline + group.least_tail, np.inf)
+
+
+def pipeline_seconds(
+    schedule: Schedule, pp: Ints | int, microbatches: Ints, cycle: Floats, busiest: Floats
+) -> Floats:
+    """(N,): end of the last action on rank 0, if some rank takes `busiest` seconds for one microbatch and that takes
+    `cycle` seconds down and up again."""
+    m = microbatches
+    if schedule == "gpipe":
+        return cycle + (m - 1) * busiest
+    loops, rest = np.divmod(m - 1, pp)
+    seconds = np.maximum(m * busiest, cycle + (2 * m - pp - 1) / 2 * busiest)
+    return np.where(loops >= 1, np.maximum(seconds, (loops + 1) * cycle + rest * busiest), seconds)
+
+
+def capacity_bounds(group: Group, cut_off: float = np.inf) -> Floats:
+    """(N,) seconds: the shortest step in which whole blocks all find a place; infinite where they do not.
+
+    Where none takes less than `cut_off` seconds, that.
+    """
+    if not group.is_plain:
+        return chunk_bounds(group)
+    step = max(1, TABLE_ENTRIES // (group.pp * len(group.in_time(cut_off).sizes)))
+    starts = range(0, len(group.costs), step)
+    parts = [_capacity_bounds(group.rows(slice(start, start + step)), cut_off) for start in starts]
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
+def _blocks_that_fit(group: Group) -> Floats:
+    """(N, R, P): most blocks of a rank under each policy; −1 under those that may not be used."""
+    x = group.costs
+    free_NRP = group.free_bytes[..., None] - group.working
+    kept_NRP = group.live * x.layer_activation[:, None, :]
+    fit_NRP = np.minimum(
+        how_many(free_NRP, x.layer_static[:, None, None] + kept_NRP), group.updatable[..., None]
+    )
+    return np.where(group.allowed, fit_NRP, -1.0)
+
+
+def _may_fit(group: Group) -> Bools:
+    """(N,): whether every rank holds a block, and all ranks together the model."""
+    fit_NR = np.minimum(_blocks_that_fit(group).max(axis=-1), group.sizes[-1])
+    may: Bools = (fit_NR >= group.sizes[0]).all(axis=1) & (fit_NR.sum(axis=1) >= group.num_layers)
+    return may
+
+
+def _least_work(group: Group) -> Floats:
+    """(N,): least seconds of one microbatch over all ranks, the fastest policy on as many blocks as may have it."""
+    order_NP = np.argsort(group.block_seconds, axis=1, kind="stable")
+    seconds_NP = np.take_along_axis(group.block_seconds, order_NP, axis=1)
+    held_NP = np.clip(_blocks_that_fit(group), 0, group.num_layers).sum(axis=1)
+    held_NP = np.maximum.accumulate(np.take_along_axis(held_NP, order_NP, axis=1), axis=1)
+    added_NP = np.diff(np.minimum(held_NP, group.num_layers), axis=1, prepend=0.0)
+    blocks_N = (added_NP * np.where(np.isinf(seconds_NP), 0.0, seconds_NP)).sum(axis=1)
+    total: Floats = blocks_N + group.fixed_seconds.sum(axis=1)
+    return total
+
+
+def _capacity_bounds(group: Group, cut_off: float) -> Floats:
+    """Bisect the step time between the quick bound and the cut-off, or one at which memory alone decides."""
+    quick, group = quick_bounds(group), group.in_time(cut_off)
+    seconds_NRB = _rank_seconds(group)
+    lower = np.where(np.isfinite(quick), quick, 0.0)
+    slowest = np.where(np.isfinite(seconds_NRB), seconds_NRB, 0.0).max(axis=(1, 2))
+    rounds = 2 * (group.microbatches + group.pp)
+    upper = lower + rounds * (slowest + group.cycle_delay) + group.tail(int(group.sizes[-1]))
+    beyond = upper if np.isinf(cut_off) else np.full(len(upper), cut_off)
+    least_work = _least_work(group)
+
+    def enough(step: Floats) -> Bools:
+        _, most_NR = _rank_sizes(group, seconds_NRB, step, least_work)
+        found: Bools = most_NR.all(axis=1) & (most_NR.sum(axis=1) >= group.num_layers)
+        return found
+
+    possible = np.isfinite(quick) & enough(beyond)
+    bound = np.where(possible, quick, np.maximum(quick, cut_off))
+    upper = beyond
+    while (upper - lower > PRECISION * lower)[possible].any():
+        middle = (lower + upper) / 2
+        reached = enough(middle)
+        upper, lower = np.where(reached, middle, upper), np.where(reached, lower, middle)
+    return np.where(possible, lower, bound)
+
+
+def _rank_seconds(group: Group) -> Floats:
+    """(N, R, B): least seconds of one microbatch on a rank with so many blocks; infinite where they do not fit."""
+    fit_NRP = _blocks_that_fit(group)
+    best = np.full((len(group.costs), group.pp, len(group.sizes)), np.inf)
+    policies = np.flatnonzero(group.allowed).tolist()
+    for policy in policies:
+        seconds_NRB = group.block_seconds[:, policy, None, None] * group.sizes
+        fits_NRB = group.sizes <= fit_NRP[..., policy, None]
+        np.minimum(best, np.where(fits_NRB, seconds_NRB, np.inf), out=best)
+    for one, other in combinations(policies, 2):
+        np.minimum(best, _mixed_seconds(group, one, other), out=best)
+    return np.where(group.sizes <= group.updatable[..., None], best, np.inf) + group.fixed_seconds[..., None]
+
+
+def _mixed_seconds(group: Group, one: int, other: int) -> Floats:
+    """(N, R, B): least seconds of blocks of two policies, in any fraction that fits; infinite where none does.
+
+    Least over three policies is least over two of them: there are two conditions, the number of blocks and memory.
+    """
+    x = group.costs
+    live_NR = group.live[..., 0]
+    room_NR = group.free_bytes - np.minimum(group.working[..., one], group.working[..., other])
+    room_NRB = room_NR[..., None] - x.layer_static[:, None, None] * group.sizes
+    room_NRB = room_NRB + TOLERANCE * x.memory_limit[:, None, None]
+    each = [live_NR[..., None] * x.layer_activation[:, policy, None, None] for policy in (one, other)]
+    seconds = [group.block_seconds[:, policy, None, None] for policy in (one, other)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        at_border = (room_NRB - group.sizes * each[1]) / (each[0] - each[1])
+    at_border = np.where(np.isfinite(at_border), at_border, 0.0)  # where both keep as much there is no border
+    best = np.full(room_NRB.shape, np.inf)
+    for first_NRB in (np.zeros_like(room_NRB), group.sizes + np.zeros_like(room_NRB), at_border):
+        second_NRB = group.sizes - first_NRB
+        possible = (first_NRB >= 0) & (second_NRB >= 0)
+        possible &= first_NRB * each[0] + second_NRB * each[1] <= room_NRB + TOLERANCE * np.abs(room_NRB)
+        spent = first_NRB * seconds[0] + second_NRB * seconds[1]
+        best = np.where(possible & (spent < best), spent, best)
+    return best
+
+
+def rank_sizes(group: Group, step: Floats) -> tuple[Ints, Ints]:
+    """(N, R) fewest and most blocks of each rank in any placement that takes no longer than `step` (N,) seconds.
+
+    Where there is no such placement, some rank's most is zero, or the sum of all of them less than the model.
+    """
+    group = group.in_time(float(step.max(initial=0.0)))
+    return _rank_sizes(group, _rank_seconds(group), step, _least_work(group))
+
+
+def _rank_sizes(group: Group, seconds_NRB: Floats, step: Floats, work: Floats) -> tuple[Ints, Ints]:
+    """The limits use lower bounds on all work and on the tail.
+
+    Where the ranks have little to spare, each must hold the blocks that the others cannot, which raises both, and none
+    takes longer than with its most blocks; so a further round is tighter, and each alone is admissible.
+    """
+    low, high, tail = group.sizes[0], group.sizes[-1], group.least_tail
+    shortest_NR = seconds_NRB.min(axis=2)
+    # where a rank holds nothing, its count says so
+    shortest_NR = np.where(np.isfinite(shortest_NR), shortest_NR, 0.0)
+    longest_NR = np.repeat((step / group.microbatches)[:, None], group.pp, axis=1)
+    for _ in range(ROUNDS):
+        limit_NR = (1 + TOLERANCE) * rank_limits(
+            group.schedule,
+            pipeline_N=step - tail,
+            microbatches_N=group.microbatches,
+            delay_N=group.costs.p2p,
+            work_N=work,
+            least_NR=shortest_NR,
+            longest_NR=longest_NR,
+        )
+        count_NR = (seconds_NRB <= limit_NR[..., None]).sum(axis=2)
+        most_NR = np.where(count_NR > 0, low + count_NR - 1, 0)
+        longest_NR = np.minimum(limit_NR, _longest_seconds(group, seconds_NRB, np.maximum(count_NR - 1, 0)))
+        spare_N = most_NR.sum(axis=1) - group.num_layers
+        least_NR = np.clip(most_NR - spare_N[:, None], low, high)
+        needed_NR = np.take_along_axis(seconds_NRB, (least_NR - low)[..., None], axis=2)[..., 0]
+        needed_N = np.where(np.isfinite(needed_NR), needed_NR, 0.0).sum(axis=1)
+        rest_N = np.clip(group.num_layers - least_NR.sum(axis=1), 0, None)
+        work = np.maximum(work, needed_N + rest_N * group.least_block_seconds)
+        tail = group.tail(least_NR[:, 0].astype(np.float64))
+    return least_NR, most_NR
+
+
+def _longest_seconds(group: Group, seconds_NRB: Floats, fullest_NR: Ints) -> Floats:
+    """(N, R): what a rank takes with its most blocks where all of them may have the fastest policy; else infinite."""
+    full_NR = np.take_along_axis(seconds_NRB, fullest_NR[..., None], axis=2)[..., 0]
+    least_NR = group.fixed_seconds + group.sizes[fullest_NR] * group.least_block_seconds[:, None]
+    return np.where(full_NR <= least_NR * (1 + TOLERANCE), full_NR, np.inf)
+
+
+def rank_limits(
+    schedule: Schedule,
+    *,
+    pipeline_N: Floats,
+    microbatches_N: Ints,
+    delay_N: Floats,
+    work_N: Floats,
+    least_NR: Floats,
+    longest_NR: Floats,
+) -> Floats:
+    """(N, R): the most seconds per microbatch of each rank if the pipeline ends in time; the paths above, turned round.
+
+    Ranks take `least` to `longest` seconds for one microbatch, all together at least `work`. Sums over other ranks are
+    what all work leaves, with at most `longest` on every rank that does not matter.
+    """
+    pp = least_NR.shape[1]
+    rank_R, c = np.arange(pp), delay_N[:, None]
+    M, m, W = pipeline_N[:, None], microbatches_N[:, None], work_N[:, None]
+    before_NR = np.cumsum(least_NR, axis=1) - least_NR
+    limits = [(M - before_NR - 2 * rank_R * c) / m]
+    upto_NR = np.cumsum(longest_NR, axis=1) - longest_NR
+    after_NR = longest_NR.sum(axis=1, keepdims=True) - longest_NR - upto_NR
+    cycle = W + 2 * (pp - 1) * c
+    with np.errstate(divide="ignore", invalid="ignore"):
+        limits.append((M - 2 * rank_R * c - W + after_NR) / (m - 1))
+        if schedule == "gpipe":
+            limits.append((M - cycle) / (m - 1))
+        elif pp > 1:
+            window_R = pp - rank_R
+            limits.append(2 * (M - cycle) / (2 * m - window_R - 1))
+            least_from_NR = np.cumsum(least_NR[:, ::-1], axis=1)[:, ::-1]
+            again = np.maximum(W - upto_NR, least_from_NR) + 2 * (window_R - 1) * c
+            limits.append(np.where(m > window_R + 1, (M - cycle - again) / (m - window_R - 1), np.inf))
+            loops, rest = np.divmod(m - 1, pp)
+            left = M - (loops + 1) * cycle
+            limits.append(np.where((loops >= 1) & (rest > 0), left / rest, np.inf))
+            limits.append(np.where((loops >= 1) & (left < 0), -1.0, np.inf))
+    known = [np.where(np.isnan(limit) | (m == 1), limits[0], limit) for limit in limits]
+    least: Floats = np.min(known, axis=0)
+    return least

@@ -1,0 +1,1 @@
+"""The best placement, proven: label setting and integer programs."""

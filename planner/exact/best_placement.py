@@ -1,0 +1,32 @@
+"""The best placement of one plain layout, proven."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+from cost_models.schedules import CriticalPath
+from planner.exact.ilp.one_layout import solve_alone
+from planner.exact.labels.solving import place_blocks
+from planner.placement.leaf import Leaf, Placement
+from planner.placement.solution import Solution
+
+
+def best_placement(
+    leaf: Leaf,
+    *,
+    incumbent: tuple[Placement, float] | None = None,
+    cut_off: float = math.inf,
+    met_paths: Sequence[CriticalPath] = (),
+    time_limit: float | None = None,
+) -> Solution:
+    """By label setting, or by the integer program where labels are too many; the arguments are `place_blocks`'."""
+    start = time.monotonic()
+    found = place_blocks(
+        leaf, incumbent=incumbent, cut_off=cut_off, met_paths=met_paths, time_limit=time_limit
+    )
+    if found is None:
+        left = None if time_limit is None else max(0.0, time_limit - (time.monotonic() - start))
+        found = solve_alone(leaf, incumbent=incumbent, cut_off=cut_off, met_paths=met_paths, time_limit=left)
+    return found

@@ -1,0 +1,68 @@
+"""The optimum of a program that does not know all paths: solve, ask the timeline, add the paths that were missing.
+
+The program knows some paths, so its optimum is a lower bound; the timeline prices the solution exactly and, where it
+takes longer, its critical path is one row more (Benders 1962). There are finitely many placements, so this ends, with
+program and timeline in agreement.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from cost_models.schedules import CriticalPath
+from planner.exact.ilp.program import Program
+from planner.exact.ilp.solvers import SolverName, is_infeasible, is_proven, make_solver
+from planner.placement.leaf import TOLERANCE, Leaf, Placement
+
+Verdict = Literal["proven", "nothing", "stopped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minimum:
+    """`proven`: nothing takes less than `bound`. `nothing`: no solution. `stopped`: `bound` holds all the same."""
+
+    verdict: Verdict
+    found: tuple[Leaf, Placement, float] | None
+    """The fastest that came up: its layout, its placement, its exact step time in seconds."""
+    bound: float
+    rounds: int
+    paths: tuple[CriticalPath, ...]
+    """Critical paths met on the way."""
+
+
+def minimum(
+    program: Program, solver: SolverName, *, known_seconds: float = math.inf, time_limit: float | None = None
+) -> Minimum:
+    """The least step time of a program; it is enough to prove that nothing beats `known_seconds`."""
+    start = time.monotonic()
+    best: tuple[Leaf, Placement, float] | None = None
+    bound, rounds = 0.0, 0
+    critical: list[CriticalPath] = []
+
+    def answer(verdict: Verdict) -> Minimum:
+        return Minimum(verdict=verdict, found=best, bound=bound, rounds=rounds, paths=tuple(critical))
+
+    while True:
+        left = None if time_limit is None else time_limit - (time.monotonic() - start)
+        if left is not None and left <= 0:
+            return answer("stopped")
+        program.problem.solve(make_solver(solver, left))
+        rounds += 1
+        if is_infeasible(program.problem):
+            return answer("nothing" if best is None else "proven")
+        if not is_proven(program.problem):
+            return answer("stopped")
+        choice = next(one for one in program.choices if (one.y.value() or 0.0) > 0.5)
+        placement = choice.chosen()
+        seconds = choice.leaf.price(placement)
+        if best is None or seconds < best[2]:
+            best = choice.leaf, placement, seconds
+        bound = max(bound, program.modelled_seconds(choice, placement) if choice.paths else 0.0)
+        if min(best[2], known_seconds) <= bound * (1 + TOLERANCE):
+            return answer("proven")
+        critical.append(choice.leaf.critical_path(placement.table))
+        for path in [critical[-1], *choice.violated_paths(placement)]:
+            program.step_is_no_shorter_than_path(choice, path)

@@ -1,0 +1,50 @@
+"""The integer program of one plain layout: for those that have too many labels, and to check those that have few."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cost_models.schedules import CriticalPath
+from planner.exact.ilp.cutting import minimum
+from planner.exact.ilp.program import Program, stage_columns
+from planner.exact.ilp.solvers import SolverName, available_solver
+from planner.exact.labels.choices import choices_of
+from planner.exact.labels.critical_paths import known_paths
+from planner.placement.leaf import TOLERANCE, Leaf, Placement
+from planner.placement.solution import Solution, proven
+
+
+def solve_alone(
+    leaf: Leaf,
+    *,
+    incumbent: tuple[Placement, float] | None = None,
+    cut_off: float = math.inf,
+    met_paths: Sequence[CriticalPath] = (),
+    time_limit: float | None = None,
+    solver: SolverName | None = None,
+) -> Solution:
+    """What `planner.exact.labels.solving.place_blocks` answers, from the integer program."""
+    best, best_seconds = incumbent if incumbent else (None, math.inf)
+    known = min(best_seconds, cut_off)
+    choices = choices_of(leaf, known)
+    bound, rounds, stopped = known, 0, False
+    paths: tuple[CriticalPath, ...] = ()
+    if choices is not None:
+        slowest = float(leaf.step_seconds(choices.table(choices.most)))
+        program = Program([(leaf, stage_columns(choices))], min(known, slowest) * (1 + TOLERANCE))
+        for path in [*known_paths(leaf), *met_paths]:
+            program.step_is_no_shorter_than_path(program.choices[0], path)
+        found = minimum(program, solver or available_solver(), known_seconds=known, time_limit=time_limit)
+        if found.found is not None and found.found[2] < best_seconds:
+            _, best, best_seconds = found.found
+        rounds, paths, stopped = found.rounds, found.paths, found.verdict == "stopped"
+        bound = found.bound if stopped else min(best_seconds, cut_off)
+    return Solution(
+        status="stopped" if stopped else proven(best_seconds, cut_off),
+        placement=best,
+        objective=best_seconds,
+        bound=bound,
+        rounds=rounds,
+        paths=paths,
+    )

@@ -1,0 +1,109 @@
+"""The program of record: one integer program chooses among the layouts that bounds could not discard, and places them.
+
+Its optimum over these layouts is the optimum over all, since the others have bounds above it; that it is what the
+search found is the certificate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from cost_models.errors import RunError
+from cost_models.schedules import CriticalPath
+from planner.exact.ilp.cutting import minimum
+from planner.exact.ilp.program import Choice, Columns, Program, pattern_columns, stage_columns
+from planner.exact.ilp.solvers import SolverName, available_solver
+from planner.exact.labels.critical_paths import known_paths
+from planner.exact.labels.solving import choices_in_time
+from planner.placement.leaf import TOLERANCE, Leaf, Placement
+
+Verdict = Literal["equal", "stopped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What the program says of the search's best."""
+
+    solver: SolverName
+    layouts: int
+    """Layouts it chose among."""
+    columns: int
+    objective: float
+    """Its optimum, seconds; a lower bound where it was stopped."""
+    verdict: Verdict
+
+
+class Survivor(NamedTuple):
+    """A layout that bounds could not discard."""
+
+    leaf: Leaf
+    placement: Placement | None
+    """The best one known."""
+    met_paths: Sequence[CriticalPath]
+    """Critical paths met in its pipeline."""
+
+
+def settle(
+    survivors: Sequence[Survivor],
+    best_seconds: float,
+    *,
+    time_limit: float | None = None,
+    solver: SolverName | None = None,
+) -> Record:
+    """The program's own optimum over layouts, each with a placement where one is known; the best takes `best_seconds`.
+
+    Raises:
+        RunError: it is another one, so that search and program cannot both be right.
+    """
+    name, target = solver or available_solver(), best_seconds * (1 + TOLERANCE)
+    columns = [(one, _columns(one, target)) for one in survivors]
+    kept = [(one, own) for one, own in columns if own is not None]
+    program = Program([(one.leaf, own) for one, own in kept], target)
+    for choice, (one, _) in zip(program.choices, kept, strict=True):
+        _tell(program, choice, one)
+    found = minimum(program, name, time_limit=time_limit)
+    if found.verdict == "nothing":
+        raise _disagreement("nothing as good", best_seconds)
+    agrees = math.isclose(found.bound, best_seconds, rel_tol=10 * TOLERANCE)
+    if found.verdict == "proven" and not agrees:
+        raise _disagreement(f"{found.bound:.9g} s", best_seconds)
+    return Record(
+        solver=name,
+        layouts=len(survivors),
+        columns=sum(len(one.x) for one in program.choices),
+        objective=found.bound,
+        verdict="equal" if found.verdict == "proven" else "stopped",
+    )
+
+
+def _columns(one: Survivor, target: float) -> Columns | None:
+    """What a step of `target` seconds may hold; None: there is no such step."""
+    if not one.leaf.is_plain:
+        return pattern_columns(one.leaf, target)
+    choices = choices_in_time(one.leaf, target, one.met_paths)
+    return stage_columns(choices) if choices else None
+
+
+def _tell(program: Program, choice: Choice, one: Survivor) -> None:
+    """Paths that are known before anything is solved."""
+    leaf = one.leaf
+    paths = [*(known_paths(leaf) if leaf.is_plain else ()), *one.met_paths]
+    if one.placement is not None:
+        paths.append(leaf.critical_path(one.placement.table))
+    elif not leaf.is_plain:
+        blocks = choice.columns.blocks
+        paths.append(leaf.critical_path(blocks[np.argmin(leaf.busy_seconds(blocks))]))
+    for path in paths:
+        program.step_is_no_shorter_than_path(choice, path)
+
+
+def _disagreement(found: str, best_seconds: float) -> RunError:
+    what = (
+        f"the integer program finds {found} where the search finds {best_seconds:.9g} s: one of them is wrong"
+    )
+    return RunError(what, hint="please report the question")

@@ -1,0 +1,97 @@
+"""Paths through a pipeline with one stage a rank that can be written down without running its timeline.
+
+Each is a chain of actions every schedule of its kind contains, so its length is a lower bound for any durations. The
+integer program starts from some, and looks among the others first for what its solution violates; the bounds of
+`planner.bounds.step` are the same paths, relaxed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.axes.columns import Ints
+from cost_models.schedules import CriticalPath
+from planner.exact.labels.windows import windows_from
+from planner.placement.leaf import Leaf
+
+
+def known_paths(leaf: Leaf) -> list[CriticalPath]:
+    """At least one path for every rank."""
+    ranks = range(leaf.pp)
+    paths = [_busy_rank(leaf, rank, returns=True) for rank in ranks]
+    paths += [_busy_rank(leaf, rank, returns=False) for rank in ranks if rank]
+    if leaf.schedule == "gpipe":
+        paths += [_queue(leaf, rank) for rank in ranks]
+    elif leaf.microbatches > leaf.pp:
+        paths += [_round_window(leaf, rank, rank) for rank in ranks]
+        paths.append(_round_window(leaf, 0, leaf.pp - 1))
+    return paths
+
+
+def longest_windows(leaf: Leaf, blocks_RP: Ints, most: int) -> list[CriticalPath]:
+    """For 1F1B: of the paths round windows of neighbouring ranks, those that take longest for one placement.
+
+    `most` of them, the longest first; for each window the one that ends where that takes longest
+    (`planner.exact.labels.windows`).
+    """
+    if leaf.schedule != "1f1b":
+        return []
+    forward_R = leaf.forward(blocks_RP)
+    both_R = forward_R + leaf.backward(blocks_RP)
+    before_R, delay = np.cumsum(both_R) - both_R, leaf.cost("p2p")
+    lead_R = np.cumsum(forward_R) - forward_R - before_R - np.arange(leaf.pp) * delay
+    lead_R = lead_R + leaf.per_rank("sync", blocks_RP)
+    ways = []
+    for first in range(leaf.pp):
+        windows = windows_from(first, leaf.pp, leaf.microbatches)
+        if windows is None:
+            continue
+        end = int(lead_R[: first + 1].argmax())
+        around = np.append(before_R, both_R.sum())[first + 1 :] - before_R[first]
+        length = lead_R[end] - before_R[first] + windows.rounds * around + windows.rest * both_R[first]
+        length = length + windows.transfers * delay
+        ways += [(seconds, first, first + index, end) for index, seconds in enumerate(length.tolist())]
+    longest = sorted(ways, key=lambda way: -way[0])[:most]
+    return [_round_window(leaf, first, last, end) for _, first, last, end in longest]
+
+
+def _path(leaf: Leaf, forward: Ints, backward: Ints, transfers: int, rank: int = 0) -> CriticalPath:
+    return CriticalPath(
+        forward_counts=forward,
+        backward_counts=backward,
+        weight_counts=backward,
+        p2p_count=transfers,
+        rank=rank,
+    )
+
+
+def _busy_rank(leaf: Leaf, rank: int, *, returns: bool) -> CriticalPath:
+    """Down to a rank, all its work, and (if it returns) up to rank 0 again."""
+    own_R = leaf.microbatches * (np.arange(leaf.pp) == rank)
+    down_R = (np.arange(leaf.pp) < rank).astype(np.int64)
+    if returns:
+        return _path(leaf, down_R + own_R, down_R + own_R, 2 * rank)
+    return _path(leaf, down_R + own_R, own_R, rank, rank)
+
+
+def _queue(leaf: Leaf, rank: int) -> CriticalPath:
+    """GPipe: the first microbatch down and the last one up, all others queueing at one rank both ways."""
+    counts_R = np.ones(leaf.pp, dtype=np.int64)
+    counts_R[rank] = leaf.microbatches
+    return _path(leaf, counts_R, counts_R, 2 * (leaf.pp - 1))
+
+
+def _round_window(leaf: Leaf, first: int, last: int, end: int = 0) -> CriticalPath:
+    """1F1B: the first microbatch down and up to a window of ranks, rounds in it, the last microbatch down and up.
+
+    It begins with a forward pass on the ranks before `end` and ends on that one (`planner.exact.labels.windows`).
+    """
+    windows = windows_from(first, leaf.pp, leaf.microbatches)
+    assert windows is not None
+    rounds, rest, transfers = (
+        int(column[last - first]) for column in (windows.rounds, windows.rest, windows.transfers)
+    )
+    rank_R = np.arange(leaf.pp)
+    counts_R = 1 + (rank_R >= first) + rounds * ((rank_R >= first) & (rank_R <= last))
+    counts_R[first] += rest
+    return _path(leaf, counts_R, np.where(rank_R < end, 0, counts_R), transfers - end, end)

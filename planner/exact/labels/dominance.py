@@ -1,0 +1,34 @@
+"""Which of several are not surpassed by another of the same kind in every respect."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.axes.columns import Ints
+from planner.placement.leaf import Bools, Floats
+
+PIVOTS = 32
+"""Compared with all others at once: enough for numpy, few enough to keep the comparison small."""
+
+
+def undominated(kind: Ints, merits: Floats) -> Bools:
+    """(K,): no other of the same kind (K,) has merits (K, D) all at least as high; of equals the first stays."""
+    order = np.lexsort((-merits.sum(axis=1), kind))
+    starts = np.flatnonzero(np.diff(kind[order], prepend=kind[order[0]] - 1))
+    kept = np.zeros(len(kind), dtype=np.bool_)
+    for rows in np.split(order, starts[1:]):
+        kept[_front(rows, merits)] = True
+    return kept
+
+
+def _front(rows: Ints, merits: Floats) -> Ints:
+    """The rows that are undominated among themselves; in order of falling sums, so that none dominates one before."""
+    front: list[Ints] = []
+    while len(rows):
+        pivots = rows[:PIVOTS]
+        surpassed: Bools = np.all(merits[pivots][:, None, :] >= merits[rows][None, :, :], axis=2)
+        surpassed &= np.arange(len(pivots))[:, None] < np.arange(len(rows))
+        rest: Bools = np.logical_not(np.any(surpassed, axis=0))
+        front.append(pivots[rest[: len(pivots)]])
+        rows = rows[len(pivots) :][rest[len(pivots) :]]
+    return np.concatenate(front)

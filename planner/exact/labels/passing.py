@@ -1,0 +1,263 @@
+"""Labels: all that the filled ranks of a plain pipeline mean to the ranks after them.
+
+A label is one way to fill ranks 0 … r. What may follow depends on its blocks, on its sums, and on how far the windows
+and paths that began in it let later ranks be filled. Of two labels with as many blocks, one that leaves at least as
+much room in every respect stands for both; so few are left (Desrochers and Soumis 1988 call it label setting).
+
+Every limit is a path through the timeline, which no step undercuts: when no label reaches the last rank, no placement
+takes less than the target. Labels that do reach it are candidates; their own timeline tells.
+
+Shape legend: K labels, R ranks, B numbers of blocks, C cuts, Q boundaries after the filled ranks, L blocks in all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+
+from cost_models.axes.columns import Ints
+from planner.exact.labels.choices import Choices
+from planner.exact.labels.dominance import undominated
+from planner.exact.labels.remaining import Cuts, least_remaining
+from planner.exact.labels.windows import windows_from
+from planner.placement.leaf import Bools, Floats
+
+ROUNDING = 1e-11
+"""Relative: what sums of seconds may be off by; limits are loosened by so much."""
+NO_LIMIT = 1e30
+"""In place of infinity, which would spoil sums."""
+GRAIN = ROUNDING / 128
+"""Labels are compared to so much of the target, so that the order of a sum does not tell them apart."""
+MUCH = 8.0
+"""In targets: no sum or limit that matters is longer."""
+
+
+class TooManyLabelsError(Exception):
+    """There are more ways to fill the first ranks than are worth keeping."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """K ways to fill the first ranks."""
+
+    blocks: Ints
+    """(K,): on them together."""
+    seconds: Floats
+    """(K,): one pass forward and back through them."""
+    forward: Floats
+    """(K,): its forward part."""
+    optimizer: Floats
+    """(K,): the longest optimizer step of a rank, as far as known."""
+    lead: Floats
+    """(K,): most of F_e − S_e − e c and synchronisation of e over the filled ranks e
+    (`planner.exact.labels.windows`)."""
+    limit: Floats
+    """(K, R + 1): `seconds` may be no more when the ranks before each are filled."""
+    cuts: Floats
+    """(K, C): what they add to each cut; −NO_LIMIT where it can no longer matter."""
+    sizes: Ints
+    """(K, filled): blocks of each."""
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def rows(self, index: Ints | Bools) -> Labels:
+        """Some of them."""
+        return Labels(**{one.name: getattr(self, one.name)[index] for one in fields(self)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelPass:
+    """One pass over the ranks: what may still take at most `target` seconds."""
+
+    choices: Choices
+    ways: Bools
+    """(R, L + 1, B): a rank with so many blocks before it may hold so many."""
+    cuts: Cuts
+    target: float
+    most_labels: int
+
+    def run(self) -> tuple[Labels, Bools]:
+        """Labels that reach the last rank, and (R, L + 1, B) the ways by which some label may do so.
+
+        Raises:
+            TooManyLabelsError: more than `most_labels` would have to be kept.
+        """
+        labels, steps = self._start(), []
+        for rank in range(self.choices.leaf.pp):
+            labels = self._trimmed(self._extended(labels, rank), rank)
+            size = labels.sizes[:, -1]
+            steps.append(np.unique(np.stack([labels.blocks - size, size], axis=1), axis=0))
+            if len(labels) > 1:
+                labels = labels.rows(undominated(labels.blocks, self._merits(labels, rank)))
+            if not len(labels):
+                return labels, np.zeros_like(self.ways)
+            if len(labels) > self.most_labels:
+                raise TooManyLabelsError
+        return labels, self._on_a_way(steps)
+
+    def _start(self) -> Labels:
+        leaf = self.choices.leaf
+        least_R = np.where(self.choices.useful, self.choices.optimizer, np.inf).min(axis=1)
+        return Labels(
+            blocks=np.zeros(1, dtype=np.int64),
+            seconds=np.zeros(1),
+            forward=np.zeros(1),
+            optimizer=np.full(1, least_R.max()),
+            lead=np.full(1, -NO_LIMIT),
+            limit=np.full((1, leaf.pp + 1), NO_LIMIT),
+            cuts=np.zeros((1, len(self.cuts))),
+            sizes=np.zeros((1, 0), dtype=np.int64),
+        )
+
+    def _extended(self, labels: Labels, rank: int) -> Labels:
+        """Each label with each number of blocks on the next rank, where paths that end there leave time for it."""
+        choices, leaf = self.choices, self.choices.leaf
+        useful = np.flatnonzero(choices.useful[rank])
+        kept = np.repeat(np.arange(len(labels)), len(useful))
+        own = np.tile(useful, len(labels))
+        blocks = labels.blocks[kept] + choices.sizes[own]
+        placeable = np.flatnonzero(self.ways[rank, labels.blocks[kept], own] & (blocks <= leaf.num_layers))
+        kept, own, blocks = kept[placeable], own[placeable], blocks[placeable]
+        before, seconds = labels.seconds[kept], choices.seconds[rank, own]
+        optimizer = np.maximum(labels.optimizer[kept], choices.optimizer[rank, own])
+        lead = labels.forward[kept] - before - rank * leaf.cost("p2p") + choices.sync[rank, own]
+        lead = np.maximum(labels.lead[kept], lead)
+        cuts = labels.cuts[kept] + self.cuts.added[:, rank, own].T
+        room = self._room(optimizer)
+        rest = self._least_rest[rank + 1, 0, blocks]
+        busiest = self._busy(rank, before, seconds, rest)
+        in_time = (before + seconds <= labels.limit[kept, rank + 1] * (1 + ROUNDING)) & np.isfinite(rest)
+        in_time &= lead + busiest <= room
+        in_time &= (cuts + self.cuts.fixed + self.cuts.least[rank + 1][:, blocks].T <= room[:, None]).all(
+            axis=1
+        )
+        extended = Labels(
+            blocks=blocks,
+            seconds=before + seconds,
+            forward=labels.forward[kept] + choices.forward[rank, own],
+            optimizer=optimizer,
+            lead=lead,
+            limit=labels.limit[kept],
+            cuts=cuts,
+            sizes=np.concatenate([labels.sizes[kept], choices.sizes[own, None]], axis=1),
+        ).rows(in_time)
+        self._limit_windows(extended, rank, before[in_time], seconds[in_time], rest[in_time])
+        return extended
+
+    def _busy(self, rank: int, before: Floats, own: Floats, rest: Floats) -> Floats:
+        """(K,) seconds besides the lead of a path on which all microbatches pass one rank."""
+        m, c, pp = self.choices.leaf.microbatches, self.choices.leaf.cost("p2p"), self.choices.leaf.pp
+        alone = before + m * own + 2 * rank * c
+        if self.choices.leaf.schedule != "gpipe":
+            return alone
+        queue: Floats = np.maximum(alone, before + m * own + rest + 2 * (pp - 1) * c)
+        return queue
+
+    def _limit_windows(self, labels: Labels, rank: int, before: Floats, own: Floats, rest: Floats) -> None:
+        """Write into the limits what windows that begin on a rank ask of the ranks after it."""
+        leaf = self.choices.leaf
+        windows = windows_from(rank, leaf.pp, leaf.microbatches) if leaf.schedule == "1f1b" else None
+        if windows is None:
+            return
+        in_all = before + own + rest
+        left_K = self._room(labels.optimizer) - labels.lead - 2 * in_all + before
+        left_KQ = left_K[:, None] - windows.transfers * leaf.cost("p2p") - windows.rest * own[:, None]
+        turns_Q = np.maximum(windows.rounds, 1)
+        no_round_KQ = np.where(left_KQ < 0, -1.0, NO_LIMIT)
+        limit_KQ = np.where(windows.rounds > 0, before[:, None] + left_KQ / turns_Q, no_round_KQ)
+        np.minimum(labels.limit[:, rank + 1 :], limit_KQ, out=labels.limit[:, rank + 1 :])
+
+    def _trimmed(self, labels: Labels, rank: int) -> Labels:
+        """Without labels that leave later ranks too little room, and without limits that cannot matter."""
+        choices = self.choices
+        after = slice(rank + 1, None)
+        fixed_Q, block = self._fixed_before[after] - self._fixed_before[rank + 1], choices.least_block
+        limit_KQ = labels.limit[:, after] * (1 + ROUNDING)
+        start_K = labels.seconds - block * labels.blocks
+        most_KQ = (limit_KQ - start_K[:, None] - fixed_Q) / block
+        most_KQ = np.floor(most_KQ + ROUNDING * (np.abs(most_KQ) + choices.leaf.num_layers))
+        reach_Q = self._most_before[after] - self._most_before[rank + 1]
+        most_KQ = np.minimum(most_KQ, np.minimum(labels.blocks[:, None] + reach_Q, self._reached[1][after]))
+        held_Q = self._least_before[after]
+        most_KQ = np.minimum.accumulate((most_KQ - held_Q)[:, ::-1], axis=1)[:, ::-1] + held_Q
+        most_KQ = np.minimum.accumulate(most_KQ - reach_Q, axis=1) + reach_Q
+        needed_Q = self._reached[0][after]
+        rest_K = self._least_rest[rank + 1, 0, labels.blocks]
+        enough = (most_KQ >= np.maximum(needed_Q, labels.blocks[:, None] + held_Q - held_Q[0])).all(axis=1)
+        enough &= labels.seconds + rest_K <= limit_KQ[:, -1]
+        if choices.on_a_line:
+            limit_KQ = start_K[:, None] + fixed_Q + block * most_KQ
+        else:
+            slowest_Q = self._slowest_before[after] - self._slowest_before[rank + 1]
+            anyway_KQ = labels.seconds[:, None] + slowest_Q
+            limit_KQ = np.where(limit_KQ >= anyway_KQ, NO_LIMIT, labels.limit[:, after])
+        labels.limit[:, after] = limit_KQ
+        worst_KC = labels.cuts + self.cuts.fixed + self.cuts.most[rank + 1][:, labels.blocks].T
+        labels.cuts[worst_KC <= self._room(self._most_optimizer)] = -NO_LIMIT
+        return labels.rows(enough)
+
+    def _merits(self, labels: Labels, rank: int) -> Floats:
+        """(K, …): all respects in which a label can leave more room than another with as many blocks."""
+        sums = np.stack([labels.seconds, labels.forward, labels.optimizer, labels.lead], axis=1)
+        merits = np.concatenate([-sums, -labels.cuts, labels.limit[:, rank + 1 :]], axis=1)
+        return np.rint(np.clip(merits / self.target, -MUCH, MUCH) / GRAIN)
+
+    def _on_a_way(self, steps: list[Ints]) -> Bools:
+        """(R, L + 1, B): steps by which some label, dominated ones as well, reaches the last rank."""
+        on_a_way = np.zeros_like(self.ways)
+        reached = np.array([self.choices.leaf.num_layers])
+        for rank in range(len(steps) - 1, -1, -1):
+            before, size = steps[rank].T
+            leads_on = np.isin(before + size, reached)
+            on_a_way[rank, before[leads_on], size[leads_on] - self.choices.fewest] = True
+            reached = np.unique(before[leads_on])
+        return on_a_way
+
+    def _room(self, optimizer: Floats) -> Floats:
+        """(K,) seconds for the pipeline and its synchronisation."""
+        room: Floats = (self.target - self.choices.leaf.overhead - optimizer) + ROUNDING * self.target
+        return room
+
+    @cached_property
+    def _most_optimizer(self) -> Floats:
+        most: Floats = np.where(self.choices.useful, self.choices.optimizer, 0.0).max(axis=(0, 1))
+        return most
+
+    @cached_property
+    def _least_rest(self) -> Floats:
+        """(R + 1, 1, L + 1): least seconds of one pass through the ranks that are still to be filled."""
+        return least_remaining(self.choices, self.ways, self.choices.seconds[None])
+
+    @cached_property
+    def _fixed_before(self) -> Floats:
+        """(R + 1,): seconds of one pass through the ranks before each, without blocks."""
+        return _sum_before(self.choices.fixed)
+
+    @cached_property
+    def _slowest_before(self) -> Floats:
+        """(R + 1,): the same with the most they may take."""
+        return _sum_before(np.where(self.choices.useful, self.choices.seconds, 0.0).max(axis=1))
+
+    @cached_property
+    def _reached(self) -> tuple[Ints, Ints]:
+        """(R + 1,) each: fewest and most blocks before each rank on any way to the end."""
+        possible = np.isfinite(self._least_rest[:, 0])
+        last = possible.shape[1] - 1
+        return possible.argmax(axis=1), last - possible[:, ::-1].argmax(axis=1)
+
+    @cached_property
+    def _least_before(self) -> Floats:
+        """(R + 1,): fewest blocks on the ranks before each."""
+        return _sum_before(self.choices.least.astype(np.float64))
+
+    @cached_property
+    def _most_before(self) -> Floats:
+        """(R + 1,): most blocks on them."""
+        return _sum_before(self.choices.most.astype(np.float64))
+
+
+def _sum_before(value_R: Floats) -> Floats:
+    return np.concatenate([[0.0], np.cumsum(value_R)])

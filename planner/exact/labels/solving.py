@@ -1,0 +1,117 @@
+"""The best placement of one plain layout: label passes and timelines in turn, until no label is left.
+
+A pass leaves candidates that no known path rules out. Their timelines give a better step, or a critical path by which
+the next pass rules them out (Benders 1962, with label setting in place of a linear program). Placements are finitely
+many and every round takes one away, so this ends, with proof.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from cost_models.axes.columns import Ints
+from cost_models.schedules import CriticalPath
+from planner.exact.labels.choices import Choices, choices_of
+from planner.exact.labels.passing import LabelPass, TooManyLabelsError
+from planner.exact.labels.remaining import all_ways, cuts_of
+from planner.placement.leaf import TOLERANCE, Bools, Leaf, Placement
+from planner.placement.solution import Solution, Status, proven
+
+MOST_LABELS = 4096
+"""Kept after one rank: beyond, an integer program is asked."""
+MOST_CANDIDATES = 16
+"""Whose timelines are evaluated after one pass."""
+MOST_PASSES = 24
+"""By which ways are closed for the integer program."""
+
+
+def place_blocks(
+    leaf: Leaf,
+    *,
+    incumbent: tuple[Placement, float] | None = None,
+    cut_off: float = math.inf,
+    met_paths: Sequence[CriticalPath] = (),
+    time_limit: float | None = None,
+) -> Solution | None:
+    """The best placement of a plain layout, if it takes less than `cut_off` seconds; None: there are too many labels.
+
+    `incumbent` is a placement and its time, `met_paths` are critical paths of other layouts with the same pipeline.
+    `time_limit` is in seconds; without it the answer is always proven.
+    """
+    start = time.monotonic()
+    best, best_seconds = incumbent if incumbent else (None, math.inf)
+    critical, rounds = list(met_paths), 0
+    status: Status | None = None
+    while status is None:
+        target = min(best_seconds, cut_off) * (1 - TOLERANCE)
+        if time_limit is not None and time.monotonic() - start >= time_limit:
+            status = "stopped"
+            break
+        choices = choices_of(leaf, target)
+        if choices is None:
+            break
+        rounds += 1
+        try:
+            candidates = _candidates(choices, critical, target)
+        except TooManyLabelsError:
+            return None
+        if not len(candidates):
+            break
+        blocks_KRP = choices.table(candidates)
+        seconds_K = leaf.step_seconds(blocks_KRP)
+        critical += [leaf.critical_path(blocks) for blocks in blocks_KRP]
+        fastest = int(seconds_K.argmin())
+        if seconds_K[fastest] < best_seconds:
+            best, best_seconds = Placement.of(blocks_KRP[fastest]), float(seconds_K[fastest])
+    if status is None:
+        status = proven(best_seconds, cut_off)
+    return Solution(
+        status=status,
+        placement=best,
+        objective=best_seconds,
+        bound=0.0 if status == "stopped" else min(best_seconds, cut_off),
+        rounds=rounds,
+        paths=tuple(critical[len(met_paths) :]),
+    )
+
+
+def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = ()) -> Choices | None:
+    """What ranks may hold in a step of at most `target` seconds, as far as paths tell; None: there is no such step.
+
+    Every pass closes ways, which lets the next one see further.
+    """
+    choices = choices_of(leaf, target)
+    if choices is None:
+        return None
+    ways = all_ways(choices)
+    for _ in range(MOST_PASSES):
+        before = ways.sum()
+        try:
+            _, ways = _pass(choices, ways, paths, target * (1 + TOLERANCE)).run()
+        except TooManyLabelsError:
+            break
+        if ways.sum() == before:
+            break
+    used: Bools = np.any(ways, axis=1)
+    return choices.only(used)
+
+
+def _candidates(choices: Choices, paths: Sequence[CriticalPath], target: float) -> Ints:
+    """(K, R) blocks of each rank: placements that no path rules out; none where all are."""
+    labels, _ = _pass(choices, all_ways(choices), paths, target).run()
+    return labels.sizes[np.argsort(labels.lead, kind="stable")[:MOST_CANDIDATES]]
+
+
+def _pass(choices: Choices, ways: Bools, paths: Sequence[CriticalPath], target: float) -> LabelPass:
+    slowest = float(choices.leaf.step_seconds(choices.table(choices.most)))
+    return LabelPass(
+        choices=choices,
+        ways=ways,
+        cuts=cuts_of(choices, ways, paths),
+        target=min(target, slowest * (1 + TOLERANCE)),
+        most_labels=MOST_LABELS,
+    )

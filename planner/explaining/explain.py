@@ -1,0 +1,188 @@
+"""Why a plan is what it is: what binds it, and what it wins over another by, or loses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.axes.order import first_same
+from cost_models.axes.recompute import policies_in
+from cost_models.breakdown import Breakdown
+from cost_models.estimate import Estimate
+from cost_models.estimating import estimate as price
+from cost_models.question import Question
+from planner.explaining.compare import difference
+from planner.explaining.whatif import NEXT_TO_NOTHING, Sensitivity, same_degrees, with_memory
+from planner.objectives import ObjectiveName
+from planner.plan import Plan
+from planner.rules.legality import check
+from planner.search.asked_layout import place
+from planner.space.restrictions import Restrictions, allowed_rows
+
+UNLIMITED = 1e6
+"""Times the memory of a device: a question in which nothing fails to fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """How a plan came to be, which says why another layout may be faster."""
+
+    searched: bool = True
+    """False: the layout was asked for, and nobody looked for a better one."""
+    objective: ObjectiveName = "time"
+    """What it was searched for."""
+    proved: bool = True
+    """The search was not stopped before its end."""
+
+    @property
+    def is_fastest(self) -> bool:
+        """It was searched for the fastest step, so that planning again answers the same question."""
+        return self.searched and self.objective == "time"
+
+    @classmethod
+    def of(cls, plan: Plan) -> Origin:
+        """As its file says."""
+        certificate, objective = plan.certificate, plan.objective
+        return cls(
+            searched=certificate is not None,
+            objective="time" if objective is None else objective.name,
+            proved=certificate is not None and certificate.gap <= 0,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """What keeps the step from being faster."""
+
+    resource: str
+    """`memory`, or the part of the step that is largest (`compute`, `bubble`, `tp_comm`, ...)."""
+    faster: Estimate | None = None
+    """Where memory binds: the fastest neighbour, which does not fit. None: the layout itself does not."""
+    change: str = ""
+    """In what the neighbour differs: "mbs2"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rivalry:
+    """Two plans against one another."""
+
+    rival: Estimate
+    difference: Breakdown
+    """rival − plan, seconds by part, largest first: positive is what the plan saves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """All that there is to say about a plan."""
+
+    estimate: Estimate
+    origin: Origin
+    binding: Binding
+    ties: tuple[Estimate, ...]
+    """Other layouts that are as fast."""
+    rivalry: Rivalry | None
+    """Against the fastest layout within the plan's restrictions that is not as fast as the plan."""
+    sensitivities: tuple[Sensitivity, ...]
+
+
+def binding(question: Question, estimate: Estimate, restrictions: Restrictions) -> Binding:
+    """What binds a plan that was kept to `restrictions`.
+
+    Memory does when some neighbour within them (itself with less recomputed, another microbatch size, one degree moved
+    to data parallelism, a lower ZeRO stage) would be faster and does not fit, or when the plan itself does not;
+    otherwise the largest part of the step that is worth naming.
+    """
+    if overflows(estimate, estimate):
+        return Binding(resource="memory")
+    roomy = with_memory(question, UNLIMITED)
+    tempting = []
+    for layout in _neighbours(estimate.layout):
+        if check(question, layout) or not within(question, restrictions, layout):
+            continue
+        priced = price(question, place(roomy, layout))
+        if overflows(estimate, priced) and gain(estimate, priced) > NEXT_TO_NOTHING:
+            tempting.append(priced)
+    if not tempting:
+        return Binding(resource=estimate.bound_by)
+    fastest = min(tempting, key=lambda priced: priced.step_seconds)
+    return Binding(resource="memory", faster=fastest, change=_changed_words(estimate.layout, fastest.layout))
+
+
+def ties(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[Estimate, ...]:
+    """The others that take as long."""
+    return tuple(
+        rival for rival in _others(estimate, rivals) if abs(gain(estimate, rival)) <= NEXT_TO_NOTHING
+    )
+
+
+def rivalry(estimate: Estimate, rivals: Sequence[Estimate]) -> Rivalry | None:
+    """The plan against the best of the others that differs in time; None where there is no other."""
+    others = [rival for rival in _others(estimate, rivals) if abs(gain(estimate, rival)) > NEXT_TO_NOTHING]
+    if not others:
+        return None
+    rival = min(others, key=lambda other: other.step_seconds)
+    return Rivalry(rival=rival, difference=difference(estimate.time, rival.time))
+
+
+def _others(estimate: Estimate, rivals: Sequence[Estimate]) -> list[Estimate]:
+    return [rival for rival in rivals if not same_degrees(rival.layout, estimate.layout)]
+
+
+def within(question: Question, restrictions: Restrictions, layout: Layout) -> bool:
+    """Whether a layout keeps to what was fixed and forbidden, and to the rules of the trainer."""
+    allowed = allowed_rows(question, restrictions, LayoutColumns.of([layout]))
+    return bool(allowed[0]) and not restrictions.forbidden_recompute.intersection(
+        policy for mix in layout.recompute for policy in policies_in(mix)
+    )
+
+
+def overflows(estimate: Estimate, other: Estimate) -> bool:
+    """Whether the other needs more memory than devices may fill under the restrictions of the first."""
+    if not estimate.rank_limits:
+        return other.peak_bytes > estimate.memory_limit
+    limits = dict(zip(estimate.layout.pools, estimate.rank_limits, strict=True))
+    peaks = zip(other.layout.pools, other.rank_memory, strict=True)
+    return any(peak.total > limits[pool] for pool, peak in peaks)
+
+
+def gain(estimate: Estimate, other: Estimate) -> float:
+    """Relative: how much faster the other is."""
+    return 1 - other.step_seconds / estimate.step_seconds
+
+
+def _neighbours(layout: Layout) -> list[Layout]:
+    """Itself with its placement open, and one degree or switch away towards speed at the price of memory."""
+    open_layout = layout.model_copy(update={"layers": (), "recompute": ("none",)})
+    moves: list[dict[str, int]] = [{}, {"mbs": 2 * layout.mbs}]
+    if layout.tp % 2 == 0:
+        moves.append({"tp": layout.tp // 2, "dp": 2 * layout.dp})
+    if layout.pp % 2 == 0:
+        moves.append({"pp": layout.pp // 2, "dp": 2 * layout.dp})
+    if layout.zero > 0:
+        moves.append({"zero": layout.zero - 1})
+    return [_moved(open_layout, move) for move in moves]
+
+
+def _moved(layout: Layout, move: dict[str, int]) -> Layout:
+    """The layout with some axes changed; what only a pipeline or a tensor group can have goes with it."""
+    moved = layout.model_copy(update=move)
+    alone: dict[str, object] = {"order": first_same(moved.order, moved.cp, moved.dp, moved.pp)}
+    if moved.pp != layout.pp:
+        alone["pools"] = ()
+    if moved.pp == 1:
+        alone |= {"vpp": 1, "schedule": "1f1b"}
+    if moved.tp == 1:
+        alone["sp"] = False
+    return moved.model_copy(update=alone)
+
+
+def _changed_words(before: Layout, after: Layout) -> str:
+    """The words of `after` that `before` does not have, placement aside."""
+    known = set(str(before).split())
+    placing = ("layers=", "pools=")
+    words = [word for word in str(after).split() if word not in known and not word.startswith(placing)]
+    if "recompute=" in str(before) and "recompute=" not in str(after):
+        words.append("recompute=none")
+    return " ".join(words)

@@ -1,0 +1,158 @@
+"""If only: the same question with one thing changed, the plan priced again as it is, and a search for a better one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from cost_models.axes.layout import Layout
+from cost_models.errors import InfeasibleError
+from cost_models.estimate import Estimate
+from cost_models.estimating import estimate as price
+from cost_models.question import MixedQuestion, Question, each_pool, mixed_question
+from cost_models.specs.cluster import LinkSpec
+from cost_models.specs.hardware import AttentionCurve, CurvePoint
+from planner.search.search import search
+from planner.space.layouts import Restrictions
+
+NEXT_TO_NOTHING = 1e-4
+"""Relative gain of step time that is not worth a sentence."""
+SEARCH_SECONDS = 10.0
+"""Time limit of one changed question; its answer is then the best found."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """What one change would do."""
+
+    change: str
+    """In words: "half inter-node bandwidth"."""
+    held: Estimate
+    """The plan as it is, under the change."""
+    replanned: Estimate | None
+    """The best plan of the changed question; None: nothing fits, or the plan is held only."""
+
+    @property
+    def best(self) -> Estimate:
+        """The plan as it is, unless planning again gives a faster one, or one that fits where it does not."""
+        other = self.replanned
+        worth = NEXT_TO_NOTHING * self.held.step_seconds
+        if other is None or (self.held.fits and self.held.step_seconds - other.step_seconds <= worth):
+            return self.held
+        return other
+
+
+def sensitivities(
+    question: Question, estimate: Estimate, restrictions: Restrictions, *, replan: bool = True
+) -> tuple[Sensitivity, ...]:
+    """Every change of `CHANGES` that means something here: the plan priced again and, to `replan`, a new search."""
+    answers = []
+    changes = {words: each_pool(question, change) for words, change in CHANGES.items()}
+    if isinstance(question, MixedQuestion):
+        changes["double bandwidth between pools"] = _between(question, 2.0)
+    for words, changed in changes.items():
+        if changed is not None:
+            limits = _scaled(restrictions, question, changed)
+            held = price(changed, estimate.layout)
+            held = held if limits.max_memory is None else held.within(limits.max_memory)
+            best = _best(changed, limits) if replan else None
+            answers.append(Sensitivity(change=words, held=held, replanned=best))
+    return tuple(answers)
+
+
+def same_degrees(one: Layout, other: Layout) -> bool:
+    """Equal but for the placement of blocks and their recompute."""
+    unplaced = {"layers": (), "recompute": ("none",)}
+    return one.model_copy(update=unplaced) == other.model_copy(update=unplaced)
+
+
+def with_memory(question: Question, factor: float) -> Question:
+    """The same question on devices with `factor` times the memory."""
+
+    def change(one: Question) -> Question:
+        gpu = one.cluster.gpu.model_copy(update={"memory": one.cluster.gpu.memory * factor})
+        return replace(one, cluster=one.cluster.model_copy(update={"gpu": gpu}))
+
+    changed = each_pool(question, change)
+    assert changed is not None
+    return changed
+
+
+def _best(question: Question, restrictions: Restrictions) -> Estimate | None:
+    try:
+        return search(question, top=1, restrictions=restrictions, time_limit=SEARCH_SECONDS).estimates[0]
+    except InfeasibleError:
+        return None
+
+
+def _scaled(restrictions: Restrictions, before: Question, after: Question) -> Restrictions:
+    """A memory limit grows with the memory."""
+    if restrictions.max_memory is None:
+        return restrictions
+    factor = after.cluster.gpu.memory / before.cluster.gpu.memory
+    return replace(restrictions, max_memory=restrictions.max_memory * factor)
+
+
+def _intra_node(factor: float) -> Callable[[Question], Question | None]:
+    def change(question: Question) -> Question | None:
+        cluster = question.cluster
+        if cluster.gpus_per_node == 1 or question.hardware.collectives:  # measured curves replace the formula
+            return None
+        links = cluster.links.model_copy(update={"intra_node": _faster(cluster.links.intra_node, factor)})
+        return replace(question, cluster=cluster.model_copy(update={"links": links}))
+
+    return change
+
+
+def _inter_node(factor: float) -> Callable[[Question], Question | None]:
+    def change(question: Question) -> Question | None:
+        cluster = question.cluster
+        if cluster.nodes == 1 or cluster.links.inter_node is None:
+            return None
+        links = cluster.links.model_copy(update={"inter_node": _faster(cluster.links.inter_node, factor)})
+        return replace(question, cluster=cluster.model_copy(update={"links": links}))
+
+    return change
+
+
+def _between(question: MixedQuestion, factor: float) -> Question:
+    link = _faster(question.mixed.link, factor)
+    return mixed_question(question.mixed.model_copy(update={"between": link}), question.pools)
+
+
+def _compute(factor: float) -> Callable[[Question], Question | None]:
+    """Matrix products and attention, whether by efficiency or by measured curve."""
+
+    def change(question: Question) -> Question:
+        hardware = question.hardware
+        names = ("gemm_efficiency", "attention_forward_efficiency", "attention_backward_efficiency")
+        update: dict[str, object] = {name: getattr(hardware, name) * factor for name in names}
+        update["attention"] = tuple(_faster_attention(curve, factor) for curve in hardware.attention)
+        return replace(question, hardware=hardware.model_copy(update=update))
+
+    return change
+
+
+def _memory(factor: float) -> Callable[[Question], Question | None]:
+    return lambda question: with_memory(question, factor)
+
+
+def _faster(link: LinkSpec, factor: float) -> LinkSpec:
+    return link.model_copy(update={"bandwidth": link.bandwidth * factor})
+
+
+def _faster_attention(curve: AttentionCurve, factor: float) -> AttentionCurve:
+    def faster(points: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
+        return tuple(point.model_copy(update={"seconds": point.seconds / factor}) for point in points)
+
+    return curve.model_copy(update={"forward": faster(curve.forward), "backward": faster(curve.backward)})
+
+
+CHANGES: dict[str, Callable[[Question], Question | None]] = {
+    "+10 % intra-node bandwidth": _intra_node(1.1),
+    "half inter-node bandwidth": _inter_node(0.5),
+    "double inter-node bandwidth": _inter_node(2.0),
+    "+25 % device memory": _memory(1.25),
+    "+10 % compute efficiency": _compute(1.1),
+}
+"""What users ask first: links, memory, kernels."""

@@ -1,0 +1,117 @@
+"""Why another layout is not the plan: it is illegal, does not fit, or is slower, and by which parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.axes.recompute import RECOMPUTE_POLICIES
+from cost_models.breakdown import Breakdown
+from cost_models.errors import InfeasibleError, Problem
+from cost_models.estimate import Estimate
+from cost_models.estimating import estimate as price
+from cost_models.question import Question
+from planner.explaining.compare import difference
+from planner.explaining.completing import Completed, completed
+from planner.explaining.explain import Origin, gain, overflows, within
+from planner.explaining.whatif import NEXT_TO_NOTHING
+from planner.placement.even_prices import even_layers
+from planner.search.asked_layout import place
+from planner.search.search import search
+from planner.space.restrictions import AXES, Restrictions, settled
+
+MOST_ORDERS = 24
+"""In which a pipeline passes through four pools, the most there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyNot:
+    """Why a layout is not the plan."""
+
+    layout: str
+    """As it was written."""
+    asked: Completed
+    """What it means beside the plan."""
+    reason: Literal["illegal", "memory", "slower", "same", "faster"]
+    excluded: bool = False
+    """Whether the restrictions of the search kept it out, however fast it is."""
+    estimate: Estimate | None = None
+    """Its best placement; where it does not fit, the one that recomputes most."""
+    difference: Breakdown | None = None
+    """layout − plan, seconds by part, largest first."""
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Broken rules of an illegal layout."""
+        return self.asked.problems
+
+
+def why_not(
+    question: Question,
+    estimate: Estimate,
+    text: str,
+    restrictions: Restrictions | None = None,
+    origin: Origin | None = None,
+) -> WhyNot:
+    """Why the layout written in `text` is not the plan, which came to be as `origin` says within `restrictions`.
+
+    What it leaves out is as in the plan. It is priced at its best: recompute is as `text` says, or as it was asked for
+    in a plan that nobody searched, and otherwise chosen stage by stage.
+
+    Raises:
+        InputError: `text` is not a layout.
+    """
+    searched = origin is None or origin.searched
+    plan = estimate.layout.model_copy(update={"recompute": ("none",)}) if searched else estimate.layout
+    asked = completed(question, plan, text, restrictions.trainer if restrictions else None)
+    if asked.problems:
+        return WhyNot(layout=text, asked=asked, reason="illegal")
+    priced = _best_placed(
+        question,
+        asked.layout,
+        max(estimate.rank_limits, default=estimate.memory_limit),
+        recompute_given="recompute=" in " ".join([text, *asked.taken]),
+    )
+    return WhyNot(
+        layout=text,
+        asked=asked,
+        reason=_reason(estimate, priced),
+        excluded=restrictions is not None and not within(question, restrictions, priced.layout),
+        estimate=priced,
+        difference=difference(estimate.time, priced.time),
+    )
+
+
+def _reason(estimate: Estimate, priced: Estimate) -> Literal["memory", "slower", "same", "faster"]:
+    if overflows(estimate, priced):
+        return "memory"
+    won = gain(estimate, priced)
+    if abs(won) <= NEXT_TO_NOTHING:
+        return "same"
+    return "faster" if won > 0 else "slower"
+
+
+def _best_placed(question: Question, layout: Layout, max_memory: float, *, recompute_given: bool) -> Estimate:
+    """The layout at its best: what its text leaves open (blocks, recompute) is searched.
+
+    Where the search finds nothing: evenly placed, with as little recompute as fits, or all there is, which needs nearly
+    the least memory.
+    """
+    if layout.layers or recompute_given:
+        return price(question, place(question, layout))
+    columns = settled(question, LayoutColumns.of([layout]))
+    only = {axis: frozenset({int(getattr(columns, axis)[0])}) for axis in AXES}
+    top = MOST_ORDERS if layout.pools else 1  # a layout in another order of the pools is a rival of its own
+    try:
+        found = search(
+            question, top=top, restrictions=Restrictions(only=only, max_memory=max_memory)
+        ).estimates
+        return next(one for one in found if layout.pools in ((), one.layout.pools))
+    except (InfeasibleError, StopIteration):
+        policies = sorted(question.training.recompute, key=RECOMPUTE_POLICIES.index)
+        layers = even_layers(question.model.num_layers, layout.num_stages)
+        alike = [layout.model_copy(update={"recompute": (one,), "layers": layers}) for one in policies]
+        priced = [price(question, one) for one in alike]
+        return next((one for one in priced if one.peak_bytes <= max_memory), priced[-1])

@@ -1,0 +1,1 @@
+"""Placements of one layout: blocks on stages, recompute policies on blocks, and what they cost."""

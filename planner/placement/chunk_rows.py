@@ -1,0 +1,147 @@
+"""Layouts of one schedule with several chunks a rank, whatever their shapes: what their quick bound is computed from.
+
+A shape is pp and vpp. There are hundreds of them in a search, most with few layouts, so that going through them one by
+one takes longer than all their arithmetic.
+
+Shape legend: N layouts of one schedule, P policies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from cost_models.axes.columns import Ints
+from cost_models.axes.layout import V_SHAPED, Schedule
+from cost_models.schedules import SPLIT_BACKWARD
+from cost_models.stage_costs import StageCosts
+from planner.placement.shared_shape import Bools, Floats, Group, how_many
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkRows:
+    """The rows of one schedule; of their ranks the first and the last."""
+
+    costs: StageCosts
+    """N rows."""
+    pp: Ints
+    vpp: Ints
+    schedule: Schedule
+    microbatches: Ints
+    num_layers: int
+    allowed: Bools
+    """(P,)"""
+
+    @classmethod
+    def of(cls, group: Group) -> ChunkRows:
+        """Rows that have one shape."""
+        shape = group.microbatches.shape
+        return cls(
+            costs=group.costs,
+            pp=np.full(shape, group.pp),
+            vpp=np.full(shape, group.vpp),
+            schedule=group.schedule,
+            microbatches=group.microbatches,
+            num_layers=group.num_layers,
+            allowed=group.allowed,
+        )
+
+    @property
+    def splits_backward(self) -> bool:
+        """Weight halves of backward passes run at other times than input halves."""
+        return self.schedule in SPLIT_BACKWARD
+
+    @property
+    def is_v_shaped(self) -> bool:
+        """The first rank has the last stage too."""
+        return self.schedule in V_SHAPED
+
+    @cached_property
+    def one_rank_has_both_ends(self) -> Bools:
+        """(N,): whether embedding and head are on the first rank."""
+        both: Bools = (self.pp == 1) | self.is_v_shaped
+        return both
+
+    @cached_property
+    def size(self) -> Ints:
+        """(N,): blocks of every stage, at least."""
+        least: Ints = self.num_layers // (self.pp * self.vpp)
+        return least
+
+    @property
+    def blocks(self) -> Ints:
+        """(N,): blocks of every rank, at least."""
+        return self.vpp * self.size
+
+    @cached_property
+    def block_seconds(self) -> Floats:
+        """(N, P): forward plus backward of one block; infinite under a policy that may not be used."""
+        seconds = self.costs.layer_forward[:, None] + self.costs.layer_backward
+        return np.where(self.allowed, seconds, np.inf)
+
+    @cached_property
+    def live(self) -> tuple[Ints, Ints, Ints]:
+        """(N,) each: live microbatches of the first rank's first chunk, of its last, and of all its chunks, at the
+        moment that `Group.live` takes; the first chunk has most."""
+        m, pp, vpp = self.microbatches, self.pp, self.vpp
+        if self.schedule == "zero-bubble":
+            each = np.minimum(m, pp)
+            return each, each, vpp * each
+        if self.is_v_shaped:
+            first, last = np.where(m >= 2 * pp, 2 * pp - 1, 1), np.ones_like(m)
+            return first, last, first + last
+        together = m // np.maximum(1, m // pp)
+        units = np.minimum((vpp - 1) * together + 2 * (pp - 1) + 1, m * vpp)
+        rounds, rest = np.divmod(units, together * vpp)
+        first = rounds * together + np.minimum(rest, together)
+        last = rounds * together + np.clip(rest - (vpp - 1) * together, 0, together)
+        return first, last, units
+
+    @cached_property
+    def fixed_seconds(self) -> tuple[Floats, Floats]:
+        """(N,) each: one microbatch on the first rank and on the last without its blocks."""
+        x = self.costs
+        stages = self.vpp * (x.stage_forward + x.stage_backward)
+        embedding, head = x.embedding_forward + x.embedding_backward, x.head_forward + x.head_backward
+        first = np.where(self.one_rank_has_both_ends, stages + embedding + head, stages + embedding)
+        last = stages if self.is_v_shaped else stages + head
+        return first, np.where(self.pp == 1, first, last)
+
+    @cached_property
+    def free_bytes(self) -> Floats:
+        """(N,): left on the first rank for blocks and what they work with during training."""
+        x, (first, last, _) = self.costs, self.live
+        free = x.memory_limit - x.static - (x.embedding_static + first * x.embedding_activation)
+        head = x.head_static + last * x.head_activation
+        return np.where(self.one_rank_has_both_ends, free - head, free)
+
+    @cached_property
+    def working(self) -> Floats:
+        """(N,): the largest temporary set of the first rank, under the policy that has least of it."""
+        least: Floats = self.costs.working[:, np.flatnonzero(self.allowed)].min(axis=1)
+        largest: Floats = np.where(
+            self.one_rank_has_both_ends, np.maximum(least, self.costs.head_moment), least
+        )
+        return largest
+
+    @cached_property
+    def updatable(self) -> Floats:
+        """(N,): blocks of the first rank whose optimizer step fits in memory."""
+        x = self.costs
+        free = x.memory_limit - x.static - (x.embedding_static + x.embedding_update)
+        free = np.where(self.one_rank_has_both_ends, free - (x.head_static + x.head_update), free)
+        return how_many(free, x.layer_static + x.layer_update)
+
+    @cached_property
+    def tail(self) -> Floats:
+        """(N,): what follows the last backward in any case, as `Group.tail` has it."""
+        x = self.costs
+        sync = x.rank_sync + self.blocks * x.layer_sync + (0.0 if self.splits_backward else x.embedding_sync)
+        optimizer = x.rank_optimizer + -(-self.num_layers // self.pp) * x.layer_optimizer
+        alone = self.pp == 1
+        sync = np.where(alone, sync + x.head_sync, sync)
+        optimizer = np.where(alone, optimizer + x.embedding_optimizer + x.head_optimizer, optimizer)
+        follows: Floats = sync + optimizer + x.step_overhead
+        return follows

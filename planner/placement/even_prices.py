@@ -1,0 +1,91 @@
+"""A quick price for every legal layout at once: blocks shared evenly, one recompute policy everywhere.
+
+For clouds of points, not for proofs: shares need not be whole numbers, and the pipeline is that of a slowest rank,
+
+    step = m · T_slowest + (Σ T − T_slowest) / v + transfers there and back + synchronisation + optimizer
+
+(T: one microbatch, forward and backward, on one rank), which is the timeline of GPipe and 1F1B for equal ranks.
+
+Shape legend: N layouts, R ranks, P recompute policies in the order of `RECOMPUTE_POLICIES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import SCHEDULES
+from cost_models.axes.recompute import RECOMPUTE_POLICIES
+from cost_models.costs import stage_costs
+from cost_models.question import Question
+from planner.placement.shared_shape import Group
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalancedPrices:
+    """(N, P) each; infinite seconds under a policy the training spec does not allow."""
+
+    step_seconds: Floats
+    peak_bytes: Floats
+
+
+def balanced_prices(question: Question, columns: LayoutColumns) -> BalancedPrices:
+    """Step time and peak memory of N legal layouts under each policy."""
+    costs = stage_costs(question, columns)
+    shapes = np.stack([columns.pp, columns.vpp, columns.schedule], axis=1)
+    distinct, index = np.unique(shapes, axis=0, return_inverse=True)
+    allowed = np.array([policy in question.training.recompute for policy in RECOMPUTE_POLICIES])
+    seconds = np.full((len(columns), len(allowed)), np.inf)
+    size = np.full_like(seconds, np.inf)
+    for number, (pp, vpp, schedule) in enumerate(distinct.tolist()):
+        rows = np.flatnonzero(index.reshape(-1) == number)
+        group = Group(
+            costs=costs.rows(rows),
+            pp=pp,
+            vpp=vpp,
+            schedule=SCHEDULES[schedule],
+            microbatches=columns.rows(rows).microbatches(question.training.global_batch),
+            num_layers=question.model.num_layers,
+            allowed=allowed,
+        )
+        seconds[rows], size[rows] = _step_seconds(group), _peak_bytes(group)
+    return BalancedPrices(step_seconds=seconds, peak_bytes=size)
+
+
+def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
+    """Blocks as even as they divide, the larger shares in the middle, away from embedding and head."""
+    share, rest = divmod(num_layers, stages)
+    first = (stages - rest) // 2
+    return tuple(share + (first <= stage < first + rest) for stage in range(stages))
+
+
+def _step_seconds(group: Group) -> Floats:
+    blocks = group.num_layers / group.pp
+    rank_NRP = group.fixed_seconds[..., None] + blocks * group.block_seconds[:, None, :]
+    slowest_NP, all_NP = rank_NRP.max(axis=1), rank_NRP.sum(axis=1)
+    fill_NP = np.where(np.isinf(slowest_NP), np.inf, all_NP - np.where(np.isinf(slowest_NP), 0.0, slowest_NP))
+    tail_N = group.tail(np.full(len(group.costs), blocks))
+    seconds: Floats = (
+        group.microbatches[:, None] * slowest_NP + fill_NP / group.vpp + (group.cycle_delay + tail_N)[:, None]
+    )
+    return seconds
+
+
+def _peak_bytes(group: Group) -> Floats:
+    """The fullest rank, in training or in the optimizer step."""
+    x, blocks = group.costs, group.num_layers / group.pp
+    fixed_NR = x.memory_limit[:, None] - group.free_bytes
+    static_NR = fixed_NR + blocks * x.layer_static[:, None]
+    kept_NRP = group.live.sum(axis=-1)[..., None] * (blocks / group.vpp) * x.layer_activation[:, None, :]
+    training_NP = (static_NR[..., None] + kept_NRP + group.working).max(axis=1)
+    update_N = x.static + blocks * (x.layer_static + x.layer_update)
+    ends_N = np.maximum(x.embedding_static + x.embedding_update, x.head_static + x.head_update)
+    if group.pp == 1:
+        ends_N = x.embedding_static + x.embedding_update + x.head_static + x.head_update
+    peak: Floats = np.maximum(training_NP, (update_N + ends_N)[:, None])
+    return peak

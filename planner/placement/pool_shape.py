@@ -1,0 +1,194 @@
+"""Layouts that share the shape of their pipeline and the pool of every rank: what bounds on several pools read.
+
+Shape legend: N layouts of one (pp, schedule, order of pools), R ranks, each one stage, B counts of blocks on a rank,
+P recompute policies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import permutations
+
+import numpy as np
+
+from cost_models.axes.columns import Ints
+from cost_models.axes.layout import Schedule
+from cost_models.stage_costs import StageCosts
+from planner.placement.leaf import TOLERANCE, Bools, Floats, stage_sizes
+from planner.placement.shared_shape import how_many
+
+PRICES = 16
+"""Prices of a block that are tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankGroup:
+    """The rows of one pipeline shape, every rank with costs of its own."""
+
+    costs: StageCosts
+    """N · R rows, a layout's ranks together."""
+    pp: int
+    schedule: Schedule
+    microbatches: Ints
+    """(N,)"""
+    num_layers: int
+    allowed: Bools
+    """(P,)"""
+
+    def __len__(self) -> int:
+        return len(self.microbatches)
+
+    def rows(self, index: Ints | slice) -> RankGroup:
+        """Some of the layouts."""
+        rows = np.arange(len(self))[index]
+        every = (rows[:, None] * self.pp + np.arange(self.pp)).reshape(-1)
+        return RankGroup(
+            costs=self.costs.rows(every),
+            pp=self.pp,
+            schedule=self.schedule,
+            microbatches=self.microbatches[rows],
+            num_layers=self.num_layers,
+            allowed=self.allowed,
+        )
+
+    def of_ranks(self, name: str) -> Floats:
+        """(N, R) or (N, R, P): one column."""
+        column: Floats = getattr(self.costs, name)
+        return column.reshape(len(self), self.pp, *column.shape[1:])
+
+    def with_ends(self, name: str, rest: Floats | float = 0.0) -> Floats:
+        """(N, R): `rest`, and on the first and the last rank what embedding and head add."""
+        value_NR = np.zeros((len(self), self.pp)) + rest
+        value_NR[:, 0] += self.of_ranks(f"embedding_{name}")[:, 0]
+        value_NR[:, -1] += self.of_ranks(f"head_{name}")[:, -1]
+        return value_NR
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """(B,): blocks one rank may hold."""
+        low, high = stage_sizes(self.num_layers, self.pp, 1, self.schedule)
+        return np.arange(low, high + 1)
+
+    @cached_property
+    def fixed_seconds(self) -> Floats:
+        """(N, R): forward plus backward of one microbatch without its blocks."""
+        forward = self.with_ends("forward", self.of_ranks("stage_forward"))
+        return forward + self.with_ends("backward", self.of_ranks("stage_backward"))
+
+    @cached_property
+    def delay(self) -> Floats:
+        """(N,): of a transfer between neighbours."""
+        return self.of_ranks("p2p")[:, 0]
+
+    @cached_property
+    def live(self) -> Floats:
+        """(N, R): most live microbatches."""
+        m_N1, rank_R = self.microbatches[:, None], np.arange(self.pp)
+        if self.schedule == "gpipe":
+            return np.repeat(m_N1, self.pp, axis=1).astype(np.float64)
+        return np.minimum(m_N1, self.pp - rank_R).astype(np.float64)
+
+    @cached_property
+    def block_seconds(self) -> Floats:
+        """(N, R, P): forward plus backward of one block; infinite under a policy that may not be used."""
+        seconds = self.of_ranks("layer_forward")[..., None] + self.of_ranks("layer_backward")
+        return np.where(self.allowed, seconds, np.inf)
+
+    @cached_property
+    def least_block_seconds(self) -> Floats:
+        """(N, R): under the fastest policy."""
+        least: Floats = self.block_seconds.min(axis=2)
+        return least
+
+    @cached_property
+    def free_bytes(self) -> Floats:
+        """(N, R): left without the blocks."""
+        return self.of_ranks("memory_limit") - self.with_ends("static", self.of_ranks("static"))
+
+    @cached_property
+    def room_bytes(self) -> Floats:
+        """(N, R): left in training, when the rank works with as little as any policy needs."""
+        working = np.where(self.allowed, self.of_ranks("working"), np.inf).min(axis=2)
+        working[:, -1] = np.maximum(working[:, -1], self.of_ranks("head_moment")[:, -1])
+        left_NR = self.free_bytes - self.live * self.with_ends("activation") - working
+        room_NR: Floats = left_NR + TOLERANCE * self.of_ranks("memory_limit")
+        return room_NR
+
+    @cached_property
+    def most_blocks(self) -> Floats:
+        """(N, R): that fit if all of them keep as little as any policy does."""
+        kept_NR = np.where(self.allowed, self.of_ranks("layer_activation"), np.inf).min(axis=2)
+        held_NR = self.of_ranks("layer_static")
+        trained_NR = how_many(self.room_bytes, held_NR + self.live * kept_NR)
+        updated_NR = how_many(
+            self.free_bytes - self.with_ends("update"), held_NR + self.of_ranks("layer_update")
+        )
+        most_NR: Floats = np.minimum(np.minimum(trained_NR, updated_NR), self.sizes[-1])
+        return most_NR
+
+    @cached_property
+    def seconds(self) -> Floats:
+        """(N, R, B): least seconds of a microbatch on a rank with so many blocks; infinite where they do not fit.
+
+        A lower bound where blocks of a stage may follow several policies: what is free is shared by all live blocks,
+        and policies mix in any proportion.
+        """
+        held_NRB = self.of_ranks("layer_static")[..., None] * self.sizes
+        room_NRB = (self.room_bytes[..., None] - held_NRB) / (self.live[..., None] * self.sizes)
+        each_NRB = _mixed(room_NRB, self.of_ranks("layer_activation"), self.block_seconds)
+        fits_NRB = self.sizes <= self.most_blocks[..., None]
+        return np.where(fits_NRB, self.sizes * each_NRB, np.inf) + self.fixed_seconds[..., None]
+
+    @cached_property
+    def least_work(self) -> Floats:
+        """(N,): least seconds of one microbatch over all ranks, each with the memory it has.
+
+        Blocks are paid for at a price on each; the ranks then take as many as suits them, which bounds the sum for any
+        price (Lagrange). The best price is where they take all blocks.
+        """
+        seconds_NRB = np.where(np.isfinite(self.seconds), self.seconds, np.finfo(np.float64).max / 1e6)
+        low_N, high_N = (
+            np.zeros(len(self)),
+            2 * np.nanmax(np.where(np.isfinite(self.block_seconds), self.block_seconds, np.nan), axis=(1, 2)),
+        )
+        best_N = np.full(len(self), -np.inf)
+        for _ in range(PRICES):
+            price_N = (low_N + high_N) / 2
+            left_NRB = seconds_NRB - price_N[:, None, None] * self.sizes
+            taken_N = self.sizes[left_NRB.argmin(axis=2)].sum(axis=1)
+            best_N = np.maximum(best_N, left_NRB.min(axis=2).sum(axis=1) + price_N * self.num_layers)
+            enough_N = taken_N >= self.num_layers
+            low_N, high_N = np.where(enough_N, low_N, price_N), np.where(enough_N, price_N, high_N)
+        return best_N
+
+    def tail(self, least_NR: Ints) -> Floats:
+        """(N,): what follows the last backward in any case, if the ranks hold so many blocks at least.
+
+        The synchronisation of rank 0, where all paths end, and the longest optimizer step.
+        """
+        sync_NR = self.with_ends("sync", self.of_ranks("rank_sync")) + self.of_ranks("layer_sync") * least_NR
+        each_NR = self.of_ranks("layer_optimizer")
+        fixed_NR = self.with_ends("optimizer", self.of_ranks("rank_optimizer"))
+        longest_N = (fixed_NR + each_NR * least_NR).max(axis=1)
+        with np.errstate(divide="ignore", invalid="ignore"):  # all ranks ready at once, in parts of blocks
+            together_N = (self.num_layers + (fixed_NR / each_NR).sum(axis=1)) / (1 / each_NR).sum(axis=1)
+        longest_N = np.maximum(longest_N, np.where((each_NR > 0).all(axis=1), together_N, 0.0))
+        tail_N: Floats = sync_NR[:, 0] + longest_N + self.of_ranks("step_overhead")[:, 0]
+        return tail_N
+
+
+def _mixed(room_NRB: Floats, activation_NRP: Floats, seconds_NRP: Floats) -> Floats:
+    """(N, R, B): least seconds of a block that may keep `room` bytes, policies mixed in any proportion."""
+    best = np.full(room_NRB.shape, np.inf)
+    for policy in range(seconds_NRP.shape[2]):
+        kept, seconds = activation_NRP[..., policy, None], seconds_NRP[..., policy, None]
+        np.minimum(best, np.where(kept <= room_NRB, seconds, np.inf), out=best)
+    for one, other in permutations(range(seconds_NRP.shape[2]), 2):
+        little, much = activation_NRP[..., one, None], activation_NRP[..., other, None]
+        slow, quick = seconds_NRP[..., one, None], seconds_NRP[..., other, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            between = slow + (quick - slow) * (room_NRB - little) / (much - little)
+        useful = (little <= room_NRB) & (room_NRB < much) & np.isfinite(slow) & np.isfinite(quick)
+        np.minimum(best, np.where(useful, between, np.inf), out=best)
+    return best

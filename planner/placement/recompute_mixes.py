@@ -1,0 +1,104 @@
+"""One stage a rank: the fastest way to recompute with which so many blocks fit there.
+
+A rank with one stage keeps its memory to itself, so for each number of blocks only its fastest mix of policies that
+fits is ever of use. For each set of policies a mix may name, its blocks under the last are tried one by one, and of the
+others as many have the faster policy as memory allows.
+
+Shape legend: R ranks (each one stage), B numbers of blocks, K blocks under the last policy of a set, P policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+
+from cost_models.axes.columns import Ints
+from cost_models.axes.recompute import blocks_by_policy, named_blocks
+from planner.placement.leaf import Bools, Floats, Leaf
+
+
+def fastest_mixes(leaf: Leaf, sizes: Sequence[int] | None = None) -> tuple[Floats, Ints]:
+    """(B, R) least seconds of one microbatch, infinite where nothing fits, and its blocks (B, R, P).
+
+    `sizes` are the numbers of blocks to look at; without them all that a stage may hold.
+    """
+    size_B = np.array(leaf.sizes if sizes is None else sizes, dtype=np.int64)
+    if leaf.recompute is not None:
+        return _given_mixes(leaf, leaf.recompute, size_B)
+    backward_RP = np.where(leaf.allowed, leaf.by_rank("layer_backward"), np.inf)
+    fastest_R = backward_RP.argmin(axis=1)
+    blocks_BRP, fits_BR = _mixes_of(leaf, (int(fastest_R[0]),), size_B)
+    seconds_BR = np.where(fits_BR, _seconds(leaf, blocks_BRP), np.inf)
+    if fits_BR.all() and (fastest_R == fastest_R[0]).all():
+        return seconds_BR, blocks_BRP
+    policies = np.flatnonzero(leaf.allowed).tolist()
+    for count in range(1, len(policies) + 1):
+        for chosen in combinations(policies, count):
+            tried_BRP, fits_BR = _mixes_of(leaf, chosen, size_B)
+            time_BR = np.where(fits_BR, _seconds(leaf, tried_BRP), np.inf)
+            better_BR = time_BR < seconds_BR
+            seconds_BR = np.where(better_BR, time_BR, seconds_BR)
+            blocks_BRP = np.where(better_BR[..., None], tried_BRP, blocks_BRP)
+    return seconds_BR, blocks_BRP
+
+
+def _given_mixes(leaf: Leaf, mixes: tuple[str, ...], size_B: Ints) -> tuple[Floats, Ints]:
+    """The mixes that were asked for, wherever they fit and a stage has the blocks that its mix names."""
+    named_R = np.array([named_blocks(mix) for mix in mixes])
+    blocks_BRP = np.zeros((len(size_B), leaf.pp, len(leaf.allowed)), dtype=np.int64)
+    for index, size in enumerate(size_B.tolist()):
+        blocks_BRP[index] = blocks_by_policy(np.maximum(size, named_R).tolist(), mixes)
+    fits_BR = (leaf.rank_bytes(blocks_BRP) <= leaf.memory_limit) & (size_B[:, None] >= named_R)
+    return np.where(fits_BR, _seconds(leaf, blocks_BRP), np.inf), blocks_BRP
+
+
+def _seconds(leaf: Leaf, blocks_BRP: Ints) -> Floats:
+    return leaf.forward(blocks_BRP) + leaf.backward(blocks_BRP)
+
+
+def _mixes_of(leaf: Leaf, chosen: tuple[int, ...], size_B: Ints) -> tuple[Ints, Bools]:
+    """(B, R, P) the fastest mix of the chosen policies, and whether it fits (B, R)."""
+    backward_RP, kept_RP = leaf.by_rank("layer_backward"), leaf.by_rank("layer_activation")
+    faster_first_RU = np.array(chosen)[np.argsort(backward_RP[:, chosen], axis=1, kind="stable")]
+    live_R = np.array([live_KC.max() for live_KC in leaf.live], dtype=np.float64)
+    room_BR = _room(leaf, chosen, live_R, size_B)
+
+    def column(of_RP: Floats, place: int) -> Floats:
+        policy_R = faster_first_RU[:, min(place, len(chosen) - 1)]
+        taken: Floats = np.take_along_axis(of_RP, policy_R[:, None], axis=1)[:, 0]
+        return taken
+
+    fast_R, next_R, last_R = (live_R * column(kept_RP, place) for place in range(3))
+    last_K = np.arange(size_B[-1] + 1 if len(chosen) == 3 else 1)
+    rest_BK = size_B[:, None] - last_K
+    rest_BRK = np.repeat(np.maximum(rest_BK, 0)[:, None, :], leaf.pp, axis=1)
+    room_BRK = room_BR[..., None] - last_R[:, None] * last_K
+    slack_BRK = room_BRK - rest_BRK * next_R[:, None]
+    saved_R1 = (fast_R - next_R)[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        affordable_BRK = np.floor(np.where(saved_R1 > 0, slack_BRK / saved_R1, np.inf))
+    fast_BRK = np.clip(affordable_BRK, 0, rest_BRK).astype(np.int64)
+    counts_BRKU = np.stack([fast_BRK, rest_BRK - fast_BRK, np.broadcast_to(last_K, fast_BRK.shape)], axis=-1)
+    seconds_R = np.stack([column(backward_RP, place) for place in range(3)], axis=-1)
+    spent_BRK = (counts_BRKU * seconds_R[:, None, :]).sum(axis=-1)
+    possible_BRK = (rest_BK[:, None, :] >= 0) & (slack_BRK - fast_BRK * saved_R1 >= 0)
+    best_BR1 = np.where(possible_BRK, spent_BRK, np.inf).argmin(axis=-1)[..., None]
+    blocks_BRP = np.zeros((len(size_B), leaf.pp, len(leaf.allowed)), dtype=np.int64)
+    for place in range(len(chosen)):
+        count_BR1 = np.take_along_axis(counts_BRKU[..., place], best_BR1, axis=-1)
+        policy_BR1 = np.broadcast_to(faster_first_RU[None, :, place, None], count_BR1.shape)
+        np.put_along_axis(blocks_BRP, policy_BR1, count_BR1, axis=-1)
+    if len(chosen) == 1:
+        blocks_BRP[..., chosen[0]] = size_B[:, None]
+    return blocks_BRP, leaf.rank_bytes(blocks_BRP) <= leaf.memory_limit
+
+
+def _room(leaf: Leaf, chosen: tuple[int, ...], live_R: Floats, size_B: Ints) -> Floats:
+    """(B, R): bytes left for what the blocks keep, if all of the chosen policies are at work."""
+    working_R = np.maximum(leaf.by_rank("working")[:, chosen].max(axis=1), leaf.head_moment)
+    ends_R = live_R * leaf.sum_by_rank(leaf.at_ends("embedding_activation", "head_activation"))
+    held_BR = leaf.rank_static + size_B[:, None] * leaf.by_rank("layer_static")
+    room: Floats = leaf.memory_limit - held_BR - working_R - ends_R
+    return room

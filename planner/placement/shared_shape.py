@@ -1,0 +1,199 @@
+"""Layouts that share the shape of their pipeline, as regular arrays: what the lower bounds are computed from.
+
+Shape legend: N layouts of one (pp, vpp, schedule), R ranks, C chunks of a rank, P policies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import Ints
+from cost_models.axes.layout import V_SHAPED, Schedule
+from cost_models.schedules import SPLIT_BACKWARD
+from cost_models.stage_costs import StageCosts
+from planner.placement.leaf import PLAIN, TOLERANCE, Leaf, stage_sizes
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The rows of one pipeline shape."""
+
+    costs: StageCosts
+    """N rows."""
+    pp: int
+    vpp: int
+    schedule: Schedule
+    microbatches: Ints
+    """(N,)"""
+    num_layers: int
+    allowed: Bools
+    """(P,)"""
+    most_blocks: int | None = None
+    """Of one virtual stage, where that is less than the search covers."""
+
+    def rows(self, index: Ints | slice) -> Group:
+        """Some of the layouts."""
+        return Group(
+            costs=self.costs.rows(index),
+            pp=self.pp,
+            vpp=self.vpp,
+            schedule=self.schedule,
+            microbatches=self.microbatches[index],
+            num_layers=self.num_layers,
+            allowed=self.allowed,
+            most_blocks=self.most_blocks,
+        )
+
+    def in_time(self, seconds: float) -> Group:
+        """Only numbers of blocks that some rank passes m times in so many seconds (one chunk a rank)."""
+        if np.isinf(seconds):
+            return self
+        held_N = seconds / (self.microbatches * self.least_block_seconds)
+        return replace(self, most_blocks=max(int(self.sizes[0]), int(held_N.max()) + 1))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every number of blocks on every stage is covered."""
+        return self.schedule in PLAIN
+
+    @property
+    def splits_backward(self) -> bool:
+        """Weight halves of backward passes run at other times than input halves."""
+        return self.schedule in SPLIT_BACKWARD
+
+    @property
+    def last_rank(self) -> int:
+        """The rank of the last stage: in a V the first."""
+        return 0 if self.schedule in V_SHAPED else self.pp - 1
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """(B,): blocks one virtual stage may hold."""
+        low, high = stage_sizes(self.num_layers, self.pp, self.vpp, self.schedule)
+        return np.arange(low, high + 1 if self.most_blocks is None else min(high, self.most_blocks) + 1)
+
+    @cached_property
+    def block_seconds(self) -> Floats:
+        """(N, P): forward plus backward of one block; infinite under a policy that may not be used."""
+        seconds = self.costs.layer_forward[:, None] + self.costs.layer_backward
+        return np.where(self.allowed, seconds, np.inf)
+
+    @cached_property
+    def least_block_seconds(self) -> Floats:
+        """(N,): under the fastest policy."""
+        least: Floats = self.block_seconds.min(axis=1)
+        return least
+
+    @cached_property
+    def fixed_seconds(self) -> Floats:
+        """(N, R): forward plus backward of one microbatch on each rank without its blocks, at least."""
+        x = self.costs
+        fixed_NR = np.repeat(self.vpp * (x.stage_forward + x.stage_backward)[:, None], self.pp, axis=1)
+        fixed_NR[:, 0] += x.embedding_forward + x.embedding_backward
+        fixed_NR[:, self.last_rank] += x.head_forward + x.head_backward
+        return fixed_NR
+
+    @cached_property
+    def cycle_delay(self) -> Floats:
+        """(N,): transfers of one microbatch down the virtual stages and up again."""
+        delay: Floats = 2 * (self.pp * self.vpp - 1) * self.costs.p2p * (self.pp > 1)
+        return delay
+
+    def tail(self, blocks_N: Floats | int) -> Floats:
+        """(N,): what follows the last backward in any case, if rank 0 holds so many blocks at least.
+
+        The synchronisation of rank 0, where all paths end, or of any where they do not, and the optimizer step of the
+        fullest rank.
+        """
+        x = self.costs
+        sync = x.rank_sync + blocks_N * x.layer_sync + (0.0 if self.splits_backward else x.embedding_sync)
+        optimizer = x.rank_optimizer + -(-self.num_layers // self.pp) * x.layer_optimizer
+        if self.pp == 1:
+            sync, optimizer = sync + x.head_sync, optimizer + x.embedding_optimizer + x.head_optimizer
+        return sync + optimizer + x.step_overhead
+
+    @cached_property
+    def least_tail(self) -> Floats:
+        """(N,): the tail with as few blocks on rank 0 as the search covers."""
+        return self.tail(int(self.sizes[0]) * self.vpp)
+
+    @cached_property
+    def live(self) -> Floats:
+        """(N, R, C): live microbatches of each chunk when a rank has run its warm-up and one forward more.
+
+        One moment of the schedule: what must fit at its peak must fit then. With one chunk it is the peak.
+        """
+        m_N1, rank_R = self.microbatches[:, None], np.arange(self.pp)
+        if self.schedule == "gpipe":
+            return np.repeat(m_N1, self.pp, axis=1)[..., None].astype(np.float64)
+        if self.schedule == "1f1b":
+            return np.minimum(m_N1, self.pp - rank_R)[..., None].astype(np.float64)
+        if self.schedule == "zero-bubble":
+            every_NR1 = np.repeat(np.minimum(m_N1, self.pp), self.pp, axis=1)[..., None]
+            return np.repeat(every_NR1, self.vpp, axis=2).astype(np.float64)
+        if self.schedule in V_SHAPED:
+            down_up_RC = np.stack([2 * self.pp - 1 - rank_R, 1 + rank_R], axis=-1)
+            return np.where(m_N1[..., None] >= 2 * self.pp, down_up_RC, 1.0)
+        round_N1 = m_N1 // np.maximum(1, m_N1 // self.pp)
+        warm_up_NR = (self.vpp - 1) * round_N1 + 2 * (self.pp - 1 - rank_R)
+        units_NR = np.minimum(warm_up_NR + 1, m_N1 * self.vpp)
+        rounds_NR, rest_NR = np.divmod(units_NR, round_N1 * self.vpp)
+        started_NRC = rest_NR[..., None] - np.arange(self.vpp) * round_N1[..., None]
+        live_NRC: Ints = rounds_NR[..., None] * round_N1[..., None]
+        live_NRC = live_NRC + np.clip(started_NRC, 0, round_N1[..., None])
+        return live_NRC.astype(np.float64)
+
+    @cached_property
+    def free_bytes(self) -> Floats:
+        """(N, R): left for blocks and what they work with during training."""
+        x = self.costs
+        free_NR = np.repeat((x.memory_limit - x.static)[:, None], self.pp, axis=1)
+        free_NR[:, 0] -= x.embedding_static + self.live[:, 0, 0] * x.embedding_activation
+        last = self.last_rank
+        free_NR[:, last] -= x.head_static + self.live[:, last, -1] * x.head_activation
+        return free_NR
+
+    @cached_property
+    def working(self) -> Floats:
+        """(N, R, P): the largest temporary set of a rank whose chunks follow one policy, the loss on the last rank."""
+        x = self.costs
+        working_NRP = np.repeat(x.working[:, None, :], self.pp, axis=1)
+        last = self.last_rank
+        working_NRP[:, last] = np.maximum(working_NRP[:, last], x.head_moment[:, None])
+        return working_NRP
+
+    @cached_property
+    def updatable(self) -> Floats:
+        """(N, R): blocks whose optimizer step fits in memory."""
+        x = self.costs
+        free_NR = np.repeat((x.memory_limit - x.static)[:, None], self.pp, axis=1)
+        free_NR[:, 0] -= x.embedding_static + x.embedding_update
+        free_NR[:, self.last_rank] -= x.head_static + x.head_update
+        return how_many(free_NR, (x.layer_static + x.layer_update)[:, None])
+
+
+def group_of(leaf: Leaf) -> Group:
+    """A leaf with one row of costs as a group of one."""
+    return Group(
+        costs=leaf.costs,
+        pp=leaf.pp,
+        vpp=leaf.vpp,
+        schedule=leaf.schedule,
+        microbatches=np.array([leaf.microbatches]),
+        num_layers=leaf.num_layers,
+        allowed=leaf.allowed,
+    )
+
+
+def how_many(space: Floats, each: Floats) -> Floats:
+    """How many times `each` goes into `space`, never too few for rounding."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        count = np.floor(space / each * (1 + np.copysign(TOLERANCE, space)))
+    return np.where(each > 0, count, np.where(space >= 0, np.inf, -1.0))

@@ -1,0 +1,1 @@
+"""Is a plan file true: its prices and its proof, done again."""

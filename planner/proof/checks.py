@@ -1,0 +1,70 @@
+"""What is checked of a plan file, and the check that needs no search: evenly placed layouts, priced in full."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.axes.recompute import RECOMPUTE_POLICIES
+from cost_models.estimate import Estimate
+from cost_models.estimating import estimate as price
+from cost_models.question import MixedQuestion
+from cost_models.units import format_seconds
+from planner.answers.optimum import PROVEN
+from planner.objectives import Objective
+from planner.placement.even_prices import balanced_prices, even_layers
+from planner.plan import Plan
+from planner.space.plain_layouts import cloud
+
+TRIED = 40
+"""Evenly placed layouts, the quickest-looking ones, that are priced in full against the plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that a plan file claims."""
+
+    name: str
+    passed: bool | None
+    """None: it could not be decided."""
+    what: str
+    """In words: what was found."""
+
+
+def evenly_placed(plan: Plan, priced: Estimate) -> Check:
+    """No layout with its blocks spread evenly is better: found by a formula of its own, priced in full one by one."""
+    question, limits = plan.question, plan.restrictions.read
+    objective = plan.objective.asked if plan.objective is not None else Objective()
+    if isinstance(question, MixedQuestion):
+        return Check("spot check", True, "is made on clusters of one kind of GPU")
+    if objective.name in ("memory", "mfu"):
+        return Check("spot check", True, f"compares step times, so it says nothing of `{objective.name}`")
+    columns = cloud(question, limits, plan.layout)
+    prices = balanced_prices(question, columns)
+    usable = np.array([policy in limits.recompute(question.training) for policy in RECOMPUTE_POLICIES])
+    promising = np.where((prices.peak_bytes <= priced.memory_limit) & usable, prices.step_seconds, np.inf)
+    gap = plan.certificate.gap if plan.certificate is not None else 0.0
+    least = priced.step_seconds * (1 - gap - PROVEN)
+    tried, best = 0, math.inf
+    for flat in np.argsort(promising, axis=None, kind="stable")[:TRIED].tolist():
+        row, policy = divmod(flat, len(RECOMPUTE_POLICIES))
+        if not math.isfinite(promising[row, policy]):
+            break
+        layout = columns.layout(row)
+        layers = even_layers(question.model.num_layers, layout.num_stages)
+        even = layout.model_copy(update={"layers": layers, "recompute": (RECOMPUTE_POLICIES[policy],)})
+        other = price(question, even)
+        tried += 1
+        if other.peak_bytes > min(priced.memory_limit, other.memory_limit):
+            continue
+        if other.step_seconds < least:
+            return Check(
+                "spot check",
+                False,
+                f"`{even.brief}` takes {format_seconds(other.step_seconds)}, which is less",
+            )
+        best = min(best, other.step_seconds)
+    found = f", the fastest that fits takes {format_seconds(best)}" if math.isfinite(best) else ", none fits"
+    return Check("spot check", True, f"{tried} promising layouts, evenly placed{found}")

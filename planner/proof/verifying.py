@@ -1,0 +1,286 @@
+"""Is a plan file true? Its prices are computed again from its own inputs, and its proof is done again.
+
+Every check is a sentence with a verdict. Nothing is taken from the file but the question: numbers are compared with
+what this version computes, the layout with its own restrictions, the certificate with a search of its own, and the
+optimum with layouts that another, simpler formula (blocks spread evenly, priced in full one by one) puts forward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from cost_models.errors import InfeasibleError, InputError, RunError
+from cost_models.estimate import Estimate
+from cost_models.estimating import estimate as price
+from cost_models.units import counted, format_bytes, format_seconds
+from planner.answers.offers import offers_of, rank_offers
+from planner.answers.optimising import optimise
+from planner.answers.optimum import PROVEN, Optimum, asked_question
+from planner.explaining.explain import within
+from planner.objectives import Objective
+from planner.plan import Certificate, Plan, PlanObjective, Prediction, Settled, layout_problems
+from planner.proof.checks import Check, evenly_placed
+from planner.search.budget import Budget
+
+TOLERANCE = 1e-9
+"""Relative difference of two prices that is rounding."""
+_NAMED = 3
+"""Differences named in one sentence."""
+
+
+def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
+    """Every check of a plan, one by one; a plan without a certificate is checked as a price only."""
+    problems = layout_problems(plan)
+    yield Check(
+        "layout",
+        not problems,
+        "; ".join(problem.what for problem in problems) or "breaks no rule of its question",
+    )
+    if problems:
+        return
+    priced = _priced(plan)
+    yield _restrictions(plan)
+    yield from _prediction(plan.prediction, priced)
+    yield _memory(priced)
+    if plan.certificate is None:
+        return
+    yield _arithmetic(plan, plan.certificate)
+    yield evenly_placed(plan, priced)
+    spending = budget or Budget()
+    settled = plan.certificate.settled
+    if settled is not None:
+        spending.solver = "cbc" if settled.solver == "highs" else "highs"
+    yield from _searched(plan, plan.certificate, priced, spending)
+    if plan.objective is not None and plan.objective.offers:
+        yield _chosen_cluster(plan, plan.objective, spending)
+
+
+def _priced(plan: Plan) -> Estimate:
+    """The layout's price by the plan's own inputs, under the limit it was planned for."""
+    priced = price(plan.question, plan.layout)
+    most = plan.restrictions.max_memory
+    return replace(priced, memory_limit=min(priced.memory_limit, math.inf if most is None else most))
+
+
+def _restrictions(plan: Plan) -> Check:
+    """The layout keeps to `--fix` and `--forbid`."""
+    limits = plan.restrictions.read
+    words = limits.flags
+    if not words:
+        return Check("restrictions", True, "none asked for")
+    kept = within(plan.question, limits, plan.layout)
+    return Check("restrictions", kept, f"the layout {'keeps to' if kept else 'breaks'} {', '.join(words)}")
+
+
+def _prediction(claimed: Prediction, priced: Estimate) -> Iterator[Check]:
+    """Every predicted number, against what the plan's inputs give."""
+    headline = {
+        name: (getattr(claimed, name), getattr(priced, name))
+        for name in ("step_seconds", "mfu", "hfu", "tokens_per_second")
+    }
+    yield _same("step", headline)
+    yield _same("time parts", _pairs(claimed.time, priced.time.as_dict()))
+    sizes = {name: (getattr(claimed, name), getattr(priced, name)) for name in ("peak_bytes", "memory_limit")}
+    if len(claimed.rank_memory) != len(priced.rank_memory):
+        what = f"names {counted(len(claimed.rank_memory), 'rank')}; the layout has {len(priced.rank_memory)}"
+        yield Check("rank memory", False, what)
+    else:
+        for rank, (mine, right) in enumerate(zip(claimed.rank_memory, priced.rank_memory, strict=True)):
+            pairs = _pairs(mine, right.as_dict())
+            sizes |= {f"rank {rank} {part}": pair for part, pair in pairs.items()}
+        yield _same("rank memory", sizes)
+    trusted = claimed.trust == str(priced.trust)
+    yield Check(
+        "trust", trusted, claimed.trust if trusted else f"says `{claimed.trust}`; it is `{priced.trust}`"
+    )
+
+
+def _pairs(claimed: Mapping[str, float], right: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """Part → what is claimed and what is right; a part that one of them lacks is zero there."""
+    return {part: (claimed.get(part, 0.0), right.get(part, 0.0)) for part in {**right, **claimed}}
+
+
+def _same(name: str, pairs: Mapping[str, tuple[float, float]]) -> Check:
+    """All claims are right up to rounding."""
+    wrong = [
+        f"`{part}` says {claimed:.6g}, priced again it is {right:.6g}"
+        for part, (claimed, right) in pairs.items()
+        if not math.isclose(claimed, right, rel_tol=TOLERANCE, abs_tol=TOLERANCE * 1e-3)
+    ]
+    if not wrong:
+        return Check(name, True, f"{counted(len(pairs), 'number')} priced again, equal to {TOLERANCE:g}")
+    more = f", and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+    return Check(name, False, "; ".join(wrong[:_NAMED]) + more)
+
+
+def _memory(priced: Estimate) -> Check:
+    """The fullest rank stays within the limit."""
+    peak, limit = format_bytes(priced.peak_bytes), format_bytes(priced.memory_limit)
+    words = f"the fullest rank peaks at {peak}, the limit is {limit}"
+    return Check("fits", priced.fits, words)
+
+
+def _arithmetic(plan: Plan, certificate: Certificate) -> Check:
+    """The certificate does not contradict itself."""
+    step = plan.prediction.step_seconds
+    total = certificate.infeasible + certificate.pruned + certificate.solved + certificate.undecided
+    wrong = []
+    if total != certificate.layouts:
+        wrong.append(f"its counts add up to {total:,}, not to {certificate.layouts:,} layouts")
+    if min(certificate.infeasible, certificate.pruned, certificate.solved, certificate.undecided) < 0:
+        wrong.append("it counts fewer than no layouts")
+    if not math.isclose(certificate.gap, 1 - certificate.bound / step, rel_tol=0, abs_tol=TOLERANCE):
+        gap = 1 - certificate.bound / step
+        wrong.append(f"its gap is {certificate.gap:.3g}; bound and step say {gap:.3g}")
+    if plan.objective is not None:
+        wrong += _objective_words(plan, plan.objective)
+    return Check(
+        "certificate", not wrong, "; ".join(wrong) or "its counts, bound and gap agree with one another"
+    )
+
+
+def _objective_words(plan: Plan, written: PlanObjective) -> list[str]:
+    """What is wrong with the objective's value and bound."""
+    try:
+        written.asked.require_complete(plan.question)
+    except InputError as error:
+        return [error.headline, *map(str, error.problems)]
+    value = written.asked.value(plan.question, _priced(plan))
+    wrong = []
+    if not math.isclose(value, written.value, rel_tol=TOLERANCE):
+        wrong.append(f"its {written.name} says {written.value:.6g}; it is {value:.6g}")
+    if not written.asked.meets_deadline(plan.question, _priced(plan)):
+        wrong.append("it misses its deadline")
+    return wrong
+
+
+def _searched(plan: Plan, certificate: Certificate, priced: Estimate, budget: Budget) -> Iterator[Check]:
+    """The question asked again: nothing is better, and the certificate is the one that comes out."""
+    written = plan.objective
+    objective, sizes = (Objective(), ()) if written is None else (written.asked, written.gpus)
+    precisions = () if written is None else written.precisions
+    question = asked_question(plan)
+    try:
+        optimum = optimise(
+            question,
+            objective,
+            sizes=sizes,
+            precisions=precisions,
+            top=certificate.top,
+            restrictions=plan.restrictions.read,
+            budget=budget,
+        )
+    except (InputError, InfeasibleError) as error:
+        yield Check("optimum", False, f"asked again there is no answer: {error.headline}")
+        return
+    except RunError as error:
+        yield Check("optimum", None, error.headline)
+        return
+    yield _optimum(plan, objective, priced, optimum)
+    if optimum.gap > PROVEN and certificate.gap <= 0:
+        yield Check("proof", None, f"not proven again within {format_seconds(budget.spent)}; allow more time")
+        return
+    yield _proof(plan, certificate, optimum)
+    if certificate.settled is not None and certificate.gap <= 0:
+        yield _settled(certificate.settled, optimum.result.certificate.settled)
+
+
+def _claimed_gap(plan: Plan) -> float:
+    """Share of its value that a plan says could still be gained."""
+    if (written := plan.objective) is None:
+        return 0.0 if plan.certificate is None else plan.certificate.gap
+    measure = written.asked.measure
+    return measure.gap(written.value, measure.open if written.bound is None else written.bound)
+
+
+def _chosen_cluster(plan: Plan, written: PlanObjective, budget: Budget) -> Check:
+    """No cluster of those there were to choose from has a better plan."""
+    try:
+        ranking = rank_offers(
+            offers_of(plan),
+            replace(written.asked, price=None),
+            precisions=written.precisions,
+            restrictions=plan.restrictions.read,
+            budget=budget,
+        )
+    except (InputError, InfeasibleError) as error:
+        return Check("clusters", False, f"asked again there is no answer: {error.headline}")
+    except RunError as error:
+        return Check("clusters", None, error.headline)
+    best, measure = ranking.best, ranking.measure
+    found = f"{best.offer.name} on {counted(best.optimum.question.cluster.num_gpus, 'GPU')}"
+    found = f"{found} has {measure.label} {best.optimum.value:.6g}"
+    if measure.loss(best.optimum.value) < measure.loss(written.value) - PROVEN * abs(written.value):
+        return Check("clusters", False, f"{found}, better than {written.value:.6g}")
+    if ranking.gap > PROVEN:
+        return Check(
+            "clusters", None, f"not proven again within {format_seconds(budget.spent)}; allow more time"
+        )
+    return Check("clusters", True, f"of {len(written.offers)} none is better: {found}")
+
+
+def _settled(claimed: Settled, found: Settled | None) -> Check:
+    """Another solver chooses among as many layouts and finds the same."""
+    if found is None:
+        return Check("program", None, "the integer program was not solved again in time")
+    wrong = [
+        f"`{name}` says {getattr(claimed, name)}, {getattr(found, name)} were met"
+        for name in ("layouts", "columns")
+        if getattr(claimed, name) != getattr(found, name)
+    ]
+    if not math.isclose(claimed.objective, found.objective, rel_tol=PROVEN):
+        wrong.append(f"its optimum says {claimed.objective:.8g}, {found.solver} finds {found.objective:.8g}")
+    if wrong:
+        return Check("program", False, "; ".join(wrong))
+    chosen = f"{found.solver} chooses among {counted(found.layouts, 'layout')} and {counted(found.columns, 'column')}"
+    return Check("program", True, f"{chosen}, and finds the same optimum")
+
+
+def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimum) -> Check:
+    """The plan is as good as the best one."""
+    measure = objective.measure
+    value = objective.value(plan.question, priced)
+    gained = measure.loss(value) - measure.loss(optimum.value)
+    layout = optimum.result.best.layout.brief
+    found = f"`{layout}` on {counted(optimum.question.cluster.num_gpus, 'GPU')} has {measure.label} {optimum.value:.6g}"
+    allowed = _claimed_gap(plan)
+    if gained > (PROVEN + allowed) * abs(value):
+        return Check("optimum", False, f"{found}, better than {value:.6g}")
+    if gained > PROVEN * abs(value):
+        return Check(
+            "optimum", True, f"{found}, better than {value:.6g} by no more than the plan leaves open"
+        )
+    if gained < -PROVEN * abs(value) and optimum.gap <= PROVEN:
+        return Check(
+            "optimum", False, f"a search finds nothing as good, so it does not cover this layout; {found}"
+        )
+    return Check(
+        "optimum", True, f"a search of its own finds nothing better than {measure.label} {value:.6g}"
+    )
+
+
+def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
+    """The certificate is what a search gives today."""
+    found = optimum.result.certificate
+    names = ("layouts", "infeasible", "pruned", "solved", "undecided", "bound", "gap")
+    complete = claimed.gap <= 0 and not claimed.undecided
+    wrong = [
+        f"`{name}` says {getattr(claimed, name):.8g}, a search counts {getattr(found, name):.8g}"
+        for name in (names if complete else ("layouts",))
+        if not math.isclose(
+            getattr(claimed, name), getattr(found, name), rel_tol=TOLERANCE, abs_tol=TOLERANCE
+        )
+    ]
+    if claimed.space != found.space:
+        wrong.append("it names another space than a search covers")
+    if plan.objective is not None and complete:
+        stored, here = plan.objective.bound, optimum.bound
+        if stored is None or not math.isclose(stored, here, rel_tol=PROVEN):
+            wrong.append(f"the objective's bound says {stored}, a search proves {here:.8g}")
+    if wrong:
+        return Check("proof", False, "; ".join(wrong))
+    counts = f"{found.infeasible:,} do not fit, {found.pruned:,} by bound, {found.solved:,} placed"
+    done = f"{counted(found.layouts, 'layout')}: {counts}"
+    return Check("proof", True, f"{done}, as the certificate says")

@@ -1,0 +1,46 @@
+"""The rule that hosts hold what a software stack offloads to them; a host of unknown memory holds nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.errors import InfeasibleError
+from cost_models.memory.host import host_bytes
+from cost_models.question import MixedQuestion, Question
+from cost_models.units import format_bytes
+from planner.rule import Bools, Rule, Words
+
+
+def _overflows(question: Question, x: LayoutColumns) -> Bools:
+    pools = question.pools if isinstance(question, MixedQuestion) else (question,)
+    overflows = np.zeros(len(x), dtype=np.bool_)
+    for pool in pools if question.stack.offloads != "none" else ():
+        overflows |= host_bytes(pool, x) > (pool.cluster.host_memory or 0.0)
+    return overflows
+
+
+def _sentence(question: Question, layout: Layout) -> Words:
+    pools = question.pools if isinstance(question, MixedQuestion) else (question,)
+    columns = LayoutColumns.of([layout])
+    pool = next(pool for pool in pools if _overflows(pool, columns)[0])
+    cluster, size = pool.cluster, format_bytes(float(host_bytes(pool, columns)[0]))
+    what = f"`{layout.brief}` offloads {size} to the memory of each host"
+    if cluster.host_memory is None:
+        return Words(
+            f"{what}, and cluster `{cluster.name}` does not say how much one has", "add `host_memory`"
+        )
+    have = f"a host of `{cluster.name}` has {format_bytes(cluster.host_memory)}"
+    return Words(f"{what}; {have}", "use more nodes, or a stack without `offloads`")
+
+
+HOST_RULE = Rule(name="hosts hold what is offloaded", broken=_overflows, sentence=_sentence)
+"""Asked of layouts that break no other rule: it prices their shares."""
+
+
+def hosts_too_small(question: Question, columns: LayoutColumns) -> InfeasibleError:
+    """The error to raise when no host holds what any layout of some offloads: the one that offloads least."""
+    least = columns.layout(int(host_bytes(question, columns).argmin()))
+    words = _sentence(question, least)
+    return InfeasibleError(words.what, hint=words.hint)

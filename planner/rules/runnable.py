@@ -1,0 +1,190 @@
+"""What our own executor cannot run though the cost model prices it: named rules, beside what its stack file says."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import SCHEDULES, Layout
+from cost_models.question import MixedQuestion, Question
+from cost_models.schedules import SPLIT_BACKWARD
+from planner.rule import Bools, Rule, Words, either
+
+Array = npt.NDArray[np.float64]
+
+IN_16_BITS = "plan with --precision bf16"
+"""The hint where a plan's precision cannot be had."""
+_PRECISIONS = ("fp32", "bf16", "fp8")
+_WHOLE = 16
+"""Products in fp8 take sides of whole sixteens: 16 bytes at one an element."""
+_SPLITTING = [SCHEDULES.index(schedule) for schedule in SPLIT_BACKWARD]
+
+
+def _precision(question: Question, layout: Layout) -> Words:
+    what = f"the executor trains in fp32, bf16 or fp8, not in {question.training.precision}"
+    return Words(what, IN_16_BITS)
+
+
+def _states(question: Question, layout: Layout) -> Words:
+    return Words("the executor keeps gradients, moments and master weights in fp32, and the plan does not")
+
+
+def _on_the_device(question: Question, layout: Layout) -> Words:
+    what = f"the executor keeps all states on the device, and the stack offloads {question.stack.offloads}"
+    return Words(what, "leave out `offloads` in the stack file")
+
+
+def _fp8_experts(question: Question, layout: Layout) -> Words:
+    return Words("the executor's experts do not multiply in fp8", IN_16_BITS)
+
+
+def _fp8_split(question: Question, layout: Layout) -> Words:
+    what = (
+        f"each half of a backward pass that `schedule={layout.schedule}` splits would run all products in fp8"
+    )
+    return Words(what, "use another schedule")
+
+
+def _fp8_sides(question: Question, layout: Layout) -> Words:
+    columns = LayoutColumns.of([layout])
+    odd = {float(side[0]): None for side in _sides(question, columns) if side[0] % _WHOLE}
+    which = ", ".join(f"{side:g}" for side in odd)
+    degrees = f"tp{layout.tp} cp{layout.cp}" if layout.cp > 1 else f"tp{layout.tp}"
+    what = f"products in fp8 take sides of whole sixteens, and with {degrees} some are {which}"
+    return Words(what, f"choose other degrees, or {IN_16_BITS}")
+
+
+def _sides(question: Question, x: LayoutColumns) -> list[Array]:
+    """(N,) each: rows and columns of what one tensor rank multiplies in a dense block."""
+    model, tp = question.model, x.tp.astype(np.float64)
+    split = [model.query_size, model.attended_size, model.ffn_hidden_size]
+    whole = [model.hidden_size]
+    tokens = question.training.sequence_length / x.cp
+    if latent := model.latent_attention:
+        split += [model.kv_size + model.value_size - model.num_kv_heads * latent.position_dim]
+        whole += [latent.kv_rank, latent.kv_rank + latent.position_dim, latent.query_rank or _WHOLE]
+        tokens = tokens / np.where(x.sp == 1, tp, 1.0)
+    else:
+        split += [model.kv_size]
+    return [*(side / tp for side in split), *(side + 0 * tp for side in whole), tokens]
+
+
+def _fp8(question: Question, x: LayoutColumns) -> Bools:
+    return (x.tp > 0) & (question.training.precision == "fp8")
+
+
+def _another_model(question: Question, layout: Layout) -> Words:
+    model = question.model
+    what = f"the executor's blocks have no {either(list(model.untrained))}: it would train another model than"
+    return Words(
+        f"{what} `{model.name}`",
+        "a YAML file of the model without `left_out` (and `attention_sinks`) trains the rest of it",
+    )
+
+
+def _positions(question: Question, layout: Layout) -> Words:
+    model, length = question.model, question.training.sequence_length
+    what = f"`{model.name}` has {model.max_positions:,} learned positions; sequences have {length:,} tokens"
+    return Words(what, f"shorten the sequence, or write `max_positions: {length}` in a model file of yours")
+
+
+def _one_pool(question: Question, layout: Layout) -> Words:
+    return Words(f"the executor trains on one kind of GPU, and `{question.cluster.name}` has several pools")
+
+
+def _routed_parts(question: Question, layout: Layout) -> Words:
+    length = question.training.sequence_length
+    what = f"the executor has each of tp{layout.tp} ranks route its part of a sequence"
+    over = f"cp{layout.cp} x tp{layout.tp}" if layout.cp > 1 else f"tp{layout.tp}"
+    return Words(f"{what}; {over} does not divide {length} tokens")
+
+
+def _one_after_the_other(question: Question, layout: Layout) -> Words:
+    which = "experts" if question.model.has_experts else "latent attention"
+    what = f"the executor cannot split {which} over tp{layout.tp} in blocks that run attention and MLP side by side"
+    return Words(what, "use tp1")
+
+
+def _split_norms(question: Question, layout: Layout) -> Words:
+    return Words(
+        f"the executor cannot split a norm over all heads (`qk_norm_over: all`) over tp{layout.tp}", "use tp1"
+    )
+
+
+RUNNABLE: tuple[Rule, ...] = (
+    Rule(
+        name="the model is what it trains",
+        broken=lambda q, x: (x.tp > 0) & bool(q.model.untrained),
+        sentence=_another_model,
+    ),
+    Rule(
+        name="learned positions reach the sequence",
+        broken=lambda q, x: (
+            (x.tp > 0)
+            & (q.model.positions == "learned")
+            & (q.training.sequence_length > q.model.max_positions)
+        ),
+        sentence=_positions,
+    ),
+    Rule(
+        name="one kind of GPU",
+        broken=lambda q, x: (x.tp > 0) & isinstance(q, MixedQuestion),
+        sentence=_one_pool,
+    ),
+    Rule(
+        name="a precision the executor has",
+        broken=lambda q, x: (x.tp > 0) & (q.training.precision not in _PRECISIONS),
+        sentence=_precision,
+    ),
+    Rule(
+        name="states in fp32",
+        broken=lambda q, x: (
+            (x.tp > 0) & (q.training.state_dtype != "fp32" or q.training.gradient_dtype not in (None, "fp32"))
+        ),
+        sentence=_states,
+    ),
+    Rule(
+        name="states on the device",
+        broken=lambda q, x: (x.tp > 0) & (q.stack.offloads != "none"),
+        sentence=_on_the_device,
+    ),
+    Rule(
+        name="experts in fp8",
+        broken=lambda q, x: _fp8(q, x) & q.model.has_experts,
+        sentence=_fp8_experts,
+    ),
+    Rule(
+        name="fp8 runs backward passes whole",
+        broken=lambda q, x: _fp8(q, x) & np.isin(x.schedule, _SPLITTING),
+        sentence=_fp8_split,
+    ),
+    Rule(
+        name="products in fp8 have whole sides",
+        broken=lambda q, x: _fp8(q, x) & np.any([side % _WHOLE != 0 for side in _sides(q, x)], axis=0),
+        sentence=_fp8_sides,
+    ),
+    Rule(
+        name="tp divides the tokens it routes",
+        broken=lambda q, x: (
+            q.model.has_experts
+            & (x.sp == 0)
+            & (np.fmod(q.training.sequence_length, x.cp.astype(np.float64) * x.tp) != 0)
+        ),
+        sentence=_routed_parts,
+    ),
+    Rule(
+        name="norms over all heads have all heads",
+        broken=lambda q, x: (x.tp > 1) & (q.model.qk_norm_over == "all"),
+        sentence=_split_norms,
+    ),
+    Rule(
+        name="split experts and latents follow one another",
+        broken=lambda q, x: (
+            (x.tp > 1)
+            & q.model.parallel_block
+            & (q.model.has_experts or q.model.latent_attention is not None)
+        ),
+        sentence=_one_after_the_other,
+    ),
+)

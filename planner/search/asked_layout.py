@@ -1,0 +1,91 @@
+"""One layout that was asked for: where its blocks go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cost_models.axes.layout import Layout
+from cost_models.axes.recompute import RECOMPUTE_POLICIES, blocks_by_policy, named_blocks, policies_in
+from cost_models.errors import InputError
+from cost_models.question import MixedQuestion, Question
+from cost_models.stage_costs import StageCosts
+from planner.exact.best_placement import best_placement
+from planner.placement.chunks import chunk_sizes
+from planner.placement.heuristics import good_placement
+from planner.placement.leaf import PLAIN, Leaf, Placement
+from planner.rules.legality import require_legal
+from planner.search.pools import layout_costs, orders_of
+
+
+def place(question: Question, layout: Layout) -> Layout:
+    """A layout with its blocks placed as well as possible under the recompute policies it names.
+
+    A layout that is already placed comes back as it is; one that fits nowhere is placed as if memory had no limit, so
+    that its price can still be told.
+
+    Raises:
+        InputError: the layout breaks a rule of `planner.rules.legality`, or recompute names more blocks than stages
+        have.
+    """
+    require_legal(question, layout)
+    if layout.layers:
+        return layout
+    if layout.schedule not in PLAIN or layout.num_stages > question.model.num_layers:
+        return _in_chunks(question, layout)
+    candidates = list(orders_of(question, layout)) if isinstance(question, MixedQuestion) else [layout]
+    found = [(_placed(question, candidate), candidate) for candidate in candidates]
+    (_, _, placement), chosen = min(found, key=lambda one: one[0][:2])
+    return chosen.model_copy(update={"layers": placement.layers})
+
+
+def _placed(question: Question, layout: Layout) -> tuple[bool, float, Placement]:
+    """Whether a layout overflows memory wherever its blocks lie, and its best step time with its placement."""
+    costs = layout_costs(question, layout)
+    for overflows, rows in ((False, costs), (True, replace(costs, memory_limit=np.full(len(costs), np.inf)))):
+        leaf = _leaf(question, layout, rows)
+        solution = best_placement(leaf, incumbent=good_placement(leaf))
+        if solution.placement is not None:
+            return overflows, solution.objective, solution.placement
+    raise _names_too_many(layout)
+
+
+def _in_chunks(question: Question, layout: Layout) -> Layout:
+    """Several chunks a rank: stages as equal as blocks allow, the smaller ones at the ends, in the fastest way that
+    fits; the first where all is equal.
+
+    Raises:
+        InputError: the recompute of some stage names more blocks than such a stage has.
+    """
+    sizes_ZS = chunk_sizes(question.model.num_layers, layout.num_stages, layout.num_stages)
+    named_S = np.array([named_blocks(mix) for mix in layout.stage_recompute])
+    sizes_ZS = sizes_ZS[(sizes_ZS >= named_S).all(axis=1)]
+    if not len(sizes_ZS):
+        raise _names_too_many(layout)
+    leaf = _leaf(question, layout, layout_costs(question, layout))
+    blocks_ZSP = np.stack([blocks_by_policy(sizes, layout.stage_recompute) for sizes in sizes_ZS.tolist()])
+    best = np.lexsort((leaf.step_seconds(blocks_ZSP), ~leaf.fits(blocks_ZSP)))[0]
+    return layout.model_copy(update={"layers": tuple(sizes_ZS[best].tolist())})
+
+
+def _names_too_many(layout: Layout) -> InputError:
+    return InputError(
+        f"recompute of `{layout}` names more blocks than its stages have",
+        hint="name fewer, or say the blocks of each stage: `layers=`",
+    )
+
+
+def _leaf(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
+    """The layout with the recompute policies that it names."""
+    named = {policy for mix in layout.stage_recompute for policy in policies_in(mix)}
+    return Leaf(
+        costs=costs,
+        pp=layout.pp,
+        vpp=layout.vpp,
+        schedule=layout.schedule,
+        microbatches=layout.microbatches(question.training.global_batch),
+        num_layers=question.model.num_layers,
+        allowed=np.array([policy in named for policy in RECOMPUTE_POLICIES]),
+        recompute=layout.stage_recompute,
+    )

@@ -1,0 +1,111 @@
+"""The time that several searches share, and what ends them early: a limit that ran out, or Ctrl-C."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from cost_models.errors import RunError
+from cost_models.question import Question
+from planner.exact.ilp.solvers import SolverName
+from planner.search.branching import Progress
+from planner.search.result import SearchResult
+from planner.search.search import search
+from planner.space.restrictions import Restrictions
+
+Say = Callable[[str], None]
+"""Told what is being searched now, in a few words."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Budget:
+    """Searches of one answer; once `ended`, no more are started."""
+
+    time_limit: float | None = None
+    """Seconds for all of them."""
+    on_progress: Progress | None = None
+    say: Say | None = None
+    keep_on_interrupt: bool = False
+    solver: SolverName | None = None
+    """Which solver settles the answers; None: the usual one."""
+    start: float = field(default_factory=time.monotonic)
+    ended: bool = False
+    """Time ran out, or the user interrupted."""
+    interrupted: bool = False
+    searches: int = 0
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return math.inf if self.time_limit is None else self.time_limit - (time.monotonic() - self.start)
+
+    def share(self, parts: int) -> Budget:
+        """One of so many even parts of the time that is left, to be spent on a part of the answer."""
+        limit = None if self.time_limit is None else self.left / parts
+        return replace(self, time_limit=limit, start=time.monotonic(), ended=False, searches=0)
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the beginning."""
+        return time.monotonic() - self.start
+
+    def search(
+        self,
+        question: Question,
+        restrictions: Restrictions,
+        *,
+        top: int = 1,
+        seconds: float = math.inf,
+    ) -> SearchResult | None:
+        """The best layouts; None where the search ended before it had any.
+
+        `seconds` limits this search alone: running out of them ends nothing else.
+
+        Raises:
+            InfeasibleError: nothing fits, which is proven.
+            KeyboardInterrupt: before anything was found, unless interrupts are kept.
+        """
+        if self.ended or self.left <= 0:
+            self.ended = True
+            return None
+        limit, start = min(self.left, seconds), time.monotonic()
+        self.searches += 1
+        found: SearchResult | None = None
+        try:
+            found = search(
+                question,
+                top=top,
+                restrictions=restrictions,
+                time_limit=None if math.isinf(limit) else limit,
+                on_progress=self.on_progress,
+                keep_on_interrupt=self.keep_on_interrupt,
+                solver=self.solver,
+            )
+        except RunError:
+            pass
+        except KeyboardInterrupt:
+            if not self.keep_on_interrupt:
+                raise
+            self.interrupted = True
+        self.interrupted = self.interrupted or (found is not None and found.interrupted)
+        proven = found is not None and not found.certificate.undecided
+        by_choice = limit < self.left and time.monotonic() - start >= limit
+        self.ended = self.interrupted or not (proven or by_choice)
+        return found
+
+    @property
+    def why_ended(self) -> str:
+        """What ended it, where something did."""
+        return "interrupted" if self.interrupted else "time ran out"
+
+    def nothing_found(self) -> RunError:
+        """The error where the search ended before it had any plan.
+
+        Raises:
+            KeyboardInterrupt: the user ended it.
+        """
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return RunError("time ran out before any layout was placed", hint="allow more with --time-limit")

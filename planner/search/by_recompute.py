@@ -1,0 +1,85 @@
+"""Several searches as one: the same question under one recompute policy at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from cost_models.errors import InfeasibleError
+from cost_models.estimate import Estimate
+from cost_models.question import Question
+from planner.placement.leaf import TOLERANCE
+from planner.plan import Certificate
+from planner.search.pools import count_layouts
+from planner.search.result import SearchResult
+from planner.search.ties import by_speed
+from planner.space.restrictions import Restrictions
+
+Search = Callable[[Question, Restrictions, float | None], SearchResult]
+"""A question within restrictions, and the seconds that are left."""
+
+
+def search_alike(
+    search: Search, question: Question, parts: Sequence[Restrictions], top: int, time_limit: float | None
+) -> SearchResult:
+    """The best layouts of a question under one of several restrictions each.
+
+    Raises:
+        InfeasibleError: nothing fits under any of them.
+    """
+    answers, certificate = _all(search, question, parts, time_limit)
+    estimates = [estimate for result in answers for estimate in result.estimates]
+    ranked = sorted(estimates, key=by_speed)[:top]
+    return replace(
+        answers[0],
+        estimates=tuple(ranked),
+        certificate=_closed(certificate, ranked[0]),
+        interrupted=answers[-1].interrupted,
+    )
+
+
+def _all(
+    search: Search, question: Question, parts: Sequence[Restrictions], time_limit: float | None
+) -> tuple[list[SearchResult], Certificate]:
+    """Every part that has an answer, one after the other in what time is left, and what they prove together.
+
+    Once one is interrupted, no more are started: their layouts are left undecided, and the bound is none.
+    """
+    start = time.monotonic()
+    answers: list[SearchResult] = []
+    unanswered, unasked, nothing = 0, 0, InfeasibleError("nothing was asked")
+    for at, limits in enumerate(parts):
+        if answers and answers[-1].interrupted:
+            unasked += count_layouts(question, limits)
+            continue
+        left = None if time_limit is None else max(0.001, time_limit - (time.monotonic() - start))
+        share = None if left is None else left / (len(parts) - at)
+        try:
+            answers.append(search(question, limits, share))
+        except InfeasibleError as error:
+            nothing = error
+            unanswered += count_layouts(question, limits)
+    if not answers:
+        raise nothing
+    found = [result.certificate for result in answers]
+    spaces = list(dict.fromkeys(one.space for one in found))
+    together = found[0].model_copy(
+        update={
+            "space": " | ".join(spaces),
+            "layouts": sum(one.layouts for one in found) + unanswered + unasked,
+            "infeasible": sum(one.infeasible for one in found) + unanswered,
+            "pruned": sum(one.pruned for one in found),
+            "solved": sum(one.solved for one in found),
+            "undecided": sum(one.undecided for one in found) + unasked,
+            "bound": 0.0 if unasked else min(one.bound for one in found),
+            "seconds": time.monotonic() - start,
+        }
+    )
+    return answers, together
+
+
+def _closed(certificate: Certificate, best: Estimate) -> Certificate:
+    """With the gap to a best one whose full price may differ from its bound by rounding."""
+    gap = (best.step_seconds - certificate.bound) / best.step_seconds
+    return certificate.model_copy(update={"gap": gap if gap > TOLERANCE else 0.0})

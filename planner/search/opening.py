@@ -1,0 +1,283 @@
+"""From bounds of many layouts at once to the costs of single ones: what the search opens, best bound first.
+
+    cores   ideal bound    → relaxed costs, a sharper bound
+    cores   relaxed bound  → each of their variants
+    pairs   core and variant, the same bound under their own costs → each of their shapes
+    shapes  bound of their pipeline, at the same costs             → written out
+    rows    layouts, bound of their pipeline at their own costs    → placed by `planner.search.branching`
+
+Opening replaces an entry by what it stands for. An entry whose bound cannot beat the k-th best layout is never opened,
+and all its layouts are done with at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.layout import SCHEDULES, Layout
+from cost_models.costs import stage_costs
+from cost_models.errors import InfeasibleError
+from cost_models.question import Question
+from cost_models.stage_costs import StageCosts
+from planner.bounds.pricing import Pricing, groups_of
+from planner.bounds.relaxed import Passes, core_bounds, ideal_seconds, passes_of, relaxed_bounds
+from planner.bounds.shapes import shape_bounds
+from planner.bounds.step import capacity_bounds
+from planner.placement.leaf import TOLERANCE, Leaf
+from planner.search.candidates import Tally
+from planner.space.layouts import ONE_CHUNK, legal_space
+from planner.space.nothing_fits import explain_infeasible, nothing_legal
+from planner.space.restrictions import Restrictions
+
+Floats = npt.NDArray[np.float64]
+Columns = TypeVar("Columns", LayoutColumns, StageCosts, Passes)
+
+
+class Cores:
+    """Cores under their ideal bound and, once that was opened, under their relaxed bound."""
+
+    def __init__(self, pricing: Pricing) -> None:
+        self._pricing = pricing
+        self.bound = ideal_seconds(pricing.space, pricing.allowed_at_all)
+        self.is_relaxed = np.zeros(len(self.bound), dtype=np.bool_)
+        self.is_open = np.zeros(len(self.bound), dtype=np.bool_)
+        self._together = FIRST_RELAXED
+
+    def least(self) -> float:
+        """The least bound of what is closed."""
+        return float(np.min(self.bound, where=~self.is_open, initial=np.inf))
+
+    def seeds(self) -> Ints:
+        """Cores that are likely to hold a good layout: the best of every tp, pp and cp under their ideal bound."""
+        cores = self._pricing.space.cores
+        order = np.argsort(self.bound, kind="stable")
+        kind = (cores.tp * (1 << 40) + cores.pp * (1 << 20) + cores.cp)[order]
+        _, first = np.unique(kind, return_index=True)
+        chosen: Ints = order[np.union1d(first, np.arange(min(len(order), SEEDS)))]
+        return chosen
+
+    def relax(self, cores: Ints) -> None:
+        """Sharpen the bounds of some cores."""
+        cores = cores[~self.is_relaxed[cores]]
+        for start in range(0, len(cores), TOGETHER):
+            some = cores[start : start + TOGETHER]
+            sharper = relaxed_bounds(
+                self._pricing.space, some, self._pricing.allowed_at_all, self._pricing.max_memory
+            )
+            self.bound[some] = np.maximum(self.bound[some], sharper)
+        self.is_relaxed[cores] = True
+
+    def next(self, below: float, most: int) -> Ints:
+        """Closed cores with the least bounds below a limit, relaxed first where they are not."""
+        while True:
+            closed = np.flatnonzero(~self.is_open & (self.bound < below))
+            rows = _least(self.bound, closed, most)
+            if self.is_relaxed[rows].all():
+                return rows
+            some = _least(self.bound, closed[~self.is_relaxed[closed]], self._together)
+            self.relax(np.sort(some))  # neighbours have more in common
+            self._together = min(2 * self._together, MOST_RELAXED)
+
+
+class Pairs:
+    """Cores with one of their variants, under the bound of a core at their own costs."""
+
+    def __init__(self, pricing: Pricing) -> None:
+        self._pricing = pricing
+        self.core = np.empty(0, dtype=np.int64)
+        self.variant = np.empty((0, 2), dtype=np.int64)
+        self.layouts = np.empty(0, dtype=np.int64)
+        """Layouts of each."""
+        self.passes: Passes | None = None
+        self.bound = np.empty(0)
+        self.is_open = np.empty(0, dtype=np.bool_)
+
+    def add(self, cores: Ints) -> None:
+        """All variants of some cores."""
+        space = self._pricing.space
+        variants = [space.variants[family] for family in space.family[cores].tolist()]
+        core = np.repeat(cores, [len(own) for own in variants])
+        variant = np.concatenate([self.variant[:0], *variants])
+        bound, allowed = np.empty(len(core)), self._pricing.allowed_at_all
+        for start in range(0, len(core), TOGETHER):
+            some = slice(start, start + TOGETHER)
+            columns = space.rows(core[some], variant[some], np.array([[1, ONE_CHUNK]]))
+            costs = self._pricing.limited(stage_costs(self._pricing.question, columns))
+            passes = passes_of(space, columns.pp, costs, allowed)
+            bound[some] = core_bounds(space, core[some], costs, passes, allowed)
+            self.passes = passes if self.passes is None else _joined(self.passes, passes)
+        self.core = np.concatenate([self.core, core])
+        self.variant = np.concatenate([self.variant, variant])
+        self.layouts = np.concatenate([self.layouts, space.shape_counts(core, variant[:, 0])])
+        self.bound = np.concatenate([self.bound, bound])
+        self.is_open = np.concatenate([self.is_open, np.zeros(len(core), dtype=np.bool_)])
+
+    def least(self) -> float:
+        """The least bound of what is closed."""
+        return float(np.min(self.bound, where=~self.is_open, initial=np.inf))
+
+    def next(self, below: float, most: int) -> Ints:
+        """Closed pairs with the least bounds below a limit."""
+        return _least(self.bound, np.flatnonzero(~self.is_open & (self.bound < below)), most)
+
+
+def _least(bound: Floats, rows: Ints, most: int) -> Ints:
+    """Those of some rows with the least bounds, in no order."""
+    return rows if len(rows) <= most else rows[np.argpartition(bound[rows], most)[:most]]
+
+
+SEEDS = 64
+"""Cores opened at the start, beside one of each kind, to have a time to beat early."""
+FIRST_OPENED, MOST_OPENED = 128, 20_000
+"""Entries opened at once: few at first, twice as many each time."""
+FIRST_RELAXED, MOST_RELAXED = 4096, 65_536
+"""Cores relaxed at once: few at first, twice as many each time."""
+TIES = 4 * TOLERANCE
+"""Relative: what is no slower than the time asked by so much may tie with the best, and has to be told from it."""
+TOGETHER = 50_000
+"""Rows priced at once: bounds memory."""
+
+
+class Levels:
+    """The candidates of a question on one kind of GPU."""
+
+    def __init__(self, question: Question, limits: Restrictions) -> None:
+        space = legal_space(question, limits)
+        if not len(space):
+            raise nothing_legal(question, limits)
+        self._pricing = Pricing(
+            space=space, policies=limits.recompute(question.training), max_memory=limits.max_memory
+        )
+        self._cores, self._pairs = Cores(self._pricing), Pairs(self._pricing)
+        none = np.empty(0, dtype=np.int64)
+        self._columns = space.rows(none, none.reshape(0, 2), none.reshape(0, 2))
+        self._costs = stage_costs(question, self._columns)
+        self._opened = self._skipped = 0
+        """Times that entries were opened; layouts of open pairs that the bound of their shape discarded."""
+        self._batch = FIRST_OPENED
+
+    @property
+    def question(self) -> Question:
+        """What was asked."""
+        return self._pricing.question
+
+    @property
+    def max_memory(self) -> float | None:
+        """Bytes of a device a plan may fill, where that is less than the device allows."""
+        return self._pricing.max_memory
+
+    def __len__(self) -> int:
+        return len(self._pricing.space)
+
+    def least_closed(self) -> float:
+        """The least bound of what is not written out."""
+        return min(self._cores.least(), self._pairs.least())
+
+    def open(self, below: float) -> Floats:
+        """Open the entries with the least bounds; at first some of every kind, for a time to beat."""
+        self._opened += 1
+        if self._opened == 1:
+            seeds = self._cores.seeds()
+            self._cores.relax(seeds)
+            best = seeds[np.argsort(self._cores.bound[seeds], kind="stable")][:SEEDS]
+            self._open_cores(best[np.isfinite(self._cores.bound[best])])
+        elif self._cores.least() <= self._pairs.least():
+            self._open_cores(self._cores.next(below, self._batch))
+            self._batch = min(2 * self._batch, MOST_OPENED)
+            return np.empty(0)
+        return self._open_pairs(self._pairs.next(below, self._batch), below * (1 + TIES))
+
+    def _open_cores(self, cores: Ints) -> None:
+        self._cores.is_open[cores] = True
+        self._pairs.add(cores)
+
+    def _open_pairs(self, chosen: Ints, cut_off: float) -> Floats:
+        """Write out the shapes of some pairs that may take less than `cut_off` seconds: their quick bounds."""
+        space, pairs = self._pricing.space, self._pairs
+        pairs.is_open[chosen] = True
+        if pairs.passes is None or not len(chosen):
+            return np.empty(0)
+        owned = [
+            space.shapes[pipeline][zero]
+            for pipeline, zero in zip(
+                space.pipeline[pairs.core[chosen]].tolist(), pairs.variant[chosen, 0].tolist(), strict=True
+            )
+        ]
+        pair, shape = np.repeat(chosen, [len(own) for own in owned]), np.concatenate(owned)
+        cores = space.cores.rows(pairs.core[pair])
+        least = shape_bounds(
+            pairs.passes.rows(pair),
+            pp=cores.pp,
+            shapes=shape,
+            microbatches=cores.microbatches(self.question.training.global_batch),
+            num_layers=self.question.model.num_layers,
+        )
+        kept = least < cut_off
+        self._skipped += int((~kept).sum())
+        columns = space.rows(pairs.core[pair[kept]], pairs.variant[pair[kept]], shape[kept])
+        costs = self._pricing.limited(stage_costs(self.question, columns))
+        self._columns, self._costs = _joined(self._columns, columns), _joined(self._costs, costs)
+        return np.maximum(self._pricing.bounds(columns, costs), least[kept])
+
+    def tally(self, below: float) -> Tally:
+        """What is not written out, if only layouts that take less than `below` seconds are asked for."""
+        infeasible, pruned, undecided = 0, self._skipped, 0
+        for level, layouts in (
+            (self._cores, self._pricing.space.sizes),
+            (self._pairs, self._pairs.layouts),
+        ):
+            closed = ~level.is_open
+            infeasible += int(layouts[closed & np.isinf(level.bound)].sum())
+            pruned += int(layouts[closed & np.isfinite(level.bound) & (level.bound >= below)].sum())
+            undecided += int(layouts[closed & (level.bound < below)].sum())
+        return Tally(infeasible, pruned, undecided)
+
+    def capacity_bounds(self, rows: Ints, cut_off: float) -> Floats:
+        """(N,) finer bounds of written-out rows; where none takes less than `cut_off` seconds, that is enough."""
+        bound = np.empty(len(rows))
+        for some in groups_of(self._columns.rows(rows)):
+            group = self._pricing.group(self._columns, self._costs, rows[some])
+            bound[some] = capacity_bounds(group, cut_off)
+        return bound
+
+    def leaf(self, row: int) -> Leaf:
+        """One written-out layout, to be placed."""
+        return self._pricing.leaf(self._columns, self._costs, row)
+
+    def layout(self, row: int) -> Layout:
+        """The same, not placed."""
+        return self._columns.layout(row)
+
+    def nothing_fits(self) -> InfeasibleError:
+        """The error to raise when no placement of any layout fits."""
+        columns = self._pricing.space.smallest_rows()
+        costs = self._pricing.limited(stage_costs(self.question, columns))
+        return explain_infeasible(self.question, columns, costs, self._pricing.policies)
+
+    def in_words(self) -> str:
+        """What is covered."""
+        shapes = np.concatenate([own for by_stage in self._pricing.space.shapes for own in by_stage])
+        used = [SCHEDULES[index] for index in np.unique(shapes[:, 1]).tolist()]
+        return (
+            "all legal tp x pp x vpp x cp x dp x ep x etp (a divisor of tp) x mbs x ZeRO x shard groups (of two ranks"
+            " or more) x sequence parallelism x axis"
+            f" orders x ways of context parallelism x schedules ({', '.join(used)}) on"
+            f" {self.question.cluster.num_gpus} GPUs; any number of blocks of a stage under each of recompute"
+            f" {' / '.join(self._pricing.policies)}; every number of blocks on each stage or, where a rank has several"
+            " chunks or split backward passes, equal stages or one or two at the ends with a block less (or none, where"
+            " they are interleaved), all ranks recomputing as many of their first blocks"
+        )
+
+
+def _joined(one: Columns, other: Columns) -> Columns:
+    """The rows of both."""
+    both = {
+        field.name: np.concatenate([getattr(one, field.name), getattr(other, field.name)])
+        for field in fields(one)
+    }
+    return type(one)(**both)

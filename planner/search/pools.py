@@ -1,0 +1,244 @@
+"""All legal layouts of a question on several pools with their costs, in every order of the pools.
+
+One search walks through these and those of one kind of GPU (`planner.search.candidates`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import permutations
+from math import factorial
+
+import numpy as np
+
+from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.layout import SCHEDULES, Layout
+from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
+from cost_models.costs import stage_costs
+from cost_models.errors import InfeasibleError
+from cost_models.pools.terms import PoolTerms, pool_terms, rank_costs, ranks_in
+from cost_models.question import MixedQuestion, Question
+from cost_models.stage_costs import StageCosts
+from planner.bounds import pools as bounds
+from planner.bounds.pools_ideal import ideal_bounds
+from planner.placement.leaf import PLAIN, Bools, Floats, Leaf
+from planner.placement.pool_shape import RankGroup
+from planner.rules.pools import fills_pools
+from planner.search.candidates import Tally
+from planner.space.layouts import Restrictions, legal_space
+from planner.space.nothing_fits import nothing_legal
+from planner.space.nothing_fits_pools import closest_first, least_share, nothing_fits
+
+OPENED_TOGETHER = 2048
+"""Rows that get a quick bound in one go."""
+
+
+@dataclass(kw_only=True)
+class MixedSpace:
+    """Every legal layout in every order of the pools: a row for each."""
+
+    question: MixedQuestion
+    columns: LayoutColumns
+    terms: PoolTerms
+    """Of the layouts, whatever the order."""
+    base: Ints
+    """(N,) the layout of each row in `terms`."""
+    order: Ints
+    """(N,) index into `orders`."""
+    orders: tuple[tuple[int, ...], ...]
+    """Pools in the order in which a pipeline passes through them."""
+    ranks: Ints
+    """(K, N) pipeline ranks in each pool."""
+    policies: tuple[Recompute, ...]
+    max_memory: float | None
+    key: Ints
+    """(N,) equal for rows that share schedule, pp and order."""
+    ideal: Floats
+    """(N,) a first bound."""
+
+    def __post_init__(self) -> None:
+        self._closed = np.argsort(self.ideal, kind="stable")
+        """Rows that are not written out, least bound first."""
+        self._rows = np.empty(0, dtype=np.int64)
+        """Those that are, in the order of opening, by which the search speaks of them."""
+        """The time to beat when rows were last opened."""
+
+    @property
+    def allowed(self) -> Bools:
+        """(P,): policies the search may use."""
+        return np.array([policy in self.policies for policy in RECOMPUTE_POLICIES])
+
+    def pool_of_rank(self, row: int) -> Ints:
+        """(R,): the pool of each pipeline rank."""
+        order = self.orders[self.order[row]]
+        return np.repeat(order, [self.ranks[k, row] for k in order])
+
+    def rank_costs(self, rows: Ints) -> StageCosts:
+        """Costs of rows of one group: a row for each of their ranks."""
+        costs = rank_costs(self.terms, self.base[rows], self.pool_of_rank(int(rows[0])))
+        if self.max_memory is None:
+            return costs
+        return replace(costs, memory_limit=np.minimum(costs.memory_limit, self.max_memory))
+
+    def group(self, rows: Ints) -> RankGroup:
+        """Rows of one group, for the bounds."""
+        first = rows[0]
+        return RankGroup(
+            costs=self.rank_costs(rows),
+            pp=int(self.columns.pp[first]),
+            schedule=SCHEDULES[self.columns.schedule[first]],
+            microbatches=self.columns.rows(rows).microbatches(self.question.training.global_batch),
+            num_layers=self.question.model.num_layers,
+            allowed=self.allowed,
+        )
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def least_closed(self) -> float:
+        """The first bound of the rows that are not open."""
+        return float(self.ideal[self._closed[0]]) if len(self._closed) else math.inf
+
+    def open(self, below: float) -> Floats:
+        """Some thousands of rows, least bound first."""
+        some = self._closed[:OPENED_TOGETHER]
+        some = some[self.ideal[some] < below]
+        self._closed = self._closed[len(some) :]
+        self._rows = np.concatenate([self._rows, some])
+        return np.maximum(self._by_group(some, bounds.quick_bounds), self.ideal[some])
+
+    def tally(self, below: float) -> Tally:
+        """Rows that are not open."""
+        left = self.ideal[self._closed]
+        undecided, infeasible = int((left < below).sum()), int(np.isinf(left).sum())
+        return Tally(infeasible, len(left) - undecided - infeasible, undecided)
+
+    def capacity_bounds(self, rows: Ints, cut_off: float) -> Floats:
+        """(N,) finer bounds, or the cut-off where that is enough."""
+        return self._by_group(self._rows[rows], lambda group: bounds.capacity_bounds(group, cut_off))
+
+    def _by_group(self, rows: Ints, bound: Callable[[RankGroup], Floats]) -> Floats:
+        found = np.empty(len(rows))
+        order = np.argsort(self.key[rows], kind="stable")
+        starts = np.flatnonzero(np.diff(self.key[rows][order], prepend=-1))
+        for some in np.split(order, starts[1:]) if len(rows) else ():
+            found[some] = bound(self.group(rows[some]))
+        return found
+
+    def leaf(self, row: int) -> Leaf:
+        """One open layout in one order, to be placed."""
+        return self._leaf(int(self._rows[row]))
+
+    def layout(self, row: int) -> Layout:
+        """The same, not placed."""
+        return self._layout(int(self._rows[row]))
+
+    def _leaf(self, row: int) -> Leaf:
+        return Leaf(
+            costs=self.rank_costs(np.array([row])),
+            pp=int(self.columns.pp[row]),
+            vpp=1,
+            schedule=SCHEDULES[self.columns.schedule[row]],
+            microbatches=int(self.columns.microbatches(self.question.training.global_batch)[row]),
+            num_layers=self.question.model.num_layers,
+            allowed=self.allowed,
+        )
+
+    def _layout(self, row: int) -> Layout:
+        names = self.question.names
+        pools = tuple(names[k] for k in self.pool_of_rank(row).tolist())
+        return self.columns.layout(row).model_copy(update={"pools": pools})
+
+    def in_words(self) -> str:
+        """What the search covers."""
+        plain = ", ".join(name for name in self.question.stack.schedules if name in PLAIN)
+        sizes = " + ".join(f"{p.cluster.num_gpus} x {p.cluster.gpu.name}" for p in self.question.pools)
+        return (
+            "all legal tp x pp x cp x dp x ep x etp x mbs x ZeRO x shard groups x sequence parallelism x schedule"
+            f" ({plain}) on {sizes}, every pipeline rank in one pool, the pools in every order;"
+            f" recompute {' / '.join(self.policies)}; every number of blocks and every policy on each stage"
+        )
+
+    def nothing_fits(self) -> InfeasibleError:
+        """The error to raise when no placement of any layout fits, with the layout that comes closest."""
+        share_N = self._by_group(np.arange(len(self)), least_share)
+        rows = closest_first(share_N)
+        return nothing_fits(self.question, rows, self._leaf, self._layout, self.max_memory)
+
+
+def price_pools(question: MixedQuestion, limits: Restrictions) -> MixedSpace:
+    """Enumerate and price; raises InfeasibleError where no layout is legal."""
+    policies = limits.recompute(question.training)
+    columns = _layouts(question, limits)
+    if not len(columns):
+        raise nothing_legal(question, limits)
+    orders = tuple(permutations(range(len(question.pools))))
+    base = np.tile(np.arange(len(columns)), len(orders))
+    order = np.repeat(np.arange(len(orders)), len(columns))
+    every = columns.rows(base)
+    terms, ranks = pool_terms(question, columns), ranks_in(question, columns)
+    allowed = np.array([policy in policies for policy in RECOMPUTE_POLICIES])
+    ideal = ideal_bounds(
+        terms,
+        columns,
+        ranks,
+        global_batch=question.training.global_batch,
+        num_layers=question.model.num_layers,
+        allowed=allowed,
+        max_memory=limits.max_memory,
+    )
+    return MixedSpace(
+        question=question,
+        columns=every,
+        terms=terms,
+        base=base,
+        order=order,
+        orders=orders,
+        ranks=ranks[:, base],
+        policies=policies,
+        max_memory=limits.max_memory,
+        key=np.unique(np.stack([every.schedule, every.pp, order], axis=1), axis=0, return_inverse=True)[
+            1
+        ].reshape(-1),
+        ideal=ideal[base],
+    )
+
+
+def count_layouts(question: Question, limits: Restrictions) -> int:
+    """How many layouts the search covers, each order of several pools one of its own."""
+    if not isinstance(question, MixedQuestion):
+        return len(legal_space(question, limits))
+    return len(_layouts(question, limits)) * factorial(len(question.pools))
+
+
+def _layouts(question: MixedQuestion, limits: Restrictions) -> LayoutColumns:
+    """Those with one stage a rank whose ranks fill the pools."""
+    plain = {SCHEDULES.index(name) for name in PLAIN}
+    only = limits.only | {
+        "schedule": frozenset(limits.only.get("schedule", plain)) & plain,
+        "vpp": frozenset(limits.only.get("vpp", {1})) & {1},
+    }
+    space = legal_space(question, replace(limits, only=only))
+    return space.rows_of(np.flatnonzero(fills_pools(question, space.cores)))
+
+
+def orders_of(question: MixedQuestion, layout: Layout) -> Iterator[Layout]:
+    """The layout as it is, or where it does not name the pools of its ranks, in every order of them."""
+    if layout.pools:
+        yield layout
+        return
+    counts = ranks_in(question, LayoutColumns.of([layout]))[:, 0].tolist()
+    for order in permutations(range(len(counts))):
+        pools = tuple(question.names[k] for k in order for _ in range(counts[k]))
+        yield layout.model_copy(update={"pools": pools})
+
+
+def layout_costs(question: Question, layout: Layout) -> StageCosts:
+    """One row of costs, or on several pools one for each rank of a layout that names their pools."""
+    columns = LayoutColumns.of([layout])
+    if not isinstance(question, MixedQuestion):
+        return stage_costs(question, columns)
+    pool_R = np.array([question.names.index(name) for name in layout.pools])
+    return rank_costs(pool_terms(question, columns), np.zeros(1, dtype=np.int64), pool_R)

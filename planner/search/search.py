@@ -1,0 +1,102 @@
+"""The exact search: bound every legal layout from below, place the promising ones, stop when nothing else can win.
+
+Layouts are visited best bound first (`planner.search.branching`). When no bound is left below the k-th best, the k
+best are proven: over all layouts, and over all placements of each.
+"""
+
+from __future__ import annotations
+
+import time
+
+from cost_models.axes.layout import Layout
+from cost_models.errors import InfeasibleError, RunError
+from cost_models.estimate import Estimate
+from cost_models.estimating import estimate
+from cost_models.question import MixedQuestion, Question
+from planner.exact.ilp.solvers import SolverName
+from planner.placement.leaf import Placement
+from planner.search.branching import BranchAndBound, Progress
+from planner.search.by_recompute import search_alike
+from planner.search.candidates import Candidates
+from planner.search.opening import Levels
+from planner.search.pools import count_layouts, price_pools
+from planner.search.result import SearchResult
+from planner.search.ties import by_speed
+from planner.space.layouts import Restrictions
+from planner.space.nothing_fits import nothing_legal
+
+
+def search(
+    question: Question,
+    *,
+    top: int = 5,
+    restrictions: Restrictions | None = None,
+    time_limit: float | None = None,
+    on_progress: Progress | None = None,
+    keep_on_interrupt: bool = False,
+    solver: SolverName | None = None,
+) -> SearchResult:
+    """The `top` fastest layouts of a question.
+
+    `time_limit` is in seconds. When it runs out, or on Ctrl-C with `keep_on_interrupt`, the best so far comes back with
+    its proven gap. `solver` settles the answer (`planner.exact.ilp.record`); HiGHS where it is there.
+
+    Raises:
+        InfeasibleError: nothing fits, with the layout that comes closest.
+        InputError: the restrictions leave no recompute policy.
+        RunError: time ran out before anything was placed.
+    """
+    limits = restrictions or Restrictions()
+    if parts := limits.alike(question.training):
+
+        def part(asked: Question, within: Restrictions, seconds: float | None) -> SearchResult:
+            return search(
+                asked,
+                top=top,
+                restrictions=within,
+                time_limit=seconds,
+                on_progress=on_progress,
+                keep_on_interrupt=keep_on_interrupt,
+                solver=solver,
+            )
+
+        try:
+            return search_alike(part, question, parts, top, time_limit)
+        except InfeasibleError:
+            if count_layouts(question, limits):
+                raise
+            raise nothing_legal(question, limits) from None  # of what the user said, not of the last part
+    start = time.monotonic()
+    candidates = _candidates(question, limits)
+    found = BranchAndBound(candidates, top, start, time_limit, on_progress)
+    interrupted = False
+    try:
+        found.run()
+        found.settle(solver)
+    except KeyboardInterrupt:
+        if not (keep_on_interrupt and found.best):
+            raise
+        interrupted = True
+    if not found.best:
+        if found.is_unfinished:
+            raise RunError("time ran out before any layout was placed", hint="allow more with --time-limit")
+        raise candidates.nothing_fits()
+    estimates = [_estimate(candidates, row, placement) for row, placement in found.leaders()]
+    ranked = sorted(estimates, key=by_speed)[:top]
+    return SearchResult(estimates=tuple(ranked), certificate=found.certificate(), interrupted=interrupted)
+
+
+def _candidates(question: Question, limits: Restrictions) -> Candidates:
+    return price_pools(question, limits) if isinstance(question, MixedQuestion) else Levels(question, limits)
+
+
+def _estimate(candidates: Candidates, row: int, placement: Placement) -> Estimate:
+    """The full price of a row's placement."""
+    layout = candidates.layout(row).model_copy(
+        update={
+            "layers": placement.layers,
+            "recompute": placement.recompute,
+        }
+    )
+    priced = estimate(candidates.question, Layout(**layout.model_dump()))
+    return priced if candidates.max_memory is None else priced.within(candidates.max_memory)

@@ -1,0 +1,180 @@
+"""Numbers of GPUs as a choice: what `--gpus` says, which of them a cluster can have, and the question on each."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.base import MAX_GPUS
+from cost_models.errors import InputError, Problem
+from cost_models.files import catalog
+from cost_models.files.local import LOCAL
+from cost_models.question import Question
+from cost_models.specs.cluster import ClusterSpec
+from planner.rules.legality import legal_rows
+
+MOST_SIZES = 1000
+"""Sizes of one question; more is a mistake."""
+SIZES_HINT = (
+    "write it like 64,128 or 64..1024 (doublings), 64..1024:64 (every 64th) or 64..1024x20 (20 of them)"
+)
+_WORD = re.compile(r"(\d{1,12})(?:\.\.(\d{1,12})(?::(\d{1,12})|x(\d{1,4}))?)?$", re.ASCII)
+
+
+def parse_sizes(text: str, question: Question, *, some: bool = False) -> tuple[int, ...]:
+    """Numbers of GPUs in rising order, from words between commas.
+
+    `64` is itself, `64..1024` doubles from the first to the last, `64..1024:64` takes every 64th, and `64..1024x20`
+    takes 20 in even ratios, each moved to the whole number of nodes near it with most layouts of equal stages. Where
+    `some` will do, sizes that the cluster cannot have are left out.
+
+    Raises:
+        InputError: every word that cannot be read, and every size the cluster cannot have.
+    """
+    problems: list[Problem] = []
+    sizes: set[int] = set()
+    for word in text.split(","):
+        match = _WORD.match(word.strip())
+        what = "is not a number of GPUs" if match is None else _out_of_range(match)
+        if match is None or what:
+            problems.append(Problem("--gpus", f"`{word}` {what}"))
+            continue
+        first, last, step, points = (None if group is None else int(group) for group in match.groups())
+        assert first is not None
+        if last is None:
+            sizes.add(first)
+        elif step is not None:
+            sizes.update(range(first, last + 1, step))
+        elif points is not None:
+            sizes.update(_in_even_ratios(question, first, last, points))
+        else:
+            sizes.update(_doublings(first, last))
+    if problems:
+        raise InputError("the numbers of GPUs cannot be read", problems=problems, hint=SIZES_HINT)
+    if some:
+        return tuple(sorted(size for size in sizes if possible(size, question.cluster)))
+    require_possible(question.cluster, sorted(sizes))
+    return tuple(sorted(sizes))
+
+
+def _out_of_range(match: re.Match[str]) -> str:
+    """What is wrong with the numbers of one word, or nothing."""
+    first, last, step, points = (None if group is None else int(group) for group in match.groups())
+    assert first is not None
+    if first == 0:
+        return "is not a number of GPUs"
+    if match[1].startswith("0"):
+        return "begins with a zero; commas stand between several numbers, so write 1024, not 1,024"
+    if max(first, last or 0) > MAX_GPUS:
+        return f"is more than there are; {MAX_GPUS:,} are the most"
+    if last is None:
+        return ""
+    if last < first:
+        return f"runs from {first} down to {last}"
+    if step == 0 or points == 0:
+        return "takes steps of nothing"
+    count = points or (0 if step is None else (last - first) // step + 1)
+    return f"names {count:,} sizes; {MOST_SIZES:,} are the most" if count > MOST_SIZES else ""
+
+
+def _doublings(first: int, last: int) -> list[int]:
+    """first, 2·first, 4·first … below the last, and the last."""
+    sizes = [first]
+    while 2 * sizes[-1] < last:
+        sizes.append(2 * sizes[-1])
+    return sorted({*sizes, last})
+
+
+def _in_even_ratios(question: Question, first: int, last: int, points: int) -> list[int]:
+    """Sizes near `first · (last / first)^(i / (points − 1))`: near each the one with most layouts of equal stages."""
+    unit = question.cluster.gpus_per_node if first >= question.cluster.gpus_per_node else 1
+    targets = np.geomspace(first, last, max(points, 2))[: max(points, 1)]
+    spread = (last / first) ** (0.5 / max(points - 1, 1))
+    chosen: list[int] = []
+    for target in targets.tolist():
+        low, high = math.ceil(target / spread / unit), math.floor(target * spread / unit)
+        around = range(max(low, 1), max(high, round(target / unit)) + 1)
+        sizes = [
+            count * unit for count in around if first <= count * unit <= last and count * unit not in chosen
+        ]
+        offers = {size: plain_layouts(question, size) for size in sizes}
+        best = max(sizes, key=lambda size: (*offers[size], -abs(math.log(size / target))), default=0)
+        if best and offers[best][1]:
+            chosen.append(best)
+    return chosen
+
+
+def plain_layouts(question: Question, gpus: int) -> tuple[int, int]:
+    """How many plain pipelines (`mbs1`, no ZeRO) are legal on so many GPUs: those of equal stages, and all of them.
+
+    Where none is, nothing is.
+    """
+    there = resized(question, gpus)
+    degrees = [
+        tp for tp in range(1, there.cluster.gpus_per_node + 1) if there.cluster.gpus_per_node % tp == 0
+    ]
+    plain = [
+        Layout(tp=tp, pp=pp, dp=gpus // (tp * pp))
+        for tp in degrees
+        for pp in range(1, there.model.num_layers + 1)
+        if gpus % (tp * pp) == 0 and there.training.global_batch % (gpus // (tp * pp)) == 0
+    ]
+    if not plain:
+        return 0, 0
+    columns = LayoutColumns.of(plain)
+    legal = legal_rows(there, columns)
+    return int((legal & (there.model.num_layers % columns.pp == 0)).sum()), int(legal.sum())
+
+
+def possible(count: int, cluster: ClusterSpec) -> bool:
+    """Part of a node, or whole nodes that are connected."""
+    per_node, connected = cluster.gpus_per_node, cluster.links.inter_node is not None
+    return count <= per_node or (connected and count % per_node == 0)
+
+
+def require_possible(cluster: ClusterSpec, counts: Sequence[int]) -> None:
+    """Nothing where the cluster can have each of these numbers of GPUs.
+
+    Raises:
+        InputError: with those that it cannot have.
+    """
+    reason = (
+        "no whole number of nodes"
+        if cluster.links.inter_node
+        else "more than a node, and nodes are not connected"
+    )
+    problems = [
+        Problem("", f"{count:,} GPUs are {reason}; a node has {cluster.gpus_per_node}")
+        for count in counts
+        if not possible(count, cluster)
+    ]
+    if problems:
+        raise InputError(f"`{cluster.name}` cannot have these numbers of GPUs", problems=problems)
+
+
+def on_whole_nodes(question: Question) -> Question:
+    """The same question where it has only part of a node of the catalogue's cluster: on one whole node."""
+    cluster = question.cluster
+    if cluster.nodes > 1 or cluster.name == LOCAL or cluster.name not in catalog.names("clusters"):
+        return question
+    known = catalog.load_cluster(cluster.name)
+    same = known.gpu.name == cluster.gpu.name and known.gpus_per_node >= cluster.gpus_per_node
+    whole = {"gpus_per_node": known.gpus_per_node if same else cluster.gpus_per_node}
+    return replace(question, cluster=cluster.model_copy(update=whole))
+
+
+def resized(question: Question, gpus: int, global_batch: int | None = None) -> Question:
+    """The same question on another number of GPUs, and with another batch if one is given."""
+    cluster = question.cluster
+    per_node = min(gpus, cluster.gpus_per_node)
+    training = question.training
+    if global_batch is not None:
+        training = training.model_copy(update={"global_batch": global_batch})
+    sized = cluster.model_copy(update={"gpus_per_node": per_node, "nodes": gpus // per_node})
+    return replace(question, cluster=sized, training=training)

@@ -1,0 +1,72 @@
+"""What a question says that its answer passes over in silence: lengths that divide badly or that the model cannot read,
+and a memory limit that limits nothing."""
+
+from __future__ import annotations
+
+import math
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.defaults import OWN_STACKS
+from cost_models.memory.device import memory_limit
+from cost_models.question import MixedQuestion, Question
+from cost_models.units import format_bytes, format_count, grouped
+from planner.rule import either
+from planner.space.layouts import divisors
+from planner.space.restrictions import Restrictions
+
+_FP8_ROWS = 16
+"""Tokens of which a gradient in fp8 takes whole multiples: 16 bytes at one an element."""
+
+
+def notes_of(question: Question, restrictions: Restrictions | None = None) -> tuple[str, ...]:
+    """A sentence for each, without a full stop."""
+    limit = None if restrictions is None else restrictions.max_memory
+    found = [_learned_positions(question), _sequence(question), _memory(question, limit)]
+    return tuple(note for note in found if note)
+
+
+def _learned_positions(question: Question) -> str:
+    model, length = question.model, question.training.sequence_length
+    if model.positions != "learned" or length <= model.max_positions or question.stack.name in OWN_STACKS:
+        return ""  # our own executor refuses it
+    more = format_count(float((length - model.max_positions) * model.hidden_size))
+    return (
+        f"{model.name} has {grouped(model.max_positions)} learned positions; sequences of {grouped(length)} tokens"
+        f" need a longer table, whose {more} more parameters are not priced"
+    )
+
+
+def _sequence(question: Question) -> str:
+    """Tensor ranks share one under `sp`, context ranks always; in fp8 its tokens are summed in whole sixteens."""
+    model, length = question.model, question.training.sequence_length
+    degrees = [
+        degree
+        for degree in divisors(question.cluster.gpus_per_node)[1:]
+        if model.num_heads % degree == 0 and model.num_kv_heads % degree == 0
+    ]
+    apart = [str(degree) for degree in degrees if length % degree]
+    fp8 = question.training.precision == "fp8" and length % _FP8_ROWS != 0
+    if not apart and not fp8:
+        return ""
+    unit = math.lcm(*degrees, 2) * 2 if not fp8 else math.lcm(*degrees, _FP8_ROWS)
+    better = max(unit, round(length / unit) * unit)
+    what = f"sequences of {grouped(length)} tokens"
+    if apart:
+        what += f" cannot be shared by {either(apart)} ranks, so layouts in which they are (`sp`, `cp`) are left out"
+    if fp8:
+        what += " and" * bool(apart) + " make gradients in fp8 slow, which sum whole sixteens"
+    return f"{what}; {grouped(better)} tokens do better"
+
+
+def _memory(question: Question, limit: float | None) -> str:
+    """The layout of one GPU leaves most of a device to a plan: it has no communicators."""
+    if limit is None:
+        return ""
+    pools = question.pools if isinstance(question, MixedQuestion) else (question,)
+    one = LayoutColumns.of([Layout()])
+    most = {pool.cluster.gpu.name: float(memory_limit(pool, one)[0]) for pool in pools}
+    if limit <= max(most.values()):
+        return ""
+    fill = " and ".join(f"{format_bytes(own)} of `{name}`" for name, own in most.items())
+    return f"--max-memory {format_bytes(limit)} limits nothing: a plan may fill {fill} at most"

@@ -1,0 +1,129 @@
+"""When nothing fits: the layout that comes closest, what fills its memory, and what would make it fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.layout import SCHEDULES, Layout
+from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
+from cost_models.errors import DoesNotFitError, InfeasibleError, Problem
+from cost_models.estimate import Estimate
+from cost_models.estimating import estimate
+from cost_models.question import MixedQuestion, Question
+from cost_models.schedules import allowed_recompute
+from cost_models.stage_costs import StageCosts
+from cost_models.units import GIB, counted, format_bytes
+from planner.placement.leaf import Floats
+from planner.rules.host import hosts_too_small
+from planner.rules.stack import question_objections
+from planner.space.layouts import Restrictions, legal_space
+from planner.space.obstacles import obstacles
+
+COMPARED = 4
+"""Layouts, roughly the closest ones, that are priced in full."""
+
+
+def explain_infeasible(
+    question: Question, columns: LayoutColumns, costs: StageCosts, policies: Sequence[Recompute]
+) -> DoesNotFitError:
+    """The error to raise when no placement of any layout fits."""
+    closest = _closest(question, columns, costs, policies)
+    limit = float(costs.memory_limit.max())
+    states = _model_states(columns, costs, question.model.num_layers)
+    gpus = question.cluster.num_gpus
+    needed = math.ceil(states / limit)
+    if needed > gpus:
+        hint = f"model states alone need {counted(needed, 'GPU')} of this size"
+    else:
+        hint = f"{format_bytes(closest.peak_bytes)} a GPU would do; or use more GPUs, or shorter sequences"
+    return DoesNotFitError(
+        f"no layout of {question.model.name} fits {format_bytes(limit)} x {counted(gpus, 'GPU')}",
+        problems=[Problem("closest", _in_words(closest))],
+        hint=hint,
+        state_bytes=states,
+    )
+
+
+def _in_words(closest: Estimate) -> str:
+    """`tp8 pp2 … needs 428.0 GiB on stage 0 (weights 47, gradients 95, optimizer 284, activations 2)`, in GiB."""
+    rank = closest.fullest_rank
+    layout = closest.layout.model_copy(update={"layers": ()})
+    parts = [f"{name} {value / GIB:.1f}" for name, value in closest.rank_memory[rank] if value]
+    return f"{layout.brief} needs {format_bytes(closest.peak_bytes)} on stage {rank} ({', '.join(parts)} GiB)"
+
+
+def _closest(
+    question: Question, columns: LayoutColumns, costs: StageCosts, policies: Sequence[Recompute]
+) -> Estimate:
+    """The layout whose fullest rank is least full, evenly placed under the policy that keeps least."""
+    rough_NP = _rough_peak(columns, costs, question.model.num_layers)
+    own = [set(policies) & set(allowed_recompute(schedule)) for schedule in SCHEDULES]
+    allowed = np.array([[policy in may for policy in RECOMPUTE_POLICIES] for may in own])
+    rough_NP = np.where(allowed[columns.schedule], rough_NP, np.inf)
+    rows = np.argsort(rough_NP.min(axis=1), kind="stable")[:COMPARED].tolist()
+    lightest = [RECOMPUTE_POLICIES[int(policy)] for policy in rough_NP[rows].argmin(axis=1)]
+    priced = [
+        estimate(question, _even(columns.layout(row), policy, question.model.num_layers))
+        for row, policy in zip(rows, lightest, strict=True)
+    ]
+    return min(priced, key=lambda found: (found.peak_bytes, str(found.layout)))
+
+
+def _rough_peak(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> Floats:
+    """(N, P): bytes of a rank with an even share of blocks and one live microbatch for each, without the ends."""
+    blocks: Ints = -(-num_layers // columns.pp)
+    held = costs.static + blocks * costs.layer_static
+    live = columns.pp
+    kept: Floats = blocks[:, None] * live[:, None] * costs.layer_activation
+    return held[:, None] + np.maximum(kept + costs.working, (blocks * costs.layer_update)[:, None])
+
+
+def _even(layout: Layout, policy: Recompute, num_layers: int) -> Layout:
+    """Blocks as even as they go, the larger shares on the stages in the middle."""
+    low, larger = divmod(num_layers, layout.num_stages)
+    middle_first = sorted(
+        range(layout.num_stages), key=lambda stage: (-min(stage, layout.num_stages - 1 - stage), stage)
+    )
+    layers = [low] * layout.num_stages
+    for stage in middle_first[:larger]:
+        layers[stage] += 1
+    return layout.model_copy(update={"layers": tuple(layers), "recompute": (policy,)})
+
+
+def _model_states(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> float:
+    """Least bytes of weights, gradients and optimizer states over all GPUs together, of any layout."""
+    ends = costs.embedding_static + costs.head_static
+    one_pipeline = columns.pp * costs.static + num_layers * costs.layer_static + ends
+    total: Floats = columns.tp * columns.replicas * one_pipeline
+    return float(total.min())
+
+
+def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
+    """Which of stack, question and restrictions leaves nothing to choose from."""
+    if refused := question_objections(question):
+        problems = [Problem("", words.what) for words in refused[1:]]
+        return InfeasibleError(refused[0].what, problems=problems, hint=refused[0].hint)
+    on_devices = replace(question, stack=question.stack.model_copy(update={"offloads": "none"}))
+    if question.stack.offloads != "none" and len(space := legal_space(on_devices, limits)):
+        return hosts_too_small(question, space.smallest_rows())
+    where = f"on {counted(question.cluster.num_gpus, 'GPU')}"
+    if isinstance(question, MixedQuestion):
+        where = f"on the pools of `{question.mixed.name}`"
+    what = f"no layout of {question.model.name} {where} is legal with global batch"
+    what += f" {question.training.global_batch:,}"
+    hint = "try a global batch that more GPUs divide"
+    in_the_way = obstacles(question, Restrictions())
+    if limits.flags and not in_the_way:
+        in_the_way = obstacles(question, limits)
+        what += f" under {' '.join(limits.flags)}"
+        hint = "loosen --fix and --forbid" + ", or plan without --for" * (limits.trainer is not None)
+    return InfeasibleError(
+        what,
+        problems=[Problem("", words.what) for words in in_the_way],
+        hint=next((words.hint for words in in_the_way if words.hint), hint),
+    )

@@ -1,0 +1,219 @@
+"""Why restrictions leave no legal layout: the rules that stand in the way of the layouts that come closest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from itertools import product
+
+import numpy as np
+
+from cost_models import schedules
+from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
+from cost_models.axes.layout import CONTEXTS, SCHEDULES, Layout, goes_with
+from cost_models.axes.order import ORDERS
+from cost_models.question import MixedQuestion, Question
+from cost_models.units import counted
+from planner.placement.chunks import covers
+from planner.placement.leaf import ENDS
+from planner.rule import Bools, Rule, Words, either
+from planner.rules.legality import RULES, SCHEDULE_RULE
+from planner.rules.pools import fills_pools, pool_objections
+from planner.space.layouts import divisors
+from planner.space.restriction_words import ZERO_STAGES
+from planner.space.restrictions import Restrictions, settled
+from planner.trainers import trainer_named
+
+MOST_NAMED = 3
+"""Layouts whose obstacles are told, where each has others."""
+
+
+def obstacles(question: Question, limits: Restrictions) -> list[Words]:
+    """What keeps every layout within some restrictions from being legal and searched; nothing where one is.
+
+    Rules that all of them break; where there is none, those of the layouts that break fewest.
+    """
+    rows = _within(question, limits)
+    if not len(rows):
+        return _exclude_one_another(limits)
+    rules, broken_KN = _broken(question, limits, rows)
+    count_N = broken_KN.sum(axis=0)
+    if not count_N.min():
+        return []
+    used_N = rows.tp * rows.cp * rows.pp * rows.dp / question.cluster.num_gpus
+    closest_first = np.lexsort([rows.dp, np.abs(np.log(used_N)), count_N]).tolist()
+    if always := np.flatnonzero(broken_KN.all(axis=1)).tolist():
+        closest = rows.layout(closest_first[0])
+        degrees = _degrees(question, limits) if 0 in always else None
+        words = [rules[rule].sentence(question, closest) for rule in always]
+        return [degrees, *words[1:]] if degrees else words
+    told: dict[tuple[int, ...], Layout] = {}
+    for row in closest_first[: int((count_N == count_N.min()).sum())]:
+        told.setdefault(tuple(np.flatnonzero(broken_KN[:, row]).tolist()), rows.layout(row))
+    some = list(told.items())[:MOST_NAMED]
+    return [rules[rule].sentence(question, layout) for broken, layout in some for rule in broken]
+
+
+def _exclude_one_another(limits: Restrictions) -> list[Words]:
+    """Chunks and schedules that no layout has together."""
+    words = [
+        word for word in (*limits.fix_words, *limits.forbid_words) if word.startswith(("vpp", "schedule"))
+    ]
+    if len(words) < 2:
+        return []
+    chunks = "1f1b and gpipe have one chunk a rank, interleaved several, zbv and dualpipev two"
+    return [Words(f"{' and '.join(f'`{word}`' for word in words)} exclude one another: {chunks}")]
+
+
+def _broken(question: Question, limits: Restrictions, rows: LayoutColumns) -> tuple[tuple[Rule, ...], Bools]:
+    """K rules, and (K, N) which layouts break them; the last, of schedules, is asked where no other is broken."""
+    rules = (*RULES, *_rules_besides(question, limits), SCHEDULE_RULE)
+    broken_KN = np.zeros((len(rules), len(rows)), dtype=np.bool_)
+    for index, rule in enumerate(rules[:-1]):
+        broken_KN[index] = rule.broken(question, rows)
+    left = np.flatnonzero(~broken_KN.any(axis=0))
+    broken_KN[-1, left] = SCHEDULE_RULE.broken(question, rows.rows(left))
+    return rules, broken_KN
+
+
+def _degrees(question: Question, limits: Restrictions) -> Words | None:
+    """That degrees which were fixed do not divide the GPUs; None where they do."""
+    fixed = {
+        axis: min(limits.only[axis])
+        for axis in ("tp", "cp", "pp", "dp")
+        if len(limits.only.get(axis, ())) == 1
+    }
+    gpus, together = question.cluster.num_gpus, math.prod(fixed.values())
+    if gpus % together == 0:
+        return None
+    written = " ".join(f"{axis}{degree}" for axis, degree in fixed.items())
+    what = f"`{written}` {'does' if len(fixed) == 1 else 'do'} not divide {counted(gpus, 'GPU')}"
+    axis, degree = fixed.popitem()
+    others = together // degree
+    most = math.gcd(gpus, question.cluster.gpus_per_node) if axis == "tp" else gpus
+    whole = divisors(most // others) if most % others == 0 else []
+    near = [one for one in whole if one < degree][-1:] + [one for one in whole if one > degree][:1]
+    fitting = [f"{axis}{one}" for one in near]
+    return Words(what, f"{either(fitting)} would" if fitting else "")
+
+
+def _rules_besides(question: Question, limits: Restrictions) -> tuple[Rule, ...]:
+    """Those of the trainer and of pools, and what the search does not cover."""
+    policies = limits.recompute(question.training)
+    own = [schedules.allowed_recompute(schedule) for schedule in SCHEDULES]
+    recomputes = np.array([bool(set(policies) & set(allowed)) for allowed in own])
+    return (
+        *(trainer_named(limits.trainer).rules if limits.trainer else ()),
+        Rule(name="ranks fill the pools", broken=_outside_pools, sentence=_pool_words),
+        Rule(name="the search covers such stages", broken=_uncovered, sentence=_uncovered_words),
+        Rule(
+            name="groups to shard over",
+            broken=lambda q, x: (x.zero > 0) & (x.shard == 1),
+            sentence=lambda q, layout: Words(
+                f"`zero{layout.zero} shard1` shards over one rank, which the search has as zero0",
+                "write zero=0, or shard=2 or more",
+            ),
+        ),
+        Rule(
+            name="the schedule may recompute so",
+            broken=lambda q, x: ~recomputes[x.schedule],
+            sentence=lambda q, layout: Words(
+                f"`schedule={layout.schedule}` does not go with recompute={either(list(policies))}"
+            ),
+        ),
+    )
+
+
+def _outside_pools(question: Question, x: LayoutColumns) -> Bools:
+    if not isinstance(question, MixedQuestion):
+        return np.zeros(len(x), dtype=np.bool_)
+    return ~fills_pools(question, x)
+
+
+def _pool_words(question: Question, layout: Layout) -> Words:
+    return pool_objections(question, layout)[0]
+
+
+def _uncovered(question: Question, x: LayoutColumns) -> Bools:
+    blocks = question.model.num_layers
+    shapes = zip(x.schedule.tolist(), (x.pp * x.vpp).tolist(), strict=True)
+    covered = [stages > blocks + ENDS or covers(SCHEDULES[s], blocks, stages) for s, stages in shapes]
+    return ~np.array(covered, dtype=np.bool_)
+
+
+def _uncovered_words(question: Question, layout: Layout) -> Words:
+    blocks = question.model.num_layers
+    what = f"`pp{layout.pp} vpp{layout.vpp}` makes {counted(layout.num_stages, 'stage')} of {counted(blocks, 'block')}"
+    why = "the search has several chunks a rank only where all are of one size, or one or two a block smaller"
+    return Words(f"{what}; {why}", f"choose pp x vpp that divides {blocks}")
+
+
+def _within(question: Question, limits: Restrictions) -> LayoutColumns:
+    """(N,): layouts within the restrictions, legal or not; what these do not name is as simple as can be."""
+    stack, model, named = question.stack, question.model, limits.named
+
+    def values(axis: str, usual: Iterable[int]) -> list[int]:
+        """Those that are permitted, and what was asked for; where that is nothing, the least that is."""
+        bounds = {limit[axis] for limit in (limits.at_least, limits.at_most) if axis in limit}
+        least = max(1, limits.at_least.get(axis, 1))
+        others = np.arange(least, least + len(limits.never.get(axis, ())) + 1)
+        found = np.array(sorted({*usual, *limits.only.get(axis, ()), *bounds}), dtype=np.int64)
+        some = found[limits.permits(axis, found)]
+        return [int(value) for value in (some if len(some) else others[limits.permits(axis, others)][:1])]
+
+    def choices(axis: str, every: Iterable[int], usual: int) -> list[int]:
+        return values(axis, every if axis in named else [usual])
+
+    runs = range(len(SCHEDULES)) if "schedule" in named else map(SCHEDULES.index, stack.schedules)
+    shapes = [
+        (vpp, schedule)
+        for schedule in values("schedule", runs)
+        for vpp in values("vpp", (1, 2))
+        if goes_with(SCHEDULES[schedule], vpp)
+    ]
+    rows = []
+    for tp, cp, pp in _meshes(question, values):
+        left, rest = divmod(question.cluster.num_gpus, tp * cp * pp)
+        for dp in values("dp", [1 if rest else left]):
+            others = product(
+                choices("ep", divisors(max(1, model.num_experts)), 1),
+                choices("etp", {1, *divisors(tp)}, tp),
+                choices("mbs", divisors(question.training.global_batch), 1),
+                values("zero", range(ZERO_STAGES) if "zero" in named else stack.zero_stages),
+                choices("shard", divisors(dp * cp), dp * cp),
+                values("sp", (0, 1) if tp > 1 else (0,)),
+                choices("order", range(len(ORDERS)), ORDERS.index(stack.axis_orders[0])),
+                choices("context", range(len(CONTEXTS)), USUAL_CONTEXT) if cp > 1 else [USUAL_CONTEXT],
+                shapes,
+            )
+            rows += [(tp, cp, pp, dp, *other, *shape) for *other, shape in others]
+    names = [
+        "tp",
+        "cp",
+        "pp",
+        "dp",
+        "ep",
+        "etp",
+        "mbs",
+        "zero",
+        "shard",
+        "sp",
+        "order",
+        "context",
+        "vpp",
+        "schedule",
+    ]
+    table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
+    columns = LayoutColumns(**dict(zip(names, np.ascontiguousarray(table.T), strict=True)))
+    return columns.rows(np.flatnonzero(limits.allows(settled(question, columns))))
+
+
+def _meshes(
+    question: Question, values: Callable[[str, Iterable[int]], list[int]]
+) -> list[tuple[int, int, int]]:
+    """Degrees tp, cp and pp whose product divides the GPUs, or where none does, what was asked for and otherwise 1."""
+    gpus = question.cluster.num_gpus
+    tp = values("tp", divisors(question.cluster.gpus_per_node))
+    every = product(tp, values("cp", divisors(gpus)), values("pp", divisors(gpus)))
+    dividing = [mesh for mesh in every if gpus % math.prod(mesh) == 0]
+    return dividing or list(product(tp, values("cp", [1]), values("pp", [1])))

@@ -1,0 +1,223 @@
+"""`--fix` and `--forbid` as people write them: `tp=8`, `tp=2,4`, `pp>=2`, `zero3`, `cp`, `order=tp-pp-cp-dp`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cost_models.axes.recompute import RECOMPUTE_POLICIES
+from cost_models.errors import InputError, Problem, did_you_mean
+from planner.space.restrictions import AXES, NAMES, Restrictions
+from planner.trainers import trainer_named
+
+ZERO_STAGES = 4
+"""ZeRO 0 to 3."""
+
+MOST_WORDS = 1000
+"""Of `--fix` and `--forbid` together."""
+
+_WORD = re.compile(r"([a-z]+)(<=|>=|<|>|=)?(.*)$", re.ASCII)
+_NUMBER = re.compile(r"\d{1,12}$", re.ASCII)
+_OTHERWISE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+"""What is kept where a comparison is forbidden."""
+_SWITCHES = ("sp",)
+_CHOOSES = ("schedule", "context")
+"""Axes of which something must be chosen, so that they cannot be left out."""
+
+
+@dataclass(slots=True)
+class _Read:
+    """What the words of one flag say; what cannot be read is in `problems`."""
+
+    flag: str
+    problems: list[Problem]
+    words: dict[str, list[str]] = field(default_factory=dict)
+    """Axis → the words that speak of it."""
+    values: dict[str, set[int]] = field(default_factory=dict)
+    at_least: dict[str, int] = field(default_factory=dict)
+    at_most: dict[str, int] = field(default_factory=dict)
+    bare: set[str] = field(default_factory=set)
+
+    def choose(self, axis: str, values: set[int]) -> None:
+        """What is fixed twice must be both; what is forbidden twice is neither."""
+        known = self.values.get(axis, values)
+        self.values[axis] = known & values if self.flag == "--fix" else known | values
+
+    def bound(self, axis: str, comparison: str, value: int) -> None:
+        """Of several bounds the tightest counts."""
+        if comparison.startswith(">"):
+            least = value + (comparison == ">")
+            self.at_least[axis] = max(least, self.at_least.get(axis, least))
+        else:
+            most = value - (comparison == "<")
+            self.at_most[axis] = min(most, self.at_most.get(axis, most))
+
+
+def parse_restrictions(
+    fix: Sequence[str] = (),
+    forbid: Sequence[str] = (),
+    *,
+    max_memory: float | None = None,
+    trainer: str | None = None,
+) -> Restrictions:
+    """Read `--fix tp=8 --fix pp>=2 --forbid zero3 --forbid cp --for megatron`; a layout keeps to every word.
+
+    Raises:
+        InputError: every word that is wrong, at once, or words that contradict one another.
+    """
+    if len(fix) + len(forbid) > MOST_WORDS:
+        raise InputError(
+            f"{len(fix) + len(forbid):,} restrictions are more than anybody needs: {MOST_WORDS} at most"
+        )
+    problems: list[Problem] = []
+    kept, left_out = _read("--fix", fix, problems), _read("--forbid", forbid, problems)
+    for axis in sorted(kept.bare - set(_SWITCHES)):
+        example = f"{axis}={NAMES[axis][0]}" if axis in NAMES else f"{axis}=2` or `{axis}>=2"
+        problems.append(Problem(f"--fix {axis}", f"needs a value, like `{example}`"))
+    problems.extend(
+        Problem(f"--forbid {axis}", f"say which, like `{axis}={NAMES[axis][0]}`")
+        for axis in sorted(left_out.bare.intersection(_CHOOSES))
+    )
+    if trainer is not None:
+        try:
+            trainer_named(trainer)
+        except InputError as error:
+            problems.append(Problem(f"--for {trainer}", f"{error.headline} ({error.hint})"))
+    for axis, most in left_out.at_most.items():
+        kept.bound(axis, "<=", most)
+    for axis, least in left_out.at_least.items():
+        kept.bound(axis, ">=", least)
+    policies = set(range(len(RECOMPUTE_POLICIES)))
+    unwanted = left_out.values.pop("recompute", set())
+    unwanted |= policies - kept.values.pop("recompute", policies)
+    if "recompute" in left_out.bare:
+        unwanted |= policies - {RECOMPUTE_POLICIES.index("none")}
+    for axis in kept.bare:
+        kept.choose(axis, {1})
+    found = Restrictions(
+        only={axis: frozenset(values) for axis, values in kept.values.items()},
+        never={axis: frozenset(values) for axis, values in left_out.values.items()},
+        at_least=kept.at_least,
+        at_most=kept.at_most,
+        unused=frozenset(left_out.bare - {"recompute"}),
+        forbidden_recompute=frozenset(RECOMPUTE_POLICIES[index] for index in unwanted),
+        max_memory=max_memory,
+        trainer=trainer,
+    )
+    emptied = [axis for axis in (*AXES, "recompute") if not _leaves_something(found, axis)]
+    if problems:
+        raise InputError(
+            "a restriction cannot be read"
+            if len(problems) == 1
+            else f"{len(problems)} restrictions cannot be read",
+            problems=[*problems, *_contradictions(emptied, kept, left_out)],
+            hint="write them like `--fix tp=8`, `--fix pp>=2`, `--forbid zero3` or `--forbid cp`",
+        )
+    if emptied:
+        raise InputError(
+            "--fix and --forbid contradict one another",
+            problems=_contradictions(emptied, kept, left_out),
+            hint=_either(emptied[0], kept, left_out) or "every one of them must hold: drop one",
+        )
+    return found
+
+
+def _contradictions(emptied: Sequence[str], kept: _Read, left_out: _Read) -> list[Problem]:
+    """For each axis that has no value left the words that leave none."""
+    problems = []
+    for axis in emptied:
+        words = [f"{read.flag} {word}" for read in (kept, left_out) for word in read.words.get(axis, ())]
+        problems.append(Problem(" ".join(words), f"no value of `{axis}` is left"))
+    return problems
+
+
+def _either(axis: str, kept: _Read, left_out: _Read) -> str:
+    """How to allow what was fixed to several values; nothing where it was not."""
+    lists = [word.removeprefix(axis).removeprefix("=") for word in kept.words.get(axis, ())]
+    if axis in left_out.words or len(lists) < 2 or not all(text[:1].isalnum() for text in lists):
+        return ""
+    return f"`--fix {axis}={','.join(lists)}` allows either"
+
+
+def _leaves_something(found: Restrictions, axis: str) -> bool:
+    """Whether some value of an axis is permitted, whatever the others are."""
+    if axis == "recompute":
+        return len(found.forbidden_recompute) < len(RECOMPUTE_POLICIES)
+    if axis == "context" and axis not in found.only and found.permits("cp", np.array([1])).all():
+        return True  # no way of context parallelism is needed where it is not used
+    if axis in NAMES:
+        values = range(len(NAMES[axis]))
+    elif axis in _SWITCHES:
+        values = range(2)
+    elif axis == "zero":
+        values = range(ZERO_STAGES)
+    else:  # a number: beyond those left out and those below the bound there is one more
+        least = max(1, found.at_least.get(axis, 1))
+        values = range(least, least + len(found.never.get(axis, ())) + 1)
+    return bool(found.permits(axis, np.array([*values, *found.only.get(axis, ())], dtype=np.int64)).any())
+
+
+def _read(flag: str, words: Sequence[str], problems: list[Problem]) -> _Read:
+    read = _Read(flag, problems)
+    for word in words:
+        match = _WORD.match(word)
+        axis, comparison, text = (match[1], match[2] or "", match[3]) if match else (word, "", "")
+        if axis not in AXES and axis not in NAMES:
+            known = (*AXES, "recompute")
+            what = f"`{axis}` is not part of a layout{did_you_mean(axis, known)}"
+            problems.append(Problem(f"{flag} {word}", what))
+            continue
+        read.words.setdefault(axis, []).append(word)
+        if not comparison and not text:
+            read.bare.add(axis)
+        elif axis in NAMES:
+            _read_names(read, word, axis, comparison, text)
+        else:
+            _read_numbers(read, word, axis, comparison, text)
+    return read
+
+
+def _read_names(read: _Read, word: str, axis: str, comparison: str, text: str) -> None:
+    """`schedule=1f1b,gpipe`."""
+    if comparison != "=":
+        what = f"`{axis}` is a choice: write `{axis}={NAMES[axis][0]}`"
+        read.problems.append(Problem(f"{read.flag} {word}", what))
+        return
+    known, values = NAMES[axis], set()
+    for name in text.split(","):
+        if name in known:
+            values.add(known.index(name))
+        else:
+            what = f"`{name}` is not one of {', '.join(known)}{did_you_mean(name, known)}"
+            read.problems.append(Problem(f"{read.flag} {word}", what))
+    if values:
+        read.choose(axis, values)
+
+
+def _read_numbers(read: _Read, word: str, axis: str, comparison: str, text: str) -> None:
+    """`tp=2,4`, `tp8`, `pp>=2`, `sp=0`."""
+    bound, values = comparison not in ("", "="), set()
+    for number in [text] if bound else text.split(","):
+        if not _NUMBER.match(number):
+            kind = "0 or 1" if axis in _SWITCHES else "a whole number"
+            read.problems.append(Problem(f"{read.flag} {word}", f"`{number}` is not {kind}"))
+        elif complaint := _out_of_range(axis, int(number), bound=bound):
+            read.problems.append(Problem(f"{read.flag} {word}", complaint))
+        elif bound:
+            read.bound(axis, _OTHERWISE[comparison] if read.flag == "--forbid" else comparison, int(number))
+        else:
+            values.add(int(number))
+    if values:
+        read.choose(axis, values)
+
+
+def _out_of_range(axis: str, value: int, *, bound: bool) -> str:
+    """What is wrong with a value no layout can have, or nothing."""
+    if axis in _SWITCHES:
+        return f"`{axis}` is a switch, not a number" if bound else f"`{value}` is not 0 or 1" * (value > 1)
+    if axis == "zero":
+        return "" if value < ZERO_STAGES else f"ZeRO has stages 0 to {ZERO_STAGES - 1}"
+    return "" if value > 0 else "must be above zero"

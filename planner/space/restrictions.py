@@ -1,0 +1,207 @@
+"""What the user keeps the search to: values, bounds, choices left out, and a trainer whose rules a layout must obey."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.layout import CONTEXTS, SCHEDULES
+from cost_models.axes.order import ORDERS, same_seats_of
+from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
+from cost_models.communication.context import context_ways
+from cost_models.errors import InputError
+from cost_models.question import Question
+from cost_models.specs.training import TrainingSpec
+from planner.rule import Bools
+from planner.trainers import rows_for
+
+SEARCHED_AXES = ("tp", "pp", "vpp", "dp", "mbs", "zero", "sp", "schedule")
+"""The columns a layout is searched over; recompute is chosen stage by stage inside each layout."""
+GIVEN_AXES = ("cp", "ep", "etp", "shard", "order", "context")
+"""The columns that stay at their default unless the user fixes them."""
+AXES = SEARCHED_AXES + GIVEN_AXES
+
+NAMES: dict[str, tuple[str, ...]] = {
+    "schedule": SCHEDULES,
+    "order": ORDERS,
+    "context": CONTEXTS,
+    "recompute": RECOMPUTE_POLICIES,
+}
+"""Axis whose values have names → the names, by index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restrictions:
+    """What the user fixed or forbade, in the integers of `LayoutColumns`."""
+
+    only: dict[str, frozenset[int]] = field(default_factory=dict)
+    """Axis → the values it may take."""
+    never: dict[str, frozenset[int]] = field(default_factory=dict)
+    """Axis → values it must not take."""
+    at_least: dict[str, int] = field(default_factory=dict)
+    """Axis → the least it may be."""
+    at_most: dict[str, int] = field(default_factory=dict)
+    """Axis → the most it may be."""
+    unused: frozenset[str] = frozenset()
+    """Axes that stay as if the layout did not name them: cp1, zero0, no `sp`, etp = tp, one shard group, ..."""
+    forbidden_recompute: frozenset[Recompute] = frozenset()
+    max_memory: float | None = None
+    """Bytes of one device a plan may fill, where that is less than the device allows."""
+    trainer: str | None = None
+    """Whose rules a layout must obey (a name in `planner.trainers.TRAINERS`)."""
+
+    def allows(self, columns: LayoutColumns) -> Bools:
+        """(N,): which layouts keep to them, the trainer aside (`allowed_rows`); the way of context parallelism must be
+        given. An order is allowed under any name that seats the ranks of the layout alike."""
+        allowed = np.ones(len(columns), dtype=np.bool_)
+        for axis in self._axes():
+            if axis == "order":
+                allowed &= self._allows_order(columns)
+            elif axis == "context":
+                allowed &= (columns.cp == 1) | self.permits(axis, columns.context)
+            else:
+                allowed &= self.permits(axis, getattr(columns, axis))
+        for axis in self.unused:
+            allowed &= getattr(columns, axis) == _unused(axis, columns)
+        return allowed
+
+    def without(self, axes: Collection[str]) -> Restrictions:
+        """The same, but for what they say of some axes."""
+
+        def left(values: dict[str, Any]) -> dict[str, Any]:
+            return {axis: value for axis, value in values.items() if axis not in axes}
+
+        return replace(
+            self,
+            only=left(self.only),
+            never=left(self.never),
+            at_least=left(self.at_least),
+            at_most=left(self.at_most),
+            unused=self.unused.difference(axes),
+        )
+
+    def permits(self, axis: str, values: Ints) -> Bools:
+        """(N,): which values of an axis they allow by themselves, without those of other axes."""
+        permitted = np.ones(len(values), dtype=np.bool_)
+        if axis in self.only:
+            permitted &= np.isin(values, list(self.only[axis]))
+        if axis in self.never:
+            permitted &= ~np.isin(values, list(self.never[axis]))
+        if axis in self.at_least:
+            permitted &= values >= self.at_least[axis]
+        if axis in self.at_most:
+            permitted &= values <= self.at_most[axis]
+        if axis in self.unused and axis not in _FOLLOWING:
+            permitted &= values == _unused_alone(axis)
+        return permitted
+
+    @property
+    def named(self) -> set[str]:
+        """The axes they speak of."""
+        return {*self._axes(), *self.unused}
+
+    def _axes(self) -> set[str]:
+        return {*self.only, *self.never, *self.at_least, *self.at_most}
+
+    def _allows_order(self, columns: LayoutColumns) -> Bools:
+        named = self.permits("order", np.arange(len(ORDERS), dtype=np.int64))
+        seats = same_seats_of(columns.cp, columns.dp, columns.pp)
+        own = np.take_along_axis(seats, columns.order[:, None], axis=1)
+        allowed: Bools = ((seats == own) & named).any(axis=1)
+        return allowed
+
+    def recompute(self, training: TrainingSpec) -> tuple[Recompute, ...]:
+        """The policies a stage may use, in the order of `RECOMPUTE_POLICIES`.
+
+        Raises:
+            InputError: none is left.
+        """
+        kept = tuple(
+            policy
+            for policy in RECOMPUTE_POLICIES
+            if policy in training.recompute and policy not in self.forbidden_recompute
+        )
+        if not kept:
+            raise InputError(
+                "every recompute policy is forbidden", hint="allow `full`: it needs least memory"
+            )
+        return kept
+
+    def alike(self, training: TrainingSpec) -> tuple[Restrictions, ...]:
+        """The same with one recompute policy each, where the trainer has one setting for all stages; else nothing.
+
+        Raises:
+            InputError: no policy is left.
+        """
+        policies = self.recompute(training)
+        if self.trainer is None or len(policies) == 1:
+            return ()
+        others = [frozenset(RECOMPUTE_POLICIES) - {policy} for policy in policies]
+        return tuple(replace(self, forbidden_recompute=forbidden) for forbidden in others)
+
+    @property
+    def fix_words(self) -> tuple[str, ...]:
+        """Values and bounds as `--fix` reads them, in the order of `AXES`."""
+        bounds = [f"{axis}>={self.at_least[axis]}" for axis in AXES if axis in self.at_least]
+        bounds += [f"{axis}<={self.at_most[axis]}" for axis in AXES if axis in self.at_most]
+        return (*_words(self.only), *bounds)
+
+    @property
+    def forbid_words(self) -> tuple[str, ...]:
+        """What is left out as `--forbid` reads it."""
+        unwanted = ",".join(policy for policy in RECOMPUTE_POLICIES if policy in self.forbidden_recompute)
+        left_out = [axis for axis in AXES if axis in self.unused]
+        return (*_words(self.never), *left_out, *([f"recompute={unwanted}"] if unwanted else []))
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """All of them as the command line takes them, but for `--max-memory`."""
+        return (
+            *(f"--fix {word}" for word in self.fix_words),
+            *(f"--forbid {word}" for word in self.forbid_words),
+            *([f"--for {self.trainer}"] if self.trainer else []),
+        )
+
+
+def allowed_rows(question: Question, restrictions: Restrictions, columns: LayoutColumns) -> Bools:
+    """(N,): which layouts keep to the restrictions and, where one is named, to the rules of the trainer."""
+    allowed = restrictions.allows(settled(question, columns))
+    if restrictions.trainer is not None:
+        rows = np.flatnonzero(allowed)
+        allowed[rows] = rows_for(restrictions.trainer, question, columns.rows(rows))
+    return allowed
+
+
+def settled(question: Question, columns: LayoutColumns) -> LayoutColumns:
+    """The same layouts with the way of context parallelism said, also where it is the stack's usual one."""
+    return replace(columns, context=context_ways(question, columns))
+
+
+def _unused(axis: str, columns: LayoutColumns) -> Ints | int:
+    """What an axis is where a layout does not name it."""
+    return _FOLLOWING[axis](columns) if axis in _FOLLOWING else _unused_alone(axis)
+
+
+def _unused_alone(axis: str) -> int:
+    """The same for an axis that does not follow others."""
+    return int(axis not in ("zero", "sp", "order"))
+
+
+_FOLLOWING: dict[str, Callable[[LayoutColumns], Ints]] = {
+    "etp": lambda x: x.tp,
+    "shard": lambda x: x.replicas,
+}
+"""Axes that a layout which does not name them has as others say."""
+
+
+def _words(values: Mapping[str, frozenset[int]]) -> tuple[str, ...]:
+    """`tp=2,4`, `schedule=1f1b`: a word for each axis."""
+    return tuple(
+        f"{axis}={','.join(NAMES[axis][value] if axis in NAMES else str(value) for value in sorted(own))}"
+        for axis in AXES
+        if (own := values.get(axis))
+    )
