@@ -36,7 +36,7 @@ def test_parts_add_up_and_none_is_negative(drawn: Asked) -> None:
 @given(
     drawn=asked(),
     what=st.sampled_from(
-        ["memory_bandwidth", "intra_node", "inter_node", "intra_latency", "inter_latency", "memory"]
+        ["peak", "memory_bandwidth", "intra_node", "inter_node", "intra_latency", "inter_latency", "memory"]
     ),
     factor=st.floats(1.01, 4.0),
 )
