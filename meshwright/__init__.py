@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from meshwright.ran import Ran, run
     from meshwright.ranked import Ranked
     from meshwright.validation import Validated, validate
-    from planner.plan import Plan, load_plan, save_plan
+    from planner.plan import Plan
+    from planner.plan_files import load_plan, save_plan
     from planner.proof.checks import Check
 
 _HOMES = {
@@ -52,8 +53,8 @@ _HOMES = {
     "Validated": "meshwright.validation",
     "Drawing": "meshwright.drawing",
     "Plan": "planner.plan",
-    "load_plan": "planner.plan",
-    "save_plan": "planner.plan",
+    "load_plan": "planner.plan_files",
+    "save_plan": "planner.plan_files",
     "Estimate": "cost_models.estimate",
     "Layout": "cost_models.axes.layout",
     "parse_layout": "cost_models.axes.layout",

@@ -21,7 +21,8 @@ from meshwright.render.advice import (
 from meshwright.render.plans import question_header
 from planner.explaining.advice import Advice
 from planner.explaining.advice import advise as advice_on
-from planner.plan import Plan, load_plan, make_plan, save_plan
+from planner.plan import Plan, make_plan
+from planner.plan_files import load_plan, save_plan
 from planner.search.budget import Budget
 from planner.space.restrictions import Restrictions
 

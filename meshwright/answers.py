@@ -21,7 +21,8 @@ from planner.answers.optimum import Optimum
 from planner.answers.pareto import POINTS, exact_frontier
 from planner.explaining.explain import Origin
 from planner.explaining.why_not import why_not
-from planner.plan import Certificate, Plan, make_plan, save_plan
+from planner.plan import Certificate, Plan, make_plan
+from planner.plan_files import save_plan
 from planner.search.budget import Budget
 from planner.search.result import SearchResult
 from planner.space.notes import notes_of

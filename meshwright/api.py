@@ -25,7 +25,8 @@ from meshwright.verbs.planning import restrictions_of
 from planner.answers.offers import rank_offers
 from planner.answers.optimising import optimise
 from planner.answers.remedies import remedies_told
-from planner.plan import Plan, read_plan
+from planner.plan import Plan
+from planner.plan_files import read_plan
 from planner.proof.checks import Check
 from planner.proof.verifying import verify as checks_of
 from planner.search.budget import Budget

@@ -12,7 +12,8 @@ from meshwright.output import JSON_SCHEMA
 from meshwright.records import estimate_record, estimate_row, question_record
 from meshwright.render.offers import answer_cells, offers_header, proof_of_ranking, ranking_table
 from planner.answers.offers import Answer, Ranking
-from planner.plan import Plan, make_plan, save_plan
+from planner.plan import Plan, make_plan
+from planner.plan_files import save_plan
 from planner.space.notes import notes_of
 from planner.space.restrictions import Restrictions
 

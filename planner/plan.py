@@ -1,26 +1,15 @@
-"""A plan: everything needed to run a layout, to check its prediction and to ask the same question again.
-
-Plans are YAML files of one schema version; reading one runs no code (safe YAML, then strict validation). The same query
-gives the same bytes, so a plan file holds no date and no duration of the search.
-"""
+"""A plan: everything needed to run a layout, to check its prediction and to ask the same question again."""
 
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
 
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.base import GpuCount, Spec
-from cost_models.documents import Document
-from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
-from cost_models.files.parsing import check_kind, validate
-from cost_models.files.reading import read_document
-from cost_models.files.whole import write_whole
 from cost_models.question import Question, parts_of, question_of_parts
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
@@ -30,7 +19,6 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import Bytes, Seconds
 from planner.objectives import Objective, ObjectiveName
-from planner.rules.legality import check
 from planner.space.layouts import Restrictions, parse_restrictions
 
 PLAN_SCHEMA = 1
@@ -210,15 +198,6 @@ class Plan(Spec):
         return question_of_parts(self.model, self.training, self.stack, self.cluster, self.hardware)
 
 
-_HEADER = """\
-# A Meshwright plan: inputs, layout, prediction and proof.
-#   meshwright explain PLAN    why this layout
-#   meshwright run PLAN        train it, and compare
-"""
-_END = "..."
-"""YAML's own end of a document: what is missing from a file that was cut short."""
-
-
 def make_plan(
     question: Question,
     estimate: Estimate,
@@ -229,7 +208,7 @@ def make_plan(
     """The plan that runs an estimated layout; without a certificate it was asked for, not searched."""
     cluster, hardware = parts_of(question)
     return Plan(
-        meshwright_version=_own_version(),
+        meshwright_version=own_version(),
         model=question.model,
         cluster=cluster,
         training=question.training,
@@ -253,88 +232,8 @@ def make_plan(
     )
 
 
-def plan_text(plan: Plan) -> str:
-    """The YAML of a plan file."""
-    fields = plan.model_dump(mode="json", exclude={"certificate": {"seconds"}})
-    return _HEADER + yaml.safe_dump(fields, sort_keys=False, explicit_end=True, allow_unicode=True, width=120)
-
-
-def save_plan(plan: Plan, path: str | Path) -> None:
-    """Write a plan file whole or not at all.
-
-    Raises:
-        InputError: the place cannot be written to.
-    """
-    try:
-        write_whole(Path(path), plan_text(plan))
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError(f"cannot write `{path}`: {reason}") from None
-
-
-def load_plan(path: str | Path) -> Plan:
-    """Read a plan file; its layout is checked against its own model, cluster and training.
-
-    Raises:
-        InputError: missing, no plan, of another schema version, cut short, or inconsistent; all problems at once.
-    """
-    document = read_document(path)
-    plan = _read_plan(path, document)
-    problems = layout_problems(plan)
-    if problems:
-        where = document.where(("layout",))
-        raise InputError(
-            f"the layout of `{path}` cannot run",
-            problems=[Problem(where, problem.what) for problem in problems],
-        )
-    return plan
-
-
-def read_plan(path: str | Path) -> Plan:
-    """Read a plan file whose layout is still to be checked.
-
-    Raises:
-        InputError: missing, no plan, of another schema version or cut short; all problems at once.
-    """
-    return _read_plan(path, read_document(path))
-
-
-def layout_problems(plan: Plan) -> list[Problem]:
-    """What is wrong with a plan's layout on its own cluster: broken rules, and blocks that are not placed."""
-    problems = check(plan.question, plan.layout)
-    if not plan.layout.layers:
-        problems.append(Problem("", "the layout does not place its blocks (`layers=`)"))
-    return problems
-
-
-def _read_plan(path: str | Path, document: Document) -> Plan:
-    check_kind(document, Plan)
-    written = document.value.get("schema_version")
-    if written != PLAN_SCHEMA:
-        what = "does not say its schema_version" if written is None else f"has schema_version {written!r:.20}"
-        raise InputError(
-            f"`{path}` {what}; this Meshwright ({_own_version()}) reads {PLAN_SCHEMA}",
-            hint="plan again with this version, or use the one that wrote the file",
-        )
-    if not document.ended:
-        raise InputError(f"`{path}` is cut short: it does not end with `{_END}`", hint="plan again")
-    plan = validate(document, Plan)
-    _require_readable(plan.restrictions, document)
-    return plan
-
-
-def _require_readable(restrictions: PlanRestrictions, document: Document) -> None:
-    try:
-        _ = restrictions.read
-    except InputError as error:
-        where = document.where(("restrictions",))
-        raise InputError(
-            error.headline, problems=[Problem(where, str(problem)) for problem in error.problems]
-        ) from None
-
-
-def _own_version() -> str:
-    """Of the installed package; a checkout that is only on the path has none."""
+def own_version() -> str:
+    """Version of the installed package; a checkout that is only on the path has none."""
     try:
         return version("meshwright")
     except PackageNotFoundError:

@@ -28,7 +28,8 @@ from cost_models.specs.training import TrainingSpec
 from executor.launch.environment import worker_environment
 from executor.launch.launch import run_plan
 from meshwright.output import as_csv
-from planner.plan import Plan, make_plan, save_plan
+from planner.plan import Plan, make_plan
+from planner.plan_files import save_plan
 
 SMALL = {
     "tp2 mbs4": (0,),

@@ -21,7 +21,8 @@ from executor.launch.torchrun import OnNote, OnStep, run_ranks, stopped
 from executor.measure.report import RunReport, load_report
 from executor.rate import CONSTANT_RATE, Rate, require_descent
 from executor.run_options import REPORT, TIMEOUT_SECONDS, Asked
-from planner.plan import Plan, load_plan, save_plan
+from planner.plan import Plan
+from planner.plan_files import load_plan, save_plan
 from planner.rules.stack import require_runnable
 
 Backend = Literal["gloo", "nccl"]

@@ -37,7 +37,8 @@ from executor.mesh import pipeline_rank
 from executor.run_options import REPORT, Asked, add_arguments, read
 from executor.steps import Schedule, Stopped
 from executor.train import train
-from planner.plan import Plan, load_plan
+from planner.plan import Plan
+from planner.plan_files import load_plan
 
 _LONGEST_GRACE = 10.0
 """Seconds that the first rank to find that it hangs gives the others to say where they are."""

@@ -13,7 +13,8 @@ from cost_models.evidence.calibration.from_reports import STEP, Observed, Seen
 from cost_models.files.catalog import load_stack
 from cost_models.question import MixedQuestion
 from executor.measure.report import RunReport, middle_half
-from planner.plan import Plan, layout_problems
+from planner.plan import Plan
+from planner.plan_files import layout_problems
 
 _WAITS = ("tp_comm", "cp_comm", "ep_comm", "dp_comm")
 _PARTS = ("compute", "host", "optimizer", "other", *_WAITS)

@@ -11,7 +11,7 @@ from meshwright.progress import progress
 from meshwright.render.advice import advice_table, conclusion, is_reached, today_sentence
 from meshwright.render.plans import question_header
 from meshwright.together import Together
-from planner.plan import load_plan
+from planner.plan_files import load_plan
 from planner.search.budget import Budget
 
 

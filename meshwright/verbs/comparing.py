@@ -20,7 +20,8 @@ from meshwright.together import Together
 from planner.explaining.compare import compare as compare_estimates
 from planner.explaining.completing import completed
 from planner.explaining.differing import Difference, differences, same_work
-from planner.plan import Plan, load_plan
+from planner.plan import Plan
+from planner.plan_files import load_plan
 from planner.repricing import priced_again
 from planner.rules.legality import require_legal
 from planner.search.asked_layout import place

@@ -7,7 +7,7 @@ from pathlib import Path
 from meshwright.measured import emulated, planned_memory
 from meshwright.output import JSON_SCHEMA, Output, check_places
 from meshwright.render.emulation import emulation_text
-from planner.plan import load_plan
+from planner.plan_files import load_plan
 
 
 def emulate(path: Path, *, rank: int, steps: int, fake: bool, out: Path | None, output: Output) -> None:

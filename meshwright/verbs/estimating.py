@@ -14,7 +14,8 @@ from meshwright.render.estimates import estimate_text
 from meshwright.render.plans import placed_on_pools, question_header
 from meshwright.together import Together
 from meshwright.verbs.asking import Asked, question_of
-from planner.plan import make_plan, save_plan
+from planner.plan import make_plan
+from planner.plan_files import save_plan
 from planner.rules.legality import require_legal
 from planner.search.asked_layout import place
 from planner.space.notes import notes_of

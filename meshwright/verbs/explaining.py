@@ -19,7 +19,8 @@ from planner.explaining.explain import Explanation, Origin, binding, rivalry, ti
 from planner.explaining.whatif import same_degrees, sensitivities
 from planner.explaining.why_not import WhyNot
 from planner.explaining.why_not import why_not as ask_why_not
-from planner.plan import Plan, load_plan
+from planner.plan import Plan
+from planner.plan_files import load_plan
 from planner.repricing import priced_again
 from planner.search.search import search
 from planner.space.notes import notes_of

@@ -24,7 +24,8 @@ from planner.answers.optimising import optimise
 from planner.answers.optimum import PROVEN, Optimum, asked_question
 from planner.answers.remedies import remedies_told
 from planner.objectives import Objective
-from planner.plan import Plan, load_plan, make_plan, save_plan
+from planner.plan import Plan, make_plan
+from planner.plan_files import load_plan, save_plan
 from planner.search.budget import Budget
 from planner.space.layouts import parse_restrictions
 from planner.space.notes import notes_of

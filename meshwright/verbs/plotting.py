@@ -29,7 +29,8 @@ from planner.answers.pareto import POINTS
 from planner.answers.scaling import KINDS
 from planner.explaining.differing import differences
 from planner.objectives import Objective
-from planner.plan import Plan, load_plan
+from planner.plan import Plan
+from planner.plan_files import load_plan
 from planner.repricing import priced_again
 from planner.search.budget import Budget
 from planner.search.search import search

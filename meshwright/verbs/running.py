@@ -23,7 +23,7 @@ from meshwright.render.run import (
     step_line,
 )
 from meshwright.render.words import percent, wrapped
-from planner.plan import load_plan
+from planner.plan_files import load_plan
 
 
 def run(

@@ -10,7 +10,7 @@ from meshwright.progress import progress
 from meshwright.render.pools import gpus_in_words
 from meshwright.render.tables import table
 from meshwright.render.words import wrapped
-from planner.plan import read_plan
+from planner.plan_files import read_plan
 from planner.proof.checks import Check
 from planner.proof.verifying import verify as checks_of
 from planner.search.budget import Budget

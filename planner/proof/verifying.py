@@ -20,7 +20,8 @@ from planner.answers.optimising import optimise
 from planner.answers.optimum import PROVEN, Optimum, asked_question
 from planner.explaining.explain import within
 from planner.objectives import Objective
-from planner.plan import Certificate, Plan, PlanObjective, Prediction, Settled, layout_problems
+from planner.plan import Certificate, Plan, PlanObjective, Prediction, Settled
+from planner.plan_files import layout_problems
 from planner.proof.checks import Check, evenly_placed
 from planner.search.budget import Budget
 

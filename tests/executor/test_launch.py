@@ -23,7 +23,7 @@ from executor.emulate.dry_run import build_without_devices
 from executor.launch.environment import LOOPBACK
 from executor.launch.launch import run_plan
 from executor.measure.report import load_report
-from planner.plan import save_plan
+from planner.plan_files import save_plan
 from planner.rules.legality import check
 from planner.rules.stack import require_runnable
 

@@ -16,7 +16,7 @@ from executor.launch.record import read_progress
 from executor.launch.run_folder import cleared_by, starter, write_starters
 from executor.measure.report import RunReport, load_report, save_report
 from executor.run_options import Asked
-from planner.plan import save_plan
+from planner.plan_files import save_plan
 
 FIRST_START_FAILS = """
 import os, sys

@@ -10,7 +10,7 @@ import pytest
 from command_line import ASKED, Answer
 
 import meshwright as mw
-from planner.plan import load_plan
+from planner.plan_files import load_plan
 
 LAYOUT = "tp2 dp4 mbs1 zero1 sp recompute=full"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from command_line import Answer
 
-from planner.plan import load_plan
+from planner.plan_files import load_plan
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from command_line import ASKED, BIG, QUICK
 
 import meshwright as mw
 from cost_models.errors import DoesNotFitError
-from planner.plan import load_plan
+from planner.plan_files import load_plan
 
 SMALL = ("gpt2-small", "dgx-a100-80gb", "--global-batch", "64", "--sequence", "1024", *QUICK)
 

@@ -23,7 +23,7 @@ from executor.measure.report import (
 )
 from executor.rate import Rate
 from meshwright.measured import comparison, time_parts
-from planner.plan import load_plan
+from planner.plan_files import load_plan
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import meshwright as mw
-from planner.plan import load_plan
+from planner.plan_files import load_plan
 
 CLUSTERS = "dgx-a100-80gb,dgx-h100"
 ASKED = ("plan", "gpt2-small", CLUSTERS, "--global-batch", "64", "--sequence", "1024")

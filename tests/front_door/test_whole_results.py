@@ -21,7 +21,8 @@ from executor.measure.trace import save_trace
 from executor.run_options import STOPPED
 from meshwright.output import Output
 from meshwright.plots.style import save
-from planner.plan import Plan, save_plan
+from planner.plan import Plan
+from planner.plan_files import save_plan
 
 OLD = "the old one\n"
 LIMIT_BYTES = 8

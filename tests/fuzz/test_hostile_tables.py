@@ -22,7 +22,7 @@ from cost_models.evidence.rows.shipped import shipped_rows
 from executor.measure.report import Environment, PhaseReport, RankReport, make_report, save_report
 from meshwright.frames import accuracy_frame
 from meshwright.output import as_json
-from planner.plan import load_plan
+from planner.plan_files import load_plan
 
 CELLS = st.one_of(
     st.sampled_from(

@@ -14,7 +14,8 @@ from cost_models.question import Question
 from planner.answers.optimising import optimise
 from planner.answers.optimum import asked_question
 from planner.objectives import Objective, gpu_hours, training_seconds, training_steps
-from planner.plan import load_plan, make_plan, save_plan
+from planner.plan import make_plan
+from planner.plan_files import load_plan, save_plan
 from planner.search import budget as budgets
 from planner.search.budget import Budget
 from planner.search.search import search

@@ -1,0 +1,107 @@
+"""Plan files: a plan written as YAML, and read back with its layout checked.
+
+Plans are YAML files of one schema version; reading one runs no code (safe YAML, then strict validation). The same query
+gives the same bytes, so a plan file holds no date and no duration of the search.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from cost_models.documents import Document
+from cost_models.errors import InputError, Problem
+from cost_models.files.parsing import check_kind, validate
+from cost_models.files.reading import read_document
+from cost_models.files.whole import write_whole
+from planner.plan import PLAN_SCHEMA, Plan, PlanRestrictions, own_version
+from planner.rules.legality import check
+
+_HEADER = """\
+# A Meshwright plan: inputs, layout, prediction and proof.
+#   meshwright explain PLAN    why this layout
+#   meshwright run PLAN        train it, and compare
+"""
+_END = "..."
+"""YAML's own end of a document: what is missing from a file that was cut short."""
+
+
+def plan_text(plan: Plan) -> str:
+    """The YAML of a plan file."""
+    fields = plan.model_dump(mode="json", exclude={"certificate": {"seconds"}})
+    return _HEADER + yaml.safe_dump(fields, sort_keys=False, explicit_end=True, allow_unicode=True, width=120)
+
+
+def save_plan(plan: Plan, path: str | Path) -> None:
+    """Write a plan file whole or not at all.
+
+    Raises:
+        InputError: the place cannot be written to.
+    """
+    try:
+        write_whole(Path(path), plan_text(plan))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"cannot write `{path}`: {reason}") from None
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read a plan file; its layout is checked against its own model, cluster and training.
+
+    Raises:
+        InputError: missing, no plan, of another schema version, cut short, or inconsistent; all problems at once.
+    """
+    document = read_document(path)
+    plan = _read_plan(path, document)
+    problems = layout_problems(plan)
+    if problems:
+        where = document.where(("layout",))
+        raise InputError(
+            f"the layout of `{path}` cannot run",
+            problems=[Problem(where, problem.what) for problem in problems],
+        )
+    return plan
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Read a plan file whose layout is still to be checked.
+
+    Raises:
+        InputError: missing, no plan, of another schema version or cut short; all problems at once.
+    """
+    return _read_plan(path, read_document(path))
+
+
+def layout_problems(plan: Plan) -> list[Problem]:
+    """What is wrong with a plan's layout on its own cluster: broken rules, and blocks that are not placed."""
+    problems = check(plan.question, plan.layout)
+    if not plan.layout.layers:
+        problems.append(Problem("", "the layout does not place its blocks (`layers=`)"))
+    return problems
+
+
+def _read_plan(path: str | Path, document: Document) -> Plan:
+    check_kind(document, Plan)
+    written = document.value.get("schema_version")
+    if written != PLAN_SCHEMA:
+        what = "does not say its schema_version" if written is None else f"has schema_version {written!r:.20}"
+        raise InputError(
+            f"`{path}` {what}; this Meshwright ({own_version()}) reads {PLAN_SCHEMA}",
+            hint="plan again with this version, or use the one that wrote the file",
+        )
+    if not document.ended:
+        raise InputError(f"`{path}` is cut short: it does not end with `{_END}`", hint="plan again")
+    plan = validate(document, Plan)
+    _require_readable(plan.restrictions, document)
+    return plan
+
+
+def _require_readable(restrictions: PlanRestrictions, document: Document) -> None:
+    try:
+        _ = restrictions.read
+    except InputError as error:
+        where = document.where(("restrictions",))
+        raise InputError(
+            error.headline, problems=[Problem(where, str(problem)) for problem in error.problems]
+        ) from None
