@@ -18,12 +18,13 @@ and for an empty message.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.communication.topology import Groups
+from cost_models.communication.topology import Groups, Reach
 from cost_models.curves import curve_seconds
 from cost_models.specs.hardware import HardwareProfile
 
@@ -33,10 +34,7 @@ Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", 
 
 def all_reduce_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
     """Every rank ends with the sum: 2 (n − 1)/n of the message; ring or tree, the quicker."""
-    chain_hops = -(-groups.size // groups.nodes) - 1
-    tree_hops = np.ceil(np.log2(groups.nodes))
-    tree_latency = chain_hops * groups.intra_latency + tree_hops * groups.inter_latency
-    latency = 2 * np.minimum(_once_around_seconds(groups), tree_latency)
+    latency = 2 * np.minimum(_once_around_seconds(groups), _tree_seconds(groups))
     formula = latency + 2 * _ring_transfer_seconds(message_bytes, groups, profile)
     return _seconds("all_reduce", message_bytes, formula, groups, profile)
 
@@ -54,39 +52,62 @@ def reduce_scatter_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile
 
 
 def all_to_all_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
-    """Each rank holds 1/n of the message and sends 1/n of that to each, on all links at once."""
+    """Each rank holds 1/n of the message and sends 1/n of that to each, on all links at once.
+
+    Out of a domain its members send to all others that the same medium reaches.
+    """
     pair_bytes = _float(message_bytes) / groups.size**2
-    near = groups.ranks_per_node - 1
-    far = groups.size - groups.ranks_per_node
-    near_seconds = near * pair_bytes / (groups.intra_bandwidth * profile.link_efficiency)
-    node_bytes = groups.ranks_per_node * far * pair_bytes
-    far_seconds = node_bytes / (groups.inter_bandwidth * profile.network_efficiency)
-    latency = near * groups.intra_latency + far * groups.inter_latency
-    return _seconds(
-        "all_to_all", message_bytes, latency + np.maximum(near_seconds, far_seconds), groups, profile
-    )
+    latency, slowest = np.zeros(len(groups.size)), np.zeros(len(groups.size))
+    for at in groups.reach:
+        latency = latency + (at.held - at.together) * at.level.latency
+        domain_bytes = at.together * (at.reached - at.together) * pair_bytes
+        slowest = np.maximum(slowest, domain_bytes / (at.bandwidth * _efficiency(at, profile)))
+    return _seconds("all_to_all", message_bytes, latency + slowest, groups, profile)
 
 
 def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
     """One rank sends the message to the next member, at the worst boundary of the group.
 
-    Every rank sends at the same time, so across nodes each has its own share of the network only.
+    Every rank sends at the same time, so each has its own share of a link only, and those of the members behind the
+    same link, which hand on to one another.
     """
     message = _float(message_bytes)
-    share = groups.inter_bandwidth / groups.ranks_per_node * profile.network_efficiency
-    inside = groups.intra_latency + message / (groups.intra_bandwidth * profile.link_efficiency)
-    across = groups.inter_latency + message / share
-    slowest = np.maximum(
-        np.where(groups.meets_inside, inside, 0.0), np.where(groups.crosses_nodes, across, 0.0)
-    )
+    slowest, share = np.zeros(len(groups.size)), np.full(len(groups.size), np.inf)
+    for at in groups.reach:
+        own = at.bandwidth / at.together * at.behind
+        share = own if at.level.opens else np.minimum(share, own)
+        seconds = at.level.latency + message / (share * _efficiency(at, profile))
+        slowest = np.maximum(slowest, np.where(at.meets, seconds, 0.0))
     return _seconds("p2p", message_bytes, slowest, groups, profile)
 
 
 def _once_around_seconds(groups: Groups) -> Array:
-    """Latency of the n − 1 hops of a ring, of which as many as it has nodes are between nodes."""
+    """Latency of the n − 1 hops of a ring, of which as many leave a domain as the group spans of them."""
     hops = groups.size - 1
-    across = np.where(groups.crosses_nodes, np.minimum(groups.nodes, hops), 0)
-    return across * groups.inter_latency + (hops - across) * groups.intra_latency
+    leaving = [np.where(at.domains > 1, np.minimum(at.domains, hops), 0) for at in groups.reach[1:]]
+    return _latency(groups.reach, [hops, *leaving])
+
+
+def _tree_seconds(groups: Groups) -> Array:
+    """Latency of the hops up a tree: a chain inside the node, log2(domains) levels across."""
+    inside = [at for at in groups.reach if not at.level.network]
+    across = [at for at in groups.reach if at.level.network]
+    chain = [-(-at.domains // groups.nodes) - 1 for at in inside]
+    tree = [np.ceil(np.log2(at.domains)) for at in across]
+    return _latency(inside, chain) + _latency(across, tree)
+
+
+def _latency(reach: Sequence[Reach], leaving: Sequence[npt.NDArray[Any]]) -> Array:
+    """Each hop at the latency of the level where it turns: it leaves the domains inside, and not those farther out."""
+    seconds = np.zeros(1)
+    for at, hops, farther in zip(reach, leaving, [*leaving, 0][1:], strict=True):
+        seconds = seconds + (hops - farther) * at.level.latency
+    return seconds
+
+
+def _efficiency(at: Reach, profile: HardwareProfile) -> float:
+    """Share of its links that collectives reach."""
+    return profile.network_efficiency if at.level.network else profile.link_efficiency
 
 
 def _ring_transfer_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:

@@ -16,7 +16,6 @@ share an expert, ep groups of stride etp trade tokens, and what remains, of stri
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,32 +23,48 @@ import numpy.typing as npt
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.distinct import over_distinct
 from cost_models.axes.order import ranks_inside
+from cost_models.communication.levels import Level, levels_of
 from cost_models.communication.packing import Runs, packing, runs_of_stage
-from cost_models.specs.cluster import ClusterSpec
-
-if TYPE_CHECKING:
-    import networkx
+from cost_models.specs.cluster import ClusterSpec, LinkSpec
 
 Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """The groups of one axis on the links of one level: columns (N,) of the least favourable group."""
+
+    level: Level
+    together: Ints
+    """Members that share the way out of a domain of the level inside, at least; 1 where that is a GPU."""
+    domains: Ints
+    """Domains of the level inside that the group spans, at most."""
+    held: Ints
+    """Members in one of the level's own domains, at least."""
+    reached: Ints
+    """Members that are reached by this medium, at least: those in one domain of its outermost level."""
+    behind: Ints
+    """Members behind one link, of which one at a time hands on to a neighbour elsewhere."""
+    meets: npt.NDArray[np.bool_]
+    """Neighbours in the group may share a domain of this level, and none of the level inside."""
+
+    @property
+    def bandwidth(self) -> Array:
+        """(N,) bytes/s of the members in one inner domain together: their share while all groups send."""
+        return np.float64(self.level.bandwidth) * self.together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """The groups of one axis: columns (N,) of the least favourable group; bytes/s and seconds."""
+    """The groups of one axis: columns (N,) of the least favourable group."""
 
     size: Ints
     ranks_per_node: Ints
     """Members that any node of the group holds at least."""
     nodes: Ints
     """Nodes the group spans at most."""
-    meets_inside: npt.NDArray[np.bool_]
-    """Neighbours in the group may share a node, so a ring meets the node's links."""
-    intra_bandwidth: Array
-    """Of one rank, inside its node."""
-    inter_bandwidth: Array
-    """Of all members in one node together, out of it: their share of the node's network."""
-    intra_latency: Array
-    inter_latency: Array
+    reach: tuple[Reach, ...]
+    """Level by level, from the inside out."""
 
     @property
     def crosses_nodes(self) -> npt.NDArray[np.bool_]:
@@ -63,9 +78,11 @@ class Groups:
 
     def ring_bandwidth(self, link_efficiency: float, network_efficiency: float) -> Array:
         """(N,) bytes/s of the slowest link, each class at the share of it that collectives reach."""
-        inside = np.where(self.meets_inside, self.intra_bandwidth * link_efficiency, np.inf)
-        across = np.where(self.crosses_nodes, self.inter_bandwidth * network_efficiency, np.inf)
-        return np.minimum(inside, across)
+        slowest = np.full(len(self.size), np.inf)
+        for at in self.reach:
+            efficiency = network_efficiency if at.level.network else link_efficiency
+            slowest = np.minimum(slowest, np.where(at.meets, at.bandwidth * efficiency, np.inf))
+        return slowest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,77 +188,67 @@ class _Seats:
 
 def _groups(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
     """The links of groups among `world` ranks."""
-    ranks_per_node, nodes = packing(runs, cluster.gpus_per_node, world)
-    intra = cluster.links.intra_node
-    inter = cluster.links.inter_node
-    if inter is None:
-        assert (nodes == 1).all(), f"a layout has more ranks than the one node of {cluster.name}"
-        inter = intra  # never met
-    _, leaves = packing(runs, cluster.gpus_per_node * _nodes_per_leaf(cluster), world)
-    fraction: Array = np.where(leaves > 1, 1.0 / cluster.oversubscription, 1.0)
-
-    def everywhere(value: float) -> Array:
-        return np.broadcast_to(np.float64(value), world.shape)
-
-    return Groups(
-        size=runs.size,
-        ranks_per_node=ranks_per_node,
-        nodes=nodes,
-        meets_inside=(nodes == 1) | (runs.stride < cluster.gpus_per_node),
-        intra_bandwidth=everywhere(intra.bandwidth),
-        inter_bandwidth=inter.bandwidth * fraction * ranks_per_node,
-        intra_latency=everywhere(intra.latency),
-        inter_latency=everywhere(inter.latency),
+    levels = levels_of(cluster)
+    ones = np.broadcast_to(np.int64(1), world.shape)
+    packed = [
+        (runs.size, ones) if level.gpus is None else packing(runs, level.gpus, world) for level in levels
+    ]
+    ranks_per_node, nodes = packed[sum(not level.network for level in levels) - 1]
+    assert levels[-1].network or (nodes == 1).all(), (
+        f"a layout has more ranks than the node of {cluster.name}"
     )
+    reach: list[Reach] = []
+    together, domains = ones, runs.size
+    for index, (level, (held, spanned)) in enumerate(zip(levels, packed, strict=True)):
+        meets = spanned == 1 if level.gpus is None else (spanned == 1) | (runs.stride < level.gpus)
+        reach.append(
+            Reach(
+                level=level,
+                together=together,
+                domains=domains,
+                held=held,
+                reached=packed[_outermost(levels, index)][0],
+                behind=_behind(level, runs, together, world),
+                meets=meets & (domains > 1) if index else meets,
+            )
+        )
+        together, domains = held, spanned
+    return Groups(size=runs.size, ranks_per_node=ranks_per_node, nodes=nodes, reach=tuple(reach))
 
 
-def _nodes_per_leaf(cluster: ClusterSpec) -> int:
-    """Leaves nobody described hold one node each where the spine is slower, so that none escapes it."""
-    return cluster.nodes_per_leaf or (1 if cluster.oversubscription > 1 else cluster.nodes)
+def _outermost(levels: tuple[Level, ...], index: int) -> int:
+    """Of the levels of one medium, the last."""
+    return next((k for k in range(index + 1, len(levels)) if levels[k].opens), len(levels)) - 1
 
 
-def topology_graph(cluster: ClusterSpec, max_nodes: int = 16) -> networkx.Graph[str]:
-    """The first `max_nodes` nodes as a graph: GPUs, node switches, network adapters, leaves, spine.
-
-    Vertices have `kind` and, inside a node, `node`; edges have `bandwidth` (bytes/s, one direction) and
-    `latency` (seconds), half a link's latency on each side of a switch. For display and tests: pricing is
-    arithmetic.
-    """
-    import networkx
-
-    graph: networkx.Graph[str] = networkx.Graph(name=cluster.name)
-    for node in range(min(cluster.nodes, max_nodes)):
-        _add_node(graph, cluster, node)
-    leaves = [vertex for vertex, data in graph.nodes(data=True) if data["kind"] == "leaf"]
-    inter = cluster.links.inter_node
-    if inter is not None and len(leaves) > 1:
-        graph.add_node("spine", kind="spine")
-        node_bandwidth = cluster.gpus_per_node * inter.bandwidth
-        uplink = _nodes_per_leaf(cluster) * node_bandwidth / cluster.oversubscription
-        for leaf in leaves:
-            graph.add_edge(leaf, "spine", bandwidth=uplink, latency=inter.latency / 2)
-    return graph
+def _behind(level: Level, runs: Runs, together: Ints, world: Ints) -> Ints:
+    """(N,) members behind one link of the level."""
+    if level.sharers is None:
+        return together
+    if level.sharers == 1:
+        return np.broadcast_to(np.int64(1), world.shape)
+    return packing(runs, level.sharers, world)[0]
 
 
-def _add_node(graph: networkx.Graph[str], cluster: ClusterSpec, node: int) -> None:
-    """One node's GPUs around its switch, and its adapters to the leaf, each serving its share of the GPUs."""
-    intra, inter = cluster.links.intra_node, cluster.links.inter_node
-    switch = f"node{node}"
-    graph.add_node(switch, kind="switch", node=node)
-    gpus = [f"{switch}.gpu{index}" for index in range(cluster.gpus_per_node)]
-    for gpu in gpus:
-        graph.add_node(gpu, kind="gpu", node=node)
-        graph.add_edge(gpu, switch, bandwidth=intra.bandwidth, latency=intra.latency / 2)
-    if inter is None:
-        return
-    rails = cluster.rails or cluster.gpus_per_node
-    leaf = f"leaf{node // _nodes_per_leaf(cluster)}"
-    graph.add_node(leaf, kind="leaf")
-    bandwidth = inter.bandwidth * len(gpus) / rails
-    for rail in range(rails):
-        graph.add_node(f"{switch}.nic{rail}", kind="adapter", node=node)
-        graph.add_edge(f"{switch}.nic{rail}", leaf, bandwidth=bandwidth, latency=inter.latency / 2)
-    for index, gpu in enumerate(gpus):
-        first = index * rails // len(gpus)
-        for rail in range(first, max(first + 1, (index + 1) * rails // len(gpus))):
-            graph.add_edge(gpu, f"{switch}.nic{rail}", bandwidth=bandwidth, latency=0.0)
+def pairs_over(link: LinkSpec, rows: int) -> Groups:
+    """Pairs of ranks on different nodes, which have that link and nothing else between them."""
+    one, two = (np.broadcast_to(np.int64(count), (rows,)) for count in (1, 2))
+    reach = Reach(
+        level=Level(
+            name="between",
+            kind=link.kind,
+            gpus=None,
+            bandwidth=link.bandwidth,
+            latency=link.latency,
+            sharers=1,
+            network=True,
+            opens=True,
+        ),
+        together=one,
+        domains=two,
+        held=two,
+        reached=two,
+        behind=one,
+        meets=two > 1,
+    )
+    return Groups(size=two, ranks_per_node=one, nodes=two, reach=(reach,))

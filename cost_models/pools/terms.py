@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.communication.pipeline import boundary_seconds
-from cost_models.communication.topology import AxisGroups, Groups, axis_groups
+from cost_models.communication.topology import AxisGroups, axis_groups, pairs_over
 from cost_models.costs import add_up
 from cost_models.memory.device import memory_limit
 from cost_models.memory_terms import MemoryTerms, memory_terms
@@ -193,17 +193,7 @@ def _end_of_link(pool: Question, link: LinkSpec, columns: LayoutColumns) -> tupl
     """
     collectives = tuple(curve for curve in pool.hardware.collectives if curve.operation != "p2p")
     hardware = pool.hardware.model_copy(update={"collectives": collectives})
-    ones, everywhere = np.ones(len(columns), dtype=np.int64), np.ones(len(columns))
-    across = Groups(
-        size=2 * ones,
-        ranks_per_node=ones,
-        nodes=2 * ones,
-        meets_inside=ones == 0,
-        intra_bandwidth=pool.cluster.links.intra_node.bandwidth * everywhere,
-        inter_bandwidth=link.bandwidth * everywhere,
-        intra_latency=pool.cluster.links.intra_node.latency * everywhere,
-        inter_latency=link.latency * everywhere,
-    )
+    across = pairs_over(link, len(columns))
     return replace(pool, hardware=hardware), replace(axis_groups(pool.cluster, columns), pp=across)
 
 

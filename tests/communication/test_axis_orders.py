@@ -94,7 +94,7 @@ def test_powers_of_two_sit_exactly_where_listing_says(axis: str, layout: Layout,
     fewest, most, shared = spread(listed(layout, axis), gpus_per_node)
     assert (groups.ranks_per_node[0], groups.nodes[0]) == (fewest, most)
     if groups.size[0] > 1:
-        assert groups.meets_inside[0] == shared
+        assert groups.reach[0].meets[0] == shared
 
 
 @pytest.mark.parametrize("axis", AXES)
@@ -109,7 +109,7 @@ def test_odd_sizes_are_never_priced_better_than_they_are(
     assert groups.size[0] == ranks.shape[1]
     assert groups.ranks_per_node[0] <= fewest
     assert most <= groups.nodes[0] <= groups.size[0]
-    assert groups.meets_inside[0] >= shared
+    assert groups.reach[0].meets[0] >= shared
 
 
 def test_by_hand_pipelines_inside_the_node_send_data_out() -> None:

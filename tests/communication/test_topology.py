@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.communication.topology import axis_groups, topology_graph
+from cost_models.communication.graph import link_graph
+from cost_models.communication.topology import axis_groups
 from tests.communication.clusters import EVERY_SMALL_LAYOUT, cluster, columns
 
 POWERS = [degrees for degrees in EVERY_SMALL_LAYOUT if not any(degree % 3 == 0 for degree in degrees)]
@@ -69,19 +70,19 @@ def test_odd_sizes_are_never_priced_better_than_they_are(axis: str, gpus_per_nod
     assert (groups.ranks_per_node <= members).all()
     assert (groups.nodes >= nodes).all()
     assert (groups.nodes <= groups.size).all()
-    assert (groups.meets_inside >= shared).all()
+    assert (groups.reach[0].meets >= shared).all()
 
 
 def test_a_group_has_its_share_of_the_cut_around_its_node() -> None:
-    """The cut between a node and the spine is the node's network, owned in proportion to members."""
-    hardware = cluster(nodes=4, rails=4, nodes_per_leaf=2)
-    graph = topology_graph(hardware)
+    """The cut between a node and its leaf is the node's network, owned in proportion to members."""
+    hardware = cluster(nodes=4, nodes_per_leaf=2)
+    graph = link_graph(hardware)
     for gpu in range(8):
-        graph.add_edge("all gpus", f"node0.gpu{gpu}")  # no capacity: unlimited
-    cut, _ = networkx.minimum_cut(graph, "all gpus", "spine", capacity="bandwidth")
+        graph.add_edge("all gpus", f"gpu{gpu}")  # no capacity: unlimited
+    cut, _ = networkx.minimum_cut(graph, "all gpus", "network0", capacity="bandwidth")
     assert cut == pytest.approx(8 * 25e9)
     groups = axis_groups(hardware, columns((2, 16, 1), (8, 4, 1), (1, 32, 1)))
-    np.testing.assert_allclose(groups.dp.inter_bandwidth, cut * np.array([4, 1, 8]) / 8)
+    np.testing.assert_allclose(groups.dp.reach[1].bandwidth, cut * np.array([4, 1, 8]) / 8)
     np.testing.assert_allclose(groups.dp.bandwidth, [100e9, 25e9, 200e9])
 
 
@@ -96,35 +97,36 @@ def test_members_that_share_no_node_never_use_its_links() -> None:
     np.testing.assert_allclose(groups.dp.bandwidth, [25e9])
 
 
-def test_oversubscription_slows_what_leaves_its_leaf() -> None:
+def test_oversubscription_slows_what_leaves_its_leaf_for_all_who_share_it() -> None:
+    """Leaves of two nodes, half the bandwidth out of them. dp4 of tp8 has two members in each leaf, and two shares of
+    its way out: as much as one adapter. Where every member is under a leaf of its own half an adapter's is left."""
     hardware = cluster(nodes=4, oversubscription=2.0, nodes_per_leaf=2)
     groups = axis_groups(hardware, columns((8, 2, 1), (8, 4, 1), (8, 2, 2)))
-    np.testing.assert_allclose(groups.dp.inter_bandwidth, [25e9, 12.5e9, 25e9])
-    np.testing.assert_allclose(groups.pp.inter_bandwidth[2], 12.5e9)
+    np.testing.assert_allclose(groups.dp.bandwidth, [25e9, 25e9, 25e9])
+    np.testing.assert_allclose(groups.pp.bandwidth[2], 12.5e9)
     undescribed = axis_groups(cluster(nodes=4, oversubscription=2.0), columns((8, 2, 1)))
-    np.testing.assert_allclose(undescribed.dp.inter_bandwidth, [12.5e9])
+    np.testing.assert_allclose(undescribed.dp.bandwidth, [12.5e9])
 
 
 def test_the_graph_has_the_links_of_the_cluster() -> None:
-    graph = topology_graph(cluster(nodes=100, nodes_per_leaf=2, rails=4, oversubscription=2.0), max_nodes=3)
+    graph = link_graph(cluster(nodes=100, nodes_per_leaf=2, oversubscription=2.0), range(24))
     kinds = Counter(kind for _, kind in graph.nodes(data="kind"))
-    assert kinds == {"gpu": 24, "switch": 3, "adapter": 12, "leaf": 2, "spine": 1}
-    assert graph.edges["node0.nic0", "leaf0"]["bandwidth"] == pytest.approx(50e9)
-    assert graph.edges["leaf0", "spine"]["bandwidth"] == pytest.approx(200e9)
+    assert kinds == {"gpu": 24, "switch": 3 + 2 + 1, "adapter": 24}
+    assert graph.edges["leaf.adapter0", "leaf0"]["bandwidth"] == pytest.approx(25e9)
+    assert graph.edges["leaf0", "spine0"]["bandwidth"] == pytest.approx(200e9)
 
     def latency(source: str, target: str) -> float:
         return float(networkx.shortest_path_length(graph, source, target, weight="latency"))
 
-    assert latency("node0.gpu0", "node0.gpu7") == pytest.approx(1e-6)
-    assert latency("node0.gpu0", "node1.gpu0") == pytest.approx(5e-6)
+    assert latency("gpu0", "gpu7") == pytest.approx(1e-6)
+    assert latency("gpu0", "gpu8") == pytest.approx(5e-6)
+    assert latency("gpu0", "gpu16") == pytest.approx(5e-6)
     assert networkx.is_connected(graph)
 
 
 def test_one_node_needs_no_network() -> None:
-    assert set(dict(topology_graph(cluster(nodes=1, inter=None)).nodes(data="kind")).values()) == {
-        "gpu",
-        "switch",
-    }
+    graph = link_graph(cluster(nodes=1, inter=None))
+    assert set(dict(graph.nodes(data="kind")).values()) == {"gpu", "switch"}
     groups = axis_groups(cluster(nodes=1, inter=None), columns((2, 3, 1), (8, 1, 1), (3, 1, 2)))
     assert not (groups.tp.crosses_nodes | groups.dp.crosses_nodes | groups.pp.crosses_nodes).any()
 

@@ -1,0 +1,63 @@
+"""The levels of a cluster's links, from the GPUs outwards: node and network, leaf switches and spine.
+
+A level joins the domains of the level inside it (a GPU, a node, the nodes under a leaf switch) to one of its own. Its
+`bandwidth` is what one GPU has on the way out of the inner domain while all GPUs of that domain send.
+
+Levels of one medium are a tree: what goes to the spine passes the leaf. Where the medium changes, a GPU has another way
+out: what goes to the network does not pass the links between the node's own GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cost_models.specs.cluster import ClusterSpec, LinkSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """The links of one level."""
+
+    name: str
+    kind: str
+    gpus: int | None
+    """GPUs of one of its domains, neighbours in rank; None: it joins all."""
+    bandwidth: float
+    """Bytes/s of one GPU, one direction."""
+    latency: float
+    """Seconds of one hop."""
+    sharers: int | None
+    """GPUs that share one link, which each has alone when the others send nothing on it; None: the inner domain."""
+    network: bool
+    """Between nodes."""
+    opens: bool
+    """The level nearest the GPUs of its medium: they are plugged into it, not its switches."""
+
+
+def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
+    """From the inside out; the last joins all GPUs of the cluster."""
+    between, leaf = cluster.links.inter_node, cluster.nodes_per_leaf
+    node = _level("node", cluster.links.intra_node, cluster.gpus_per_node, opens=True)
+    if between is None:
+        return (node,)
+    if cluster.oversubscription == 1:
+        return node, _level("network", between, None, network=True, opens=True)
+    # leaves that nobody described hold one node each, so that none escapes the spine
+    below = _level("leaf", between, cluster.gpus_per_node * (leaf or 1), network=True, opens=True)
+    thin = between.model_copy(update={"bandwidth": between.bandwidth * (1.0 / cluster.oversubscription)})
+    return node, below, _level("spine", thin, None, network=True)
+
+
+def _level(
+    name: str, link: LinkSpec, gpus: int | None, *, network: bool = False, opens: bool = False
+) -> Level:
+    return Level(
+        name=name,
+        kind=link.kind,
+        gpus=gpus,
+        bandwidth=link.bandwidth,
+        latency=link.latency,
+        sharers=1 if opens else None,
+        network=network,
+        opens=opens,
+    )
