@@ -15,7 +15,7 @@ from pathlib import Path
 from cost_models.evidence.rows.flags_of import named_switches
 from cost_models.evidence.rows.row import Row, read_rows
 from cost_models.files.whole import write_whole
-from meshwright.output import as_csv
+from meshwright.cli.output import as_csv
 
 FOLDER = Path(__file__).parents[1] / "cost_models" / "data" / "published"
 COLUMNS = (

@@ -22,36 +22,36 @@ if TYPE_CHECKING:
     from cost_models.specs.training import TrainingSpec
     from cost_models.specs.transformer import TransformerSpec
     from executor.microbenchmarks.calibrate import calibrate
-    from meshwright.advised import Advised, advise
-    from meshwright.answers import Estimated, Planned
-    from meshwright.api import estimate, plan, verify
-    from meshwright.calibrated import Calibrated, calibrate_from_run
-    from meshwright.drawing import Drawing
-    from meshwright.ran import Ran, run
-    from meshwright.ranked import Ranked
-    from meshwright.validation import Validated, validate
+    from meshwright.answers.advised import Advised, advise
+    from meshwright.answers.calibrated import Calibrated, calibrate_from_run
+    from meshwright.answers.planned import Estimated, Planned
+    from meshwright.answers.ranked import Ranked
+    from meshwright.answers.run import Ran, run
+    from meshwright.answers.validated import Validated, validate
+    from meshwright.api.plan import estimate, plan, verify
+    from meshwright.plots.drawing import Drawing
     from planner.plan import Plan
     from planner.plan_files import load_plan, save_plan
     from planner.proof.checks import Check
 
 _HOMES = {
-    "plan": "meshwright.api",
-    "estimate": "meshwright.api",
-    "verify": "meshwright.api",
+    "plan": "meshwright.api.plan",
+    "estimate": "meshwright.api.plan",
+    "verify": "meshwright.api.plan",
     "Check": "planner.proof.verifying",
-    "advise": "meshwright.advised",
-    "Advised": "meshwright.advised",
-    "run": "meshwright.ran",
-    "validate": "meshwright.validation",
+    "advise": "meshwright.answers.advised",
+    "Advised": "meshwright.answers.advised",
+    "run": "meshwright.answers.run",
+    "validate": "meshwright.answers.validated",
     "calibrate": "executor.microbenchmarks.calibrate",
-    "calibrate_from_run": "meshwright.calibrated",
-    "Calibrated": "meshwright.calibrated",
-    "Planned": "meshwright.answers",
-    "Estimated": "meshwright.answers",
-    "Ran": "meshwright.ran",
-    "Ranked": "meshwright.ranked",
-    "Validated": "meshwright.validation",
-    "Drawing": "meshwright.drawing",
+    "calibrate_from_run": "meshwright.answers.calibrated",
+    "Calibrated": "meshwright.answers.calibrated",
+    "Planned": "meshwright.answers.planned",
+    "Estimated": "meshwright.answers.planned",
+    "Ran": "meshwright.answers.run",
+    "Ranked": "meshwright.answers.ranked",
+    "Validated": "meshwright.answers.validated",
+    "Drawing": "meshwright.plots.drawing",
     "Plan": "planner.plan",
     "load_plan": "planner.plan_files",
     "save_plan": "planner.plan_files",

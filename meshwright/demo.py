@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from cost_models.files.catalog import local_cluster
-from meshwright.measured import comparison, read_report
-from meshwright.render.run import comparison_rows
+from meshwright.records.run_comparison import comparison, read_report
+from meshwright.render.runs.run import comparison_rows
 
 OUT = Path("demo-output")
 

@@ -30,8 +30,8 @@ from cost_models.evidence.rows.shipped import shipped_rows
 from cost_models.files.whole import write_whole
 from cost_models.question import Question
 from cost_models.units import GIB
-from meshwright.output import as_csv
-from meshwright.render.explanation import saves_and_pays, unplaced
+from meshwright.cli.output import as_csv
+from meshwright.render.plans.explanation import saves_and_pays, unplaced
 from planner.explaining.compare import difference
 from planner.rules.legality import check
 from planner.search.search import search

@@ -38,7 +38,7 @@ from executor.faults.heartbeat import read_signs
 from executor.launch.launch import run_plan
 from executor.measure.report import RunReport
 from executor.rate import Rate
-from meshwright.output import as_csv
+from meshwright.cli.output import as_csv
 
 LAYOUTS = ("dp2 mbs2 zero1", "dp2 mbs2 zero3", "pp2 mbs2")
 STEPS, EVERY = 150, 10

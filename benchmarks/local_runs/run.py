@@ -34,8 +34,8 @@ from cost_models.specs.training import TrainingSpec
 from executor.launch.launch import run_plan
 from executor.measure.report import RunReport, load_report, save_report
 from executor.microbenchmarks.calibrate import calibrate
-from meshwright.calibrated import calibrate_from_run
-from meshwright.output import as_csv
+from meshwright.answers.calibrated import calibrate_from_run
+from meshwright.cli.output import as_csv
 from planner.plan import make_plan
 
 PROCESSES = 2

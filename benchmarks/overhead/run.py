@@ -27,7 +27,7 @@ from cost_models.specs.training import TrainingSpec
 from executor.data.batches import Batches, text_tokens
 from executor.engine import Engine, Options
 from executor.steps import Schedule, Watcher, run_steps
-from meshwright.output import as_csv
+from meshwright.cli.output import as_csv
 from planner.plan import make_plan
 
 BATCH, MBS, CLIP = 8, 4, 1.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from meshwright.plots import style
-from meshwright.plots.diagonal import BAND, draw_band, draw_diagonal, finding
-from meshwright.plots.labels import Label, put_labels
 from meshwright.plots.one_run import one_run
-from meshwright.plots.style import Frame
-from meshwright.plots.text import short_layout
-from meshwright.render.run import SHARES, quantity_label
+from meshwright.plots.parts import style
+from meshwright.plots.parts.diagonal import BAND, draw_band, draw_diagonal, finding
+from meshwright.plots.parts.labels import Label, put_labels
+from meshwright.plots.parts.style import Frame
+from meshwright.plots.parts.text import short_layout
+from meshwright.render.runs.run import SHARES, quantity_label
 
 _MAX_QUANTITIES = 24
 _MAX_LABELS = 12

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cost_models.units import format_bytes
-from meshwright.plots import style, ticks
-from meshwright.plots.pools import PoolSpan, mark_along_x
-from meshwright.plots.stacks import legend, name_pieces, stack, visible
-from meshwright.plots.style import Frame
+from meshwright.plots.parts import style, ticks
+from meshwright.plots.parts.pools import PoolSpan, mark_along_x
+from meshwright.plots.parts.stacks import legend, name_pieces, stack, visible
+from meshwright.plots.parts.style import Frame
 from meshwright.render.words import part_label, size_unit
 
 _BAR = 0.72

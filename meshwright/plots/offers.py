@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 
 from cost_models.documents import printable
 from cost_models.units import counted
-from meshwright.plots import style, ticks
-from meshwright.plots.labels import Label, put_labels
-from meshwright.plots.style import Frame
+from meshwright.plots.parts import style, ticks
+from meshwright.plots.parts.labels import Label, put_labels
+from meshwright.plots.parts.style import Frame
 from meshwright.render.words import money
 
 _COLOURS = (style.BLUE, style.VERMILION, style.GREEN, style.PURPLE, style.ORANGE, style.SKY, style.BROWN)

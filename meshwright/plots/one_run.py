@@ -5,11 +5,11 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from meshwright.measured import Compared
-from meshwright.plots import style, ticks
-from meshwright.plots.diagonal import BAND
-from meshwright.plots.style import Frame
-from meshwright.render.run import SHARES, error_text, quantity_label, quantity_text
+from meshwright.plots.parts import style, ticks
+from meshwright.plots.parts.diagonal import BAND
+from meshwright.plots.parts.style import Frame
+from meshwright.records.run_comparison import Compared
+from meshwright.render.runs.run import SHARES, error_text, quantity_label, quantity_text
 from meshwright.render.words import size_unit, time_unit
 
 _STEP = "step_seconds"

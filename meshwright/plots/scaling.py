@@ -6,9 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cost_models.units import counted, format_count, grouped
-from meshwright.plots import style, ticks
-from meshwright.plots.style import Frame
-from meshwright.plots.text import brief_layout
+from meshwright.plots.parts import style, ticks
+from meshwright.plots.parts.style import Frame
+from meshwright.plots.parts.text import brief_layout
 from meshwright.render.words import percent
 
 _COLOURS = {"strong": style.BLUE, "weak": style.VERMILION}

@@ -7,10 +7,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from cost_models.units import format_seconds
-from meshwright.plots import style, ticks
-from meshwright.plots.stacks import legend, stack, visible
-from meshwright.plots.style import Frame
-from meshwright.plots.text import brief_layout, short_layout
+from meshwright.plots.parts import style, ticks
+from meshwright.plots.parts.stacks import legend, stack, visible
+from meshwright.plots.parts.style import Frame
+from meshwright.plots.parts.text import brief_layout, short_layout
 from meshwright.render.words import change, lines_of, part_label, percent, time_unit
 
 _BAR, _STRIP = 0.56, 0.15

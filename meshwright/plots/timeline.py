@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from cost_models.units import format_seconds
-from meshwright.plots import style, ticks
-from meshwright.plots.pools import PoolSpan, mark_along_y
-from meshwright.plots.style import Frame
+from meshwright.plots.parts import style, ticks
+from meshwright.plots.parts.pools import PoolSpan, mark_along_y
+from meshwright.plots.parts.style import Frame
 from meshwright.render.words import percent, time_unit
 
 _START_ACTIONS, _STEADY_ACTIONS = 20, 12

@@ -9,10 +9,10 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from cost_models.units import counted, format_bytes, grouped
-from meshwright.plots import style, ticks
-from meshwright.plots.labels import Label, ends_first, put_labels
-from meshwright.plots.style import Frame
-from meshwright.plots.text import brief_layout, recompute_of
+from meshwright.plots.parts import style, ticks
+from meshwright.plots.parts.labels import Label, ends_first, put_labels
+from meshwright.plots.parts.style import Frame
+from meshwright.plots.parts.text import brief_layout, recompute_of
 from meshwright.render.words import percent, size_unit
 
 _REACH = 2.0

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from cost_models.evidence.rows.source_notes import source_title
 from cost_models.units import counted
-from meshwright.plots import style
-from meshwright.plots.diagonal import BAND, draw_band, draw_diagonal, finding
-from meshwright.plots.style import Frame
+from meshwright.plots.parts import style
+from meshwright.plots.parts.diagonal import BAND, draw_band, draw_diagonal, finding
+from meshwright.plots.parts.style import Frame
 from meshwright.render.words import lines_of, part_label, percent
 
 AXES = ("bound_by", "tp", "pp", "mbs", "gpus", "source")

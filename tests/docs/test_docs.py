@@ -15,7 +15,7 @@ from cost_models.files import catalog
 from cost_models.files.loading import load_spec, resolve_cluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from meshwright.cli import app
+from meshwright.cli.frame import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -17,7 +17,7 @@ from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from meshwright.cli import main
+from meshwright.cli.frame import main
 from planner.plan import Certificate
 
 GIB = 2.0**30

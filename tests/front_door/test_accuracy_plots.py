@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from meshwright.frames import accuracy_frame
 from meshwright.plots.accuracy import accuracy
+from meshwright.records.frames import accuracy_frame
 
 COLUMNS = "label,quantity,predicted,measured\n"
 ONE = COLUMNS + "a,step_seconds,1,1.1\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from command_line import ASKED, BIG
 
-from meshwright.cli import main
+from meshwright.cli.frame import main
 
 VERBS = (
     "plan",
@@ -76,7 +76,7 @@ def test_flags_of_a_verb(meshwright, verb: str, flags: str) -> None:
 
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from meshwright.cli import main\n"
+        "import sys; from meshwright.cli.frame import main\n"
         "try: main(['plan', '--help'])\n"
         "except SystemExit: pass\n"
         "heavy = {'torch', 'numpy', 'pandas', 'matplotlib', 'pulp', 'networkx', 'rich'}\n"
@@ -363,8 +363,8 @@ def test_a_closed_pipe_is_no_error() -> None:
 def test_only_run_and_measuring_need_torch() -> None:
     code = (
         "import sys\n"
-        "from meshwright.verbs import asking, cataloguing, comparing, estimating, explaining, fitting, planning\n"
-        "from meshwright.verbs import plotting, validating\n"
+        "from meshwright.cli.verbs import asking, cataloguing, comparing, estimating, explaining, fitting, planning\n"
+        "from meshwright.cli.verbs import plotting, validating\n"
         "print({'torch', 'matplotlib', 'pandas'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

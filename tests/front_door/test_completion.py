@@ -12,7 +12,7 @@ import pytest
 
 from cost_models.files import catalog
 from cost_models.files.schema import KINDS
-from meshwright import completion
+from meshwright.cli import completion
 
 
 @pytest.mark.parametrize("kind", get_args(catalog.Kind))
@@ -22,7 +22,7 @@ def test_the_names_are_those_of_the_catalogue(kind: catalog.Kind) -> None:
 
 def completed(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """What bash is offered for the last of these words."""
-    from meshwright.cli import main
+    from meshwright.cli.frame import main
 
     for name, value in (
         ("_MESHWRIGHT_COMPLETE", "complete_bash"),
@@ -76,7 +76,7 @@ def test_completing_imports_nothing_heavy() -> None:
         "import os, sys\n"
         "os.environ |= {'_MESHWRIGHT_COMPLETE': 'complete_bash', 'COMP_CWORD': '2'}\n"
         "os.environ['COMP_WORDS'] = 'meshwright plan gpt3'\n"
-        "from meshwright.cli import main\n"
+        "from meshwright.cli.frame import main\n"
         "try: main([])\n"
         "except SystemExit: pass\n"
         "print({'torch', 'numpy', 'pandas', 'matplotlib', 'pulp', 'networkx', 'rich', 'yaml'} & set(sys.modules))"

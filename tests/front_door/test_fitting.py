@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cost_models.files.catalog import load_profile
-from meshwright.cli import main
+from meshwright.cli.frame import main
 
 COLUMNS = (
     "framework,gpu,num_gpus,layers,hidden,heads,kv_heads,ffn_hidden,ffn_kind,vocab,seq_len,micro_batch,global_batch,"

@@ -13,13 +13,13 @@ from plot_data import GIB, timeline_points
 
 from cost_models.estimate import Estimate
 from cost_models.question import Question
-from meshwright.drawing import draw_time
-from meshwright.frames import memory_frame, time_frame
-from meshwright.plots import style
+from meshwright.plots.drawing import draw_time
 from meshwright.plots.memory import memory_by_rank
-from meshwright.plots.pools import pool_spans
+from meshwright.plots.parts import style
+from meshwright.plots.parts.pools import pool_spans
 from meshwright.plots.step_time import time_breakdown
 from meshwright.plots.timeline import timeline
+from meshwright.records.frames import memory_frame, time_frame
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,15 @@ from cost_models.errors import InputError
 from cost_models.estimate import Estimate
 from cost_models.memory_terms import MEMORY_PARTS
 from cost_models.time_terms import TIME_PARTS
-from meshwright.frames import memory_frame, time_frame
-from meshwright.plots import style
 from meshwright.plots.accuracy import accuracy
 from meshwright.plots.memory import memory_by_rank
+from meshwright.plots.parts import style
+from meshwright.plots.parts.text import fitted
 from meshwright.plots.scaling import scaling
 from meshwright.plots.step_time import time_breakdown
-from meshwright.plots.text import fitted
 from meshwright.plots.timeline import timeline
 from meshwright.plots.tradeoff import frontier
+from meshwright.records.frames import memory_frame, time_frame
 
 
 def draw_all(estimates: list[Estimate], subject: str = "subject") -> dict[str, Figure]:

@@ -10,7 +10,7 @@ import yaml
 
 import meshwright as mw
 from cost_models.files.loading import resolve_cluster
-from meshwright.cli import main
+from meshwright.cli.frame import main
 from planner.plan_files import load_plan
 
 ASKED = ("gpt2-xl", "dgx-a100-80gb:8+dgx-h100:8", "--global-batch", "256", "--sequence", "1024")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import meshwright as mw
-from meshwright import commands
+from meshwright.cli import commands
 
 TRAINING = {"global_batch": 64, "sequence_length": 1024}
 

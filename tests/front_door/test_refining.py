@@ -16,8 +16,8 @@ from cost_models.files.catalog import load_profile
 from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.specs.training import TrainingSpec
 from executor.measure.report import Environment, PhaseReport, RankReport, RunReport, make_report, save_report
-from meshwright.measured import comparison
-from meshwright.render.run import next_step
+from meshwright.records.run_comparison import comparison
+from meshwright.render.runs.run import next_step
 from planner.plan import make_plan
 
 PARTS = (

@@ -12,15 +12,15 @@ from cost_models.estimate import Estimate
 from cost_models.estimating import trust_of
 from cost_models.question import Question
 from cost_models.units import counted, format_days, grouped
-from meshwright.measured import Compared
-from meshwright.output import as_csv, as_json
-from meshwright.records import estimate_record
-from meshwright.render.comparison import comparison_table
-from meshwright.render.estimates import estimate_text, memory_sentence, time_sentence
-from meshwright.render.goals import sizes_text
-from meshwright.render.plans import certificate_sentence, plans_table, question_header
-from meshwright.render.run import comparison_table as run_table
-from meshwright.render.run import on_other_devices, step_line
+from meshwright.cli.output import as_csv, as_json
+from meshwright.records.estimates import estimate_record
+from meshwright.records.run_comparison import Compared
+from meshwright.render.plans.comparison import comparison_table
+from meshwright.render.plans.estimates import estimate_text, memory_sentence, time_sentence
+from meshwright.render.plans.goals import sizes_text
+from meshwright.render.plans.ranked import certificate_sentence, plans_table, question_header
+from meshwright.render.runs.run import comparison_table as run_table
+from meshwright.render.runs.run import on_other_devices, step_line
 from meshwright.render.tables import Table
 from meshwright.render.words import (
     change,

@@ -9,7 +9,7 @@ import pytest
 
 import meshwright as mw
 from cost_models.errors import InputError
-from meshwright.cli import main
+from meshwright.cli.frame import main
 from planner.plan_files import load_plan
 
 ASKED = ("gpt2-small", "dgx-h100", "--gpus", "8", "--global-batch", "64", "--sequence", "1024")

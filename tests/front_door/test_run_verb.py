@@ -22,7 +22,7 @@ from executor.measure.report import (
     save_report,
 )
 from executor.rate import Rate
-from meshwright.measured import comparison, time_parts
+from meshwright.records.run_comparison import comparison, time_parts
 from planner.plan_files import load_plan
 
 
@@ -81,7 +81,7 @@ def test_a_trace_is_spoken_of_where_this_run_wrote_it(
             write_whole(trace, "{}")
         return run_report
 
-    monkeypatch.setattr("meshwright.ran.run_plan", run_plan)
+    monkeypatch.setattr("meshwright.answers.run.run_plan", run_plan)
     answer = meshwright("run", str(plan_file), "--out", str(tmp_path), "--trace", str(trace))
     assert answer.code == 0
     assert (f"Wrote {trace}" in answer.err) == written
@@ -99,7 +99,7 @@ def test_run_sets_measured_beside_predicted(
         on_step({"step": 1, "loss": 4.5, "seconds": 1.0, "measured": True})
         return run_report
 
-    monkeypatch.setattr("meshwright.ran.run_plan", run_plan)
+    monkeypatch.setattr("meshwright.answers.run.run_plan", run_plan)
     words = ("run", str(plan_file), "--steps", "2", "--out", str(tmp_path))
     answer = meshwright(*words)
     assert answer.code == 0

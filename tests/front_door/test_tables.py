@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from meshwright.progress import line_on
+from meshwright.cli.progress import line_on
 from meshwright.render.tables import table
 from meshwright.render.words import line_width, wrapped
 

@@ -14,7 +14,7 @@ import pytest
 from cost_models.evidence.rows.shipped import shipped_rows
 from cost_models.evidence.rows.source_notes import source_notes
 from cost_models.evidence.validation.predicting import Prediction, predict
-from meshwright.cli import main
+from meshwright.cli.frame import main
 
 COLUMNS = (
     "row_id,source_id,framework,layers,hidden,heads,vocab,seq_len,gpu,num_gpus,tp,pp,micro_batch,global_batch,"
@@ -73,7 +73,7 @@ def test_interrupting_tells_the_rows_predicted_so_far(
     capsys, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit code 130; a page of all rows is not replaced by one of some."""
-    from meshwright.verbs import validating
+    from meshwright.cli.verbs import validating
 
     def some(*args: object, **flags: object) -> Iterator[Prediction]:
         yield from islice(predict(*args, **flags), 3)  # type: ignore[arg-type]

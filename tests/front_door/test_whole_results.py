@@ -19,8 +19,8 @@ from executor.faults.stopping import write_stopped
 from executor.measure.report import RunReport, save_report
 from executor.measure.trace import save_trace
 from executor.run_options import STOPPED
-from meshwright.output import Output
-from meshwright.plots.style import save
+from meshwright.cli.output import Output
+from meshwright.plots.parts.style import save
 from planner.plan import Plan
 from planner.plan_files import save_plan
 

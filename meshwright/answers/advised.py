@@ -1,0 +1,168 @@
+"""Advice on a plan: as text, as a frame, as JSON, and the best plan as a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cost_models.axes.layout import parse_layout
+from cost_models.estimate import Estimate
+from meshwright.cli.output import JSON_SCHEMA
+from meshwright.records.estimates import estimate_record, layout_cells, question_record
+from meshwright.render.plans.advice import (
+    HEADERS,
+    advice_cells,
+    advice_table,
+    conclusion,
+    is_reached,
+    today_sentence,
+)
+from meshwright.render.plans.ranked import question_header
+from planner.explaining.advice import Advice
+from planner.explaining.advice import advise as advice_on
+from planner.plan import Plan, make_plan
+from planner.plan_files import load_plan, save_plan
+from planner.search.budget import Budget
+from planner.space.restrictions import Restrictions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Advised:
+    """What is run today, the changes that gain most for their trouble, and the best plan."""
+
+    advice: Advice
+    restrictions: Restrictions
+    """Of the plan that is run, within which the best is."""
+
+    @property
+    def today(self) -> Estimate:
+        """What is run."""
+        return self.advice.today
+
+    @property
+    def best(self) -> Estimate:
+        """Where the changes lead."""
+        return self.advice.best
+
+    @property
+    def plan(self) -> Plan:
+        """The best plan."""
+        found = self.advice.result
+        certificate = found.certificate if self.best is found.best else None
+        return make_plan(self.advice.question, self.best, certificate, self.restrictions)
+
+    def save(self, path: str | Path) -> None:
+        """Write the best plan."""
+        save_plan(self.plan, Path(path))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for today, for each change, and for the best plan."""
+        advice = self.advice
+        rows = [self._row("today", "", None, advice.today)]
+        rows += [self._row(one.words, one.trouble, one.alone, one.together) for one in advice.changes]
+        if not is_reached(advice):
+            rows.append(self._row(advice.rest, advice.rest_trouble, None, advice.best))
+        return rows
+
+    def _row(self, words: str, trouble: str, alone: Estimate | None, together: Estimate) -> dict[str, Any]:
+        return {
+            "change": words,
+            "trouble": trouble,
+            "alone_step_seconds": None if alone is None else alone.step_seconds,
+            "alone_peak_bytes": None if alone is None else alone.peak_bytes,
+            "step_seconds": together.step_seconds,
+            "peak_bytes": together.peak_bytes,
+            "mfu": together.mfu,
+            "layout": str(together.layout),
+            **layout_cells(together.layout),
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """The same as a frame; seconds, bytes, shares."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        advice = self.advice
+        return {
+            "schema": JSON_SCHEMA,
+            "question": question_record(advice.question),
+            "today": estimate_record(advice.today),
+            "changes": [
+                {
+                    "change": one.words,
+                    "trouble": one.trouble,
+                    "alone": estimate_record(one.alone),
+                    "together": estimate_record(one.together),
+                }
+                for one in advice.changes
+            ],
+            "rest": {"change": advice.rest, "trouble": advice.rest_trouble, "reached": is_reached(advice)},
+            "best": estimate_record(advice.best),
+            "certificate": advice.result.certificate.model_dump(mode="json"),
+            "further": [
+                {
+                    "change": one.words,
+                    "trouble": one.trouble,
+                    "proven": one.proven,
+                    "plan": estimate_record(one.estimate),
+                }
+                for one in advice.further
+            ],
+        }
+
+    def __repr__(self) -> str:
+        header, today, end = self._around_the_table()
+        return f"{header}\n\n{today}\n\n{advice_table(self.advice)}\n\n{end}"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        header, today, end = (
+            f"<p>{escape(text)}</p>".replace("\n", "<br>") for text in self._around_the_table()
+        )
+        return f"{header}{today}{self._in_words().to_html(index=False, border=0)}{end}"
+
+    def _around_the_table(self) -> tuple[str, str, str]:
+        today = self.today
+        header = question_header(self.advice.question, today.trust, today.memory_limit)
+        return header, today_sentence(self.advice), conclusion(self.advice)
+
+    def _in_words(self) -> pd.DataFrame:
+        """The table of `meshwright advise`."""
+        import pandas as pd
+
+        return pd.DataFrame(advice_cells(self.advice), columns=list(HEADERS))
+
+
+def advise(
+    plan: str | Path | Plan,
+    layout: str | None = None,
+    *,
+    time_limit: float | None = None,
+    budget: Budget | None = None,
+) -> Advised:
+    """What to change of a plan, or of a plan file that `estimate -o` wrote of what is run today.
+
+    A `layout` is what is run instead of the plan's own, written in its notation. The best is within the plan's own
+    restrictions; `time_limit` is in seconds.
+
+    Raises:
+        InputError: not a plan file, not a layout that can run, or a cluster of several pools.
+        InfeasibleError: no layout fits at all.
+        RunError: time ran out before anything was found.
+    """
+    loaded = plan if isinstance(plan, Plan) else load_plan(plan)
+    today = loaded.layout if layout is None else parse_layout(layout)
+    restrictions = loaded.restrictions.read
+    spending = budget or Budget(time_limit=time_limit, keep_on_interrupt=True)
+    return Advised(
+        advice=advice_on(loaded.question, today, restrictions, spending), restrictions=restrictions
+    )

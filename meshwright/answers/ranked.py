@@ -1,0 +1,169 @@
+"""The answer over several clusters: their best plans ranked, as text, as a frame, as JSON, and as a plan file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cost_models.errors import InputError
+from cost_models.units import format_count
+from meshwright.cli.output import JSON_SCHEMA
+from meshwright.records.estimates import estimate_record, estimate_row, question_record
+from meshwright.render.plans.offers import answer_cells, offers_header, proof_of_ranking, ranking_table
+from planner.answers.offers import Answer, Ranking
+from planner.plan import Plan, make_plan
+from planner.plan_files import save_plan
+from planner.space.notes import notes_of
+from planner.space.restrictions import Restrictions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meshwright.plots.drawing import Drawing
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Ranked:
+    """A question about several clusters, the best plan of each on each number of GPUs, and the proof."""
+
+    ranking: Ranking
+    restrictions: Restrictions
+    assumptions: tuple[str, ...] = ()
+    """What had to be assumed to read the model."""
+
+    @property
+    def best(self) -> Answer:
+        """The first of all."""
+        return self.ranking.best
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the question says that its answer passes over, on any of the clusters."""
+        asked = [offer.question for offer in self.ranking.offers]
+        return tuple(dict.fromkeys(note for one in asked for note in notes_of(one, self.restrictions)))
+
+    @property
+    def plan(self) -> Plan:
+        """The best as a plan, which names the clusters it was chosen from."""
+        optimum = self.best.optimum
+        objective = optimum.written(self.best.offer.question.cluster.gpus_per_node)
+        assert objective is not None  # there are sizes
+        offers = tuple(offer.written for offer in self.ranking.offers)
+        return make_plan(
+            optimum.question,
+            optimum.result.best,
+            optimum.result.certificate,
+            self.restrictions,
+            objective.model_copy(update={"offers": offers}),
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the best plan."""
+        save_plan(self.plan, Path(path))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each cluster and number of GPUs, best first."""
+        frontier = self.ranking.frontier
+        return [
+            {
+                "cluster": one.offer.name,
+                "gpus": one.optimum.question.cluster.num_gpus,
+                "days": one.days,
+                "cost": one.cost,
+                "frontier": one in frontier,
+                "objective": one.optimum.value,
+                "gap": one.optimum.gap,
+                **estimate_row(one.optimum.result.best),
+            }
+            for one in self.ranking.answers
+        ]
+
+    def to_frame(self) -> pd.DataFrame:
+        """The same as a frame; seconds, bytes, shares."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+    def plot(self) -> Drawing:
+        """Days and cost of every answer, with the frontier of both.
+
+        Raises:
+            InputError: there are no prices, or no tokens.
+        """
+        from meshwright.plots.drawing import Drawing
+        from meshwright.plots.offers import cost_and_days
+
+        frame = self.to_frame()
+        if not frame["frontier"].any():
+            raise InputError("nothing to draw: no cost is known", hint="--tokens and --price say what it is")
+        question = self.best.optimum.question
+        training = question.training
+        subject = (
+            f"{question.model.name}, {format_count(training.tokens or 0)} tokens,"
+            f" {format_count(training.tokens_per_step)} a step; the best plan on each"
+            " number of GPUs, which stands beside it"
+        )
+        return Drawing(frame=frame, figure=cost_and_days(frame, subject))
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        ranking, frontier = self.ranking, self.ranking.frontier
+        objective = ranking.objective
+        return {
+            "schema": JSON_SCHEMA,
+            "clusters": [
+                {**question_record(one.question), "gpus": list(one.sizes), "price": one.price}
+                for one in ranking.offers
+            ],
+            "assumptions": list(self.assumptions),
+            "notes": list(self.notes),
+            "plans": [
+                {
+                    "cluster": one.offer.name,
+                    "gpus": one.optimum.question.cluster.num_gpus,
+                    "days": one.days,
+                    "cost": one.cost,
+                    "frontier": one in frontier,
+                    **estimate_record(one.optimum.result.best),
+                    "value": one.optimum.value,
+                    "gap": one.optimum.gap,
+                    "certificate": one.optimum.result.certificate.model_dump(mode="json"),
+                }
+                for one in ranking.answers
+            ],
+            "objective": {
+                "name": objective.name,
+                "tokens": ranking.best.optimum.question.training.tokens,
+                "deadline_seconds": objective.deadline,
+                "value": ranking.best.optimum.value,
+                "unit": ranking.measure.unit,
+                "bound": ranking.bound,
+                "gap": ranking.gap,
+                "left_out": [
+                    {"cluster": one.cluster, "gpus": one.gpus, "why": one.why} for one in ranking.left_out
+                ],
+            },
+        }
+
+    def __repr__(self) -> str:
+        table = ranking_table(self.ranking, len(self.ranking.answers))
+        return f"{offers_header(self.ranking)}\n\n{table}\n\n{proof_of_ranking(self.ranking)}"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        header, proof = (
+            escape(text).replace("\n", "<br>")
+            for text in (offers_header(self.ranking), proof_of_ranking(self.ranking))
+        )
+        table = self._in_words().to_html(index=False, border=0)
+        return f"<p>{header}</p>{table}<p>{proof}</p>"
+
+    def _in_words(self) -> pd.DataFrame:
+        """The table of `meshwright plan`."""
+        import pandas as pd
+
+        headers, rows = answer_cells(self.ranking, len(self.ranking.answers))
+        return pd.DataFrame(rows, columns=list(headers))

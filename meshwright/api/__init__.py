@@ -1,0 +1,1 @@
+"""The verbs as functions: the only implementation, of which the command line prints the answers."""

@@ -1,0 +1,157 @@
+"""Verbs that train: a plan here, one of its ranks alone, and the tokens to train on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshwright.cli import options as o
+from meshwright.cli.output import Output
+
+
+def run(
+    plan: o.PlanFile,
+    steps: Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Optimizer steps to train.")] = 20,
+    backend: Annotated[
+        str | None,
+        typer.Option("--backend", help="nccl or gloo; default: as the cluster.", show_default=False),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="Of the weights and the order of the data.")
+    ] = 0,
+    learning_rate: Annotated[
+        float, typer.Option("--learning-rate", metavar="RATE", help="At its highest.")
+    ] = 3e-4,
+    rate_warm_up: Annotated[
+        int, typer.Option("--rate-warm-up", metavar="N", help="Steps in which the rate rises to it.")
+    ] = 0,
+    rate_decay: Annotated[
+        int | None, o.optional("--rate-decay", "N", "Step by which it has fallen to a tenth, as a cosine.")
+    ] = None,
+    clip: Annotated[float | None, o.optional("--clip", "NORM", "Largest norm of a step's gradient.")] = None,
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Compile each block with torch.compile.")
+    ] = False,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of run-report.json.")
+    ] = Path("run"),
+    trace: Annotated[
+        Path | None,
+        o.optional(
+            "--trace", "FILE.json", "Chrome trace of a step: every rank as predicted and as measured."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Build every stage without its devices; train nothing.")
+    ] = False,
+    data: Annotated[
+        str, typer.Option("--data", metavar="DIR", help="A token folder; also: text, random.")
+    ] = "text",
+    checkpoint: Annotated[
+        Path | None, o.optional("--checkpoint", "DIR", "Save the training state here.")
+    ] = None,
+    every: Annotated[
+        int, typer.Option("--every", metavar="N", min=1, help="Steps from checkpoint to checkpoint.")
+    ] = 100,
+    keep: Annotated[
+        int, typer.Option("--keep", metavar="N", min=1, help="Newest checkpoints that stay.")
+    ] = 3,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the newest whole checkpoint, on this plan.")
+    ] = False,
+    restarts: Annotated[
+        int,
+        typer.Option(
+            "--restarts", metavar="N", min=0, help="With --checkpoint: how often to replace lost ranks."
+        ),
+    ] = 3,
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", metavar="SECONDS", min=1, help="A rank that stands still so long hangs."),
+    ] = 600,
+    nodes: Annotated[
+        int, typer.Option("--nodes", metavar="N", min=1, help="Nodes to run on; start it on each of them.")
+    ] = 1,
+    rendezvous: Annotated[
+        str | None, o.optional("--rendezvous", "HOST:PORT", "Where nodes meet: one of them.")
+    ] = None,
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Train with a plan here and set measured beside predicted."""
+    from functools import partial
+
+    from meshwright.answers import run as ran
+    from meshwright.cli.verbs.running import dry_run as build
+    from meshwright.cli.verbs.running import run as show
+
+    output = Output(json=json, csv=csv, quiet=quiet)
+    if dry_run:
+        build(plan, output=output)
+        return
+    train = partial(
+        ran.run,
+        name=plan.name,
+        steps=steps,
+        backend=backend,
+        seed=seed,
+        learning_rate=learning_rate,
+        rate_warm_up=rate_warm_up,
+        rate_decay=rate_decay,
+        clip=clip,
+        compile=compile,
+        out=out,
+        trace=trace,
+        data=data,
+        checkpoint=checkpoint,
+        every=every,
+        keep=keep,
+        resume=resume,
+        restarts=restarts,
+        timeout=timeout,
+        nodes=nodes,
+        rendezvous=rendezvous,
+    )
+    show(plan, train, steps=steps, nodes=nodes, compiled=compile, out=out, trace=trace, output=output)
+
+
+def emulate(
+    plan: o.PlanFile,
+    rank: Annotated[int, typer.Option("--rank", metavar="R", help="Which of the plan's ranks.")] = 0,
+    fake: Annotated[bool, typer.Option("--fake", help="Memory only, and no device.")] = False,
+    steps: Annotated[
+        int, typer.Option("--steps", metavar="N", min=1, help="Steps whose compute is timed.")
+    ] = 3,
+    out: Annotated[Path | None, o.out("Write a JSON report.")] = None,
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Run one rank of a plan alone, for any number of GPUs."""
+    from meshwright.cli.verbs.emulating import emulate
+
+    output = Output(json=json, csv=csv, quiet=quiet)
+    emulate(plan, rank=rank, steps=steps, fake=fake, out=out, output=output)
+
+
+def tokens(
+    texts: Annotated[
+        list[Path],
+        typer.Argument(metavar="TEXT...", help="Text files, or folders of them.", show_default=False),
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Token folder to write.")],
+    bpe: Annotated[
+        int | None, o.optional("--bpe", "N", "Learn N byte pairs; default: a token is a byte.")
+    ] = None,
+    like: Annotated[Path | None, o.optional("--like", "DIR", "Use the tokenizer of a token folder.")] = None,
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Make token files from texts, to train on with `run --data`."""
+    from meshwright.cli.verbs.tokenizing import tokens
+
+    tokens(texts, out, bpe=bpe, like=like, output=Output(json=json, csv=csv, quiet=quiet))

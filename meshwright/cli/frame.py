@@ -1,0 +1,118 @@
+"""The command line's frame: `meshwright VERB`, and every failure drawn for the person who meets it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+
+from cost_models.errors import MeshwrightError, StoppedError
+from meshwright.cli.commands import VERBS
+from meshwright.cli.output import print_error, word_os_error
+from meshwright.cli.printing import say_aside
+from meshwright.cli.usage_errors import UsageError, word_usage_error
+
+app = typer.Typer(
+    name="meshwright",
+    help="Plan the parallel training of large models with a proof, run the plan, and compare.",
+    rich_markup_mode=None,  # rich help costs 50 ms of start-up
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _stoppable(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb, ended by Ctrl-C as by any other error: in words, with an exit code of its own."""
+
+    @wraps(verb)
+    def call(*arguments: Any, **flags: Any) -> None:
+        try:
+            verb(*arguments, **flags)
+        except KeyboardInterrupt as stop:
+            raise StoppedError(f"interrupted: {stop}" if str(stop) else "interrupted") from None
+
+    return call
+
+
+for _verb in VERBS:
+    app.command()(_stoppable(_verb))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"meshwright {version('meshwright')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _frame(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Both flags act before a verb runs: `--version` in its callback, `--debug` in `main`."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console command.
+
+    Raises:
+        SystemExit: 0 done; 1 the answer is no; 2 bad input; 130 interrupted.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words  # wherever it stands
+    try:
+        _call([word for word in words if word != "--debug"])
+    except BrokenPipeError:
+        _leave_closed_pipe()
+    except (ValueError, OSError) as error:
+        worded = _worded(error)
+        if debug or worded is None:
+            raise
+        print_error(worded, json="--json" in words)
+        sys.exit(worded.exit_code)
+
+
+def _call(words: list[str]) -> None:
+    """Run a verb; what typer says of a flag is worded as every other error."""
+    json = "--json" in words
+    try:
+        code = app(words, prog_name="meshwright", standalone_mode=False)
+    except UsageError as error:
+        usage, worded = word_usage_error(error)
+        if usage and not json:
+            say_aside(usage + "\n")
+        if words:  # else the help was asked for
+            print_error(worded, json=json)
+        code = worded.exit_code
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _worded(error: Exception) -> MeshwrightError | None:
+    """The error as a person should read it; None for a defect of ours, whose traceback is wanted."""
+    if isinstance(error, MeshwrightError):
+        return error
+    if isinstance(error, OSError):
+        return word_os_error(error)
+    if "pydantic" in sys.modules:
+        from pydantic import ValidationError
+
+        if isinstance(error, ValidationError):
+            from cost_models.complaints import refused
+
+            return refused(error)
+    return None
+
+
+def _leave_closed_pipe() -> None:
+    """The reader of stdout has gone (`| head`): end quietly, with nothing left to flush into it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)

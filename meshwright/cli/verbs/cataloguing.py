@@ -1,0 +1,128 @@
+"""`catalog`: what is known by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import yaml
+
+from cost_models.base import Spec
+from cost_models.errors import InputError
+from cost_models.files import catalog as known
+from cost_models.files.schema import KINDS, json_schema
+from cost_models.specs.cluster import Precision
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.units import format_bandwidth, format_bytes, format_count
+from cost_models.workload.parameters import total_parameters
+from meshwright.cli.output import JSON_SCHEMA, Output, as_json
+from meshwright.render.tables import table
+
+Row = dict[str, str]
+_TRAINED_IN: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
+"""The precision a GPU's rate is quoted in: the first it has."""
+
+
+def catalog(kind: str, name: str | None, *, output: Output) -> None:
+    """List one kind, show one entry in full, or print the schema of a kind of file.
+
+    Raises:
+        UnknownNameError: no such entry.
+    """
+    if kind == "schema":
+        _schema(name, output)
+    elif name is None:
+        rows = [_ROWS[kind](entry) for entry in known.names(_LOADERS[kind][0])]
+        headers = list(rows[0])
+        drawn = table(headers, [list(row.values()) for row in rows], names=headers[:1], words=headers[-1:])
+        output.answer({"schema": JSON_SCHEMA, kind: rows}, rows, drawn)
+    else:
+        entry = _LOADERS[kind][1](name).model_dump(mode="json", exclude_none=True)
+        text = yaml.safe_dump(entry, sort_keys=False, allow_unicode=True).rstrip()
+        flat = [{"field": field, "value": value} for field, value in entry.items()]
+        output.answer({"schema": JSON_SCHEMA, "entry": entry}, flat, text)
+
+
+def _schema(name: str | None, output: Output) -> None:
+    """The schema is the answer itself, so that it can be redirected into a file for an editor."""
+    if name is None:
+        raise InputError("which schema?", hint=f"meshwright catalog schema {'|'.join(KINDS)}")
+    schema = json_schema("transformer" if name == "model" else name)
+    rows = [{"field": field} for field in schema["properties"]]
+    output.answer(schema, rows, as_json(schema))
+
+
+def _model_row(name: str) -> Row:
+    model = known.load_model(name)
+    return {
+        "model": name,
+        "parameters": format_count(total_parameters(model)),
+        "layers": str(model.num_layers),
+        "hidden": str(model.hidden_size),
+        "heads": f"{model.num_heads}/{model.num_kv_heads}",
+        "vocab": str(model.vocab_size),
+        "MLP": f"{_mlp_width(model)}{' gated' if model.gated_mlp else ''}",
+    }
+
+
+def _mlp_width(model: TransformerSpec) -> str:
+    """ "14336", or "8 x 14336" of a mixture."""
+    if model.has_experts:
+        return f"{model.num_experts} x {model.moe_ffn_hidden_size}"
+    return str(model.ffn_hidden_size)
+
+
+def _gpu_row(name: str) -> Row:
+    gpu = known.load_gpu(name)
+    precision = next(name for name in _TRAINED_IN if name in gpu.peak)
+    return {
+        "gpu": name,
+        "memory": format_bytes(gpu.memory),
+        "bandwidth": format_bandwidth(gpu.memory_bandwidth),
+        "peak": f"{format_count(gpu.peak[precision] / 1e12)} TFLOP/s",
+        "in": precision,
+    }
+
+
+def _cluster_row(name: str) -> Row:
+    cluster = known.load_cluster(name)
+    between = cluster.links.inter_node
+    return {
+        "cluster": name,
+        "GPUs": str(cluster.gpus_per_node),
+        "inside a node": format_bandwidth(cluster.links.intra_node.bandwidth),
+        "between nodes": format_bandwidth(between.bandwidth) if between else "-",
+        "GPU": cluster.gpu.name,
+    }
+
+
+def _stack_row(name: str) -> Row:
+    stack = known.load_stack(name)
+    return {"stack": name, "attention": stack.attention, "source": stack.source}
+
+
+def _profile_row(name: str) -> Row:
+    profile = known.load_profile(name)
+    error = "-" if profile.median_error is None else f"{100 * profile.median_error:.0f} %"
+    return {
+        "profile": name,
+        "tier": profile.tier,
+        "error": error,
+        "runs": str(profile.validated_runs),
+        "GPU, stack": f"{profile.gpu}, {profile.stack}",
+    }
+
+
+_ROWS: dict[str, Callable[[str], Row]] = {
+    "models": _model_row,
+    "gpus": _gpu_row,
+    "clusters": _cluster_row,
+    "stacks": _stack_row,
+    "profiles": _profile_row,
+}
+_LOADERS: dict[str, tuple[known.Kind, Callable[[str], Spec]]] = {
+    "models": ("models", known.load_model),
+    "gpus": ("gpus", known.load_gpu),
+    "clusters": ("clusters", known.load_cluster),
+    "stacks": ("stacks", known.load_stack),
+    "profiles": ("profiles", known.load_profile),
+}

@@ -1,0 +1,271 @@
+"""`plot`: a plan or a run report as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cost_models.errors import InputError, Problem
+from meshwright.answers.ranked import Ranked
+from meshwright.api.goals import Goal, objective_of
+from meshwright.cli.output import JSON_SCHEMA, Output, check_places
+from meshwright.cli.printing import say
+from meshwright.cli.progress import Reporter, progress
+from meshwright.plots.drawing import (
+    Drawing,
+    Tradeoff,
+    draw_frontier,
+    draw_memory,
+    draw_scaling,
+    draw_time,
+    draw_timeline,
+)
+from meshwright.records import frames
+from meshwright.render.words import sentence_list, wrapped
+from planner.answers.offers import Offer, offers_of, rank_offers
+from planner.answers.optimum import asked_question
+from planner.answers.pareto import POINTS
+from planner.answers.scaling import KINDS
+from planner.explaining.differing import differences
+from planner.objectives import Objective
+from planner.plan import Plan
+from planner.plan_files import load_plan
+from planner.repricing import priced_again
+from planner.search.budget import Budget
+from planner.search.search import search
+from planner.space.gpu_counts import parse_sizes
+from planner.space.notes import notes_of
+
+RIVALS = 5
+"""Bars of the time breakdown of a single plan."""
+RIVALS_SECONDS = 20.0
+"""Time limit of the search for them."""
+CURVE_SECONDS = 120.0
+"""Time limit of all searches of a curve, unless the user says otherwise."""
+MOST_POINTS = 1000
+"""Points of a frontier that can be asked for by number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the flags say of the curves that are searched for."""
+
+    gpus: str | None = None
+    """Numbers of GPUs, for `scaling` and `frontier`."""
+    between: str | None = None
+    """Two objectives, for `frontier`."""
+    points: str | None = None
+    """How many of a frontier, or `all`."""
+    kind: str | None = None
+    """`strong` or `weak`, for `scaling`."""
+    tokens: str | None = None
+    price: str | None = None
+    time_limit: float | None = None
+
+
+_MEANT_FOR = {
+    "gpus": ("scaling", "frontier"),
+    "between": ("frontier",),
+    "points": ("frontier",),
+    "kind": ("scaling",),
+    "tokens": ("frontier",),
+    "price": ("frontier",),
+    "time_limit": ("scaling", "frontier"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to draw, and from what."""
+
+    files: Sequence[Path]
+    wanted: Wanted
+    reporter: Reporter
+    budget: Budget
+    """For the searches of a curve."""
+    notes: list[str] = field(default_factory=list)
+    """What the pictures pass over."""
+
+
+def plot(kind: str, files: Sequence[Path], wanted: Wanted, *, out: Path | None, output: Output) -> None:
+    """Draw one kind of plot and write it.
+
+    Raises:
+        InputError: a file, a flag, a list of GPUs or a suffix that is wrong.
+    """
+    from meshwright.plots.parts.style import check_suffix
+
+    _only_what_it_means(kind, wanted)
+    path = out or Path(f"{kind}.png")
+    check_suffix(path)
+    check_places(("-o", path), ("--csv", output.csv))
+    with progress(output) as reporter:
+        budget = Budget(
+            time_limit=wanted.time_limit or CURVE_SECONDS,
+            on_progress=reporter.searching,
+            say=reporter.doing,
+            keep_on_interrupt=True,
+        )
+        request = Request(files=files, wanted=wanted, reporter=reporter, budget=budget)
+        drawing = _KINDS[kind](request)
+    rows = drawing.points
+    document = {
+        "schema": JSON_SCHEMA,
+        "plot": kind,
+        "file": str(path),
+        "title": drawing.title,
+        "notes": request.notes,
+        "points": rows,
+    }
+    output.answer(document, rows, wrapped(drawing.title), files=[lambda: drawing.save(path)])
+    if not output.json:
+        say(f"Wrote {path}")
+    for note in request.notes:
+        output.note(f"note: {note}")
+    if budget.interrupted:
+        output.end_interrupted("not every point was searched")
+    if budget.ended:
+        output.note("warning: time ran out before every point was searched; allow more with --time-limit")
+
+
+def _only_what_it_means(kind: str, wanted: Wanted) -> None:
+    """No flag that says nothing to this kind of plot. Raises InputError."""
+    problems = [
+        Problem(
+            "--" + name.replace("_", "-"),
+            f"is for {sentence_list([f'`{one}`' for one in kinds])}, not `{kind}`",
+        )
+        for name, kinds in _MEANT_FOR.items()
+        if getattr(wanted, name) is not None and kind not in kinds
+    ]
+    if problems:
+        raise InputError(f"`{kind}` takes fewer flags", problems=problems)
+
+
+def _only_plan(request: Request, kind: str) -> Plan:
+    if len(request.files) != 1:
+        raise InputError(f"`{kind}` draws one plan, not {len(request.files)}")
+    return _plan(request, request.files[0])
+
+
+def _plan(request: Request, path: Path) -> Plan:
+    """A plan file, which may be a pipe and so is read once; what should be known of it is noted."""
+    plan = load_plan(path)
+    request.notes.extend(
+        note for note in notes_of(plan.question, plan.restrictions.read) if note not in request.notes
+    )
+    return plan
+
+
+def _frontier(request: Request) -> Drawing:
+    plan, wanted = _only_plan(request, "frontier"), request.wanted
+    question, chosen = plan.question, priced_again(plan)
+    if offers := offers_of(plan):
+        return _offers(offers, plan, wanted, request.budget)
+    asked = question if wanted.gpus is None else asked_question(plan)
+    names = _two_objectives(wanted.between)
+    tokens = wanted.tokens or question.training.tokens
+    aims = [
+        objective_of(Goal(objective=name, tokens=tokens, price=wanted.price if name == "cost" else None))
+        for name in names
+    ]
+    if aims[0][1] is not None:
+        asked = replace(asked, training=asked.training.model_copy(update={"tokens": aims[0][1]}))
+    tradeoff = Tradeoff(
+        objectives=(aims[0][0], aims[1][0]),
+        sizes=() if wanted.gpus is None else parse_sizes(wanted.gpus, asked),
+        points=_points(wanted.points),
+        restrictions=plan.restrictions.read,
+    )
+    return draw_frontier(asked, chosen, tradeoff, request.budget)
+
+
+def _offers(offers: tuple[Offer, ...], plan: Plan, wanted: Wanted, budget: Budget) -> Drawing:
+    """The clusters that the plan was chosen from, asked again without its deadline."""
+    given = [name for name in ("gpus", "points", "tokens", "price") if getattr(wanted, name) is not None]
+    if given or wanted.between not in (None, "time,cost", "cost,time"):
+        flags = ["--" + name for name in given] or ["--between"]
+        raise InputError(
+            "a plan chosen from several clusters has its frontier of cost and time over all of them",
+            hint=f"leave out {sentence_list(flags)}",
+        )
+    objective = Objective(name="gpu-hours")
+    ranking = rank_offers(offers, objective, restrictions=plan.restrictions.read, budget=budget)
+    return Ranked(ranking=ranking, restrictions=plan.restrictions.read).plot()
+
+
+def _two_objectives(text: str | None) -> tuple[str, str]:
+    """ "time,memory" → its two words."""
+    words = ("time,memory" if text is None else text).split(",")
+    if len(words) != 2:
+        raise InputError(
+            f"a frontier lies between two objectives, not {len(words)}",
+            hint="write it like --between time,cost",
+        )
+    return words[0].strip(), words[1].strip()
+
+
+def _points(text: str | None) -> int | None:
+    """A number of points; None: all of them."""
+    if text is None:
+        return POINTS
+    if text == "all":
+        return None
+    if not text.isdecimal() or not 2 <= int(text) <= MOST_POINTS:
+        raise InputError(f"--points: `{text}` is neither `all` nor a number from 2 to {MOST_POINTS}")
+    return int(text)
+
+
+def _scaling(request: Request) -> Drawing:
+    question = _only_plan(request, "scaling").question
+    wanted = request.wanted
+    if wanted.kind not in (None, *KINDS):
+        raise InputError(
+            f"--kind: `{wanted.kind}` is not one of {sentence_list([f'`{one}`' for one in KINDS])}"
+        )
+    counts = None if wanted.gpus is None else parse_sizes(wanted.gpus, question)
+    kinds = KINDS if wanted.kind is None else (wanted.kind,)
+    return draw_scaling(question, counts, kinds, request.budget)
+
+
+def _time(request: Request) -> Drawing:
+    read = [_plan(request, path) for path in request.files]
+    plans = [(plan.question, priced_again(plan)) for plan in read]
+    if asked := differences([question for question, _ in plans]):
+        what = "; ".join(f"{one.what} {' / '.join(one.values)}" for one in asked)
+        request.notes.append(f"the plans answer different questions: {what}")
+    if len(plans) == 1:
+        request.reporter.say("searching for rivals")
+        (question, own), restrictions = plans[0], read[0].restrictions.read
+        rivals = search(question, top=RIVALS, restrictions=restrictions, time_limit=RIVALS_SECONDS).estimates
+        plans += [(question, rival) for rival in rivals if rival.layout != own.layout][: RIVALS - 1]
+    return draw_time([question for question, _ in plans], [estimate for _, estimate in plans])
+
+
+def _memory(request: Request) -> Drawing:
+    plan = _only_plan(request, "memory")
+    return draw_memory(plan.question, priced_again(plan))
+
+
+def _timeline(request: Request) -> Drawing:
+    plan = _only_plan(request, "timeline")
+    return draw_timeline(plan.question, priced_again(plan))
+
+
+def _accuracy(request: Request) -> Drawing:
+    from meshwright.plots.accuracy import accuracy
+
+    frame = frames.accuracy_frame(request.files)
+    figure = accuracy(frame, sentence_list([str(path) for path in request.files]))
+    return Drawing(frame=frame, figure=figure)
+
+
+_KINDS: dict[str, Callable[[Request], Drawing]] = {
+    "frontier": _frontier,
+    "scaling": _scaling,
+    "time": _time,
+    "memory": _memory,
+    "timeline": _timeline,
+    "accuracy": _accuracy,
+}

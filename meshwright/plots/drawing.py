@@ -1,0 +1,234 @@
+"""What can be drawn of a question and its answers: each kind as a figure with the data it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cost_models.errors import InfeasibleError, InputError, UnknownNameError
+from cost_models.estimate import Estimate
+from cost_models.question import MixedQuestion, Question
+from meshwright.records import frames
+from meshwright.render.plans.goals import sizes_text
+from meshwright.render.plans.pools import gpus_in_words
+from planner.answers.frontier import frontier_frame, pareto_frame
+from planner.answers.pareto import POINTS, exact_frontier
+from planner.answers.scaling import KINDS, doublings, scaling_frame
+from planner.objectives import Objective
+from planner.search.budget import Budget
+from planner.space.restrictions import Restrictions
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+_SCREEN_DOTS_PER_INCH = 90
+"""Pictures in notebooks: sharp at the width of a page, and small in the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Drawing:
+    """A figure and its data; notebooks show it."""
+
+    frame: pd.DataFrame
+    """What is drawn, in base units."""
+    figure: Figure
+
+    @property
+    def title(self) -> str:
+        """The finding, on one line."""
+        return " ".join(self.figure.get_suptitle().split())
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        """The data as rows."""
+        return [
+            {str(name): value for name, value in row.items()} for row in self.frame.to_dict(orient="records")
+        ]
+
+    def save(self, path: str | Path) -> None:
+        """Write PNG, SVG or PDF, by suffix.
+
+        Raises:
+            InputError: another suffix.
+        """
+        from meshwright.plots.parts.style import save
+
+        save(self.figure, Path(path))
+
+    def __repr__(self) -> str:
+        return self.title
+
+    def _repr_png_(self) -> bytes:
+        from meshwright.plots.parts.style import write
+
+        picture = BytesIO()
+        write(self.figure, picture, "png", _SCREEN_DOTS_PER_INCH)
+        return picture.getvalue()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tradeoff:
+    """What a frontier is drawn between."""
+
+    objectives: tuple[Objective, Objective] = (Objective(name="time"), Objective(name="memory"))
+    sizes: tuple[int, ...] = ()
+    """Numbers of GPUs; empty: the plan's own."""
+    points: int | None = POINTS
+    restrictions: Restrictions | None = None
+
+    @property
+    def over_layouts(self) -> bool:
+        """Time against memory on the plan's own GPUs, drawn over the cloud of all layouts."""
+        return {one.name for one in self.objectives} == {"time", "memory"} and not self.sizes
+
+
+def draw_frontier(
+    question: Question, chosen: Estimate, tradeoff: Tradeoff | None = None, budget: Budget | None = None
+) -> Drawing:
+    """The exact frontier of two objectives; that of time and memory over the cloud of every legal layout.
+
+    Raises:
+        InputError: an objective lacks what it needs.
+        InfeasibleError: nothing fits.
+    """
+    _require_one_kind(question, "frontier")
+    what, spending = tradeoff or Tradeoff(), budget or Budget()
+    if what.over_layouts:
+        from meshwright.plots.tradeoff import frontier
+
+        frame = frontier_frame(
+            question, chosen, exact=True, points=what.points, restrictions=what.restrictions, budget=spending
+        )
+        return Drawing(frame=frame, figure=frontier(frame, chosen.memory_limit, _subject(question)))
+    from meshwright.plots.pareto import pareto
+
+    found = exact_frontier(
+        question,
+        what.objectives,
+        sizes=what.sizes,
+        points=what.points,
+        restrictions=what.restrictions,
+        budget=spending,
+    )
+    frame = pareto_frame(found)
+    first, second = (one.measure for one in what.objectives)
+    names = (what.objectives[0].name, what.objectives[1].name)
+    sizes = {point.question.cluster.num_gpus for point in found.points}
+    subject = _subject(found.points[0].question, sized=len(sizes) == 1)
+    figure = pareto(frame, names, (first, second), subject, complete=found.complete)
+    return Drawing(frame=frame, figure=figure)
+
+
+def draw_scaling(
+    question: Question,
+    gpu_counts: Sequence[int] | None,
+    kinds: Sequence[str] = KINDS,
+    budget: Budget | None = None,
+) -> Drawing:
+    """The best layout at each number of GPUs, with the same batch and with one that grows.
+
+    Raises:
+        InfeasibleError: nothing fits on any of them.
+    """
+    from meshwright.plots.scaling import scaling
+
+    _require_one_kind(question, "scaling")
+    counts = doublings(question) if gpu_counts is None else gpu_counts
+    frame = scaling_frame(question, counts, kinds=kinds, budget=budget)
+    if frame.empty:
+        raise InfeasibleError(f"nothing fits on {sizes_text(tuple(counts))}")
+    gpu, sequence = question.cluster.gpu.name, question.training.sequence_length
+    subject = f"{question.model.name} on {gpu}, sequence {sequence}; the best layout at each point"
+    return Drawing(frame=frame, figure=scaling(frame, subject))
+
+
+def draw_time(questions: Sequence[Question], estimates: Sequence[Estimate]) -> Drawing:
+    """Where the time of each layout goes; where they answer different questions each is named with its own."""
+    from meshwright.plots.step_time import time_breakdown
+
+    frame = frames.time_frame(estimates)
+    subjects = [_subject(question) for question in questions]
+    same = len(set(subjects)) == 1
+    if not same:
+        frame.insert(0, "name", subjects)
+    subject = subjects[0] if same else f"{len(set(subjects))} different questions, each named with its layout"
+    return Drawing(frame=frame, figure=time_breakdown(frame, subject))
+
+
+def draw_memory(question: Question, estimate: Estimate) -> Drawing:
+    """What fills each pipeline rank."""
+    from meshwright.plots.memory import memory_by_rank
+    from meshwright.plots.parts.pools import pool_spans
+
+    frame = frames.memory_frame(estimate)
+    figure = memory_by_rank(
+        frame,
+        estimate.memory_limit,
+        _subject(question, estimate),
+        rank_limits=estimate.rank_limits,
+        pools=pool_spans(estimate.layout.pools),
+    )
+    return Drawing(frame=frame, figure=figure)
+
+
+def draw_timeline(question: Question, estimate: Estimate) -> Drawing:
+    """Every action of the schedule on every pipeline rank."""
+    from meshwright.plots.parts.pools import pool_spans
+    from meshwright.plots.timeline import timeline
+
+    layout = estimate.layout
+    frame = frames.timeline_frame(question, layout)
+    subject = _subject(question, estimate)
+    figure = timeline(frame, layout.pp, subject, pools=pool_spans(layout.pools))
+    return Drawing(frame=frame, figure=figure)
+
+
+def draw(
+    kind: str,
+    question: Question,
+    estimates: Sequence[Estimate],
+    gpu_counts: Sequence[int] | None = None,
+    restrictions: Restrictions | None = None,
+) -> Drawing:
+    """One kind of picture of a question and its ranked layouts, best first; a frontier keeps to the restrictions.
+
+    Raises:
+        UnknownNameError: there is no such kind.
+    """
+    best = estimates[0]
+    kinds: dict[str, Callable[[], Drawing]] = {
+        "frontier": lambda: draw_frontier(
+            question, best, Tradeoff(sizes=tuple(gpu_counts or ()), restrictions=restrictions)
+        ),
+        "scaling": lambda: draw_scaling(question, gpu_counts),
+        "time": lambda: draw_time([question] * len(estimates), estimates),
+        "memory": lambda: draw_memory(question, best),
+        "timeline": lambda: draw_timeline(question, best),
+    }
+    if kind not in kinds:
+        raise UnknownNameError("plot", kind, tuple(kinds))
+    return kinds[kind]()
+
+
+def _require_one_kind(question: Question, kind: str) -> None:
+    """Raises InputError for a question on several pools."""
+    if isinstance(question, MixedQuestion):
+        raise InputError(
+            f"`{kind}` is drawn for one kind of GPU, and `{question.cluster.name}` has several pools",
+            hint="time, memory and timeline are drawn for any plan",
+        )
+
+
+def _subject(question: Question, estimate: Estimate | None = None, *, sized: bool = True) -> str:
+    """What a picture is about."""
+    training = question.training
+    gpus = gpus_in_words(question) if sized else question.cluster.gpu.name
+    words = (
+        f"{question.model.name} on {gpus}, "
+        f"global batch {training.global_batch}, sequence {training.sequence_length}"
+    )
+    return words if estimate is None else f"{words}: {estimate.layout.brief}"

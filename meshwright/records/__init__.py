@@ -1,0 +1,1 @@
+"""Answers as plain data: objects of `--json`, rows of `--csv`, and the data frames that plots read."""

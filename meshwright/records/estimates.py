@@ -1,0 +1,184 @@
+"""Answers as plain data: the objects of `--json` (schema 1) and the flat rows of `--csv` and data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from cost_models.axes.layout import Layout
+from cost_models.breakdown import Breakdown
+from cost_models.estimate import Estimate
+from cost_models.question import MixedQuestion, Question
+from meshwright.cli.output import JSON_SCHEMA
+from planner.answers.optimum import Optimum
+
+
+def estimate_record(estimate: Estimate, question: Question | None = None) -> dict[str, Any]:
+    """One estimate; seconds, bytes and shares, `memory` by pipeline rank, `pools` where the question has several."""
+    trust = estimate.trust
+    pools = pool_records(question, estimate) if question is not None else []
+    return {
+        "layout": str(estimate.layout),
+        "step_seconds": estimate.step_seconds,
+        "mfu": estimate.mfu,
+        "hfu": estimate.hfu,
+        "tokens_per_second": estimate.tokens_per_second,
+        "tokens_per_second_per_gpu": estimate.tokens_per_second / estimate.layout.num_gpus,
+        "microbatches": estimate.microbatches,
+        "peak_bytes": estimate.peak_bytes,
+        "memory_limit": estimate.memory_limit,
+        "fits": estimate.fits,
+        "verdict": estimate.verdict,
+        "bound_by": estimate.bound_by,
+        "warnings": list(estimate.warnings),
+        "parts": estimate.time.as_dict(),
+        "hidden_comm": estimate.hidden_comm.as_dict(),
+        "fullest_rank": estimate.fullest_rank,
+        "memory": [rank.as_dict() for rank in estimate.rank_memory],
+        "trust": {
+            "tier": trust.tier,
+            "profile": trust.profile,
+            "error": trust.error,
+            "runs": trust.runs,
+            "elsewhere": trust.elsewhere,
+            "unseen_error": trust.unseen_error,
+            "memory_error": trust.memory_error,
+        },
+        **({"pools": pools} if pools else {}),
+    }
+
+
+def estimate_row(estimate: Estimate) -> dict[str, Any]:
+    """One estimate as a flat row; memory parts are those of the fullest rank."""
+    return {
+        "layout": str(estimate.layout),
+        **layout_cells(estimate.layout),
+        "step_seconds": estimate.step_seconds,
+        "mfu": estimate.mfu,
+        "hfu": estimate.hfu,
+        "tokens_per_second": estimate.tokens_per_second,
+        "microbatches": estimate.microbatches,
+        "peak_bytes": estimate.peak_bytes,
+        "memory_limit": estimate.memory_limit,
+        "fits": estimate.fits,
+        "verdict": estimate.verdict,
+        "bound_by": estimate.bound_by,
+        **{f"{part}_seconds": seconds for part, seconds in estimate.time},
+        **{f"{part}_bytes": size for part, size in estimate.rank_memory[estimate.fullest_rank]},
+    }
+
+
+def layout_cells(layout: Layout) -> dict[str, int]:
+    """The numeric axes of a layout, for sorting and grouping."""
+    return {
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "vpp": layout.vpp,
+        "cp": layout.cp,
+        "dp": layout.dp,
+        "ep": layout.ep,
+        "etp": layout.expert_tp,
+        "mbs": layout.mbs,
+        "zero": layout.zero,
+        "shard": layout.shard_group,
+    }
+
+
+def optimum_record(
+    optimum: Optimum, assumptions: Sequence[str] = (), notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The JSON document of `plan`: plans best first, what they are best at, and why none is better."""
+    objective = optimum.objective
+    return {
+        "schema": JSON_SCHEMA,
+        "question": question_record(optimum.question),
+        "assumptions": list(assumptions),
+        "notes": list(notes),
+        "plans": [estimate_record(estimate, optimum.question) for estimate in optimum.result.estimates],
+        "certificate": optimum.result.certificate.model_dump(mode="json"),
+        "objective": {
+            "name": objective.name,
+            "tokens": optimum.question.training.tokens,
+            "price": objective.price,
+            "deadline_seconds": objective.deadline,
+            "gpus": list(optimum.sizes),
+            "value": optimum.value,
+            "unit": objective.measure.unit,
+            "bound": optimum.bound,
+            "gap": optimum.gap,
+            "left_out": [{"gpus": gpus, "why": why} for gpus, why in optimum.left_out],
+        },
+    }
+
+
+def optimum_rows(optimum: Optimum) -> list[dict[str, Any]]:
+    """Its plans as flat rows; with the objective's value where that is not in them already."""
+    if optimum.plain:
+        return [estimate_row(estimate) for estimate in optimum.result.estimates]
+    return [
+        {**estimate_row(estimate), "gpus": estimate.layout.num_gpus, "objective": optimum.value_of(estimate)}
+        for estimate in optimum.result.estimates
+    ]
+
+
+def question_record(question: Question) -> dict[str, Any]:
+    """What was asked, by name; `pools` where the cluster has several."""
+    mixed = isinstance(question, MixedQuestion)
+    pools = [
+        {
+            "name": p.cluster.name,
+            "gpu": p.cluster.gpu.name,
+            "gpus": p.cluster.num_gpus,
+            "profile": p.hardware.name,
+        }
+        for p in (question.pools if isinstance(question, MixedQuestion) else ())
+    ]
+    return {
+        "model": question.model.name,
+        "cluster": question.cluster.name,
+        "gpu": None if mixed else question.cluster.gpu.name,
+        "gpus": question.cluster.num_gpus,
+        "global_batch": question.training.global_batch,
+        "sequence_length": question.training.sequence_length,
+        "precision": question.training.precision,
+        "dropout": question.dropout,
+        "stack": question.stack.name,
+        "profile": None if mixed else question.hardware.name,
+        **({"pools": pools} if mixed else {}),
+    }
+
+
+def pool_records(question: Question, estimate: Estimate) -> list[dict[str, Any]]:
+    """What each pool holds of one estimate, in the order of the pipeline; empty on a cluster of one kind of GPU.
+
+    Bytes are those of the pool's fullest rank.
+    """
+    if not isinstance(question, MixedQuestion):
+        return []
+    by_name = dict(zip(question.names, question.pools, strict=True))
+    layout, records, first = estimate.layout, [], 0
+    for name, run in groupby(layout.pools):
+        ranks = range(first, first + len(list(run)))
+        first = ranks.stop
+        pool = by_name[name]
+        records.append(
+            {
+                "pool": name,
+                "gpu": pool.cluster.gpu.name,
+                "gpus": pool.cluster.num_gpus,
+                "profile": pool.hardware.name,
+                "ranks": list(ranks),
+                "blocks": [layout.layers[rank] for rank in ranks],
+                "recompute": [layout.stage_recompute[rank] for rank in ranks],
+                "peak_bytes": max(estimate.rank_memory[rank].total for rank in ranks),
+                "memory_limit": estimate.rank_limits[ranks.start],
+            }
+        )
+    return records
+
+
+def breakdown_rows(title: str, breakdown: Breakdown) -> list[dict[str, Any]]:
+    """A breakdown as rows of (what, part, value), its total last."""
+    rows: list[dict[str, Any]] = [{"what": title, "part": part, "value": value} for part, value in breakdown]
+    return [*rows, {"what": title, "part": "total", "value": breakdown.total}]

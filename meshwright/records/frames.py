@@ -1,0 +1,144 @@
+"""Estimates and run reports as the data frames that plots read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cost_models.axes.layout import Layout
+from cost_models.documents import printable
+from cost_models.errors import InputError, Problem
+from cost_models.estimate import Estimate
+from cost_models.evidence.rows.tables import parse_table, read_table
+from cost_models.predicted_spans import pass_spans, predicted_spans
+from cost_models.question import Question
+from cost_models.schedules import KINDS
+from meshwright.records.run_comparison import comparison, read_report
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ACCURACY_COLUMNS = ("label", "quantity", "predicted", "measured")
+_ACCURACY_HINT = (
+    "a table has the columns label,quantity,predicted,measured, in s and bytes; run reports end in .json"
+)
+_SHORTEST, _LONGEST, _LARGEST = 1e-9, 1e9, 1e24
+"""Seconds of a step, and anything else: beyond them a cell is a mistake."""
+_MOST_PROBLEMS = 10
+"""Told of one table."""
+
+
+def time_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
+    """A row per layout: `layout`, then seconds by part, and those of communication behind compute (`tp_hidden` ...)."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        [
+            {"layout": estimate.layout.brief, **estimate.time.as_dict()}
+            | {f"{part.removesuffix('_comm')}_hidden": value for part, value in estimate.hidden_comm}
+            for estimate in estimates
+        ]
+    )
+
+
+def memory_frame(estimate: Estimate) -> pd.DataFrame:
+    """A row per pipeline rank: bytes by part."""
+    import pandas as pd
+
+    return pd.DataFrame([rank.as_dict() for rank in estimate.rank_memory])
+
+
+def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:
+    """A row per action of a placed layout: `rank`, `kind`, `chunk`, `microbatch`, `start_seconds`, `end_seconds`.
+
+    After the passes of a rank what it does once a step: sync, optimizer and overhead, which have no chunk (-1).
+    """
+    import pandas as pd
+
+    passes = pass_spans(question, layout)
+    table = passes.table
+    frame = pd.DataFrame(
+        {
+            "rank": np.repeat(np.arange(layout.pp), table.stage.shape[1]),
+            "kind": np.array([*KINDS, ""])[table.kind].ravel(),
+            "chunk": table.chunk.ravel(),
+            "microbatch": table.microbatch.ravel(),
+            "start_seconds": passes.start.ravel(),
+            "end_seconds": passes.end.ravel(),
+        }
+    )
+    once = [
+        (span.rank, span.kind, -1, -1, span.start, span.end)
+        for span in predicted_spans(question, layout)
+        if span.stage < 0
+    ]
+    return pd.concat(
+        [frame[frame["kind"] != ""], pd.DataFrame(once, columns=frame.columns)]
+        if once
+        else [frame[frame["kind"] != ""]],
+        ignore_index=True,
+    )
+
+
+def accuracy_frame(paths: Sequence[Path]) -> pd.DataFrame:
+    """Run reports (JSON) and CSV files with the columns `label,quantity,predicted,measured` as one frame.
+
+    Raises:
+        InputError: a file that is neither, or holds no step time.
+    """
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = []
+    labels: set[str] = set()
+    for path in paths:
+        here = _csv_rows(path) if path.suffix.lower() == ".csv" else _report_rows(path)
+        if not any(row["quantity"] == "step_seconds" for row in here):
+            raise InputError(f"`{path}` has nothing to draw: no row has the quantity `step_seconds`")
+        named = {row["label"] for row in here}
+        rows += [row | {"label": f"{row['label']} in {path}"} for row in here] if named & labels else here
+        labels |= named
+    return pd.DataFrame(rows, columns=list(ACCURACY_COLUMNS))
+
+
+def _csv_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a table. Raises InputError with every cell that is not what it should be."""
+    place = printable(str(path))
+    table = parse_table(read_table(path), place=place, needed=ACCURACY_COLUMNS, hint=_ACCURACY_HINT)
+    problems, rows = [], []
+    for line, cells in table:
+        row: dict[str, Any] = {name: printable(cells.get(name, "").strip()) for name in ("label", "quantity")}
+        for name in ("predicted", "measured"):
+            row[name] = _amount(cells.get(name, ""))
+            if math.isnan(row[name]):
+                said = f"`{printable(cells[name], limit=30)}`" if name in cells else "nothing"
+                problems.append(Problem(f"{place}:{line}  {name}", f"{said} is no number from zero on"))
+            elif row["quantity"] == "step_seconds" and not _SHORTEST <= row[name] <= _LONGEST:
+                said = f"{row[name]:g} s is no time of a step"
+                problems.append(Problem(f"{place}:{line}  {name}", said))
+        rows.append(row)
+    if problems:
+        more = len(problems) - _MOST_PROBLEMS
+        shown = problems[:_MOST_PROBLEMS] + ([Problem(place, f"and {more} more")] if more > 0 else [])
+        raise InputError(f"`{place}` cannot be compared", problems=shown, hint=_ACCURACY_HINT)
+    return rows
+
+
+def _amount(text: str) -> float:
+    """A number from zero on, of sensible size; else NaN."""
+    try:
+        value = float(text.replace(",", "") if text.isascii() else "")
+    except ValueError:
+        return math.nan
+    return value if 0 <= value <= _LARGEST else math.nan
+
+
+def _report_rows(path: Path) -> list[dict[str, Any]]:
+    """The comparison of a run report."""
+    report = read_report(path)
+    label = str(report.layout.model_copy(update={"layers": ()}))
+    return [{"label": label, **asdict(line)} for line in comparison(report)]

@@ -1,0 +1,1 @@
+"""Plans, estimates and what is said about them, as text."""

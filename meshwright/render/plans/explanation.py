@@ -1,0 +1,198 @@
+"""Explanations as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cost_models.axes.layout import Layout
+from cost_models.breakdown import Breakdown
+from cost_models.estimate import Estimate
+from cost_models.units import format_bytes, format_seconds
+from meshwright.render.plans.estimates import memory_sentence, time_sentence, warning_lines
+from meshwright.render.words import (
+    NEGLIGIBLE_SHARE,
+    change,
+    in_unit,
+    part_label,
+    percent,
+    sentence_list,
+    size_unit,
+    time_unit,
+    wrapped,
+)
+from planner.explaining.explain import Binding, Explanation, Origin, Rivalry
+from planner.explaining.whatif import Sensitivity, same_degrees
+from planner.explaining.why_not import WhyNot
+from planner.objectives import ObjectiveName
+
+_MAX_PARTS = 3
+"""Parts named in one sentence."""
+_SMALLEST_PART = 0.1
+"""Of the largest part of a small difference: what is smaller is not named."""
+_BEST_AT: dict[ObjectiveName, str] = {
+    "mfu": "highest MFU",
+    "gpu-hours": "fewest GPU-hours",
+    "cost": "least cost",
+    "memory": "least memory",
+    "gpus": "fewest GPUs",
+}
+"""What a plan is that is not the fastest step."""
+
+
+def explanation_text(explanation: Explanation) -> str:
+    """The plan, its parts, what binds, what it wins by, and what would change it."""
+    estimate = explanation.estimate
+    sentences = [
+        wrapped(f"layout {estimate.layout.brief}: MFU {percent(estimate.mfu)}, HFU {percent(estimate.hfu)}"),
+        *warning_lines(estimate),
+        time_sentence(estimate),
+        memory_sentence(estimate),
+        wrapped(binding_sentence(estimate, explanation.binding)),
+    ]
+    if explanation.ties:
+        names = sentence_list([unplaced(tie.layout) for tie in explanation.ties])
+        sentences.append(wrapped(f"As fast: {names}"))
+    if explanation.rivalry:
+        sentences.append(wrapped(rivalry_sentence(estimate, explanation.rivalry, explanation.origin)))
+    if explanation.sensitivities:
+        sentences.append(f"If only (changes, as above, are of its {format_seconds(estimate.step_seconds)}):")
+        sentences += [
+            wrapped("  " + _if_only(estimate, one), indent="    ") for one in explanation.sensitivities
+        ]
+    return "\n".join(sentences)
+
+
+def binding_sentence(estimate: Estimate, bound: Binding) -> str:
+    """ "Binds: memory. mbs2 would take 120.1 s but needs 82.5 GiB on rank 0." """
+    if bound.faster is None and bound.resource == "memory":
+        return "Binds: memory, as it does not fit."
+    if bound.faster is None:
+        if bound.resource == "compute":
+            return "Binds: compute; every other part is below a twentieth of the step."
+        share = percent(estimate.time[bound.resource] / estimate.step_seconds)
+        return f"Binds: {part_label(bound.resource)}, {share} of the step."
+    faster = bound.faster
+    what = bound.change or "the same with less recomputed"
+    return (
+        f"Binds: memory. {what} would take {format_seconds(faster.step_seconds)} but needs "
+        f"{format_bytes(faster.peak_bytes)} on pipeline rank {faster.fullest_rank}."
+    )
+
+
+def rivalry_sentence(estimate: Estimate, rivalry: Rivalry, origin: Origin) -> str:
+    """ "Wins over tp8 pp4 …, which takes 137.5 s (+4.1 %): saves 7.0 s of tp comm, pays 1.6 s of dp comm." """
+    rival = unplaced(rivalry.rival.layout)
+    seconds = _seconds_beside(estimate, rivalry.rival)
+    parts = saves_and_pays(rivalry.difference, estimate.step_seconds)
+    if not estimate.fits:
+        return f"The fastest that fits is {rival}, which takes {seconds}."
+    if rivalry.rival.step_seconds > estimate.step_seconds:
+        return f"Wins over {rival}, which takes {seconds}: {parts}."
+    if not origin.searched:
+        return f"Asked for, not searched; a search finds {rival}, which takes {seconds}. Beside it, this {parts}."
+    why = ""
+    if origin.objective != "time":
+        why = f" The plan was searched for the {_BEST_AT[origin.objective]}, not for the fastest step."
+    elif not origin.proved:
+        why = " The search of the plan was stopped before it was proved."
+    return f"Slower than {rival}, which takes {seconds}: {parts}.{why}"
+
+
+def why_not_text(answer: WhyNot, plan: Estimate) -> str:
+    """Illegal with its rules, too large with where, or slower with the parts; then how it was read."""
+    read = [wrapped(words)] if (words := _read_as(answer)) else []
+    if answer.estimate is None or answer.difference is None:
+        lines = [f"`{answer.layout}` cannot run:", *(f"  {problem}" for problem in answer.problems)]
+        return "\n".join([*(wrapped(line, indent="    ") for line in lines), *read])
+    other, name = answer.estimate, f"`{answer.layout}`"
+    seconds = f"{_seconds_beside(plan, other)} against {format_seconds(plan.step_seconds)}"
+    parts = saves_and_pays(answer.difference, plan.step_seconds)
+    if answer.reason == "memory":
+        sentence = _does_not_fit(name, plan, other)
+    elif answer.reason == "same":
+        sentence = f"{name} is as fast: {format_seconds(other.step_seconds)}, placed as {other.layout.brief}."
+    elif answer.reason == "faster":
+        kept_out = "; the plan's restrictions kept it out" if answer.excluded else ""
+        sentence = f"{name} is faster: {seconds}, placed as {other.layout.brief}{kept_out}. The plan {parts}."
+    else:
+        sentence = f"{name} is slower: {seconds} at its best, {other.layout.brief}. The plan {parts}."
+    return "\n".join([wrapped(sentence), *read])
+
+
+def _does_not_fit(name: str, plan: Estimate, other: Estimate) -> str:
+    limit = other.memory_limit if other.rank_limits else plan.memory_limit
+    excess = other.peak_bytes - limit
+    unit = size_unit(other.peak_bytes)
+    parts = sorted(other.rank_memory[other.fullest_rank], key=lambda part: -part[1])[:_MAX_PARTS]
+    largest = sentence_list([f"{part_label(part)} {in_unit(size, unit)}" for part, size in parts])
+    return (
+        f"{name} does not fit: {unplaced(other.layout)} needs {format_bytes(other.peak_bytes)} on pipeline rank "
+        f"{other.fullest_rank}, {format_bytes(excess)} over the limit of {format_bytes(limit)} "
+        f"({largest} {unit[0]} are its largest parts)."
+    )
+
+
+def _read_as(answer: WhyNot) -> str:
+    """What was taken from the plan, and what of it does not go with the layout; nothing for one that says all."""
+    asked = answer.asked
+    if not asked.taken and not asked.dropped:
+        return ""
+    said = f"Read as {unplaced(asked.layout)}"
+    if asked.taken:
+        said += f": {sentence_list([f'`{word}`' for word in asked.taken])} {_are(asked.taken)} the plan's"
+    if asked.dropped:
+        owner = "its" if asked.taken else "the plan's"
+        said += f"; {owner} {sentence_list([f'`{word}`' for word in asked.dropped])} cannot go with it"
+    return f"{said}."
+
+
+def _are(words: Sequence[str]) -> str:
+    return "is" if len(words) == 1 else "are"
+
+
+def unplaced(layout: Layout) -> str:
+    """A layout without the placement of its blocks."""
+    return str(layout.model_copy(update={"layers": ()}))
+
+
+def saves_and_pays(difference: Breakdown, step_seconds: float) -> str:
+    """ "saves 7.0 s of tp comm, pays 1.6 s of dp comm": the largest changes; small ones in a unit that shows them."""
+    largest = max((abs(seconds) for _, seconds in difference), default=0.0)
+    least = min(NEGLIGIBLE_SHARE * step_seconds, _SMALLEST_PART * largest)
+    unit = time_unit(step_seconds)
+    if largest < unit[1] / 100:
+        unit = time_unit(largest)
+    worth = [
+        (part, s)
+        for part, s in difference
+        if abs(s) >= max(least, 1e-9) and float(in_unit(s, unit).replace(",", ""))
+    ]
+    saved = [f"{in_unit(s, unit)} {unit[0]} of {part_label(part)}" for part, s in worth if s > 0][:_MAX_PARTS]
+    paid = [f"{in_unit(-s, unit)} {unit[0]} of {part_label(part)}" for part, s in worth if s < 0][:_MAX_PARTS]
+    words = [f"saves {sentence_list(saved)}"] if saved else []
+    if paid:
+        words.append(f"pays {sentence_list(paid)}")
+    return ", ".join(words) or "differs in no part"
+
+
+def _seconds_beside(plan: Estimate, other: Estimate) -> str:
+    """ "9.29 s (+33.2 %)": a step time with its change against the plan's."""
+    share = other.step_seconds / plan.step_seconds - 1
+    if abs(share) < NEGLIGIBLE_SHARE:
+        said = f"less than 0.1 % {'more' if share > 0 else 'less'}" if share else "the same"
+    else:
+        said = change(plan.step_seconds, other.step_seconds)
+    return f"{format_seconds(other.step_seconds)} ({said})"
+
+
+def _if_only(estimate: Estimate, sensitivity: Sensitivity) -> str:
+    held, best = sensitivity.held, sensitivity.best
+    gain = change(estimate.step_seconds, held.step_seconds)
+    said = f"{sensitivity.change}: {format_seconds(held.step_seconds)} ({gain})"
+    if held.fits != estimate.fits:
+        said += ", and fits" if held.fits else ", but does not fit"
+    if best is not held:
+        anew = "blocks placed anew" if same_degrees(best.layout, held.layout) else unplaced(best.layout)
+        gain = change(estimate.step_seconds, best.step_seconds)
+        said += f"; planned again {format_seconds(best.step_seconds)} ({gain}), {anew}"
+    return said

@@ -1,0 +1,52 @@
+"""Where a plan lies on a cluster of several pools: their ranks, their blocks and their memory."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from cost_models.estimate import Estimate
+from cost_models.question import MixedQuestion, Question
+from cost_models.units import grouped
+from meshwright.records.estimates import pool_records
+from meshwright.render.tables import Table, table
+from meshwright.render.words import in_unit, size_unit
+
+HEADERS = ("pool", "GPUs", "ranks", "blocks each", "recompute", "peak mem")
+
+
+def gpus_in_words(question: Question) -> str:
+    """ "64 x h100-sxm", with several pools all of them."""
+    pools = question.pools if isinstance(question, MixedQuestion) else (question,)
+    return " + ".join(f"{grouped(pool.cluster.num_gpus)} x {pool.cluster.gpu.name}" for pool in pools)
+
+
+def pools_table(question: Question, estimate: Estimate) -> Table:
+    """The same for people."""
+    records = pool_records(question, estimate)
+    unit = size_unit(max(record["memory_limit"] for record in records))
+    rows = [
+        (
+            record["pool"],
+            str(record["gpus"]),
+            _span(record["ranks"]),
+            _runs(record["blocks"]),
+            _runs(record["recompute"]),
+            f"{in_unit(record['peak_bytes'], unit)} of {in_unit(record['memory_limit'], unit)} {unit[0]}",
+        )
+        for record in records
+    ]
+    return table(HEADERS, rows, names=("pool",), words=("blocks each", "recompute"))
+
+
+def _span(ranks: list[int]) -> str:
+    """[4, 5, 6, 7] → "4-7"."""
+    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}-{ranks[-1]}"
+
+
+def _runs(values: list[Any]) -> str:
+    """[30, 28, 28] → "30, 28 x 2"; "28" where all are."""
+    runs = [(value, len(list(run))) for value, run in groupby(values)]
+    if len(runs) == 1:
+        return str(runs[0][0])
+    return ", ".join(f"{value} x {count}" if count > 1 else str(value) for value, count in runs)

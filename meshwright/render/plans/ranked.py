@@ -1,0 +1,135 @@
+"""Ranked plans as text: what was asked, the table, and the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cost_models.estimate import Estimate, Trust
+from cost_models.question import MixedQuestion, Question
+from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
+from meshwright.render.plans.estimates import warning_lines
+from meshwright.render.plans.goals import proof_sentence, training_sentence, value_text
+from meshwright.render.plans.pools import gpus_in_words, pools_table
+from meshwright.render.tables import Table, table
+from meshwright.render.words import part_label, percent, sentence_list, wrapped
+from planner.answers.optimum import Optimum
+from planner.plan import Certificate
+
+
+def question_header(question: Question, trust: Trust, memory_limit: float) -> str:
+    """Two sentences: what was asked, and how far the prices may be believed."""
+    cluster, training = question.cluster, question.training
+    mixed = isinstance(question, MixedQuestion)
+    nodes = f" ({counted(cluster.nodes, 'node')})" if cluster.nodes > 1 and not mixed else ""
+    asked = (
+        f"{question.model.name} on {gpus_in_words(question)}{nodes}, "
+        f"{format_count(training.tokens_per_step)} tokens/step ({grouped(training.global_batch)} x "
+        f"{grouped(training.sequence_length)}, {training.precision})"
+    )
+    if not mixed:  # pools have limits of their own
+        asked += f", limit {format_bytes(memory_limit)} each"
+    profile = f"hardware profile {trust}"
+    if isinstance(question, MixedQuestion):
+        names = sentence_list([pool.hardware.name for pool in question.pools])
+        profile = f"hardware profiles {names}; the least known is {trust}"
+    return "\n".join([wrapped(asked), wrapped(f"stack {question.stack.name}; {profile}")])
+
+
+HEADERS = ("#", "layout", "step", "MFU", "tok/s/GPU", "peak mem", "bound by")
+
+
+def plans_table(estimates: Sequence[Estimate]) -> Table:
+    """Plans best first; `peak mem` is that of the fullest rank."""
+    return table(HEADERS, plans_rows(estimates), words=("layout", "bound by"))
+
+
+def placed_on_pools(question: Question, estimate: Estimate) -> tuple[str | Table, ...]:
+    """What to print of where a plan lies on several pools; nothing on a cluster of one kind of GPU."""
+    return ("", pools_table(question, estimate)) if isinstance(question, MixedQuestion) else ()
+
+
+def plans_rows(estimates: Sequence[Estimate]) -> list[tuple[str, ...]]:
+    """The cells of that table, as text."""
+    return [
+        (
+            str(rank),
+            estimate.layout.brief,
+            format_seconds(estimate.step_seconds),
+            percent(estimate.mfu),
+            grouped(round(estimate.tokens_per_second / estimate.layout.num_gpus)),
+            format_bytes(estimate.peak_bytes),
+            part_label(estimate.bound_by),
+        )
+        for rank, estimate in enumerate(estimates, start=1)
+    ]
+
+
+def optimum_table(optimum: Optimum) -> Table:
+    """Plans best first with what they are best at: in place of tok/s/GPU their GPUs, GPU-hours or cost."""
+    headers, rows = optimum_cells(optimum)
+    return table(headers, rows, words=("layout", "bound by"))
+
+
+def optimum_cells(optimum: Optimum) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Headers and cells of that table, as text."""
+    estimates = optimum.result.estimates
+    rows = plans_rows(estimates)
+    name = optimum.objective.name
+    if optimum.plain or (name in ("time", "mfu", "memory") and not optimum.sizes):
+        return HEADERS, rows
+    measure = optimum.objective.measure
+    gpus = [grouped(estimate.layout.num_gpus) for estimate in estimates]
+    values = [value_text(optimum.value_of(estimate), measure.unit) for estimate in estimates]
+    if name not in ("gpu-hours", "cost"):
+        return _swapped(HEADERS, "GPUs"), [_swapped(row, cell) for row, cell in zip(rows, gpus, strict=True)]
+    headers = _swapped(HEADERS, measure.label)
+    rows = [_swapped(row, cell) for row, cell in zip(rows, values, strict=True)]
+    if not optimum.sizes:
+        return headers, rows
+    wide = [(row[0], cell, *row[1:]) for row, cell in zip(rows, gpus, strict=True)]
+    return (headers[0], "GPUs", *headers[1:]), wide
+
+
+def _swapped(cells: tuple[str, ...], cell: str) -> tuple[str, ...]:
+    """The cells with another one in the place of tok/s/GPU."""
+    place = HEADERS.index("tok/s/GPU")
+    return (*cells[:place], cell, *cells[place + 1 :])
+
+
+def answer_sentence(optimum: Optimum) -> str:
+    """How long training takes, where the tokens are known, and the proof."""
+    if optimum.plain:
+        sentence = certificate_sentence(optimum.result.certificate, optimum.result.best.step_seconds)
+    else:
+        sentence = proof_sentence(optimum)
+    warnings = warning_lines(optimum.result.best)
+    return "\n".join(text for text in (*warnings, training_sentence(optimum), sentence) if text)
+
+
+def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:
+    """The proof, or how far it got; "proved" is said only at gap 0."""
+    done = (
+        f"{counted(certificate.layouts, 'layout')}, {grouped(certificate.infeasible)} do not fit, "
+        f"{grouped(certificate.pruned)} skipped by bound, {grouped(certificate.solved)} placed exactly"
+    )
+    seconds = format_seconds(certificate.seconds)
+    if certificate.gap <= 0:
+        return wrapped(f"Proved optimal: {done}, gap 0 %, {seconds}{_settled_words(certificate)}")
+    proven = (
+        f"proven within {percent(certificate.gap)} of optimal"
+        if certificate.gap < 1
+        else "nothing proven yet"
+    )
+    best = f"best {format_seconds(best_seconds)}, {proven}"
+    return wrapped(f"Stopped after {seconds}: {best} ({done})")
+
+
+def _settled_words(certificate: Certificate) -> str:
+    """What the integer program has to say; it agrees only where it had a choice."""
+    settled = certificate.settled
+    if settled is None:
+        return ""
+    if settled.layouts == 1:
+        return "; bounds discarded every other layout"
+    left = counted(settled.layouts, "layout")
+    return f"; the integer program chose among the {left} that bounds could not discard, and agrees"

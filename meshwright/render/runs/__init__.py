@@ -1,0 +1,1 @@
+"""Runs and what is learnt from them, as text: measured beside predicted, fitted profiles, accuracy."""
