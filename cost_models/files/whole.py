@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+from cost_models.files.leftovers import lock, sweep
 
 _SYSTEM = ("/dev", "/proc")
 _SHARED_MEMORY = "/dev/shm"
@@ -20,9 +23,10 @@ _PRINTED = (1, 2)
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A stream whose bytes take the place of `path` in one step, once all are on the disk.
 
-    They are first written to a hidden file beside it, which is deleted where the block or the disk fails. Where `path`
-    is a link, what it points to is replaced. Devices, pipes and what a process has open under another name, such as
-    /dev/stdout, have no place to take: what is written goes to their end, wherever they lead.
+    They are first written to a hidden file beside it, which is deleted where the block or the disk fails, and by a
+    later writer of `path` where the process is killed. Where `path` is a link, what it points to is replaced. Devices,
+    pipes and what a process has open under another name, such as /dev/stdout, have no place to take: what is written
+    goes to their end, wherever they lead.
 
     Raises:
         OSError: `path` cannot be written; it names `path`. What else the block raises goes on as it is.
@@ -32,9 +36,11 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             yield stream
         return
     target = Path(os.path.realpath(path))
-    partial = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
+    partial = target.with_name(f".{target.name}.{os.urandom(4).hex()}.partial")
+    sweep(target.parent, re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.partial"))
     try:
         with partial.open("xb") as stream:
+            lock(stream.fileno())
             yield stream
             stream.flush()
             os.fsync(stream.fileno())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.errors import InputError, Problem
+from cost_models.files.leftovers import temporary_folder
 from executor.data import pairs as pairs_of_bytes
 from executor.data.pairs import BYTES
 from executor.data.tokens import TOKENIZER, TOKENS, TokenHeader, numpy_dtype, read_header, write_header
@@ -49,13 +48,10 @@ def make_tokens(
     files = _files(texts)
     encoder = _encoder(files, pairs, like)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    with temporary_folder(f".{folder.name}.partial-", folder.parent) as partial:
         header = _write(files, encoder, partial)
         partial.chmod(0o755)
         os.rename(partial, folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return header
 
 

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 
 import psutil
 
+from executor.launch.orphans import PARENT
+
 LOOPBACK = "127.0.0.1"
 _NETWORKS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _KEEP_PAGES = {
@@ -33,6 +35,7 @@ def worker_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
     """
     environment = dict(os.environ if base is None else base)
     environment.setdefault("OMP_NUM_THREADS", "1")
+    environment[PARENT] = str(os.getpid())
     chosen = environment.get("GLIBC_TUNABLES", "")
     named = {setting.partition("=")[0] for setting in chosen.split(":")}
     added = [f"{name}={value}" for name, value in _KEEP_PAGES.items() if name not in named]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -11,6 +10,7 @@ from typing import Literal
 from cost_models.defaults import OWN_COMPILED
 from cost_models.errors import HostError, InputError
 from cost_models.files.catalog import load_stack
+from cost_models.files.leftovers import temporary_folder
 from cost_models.schedules import SPLIT_BACKWARD
 from cost_models.units import counted
 from executor.checkpoints.saving import Saving
@@ -108,7 +108,7 @@ def run_plan(
         require_host(loaded, name, chosen, nodes.count)
     require_torchao(loaded, name)
     require_fp8_products(loaded, name, on_gpu=chosen == "nccl")
-    with tempfile.TemporaryDirectory(prefix="meshwright-run-") as temporary:
+    with temporary_folder("meshwright-run-") as temporary:
         folder = Path(out_dir) if out_dir is not None else Path(temporary, "out")
         folder.mkdir(parents=True, exist_ok=True)
         if inside:

@@ -41,7 +41,7 @@ class Nodes:
         """
         share = ["--nproc-per-node", str(ranks // self.count)]
         if self.count == 1:
-            alone = ["--rdzv-backend", "c10d", "--rdzv-endpoint", str(logs.with_name("rendezvous"))]
+            alone = ["--rdzv-backend", "c10d", "--rdzv-endpoint", str(rendezvous_file(logs))]
             alone += ["--rdzv-conf", "store_type=file", "--rdzv-id", "meshwright"]
             return ["--nnodes", "1", *alone, "--local-addr", LOOPBACK, *share]
         assert self.rendezvous is not None
@@ -53,6 +53,11 @@ class Nodes:
 
 
 ONE_NODE = Nodes()
+
+
+def rendezvous_file(logs: Path) -> Path:
+    """Where the torchrun of a single node keeps what it knows."""
+    return logs.with_name("rendezvous")
 
 
 def require_nodes(nodes: Nodes, ranks: int, *, kept: bool, inside: bool) -> None:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -27,7 +27,7 @@ from executor.faults.failures import (
 )
 from executor.faults.heartbeat import LAUNCH, forget_signs
 from executor.launch.environment import on_this_machine, worker_environment
-from executor.launch.nodes import ONE_NODE, Launch, Nodes, forget_answers
+from executor.launch.nodes import ONE_NODE, Launch, Nodes, forget_answers, rendezvous_file
 from executor.measure.report import load_report, save_report
 from executor.run_options import PROGRESS, REPORT, STOP, STOPPED
 
@@ -49,6 +49,10 @@ _ROLL_CALL_SECONDS = 15.0
 """How long launchers on other nodes have to say that they are there; they end theirs within the shutdown."""
 _SHUTDOWN_SECONDS = "10"
 """After which torchrun kills a rank that does not end; a rank that is stopped cannot."""
+_SWEPT_SECONDS = 5.0
+"""How long torchrun may be without its file; it deletes it when it ends."""
+_KILL_SECONDS = 10.0
+"""Beyond the shutdown: when torchrun is killed because it does not end."""
 
 
 def run_ranks(
@@ -86,19 +90,19 @@ def run_ranks(
         launch,
         nodes,
     )
-    following = _Following(launch, folder, ranks, nodes, restarts, timeout, on_step, on_note)
+    following = _Following(launch, folder, logs, ranks, nodes, restarts, timeout, on_step, on_note)
     try:
         with _terminated_like_interrupted():
             following.until_the_end(process)
     finally:
-        _end(process)
+        _end(process, kill=following.swept())
     if nodes.count > 1 and not launch.begun():
         raise _never_begun(launch, folder, logs)
     if (folder / STOPPED).exists():
         where = json.loads((folder / STOPPED).read_text("utf-8"))
         raise stopped(where["step"], where["saved"])
     if process.returncode != 0 or not (folder / REPORT).exists():
-        error = _failure(launch, folder, logs, ranks, nodes, saved)
+        error = _swept(logs) if following.swept() else _failure(launch, folder, logs, ranks, nodes, saved)
         if not (folder / REPORT).exists():
             raise error
         _add_note(folder / REPORT, error.headline, on_note)
@@ -130,6 +134,14 @@ def _failure(
     return worded_failure(folder, logs, ranks, launch=launch.token, answered=answered, saved=saved)
 
 
+def _swept(logs: Path) -> RunError:
+    """Without its file torchrun neither ends nor starts ranks again."""
+    return RunError(
+        f"the run's temporary folder {logs.parent} was deleted while it went on",
+        hint="keep what clears temporary files away from it, or set TMPDIR to a folder that is left alone",
+    )
+
+
 def _never_begun(launch: Launch, folder: Path, logs: Path) -> MeshwrightError:
     """Ranks of this node failed before they met the others, or nodes did not meet."""
     for failure in read_failures(folder):
@@ -145,11 +157,12 @@ def _never_begun(launch: Launch, folder: Path, logs: Path) -> MeshwrightError:
 def _start(
     how: list[str], logs: Path, arguments: list[str], launch: Launch, nodes: Nodes
 ) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "torch.distributed.run", *how]
+    command = [sys.executable, "-m", "executor.launch.agent", *how]
     command += ["--redirects", "3", "--log-dir", str(logs), "-m", "executor.launch.worker", *arguments]
     logs.mkdir(parents=True)
     environment = worker_environment() | {LAUNCH: launch.token}
     if nodes.count == 1:
+        rendezvous_file(logs).touch()
         environment = on_this_machine(environment)
     environment.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_SECONDS)
     # With the agent's own store, ranks that start again find the addresses of those that are gone (torch 2.13).
@@ -166,6 +179,7 @@ class _Following:
 
     launch: Launch
     folder: Path
+    logs: Path
     ranks: int
     nodes: Nodes
     restarts: int
@@ -177,6 +191,8 @@ class _Following:
     failed_at: float | None = None
     """When a failure was first seen that the ranks have not got over."""
     said: bool = False
+    swept_at: float | None = None
+    """When torchrun's file was first missed."""
 
     def until_the_end(self, process: subprocess.Popen[bytes]) -> None:
         """Until torchrun ends, or a failure is final. A first Ctrl-C asks the ranks to stop, a second is one."""
@@ -191,12 +207,21 @@ class _Following:
                         return
                 elif ended:
                     return
+                if self.swept():
+                    return
                 time.sleep(poll)
             except KeyboardInterrupt:
                 if (self.folder / STOP).exists() or (self.nodes.count > 1 and not self.launch.begun()):
                     raise
                 (self.folder / STOP).touch()
                 self.on_note("stopping after this step; Ctrl-C again stops at once")
+
+    def swept(self) -> bool:
+        """Whether the file is gone that torchrun of a single node needs to start ranks again, and to end."""
+        if self.nodes.count > 1 or rendezvous_file(self.logs).exists():
+            return False
+        self.swept_at = self.swept_at or time.monotonic()
+        return time.monotonic() - self.swept_at > _SWEPT_SECONDS
 
     def _given_up(self) -> bool:
         """Whether a failure that would happen again was seen, and the other ranks had time to leave word, too."""
@@ -234,10 +259,15 @@ class _Following:
                 self.on_step(line)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """torchrun ends its ranks."""
-    if process.poll() is None:
+def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
+    """torchrun ends its ranks; where it is killed they end themselves (`executor.launch.orphans`)."""
+    if process.poll() is None and not kill:
         os.killpg(process.pid, signal.SIGTERM)
+        shutdown = float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_SECONDS))
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(shutdown + _KILL_SECONDS)
+    if process.poll() is None:
+        process.kill()
         process.wait()
 
 

@@ -27,6 +27,7 @@ from executor.launch.agreement import require_same_job
 from executor.launch.launch import require_world
 from executor.launch.loopback import store_here
 from executor.launch.nodes import forget_answers
+from executor.launch.orphans import PARENT, end_with_parent
 from executor.launch.record import FileWatcher
 from executor.launch.run_folder import cleared_by, everyones, starter, write_starters
 from executor.launch.torchrun import forget_run
@@ -170,6 +171,8 @@ def main() -> None:
     parser.add_argument("--backend", choices=("gloo", "nccl"), required=True)
     add_arguments(parser)
     given = parser.parse_args()
+    if PARENT in os.environ:
+        end_with_parent()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     try:
         plan = load_plan(given.plan)

@@ -6,7 +6,6 @@ import datetime
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from cost_models.evidence.calibration.fit import Fit, fit_profile
 from cost_models.evidence.calibration.measurements import Measurement
 from cost_models.evidence.calibration.saving import save_profile
 from cost_models.files import catalog
+from cost_models.files.leftovers import temporary_folder
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from executor.launch.environment import on_this_machine, worker_environment
@@ -90,11 +90,12 @@ def measure(
     """All rows of all processes. Raises HostError and RunError as `calibrate` does."""
     if device == "cuda":
         _require_devices(processes)
-    with tempfile.TemporaryDirectory(prefix="meshwright-calibrate-") as name:
-        folder = Path(name)
+    with temporary_folder("meshwright-calibrate-") as folder:
         logs = [folder / f"rank-{rank}.log" for rank in range(processes)]
         command = [sys.executable, "-m", "executor.microbenchmarks.worker", "--world", str(processes)]
-        command += ["--folder", name, "--device", device, "--precision", precision] + ["--quick"] * quick
+        command += ["--folder", str(folder), "--device", device, "--precision", precision] + [
+            "--quick"
+        ] * quick
         workers = []
         for rank, log in enumerate(logs):
             with log.open("wb") as stream:

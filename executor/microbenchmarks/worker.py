@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from cost_models.evidence.calibration.measurements import Measurement, quietest
+from executor.launch.orphans import end_with_parent
 from executor.microbenchmarks.announce import announce
 from executor.microbenchmarks.collectives import collectives
 from executor.microbenchmarks.host import host_overhead, tiny_engines
@@ -70,6 +71,7 @@ def main() -> None:
     parser.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="bf16")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
+    end_with_parent()
     torch.manual_seed(arguments.rank)
     torch.set_num_threads(1)
     device = torch.device(f"cuda:{arguments.rank}" if arguments.device == "cuda" else "cpu")

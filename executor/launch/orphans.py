@@ -1,0 +1,27 @@
+"""Processes that end when their parent is gone, so that a launcher that is killed leaves no ranks behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+PARENT = "MESHWRIGHT_PARENT"
+"""Environment variable: the process that starts the others."""
+_POLL_SECONDS = 0.5
+
+
+def end_with_parent() -> None:
+    """From now on, soon after its parent is gone, have this process told to end (SIGTERM), as its parent would tell it.
+
+    An orphan gets another parent, on every Unix. A thread looks, as the process may wait inside a collective.
+    """
+    parent = int(os.environ.get(PARENT, os.getppid()))
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=look, name="orphan", daemon=True).start()
