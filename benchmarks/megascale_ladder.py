@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cost_models.axes.layout import parse_layout
-from cost_models.defaults import ask, nearest_profile
+from cost_models.defaults import complete_question, nearest_profile
 from cost_models.estimating import estimate
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
@@ -52,7 +52,7 @@ def mfu(model: TransformerSpec, changes: dict[str, object], batch: int, gpus: in
     """Of the ladder's layout on `gpus`, with the baseline's stack changed by `changes`."""
     stack = catalog.load_stack("megatron-2023").model_copy(update=changes)
     training = TrainingSpec(global_batch=batch, sequence_length=2048)
-    asked = ask(model, resolve_cluster("dgx-a100-80gb", gpus), training, stack=stack)
+    asked = complete_question(model, resolve_cluster("dgx-a100-80gb", gpus), training, stack=stack)
     question = replace(asked, hardware=nearest_profile(asked.cluster.gpu, profile))
     layout = parse_layout(f"tp8 pp8 vpp6 dp{gpus // MODEL_PARALLEL} mbs1 zero1 sp")
     return estimate(question, layout).mfu

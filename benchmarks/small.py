@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cost_models.axes.layout import parse_layout
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.estimating import estimate
 from cost_models.files.loading import resolve_cluster
 from cost_models.specs.attention import LatentAttention
@@ -43,5 +43,5 @@ TRAINING = TrainingSpec(global_batch=8, sequence_length=32, precision="fp32")
 def plan_for(layout: str, model: TransformerSpec = MODEL) -> Plan:
     """On processes of this machine; AdamW."""
     parsed = parse_layout(layout)
-    question = ask(model, resolve_cluster("local", parsed.num_gpus), TRAINING)
+    question = complete_question(model, resolve_cluster("local", parsed.num_gpus), TRAINING)
     return make_plan(question, estimate(question, parsed))

@@ -25,7 +25,7 @@ OWN_STACK, OWN_COMPILED = "meshwright", "meshwright-compiled"
 OWN_STACKS = (OWN_STACK, OWN_COMPILED)
 
 
-def ask(
+def complete_question(
     model: TransformerSpec,
     cluster: ClusterSpec | MixedCluster,
     training: TrainingSpec,
@@ -122,7 +122,9 @@ def _ask_all(
     pools: list[Question] = []
     for pool, suited in zip(mixed.pools, suits, strict=True):
         chosen = pools[0].stack if pools else stack
-        pools.append(ask(model, pool, training, stack=chosen, profile=given if suited else None))
+        pools.append(
+            complete_question(model, pool, training, stack=chosen, profile=given if suited else None)
+        )
     return mixed_question(mixed, tuple(pools))
 
 

@@ -154,7 +154,7 @@ class PlanObjective(Spec):
     """No covered plan is better; None: nothing was proven."""
 
     @property
-    def asked(self) -> Objective:
+    def terms(self) -> Objective:
         """As the search takes it."""
         return Objective(name=self.name, price=self.price, deadline=self.deadline)
 

@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from cost_models.axes.layout import parse_layout
-from cost_models.defaults import OWN_STACK, ask
+from cost_models.defaults import OWN_STACK, complete_question
 from cost_models.estimating import estimate
 from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.files.whole import write_whole
@@ -50,7 +50,7 @@ def plan_of(model: str, cluster: str, layout: str, training: TrainingSpec) -> Pl
     """This layout of a model on so much of a cluster, for our executor."""
     parsed = parse_layout(layout)
     place = resolve_cluster(cluster, parsed.num_gpus)
-    question = ask(resolve_model(model).spec, place, training, stack=OWN_STACK)
+    question = complete_question(resolve_model(model).spec, place, training, stack=OWN_STACK)
     return make_plan(question, estimate(question, parsed))
 
 

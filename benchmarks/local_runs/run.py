@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cost_models.axes.layout import parse_layout
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate
 from cost_models.evidence.calibration.from_reports import quantities
@@ -101,7 +101,7 @@ def _read(path: Path) -> list[Row]:
 def _question(layout: str, profile: HardwareProfile, options: argparse.Namespace) -> Question:
     training = TrainingSpec(global_batch=8, sequence_length=256, precision="fp32")
     cluster = resolve_cluster("local", parse_layout(layout).num_gpus)
-    return ask(resolve_model(options.model).spec, cluster, training, profile=profile)
+    return complete_question(resolve_model(options.model).spec, cluster, training, profile=profile)
 
 
 def _priced(layout: str, profile: HardwareProfile, options: argparse.Namespace) -> Estimate:

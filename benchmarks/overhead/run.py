@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from benchmarks.overhead.by_hand import Gpt, Llama, Loop
 from cost_models.axes.layout import parse_layout
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.estimating import estimate
 from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.files.whole import write_whole
@@ -63,7 +63,7 @@ def by_hand(name: str, tokens: int) -> Loop:
 def executed(name: str, tokens: int) -> tuple[Engine, Batches]:
     """The executor's rank 0 of 1."""
     training = TrainingSpec(global_batch=BATCH, sequence_length=tokens, precision="fp32")
-    question = ask(resolve_model(name).spec, resolve_cluster("local", 1), training)
+    question = complete_question(resolve_model(name).spec, resolve_cluster("local", 1), training)
     plan = make_plan(question, estimate(question, parse_layout(f"mbs{MBS}")))
     engine = Engine(plan, torch.device("cpu"), Options(clip=CLIP))
     return engine, Batches(training, vocabulary=plan.model.vocab_size, seed=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
@@ -47,7 +47,8 @@ class Case:
             model = model.model_copy(update={"num_layers": self.layers})
         training = TrainingSpec(global_batch=self.batch, sequence_length=self.sequence)
         return [
-            ask(model, resolve_cluster(self.cluster, gpus), training, stack=self.stack) for gpus in self.gpus
+            complete_question(model, resolve_cluster(self.cluster, gpus), training, stack=self.stack)
+            for gpus in self.gpus
         ]
 
     @property

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from cost_models.axes.layout import parse_layout
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.estimating import estimate
 from cost_models.evidence.calibration.measurements import Measurement
 from cost_models.files.loading import resolve_cluster
@@ -85,7 +85,7 @@ def _engine(layout: str, blocks: int, device: torch.device, precision: Precision
     training = TrainingSpec(
         global_batch=_MICROBATCHES * parsed.dp, sequence_length=_SEQUENCE, precision=_TRAINED[precision]
     )
-    question = ask(model, resolve_cluster("local", parsed.num_gpus), training)
+    question = complete_question(model, resolve_cluster("local", parsed.num_gpus), training)
     return Engine(make_plan(question, estimate(question, parsed)), device, Options())
 
 

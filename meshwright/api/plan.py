@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypedDict, Unpack, overload
 
 from cost_models.axes.layout import parse_layout
-from cost_models.defaults import ask, assumed_dropout
+from cost_models.defaults import assumed_dropout, complete_question
 from cost_models.files.loading import resolve_cluster, resolve_model, resolve_training
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
@@ -185,6 +185,6 @@ def _question(
     assert isinstance(spec, TransformerSpec)
     place = resolve_cluster(cluster, gpus) if isinstance(cluster, str) else cluster
     job = resolve_training(training) if isinstance(training, str) else training
-    question = ask(spec, place, job, stack=stack, profile=profile)
+    question = complete_question(spec, place, job, stack=stack, profile=profile)
     assumed = loaded.assumptions if loaded is not None else ()
     return question, (*assumed, *assumed_dropout(job, question))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast, get_args
 
-from cost_models.defaults import ask, assumed_dropout, questions_by_precision
+from cost_models.defaults import assumed_dropout, complete_question, questions_by_precision
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster, resolve_model, resolve_training
@@ -76,7 +76,7 @@ def question_of(asked: Asked) -> tuple[Question, tuple[str, ...]]:
     assert cluster is not None
     assert training is not None
     stack = asked.stack or (trainer_named(asked.trainer).stack if asked.trainer else None)
-    question = ask(model.spec, cluster, training, stack=stack, profile=asked.profile)
+    question = complete_question(model.spec, cluster, training, stack=stack, profile=asked.profile)
     return question, (*model.assumptions, *_read_as(asked, training), *assumed_dropout(training, question))
 
 

@@ -63,7 +63,7 @@ def frontier_frame(
         proven = {point.estimate.layout for point in walked.points if point.gap <= 0}
     if chosen:
         line = [one for one in line if one.layout != chosen.layout] + [chosen]
-    cheap, found = _below_the_line(question, columns, limit, line, spending)
+    cheap, found = _price_near_the_line(question, columns, limit, line, spending)
     line = found + line  # what was chosen stays the last
     frame = pd.concat([cheap, pd.DataFrame([_exact_row(one) for one in line])], ignore_index=True)
     frame["fits"] = frame["peak_bytes"] <= limit
@@ -78,7 +78,7 @@ def frontier_frame(
     return frame
 
 
-def _below_the_line(
+def _price_near_the_line(
     question: Question, columns: LayoutColumns, limit: float, line: list[Estimate], budget: Budget
 ) -> tuple[pd.DataFrame, list[Estimate]]:
     """The cloud as rows, none better than `line` and those found here, which are its layouts that looked better.
@@ -99,9 +99,9 @@ def _below_the_line(
         best = better[pareto_rows(peaks[better], seconds[better], limit)]
         if not len(best) or len(found) + len(best) > MOST_PRICED:
             break
-        if budget.say is not None:
-            budget.say(f"pricing {len(best)} layouts near the frontier in full")
-        found += [price(question, _even(question, columns, int(flat))) for flat in best]
+        if budget.on_status is not None:
+            budget.on_status(f"pricing {len(best)} layouts near the frontier in full")
+        found += [price(question, _evenly_spread(question, columns, int(flat))) for flat in best]
         open_rows[best] = False
     open_rows[better] = False
     return pd.DataFrame(_cheap_rows(question, columns, prices, open_rows)), found
@@ -177,7 +177,7 @@ def _exact_row(estimate: Estimate) -> dict[str, object]:
     }
 
 
-def _even(question: Question, columns: LayoutColumns, flat: int) -> Layout:
+def _evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layout:
     """The layout and policy of one entry of the flattened prices, its blocks spread evenly."""
     row, policy = divmod(flat, len(RECOMPUTE_POLICIES))
     layout = columns.layout(row)

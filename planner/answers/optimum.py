@@ -69,7 +69,7 @@ class Optimum:
         )
 
 
-def asked_question(plan: Plan) -> Question:
+def answered_question(plan: Plan) -> Question:
     """What a plan answers: its question, on whole nodes where the number of GPUs was part of the answer."""
     question, objective = plan.question, plan.objective
     if objective is None or not objective.gpus:

@@ -141,8 +141,8 @@ def _down_the_memory(
     levels, last = _levels(question, limits, points, budget, point)
     complete = True
     while True:
-        if budget.say is not None:
-            budget.say(f"frontier below {format_bytes(point.estimate.peak_bytes)}")
+        if budget.on_status is not None:
+            budget.on_status(f"frontier below {format_bytes(point.estimate.peak_bytes)}")
         successor = _below(question, limits, below(point.estimate.peak_bytes), budget)
         if successor is not None and _as_fast(successor, point):
             point = successor

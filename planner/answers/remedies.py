@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.base import MAX_GPUS
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.errors import Alternative, DoesNotFitError, InfeasibleError, InputError
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
@@ -218,7 +218,8 @@ class _Remedies:
             key=lambda one: one.gpu.memory,
         )
         questions = (
-            ask(self.question.model, one, self.question.training, stack=self.question.stack) for one in larger
+            complete_question(self.question.model, one, self.question.training, stack=self.question.stack)
+            for one in larger
         )
         sized = ((f"{one.cluster.name} --gpus {gpus}", resized(one, gpus), None) for one in questions)
         yield from islice(self._first(sized), LARGER)

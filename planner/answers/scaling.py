@@ -44,8 +44,8 @@ def scaling_frame(
     points = _points(question, gpu_counts, kinds)
     rows: dict[tuple[int, int], dict[str, object]] = {}
     for number, (kind, gpus, global_batch) in enumerate(points, start=1):
-        if spending.say is not None:
-            spending.say(f"{kind} scaling, {counted(gpus, 'GPU')} ({number} of {len(points)})")
+        if spending.on_status is not None:
+            spending.on_status(f"{kind} scaling, {counted(gpus, 'GPU')} ({number} of {len(points)})")
         if (gpus, global_batch) not in rows:
             try:
                 found = spending.search(

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 
 from cost_models.schedules import CriticalPath
-from planner.exact.ilp.one_layout import solve_alone
-from planner.exact.labels.solving import place_blocks
+from planner.exact.ilp.one_layout import place_by_ilp
+from planner.exact.labels.solving import place_by_labels
 from planner.placement.leaf import Leaf, Placement
 from planner.placement.solution import Solution
 
@@ -21,12 +21,12 @@ def best_placement(
     met_paths: Sequence[CriticalPath] = (),
     time_limit: float | None = None,
 ) -> Solution:
-    """By label setting, or by the integer program where labels are too many; the arguments are `place_blocks`'."""
+    """By label setting, or by the integer program where labels are too many; the arguments are `place_by_labels`'."""
     start = time.monotonic()
-    found = place_blocks(
+    found = place_by_labels(
         leaf, incumbent=incumbent, cut_off=cut_off, met_paths=met_paths, time_limit=time_limit
     )
     if found is None:
         left = None if time_limit is None else max(0.0, time_limit - (time.monotonic() - start))
-        found = solve_alone(leaf, incumbent=incumbent, cut_off=cut_off, met_paths=met_paths, time_limit=left)
+        found = place_by_ilp(leaf, incumbent=incumbent, cut_off=cut_off, met_paths=met_paths, time_limit=left)
     return found

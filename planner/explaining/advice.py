@@ -33,8 +33,8 @@ from planner.explaining.explain import within
 from planner.placement.chunks import covers
 from planner.placement.even_prices import balanced_prices
 from planner.rules.legality import check
-from planner.search.asked_layout import place
 from planner.search.budget import Budget
+from planner.search.given_layout import place_layout
 from planner.search.result import SearchResult
 from planner.space.gpu_counts import on_whole_nodes, possible, resized
 from planner.space.restrictions import Restrictions
@@ -120,7 +120,7 @@ def advise(question: Question, today: Layout, restrictions: Restrictions, budget
             f"advice is for one kind of GPU, and `{question.cluster.name}` has several pools",
             hint="meshwright plan finds the best for all of them",
         )
-    running = _within(price(question, place(question, today)), restrictions)
+    running = _within(price(question, place_layout(question, today)), restrictions)
     result = budget.search(question, restrictions, top=1)
     if result is None:
         raise budget.nothing_found()
@@ -270,7 +270,7 @@ class _Path:
     def _price(self, layout: Layout) -> Estimate | None:
         if not self._is_legal(layout):
             return None
-        placed = place(self.question, layout)
+        placed = place_layout(self.question, layout)
         if check(self.question, placed, self.restrictions.trainer):
             return None
         return _within(price(self.question, placed), self.restrictions)

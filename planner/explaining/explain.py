@@ -18,7 +18,7 @@ from planner.explaining.whatif import NEXT_TO_NOTHING, Sensitivity, same_degrees
 from planner.objectives import ObjectiveName
 from planner.plan import Plan
 from planner.rules.legality import check
-from planner.search.asked_layout import place
+from planner.search.given_layout import place_layout
 from planner.space.restrictions import Restrictions, allowed_rows
 
 UNLIMITED = 1e6
@@ -101,7 +101,7 @@ def binding(question: Question, estimate: Estimate, restrictions: Restrictions) 
     for layout in _neighbours(estimate.layout):
         if check(question, layout) or not within(question, restrictions, layout):
             continue
-        priced = price(question, place(roomy, layout))
+        priced = price(question, place_layout(roomy, layout))
         if overflows(estimate, priced) and gain(estimate, priced) > NEXT_TO_NOTHING:
             tempting.append(priced)
     if not tempting:

@@ -18,7 +18,7 @@ from planner.explaining.completing import Completed, completed
 from planner.explaining.explain import Origin, gain, overflows, within
 from planner.explaining.whatif import NEXT_TO_NOTHING
 from planner.placement.even_prices import even_layers
-from planner.search.asked_layout import place
+from planner.search.given_layout import place_layout
 from planner.search.search import search
 from planner.space.restrictions import AXES, Restrictions, settled
 
@@ -32,7 +32,7 @@ class WhyNot:
 
     layout: str
     """As it was written."""
-    asked: Completed
+    completed: Completed
     """What it means beside the plan."""
     reason: Literal["illegal", "memory", "slower", "same", "faster"]
     excluded: bool = False
@@ -45,7 +45,7 @@ class WhyNot:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """Broken rules of an illegal layout."""
-        return self.asked.problems
+        return self.completed.problems
 
 
 def why_not(
@@ -65,18 +65,18 @@ def why_not(
     """
     searched = origin is None or origin.searched
     plan = estimate.layout.model_copy(update={"recompute": ("none",)}) if searched else estimate.layout
-    asked = completed(question, plan, text, restrictions.trainer if restrictions else None)
-    if asked.problems:
-        return WhyNot(layout=text, asked=asked, reason="illegal")
+    meant = completed(question, plan, text, restrictions.trainer if restrictions else None)
+    if meant.problems:
+        return WhyNot(layout=text, completed=meant, reason="illegal")
     priced = _best_placed(
         question,
-        asked.layout,
+        meant.layout,
         max(estimate.rank_limits, default=estimate.memory_limit),
-        recompute_given="recompute=" in " ".join([text, *asked.taken]),
+        recompute_given="recompute=" in " ".join([text, *meant.taken]),
     )
     return WhyNot(
         layout=text,
-        asked=asked,
+        completed=meant,
         reason=_reason(estimate, priced),
         excluded=restrictions is not None and not within(question, restrictions, priced.layout),
         estimate=priced,
@@ -100,7 +100,7 @@ def _best_placed(question: Question, layout: Layout, max_memory: float, *, recom
     the least memory.
     """
     if layout.layers or recompute_given:
-        return price(question, place(question, layout))
+        return price(question, place_layout(question, layout))
     columns = settled(question, LayoutColumns.of([layout]))
     only = {axis: frozenset({int(getattr(columns, axis)[0])}) for axis in AXES}
     top = MOST_ORDERS if layout.pools else 1  # a layout in another order of the pools is a rival of its own

@@ -36,7 +36,7 @@ class Check:
 def evenly_placed(plan: Plan, priced: Estimate) -> Check:
     """No layout with its blocks spread evenly is better: found by a formula of its own, priced in full one by one."""
     question, limits = plan.question, plan.restrictions.read
-    objective = plan.objective.asked if plan.objective is not None else Objective()
+    objective = plan.objective.terms if plan.objective is not None else Objective()
     if isinstance(question, MixedQuestion):
         return Check("spot check", True, "is made on clusters of one kind of GPU")
     if objective.name in ("memory", "mfu"):

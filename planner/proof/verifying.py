@@ -17,7 +17,7 @@ from cost_models.estimating import estimate as price
 from cost_models.units import counted, format_bytes, format_seconds
 from planner.answers.offers import offers_of, rank_offers
 from planner.answers.optimising import optimise
-from planner.answers.optimum import PROVEN, Optimum, asked_question
+from planner.answers.optimum import PROVEN, Optimum, answered_question
 from planner.explaining.explain import within
 from planner.objectives import Objective
 from planner.plan import Certificate, Plan, PlanObjective, Prediction, Settled
@@ -145,14 +145,14 @@ def _arithmetic(plan: Plan, certificate: Certificate) -> Check:
 def _objective_words(plan: Plan, written: PlanObjective) -> list[str]:
     """What is wrong with the objective's value and bound."""
     try:
-        written.asked.require_complete(plan.question)
+        written.terms.require_complete(plan.question)
     except InputError as error:
         return [error.headline, *map(str, error.problems)]
-    value = written.asked.value(plan.question, _priced(plan))
+    value = written.terms.value(plan.question, _priced(plan))
     wrong = []
     if not math.isclose(value, written.value, rel_tol=TOLERANCE):
         wrong.append(f"its {written.name} says {written.value:.6g}; it is {value:.6g}")
-    if not written.asked.meets_deadline(plan.question, _priced(plan)):
+    if not written.terms.meets_deadline(plan.question, _priced(plan)):
         wrong.append("it misses its deadline")
     return wrong
 
@@ -160,9 +160,9 @@ def _objective_words(plan: Plan, written: PlanObjective) -> list[str]:
 def _searched(plan: Plan, certificate: Certificate, priced: Estimate, budget: Budget) -> Iterator[Check]:
     """The question asked again: nothing is better, and the certificate is the one that comes out."""
     written = plan.objective
-    objective, sizes = (Objective(), ()) if written is None else (written.asked, written.gpus)
+    objective, sizes = (Objective(), ()) if written is None else (written.terms, written.gpus)
     precisions = () if written is None else written.precisions
-    question = asked_question(plan)
+    question = answered_question(plan)
     try:
         optimum = optimise(
             question,
@@ -192,7 +192,7 @@ def _claimed_gap(plan: Plan) -> float:
     """Share of its value that a plan says could still be gained."""
     if (written := plan.objective) is None:
         return 0.0 if plan.certificate is None else plan.certificate.gap
-    measure = written.asked.measure
+    measure = written.terms.measure
     return measure.gap(written.value, measure.open if written.bound is None else written.bound)
 
 
@@ -201,7 +201,7 @@ def _chosen_cluster(plan: Plan, written: PlanObjective, budget: Budget) -> Check
     try:
         ranking = rank_offers(
             offers_of(plan),
-            replace(written.asked, price=None),
+            replace(written.terms, price=None),
             precisions=written.precisions,
             restrictions=plan.restrictions.read,
             budget=budget,

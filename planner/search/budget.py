@@ -15,7 +15,7 @@ from planner.search.result import SearchResult
 from planner.search.search import search
 from planner.space.restrictions import Restrictions
 
-Say = Callable[[str], None]
+OnStatus = Callable[[str], None]
 """Told what is being searched now, in a few words."""
 
 
@@ -26,7 +26,7 @@ class Budget:
     time_limit: float | None = None
     """Seconds for all of them."""
     on_progress: Progress | None = None
-    say: Say | None = None
+    on_status: OnStatus | None = None
     keep_on_interrupt: bool = False
     solver: SolverName | None = None
     """Which solver settles the answers; None: the usual one."""

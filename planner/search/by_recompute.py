@@ -20,7 +20,7 @@ Search = Callable[[Question, Restrictions, float | None], SearchResult]
 """A question within restrictions, and the seconds that are left."""
 
 
-def search_alike(
+def search_each_policy(
     search: Search, question: Question, parts: Sequence[Restrictions], top: int, time_limit: float | None
 ) -> SearchResult:
     """The best layouts of a question under one of several restrictions each.
@@ -28,18 +28,18 @@ def search_alike(
     Raises:
         InfeasibleError: nothing fits under any of them.
     """
-    answers, certificate = _all(search, question, parts, time_limit)
+    answers, certificate = _search_parts(search, question, parts, time_limit)
     estimates = [estimate for result in answers for estimate in result.estimates]
     ranked = sorted(estimates, key=by_speed)[:top]
     return replace(
         answers[0],
         estimates=tuple(ranked),
-        certificate=_closed(certificate, ranked[0]),
+        certificate=_with_gap(certificate, ranked[0]),
         interrupted=answers[-1].interrupted,
     )
 
 
-def _all(
+def _search_parts(
     search: Search, question: Question, parts: Sequence[Restrictions], time_limit: float | None
 ) -> tuple[list[SearchResult], Certificate]:
     """Every part that has an answer, one after the other in what time is left, and what they prove together.
@@ -79,7 +79,7 @@ def _all(
     return answers, together
 
 
-def _closed(certificate: Certificate, best: Estimate) -> Certificate:
+def _with_gap(certificate: Certificate, best: Estimate) -> Certificate:
     """With the gap to a best one whose full price may differ from its bound by rounding."""
     gap = (best.step_seconds - certificate.bound) / best.step_seconds
     return certificate.model_copy(update={"gap": gap if gap > TOLERANCE else 0.0})

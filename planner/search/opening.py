@@ -143,7 +143,7 @@ TOGETHER = 50_000
 """Rows priced at once: bounds memory."""
 
 
-class Levels:
+class UniformCandidates:
     """The candidates of a question on one kind of GPU."""
 
     def __init__(self, question: Question, limits: Restrictions) -> None:

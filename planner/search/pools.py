@@ -36,7 +36,7 @@ OPENED_TOGETHER = 2048
 
 
 @dataclass(kw_only=True)
-class MixedSpace:
+class PoolCandidates:
     """Every legal layout in every order of the pools: a row for each."""
 
     question: MixedQuestion
@@ -168,7 +168,7 @@ class MixedSpace:
         return nothing_fits(self.question, rows, self._leaf, self._layout, self.max_memory)
 
 
-def price_pools(question: MixedQuestion, limits: Restrictions) -> MixedSpace:
+def pool_candidates(question: MixedQuestion, limits: Restrictions) -> PoolCandidates:
     """Enumerate and price; raises InfeasibleError where no layout is legal."""
     policies = limits.recompute(question.training)
     columns = _layouts(question, limits)
@@ -189,7 +189,7 @@ def price_pools(question: MixedQuestion, limits: Restrictions) -> MixedSpace:
         allowed=allowed,
         max_memory=limits.max_memory,
     )
-    return MixedSpace(
+    return PoolCandidates(
         question=question,
         columns=every,
         terms=terms,

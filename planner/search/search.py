@@ -16,10 +16,10 @@ from cost_models.question import MixedQuestion, Question
 from planner.exact.ilp.solvers import SolverName
 from planner.placement.leaf import Placement
 from planner.search.branching import BranchAndBound, Progress
-from planner.search.by_recompute import search_alike
+from planner.search.by_recompute import search_each_policy
 from planner.search.candidates import Candidates
-from planner.search.opening import Levels
-from planner.search.pools import count_layouts, price_pools
+from planner.search.opening import UniformCandidates
+from planner.search.pools import count_layouts, pool_candidates
 from planner.search.result import SearchResult
 from planner.search.ties import by_speed
 from planner.space.layouts import Restrictions
@@ -61,7 +61,7 @@ def search(
             )
 
         try:
-            return search_alike(part, question, parts, top, time_limit)
+            return search_each_policy(part, question, parts, top, time_limit)
         except InfeasibleError:
             if count_layouts(question, limits):
                 raise
@@ -87,7 +87,9 @@ def search(
 
 
 def _candidates(question: Question, limits: Restrictions) -> Candidates:
-    return price_pools(question, limits) if isinstance(question, MixedQuestion) else Levels(question, limits)
+    if isinstance(question, MixedQuestion):
+        return pool_candidates(question, limits)
+    return UniformCandidates(question, limits)
 
 
 def _estimate(candidates: Candidates, row: int, placement: Placement) -> Estimate:

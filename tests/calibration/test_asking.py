@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.specs.training import TrainingSpec
@@ -16,19 +16,19 @@ TRAINING = TrainingSpec(global_batch=8, sequence_length=64, precision="fp32")
 def test_measured_rates_replace_the_placeholders_of_a_cpu() -> None:
     rates = {"tier": "measured", "measured_peak": 1.2e11, "measured_bandwidth": 3e10}
     profile = catalog.load_profile("datasheet-cpu").model_copy(update={**rates, "gpu": "cpu"})
-    asked = ask(MODEL, catalog.local_cluster(2), TRAINING, profile=profile)
+    asked = complete_question(MODEL, catalog.local_cluster(2), TRAINING, profile=profile)
     assert asked.cluster.gpu.peak["fp32"] == pytest.approx(1.2e11)
     assert asked.cluster.gpu.memory_bandwidth == pytest.approx(3e10)
-    again = ask(MODEL, asked.cluster, TRAINING, profile=profile)
+    again = complete_question(MODEL, asked.cluster, TRAINING, profile=profile)
     assert again == asked
 
 
 def test_datasheets_stay() -> None:
     cluster = catalog.load_cluster("dgx-a100-80gb")
     training = TRAINING.model_copy(update={"precision": "bf16"})
-    assert ask(MODEL, cluster, training).cluster == cluster
+    assert complete_question(MODEL, cluster, training).cluster == cluster
 
 
 def test_a_profile_of_a_cpu_prices_no_products_on_a_gpu() -> None:
     with pytest.raises(InputError, match=r"`gemm_tiles`.* 108 multiprocessors of `a100-sxm-80gb`"):
-        ask(MODEL, catalog.load_cluster("dgx-a100-80gb"), TRAINING, profile="datasheet-cpu")
+        complete_question(MODEL, catalog.load_cluster("dgx-a100-80gb"), TRAINING, profile="datasheet-cpu")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from cost_models.axes.layout import parse_layout
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.evidence.calibration.from_reports import (
     STEP,
@@ -57,7 +57,7 @@ def observed(layout: str, truth: HardwareProfile, *, noise: float = QUIET, slowe
     """A run of the layout on a machine that is as `truth` says, or slower by a factor in every step."""
     parsed = parse_layout(layout)
     cluster = resolve_cluster("local", parsed.num_gpus).model_copy(update={"host_cores": 4})
-    question = ask(resolve_model("gpt2-tiny").spec, cluster, TRAINING, profile=measured_apart())
+    question = complete_question(resolve_model("gpt2-tiny").spec, cluster, TRAINING, profile=measured_apart())
     run = Observed(name=layout, question=question, layout=parsed, seen={})
     found = quantities(priced(run, truth))
     names = [name for name in (STEP, "thread", "tp_comm", "dp_comm") if found[name] > 0]
@@ -185,7 +185,7 @@ def test_more_processes_than_cores_take_turns() -> None:
     crowded = run.question.cluster.model_copy(update={"host_cores": 2})
     halved = Observed(
         name="",
-        question=ask(run.question.model, crowded, TRAINING, profile=measured_apart()),
+        question=complete_question(run.question.model, crowded, TRAINING, profile=measured_apart()),
         layout=run.layout,
         seen={},
     )

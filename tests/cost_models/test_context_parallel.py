@@ -16,7 +16,7 @@ from cost_models.communication.context import context_seconds
 from cost_models.communication.data import data_seconds
 from cost_models.communication.topology import axis_groups
 from cost_models.costs import stage_costs
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.estimating import estimate
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
@@ -28,7 +28,9 @@ GPUS, BATCH, SEQUENCE = 64, 64, 8192
 
 def asked(how: Context = "ring", stack: str = "megatron-core", **training: Any) -> Question:
     spec = TrainingSpec(**{"global_batch": BATCH, "sequence_length": SEQUENCE} | training)
-    question = ask(catalog.load_model("llama3-8b"), resolve_cluster("dgx-h100", GPUS), spec, stack=stack)
+    question = complete_question(
+        catalog.load_model("llama3-8b"), resolve_cluster("dgx-h100", GPUS), spec, stack=stack
+    )
     return replace(question, stack=question.stack.model_copy(update={"context_parallel": how}))
 
 

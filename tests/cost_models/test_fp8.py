@@ -14,7 +14,7 @@ from cost_models.compute.block import block_seconds
 from cost_models.compute.device import device_of
 from cost_models.compute.ends import end_seconds
 from cost_models.compute.products import matrix_seconds
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.estimating import estimate
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
@@ -28,7 +28,9 @@ ONE = LayoutColumns.of([Layout(dp=8, zero=1)])
 
 def asked(precision: str, model: str = "llama3-8b", stack: str = "megatron-core", **facts: Any) -> Question:
     training = TrainingSpec(global_batch=BATCH, sequence_length=SEQUENCE, precision=precision)  # type: ignore[arg-type]
-    question = ask(catalog.load_model(model), resolve_cluster("dgx-h100", 8), training, stack=stack)
+    question = complete_question(
+        catalog.load_model(model), resolve_cluster("dgx-h100", 8), training, stack=stack
+    )
     return replace(question, stack=question.stack.model_copy(update=facts))
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.axes.layout import Layout, parse_layout
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.estimating import estimate
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
@@ -24,7 +24,9 @@ GPUS, BATCH, BLOCKS = 64, 64, 32  # llama2-7b: 32 blocks, 32 heads
 
 def asked(stack: str = "megatron-core", cluster: str = "dgx-a100-80gb", **training: Any) -> Question:
     spec = TrainingSpec(**{"global_batch": BATCH, "sequence_length": 2048} | training)
-    return ask(catalog.load_model("llama2-7b"), resolve_cluster(cluster, GPUS), spec, stack=stack)
+    return complete_question(
+        catalog.load_model("llama2-7b"), resolve_cluster(cluster, GPUS), spec, stack=stack
+    )
 
 
 @st.composite
@@ -107,7 +109,9 @@ def test_a_faster_gpu_is_not_slower_where_communication_is_in_sight(
 ) -> None:
     placed = parse_layout(layout)
     spec = TrainingSpec(global_batch=batch, sequence_length=512)
-    slow = ask(catalog.load_model(model), resolve_cluster(cluster, placed.num_gpus), spec, stack=stack)
+    slow = complete_question(
+        catalog.load_model(model), resolve_cluster(cluster, placed.num_gpus), spec, stack=stack
+    )
     gpu = slow.cluster.gpu
     peak = {name: factor * rate for name, rate in gpu.peak.items()}
     faster = {"peak": peak, "memory_bandwidth": factor * gpu.memory_bandwidth}

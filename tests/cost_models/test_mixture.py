@@ -19,7 +19,7 @@ from cost_models.compute.device import device_of
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.compute.products import matrix_seconds
 from cost_models.costs import stage_costs
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.estimating import estimate
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
@@ -40,7 +40,7 @@ def asked(
 ) -> Question:
     spec = TrainingSpec(**{"global_batch": 64, "sequence_length": SEQUENCE} | training)
     shape = catalog.load_model(model) if isinstance(model, str) else model
-    return ask(shape, resolve_cluster("dgx-h100", GPUS), spec, stack=stack)
+    return complete_question(shape, resolve_cluster("dgx-h100", GPUS), spec, stack=stack)
 
 
 def columns(*layouts: str) -> LayoutColumns:

@@ -8,7 +8,7 @@ import pytest
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.compute.host_update import host_update_seconds
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.estimating import estimate
 from cost_models.files import catalog
 from cost_models.memory.host import host_bytes
@@ -25,7 +25,7 @@ def asked(offloads: str, gpus: int = GPUS) -> Question:
     box = {"nodes": -(-gpus // 8), "gpus_per_node": min(8, gpus)}
     cluster = catalog.load_cluster("dgx-v100").model_copy(update=box)
     training = TrainingSpec(global_batch=BATCH, sequence_length=1024, precision="fp16")
-    return ask(catalog.load_model("gpt2-xl"), cluster, training, stack=stack)
+    return complete_question(catalog.load_model("gpt2-xl"), cluster, training, stack=stack)
 
 
 def test_what_stays_on_the_device_by_hand() -> None:

@@ -10,7 +10,7 @@ import pytest
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.costs import add_up, stage_costs
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.estimating import estimate
 from cost_models.files import catalog
@@ -28,7 +28,7 @@ STACKS = ("megatron-core", "megatron-2021", "megatron-deepspeed", "meshwright")
 
 
 def asked(cluster: str, *, model: str = "llama3-8b", stack: str = "megatron-core") -> Question:
-    return ask(catalog.load_model(model), resolve_cluster(cluster), TRAINING, stack=stack)
+    return complete_question(catalog.load_model(model), resolve_cluster(cluster), TRAINING, stack=stack)
 
 
 def mixed(cluster: str, *, model: str = "llama3-8b", stack: str = "megatron-core") -> MixedQuestion:
@@ -48,7 +48,9 @@ def rank_costs(question: MixedQuestion, text: str) -> StageCosts:
 @pytest.mark.parametrize("model", ["llama3-8b", "gpt2-large"])  # the latter ties its embeddings
 @pytest.mark.parametrize("text", LAYOUTS)
 def test_equal_pools_cost_what_one_cluster_costs(text: str, model: str, stack: str) -> None:
-    whole = ask(catalog.load_model(model), resolve_cluster("dgx-a100-80gb", 128), TRAINING, stack=stack)
+    whole = complete_question(
+        catalog.load_model(model), resolve_cluster("dgx-a100-80gb", 128), TRAINING, stack=stack
+    )
     halves = rank_costs(mixed("dgx-a100-80gb:64+dgx-a100-80gb:64", model=model, stack=stack), text)
     alone = stage_costs(whole, LayoutColumns.of([parse_layout(text)]))
     for field in fields(alone):
@@ -62,7 +64,7 @@ def test_ranks_have_the_rates_and_the_memory_of_their_pool() -> None:
     costs = rank_costs(question, "tp8 pp4 dp4 zero1")
     for k, ranks in enumerate((slice(0, 2), slice(2, 4))):
         own = stage_costs(
-            ask(question.model, resolve_cluster(question.names[k], 128), TRAINING),
+            complete_question(question.model, resolve_cluster(question.names[k], 128), TRAINING),
             LayoutColumns.of([parse_layout("tp8 pp4 dp4 zero1")]),
         )
         for name in ("layer_forward", "layer_backward", "layer_optimizer", "memory_limit", "layer_static"):
@@ -74,7 +76,7 @@ def test_ranks_have_the_rates_and_the_memory_of_their_pool() -> None:
 def slow_link(question: MixedQuestion, bandwidth: float) -> MixedQuestion:
     """The same pools a given link apart, bytes/s."""
     link = LinkSpec(kind="ethernet", bandwidth=f"{bandwidth} B/s", latency="50 us")  # type: ignore[arg-type]
-    linked = ask(
+    linked = complete_question(
         question.model,
         question.mixed.model_copy(update={"between": link}),
         question.training,
@@ -153,7 +155,7 @@ def test_the_least_known_profile_is_what_a_prediction_stands_on() -> None:
     weak = catalog.load_profile("datasheet-gpu")
     question = mixed("dgx-a100-80gb:64+dgx-h100:64")
     assert estimate(question, parse_layout("tp8 pp2 dp8 zero1")).trust.profile == "a100"
-    guessed = ask(question.model, question.mixed, TRAINING, profile=weak)
+    guessed = complete_question(question.model, question.mixed, TRAINING, profile=weak)
     assert estimate(guessed, parse_layout("tp8 pp2 dp8 zero1")).trust.tier == "datasheet"
 
 

@@ -13,7 +13,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import codes_of
 from cost_models.axes.layout import SCHEDULES
 from cost_models.costs import as_priced, stage_costs
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
@@ -29,7 +29,9 @@ FEW = 40
 
 def question(model: str, stack: str) -> Question:
     training = TrainingSpec(global_batch=64, sequence_length=2048)
-    return ask(catalog.load_model(model), resolve_cluster("dgx-a100-80gb", 32), training, stack=stack)
+    return complete_question(
+        catalog.load_model(model), resolve_cluster("dgx-a100-80gb", 32), training, stack=stack
+    )
 
 
 def mixed_rows(asked: Question) -> LayoutColumns:

@@ -6,7 +6,7 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.specs.training import Precision, TrainingSpec
@@ -22,7 +22,9 @@ def states(stack: str, precision: Precision, *, offloads: str = "none") -> State
     cluster = catalog.load_cluster("dgx-h100").model_copy(update={"nodes": 2})
     training = TrainingSpec(global_batch=64, sequence_length=1024, precision=precision)
     columns = LayoutColumns.of([Layout(dp=D, zero=zero, layers=(48,)) for zero in (2, 3)])
-    return state_bytes(ask(catalog.load_model("gpt2-xl"), cluster, training, stack=chosen), columns)
+    return state_bytes(
+        complete_question(catalog.load_model("gpt2-xl"), cluster, training, stack=chosen), columns
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from cost_models.axes.layout import Layout
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.estimating import estimate
 from cost_models.files.catalog import load_model
@@ -48,7 +48,7 @@ def test_blocks_take_turns() -> None:
 
 def test_a_step_of_blocks_in_turns_lies_between_all_and_none() -> None:
     """Seconds and FLOPs are the means over the blocks, so that half of them saves half of what all do."""
-    question = ask(
+    question = complete_question(
         load_model("llama3-8b"),
         resolve_cluster("dgx-h100", 8),
         TrainingSpec(global_batch=8, sequence_length=32768),
@@ -86,6 +86,8 @@ def test_mistral_has_its_window() -> None:
 
 def test_a_model_that_is_more_than_its_spec_is_priced_and_not_run() -> None:
     model = load_model("llama3-8b").model_copy(update={"left_out": ("attention sinks", "soft-capped scores")})
-    question = ask(model, resolve_cluster("dgx-h100", 8), TrainingSpec(global_batch=8, sequence_length=4096))
+    question = complete_question(
+        model, resolve_cluster("dgx-h100", 8), TrainingSpec(global_batch=8, sequence_length=4096)
+    )
     with pytest.raises(InputError, match="no attention sinks or soft-capped scores: it would train another"):
         require_runnable(question, Layout(dp=8))

@@ -11,7 +11,7 @@ from processes import Processes
 from training import LLAMA, MOE, plan_for, traced
 
 from cost_models.axes.layout import parse_layout
-from cost_models.defaults import OWN_COMPILED, ask
+from cost_models.defaults import OWN_COMPILED, complete_question
 from cost_models.errors import HostError, InputError, RunError
 from cost_models.estimating import estimate
 from cost_models.files.catalog import load_stack
@@ -22,7 +22,7 @@ from executor.emulate import one_rank as emulation
 from executor.emulate.one_rank import emulate
 from meshwright.render.runs.emulation import emulation_text
 from planner.plan import Plan, make_plan
-from planner.search.asked_layout import place
+from planner.search.given_layout import place_layout
 
 MEDIUM: dict[str, Any] = LLAMA | {"hidden_size": 64, "ffn_hidden_size": 192, "vocab_size": 512}
 SAME = 0.02
@@ -82,8 +82,8 @@ def test_a_plan_for_another_stack_and_device_is_told_apart_from_an_error() -> No
     """The model prices what was followed, too; the error is against that, and the answer says so."""
     layout = parse_layout("dp2 mbs2")
     job = TrainingSpec(global_batch=8, sequence_length=256)
-    asked = ask(TransformerSpec.model_validate(MEDIUM), resolve_cluster("dgx-h100", 2), job)
-    plan = make_plan(asked, estimate(asked, place(asked, layout)), None)
+    asked = complete_question(TransformerSpec.model_validate(MEDIUM), resolve_cluster("dgx-h100", 2), job)
+    plan = make_plan(asked, estimate(asked, place_layout(asked, layout)), None)
     report = emulate(plan, 1, fake=True)
     assert report.runs_otherwise
     assert sum(report.memory_as_run.values()) == pytest.approx(report.peak_bytes, rel=SAME)

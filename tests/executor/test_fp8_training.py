@@ -25,7 +25,7 @@ from torch import nn
 from training import LATENT, LLAMA, MOE, train_weights
 
 from cost_models.axes.layout import parse_layout
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.errors import HostError, InputError
 from cost_models.estimating import estimate
 from cost_models.files.loading import resolve_cluster
@@ -55,7 +55,7 @@ def question_for(
 ) -> Question:
     job = TrainingSpec(global_batch=8, sequence_length=32, precision=precision)
     spec = TransformerSpec.model_validate(model)
-    return ask(spec, resolve_cluster(cluster, ranks), job, stack="meshwright")
+    return complete_question(spec, resolve_cluster(cluster, ranks), job, stack="meshwright")
 
 
 def plan_for(layout: str, model: dict[str, Any] = BIASED, precision: Precision = "fp8") -> Plan:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from cost_models.axes.layout import parse_layout
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.estimating import estimate
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
@@ -73,7 +73,7 @@ LATENT: dict[str, Any] = LLAMA | {
 def question_for(model: dict[str, Any], ranks: int, **training: Any) -> Question:
     """Eight sequences of sixteen tokens a step, unless said otherwise, on so many processes of this machine."""
     job = TrainingSpec(**({"global_batch": 8, "sequence_length": 16, "precision": "fp32"} | training))
-    return ask(TransformerSpec.model_validate(model), resolve_cluster("local", ranks), job)
+    return complete_question(TransformerSpec.model_validate(model), resolve_cluster("local", ranks), job)
 
 
 def plan_for(layout: str, model: dict[str, Any] = GPT, **training: Any) -> Plan:

@@ -9,7 +9,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.breakdown import Breakdown
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate as price
@@ -22,7 +22,7 @@ from planner.explaining.explain import Origin, binding, rivalry, ties
 from planner.explaining.whatif import CHANGES, sensitivities
 from planner.explaining.why_not import why_not
 from planner.placement.even_prices import balanced_prices, even_layers
-from planner.search.asked_layout import place
+from planner.search.given_layout import place_layout
 from planner.search.search import search
 from planner.space.layouts import Restrictions, parse_restrictions
 
@@ -31,7 +31,7 @@ SECONDS = 20.0
 
 @pytest.fixture(scope="module")
 def asked() -> Question:
-    return ask(
+    return complete_question(
         resolve_model("megatron-18b").spec,
         resolve_cluster("dgx-a100-80gb", 16),
         resolve_training(None, global_batch=64, sequence_length=2048),
@@ -121,7 +121,7 @@ def test_sensitivities_go_the_right_way(asked: Question, ranked: tuple[Estimate,
 
 
 def test_a_layout_that_was_asked_for_is_held(asked: Question) -> None:
-    asked_for = price(asked, place(asked, parse_layout("tp8 pp2 mbs1 sp")))
+    asked_for = price(asked, place_layout(asked, parse_layout("tp8 pp2 mbs1 sp")))
     for one in sensitivities(asked, asked_for, Restrictions(), replan=False):
         assert one.best.layout == asked_for.layout
         assert one.replanned is None
@@ -139,10 +139,10 @@ def test_what_restrictions_keep_out_does_not_bind(asked: Question, ranked: tuple
 
 
 def test_dp_is_inferred_and_other_words_are_the_plans(asked: Question) -> None:
-    plan = price(asked, place(asked, parse_layout("tp4 pp2 dp2 mbs2 zero1 sp")))
+    plan = price(asked, place_layout(asked, parse_layout("tp4 pp2 dp2 mbs2 zero1 sp")))
 
     def read(text: str, *, searched: bool = True) -> tuple[str, tuple[str, ...]]:
-        answer = why_not(asked, plan, text, origin=Origin(searched=searched)).asked
+        answer = why_not(asked, plan, text, origin=Origin(searched=searched)).completed
         assert not answer.problems
         return str(answer.layout), answer.dropped
 
@@ -155,7 +155,7 @@ def test_dp_is_inferred_and_other_words_are_the_plans(asked: Question) -> None:
 
 
 def test_recompute_is_the_plans_only_where_nobody_searched(asked: Question) -> None:
-    plan = price(asked, place(asked, parse_layout("tp4 pp2 dp2 mbs1 zero1 sp recompute=full")))
+    plan = price(asked, place_layout(asked, parse_layout("tp4 pp2 dp2 mbs1 zero1 sp recompute=full")))
     kept = why_not(asked, plan, "tp8", origin=Origin(searched=False))
     assert kept.estimate is not None
     assert kept.estimate.layout.recompute == ("full",)
@@ -165,7 +165,7 @@ def test_recompute_is_the_plans_only_where_nobody_searched(asked: Question) -> N
 
 
 def test_a_layout_that_the_search_does_not_cover_is_priced_where_it_fits(asked: Question) -> None:
-    best = price(asked, place(asked, parse_layout("tp8 pp2 mbs1 sp")))
+    best = price(asked, place_layout(asked, parse_layout("tp8 pp2 mbs1 sp")))
     answer = why_not(asked, best, "tp2 pp8 vpp3 mbs1 sp")  # 24 stages of 40 blocks
     assert answer.estimate is not None
     assert answer.reason != "memory"
@@ -227,4 +227,4 @@ def test_doublings_are_whole_nodes(asked: Question) -> None:
 
 def test_place_keeps_what_is_placed(asked: Question) -> None:
     layout = parse_layout("tp8 pp2 mbs1 layers=21,19")
-    assert place(asked, layout) == layout
+    assert place_layout(asked, layout) == layout

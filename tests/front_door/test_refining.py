@@ -10,7 +10,7 @@ import pytest
 
 import meshwright as mw
 from cost_models.axes.layout import parse_layout
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.estimating import estimate
 from cost_models.files.catalog import load_profile
 from cost_models.files.loading import resolve_cluster, resolve_model
@@ -39,7 +39,9 @@ def report_of(layout: str, *, slower: float = 1.2, torch: str = "2.13.0") -> Run
     """A run of `gpt2-tiny` on this machine's CPU that took longer than the defaults say, alike in all steps."""
     parsed = parse_layout(layout)
     training = TrainingSpec(global_batch=8, sequence_length=128, precision="fp32")
-    question = ask(resolve_model("gpt2-tiny").spec, resolve_cluster("local", parsed.num_gpus), training)
+    question = complete_question(
+        resolve_model("gpt2-tiny").spec, resolve_cluster("local", parsed.num_gpus), training
+    )
     plan = make_plan(question, estimate(question, parsed))
     time = plan.prediction.time
     work = slower * (time["compute"] + time["host"])

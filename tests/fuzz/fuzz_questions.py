@@ -9,7 +9,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from cost_models.axes.layout import Layout
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
@@ -18,7 +18,7 @@ from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.rules.legality import check
-from planner.search.asked_layout import place
+from planner.search.given_layout import place_layout
 
 CLUSTERS = ("dgx-a100-80gb", "dgx-h100", "pcie-a100", "mi300x", "dgx-v100-32gb", "frontier")
 STACKS = tuple(name for name in catalog.names("stacks") if name != "deepspeed-offload")
@@ -83,7 +83,7 @@ def questions(draw: st.DrawFn) -> Question:
         dropout=_one_of(draw, 0.0, 0.1),
         optimizer=_one_of(draw, "adamw", "sgd"),
     )
-    return ask(draw(models()), cluster, training, stack=_one_of(draw, *STACKS))
+    return complete_question(draw(models()), cluster, training, stack=_one_of(draw, *STACKS))
 
 
 @st.composite
@@ -115,7 +115,7 @@ def asked(draw: st.DrawFn) -> Asked:
     }
     layout = Layout(**fields)
     assume(not check(question, layout))
-    return Asked(question, place(question, layout))
+    return Asked(question, place_layout(question, layout))
 
 
 def changed(question: Question, *, gpu: dict[str, Any] | None = None, **fields: Any) -> Question:

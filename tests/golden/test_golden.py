@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.specs.cluster import Precision
@@ -74,7 +74,9 @@ def answer(
 ) -> list[dict[str, Any]]:
     """The best two layouts with what they are said to cost."""
     training = TrainingSpec(global_batch=batch, sequence_length=sequence, precision=precision)
-    question = ask(catalog.load_model(model), resolve_cluster(cluster, gpus), training, stack=stack)
+    question = complete_question(
+        catalog.load_model(model), resolve_cluster(cluster, gpus), training, stack=stack
+    )
     return [
         {
             "layout": str(one.layout),

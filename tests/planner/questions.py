@@ -18,7 +18,7 @@ from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import CONTEXTS, SCHEDULES
 from cost_models.axes.order import ORDERS
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, Links, LinkSpec
 from cost_models.specs.training import TrainingSpec
@@ -103,7 +103,9 @@ def _asked(rng: np.random.Generator) -> Everything:
     )
     stack = STACKS[int(rng.integers(len(STACKS)))]
     named = "meshwright" if stack == "every axis" else stack
-    question = without_context(ask(random_model(rng), random_cluster(rng), training, stack=named))
+    question = without_context(
+        complete_question(random_model(rng), random_cluster(rng), training, stack=named)
+    )
     return everything(every_axis(question) if stack == "every axis" else question)
 
 

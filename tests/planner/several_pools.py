@@ -9,7 +9,7 @@ import numpy as np
 from small import MODEL, small_cluster
 from synthetic import POLICIES, random_costs
 
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.question import MixedQuestion
 from cost_models.specs.cluster import ClusterSpec, LinkSpec
 from cost_models.specs.pools import MixedCluster
@@ -53,7 +53,7 @@ def mixed_question(
     """A question about the small model on some pools."""
     spec = TrainingSpec(**{"global_batch": 8, "sequence_length": 256} | training)
     model = MODEL.model_copy(update={"num_layers": layers})
-    question = ask(model, MixedCluster(name="mixed", pools=pools), spec, stack=stack)
+    question = complete_question(model, MixedCluster(name="mixed", pools=pools), spec, stack=stack)
     assert isinstance(question, MixedQuestion)
     return question
 

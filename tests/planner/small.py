@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, Links, LinkSpec
 from cost_models.specs.training import TrainingSpec
@@ -36,7 +36,7 @@ def small_question(
 ) -> Question:
     """A question about `MODEL`."""
     spec = TrainingSpec(**{"global_batch": 8, "sequence_length": 256} | training)
-    return ask(MODEL, small_cluster(gpus, memory), spec, stack=stack)
+    return complete_question(MODEL, small_cluster(gpus, memory), spec, stack=stack)
 
 
 def every_axis(question: Question) -> Question:

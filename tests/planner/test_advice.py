@@ -16,8 +16,8 @@ from planner.explaining.advice import CHANGES, LEAST_GAIN, Advice, advise
 from planner.explaining.changes import Move, changed_words, moves, trouble_between
 from planner.explaining.explain import within
 from planner.rules.legality import check
-from planner.search.asked_layout import place
 from planner.search.budget import Budget
+from planner.search.given_layout import place_layout
 from planner.search.search import search
 from planner.space.gpu_counts import on_whole_nodes, resized
 from planner.space.layouts import parse_restrictions
@@ -155,5 +155,5 @@ def test_moves_keep_the_number_of_gpus() -> None:
     assert {one.num_gpus for one in after} == {8}
     assert not any(one.layers for one in after)
     assert Move(values={"tp": 1, "dp": 2}).of(layout) == Layout(tp=1, pp=2, cp=2, dp=2, zero=1)
-    placed = place(question, layout.model_copy(update={"sp": False}))
+    placed = place_layout(question, layout.model_copy(update={"sp": False}))
     assert placed.layers

@@ -12,7 +12,7 @@ from synthetic import exhaustive_best, random_leaf
 from cost_models import schedules
 from planner.bounds.step import PRECISION, capacity_bounds, quick_bounds, rank_sizes
 from planner.exact.labels.critical_paths import known_paths, longest_windows
-from planner.exact.labels.solving import place_blocks
+from planner.exact.labels.solving import place_by_labels
 from planner.placement.leaf import TOLERANCE, Leaf
 from planner.placement.shared_shape import Group, group_of
 
@@ -47,7 +47,7 @@ def test_the_best_placement_keeps_to_the_sizes_its_step_allows(seed: int) -> Non
     if not leaf.is_plain or math.isinf(exact := exhaustive_best(leaf)):
         return
     least, most = rank_sizes(group_of(leaf), np.array([exact]))
-    solution = place_blocks(leaf)
+    solution = place_by_labels(leaf)
     assert solution is not None
     assert solution.placement is not None
     assert (least[0] <= solution.placement.layers).all()

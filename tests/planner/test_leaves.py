@@ -14,11 +14,11 @@ from synthetic import exhaustive_best, random_costs, random_leaf
 
 from cost_models.errors import RunError
 from planner.exact.best_placement import best_placement
-from planner.exact.ilp.one_layout import solve_alone
+from planner.exact.ilp.one_layout import place_by_ilp
 from planner.exact.ilp.record import Survivor, settle
 from planner.exact.labels import solving
 from planner.exact.labels.dominance import undominated
-from planner.exact.labels.solving import choices_in_time, place_blocks
+from planner.exact.labels.solving import choices_in_time, place_by_labels
 from planner.placement.chunks import best_pattern
 from planner.placement.heuristics import good_placement
 from planner.placement.leaf import TOLERANCE, Leaf
@@ -40,7 +40,7 @@ def test_the_exact_placement_is_the_best_of_all(seed: int) -> None:
         found = best_pattern(leaf)
         assert same(found[1] if found else math.inf, exact)
         return
-    solution = place_blocks(leaf, incumbent=good_placement(leaf))
+    solution = place_by_labels(leaf, incumbent=good_placement(leaf))
     assert solution is not None
     assert same(solution.objective, exact)
     assert solution.status == ("optimal" if math.isfinite(exact) else "infeasible")
@@ -57,9 +57,9 @@ def test_labels_and_the_integer_program_prove_the_best_of_all(seed: int) -> None
     leaf = random_leaf(seed, plain=True)
     exact, start = exhaustive_best(leaf), good_placement(leaf)
     for solution in (
-        place_blocks(leaf),
-        place_blocks(leaf, incumbent=start),
-        solve_alone(leaf, incumbent=start),
+        place_by_labels(leaf),
+        place_by_labels(leaf, incumbent=start),
+        place_by_ilp(leaf, incumbent=start),
     ):
         assert solution is not None
         assert solution.status == ("optimal" if math.isfinite(exact) else "infeasible")
@@ -87,7 +87,7 @@ def larger_leaf(seed: int) -> Leaf:
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_labels_agree_with_the_integer_program_on_larger_pipelines(seed: int) -> None:
     leaf = larger_leaf(seed)
-    labels, program = place_blocks(leaf), solve_alone(leaf, incumbent=good_placement(leaf))
+    labels, program = place_by_labels(leaf), place_by_ilp(leaf, incumbent=good_placement(leaf))
     assert labels is not None
     assert same(labels.objective, program.objective)
     assert labels.status == program.status
@@ -111,7 +111,7 @@ def test_an_uneven_deep_pipeline_needs_few_labels(monkeypatch: pytest.MonkeyPatc
     roomy = replace(random_costs(np.random.default_rng(5)), memory_limit=np.full(1, np.inf))
     leaf = replace(uneven_leaf(pp=25, layers=126, microbatches=100, policies=1), costs=roomy)
     monkeypatch.setattr(solving, "MOST_LABELS", 64)
-    solution = place_blocks(leaf, incumbent=good_placement(leaf))
+    solution = place_by_labels(leaf, incumbent=good_placement(leaf))
     assert solution is not None
     assert solution.status == "optimal"
 
@@ -120,7 +120,7 @@ def test_the_integer_program_takes_over_where_labels_are_too_many(monkeypatch: p
     leaf = uneven_leaf()
     exact = best_placement(leaf).objective
     monkeypatch.setattr(solving, "MOST_LABELS", 0)
-    assert place_blocks(leaf) is None
+    assert place_by_labels(leaf) is None
     assert same(best_placement(leaf).objective, exact)
 
 
@@ -150,13 +150,13 @@ def uneven_leaf(
     )
 
 
-SOLVERS = pytest.mark.parametrize("solve", [best_placement, solve_alone])
+SOLVERS = pytest.mark.parametrize("solve", [best_placement, place_by_ilp])
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_fallback_solver_agrees(seed: int) -> None:
     leaf = uneven_leaf(seed=seed)
-    assert same(solve_alone(leaf, solver="cbc").objective, solve_alone(leaf, solver="highs").objective)
+    assert same(place_by_ilp(leaf, solver="cbc").objective, place_by_ilp(leaf, solver="highs").objective)
 
 
 @SOLVERS

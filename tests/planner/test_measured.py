@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from brute import everything
 
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.files.catalog import load_profile
 from cost_models.files.loading import resolve_cluster
 from cost_models.specs.hardware import CurvePoint, HardwareProfile, OperatorCurve
@@ -34,6 +34,6 @@ def measured(**changes: float) -> HardwareProfile:
 def test_the_best_layout_of_a_measured_cpu_is_the_best_of_all(processes: int, sharded: float) -> None:
     cluster = resolve_cluster("local", processes).model_copy(update={"host_cores": 2})
     training = TrainingSpec(global_batch=4, sequence_length=64, precision="fp32")
-    question = ask(MODEL, cluster, training, profile=measured(sharded_host_seconds=sharded))
+    question = complete_question(MODEL, cluster, training, profile=measured(sharded_host_seconds=sharded))
     best = min(float(np.min(placed.seconds)) for placed in everything(question).placed)
     assert search(question).best.step_seconds == pytest.approx(best)

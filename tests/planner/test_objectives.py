@@ -12,7 +12,7 @@ from small import small_question
 from cost_models.errors import InfeasibleError, InputError, RunError
 from cost_models.question import Question
 from planner.answers.optimising import optimise
-from planner.answers.optimum import asked_question
+from planner.answers.optimum import answered_question
 from planner.objectives import Objective, gpu_hours, training_seconds, training_steps
 from planner.plan import make_plan
 from planner.plan_files import load_plan, save_plan
@@ -169,6 +169,6 @@ def test_an_objective_is_kept_in_the_plan(roomy: Question, tmp_path: Path) -> No
     read = load_plan(tmp_path / "plan.yaml")
     assert read.objective == plan.objective
     assert read.objective is not None
-    again = optimise(asked_question(read), read.objective.asked, sizes=read.objective.gpus, top=1)
+    again = optimise(answered_question(read), read.objective.terms, sizes=read.objective.gpus, top=1)
     assert again.value == found.value
     assert optimise(roomy, Objective()).written(4) is None

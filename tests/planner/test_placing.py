@@ -12,7 +12,7 @@ from cost_models.axes.layout import parse_layout
 from cost_models.errors import InputError
 from cost_models.estimating import estimate
 from planner.placement.leaf import TOLERANCE
-from planner.search.asked_layout import place
+from planner.search.given_layout import place_layout
 from planner.search.search import search
 from planner.space.layouts import parse_restrictions
 
@@ -21,7 +21,7 @@ def test_place_finds_what_search_finds() -> None:
     question = small_question(memory="220 MiB")
     for found in search(question).estimates:
         open_layout = found.layout.model_copy(update={"layers": ()})
-        placed = place(question, open_layout)
+        placed = place_layout(question, open_layout)
         assert estimate(question, placed).step_seconds == pytest.approx(
             found.step_seconds, rel=10 * TOLERANCE
         )
@@ -30,15 +30,15 @@ def test_place_finds_what_search_finds() -> None:
 def test_place_keeps_what_is_placed_and_refuses_what_is_illegal() -> None:
     question = small_question()
     placed = parse_layout("pp2 dp2 zero1 recompute=full layers=3,1")
-    assert place(question, placed) == placed
+    assert place_layout(question, placed) == placed
     with pytest.raises(InputError, match="uses 8 GPUs"):
-        place(question, parse_layout("tp2 dp4"))
+        place_layout(question, parse_layout("tp2 dp4"))
 
 
 @pytest.mark.parametrize("layout", ["pp4 recompute=full", "pp2 dp2 recompute=full:1/selective"])
 def test_place_answers_even_when_nothing_fits(layout: str) -> None:
     question = small_question(memory="20 MiB")
-    placed = place(question, parse_layout(layout))
+    placed = place_layout(question, parse_layout(layout))
     assert sum(placed.layers) == 4
     assert not estimate(question, placed).fits
 
@@ -49,7 +49,7 @@ def test_blocks_that_do_not_divide_are_placed_in_chunks(chunks: str) -> None:
     blocks = 31 if "zero" in chunks else 32
     question = small_question(gpus=3, memory="8 GiB", stack="meshwright", global_batch=6)
     question = replace(question, model=question.model.model_copy(update={"num_layers": blocks}))
-    placed = place(question, parse_layout(f"{chunks} dp1"))
+    placed = place_layout(question, parse_layout(f"{chunks} dp1"))
     assert sum(placed.layers) == blocks
     assert max(placed.layers) - min(placed.layers) == 1
     seconds = [
@@ -62,7 +62,7 @@ def test_blocks_that_do_not_divide_are_placed_in_chunks(chunks: str) -> None:
 @pytest.mark.parametrize("mixes", ["full:3/none,none", "none,full:2", "full:2/selective,full:1"])
 def test_a_stage_has_the_blocks_that_its_recompute_names(mixes: str) -> None:
     question = small_question(memory="8 GiB")
-    placed = place(question, parse_layout(f"pp2 dp2 recompute={mixes}"))
+    placed = place_layout(question, parse_layout(f"pp2 dp2 recompute={mixes}"))
     possible = []
     for first in (1, 2, 3):
         with suppress(InputError):
@@ -77,7 +77,7 @@ def test_recompute_of_more_blocks_than_stages_have(pipeline: str, mixes: str) ->
     question = small_question(memory="8 GiB")
     question = replace(question, model=question.model.model_copy(update={"num_layers": 6}))
     with pytest.raises(InputError, match="names more blocks than its stages have") as caught:
-        place(question, parse_layout(f"{pipeline} recompute={mixes}"))
+        place_layout(question, parse_layout(f"{pipeline} recompute={mixes}"))
     assert "layers=" in caught.value.hint
 
 
@@ -89,7 +89,7 @@ def test_stages_of_the_embedding_and_the_head_alone(text: str, layers: str | Non
     """A stage or two more than blocks: one end is without, or both, and so they may be asked for."""
     gpus = 5 if "pp5" in text else 4
     question = small_question(gpus, memory="8 GiB", stack="meshwright")
-    placed = place(question, parse_layout(text))
+    placed = place_layout(question, parse_layout(text))
     priced = estimate(question, placed)
     if layers is not None:
         assert placed == parse_layout(f"{text} layers={layers}")
@@ -116,7 +116,7 @@ def test_an_own_split_may_leave_the_ends_to_embedding_and_head(layers: str) -> N
     pipeline = "pp2 dp2" if stages == 2 else "pp4"
     question = small_question(memory="8 GiB")
     own = parse_layout(f"{pipeline} layers={layers}")
-    assert place(question, own) == own
+    assert place_layout(question, own) == own
     memory = estimate(question, own).rank_memory
     if own.layers[0] == 0:
         assert memory[0]["weights"] < memory[1]["weights"]

@@ -13,7 +13,7 @@ from several_pools import mixed_leaf, mixed_question, pool
 from synthetic import exhaustive_best
 
 from cost_models.axes.layout import SCHEDULES, Layout, parse_layout
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.estimating import estimate
 from cost_models.files import catalog
@@ -27,8 +27,8 @@ from planner.placement.heuristics import good_placement
 from planner.placement.leaf import TOLERANCE, Leaf
 from planner.placement.pool_shape import RankGroup
 from planner.rules.legality import check
-from planner.search.asked_layout import place
-from planner.search.pools import layout_costs, orders_of, price_pools
+from planner.search.given_layout import place_layout
+from planner.search.pools import layout_costs, orders_of, pool_candidates
 from planner.search.result import SearchResult
 from planner.search.search import search
 from planner.space.layouts import Restrictions, parse_restrictions
@@ -181,7 +181,7 @@ def test_two_equal_pools_are_one_cluster(stack: str, memory: str) -> None:
     one = pool("one", nodes=4, memory=memory)
     halves = [pool(name, nodes=2, memory=memory) for name in ("left", "right")]
     mixed = mixed_question(*halves, layers=8, stack=stack, global_batch=16)
-    whole = ask(mixed.model, one, mixed.training, stack=stack)
+    whole = complete_question(mixed.model, one, mixed.training, stack=stack)
     plain = parse_restrictions(["cp=1", "schedule=1f1b", "order=tp-cp-dp-pp"], ["pp=1"])
     alone = search(whole, restrictions=plain)
     limits = parse_restrictions(["cp=1"], [])
@@ -215,13 +215,17 @@ def test_more_memory_and_a_faster_link_are_never_slower() -> None:
     roomy = mixed_question(pool("a", memory="200 MiB"), pool("b", speed=2.0, memory="1 GiB"))
     assert search(roomy, top=1).best.step_seconds <= before
     link = question.mixed.link.model_copy(update={"bandwidth": 20e9, "latency": 1e-6})
-    linked = ask(question.model, question.mixed.model_copy(update={"between": link}), question.training)
+    linked = complete_question(
+        question.model, question.mixed.model_copy(update={"between": link}), question.training
+    )
     assert search(linked, top=1).best.step_seconds <= before
 
 
 def test_blocks_lie_in_proportion_to_speed() -> None:
     training = TrainingSpec(global_batch=512, sequence_length=2048)
-    question = ask(catalog.load_model("gpt3-175b"), resolve_cluster("dgx-a100-80gb:64+dgx-h100:64"), training)
+    question = complete_question(
+        catalog.load_model("gpt3-175b"), resolve_cluster("dgx-a100-80gb:64+dgx-h100:64"), training
+    )
     best = search(question, top=1, restrictions=parse_restrictions(["tp=8", "pp=8"])).best
     blocks = dict(zip(best.layout.pools, best.layout.layers, strict=True))
     assert 2.5 <= blocks["dgx-h100"] / blocks["dgx-a100-80gb"] <= 3.5
@@ -229,7 +233,7 @@ def test_blocks_lie_in_proportion_to_speed() -> None:
 
 def test_every_order_of_the_pools_is_covered() -> None:
     question = mixed_question(*(pool(name, gpus=1) for name in "abc"), recompute=("none",))
-    space = price_pools(question, Restrictions())
+    space = pool_candidates(question, Restrictions())
     orders = {space.layout(row).pools for row in range(len(space.open(math.inf)))}
     assert len(orders) == 6
     assert "every order" in space.in_words()
@@ -272,7 +276,9 @@ def test_a_layout_is_placed_as_search_places_it() -> None:
     named = best.layout.model_copy(update={"layers": ()})
     open_layout = named.model_copy(update={"pools": ()})
     for layout in (named, open_layout):
-        assert estimate(question, place(question, layout)).step_seconds == pytest.approx(best.step_seconds)
+        assert estimate(question, place_layout(question, layout)).step_seconds == pytest.approx(
+            best.step_seconds
+        )
 
 
 @pytest.mark.parametrize(
@@ -288,7 +294,7 @@ def test_a_layout_is_placed_as_search_places_it() -> None:
 def test_what_does_not_lie_in_pools_is_refused(text: str, told: str) -> None:
     question = mixed_question(pool("a"), pool("b"))
     with pytest.raises(InputError, match=told.replace("*", r"\*")):
-        place(question, parse_layout(text))
+        place_layout(question, parse_layout(text))
 
 
 def test_pools_are_for_clusters_of_several() -> None:
@@ -312,7 +318,7 @@ def test_why_not_speaks_of_the_pools_own_memory() -> None:
 
 def test_the_columns_of_a_mixed_space_are_layouts() -> None:
     question = mixed_question(pool("a"), pool("b"))
-    space = price_pools(question, Restrictions())
+    space = pool_candidates(question, Restrictions())
     layouts = [space.layout(row) for row in range(len(space.open(math.inf)))]
     assert len({str(layout) for layout in layouts}) == len(layouts) == len(space)
     assert all(not check(question, layout) for layout in layouts)

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
@@ -18,7 +18,9 @@ from planner.space.gpu_counts import parse_sizes, plain_layouts, resized
 @pytest.fixture(scope="module")
 def gpt3() -> Question:
     training = TrainingSpec(global_batch=1536, sequence_length=2048)
-    return ask(catalog.load_model("gpt3-175b"), resolve_cluster("dgx-a100-80gb", 1024), training)
+    return complete_question(
+        catalog.load_model("gpt3-175b"), resolve_cluster("dgx-a100-80gb", 1024), training
+    )
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from planner.plan import Plan, make_plan
 from planner.proof.checks import Check
 from planner.proof.verifying import verify
 from planner.search import budget as budgets
-from planner.search.asked_layout import place
 from planner.search.budget import Budget
+from planner.search.given_layout import place_layout
 from planner.search.result import SearchResult
 from planner.search.search import search
 from planner.space.layouts import parse_restrictions
@@ -43,7 +43,7 @@ def failures(plan: Plan) -> dict[str, str]:
 
 def of_layout(plan: Plan, text: str) -> Plan:
     """The plan with another layout, priced truly, its certificate kept."""
-    priced = estimate(plan.question, place(plan.question, parse_layout(text)))
+    priced = estimate(plan.question, place_layout(plan.question, parse_layout(text)))
     return make_plan(plan.question, priced, plan.certificate, plan.restrictions.read)
 
 

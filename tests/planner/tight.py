@@ -9,7 +9,7 @@ from brute import Everything, everything
 from questions import Query, cluster_of, without_context
 
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.space.layouts import parse_restrictions
@@ -39,7 +39,7 @@ def tight(seed: int) -> Everything:
         recompute=tuple(policies.tolist()),
     )
     stack = str(rng.choice(["meshwright", "torchtitan"]))
-    return everything(without_context(ask(model, cluster_of(rng, 3, 2), training, stack=stack)))
+    return everything(without_context(complete_question(model, cluster_of(rng, 3, 2), training, stack=stack)))
 
 
 def tight_queries(seed: int) -> list[Query]:

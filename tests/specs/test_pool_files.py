@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from cost_models.axes.layout import parse_layout
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import json_schema, resolve_cluster
@@ -132,7 +132,7 @@ def test_a_profile_beside_the_file_is_found(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     mixed = resolve_cluster(written(tmp_path, content))
-    question = ask(catalog.load_model("llama3-8b"), mixed, TRAINING)
+    question = complete_question(catalog.load_model("llama3-8b"), mixed, TRAINING)
     assert isinstance(question, MixedQuestion)
     assert [pool.hardware.name for pool in question.pools] == ["a100", "mine"]
 
@@ -168,7 +168,7 @@ def test_the_schema_of_pools() -> None:
 
 def test_every_pool_is_asked_the_same() -> None:
     mixed = resolve_cluster("dgx-a100-80gb:16+dgx-h100:16")
-    question = ask(catalog.load_model("llama3-8b"), mixed, TRAINING, profile="h100")
+    question = complete_question(catalog.load_model("llama3-8b"), mixed, TRAINING, profile="h100")
     assert isinstance(question, MixedQuestion)
     assert [pool.hardware.name for pool in question.pools] == ["a100", "h100"]
     assert {pool.stack.name for pool in question.pools} == {"megatron-core"}
@@ -176,11 +176,13 @@ def test_every_pool_is_asked_the_same() -> None:
         question_of_parts(question.model, question.training, question.stack, *parts_of(question)) == question
     )
     with pytest.raises(InputError, match="no pool of"):
-        ask(question.model, resolve_cluster("dgx-h100:8+hgx-h200:8"), TRAINING, profile="a100")
+        complete_question(question.model, resolve_cluster("dgx-h100:8+hgx-h200:8"), TRAINING, profile="a100")
 
 
 def test_a_change_is_made_to_the_pools_it_means_something_to() -> None:
-    question = ask(catalog.load_model("llama3-8b"), resolve_cluster("dgx-a100-80gb:16+dgx-h100:16"), TRAINING)
+    question = complete_question(
+        catalog.load_model("llama3-8b"), resolve_cluster("dgx-a100-80gb:16+dgx-h100:16"), TRAINING
+    )
     assert each_pool(question, lambda pool: None) is None
     changed = each_pool(question, lambda pool: pool if pool.cluster.name == "dgx-h100" else None)
     assert changed == question

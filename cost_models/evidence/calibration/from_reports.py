@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.layout import Layout
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate
 from cost_models.evidence.calibration.moving import MOVED_BY, before_runs, moved
@@ -172,7 +172,9 @@ def refine(
 def priced(run: Observed, profile: HardwareProfile) -> Estimate:
     """What the cost model says of a run under a profile."""
     asked = run.question
-    question = ask(asked.model, asked.cluster, asked.training, stack=asked.stack, profile=profile)
+    question = complete_question(
+        asked.model, asked.cluster, asked.training, stack=asked.stack, profile=profile
+    )
     return estimate(question, run.layout)
 
 
@@ -185,7 +187,9 @@ def quantities(found: Estimate) -> dict[str, float]:
 
 def _for(question: Question, profile: HardwareProfile) -> HardwareProfile:
     """The profile as one of what the question runs on. Raises InputError where it is of another GPU."""
-    ask(question.model, question.cluster, question.training, stack=question.stack, profile=profile)
+    complete_question(
+        question.model, question.cluster, question.training, stack=question.stack, profile=profile
+    )
     gpu = question.cluster.gpu.name
     identity = {"name": f"measured-{gpu}", "tier": "measured", "gpu": gpu, "stack": question.stack.name}
     return profile.model_copy(update=identity)

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from cost_models.axes.layout import Layout
 from cost_models.complaints import refused
-from cost_models.defaults import ask
+from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.evidence.rows.even_split import spread
 from cost_models.evidence.rows.flags_of import expert_tensor_parallel, training_changes
@@ -81,7 +81,7 @@ def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | N
     degrees.vp = _chunks(row, model, stack, degrees, notes)
     degrees.zero = zero_of(row, stack, degrees.dp * degrees.cp, notes)
     training = _training(row, cluster, degrees, notes)
-    question = ask(model, cluster, training, stack=stack, profile=profile)
+    question = complete_question(model, cluster, training, stack=stack, profile=profile)
     layout = _layout(row, question, degrees, notes)
     sized = row.count("num_gpus") is not None or row.count("dp") is not None
     return Case(row=row, question=question, layout=layout, assumptions=tuple(notes.assumed), sized=sized)

@@ -30,7 +30,10 @@ def advise(path: Path, layout: str | None, *, time_limit: float, out: Path | Non
     assert plan is not None
     with progress(output) as reporter:
         budget = Budget(
-            time_limit=time_limit, on_progress=reporter.searching, say=reporter.doing, keep_on_interrupt=True
+            time_limit=time_limit,
+            on_progress=reporter.searching,
+            on_status=reporter.doing,
+            keep_on_interrupt=True,
         )
         advised = advise_on(plan, layout, budget=budget)
     advice = advised.advice

@@ -24,7 +24,7 @@ from planner.plan import Plan
 from planner.plan_files import load_plan
 from planner.repricing import priced_again
 from planner.rules.legality import require_legal
-from planner.search.asked_layout import place
+from planner.search.given_layout import place_layout
 from planner.trainers import trainer_named
 
 MAX_COMPARED = 6
@@ -112,7 +112,7 @@ def _one(choice: str, first: Plan, trainer: str | None) -> _Compared:
     question = first.question
     layout = completed(question, first.layout, choice, trainer).layout
     require_legal(question, layout, trainer)
-    estimate, limit = price(question, place(question, layout)), first.restrictions.max_memory
+    estimate, limit = price(question, place_layout(question, layout)), first.restrictions.max_memory
     return _Compared(question=question, estimate=estimate if limit is None else estimate.within(limit))
 
 

@@ -17,7 +17,7 @@ from meshwright.render.plans.ranked import placed_on_pools, question_header
 from planner.plan import make_plan
 from planner.plan_files import save_plan
 from planner.rules.legality import require_legal
-from planner.search.asked_layout import place
+from planner.search.given_layout import place_layout
 from planner.space.notes import notes_of
 from planner.space.restrictions import Restrictions
 
@@ -72,4 +72,4 @@ def priced_layout(question: Question, text: str, trainer: str | None = None) -> 
     """
     layout = parse_layout(text)
     require_legal(question, layout, trainer)
-    return price(question, place(question, layout))
+    return price(question, place_layout(question, layout))

@@ -124,9 +124,9 @@ def _why_not_record(answer: WhyNot) -> dict[str, Any]:
     return {
         "schema": JSON_SCHEMA,
         "layout": answer.layout,
-        "read_as": str(answer.asked.layout),
-        "of_the_plan": list(answer.asked.taken),
-        "dropped": list(answer.asked.dropped),
+        "read_as": str(answer.completed.layout),
+        "of_the_plan": list(answer.completed.taken),
+        "dropped": list(answer.completed.dropped),
         "excluded": answer.excluded,
         "reason": answer.reason,
         "problems": [str(problem) for problem in answer.problems],

@@ -197,7 +197,10 @@ def answer_offers(
     """
     with progress(output) as reporter:
         budget = Budget(
-            time_limit=time_limit, on_progress=reporter.searching, say=reporter.doing, keep_on_interrupt=True
+            time_limit=time_limit,
+            on_progress=reporter.searching,
+            on_status=reporter.doing,
+            keep_on_interrupt=True,
         )
         ranking = rank_offers(
             what.offers,

@@ -21,7 +21,7 @@ from meshwright.render.plans.ranked import answer_sentence, optimum_table, place
 from meshwright.render.words import sentence_list
 from planner.answers.offers import offers_of
 from planner.answers.optimising import optimise
-from planner.answers.optimum import PROVEN, Optimum, asked_question
+from planner.answers.optimum import PROVEN, Optimum, answered_question
 from planner.answers.remedies import remedies_told
 from planner.objectives import Objective
 from planner.plan import Plan, make_plan
@@ -103,12 +103,12 @@ def replay(path: Path, *, top: int | None, time_limit: float, out: Path | None, 
 
 def asked_by(plan: Plan) -> Aimed:
     """What a plan file answers."""
-    question, objective = asked_question(plan), plan.objective
+    question, objective = answered_question(plan), plan.objective
     if objective is None:
         return Aimed(question=question, objective=Objective(), sizes=())
     return Aimed(
         question=question,
-        objective=objective.asked,
+        objective=objective.terms,
         sizes=objective.gpus,
         precisions=objective.precisions,
     )
@@ -143,7 +143,10 @@ def _answer(
         output.note(f"note: {note}")
     with progress(output) as reporter:
         budget = Budget(
-            time_limit=time_limit, on_progress=reporter.searching, say=reporter.doing, keep_on_interrupt=True
+            time_limit=time_limit,
+            on_progress=reporter.searching,
+            on_status=reporter.doing,
+            keep_on_interrupt=True,
         )
         optimum = optimise(
             aim.question,

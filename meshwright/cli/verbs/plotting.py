@@ -24,7 +24,7 @@ from meshwright.plots.drawing import (
 from meshwright.records import frames
 from meshwright.render.words import sentence_list, wrapped
 from planner.answers.offers import Offer, offers_of, rank_offers
-from planner.answers.optimum import asked_question
+from planner.answers.optimum import answered_question
 from planner.answers.pareto import POINTS
 from planner.answers.scaling import KINDS
 from planner.explaining.differing import differences
@@ -104,7 +104,7 @@ def plot(kind: str, files: Sequence[Path], wanted: Wanted, *, out: Path | None, 
         budget = Budget(
             time_limit=wanted.time_limit or CURVE_SECONDS,
             on_progress=reporter.searching,
-            say=reporter.doing,
+            on_status=reporter.doing,
             keep_on_interrupt=True,
         )
         request = Request(files=files, wanted=wanted, reporter=reporter, budget=budget)
@@ -163,7 +163,7 @@ def _frontier(request: Request) -> Drawing:
     question, chosen = plan.question, priced_again(plan)
     if offers := offers_of(plan):
         return _offers(offers, plan, wanted, request.budget)
-    asked = question if wanted.gpus is None else asked_question(plan)
+    asked = question if wanted.gpus is None else answered_question(plan)
     names = _two_objectives(wanted.between)
     tokens = wanted.tokens or question.training.tokens
     aims = [

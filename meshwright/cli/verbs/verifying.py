@@ -28,7 +28,7 @@ def verify(path: Path, *, time_limit: float, output: Output) -> bool:
     plan = read_plan(path)
     with progress(output) as reporter:
         reporter.doing(f"verifying {path.name}")
-        budget = Budget(time_limit=time_limit, on_progress=reporter.searching, say=reporter.doing)
+        budget = Budget(time_limit=time_limit, on_progress=reporter.searching, on_status=reporter.doing)
         checks = list(checks_of(plan, budget))
     rows = [{"check": one.name, "verdict": _VERDICTS[one.passed], "found": one.what} for one in checks]
     passed = all(one.passed for one in checks)

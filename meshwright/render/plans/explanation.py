@@ -134,7 +134,7 @@ def _does_not_fit(name: str, plan: Estimate, other: Estimate) -> str:
 
 def _read_as(answer: WhyNot) -> str:
     """What was taken from the plan, and what of it does not go with the layout; nothing for one that says all."""
-    asked = answer.asked
+    asked = answer.completed
     if not asked.taken and not asked.dropped:
         return ""
     said = f"Read as {unplaced(asked.layout)}"

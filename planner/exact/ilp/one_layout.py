@@ -15,7 +15,7 @@ from planner.placement.leaf import TOLERANCE, Leaf, Placement
 from planner.placement.solution import Solution, proven
 
 
-def solve_alone(
+def place_by_ilp(
     leaf: Leaf,
     *,
     incumbent: tuple[Placement, float] | None = None,
@@ -24,7 +24,7 @@ def solve_alone(
     time_limit: float | None = None,
     solver: SolverName | None = None,
 ) -> Solution:
-    """What `planner.exact.labels.solving.place_blocks` answers, from the integer program."""
+    """What `planner.exact.labels.solving.place_by_labels` answers, from the integer program."""
     best, best_seconds = incumbent if incumbent else (None, math.inf)
     known = min(best_seconds, cut_off)
     choices = choices_of(leaf, known)

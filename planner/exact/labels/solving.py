@@ -29,7 +29,7 @@ MOST_PASSES = 24
 """By which ways are closed for the integer program."""
 
 
-def place_blocks(
+def place_by_labels(
     leaf: Leaf,
     *,
     incumbent: tuple[Placement, float] | None = None,

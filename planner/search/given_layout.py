@@ -19,7 +19,7 @@ from planner.rules.legality import require_legal
 from planner.search.pools import layout_costs, orders_of
 
 
-def place(question: Question, layout: Layout) -> Layout:
+def place_layout(question: Question, layout: Layout) -> Layout:
     """A layout with its blocks placed as well as possible under the recompute policies it names.
 
     A layout that is already placed comes back as it is; one that fits nowhere is placed as if memory had no limit, so
