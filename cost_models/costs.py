@@ -11,11 +11,10 @@ from cost_models import memory_terms as memory
 from cost_models import time_terms as time
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.distinct import over_distinct
-from cost_models.axes.layout import SCHEDULES, V_SHAPED
 from cost_models.memory.device import memory_limit
 from cost_models.memory_terms import MemoryTerms, memory_terms
 from cost_models.question import MixedQuestion, Question
-from cost_models.schedules.traits import ALWAYS_SPLIT, KEEPS_ALL_LOGITS
+from cost_models.schedules import REGISTRY
 from cost_models.stage_costs import StageCosts
 from cost_models.time_terms import TimeTerms, time_terms
 
@@ -49,7 +48,7 @@ def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
 
 def _priced_as() -> Ints:
     """The first schedule whose stages are priced by the same rules, for each schedule."""
-    traits = [(name in ALWAYS_SPLIT, name in V_SHAPED, name in KEEPS_ALL_LOGITS) for name in SCHEDULES]
+    traits = [(own.splits == "always", own.v_shaped, own.keeps_all_logits) for own in REGISTRY.values()]
     return np.array([traits.index(own) for own in traits])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from itertools import groupby
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -15,12 +15,15 @@ from cost_models.base import MAX_GPUS, MAX_LAYERS, POOL_NAME, GpuCount, Positive
 from cost_models.complaints import complaints
 from cost_models.documents import printable, show_key
 from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.schedules.registry import REGISTRY, schedule_named
 from cost_models.units import counted
 
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipev"]
-SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
-V_SHAPED: frozenset[Schedule] = frozenset({"zbv", "dualpipev"})
-"""Stages go down the pipeline ranks and up again, two chunks a rank: rank 0 holds the first stage and the last."""
+SCHEDULES = tuple(REGISTRY)
+"""Names of the schedules, by which columns of layouts number them."""
+if TYPE_CHECKING:
+    Schedule = str
+else:
+    Schedule = Literal[SCHEDULES]
 
 MAX_STAGES = MAX_LAYERS
 """Virtual stages of a pipeline: more than blocks nobody has."""
@@ -78,8 +81,9 @@ class Layout(Spec):
     def _default_schedule(cls, data: Any) -> Any:
         if isinstance(data, dict) and "schedule" not in data:
             return {**data, "schedule": "interleaved" if data.get("vpp", 1) != 1 else "1f1b"}
-        if isinstance(data, dict) and "vpp" not in data and data["schedule"] in sorted(V_SHAPED):
-            return {**data, "vpp": 2}
+        if isinstance(data, dict) and "vpp" not in data and data["schedule"] in list(REGISTRY):
+            fewest, most = REGISTRY[data["schedule"]].chunks
+            return {**data, "vpp": fewest} if fewest == most else data
         return data
 
     @model_validator(mode="after")
@@ -186,11 +190,7 @@ class Layout(Spec):
 
 def goes_with(schedule: Schedule, vpp: int) -> bool:
     """Whether the schedule runs this number of chunks a rank."""
-    if schedule == "zero-bubble":
-        return True
-    if schedule in V_SHAPED:
-        return vpp == 2
-    return (schedule == "interleaved") == (vpp > 1)
+    return schedule_named(schedule).runs_chunks(vpp)
 
 
 def _run_lengths(values: Iterable[object]) -> str:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pydantic import AfterValidator
 
 from cost_models.errors import InputError
+from cost_models.schedules import SPLIT_BACKWARD
 
 Ints = npt.NDArray[np.int64]
 
@@ -23,6 +24,15 @@ RECOMPUTE_POLICIES: tuple[Recompute, ...] = get_args(Recompute)
 """What is dropped in the forward pass and recomputed in backward: nothing, the attention core, whole blocks."""
 
 _PART = re.compile(rf"({'|'.join(RECOMPUTE_POLICIES)})(?::(\d{{1,6}}))?", re.ASCII)
+
+
+def allowed_recompute(schedule: str) -> tuple[Recompute, ...]:
+    """The recompute policies that a schedule's stages may use.
+
+    PyTorch recomputes a checkpointed region for every piece of its backward pass. A split one has a piece for each
+    parameter: whole blocks would be recomputed about seven times, and per-operator policies refuse the second time.
+    """
+    return ("none",) if schedule in SPLIT_BACKWARD else RECOMPUTE_POLICIES
 
 
 def _is_mix(text: str) -> str:

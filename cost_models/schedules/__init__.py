@@ -3,30 +3,38 @@
 from cost_models.schedules.actions import IDLE, KINDS, Action, ActionTable
 from cost_models.schedules.halves import backward_halves
 from cost_models.schedules.liveness import live_profiles, pending_profiles
-from cost_models.schedules.registry import build, legal
-from cost_models.schedules.timeline import CriticalPath, Timeline, compile_timeline
-from cost_models.schedules.traits import (
-    SPLIT_BACKWARD,
-    allowed_recompute,
+from cost_models.schedules.registry import (
+    REGISTRY,
+    build,
+    legal,
     rank_of_stage,
+    schedule_named,
     stages_of_rank,
 )
+from cost_models.schedules.schedule import PipelineSchedule
+from cost_models.schedules.timeline import CriticalPath, Timeline, compile_timeline
+from cost_models.schedules.traits import PLAIN, SPLIT_BACKWARD, V_SHAPED, is_scheduled
 
 __all__ = [
     "IDLE",
     "KINDS",
+    "PLAIN",
+    "REGISTRY",
     "SPLIT_BACKWARD",
+    "V_SHAPED",
     "Action",
     "ActionTable",
     "CriticalPath",
+    "PipelineSchedule",
     "Timeline",
-    "allowed_recompute",
     "backward_halves",
     "build",
     "compile_timeline",
+    "is_scheduled",
     "legal",
     "live_profiles",
     "pending_profiles",
     "rank_of_stage",
+    "schedule_named",
     "stages_of_rank",
 ]

@@ -19,8 +19,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.layout import Schedule
-from cost_models.schedules.traits import SPLIT_BACKWARD, Ints, rank_of_stage
+from cost_models.schedules.stages import Ints, ranks_of_stages, stages_of_ranks
 
 Bools = npt.NDArray[np.bool_]
 
@@ -48,7 +47,7 @@ class Action(NamedTuple):
 class ActionTable:
     """Every rank's actions in execution order; equal only to itself, which serves because `build` caches."""
 
-    schedule: Schedule
+    schedule: str
     pp: int
     vpp: int
     microbatches: int
@@ -58,6 +57,10 @@ class ActionTable:
     """(R, A): virtual stage; of an idle entry 0."""
     microbatch: Ints
     """(R, A); of an idle entry 0."""
+    v_shaped: bool = False
+    """Whether stages go down the ranks and up again."""
+    splits_backward: bool = False
+    """Whether any backward pass is split into its halves."""
     overlapped: Bools | None = None
     """(R, A), where a schedule has such pairs: this forward and the backward after it are one step of the engine,
     which runs them in turn and sends both results when both are done."""
@@ -66,11 +69,6 @@ class ActionTable:
     def num_stages(self) -> int:
         """Virtual stages."""
         return self.pp * self.vpp
-
-    @property
-    def splits_backward(self) -> bool:
-        """Whether any backward pass is split into its halves."""
-        return self.schedule in SPLIT_BACKWARD
 
     @property
     def is_backward(self) -> Bools:
@@ -86,7 +84,12 @@ class ActionTable:
     @property
     def rank_of_stage(self) -> Ints:
         """(S,): the rank that holds each virtual stage."""
-        return rank_of_stage(self.schedule, self.pp, self.vpp)
+        return ranks_of_stages(self.pp, self.vpp, v_shaped=self.v_shaped)
+
+    @property
+    def stages_of_rank(self) -> Ints:
+        """(R, V): the virtual stages of each rank, in model order."""
+        return stages_of_ranks(self.pp, self.vpp, v_shaped=self.v_shaped)
 
     def actions(self, rank: int) -> tuple[Action, ...]:
         """What one rank does, in order."""
@@ -99,7 +102,7 @@ class ActionTable:
 
 
 def table_of_units(
-    schedule: Schedule,
+    schedule: str,
     *,
     pp: int,
     vpp: int,

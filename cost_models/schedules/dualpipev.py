@@ -10,11 +10,12 @@ import numpy as np
 
 from cost_models.schedules.actions import BACKWARD, FORWARD, INPUT, WEIGHT, ActionTable
 from cost_models.schedules.phases import KIND, OVERLAPPED, overlap, repeat, table_of_phases
-from cost_models.schedules.traits import Ints
-from cost_models.schedules.zbv import two_chunks_objection
+from cost_models.schedules.schedule import PipelineSchedule
+from cost_models.schedules.stages import Ints
+from cost_models.schedules.v_shape import live_in_v, two_chunks_objection
 
 
-def dualpipev_objection(pp: int, vpp: int, microbatches: int) -> str | None:
+def _objection(pp: int, vpp: int, microbatches: int) -> str | None:
     """What forbids DualPipeV here, as a sentence, or None."""
     if microbatches < pp * vpp:
         needed = f"dualpipev needs at least as many microbatches as stages: {microbatches} < {pp * vpp}"
@@ -22,7 +23,7 @@ def dualpipev_objection(pp: int, vpp: int, microbatches: int) -> str | None:
     return two_chunks_objection(vpp, "dualpipev")
 
 
-def dualpipev(pp: int, vpp: int, microbatches: int) -> ActionTable:
+def _table(pp: int, vpp: int, microbatches: int) -> ActionTable:
     """The table `torch.distributed.pipelining.ScheduleDualPipeV` executes."""
     ranks = [_rank_phases(pp, rank, microbatches) for rank in range(pp)]
     return table_of_phases("dualpipev", pp=pp, microbatches=microbatches, ranks=ranks)
@@ -60,3 +61,16 @@ def _rank_phases(pp: int, r: int, m: int) -> list[Ints]:
         in_turn,
         weights[after:],
     ]
+
+
+SCHEDULE = PipelineSchedule(
+    name="dualpipev",
+    engine="ScheduleDualPipeV",
+    table=_table,
+    objection=_objection,
+    chunks=(2, 2),
+    live=live_in_v,
+    v_shaped=True,
+    splits="sometimes",
+    keeps_all_logits=True,
+)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.layout import Schedule
 from cost_models.schedules.traits import SPLIT_BACKWARD
 
 Floats = npt.NDArray[np.float64]
 
 
 def backward_halves(
-    schedule: Schedule,
+    schedule: str,
     backward_S: Floats,
     weight_S: Floats,
     *,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.axes.layout import Schedule
 from cost_models.schedules.actions import ActionTable, table_of_units
-from cost_models.schedules.traits import Ints
+from cost_models.schedules.schedule import PipelineSchedule
+from cost_models.schedules.stages import Ints
 
 
-def interleaved_objection(pp: int, vpp: int, microbatches: int) -> str | None:
+def _objection(pp: int, vpp: int, microbatches: int) -> str | None:
     """What forbids interleaved 1F1B here, as a sentence, or None.
 
     Microbatches pass through the chunks in equal rounds of about pp. This is the rule of
@@ -20,7 +20,7 @@ def interleaved_objection(pp: int, vpp: int, microbatches: int) -> str | None:
     return rounds_objection("interleaved", pp, microbatches)
 
 
-def rounds_objection(schedule: Schedule, pp: int, microbatches: int) -> str | None:
+def rounds_objection(schedule: str, pp: int, microbatches: int) -> str | None:
     """What forbids a schedule whose microbatches pass through the chunks in rounds, as a sentence, or None."""
     number = rounds(pp, microbatches)
     if microbatches % number:
@@ -28,7 +28,7 @@ def rounds_objection(schedule: Schedule, pp: int, microbatches: int) -> str | No
     return None
 
 
-def interleaved(pp: int, vpp: int, microbatches: int) -> ActionTable:
+def _table(pp: int, vpp: int, microbatches: int) -> ActionTable:
     """The table `torch.distributed.pipelining.ScheduleInterleaved1F1B` executes.
 
     A round of g microbatches passes chunk after chunk; rank r runs (vpp − 1) · g + 2 (pp − 1 − r) forwards,
@@ -50,13 +50,45 @@ def interleaved(pp: int, vpp: int, microbatches: int) -> ActionTable:
     )
 
 
-def rounds(pp: int, microbatches: int) -> int:
-    """Rounds of about pp microbatches."""
-    return max(1, microbatches // pp)
-
-
 def unit_order(vpp: int, microbatches: int, round_size: int) -> tuple[Ints, Ints]:
     """(U,) chunk and (U,) microbatch of each forward of a rank: a round passes chunk after chunk."""
     unit_U = np.arange(microbatches * vpp)
     chunk_U = (unit_U // round_size) % vpp
     return chunk_U, unit_U // (round_size * vpp) * round_size + unit_U % round_size
+
+
+def rounds(pp: int, microbatches: int) -> int:
+    """Rounds of about pp microbatches."""
+    return max(1, microbatches // pp)
+
+
+def round_sizes(pp: Ints, microbatches: Ints) -> Ints:
+    """Microbatches of each of them, elementwise."""
+    sizes: Ints = microbatches // np.maximum(1, microbatches // pp)
+    return sizes
+
+
+def live_in_rounds(pp: Ints, vpp: Ints, microbatches: Ints, units: Ints, chunk: Ints) -> Ints:
+    """Live microbatches of a chunk when its rank has run so many forwards and no backward pass: those of whole rounds
+    on every chunk, and those of the last round, which the first chunks have run."""
+    size = round_sizes(pp, microbatches)
+    whole, rest = np.divmod(units, size * vpp)
+    live: Ints = whole * size + np.clip(rest - chunk * size, 0, size)
+    return live
+
+
+def _units(pp: Ints, vpp: Ints, m: Ints, rank: Ints) -> Ints:
+    """Forwards of a rank before its first backward pass: the warm-up and one more."""
+    units: Ints = np.minimum((vpp - 1) * round_sizes(pp, m) + 2 * (pp - 1 - rank) + 1, m * vpp)
+    return units
+
+
+SCHEDULE = PipelineSchedule(
+    name="interleaved",
+    engine="ScheduleInterleaved1F1B",
+    table=_table,
+    objection=_objection,
+    chunks=(2, None),
+    live=lambda pp, vpp, m, rank, chunk: live_in_rounds(pp, vpp, m, _units(pp, vpp, m, rank), chunk),
+    live_together=_units,
+)

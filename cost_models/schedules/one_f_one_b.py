@@ -5,18 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.schedules.actions import ActionTable, table_of_units
+from cost_models.schedules.schedule import PipelineSchedule
 
 
-def one_f_one_b_objection(pp: int, vpp: int, microbatches: int) -> str | None:
+def _objection(pp: int, vpp: int, microbatches: int) -> str | None:
     """What forbids 1F1B here, as a sentence, or None."""
     if vpp != 1:
         return f"1f1b runs one chunk per pipeline rank, not vpp{vpp}"
+    return None
+
+
+def _engine_objection(pp: int, vpp: int, microbatches: int) -> str | None:
+    """PyTorch's engine wants a microbatch for every rank; others run fewer."""
     if microbatches < pp:
         return f"1f1b needs at least as many microbatches as pipeline ranks: {microbatches} < pp{pp}"
     return None
 
 
-def one_f_one_b(pp: int, vpp: int, microbatches: int) -> ActionTable:
+def _table(pp: int, vpp: int, microbatches: int) -> ActionTable:
     """The table `torch.distributed.pipelining.Schedule1F1B` executes.
 
     Rank r runs pp − 1 − r forwards before its first forward-backward pair: at most pp − r microbatches are
@@ -34,3 +40,15 @@ def one_f_one_b(pp: int, vpp: int, microbatches: int) -> ActionTable:
         backward_chunk_U=np.zeros_like(order_U),
         backward_microbatch_U=order_U,
     )
+
+
+SCHEDULE = PipelineSchedule(
+    name="1f1b",
+    engine="Schedule1F1B",
+    table=_table,
+    objection=_objection,
+    engine_objection=_engine_objection,
+    chunks=(1, 1),
+    live=lambda pp, vpp, m, rank, chunk: np.minimum(m, pp - rank),
+    steady="pairs",
+)

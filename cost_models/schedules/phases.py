@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cost_models.axes.layout import Schedule
-from cost_models.schedules.actions import IDLE, ActionTable
-from cost_models.schedules.traits import Ints, stages_of_rank
+from cost_models.schedules.actions import IDLE, INPUT, ActionTable
+from cost_models.schedules.stages import Ints, stages_of_ranks
 
 Entry = tuple[int, int, int]
 """Kind, chunk, and the microbatch of the phase's first round."""
@@ -33,15 +32,15 @@ def overlap(rows_A4: Ints, places: Sequence[int], period: int) -> Ints:
 
 
 def table_of_phases(
-    schedule: Schedule, *, pp: int, microbatches: int, ranks: Sequence[Sequence[Ints]]
+    schedule: str, *, pp: int, microbatches: int, ranks: Sequence[Sequence[Ints]]
 ) -> ActionTable:
-    """The table of a schedule with two chunks a rank, from the phases of every rank.
+    """The table of a schedule whose stages make a V, from the phases of every rank.
 
     Entries of microbatches that do not exist fall out; shorter rows are filled with idle entries.
     """
     rows = [np.concatenate(phases) for phases in ranks]
     rows = [row_A4[row_A4[:, MICROBATCH] < microbatches] for row_A4 in rows]
-    stages = stages_of_rank(schedule, pp, 2)
+    stages = stages_of_ranks(pp, 2, v_shaped=True)
     length = max(len(row) for row in rows)
     columns = np.zeros((4, pp, length), dtype=np.int64)
     columns[KIND] = IDLE
@@ -59,5 +58,7 @@ def table_of_phases(
         kind=columns[KIND],
         stage=columns[CHUNK],
         microbatch=columns[MICROBATCH],
+        v_shaped=True,
+        splits_backward=bool((columns[KIND] == INPUT).any()),
         overlapped=overlapped if overlapped.any() else None,
     )

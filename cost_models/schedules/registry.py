@@ -1,57 +1,63 @@
-"""The pipeline schedules by name: what each forbids, and its action table."""
+"""The pipeline schedules by name, and what is asked of one: whether it can run, its table, where its stages lie."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 
-from cost_models.axes.layout import Schedule
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.schedules.actions import CACHED_TABLES, ActionTable
-from cost_models.schedules.dualpipev import dualpipev, dualpipev_objection
-from cost_models.schedules.gpipe import gpipe, gpipe_objection
-from cost_models.schedules.interleaved import interleaved, interleaved_objection
-from cost_models.schedules.one_f_one_b import one_f_one_b, one_f_one_b_objection
-from cost_models.schedules.zbv import zbv, zbv_objection
-from cost_models.schedules.zero_bubble import zero_bubble, zero_bubble_objection
+from cost_models.schedules.schedule import PipelineSchedule
+from cost_models.schedules.stages import Ints, ranks_of_stages, stages_of_ranks
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PipelineSchedule:
-    """Both take (pp, vpp, microbatches), all at least one."""
-
-    table: Callable[[int, int, int], ActionTable]
-    objection: Callable[[int, int, int], str | None]
-
-
-_SCHEDULES: dict[Schedule, _PipelineSchedule] = {
-    "gpipe": _PipelineSchedule(table=gpipe, objection=gpipe_objection),
-    "1f1b": _PipelineSchedule(table=one_f_one_b, objection=one_f_one_b_objection),
-    "interleaved": _PipelineSchedule(table=interleaved, objection=interleaved_objection),
-    "zero-bubble": _PipelineSchedule(table=zero_bubble, objection=zero_bubble_objection),
-    "zbv": _PipelineSchedule(table=zbv, objection=zbv_objection),
-    "dualpipev": _PipelineSchedule(table=dualpipev, objection=dualpipev_objection),
+_FILES = {
+    "gpipe": "gpipe",
+    "1f1b": "one_f_one_b",
+    "interleaved": "interleaved",
+    "zero-bubble": "zero_bubble",
+    "zbv": "zbv",
+    "dualpipev": "dualpipev",
 }
+"""Every schedule and the file of this folder that holds it as `SCHEDULE`: a line here registers one."""
+
+REGISTRY: dict[str, PipelineSchedule] = {
+    name: import_module(f"cost_models.schedules.{file}").SCHEDULE for name, file in _FILES.items()
+}
+"""The schedules, in the order in which columns of layouts number them."""
 
 
-def legal(schedule: Schedule, pp: int, vpp: int, microbatches: int) -> str | None:
-    """None where the schedule can run, else a sentence that says what is wrong.
+def schedule_named(name: str) -> PipelineSchedule:
+    """The schedule that layouts call so.
 
     Raises:
         UnknownNameError: no such schedule.
     """
-    if schedule not in _SCHEDULES:
-        raise UnknownNameError("schedule", schedule, _SCHEDULES)
+    if name not in REGISTRY:
+        raise UnknownNameError("schedule", name, REGISTRY)
+    return REGISTRY[name]
+
+
+def legal(schedule: str, pp: int, vpp: int, microbatches: int) -> str | None:
+    """None where PyTorch's engine can run the schedule, else a sentence that says what is wrong.
+
+    Raises:
+        UnknownNameError: no such schedule.
+    """
+    own = schedule_named(schedule)
+    if wrong := _objection(own, pp, vpp, microbatches):
+        return wrong
+    return None if own.engine_objection is None else own.engine_objection(pp, vpp, microbatches)
+
+
+def _objection(own: PipelineSchedule, pp: int, vpp: int, microbatches: int) -> str | None:
+    """The same for any engine."""
     if min(pp, vpp, microbatches) < 1:
         return f"pp, vpp and microbatches start at one: pp{pp} vpp{vpp}, {microbatches} microbatches"
-    return _SCHEDULES[schedule].objection(pp, vpp, microbatches)
+    return own.objection(pp, vpp, microbatches)
 
 
 @lru_cache(maxsize=CACHED_TABLES)
-def build(
-    schedule: Schedule, pp: int, vpp: int, microbatches: int, *, any_engine: bool = False
-) -> ActionTable:
+def build(schedule: str, pp: int, vpp: int, microbatches: int, *, any_engine: bool = False) -> ActionTable:
     """The actions of every pipeline rank, in the order `torch.distributed.pipelining` executes them.
 
     `any_engine` also makes the tables that this engine refuses and others run: 1F1B with fewer microbatches than ranks.
@@ -59,7 +65,18 @@ def build(
     Raises:
         InputError: the schedule cannot run with these numbers, or is unknown.
     """
-    short = any_engine and schedule == "1f1b" and vpp == 1 and 1 <= microbatches < pp
-    if not short and (wrong := legal(schedule, pp, vpp, microbatches)):
+    own = schedule_named(schedule)
+    wrong = _objection(own, pp, vpp, microbatches) if any_engine else legal(schedule, pp, vpp, microbatches)
+    if wrong:
         raise InputError(wrong)
-    return _SCHEDULES[schedule].table(pp, vpp, microbatches)
+    return own.table(pp, vpp, microbatches)
+
+
+def rank_of_stage(schedule: str, pp: int, vpp: int) -> Ints:
+    """(S,): the pipeline rank that holds each virtual stage."""
+    return ranks_of_stages(pp, vpp, v_shaped=schedule_named(schedule).v_shaped)
+
+
+def stages_of_rank(schedule: str, pp: int, vpp: int) -> Ints:
+    """(R, V): the virtual stages of each pipeline rank, in model order."""
+    return stages_of_ranks(pp, vpp, v_shaped=schedule_named(schedule).v_shaped)

@@ -31,7 +31,7 @@ from cost_models.schedules.actions import (
     WEIGHT,
     ActionTable,
 )
-from cost_models.schedules.traits import Ints
+from cost_models.schedules.stages import Ints
 
 Floats = npt.NDArray[np.float64]
 

@@ -1,73 +1,69 @@
-"""What is known of a schedule without its table: which rank holds which stage, and whether backward is split."""
+"""Which schedules have a trait, as sets of names and as masks of layouts."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import SCHEDULES, V_SHAPED, Schedule
-from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
+from cost_models.schedules.registry import REGISTRY
+from cost_models.schedules.schedule import PipelineSchedule
+from cost_models.schedules.stages import Ints
 
-Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-SPLIT_BACKWARD: frozenset[Schedule] = frozenset({"zero-bubble", "zbv", "dualpipev"})
+
+class Scheduled(Protocol):
+    """Layouts as columns."""
+
+    @property
+    def schedule(self) -> Ints:
+        """(N,): number of the schedule in the registry."""
+
+
+def _with(trait: Callable[[PipelineSchedule], bool]) -> frozenset[str]:
+    return frozenset(name for name, own in REGISTRY.items() if trait(own))
+
+
+PLAIN = _with(lambda own: own.is_plain)
+"""Schedules with one chunk a rank and whole backward passes."""
+
+V_SHAPED = _with(lambda own: own.v_shaped)
+"""Stages go down the pipeline ranks and up again, two chunks a rank: rank 0 holds the first stage and the last."""
+
+SPLIT_BACKWARD = _with(lambda own: own.splits != "never")
 """Schedules that run the two halves of a backward pass, towards input and weights, at different times."""
 
-
-ALWAYS_SPLIT: frozenset[Schedule] = frozenset({"zero-bubble", "zbv"})
+ALWAYS_SPLIT = _with(lambda own: own.splits == "always")
 """Those of them that split every backward pass; DualPipeV does so in warm-up and cool-down only."""
 
-KEEPS_ALL_LOGITS: frozenset[Schedule] = frozenset({"gpipe", "dualpipev"})
+KEEPS_ALL_LOGITS = _with(lambda own: own.keeps_all_logits)
 """Schedules that run something else between the forward and the backward pass of the head."""
 
 
-def always_split(columns: LayoutColumns) -> Bools:
+def always_split(columns: Scheduled) -> Bools:
     """(N,): layouts whose schedule splits every backward pass."""
-    return _is_one_of(columns, ALWAYS_SPLIT)
+    return is_scheduled(columns, ALWAYS_SPLIT)
 
 
-def turns_at_once(columns: LayoutColumns) -> Bools:
+def turns_at_once(columns: Scheduled) -> Bools:
     """(N,): layouts whose head runs the whole backward pass of a microbatch directly after its forward pass."""
-    return ~_is_one_of(columns, ALWAYS_SPLIT | KEEPS_ALL_LOGITS)
+    return ~is_scheduled(columns, ALWAYS_SPLIT | KEEPS_ALL_LOGITS)
 
 
-def keeps_all_logits(columns: LayoutColumns) -> Bools:
+def keeps_all_logits(columns: Scheduled) -> Bools:
     """(N,): layouts whose schedule runs something else in between."""
-    return _is_one_of(columns, KEEPS_ALL_LOGITS)
+    return is_scheduled(columns, KEEPS_ALL_LOGITS)
 
 
-def v_shaped(columns: LayoutColumns) -> Bools:
+def v_shaped(columns: Scheduled) -> Bools:
     """(N,): layouts whose first and last stage are on one rank of several."""
-    return _is_one_of(columns, V_SHAPED)
+    return is_scheduled(columns, V_SHAPED)
 
 
-def _is_one_of(columns: LayoutColumns, some: frozenset[Schedule]) -> Bools:
-    return np.isin(columns.schedule, [SCHEDULES.index(schedule) for schedule in sorted(some)])
-
-
-def rank_of_stage(schedule: Schedule, pp: int, vpp: int) -> Ints:
-    """(S,): the pipeline rank that holds each virtual stage.
-
-    Stages go round the ranks, chunk after chunk; in a V they go down and come back up, so stages pp − 1 and pp
-    are neighbours on one rank.
-    """
-    chunk_S, place_S = np.divmod(np.arange(pp * vpp), pp)
-    if schedule in V_SHAPED:
-        return np.where(chunk_S % 2 == 1, pp - 1 - place_S, place_S)
-    return place_S
-
-
-def stages_of_rank(schedule: Schedule, pp: int, vpp: int) -> Ints:
-    """(R, V): the virtual stages of each pipeline rank, in model order."""
-    return np.argsort(rank_of_stage(schedule, pp, vpp), kind="stable").reshape(pp, vpp)
-
-
-def allowed_recompute(schedule: Schedule) -> tuple[Recompute, ...]:
-    """The recompute policies that a schedule's stages may use.
-
-    PyTorch recomputes a checkpointed region for every piece of its backward pass. A split one has a piece for each
-    parameter: whole blocks would be recomputed about seven times, and per-operator policies refuse the second time.
-    """
-    return ("none",) if schedule in SPLIT_BACKWARD else RECOMPUTE_POLICIES
+def is_scheduled(columns: Scheduled, some: Iterable[str]) -> Bools:
+    """(N,): layouts whose schedule is one of some."""
+    names = list(REGISTRY)
+    return np.isin(columns.schedule, [names.index(name) for name in some])

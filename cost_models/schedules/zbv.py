@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from cost_models.schedules.actions import FORWARD, INPUT, WEIGHT, ActionTable
 from cost_models.schedules.phases import repeat, table_of_phases
-from cost_models.schedules.traits import Ints
+from cost_models.schedules.schedule import PipelineSchedule
+from cost_models.schedules.stages import Ints
+from cost_models.schedules.v_shape import live_in_v, two_chunks_objection
 
 
-def two_chunks_objection(vpp: int, schedule: str) -> str | None:
-    """What forbids a V here, as a sentence, or None."""
-    if vpp != 2:
-        return f"{schedule} runs two chunks per pipeline rank, not vpp{vpp}"
-    return None
-
-
-def zbv_objection(pp: int, vpp: int, microbatches: int) -> str | None:
+def _objection(pp: int, vpp: int, microbatches: int) -> str | None:
     """What forbids ZB-V here, as a sentence, or None."""
     return two_chunks_objection(vpp, "zbv")
 
 
-def zbv(pp: int, vpp: int, microbatches: int) -> ActionTable:
+def _table(pp: int, vpp: int, microbatches: int) -> ActionTable:
     """The table `torch.distributed.pipelining.ScheduleZBVZeroBubble` executes.
 
     It is laid out for at least 2 · pp − 1 microbatches; with fewer the others are left out of it.
@@ -50,3 +45,15 @@ def _rank_phases(pp: int, r: int, n: int) -> list[Ints]:
         repeat(r, (WEIGHT, 1, n - r)),
         repeat(r, (WEIGHT, 0, n - r)),
     ]
+
+
+SCHEDULE = PipelineSchedule(
+    name="zbv",
+    engine="ScheduleZBVZeroBubble",
+    table=_table,
+    objection=_objection,
+    chunks=(2, 2),
+    live=live_in_v,
+    v_shaped=True,
+    splits="always",
+)

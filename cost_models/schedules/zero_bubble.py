@@ -8,16 +8,23 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.schedules.actions import FORWARD, INPUT, WEIGHT, ActionTable
-from cost_models.schedules.interleaved import rounds, rounds_objection, unit_order
-from cost_models.schedules.traits import Ints
+from cost_models.schedules.interleaved import (
+    live_in_rounds,
+    round_sizes,
+    rounds,
+    rounds_objection,
+    unit_order,
+)
+from cost_models.schedules.schedule import PipelineSchedule
+from cost_models.schedules.stages import Ints
 
 
-def zero_bubble_objection(pp: int, vpp: int, microbatches: int) -> str | None:
+def _objection(pp: int, vpp: int, microbatches: int) -> str | None:
     """What forbids ZB-H1 here, as a sentence, or None: the rule of rounds is that of interleaved 1F1B."""
     return rounds_objection("zero-bubble", pp, microbatches)
 
 
-def zero_bubble(pp: int, vpp: int, microbatches: int) -> ActionTable:
+def _table(pp: int, vpp: int, microbatches: int) -> ActionTable:
     """The table `torch.distributed.pipelining.ScheduleInterleavedZeroBubble` executes.
 
     Rank r forwards w = (vpp − 1) · g + pp − 1 − r units (at most all), half of the warm-up of interleaved 1F1B. Then
@@ -60,4 +67,23 @@ def zero_bubble(pp: int, vpp: int, microbatches: int) -> ActionTable:
         kind=column(*(np.full(units, kind) for kind in (FORWARD, INPUT, WEIGHT))),
         stage=stage_RA,
         microbatch=column(microbatch_U, microbatch_U, microbatch_U),
+        splits_backward=True,
     )
+
+
+def _units(pp: Ints, vpp: Ints, m: Ints, rank: Ints) -> Ints:
+    """Forwards of any rank before its first weight half: rank r has r fewer to warm up and r more until then."""
+    units: Ints = np.minimum((vpp - 1) * round_sizes(pp, m) + pp, m * vpp) + np.zeros_like(rank)
+    return units
+
+
+SCHEDULE = PipelineSchedule(
+    name="zero-bubble",
+    engine="ScheduleInterleavedZeroBubble",
+    table=_table,
+    objection=_objection,
+    chunks=(1, None),
+    live=lambda pp, vpp, m, rank, chunk: live_in_rounds(pp, vpp, m, _units(pp, vpp, m, rank), chunk),
+    live_together=_units,
+    splits="always",
+)

@@ -8,18 +8,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import pipelining
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleDualPipeV,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-    ScheduleZBVZeroBubble,
-)
+from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
+from cost_models.schedules import schedule_named
 from executor.apply.alone import alone
 from executor.apply.local import local
 from executor.models.transformer import Transformer
@@ -27,23 +21,6 @@ from executor.passes import Passes
 from planner.plan import Plan
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-
-_ONE_CHUNK: dict[str, type[ScheduleGPipe] | type[Schedule1F1B]] = {
-    "gpipe": ScheduleGPipe,
-    "1f1b": Schedule1F1B,
-}
-_CHUNKS: dict[
-    str,
-    type[ScheduleInterleaved1F1B]
-    | type[ScheduleInterleavedZeroBubble]
-    | type[ScheduleZBVZeroBubble]
-    | type[ScheduleDualPipeV],
-] = {
-    "interleaved": ScheduleInterleaved1F1B,
-    "zero-bubble": ScheduleInterleavedZeroBubble,
-    "zbv": ScheduleZBVZeroBubble,
-    "dualpipev": ScheduleDualPipeV,
-}
 
 
 class _Stage(PipelineStage):
@@ -139,10 +116,8 @@ def make_pipeline(
         kind(part, stage, layout.num_stages, device, group, take_gradients, passes)
         for part, stage in zip(parts, stages, strict=True)
     ]
-    schedule: PipelineScheduleMulti | PipelineScheduleSingle
-    if layout.schedule in _ONE_CHUNK:
-        schedule = _ONE_CHUNK[layout.schedule](made[0], microbatches, loss_fn=loss, scale_grads=False)
-    else:
-        schedule = _CHUNKS[layout.schedule]([*made], microbatches, loss_fn=loss, scale_grads=False)
+    engine = getattr(pipelining, schedule_named(layout.schedule).engine)
+    several = issubclass(engine, PipelineScheduleMulti)
+    schedule = engine([*made] if several else made[0], microbatches, loss_fn=loss, scale_grads=False)
     first, last = 0 in stages, layout.num_stages - 1 in stages
     return PipelineStep(schedule, first=first, last=last, loss_inside=loss_inside)

@@ -9,7 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from cost_models.axes.layout import V_SHAPED, Layout
+from cost_models.axes.layout import Layout
+from cost_models.schedules import V_SHAPED
 from executor.mesh import rank_places, with_values
 from executor.models.transformer import Transformer
 

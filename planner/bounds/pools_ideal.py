@@ -11,8 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.axes.layout import SCHEDULES
 from cost_models.pools.terms import PoolTerms
+from cost_models.schedules import PLAIN, is_scheduled
+from planner.bounds.step import pipeline_seconds
 from planner.placement.leaf import Bools, Floats
 
 
@@ -39,11 +40,10 @@ def ideal_bounds(
     busiest = _together(num_layers, ranks_KN, fixed_KN, block_KN)
     work = (ranks_KN * fixed_KN).sum(axis=0) + num_layers * block_KN.min(axis=0)
     m, pp = columns.microbatches(global_batch), columns.pp
-    loops, rest = np.divmod(m - 1, pp)
-    paired = np.maximum(m * busiest, work + (2 * m - pp - 1) / 2 * busiest)
-    paired = np.where(loops >= 1, np.maximum(paired, (loops + 1) * work + rest * busiest), paired)
-    queued = work + (m - 1) * busiest
-    pipeline = np.where(columns.schedule == SCHEDULES.index("gpipe"), queued, paired)
+    pipeline = np.zeros(len(columns))
+    for name in PLAIN:
+        own = pipeline_seconds(name, pp, m, work, busiest)
+        pipeline = np.where(is_scheduled(columns, (name,)), own, pipeline)
     sync = (of_pools("rank_sync") + of_pools("layer_sync")).min(axis=0)
     update = _together(num_layers, ranks_KN, of_pools("rank_optimizer"), of_pools("layer_optimizer"))
     bound: Floats = pipeline + sync + update + of_pools("step_overhead").max(axis=0)

@@ -9,14 +9,14 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import SCHEDULES
-from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
+from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute, allowed_recompute
 from cost_models.question import Question
-from cost_models.schedules import allowed_recompute
+from cost_models.schedules import PLAIN, is_scheduled
 from cost_models.stage_costs import StageCosts
 from planner.bounds.chunks import quick_chunk_bounds
 from planner.bounds.step import quick_bounds
 from planner.placement.chunk_rows import ChunkRows
-from planner.placement.leaf import PLAIN, Leaf
+from planner.placement.leaf import Leaf
 from planner.placement.shared_shape import Group
 from planner.rule import Bools
 from planner.space.layouts import Space
@@ -58,7 +58,7 @@ class Pricing:
     def bounds(self, columns: LayoutColumns, costs: StageCosts) -> Floats:
         """(N,) quick bounds of layouts: those of one pipeline shape together, those in chunks of one schedule."""
         bound = np.empty(len(columns))
-        plain = np.isin(columns.schedule, [SCHEDULES.index(name) for name in PLAIN])
+        plain = is_scheduled(columns, PLAIN)
         for rows in groups_of(columns, np.flatnonzero(plain)):
             bound[rows] = quick_bounds(self.group(columns, costs, rows))
         for schedule in np.unique(columns.schedule[~plain]).tolist():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.axes.columns import Ints
-from cost_models.axes.layout import SCHEDULES
+from cost_models.schedules import REGISTRY
 from planner.bounds.relaxed import Floats, Passes
 from planner.bounds.step import pipeline_seconds
 
@@ -28,12 +28,9 @@ def shape_bounds(passes: Passes, *, pp: Ints, shapes: Ints, microbatches: Ints, 
     chunk = stage + num_layers // (pp * vpp) * block
     waits = (pp - 1) * (chunk + 2 * x.p2p) + m * (vpp * chunk + x.head)
     in_chunks = np.maximum(m * (vpp * chunk + x.embedding), waits)
-    known = {
-        "1f1b": pipeline_seconds("1f1b", pp, m, cycle, busiest),
-        "gpipe": pipeline_seconds("gpipe", pp, m, cycle, busiest),
-        "interleaved": in_chunks,
-    }
     seconds = np.zeros(len(pp))
-    for name, own in known.items():
-        seconds = np.where(schedule == SCHEDULES.index(name), own + x.follows, seconds)
+    for number, (name, known) in enumerate(REGISTRY.items()):
+        if known.is_plain or known.goes_round:
+            own = pipeline_seconds(name, pp, m, cycle, busiest) if known.is_plain else in_chunks
+            seconds = np.where(schedule == number, own + x.follows, seconds)
     return seconds

@@ -29,6 +29,7 @@ import numpy as np
 
 from cost_models.axes.columns import Ints
 from cost_models.axes.layout import Schedule
+from cost_models.schedules import schedule_named
 from planner.bounds.chunks import chunk_bounds, quick_chunk_bounds
 from planner.placement.chunk_rows import ChunkRows
 from planner.placement.leaf import TOLERANCE
@@ -59,9 +60,11 @@ def pipeline_seconds(
 ) -> Floats:
     """(N,): end of the last action on rank 0, if some rank takes `busiest` seconds for one microbatch and that takes
     `cycle` seconds down and up again."""
-    m = microbatches
-    if schedule == "gpipe":
+    m, steady = microbatches, schedule_named(schedule).steady
+    if steady == "queue":
         return cycle + (m - 1) * busiest
+    if steady is None:
+        return np.maximum(m * busiest, cycle)
     loops, rest = np.divmod(m - 1, pp)
     seconds = np.maximum(m * busiest, cycle + (2 * m - pp - 1) / 2 * busiest)
     return np.where(loops >= 1, np.maximum(seconds, (loops + 1) * cycle + rest * busiest), seconds)
@@ -250,9 +253,10 @@ def rank_limits(
     cycle = W + 2 * (pp - 1) * c
     with np.errstate(divide="ignore", invalid="ignore"):
         limits.append((M - 2 * rank_R * c - W + after_NR) / (m - 1))
-        if schedule == "gpipe":
+        steady = schedule_named(schedule).steady
+        if steady == "queue":
             limits.append((M - cycle) / (m - 1))
-        elif pp > 1:
+        elif steady == "pairs" and pp > 1:
             window_R = pp - rank_R
             limits.append(2 * (M - cycle) / (2 * m - window_R - 1))
             least_from_NR = np.cumsum(least_NR[:, ::-1], axis=1)[:, ::-1]

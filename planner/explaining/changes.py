@@ -10,8 +10,8 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from cost_models.axes.layout import SCHEDULES, Layout, goes_with
+from cost_models.axes.recompute import allowed_recompute
 from cost_models.question import Question
-from cost_models.schedules import allowed_recompute
 
 Trouble = Literal["a flag", "re-sharding"]
 """`a flag`: every rank keeps its share of the model, so a job goes on with another flag. `re-sharding`: the shares are

@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from cost_models.axes.columns import Ints
-from cost_models.axes.layout import V_SHAPED, Schedule
-from cost_models.schedules import SPLIT_BACKWARD
+from cost_models.axes.layout import Schedule
+from cost_models.schedules import SPLIT_BACKWARD, V_SHAPED, schedule_named
 from cost_models.stage_costs import StageCosts
 from planner.placement.shared_shape import Bools, Floats, Group, how_many
 
@@ -85,19 +85,9 @@ class ChunkRows:
     def live(self) -> tuple[Ints, Ints, Ints]:
         """(N,) each: live microbatches of the first rank's first chunk, of its last, and of all its chunks, at the
         moment that `Group.live` takes; the first chunk has most."""
-        m, pp, vpp = self.microbatches, self.pp, self.vpp
-        if self.schedule == "zero-bubble":
-            each = np.minimum(m, pp)
-            return each, each, vpp * each
-        if self.is_v_shaped:
-            first, last = np.where(m >= 2 * pp, 2 * pp - 1, 1), np.ones_like(m)
-            return first, last, first + last
-        together = m // np.maximum(1, m // pp)
-        units = np.minimum((vpp - 1) * together + 2 * (pp - 1) + 1, m * vpp)
-        rounds, rest = np.divmod(units, together * vpp)
-        first = rounds * together + np.minimum(rest, together)
-        last = rounds * together + np.clip(rest - (vpp - 1) * together, 0, together)
-        return first, last, units
+        known, shape = schedule_named(self.schedule), (self.pp, self.vpp, self.microbatches)
+        first, last = (known.live_of_chunk(*shape, 0, chunk) for chunk in (0, self.vpp - 1))
+        return first, last, known.live_of_rank(*shape, 0)
 
     @cached_property
     def fixed_seconds(self) -> tuple[Floats, Floats]:

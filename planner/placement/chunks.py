@@ -20,7 +20,8 @@ import numpy as np
 
 from cost_models.axes.columns import Ints
 from cost_models.axes.layout import Schedule
-from planner.placement.leaf import ENDS, PLAIN, TOLERANCE, Bools, Leaf, Placement
+from cost_models.schedules import PLAIN, schedule_named
+from planner.placement.leaf import ENDS, TOLERANCE, Bools, Leaf, Placement
 
 TIMED_TOGETHER = 16
 """Patterns whose timelines are evaluated at once, which takes little longer than one."""
@@ -33,7 +34,7 @@ MOST_SMALLER = 2
 def covers(schedule: Schedule, num_layers: int, stages: int) -> bool:
     """Whether so many blocks make so many stages of the sizes that the search covers."""
     if stages > num_layers:  # each rank has blocks on other stages where these go round the ranks
-        return schedule == "interleaved" and stages <= num_layers + ENDS
+        return schedule_named(schedule).goes_round and stages <= num_layers + ENDS
     return schedule in PLAIN or -num_layers % stages <= MOST_SMALLER
 
 

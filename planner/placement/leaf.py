@@ -28,10 +28,6 @@ TOLERANCE = 1e-9
 """Relative: two step times closer than this are the same, as rounding in sums of a million durations allows."""
 
 
-PLAIN: frozenset[Schedule] = frozenset({"gpipe", "1f1b"})
-"""Schedules with one chunk a rank and whole backward passes: every number of blocks on every stage is covered."""
-
-
 ENDS = 2
 """Stages that may be without a block: the first, which has the embedding, and the last, which has the head."""
 
@@ -41,7 +37,7 @@ def stage_sizes(num_layers: int, pp: int, vpp: int, schedule: Schedule) -> tuple
     which of them go together where a schedule is not plain."""
     if pp == 1:
         return num_layers, num_layers
-    if schedule in PLAIN:
+    if schedule in schedules.PLAIN:
         return 1, num_layers - pp + 1
     return num_layers // (pp * vpp), -(-num_layers // (pp * vpp))
 
@@ -104,7 +100,12 @@ class Leaf:
     @property
     def is_plain(self) -> bool:
         """Whether every number of blocks on every stage is covered."""
-        return self.schedule in PLAIN
+        return self.schedule in schedules.PLAIN
+
+    @property
+    def steady(self) -> str | None:
+        """Which paths run through a plain pipeline: see `PipelineSchedule.steady`."""
+        return schedules.schedule_named(self.schedule).steady
 
     @property
     def splits_backward(self) -> bool:

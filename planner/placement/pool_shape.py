@@ -14,6 +14,7 @@ import numpy as np
 
 from cost_models.axes.columns import Ints
 from cost_models.axes.layout import Schedule
+from cost_models.schedules import schedule_named
 from cost_models.stage_costs import StageCosts
 from planner.placement.leaf import TOLERANCE, Bools, Floats, stage_sizes
 from planner.placement.shared_shape import how_many
@@ -84,10 +85,9 @@ class RankGroup:
     @cached_property
     def live(self) -> Floats:
         """(N, R): most live microbatches."""
-        m_N1, rank_R = self.microbatches[:, None], np.arange(self.pp)
-        if self.schedule == "gpipe":
-            return np.repeat(m_N1, self.pp, axis=1).astype(np.float64)
-        return np.minimum(m_N1, self.pp - rank_R).astype(np.float64)
+        known, rank_R = schedule_named(self.schedule), np.arange(self.pp)
+        live_NR = known.live_of_chunk(self.pp, 1, self.microbatches[:, None], rank_R, 0)
+        return live_NR.astype(np.float64)
 
     @cached_property
     def block_seconds(self) -> Floats:

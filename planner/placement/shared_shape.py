@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import Ints
-from cost_models.axes.layout import V_SHAPED, Schedule
-from cost_models.schedules import SPLIT_BACKWARD
+from cost_models.axes.layout import Schedule
+from cost_models.schedules import PLAIN, SPLIT_BACKWARD, V_SHAPED, schedule_named
 from cost_models.stage_costs import StageCosts
-from planner.placement.leaf import PLAIN, TOLERANCE, Leaf, stage_sizes
+from planner.placement.leaf import TOLERANCE, Leaf, stage_sizes
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -126,28 +126,10 @@ class Group:
 
     @cached_property
     def live(self) -> Floats:
-        """(N, R, C): live microbatches of each chunk when a rank has run its warm-up and one forward more.
-
-        One moment of the schedule: what must fit at its peak must fit then. With one chunk it is the peak.
-        """
-        m_N1, rank_R = self.microbatches[:, None], np.arange(self.pp)
-        if self.schedule == "gpipe":
-            return np.repeat(m_N1, self.pp, axis=1)[..., None].astype(np.float64)
-        if self.schedule == "1f1b":
-            return np.minimum(m_N1, self.pp - rank_R)[..., None].astype(np.float64)
-        if self.schedule == "zero-bubble":
-            every_NR1 = np.repeat(np.minimum(m_N1, self.pp), self.pp, axis=1)[..., None]
-            return np.repeat(every_NR1, self.vpp, axis=2).astype(np.float64)
-        if self.schedule in V_SHAPED:
-            down_up_RC = np.stack([2 * self.pp - 1 - rank_R, 1 + rank_R], axis=-1)
-            return np.where(m_N1[..., None] >= 2 * self.pp, down_up_RC, 1.0)
-        round_N1 = m_N1 // np.maximum(1, m_N1 // self.pp)
-        warm_up_NR = (self.vpp - 1) * round_N1 + 2 * (self.pp - 1 - rank_R)
-        units_NR = np.minimum(warm_up_NR + 1, m_N1 * self.vpp)
-        rounds_NR, rest_NR = np.divmod(units_NR, round_N1 * self.vpp)
-        started_NRC = rest_NR[..., None] - np.arange(self.vpp) * round_N1[..., None]
-        live_NRC: Ints = rounds_NR[..., None] * round_N1[..., None]
-        live_NRC = live_NRC + np.clip(started_NRC, 0, round_N1[..., None])
+        """(N, R, C): live microbatches of each chunk at one moment of the schedule; with one chunk it is the peak."""
+        m_N11, rank_R1 = self.microbatches[:, None, None], np.arange(self.pp)[:, None]
+        known = schedule_named(self.schedule)
+        live_NRC = known.live_of_chunk(self.pp, self.vpp, m_N11, rank_R1, np.arange(self.vpp))
         return live_NRC.astype(np.float64)
 
     @cached_property

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cost_models import schedules
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import CONTEXTS, SCHEDULES, Layout
-from cost_models.axes.recompute import named_blocks, policies_in
+from cost_models.axes.recompute import allowed_recompute, named_blocks, policies_in
 from cost_models.communication.context import context_ways
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
@@ -27,7 +27,7 @@ from planner.rule import Words as Words
 from planner.rule import either
 from planner.rules.host import HOST_RULE
 from planner.rules.pools import pool_objections
-from planner.rules.stack import STACK_RULES, is_scheduled
+from planner.rules.stack import STACK_RULES
 from planner.trainers import refusals
 
 
@@ -159,7 +159,7 @@ def _schedule_needs_a_pipeline(question: Question, layout: Layout) -> Words:
 
 def _recompute_objection(layout: Layout) -> Words | None:
     """What forbids the layout's recompute under its schedule; asked of layouts, as recompute is no column."""
-    allowed = schedules.allowed_recompute(layout.schedule)
+    allowed = allowed_recompute(layout.schedule)
     named = {policy for mix in layout.recompute for policy in policies_in(mix)}
     refused = sorted(named - set(allowed))
     if not refused:
@@ -298,7 +298,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="the schedule needs a pipeline",
-        broken=lambda q, x: (x.pp == 1) & (x.vpp == 1) & ~is_scheduled(x, ("1f1b",)),
+        broken=lambda q, x: (x.pp == 1) & (x.vpp == 1) & ~schedules.is_scheduled(x, ("1f1b",)),
         sentence=_schedule_needs_a_pipeline,
     ),
     *STACK_RULES,

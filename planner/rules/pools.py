@@ -7,11 +7,11 @@ from itertools import groupby
 import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import SCHEDULES, Layout
+from cost_models.axes.layout import Layout
 from cost_models.axes.order import ranks_inside
 from cost_models.pools.terms import ranks_in
 from cost_models.question import MixedQuestion, Question
-from planner.placement.leaf import PLAIN
+from cost_models.schedules import PLAIN, is_scheduled
 from planner.rule import Bools, Words
 
 
@@ -20,8 +20,7 @@ def fills_pools(question: MixedQuestion, columns: LayoutColumns) -> Bools:
     gpus_K1 = np.array([pool.cluster.num_gpus for pool in question.pools])[:, None]
     whole: Bools = (gpus_K1 % (columns.tp * columns.replicas) == 0).all(axis=0)
     outermost = _pipeline_is_outermost(columns)
-    plain = np.isin(columns.schedule, [SCHEDULES.index(name) for name in PLAIN])
-    fills: Bools = whole & outermost & plain & (columns.vpp == 1)
+    fills: Bools = whole & outermost & is_scheduled(columns, PLAIN) & (columns.vpp == 1)
     return fills
 
 

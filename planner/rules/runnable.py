@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import SCHEDULES, Layout
+from cost_models.axes.layout import Layout
 from cost_models.question import MixedQuestion, Question
-from cost_models.schedules import SPLIT_BACKWARD
+from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
 from planner.rule import Bools, Rule, Words, either
 
 Array = npt.NDArray[np.float64]
@@ -18,7 +18,6 @@ IN_16_BITS = "plan with --precision bf16"
 _PRECISIONS = ("fp32", "bf16", "fp8")
 _WHOLE = 16
 """Products in fp8 take sides of whole sixteens: 16 bytes at one an element."""
-_SPLITTING = [SCHEDULES.index(schedule) for schedule in SPLIT_BACKWARD]
 
 
 def _precision(question: Question, layout: Layout) -> Words:
@@ -156,7 +155,7 @@ RUNNABLE: tuple[Rule, ...] = (
     ),
     Rule(
         name="fp8 runs backward passes whole",
-        broken=lambda q, x: _fp8(q, x) & np.isin(x.schedule, _SPLITTING),
+        broken=lambda q, x: _fp8(q, x) & is_scheduled(x, SPLIT_BACKWARD),
         sentence=_fp8_split,
     ),
     Rule(

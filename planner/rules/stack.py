@@ -6,27 +6,21 @@ breaks one of these rules, and nothing that breaks one is planned for it (`requi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
-from cost_models import schedules
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import CONTEXTS, SCHEDULES, Layout, Schedule
+from cost_models.axes.layout import CONTEXTS, Layout
 from cost_models.axes.order import ORDERS, same_seats_of
 from cost_models.communication.context import context_ways
 from cost_models.defaults import OWN_COMPILED, OWN_STACK, OWN_STACKS
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
 from cost_models.question import Question
+from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
 from planner.rule import Bools, Rule, Words, either
 from planner.rules.runnable import RUNNABLE
-
-
-def is_scheduled(x: LayoutColumns, some: Iterable[Schedule]) -> Bools:
-    """(N,) whether the schedule is one of some."""
-    return np.isin(x.schedule, [SCHEDULES.index(schedule) for schedule in some])
 
 
 def _stack_has_no_zero(question: Question, layout: Layout) -> Words:
@@ -123,7 +117,7 @@ STACK_RULES: tuple[Rule, ...] = (
     Rule(
         name="a split backward pass finds its weights",
         broken=lambda q, x: (
-            (x.zero == 3) & q.stack.zero3_gathers_every_microbatch & is_scheduled(x, schedules.SPLIT_BACKWARD)
+            (x.zero == 3) & q.stack.zero3_gathers_every_microbatch & is_scheduled(x, SPLIT_BACKWARD)
         ),
         sentence=_split_needs_weights,
     ),

@@ -20,10 +20,11 @@ from cost_models.costs import stage_costs
 from cost_models.errors import InfeasibleError
 from cost_models.pools.terms import PoolTerms, pool_terms, rank_costs, ranks_in
 from cost_models.question import MixedQuestion, Question
+from cost_models.schedules import PLAIN
 from cost_models.stage_costs import StageCosts
 from planner.bounds import pools as bounds
 from planner.bounds.pools_ideal import ideal_bounds
-from planner.placement.leaf import PLAIN, Bools, Floats, Leaf
+from planner.placement.leaf import Bools, Floats, Leaf
 from planner.placement.pool_shape import RankGroup
 from planner.rules.pools import fills_pools
 from planner.search.candidates import Tally

@@ -23,6 +23,7 @@ from cost_models.axes.columns import USUAL_CONTEXT, Ints, LayoutColumns
 from cost_models.axes.distinct import first_of_each
 from cost_models.axes.layout import CONTEXTS, SCHEDULES, goes_with
 from cost_models.axes.order import ORDERS, same_seats
+from cost_models.axes.recompute import allowed_recompute
 from cost_models.question import Question
 from planner.placement.chunks import covers
 from planner.placement.leaf import ENDS
@@ -341,11 +342,7 @@ def _shapes(
 ) -> tuple[tuple[Ints, ...], ...]:
     """(K, 2) the legal shapes of each pipeline, for each ZeRO stage its first core has."""
     model, policies = question.model, set(restrictions.recompute(question.training))
-    runs = [
-        schedule
-        for schedule in question.stack.schedules
-        if policies & set(schedules.allowed_recompute(schedule))
-    ]
+    runs = [schedule for schedule in question.stack.schedules if policies & set(allowed_recompute(schedule))]
     pipeline, stage, shape, shard = [], [], [], []
     for index, pp in enumerate(pipelines.pp.tolist()):
         own = [(1, ONE_CHUNK)]

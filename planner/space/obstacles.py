@@ -8,10 +8,10 @@ from itertools import product
 
 import numpy as np
 
-from cost_models import schedules
 from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import CONTEXTS, SCHEDULES, Layout, goes_with
 from cost_models.axes.order import ORDERS
+from cost_models.axes.recompute import allowed_recompute
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted
 from planner.placement.chunks import covers
@@ -100,7 +100,7 @@ def _degrees(question: Question, limits: Restrictions) -> Words | None:
 def _rules_besides(question: Question, limits: Restrictions) -> tuple[Rule, ...]:
     """Those of the trainer and of pools, and what the search does not cover."""
     policies = limits.recompute(question.training)
-    own = [schedules.allowed_recompute(schedule) for schedule in SCHEDULES]
+    own = [allowed_recompute(schedule) for schedule in SCHEDULES]
     recomputes = np.array([bool(set(policies) & set(allowed)) for allowed in own])
     return (
         *(trainer_named(limits.trainer).rules if limits.trainer else ()),

@@ -11,9 +11,9 @@ from training import GPT, LATENT, LLAMA, question_for
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.recompute import allowed_recompute
 from cost_models.defaults import OWN_STACK
 from cost_models.files.catalog import load_stack
-from cost_models.schedules import allowed_recompute
 from planner.rules.legality import objections
 from planner.rules.runnable import RUNNABLE
 from planner.space.layouts import enumerate_layouts, parse_restrictions

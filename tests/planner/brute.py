@@ -20,12 +20,12 @@ from cost_models import schedules
 from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import CONTEXTS, SCHEDULES, goes_with
 from cost_models.axes.order import ORDERS
-from cost_models.axes.recompute import RECOMPUTE_POLICIES
+from cost_models.axes.recompute import RECOMPUTE_POLICIES, allowed_recompute
 from cost_models.costs import stage_costs
 from cost_models.question import Question
-from cost_models.schedules import SPLIT_BACKWARD, allowed_recompute
+from cost_models.schedules import PLAIN, SPLIT_BACKWARD
 from cost_models.stage_costs import StageCosts
-from planner.placement.leaf import PLAIN, Leaf
+from planner.placement.leaf import Leaf
 from planner.rules.legality import legal_rows
 
 AXES = tuple(field.name for field in fields(LayoutColumns))

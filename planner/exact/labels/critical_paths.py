@@ -20,9 +20,9 @@ def known_paths(leaf: Leaf) -> list[CriticalPath]:
     ranks = range(leaf.pp)
     paths = [_busy_rank(leaf, rank, returns=True) for rank in ranks]
     paths += [_busy_rank(leaf, rank, returns=False) for rank in ranks if rank]
-    if leaf.schedule == "gpipe":
+    if leaf.steady == "queue":
         paths += [_queue(leaf, rank) for rank in ranks]
-    elif leaf.microbatches > leaf.pp:
+    elif leaf.steady == "pairs" and leaf.microbatches > leaf.pp:
         paths += [_round_window(leaf, rank, rank) for rank in ranks]
         paths.append(_round_window(leaf, 0, leaf.pp - 1))
     return paths
@@ -34,7 +34,7 @@ def longest_windows(leaf: Leaf, blocks_RP: Ints, most: int) -> list[CriticalPath
     `most` of them, the longest first; for each window the one that ends where that takes longest
     (`planner.exact.labels.windows`).
     """
-    if leaf.schedule != "1f1b":
+    if leaf.steady != "pairs":
         return []
     forward_R = leaf.forward(blocks_RP)
     both_R = forward_R + leaf.backward(blocks_RP)

@@ -151,7 +151,7 @@ class LabelPass:
         """(K,) seconds besides the lead of a path on which all microbatches pass one rank."""
         m, c, pp = self.choices.leaf.microbatches, self.choices.leaf.cost("p2p"), self.choices.leaf.pp
         alone = before + m * own + 2 * rank * c
-        if self.choices.leaf.schedule != "gpipe":
+        if self.choices.leaf.steady != "queue":
             return alone
         queue: Floats = np.maximum(alone, before + m * own + rest + 2 * (pp - 1) * c)
         return queue
@@ -159,7 +159,7 @@ class LabelPass:
     def _limit_windows(self, labels: Labels, rank: int, before: Floats, own: Floats, rest: Floats) -> None:
         """Write into the limits what windows that begin on a rank ask of the ranks after it."""
         leaf = self.choices.leaf
-        windows = windows_from(rank, leaf.pp, leaf.microbatches) if leaf.schedule == "1f1b" else None
+        windows = windows_from(rank, leaf.pp, leaf.microbatches) if leaf.steady == "pairs" else None
         if windows is None:
             return
         in_all = before + own + rest

@@ -1,0 +1,112 @@
+"""A schedule is one file and one line: a toy one, put beside the others in a copy of the folder, is planned for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cost_models
+
+HOME = Path(cost_models.__file__).parent
+FILE = '''
+"""Breadth-first: every chunk runs all microbatches before the next chunk begins (Lamy-Poirier 2023)."""
+
+import numpy as np
+
+from cost_models.schedules.actions import table_of_units
+from cost_models.schedules.schedule import PipelineSchedule
+
+
+def _table(pp, vpp, microbatches):
+    unit_U = np.arange(microbatches * vpp)
+    chunk_U = unit_U // microbatches
+    return table_of_units(
+        "breadth-first",
+        pp=pp,
+        vpp=vpp,
+        microbatches=microbatches,
+        warm_up_R=np.full(pp, len(unit_U)),
+        forward_chunk_U=chunk_U,
+        forward_microbatch_U=unit_U % microbatches,
+        backward_chunk_U=vpp - 1 - chunk_U,
+        backward_microbatch_U=unit_U % microbatches,
+    )
+
+
+SCHEDULE = PipelineSchedule(
+    name="breadth-first",
+    engine="ScheduleInterleaved1F1B",
+    table=_table,
+    objection=lambda pp, vpp, m: None if vpp > 1 else "breadth-first needs at least two chunks per pipeline rank",
+    chunks=(2, None),
+    live=lambda pp, vpp, m, rank, chunk: m,
+    keeps_all_logits=True,
+)
+'''
+LINE = '    "breadth-first": "breadth_first",\n'
+ASKED = """
+import json
+import numpy as np
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import complete_question
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
+from cost_models.schedules import build, legal, live_profiles, schedule_named
+from cost_models.specs.training import TrainingSpec
+from planner.search.search import search
+from planner.space.restriction_words import parse_restrictions
+
+stack = catalog.load_stack("meshwright")
+stack = stack.model_copy(update={"schedules": (*stack.schedules, "breadth-first")})
+training = TrainingSpec(global_batch=16, sequence_length=1024)
+cluster = resolve_cluster("dgx-a100-80gb", 4)
+question = complete_question(catalog.load_model("gpt2-small"), cluster, training, stack=stack)
+toy = search(question, top=1, restrictions=parse_restrictions(("schedule=breadth-first", "pp=2", "vpp=3"), ()))
+table = build("breadth-first", 2, 3, 8)
+live = [schedule_named("breadth-first").live_of_chunk(2, 3, 8, rank, np.arange(3)).tolist() for rank in (0, 1)]
+print(json.dumps({
+    "refused": legal("breadth-first", 2, 1, 8),
+    "actions": "".join(action.kind for action in table.actions(0)),
+    "live": live,
+    "profiles": [profile.tolist() for profile in live_profiles(table)],
+    "written": str(parse_layout("tp1 pp2 vpp3 dp2 mbs1 zero0 schedule=breadth-first")),
+    "planned": str(toy.best.layout.schedule),
+    "seconds": toy.best.step_seconds,
+    "gap": toy.certificate.gap,
+}))
+"""
+
+
+def test_a_toy_schedule_is_one_file_and_one_line(tmp_path: Path) -> None:
+    """All but the folder of schedules is the real thing; of that, one file is added and one line of one file."""
+    (tmp_path / "cost_models").mkdir()
+    for one in HOME.iterdir():
+        if one.name != "schedules":
+            (tmp_path / "cost_models" / one.name).symlink_to(one)
+    folder = tmp_path / "cost_models" / "schedules"
+    folder.mkdir()
+    for one in (HOME / "schedules").glob("*.py"):
+        (folder / one.name).write_text(one.read_text("utf-8"), encoding="utf-8")
+    (folder / "breadth_first.py").write_text(FILE, encoding="utf-8")
+    registry = (folder / "registry.py").read_text("utf-8")
+    last = '    "dualpipev": "dualpipev",\n'
+    assert registry.count(last) == 1
+    (folder / "registry.py").write_text(registry.replace(last, last + LINE), encoding="utf-8")
+
+    path = os.pathsep.join([str(tmp_path), str(HOME.parent)])
+    environment = os.environ | {"PYTHONPATH": path}
+    command = [sys.executable, "-c", ASKED]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["refused"] == "breadth-first needs at least two chunks per pipeline rank"
+    assert told["actions"] == "F" * 24 + "B" * 24
+    assert told["live"] == [[8, 8, 8]] * 2
+    assert told["profiles"] == [[[8, 8, 8]]] * 2
+    assert told["written"].endswith("schedule=breadth-first")
+    assert told["planned"] == "breadth-first"
+    assert told["seconds"] > 0
+    assert told["gap"] == 0
