@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from cost_models.evidence.calibration.families import ANY, blank_profile, fit_families, leave_sources_out
-from cost_models.evidence.calibration.from_runs import Fit, fitted_profile
 from cost_models.evidence.calibration.saving import save_profile
+from cost_models.evidence.calibration.step_time_fit import StepTimeFit, fitted_profile
 from cost_models.evidence.rows.cases import Case
 from cost_models.evidence.rows.shipped import timed_cases
 from cost_models.files import catalog
@@ -48,7 +48,7 @@ def _unseen(cases: Sequence[Case]) -> dict[str, float]:
     return {name: float(np.median(found)) for name, found in medians.items()}
 
 
-def _show(name: str, fit: Fit) -> None:
+def _show(name: str, fit: StepTimeFit) -> None:
     print(f"{name}: {len(fit.residuals)} runs, median error {fit.median_error:.1%}")
     for constant, interval in fit.constants.items():
         span = f"{interval.value:10.4g}  [{interval.low:.4g}, {interval.high:.4g}]"

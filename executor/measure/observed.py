@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from cost_models.defaults import OWN_STACK
 from cost_models.errors import InputError, Problem
-from cost_models.evidence.calibration.from_reports import STEP, Observed, Seen
+from cost_models.evidence.calibration.refining import STEP, MeasuredQuantity, ObservedRun
 from cost_models.files.catalog import load_stack
 from cost_models.question import MixedQuestion
 from executor.measure.report import RunReport, middle_half
@@ -53,7 +53,7 @@ def machine_of(report: RunReport) -> Machine:
     )
 
 
-def observed(report: RunReport, name: str) -> Observed:
+def observed(report: RunReport, name: str) -> ObservedRun:
     """The quantities of a report that constants follow from.
 
     On a CPU compute is the training thread's own time: what a busy machine does not disturb. On a GPU it is the time
@@ -83,11 +83,11 @@ def observed(report: RunReport, name: str) -> Observed:
         question = replace(question, stack=load_stack(stack))
     watched = all(rank.parts for rank in report.ranks)
     disturbed = math.log(_stretch(_busiest_parts(report))) / 2 if watched else 0.0
-    seen = {STEP: Seen(seconds=report.step_seconds, noise=report.step_noise, doubt=disturbed)}
+    seen = {STEP: MeasuredQuantity(seconds=report.step_seconds, noise=report.step_noise, doubt=disturbed)}
     seen |= _watched(report) if watched else {}
     if on_cpu:
         seen |= _by_thread(report)
-    return Observed(name=name, question=question, layout=report.plan.layout, seen=seen)
+    return ObservedRun(name=name, question=question, layout=report.plan.layout, seen=seen)
 
 
 def _require_whole(report: RunReport, plan: Plan, name: str) -> None:
@@ -117,12 +117,12 @@ def tells_of_its_device(report: RunReport) -> bool:
     return True
 
 
-def _by_thread(report: RunReport) -> dict[str, Seen]:
+def _by_thread(report: RunReport) -> dict[str, MeasuredQuantity]:
     """The whole step, and the update alone, by the clock of the busiest rank's training thread."""
     busiest = max(report.ranks, key=lambda rank: statistics.median(rank.thread_seconds))
     clocks = {"thread": busiest.thread_seconds, "update": busiest.update.thread_seconds}
     return {
-        name: Seen(seconds=statistics.median(seconds), noise=middle_half(seconds))
+        name: MeasuredQuantity(seconds=statistics.median(seconds), noise=middle_half(seconds))
         for name, seconds in clocks.items()
     }
 
@@ -142,7 +142,7 @@ def _stretch(parts: Mapping[str, float]) -> float:
     return 1.0 + parts["other"] / driving if driving > 0 else 1.0
 
 
-def _watched(report: RunReport) -> dict[str, Seen]:
+def _watched(report: RunReport) -> dict[str, MeasuredQuantity]:
     """What the watched steps tell of the median one, by the rank that computes most.
 
     Others on the cores of a CPU stretch its communication too: as much is taken off as they stretch its work, and the
@@ -152,11 +152,11 @@ def _watched(report: RunReport) -> dict[str, Seen]:
     unit, stretch = report.step_seconds / sum(parts.values()), _stretch(parts)
     noise = math.hypot(report.step_noise, _WATCHED_NOISE)
     seen = {
-        part: Seen(seconds=unit * parts[part] / stretch, noise=noise, doubt=math.log(stretch))
+        part: MeasuredQuantity(seconds=unit * parts[part] / stretch, noise=noise, doubt=math.log(stretch))
         for part in _WAITS
     }
     if report.environment.device == "cpu":
         unit = _by_thread(report)["thread"].seconds / _driving(parts)
     else:
-        seen["compute"] = Seen(seconds=unit * parts["compute"], noise=report.step_noise)
-    return seen | {"host": Seen(seconds=unit * parts["host"], noise=_WATCHED_NOISE)}
+        seen["compute"] = MeasuredQuantity(seconds=unit * parts["compute"], noise=report.step_noise)
+    return seen | {"host": MeasuredQuantity(seconds=unit * parts["host"], noise=_WATCHED_NOISE)}

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from cost_models.errors import HostError, Problem, RunError
-from cost_models.evidence.calibration.fit import Fit, fit_profile
 from cost_models.evidence.calibration.measurements import Measurement
+from cost_models.evidence.calibration.microbenchmark_fit import MicrobenchmarkFit, fit_microbenchmarks
 from cost_models.evidence.calibration.saving import save_profile
 from cost_models.files import catalog
 from cost_models.files.leftovers import temporary_folder
@@ -63,13 +63,15 @@ def calibrate(
     return fit.profile
 
 
-def fit_measurements(measurements: list[Measurement], cluster: ClusterSpec, precision: Precision) -> Fit:
+def fit_measurements(
+    measurements: list[Measurement], cluster: ClusterSpec, precision: Precision
+) -> MicrobenchmarkFit:
     """The fit with today's provenance, on top of the datasheet defaults of the device's kind."""
     import torch
 
     base = catalog.load_profile("datasheet-cpu" if cluster.gpu.kind == "cpu" else "datasheet-gpu")
     processes = 1 + max(row.rank for row in measurements)
-    return fit_profile(
+    return fit_microbenchmarks(
         measurements,
         cluster,
         base.model_copy(update={"stack": "meshwright"}),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import InputError, Problem
-from cost_models.evidence.calibration.from_reports import STEP, Observed, Refinement, quantities, refine
+from cost_models.evidence.calibration.refining import STEP, ObservedRun, Refinement, quantities, refine
 from cost_models.evidence.calibration.saving import save_profile
 from cost_models.files import catalog
 from cost_models.specs.hardware import HardwareProfile
@@ -141,7 +141,7 @@ def _calibrated(
         raise InputError("there is no run to calibrate from", hint="meshwright run writes run-report.json")
     together = Together()
     reports: list[RunReport] = []
-    runs: list[Observed] = []
+    runs: list[ObservedRun] = []
     for name, read in named:
         report = together.read(read)
         run = together.read(partial(observed, report, name)) if report is not None else None
@@ -157,7 +157,7 @@ def _calibrated(
     )
 
 
-def _one_machine(runs: Sequence[Observed], reports: Sequence[RunReport]) -> Machine:
+def _one_machine(runs: Sequence[ObservedRun], reports: Sequence[RunReport]) -> Machine:
     """What all runs are of. Raises InputError where they differ."""
     machines = {run.name: machine_of(report) for run, report in zip(runs, reports, strict=True)}
     different = set(machines.values())

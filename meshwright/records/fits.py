@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cost_models.evidence.calibration.own_runs import Refit
-from cost_models.evidence.calibration.unseen import UnseenSource
+from cost_models.evidence.calibration.cross_validation import UnseenSource
+from cost_models.evidence.calibration.refitting import Refit
 from cost_models.evidence.rows.row import Row
 
 

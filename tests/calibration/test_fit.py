@@ -10,8 +10,12 @@ import pytest
 
 from cost_models.curves import attention_head_seconds, curve_seconds
 from cost_models.errors import InputError
-from cost_models.evidence.calibration.fit import OPTIMIZER_BYTES, Fit, fit_profile
 from cost_models.evidence.calibration.measurements import Kind, Measurement, merge, quietest
+from cost_models.evidence.calibration.microbenchmark_fit import (
+    OPTIMIZER_BYTES,
+    MicrobenchmarkFit,
+    fit_microbenchmarks,
+)
 from cost_models.evidence.calibration.robust import relative_least_squares
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
@@ -98,8 +102,8 @@ def machine(disturb: Disturb) -> list[Measurement]:
     return rows
 
 
-def fitted(rows: list[Measurement]) -> Fit:
-    return fit_profile(
+def fitted(rows: list[Measurement]) -> MicrobenchmarkFit:
+    return fit_microbenchmarks(
         rows,
         catalog.local_cluster(2),
         catalog.load_profile("datasheet-cpu"),
@@ -198,7 +202,7 @@ def test_host_time_of_a_gpu_is_what_launching_takes(slower: float) -> None:
         for row in machine(quiet)
     ]
     rows = [replace(row, name="forward.bf16") if row.kind == "matrix" else row for row in rows]
-    fit = fit_profile(
+    fit = fit_microbenchmarks(
         rows,
         resolve_cluster("dgx-h100", 1),
         catalog.load_profile("datasheet-gpu"),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from cost_models.estimating import estimate
-from cost_models.evidence.calibration.from_runs import WEIGHT_ON_ONE_CLUSTER, fit_profile
+from cost_models.evidence.calibration.step_time_fit import WEIGHT_ON_ONE_CLUSTER, fit_step_times
 from cost_models.evidence.rows.cases import Case
 from cost_models.evidence.rows.row import Row
 from cost_models.evidence.validation.predicting import Prediction
@@ -113,7 +113,7 @@ def _fitted(cases: Sequence[Case]) -> HardwareProfile:
     """The profile of the cases with the constants that explain them best."""
     start = cases[0].question.hardware
     constants = [name for name in ANCHORED_CONSTANTS if getattr(start, name) > 0]
-    return fit_profile(start, cases, constants, weight_of_a_run=WEIGHT_ON_ONE_CLUSTER).profile
+    return fit_step_times(start, cases, constants, weight_of_a_run=WEIGHT_ON_ONE_CLUSTER).profile
 
 
 def _priced(prediction: Prediction, case: Case, profile: HardwareProfile, anchors: int) -> Prediction:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.defaults import nearest_profile
-from cost_models.evidence.calibration.from_runs import Fit, fit_profile, measured_seconds
+from cost_models.evidence.calibration.step_time_fit import StepTimeFit, fit_step_times, measured_seconds
 from cost_models.evidence.rows.cases import Case
 from cost_models.evidence.validation.step_times import StepTimes
 from cost_models.files import catalog
@@ -48,7 +48,7 @@ def fit_families(
     *,
     fewest: int = _FEWEST,
     on_round: Heard | None = None,
-) -> dict[str, Fit]:
+) -> dict[str, StepTimeFit]:
     """Name → fit, for every (die, stack) and every die that has `fewest` timed `cases`, or for those `needed`."""
     groups: dict[Pair, list[Case]] = {}
     for case in cases:
@@ -61,7 +61,7 @@ def fit_families(
             start = blank_profile(die, stack)
             name = start.name
             heard = None if on_round is None else (lambda n, e, name=name: on_round(name, n, e))
-            fit = fit_profile(start, members, on_round=heard)
+            fit = fit_step_times(start, members, on_round=heard)
             if fit.median_error <= _UNEXPLAINED:
                 fits[name] = fit
     return fits

@@ -12,7 +12,7 @@ from cost_models.estimating import estimate
 from cost_models.evidence.rows.cases import Case, read_case
 from cost_models.evidence.rows.notes import UnpredictableError
 from cost_models.evidence.rows.row import Row
-from cost_models.evidence.validation.peak_of import peak_bytes
+from cost_models.evidence.validation.peak_as_measured import peak_bytes
 from cost_models.specs.hardware import HardwareProfile
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
+from cost_models.evidence.calibration.cross_validation import UnseenSource, cross_validate
 from cost_models.evidence.calibration.families import Pair
-from cost_models.evidence.calibration.own_runs import Refit, Selection, refit, select_runs
+from cost_models.evidence.calibration.refitting import Refit, Selection, refit, select_runs
 from cost_models.evidence.calibration.saving import save_profile
-from cost_models.evidence.calibration.unseen import UnseenSource, leave_out
 from cost_models.evidence.rows.cases import Case
 from cost_models.evidence.rows.row import Row, read_rows
 from cost_models.files import catalog
@@ -155,7 +155,7 @@ def _refitted(pair: Pair, cases: Sequence[Case], reporter: Reporter) -> Refit:
 def _unseen(selection: Selection, refits: Sequence[Refit], reporter: Reporter) -> tuple[UnseenSource, ...]:
     """What profiles say of sources they never saw; a line says which is left out."""
     errors = {run: error for one in refits for run, error in one.fit.residuals.items()}
-    return leave_out(
+    return cross_validate(
         selection.cases,
         errors,
         on_source=lambda source: reporter.say(f"fitting without {printable(source, 40)}"),

@@ -27,7 +27,7 @@ _DONE = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shrunk:
+class Shrinkage:
     """The best point, and the linearised problem around it."""
 
     point: Array
@@ -47,7 +47,7 @@ def shrink(
     floor: Array | float = -np.inf,
     ceiling: Array | float = np.inf,
     on_round: Callable[[int, Array], None] | None = None,
-) -> Shrunk:
+) -> Shrinkage:
     """The point (C,) between `floor` and `ceiling` with the least loss; `errors_at` a point gives (R,).
 
     `pulls` (C,) are distances from `origin` that cost as much as one measurement of weight 1 with an error of 1.
@@ -85,4 +85,4 @@ def shrink(
             on_round(round_ + 1, errors)
         if before - best < _DONE * max(1.0, best):
             break
-    return Shrunk(point=point, slopes=slopes, curvature=curvature)
+    return Shrinkage(point=point, slopes=slopes, curvature=curvature)

@@ -75,7 +75,7 @@ _KERNEL: AttentionKernel = "flash2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class MicrobenchmarkFit:
     """A profile and how well it reproduces what it was fitted to."""
 
     profile: HardwareProfile
@@ -85,7 +85,7 @@ class Fit:
     """Median relative distance of the typical repetition from the fastest: the machine's own noise."""
 
 
-def fit_profile(
+def fit_microbenchmarks(
     measurements: Sequence[Measurement],
     cluster: ClusterSpec,
     base: HardwareProfile,
@@ -93,7 +93,7 @@ def fit_profile(
     name: str,
     precision: Precision,
     source: str,
-) -> Fit:
+) -> MicrobenchmarkFit:
     """The profile of one device of `cluster`, measured in `precision`; `base` gives what is not measured.
 
     Peak and bandwidth of a CPU are the best that was measured, those of a GPU its datasheet's: no share of them is
@@ -149,7 +149,7 @@ def fit_profile(
             "step_seconds": rounded(update_host_seconds(rows)) if gpu.kind == "cpu" else base.step_seconds,
         }
     )
-    return Fit(profile=profile, residuals=residuals, noise=noise)
+    return MicrobenchmarkFit(profile=profile, residuals=residuals, noise=noise)
 
 
 def _split(rows: Sequence[Measurement], base: HardwareProfile, constant: str) -> float:

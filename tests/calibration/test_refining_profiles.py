@@ -9,16 +9,16 @@ import pytest
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
-from cost_models.evidence.calibration.from_reports import (
+from cost_models.evidence.calibration.moved_profile import before_runs, moved
+from cost_models.evidence.calibration.refining import (
     STEP,
-    Observed,
+    MeasuredQuantity,
+    ObservedRun,
     Refinement,
-    Seen,
     priced,
     quantities,
     refine,
 )
-from cost_models.evidence.calibration.moving import before_runs, moved
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.specs.hardware import CurvePoint, HardwareProfile, Moved, OperatorCurve
@@ -53,16 +53,18 @@ def measured_apart() -> HardwareProfile:
     )
 
 
-def observed(layout: str, truth: HardwareProfile, *, noise: float = QUIET, slower: float = 1.0) -> Observed:
+def observed(
+    layout: str, truth: HardwareProfile, *, noise: float = QUIET, slower: float = 1.0
+) -> ObservedRun:
     """A run of the layout on a machine that is as `truth` says, or slower by a factor in every step."""
     parsed = parse_layout(layout)
     cluster = resolve_cluster("local", parsed.num_gpus).model_copy(update={"host_cores": 4})
     question = complete_question(resolve_model("gpt2-tiny").spec, cluster, TRAINING, profile=measured_apart())
-    run = Observed(name=layout, question=question, layout=parsed, seen={})
+    run = ObservedRun(name=layout, question=question, layout=parsed, seen={})
     found = quantities(priced(run, truth))
     names = [name for name in (STEP, "thread", "tp_comm", "dp_comm") if found[name] > 0]
-    seen = {name: Seen(seconds=slower * found[name], noise=noise) for name in names}
-    return Observed(name=layout, question=question, layout=parsed, seen=seen)
+    seen = {name: MeasuredQuantity(seconds=slower * found[name], noise=noise) for name in names}
+    return ObservedRun(name=layout, question=question, layout=parsed, seen=seen)
 
 
 def planted(**factors: float) -> HardwareProfile:
@@ -115,16 +117,16 @@ def test_a_noisy_run_moves_less() -> None:
 def test_a_disturbed_step_is_followed_part_of_the_way() -> None:
     """Others on the machine are seldom the same in the next run."""
     run = observed("mbs4", measured_apart())
-    twice = {STEP: Seen(seconds=2 * run.seen[STEP].seconds, noise=QUIET, doubt=0.35)}
-    run = Observed(name="", question=run.question, layout=run.layout, seen={**run.seen, **twice})
+    twice = {STEP: MeasuredQuantity(seconds=2 * run.seen[STEP].seconds, noise=QUIET, doubt=0.35)}
+    run = ObservedRun(name="", question=run.question, layout=run.layout, seen={**run.seen, **twice})
     assert 0.3 < refine(measured_apart(), [run]).profile.contention < 0.9
 
 
 def test_time_that_others_took_is_contention_and_not_compute() -> None:
     """The thread's own time says that operators are as fast as they were."""
     run = observed("mbs4", measured_apart())
-    crowded = {STEP: Seen(seconds=1.5 * run.seen[STEP].seconds, noise=QUIET)}
-    run = Observed(name="", question=run.question, layout=run.layout, seen={**run.seen, **crowded})
+    crowded = {STEP: MeasuredQuantity(seconds=1.5 * run.seen[STEP].seconds, noise=QUIET)}
+    run = ObservedRun(name="", question=run.question, layout=run.layout, seen={**run.seen, **crowded})
     refinement = refine(measured_apart(), [run])
     assert refinement.profile.contention == pytest.approx(0.5, abs=0.05)
     assert refinement.factors["compute"].factor == pytest.approx(1.0, abs=0.02)
@@ -180,10 +182,10 @@ def test_the_defaults_of_a_machine_nobody_measured_are_moved_too() -> None:
 
 def test_more_processes_than_cores_take_turns() -> None:
     """Rates are of a process's own time, which does not pass while it waits for a core."""
-    runs: Sequence[Observed] = [observed("dp4 mbs2", measured_apart())]
+    runs: Sequence[ObservedRun] = [observed("dp4 mbs2", measured_apart())]
     (run,) = runs
     crowded = run.question.cluster.model_copy(update={"host_cores": 2})
-    halved = Observed(
+    halved = ObservedRun(
         name="",
         question=complete_question(run.question.model, crowded, TRAINING, profile=measured_apart()),
         layout=run.layout,

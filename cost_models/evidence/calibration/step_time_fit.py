@@ -4,7 +4,7 @@ Minimises, over the logarithms θ of the constants,
 
     Σ_r w_r · Huber(log(predicted_r / measured_r) / 5 %)  +  Σ_c ((θ_c − default_c) / pull)² / 2
 
-as `shrunk` does it. Rows of one sweep are not independent, so each of n rows of a source weighs 1/√n. What the rows
+as `shrinkage` does it. Rows of one sweep are not independent, so each of n rows of a source weighs 1/√n. What the rows
 cannot tell stays at its default; the intervals are those of the linearised problem.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.evidence.calibration.shrunk import Shrunk, shrink
+from cost_models.evidence.calibration.shrinkage import Shrinkage, shrink
 from cost_models.evidence.rows.cases import Case
 from cost_models.evidence.validation.scores import measured_seconds as timed_seconds
 from cost_models.evidence.validation.step_times import StepTimes
@@ -68,7 +68,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class StepTimeFit:
     """A fitted profile and what it leaves unexplained."""
 
     profile: HardwareProfile
@@ -91,14 +91,14 @@ class Fit:
         return {source: np.array(found) for source, found in errors.items()}
 
 
-def fit_profile(
+def fit_step_times(
     start: HardwareProfile,
     cases: Sequence[Case],
     constants: Sequence[str] = CONSTANTS,
     *,
     weight_of_a_run: float | None = None,
     on_round: Callable[[int, float], None] | None = None,
-) -> Fit:
+) -> StepTimeFit:
     """Move `constants` of `start` so that timed `cases` come out right; `on_round` hears of every step.
 
     A constant that is 0 in `start` stays 0: factors do not move it. Each run weighs `weight_of_a_run`, by default 1/√n
@@ -128,7 +128,7 @@ def fit_profile(
     fitted = profile_at(point)
     final = np.expm1(_HUBER * errors_at(point))
     names = [case.row.row_id for case in cases]
-    return Fit(
+    return StepTimeFit(
         profile=fitted,
         residuals=dict(zip(names, final.tolist(), strict=True)),
         sources={case.row.row_id: case.row.source for case in cases},
@@ -136,7 +136,7 @@ def fit_profile(
     )
 
 
-def fitted_profile(fit: Fit, *, unseen_error: float | None = None) -> HardwareProfile:
+def fitted_profile(fit: StepTimeFit, *, unseen_error: float | None = None) -> HardwareProfile:
     """The profile of a fit with its claims: what it was fitted to, the error that is left, and the median error
     (a share) shown on sources left out of every fit, where those were tried."""
     runs = ", ".join(f"{len(errors)} of {source}" for source, errors in fit.by_source().items())
@@ -179,7 +179,7 @@ def _pull(name: str) -> float:
 
 def _intervals(
     constants: Sequence[str],
-    shrunk: Shrunk,
+    shrunk: Shrinkage,
     weight: Array,
     pulls: Array,
     names: Sequence[str],

@@ -12,10 +12,10 @@ import numpy as np
 from cost_models.defaults import nearest_profile
 from cost_models.documents import printable
 from cost_models.evidence.calibration.families import DIES, Pair, die_of, pair_of
-from cost_models.evidence.calibration.from_runs import (
+from cost_models.evidence.calibration.step_time_fit import (
     WEIGHT_ON_ONE_CLUSTER,
-    Fit,
-    fit_profile,
+    StepTimeFit,
+    fit_step_times,
     fitted_profile,
     measured_seconds,
 )
@@ -148,7 +148,7 @@ class Refit:
     """The catalogue's nearest, or its documented defaults: what the runs are predicted with otherwise."""
     before: dict[str, float]
     """Run → predicted / measured − 1 under `start`."""
-    fit: Fit
+    fit: StepTimeFit
     profile: HardwareProfile
     """The fitted profile, named for its GPU and stack, with its claim."""
 
@@ -178,7 +178,7 @@ def refit(
         "stack": stack,
     }
     sources = {case.row.source for case in cases}
-    fit = fit_profile(
+    fit = fit_step_times(
         start.model_copy(update=identity),
         cases,
         weight_of_a_run=WEIGHT_ON_ONE_CLUSTER if len(sources) == 1 else None,
@@ -193,7 +193,7 @@ def refit(
     )
 
 
-def named_sources(fit: Fit) -> str:
+def named_sources(fit: StepTimeFit) -> str:
     """ "3 of mine, 2 of lab": whose runs a profile was fitted to, the largest sources by name."""
     by_size = sorted(fit.by_source().items(), key=lambda item: -len(item[1]))
     words = [f"{len(errors)} of {printable(source, 40)}" for source, errors in by_size[:_NAMED_SOURCES]]
@@ -202,7 +202,7 @@ def named_sources(fit: Fit) -> str:
     return ", ".join(words)
 
 
-def _provenance(fit: Fit, start: HardwareProfile) -> str:
+def _provenance(fit: StepTimeFit, start: HardwareProfile) -> str:
     """Whose runs a profile was fitted to, and what it was before."""
     return (
         f"Fitted to timed runs: {named_sources(fit)}; started from {start.name}. The median error is that of the"

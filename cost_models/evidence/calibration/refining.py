@@ -19,8 +19,8 @@ from cost_models.axes.layout import Layout
 from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
 from cost_models.estimating import estimate
-from cost_models.evidence.calibration.moving import MOVED_BY, before_runs, moved
-from cost_models.evidence.calibration.shrunk import shrink
+from cost_models.evidence.calibration.moved_profile import MOVED_BY, before_runs, moved
+from cost_models.evidence.calibration.shrinkage import shrink
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile, Moved
 
@@ -76,7 +76,7 @@ _NAMED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class MeasuredQuantity:
     """A quantity as one run measured it."""
 
     seconds: float
@@ -88,19 +88,19 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class ObservedRun:
     """One run: what was asked of the cost model, and what came out."""
 
     name: str
     question: Question
     layout: Layout
     """Placed."""
-    seen: Mapping[str, Seen]
+    seen: Mapping[str, MeasuredQuantity]
     """`step`, and of `QUANTITIES` what this run measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class RefinedFactor:
     """A factor of seconds, and what the runs say of it."""
 
     factor: float
@@ -119,15 +119,15 @@ class Refinement:
     """As it was measured apart."""
     profile: HardwareProfile
     """Its error is that of the fit itself, and no less than the runs vary by."""
-    runs: tuple[Observed, ...]
+    runs: tuple[ObservedRun, ...]
     estimates: tuple[Estimate, ...]
     """Of each run under the new profile."""
-    factors: dict[str, Settled]
+    factors: dict[str, RefinedFactor]
     """By kind of `Moved`, and `contention`: 1 + it."""
 
 
 def refine(
-    profile: HardwareProfile, runs: Sequence[Observed], *, on_round: Callable[[int], None] | None = None
+    profile: HardwareProfile, runs: Sequence[ObservedRun], *, on_round: Callable[[int], None] | None = None
 ) -> Refinement:
     """Move `profile` so that the `runs`, all of one machine, come out right; what moved it before is taken back first.
 
@@ -169,7 +169,7 @@ def refine(
     )
 
 
-def priced(run: Observed, profile: HardwareProfile) -> Estimate:
+def priced(run: ObservedRun, profile: HardwareProfile) -> Estimate:
     """What the cost model says of a run under a profile."""
     asked = run.question
     question = complete_question(
@@ -195,7 +195,9 @@ def _for(question: Question, profile: HardwareProfile) -> HardwareProfile:
     return profile.model_copy(update=identity)
 
 
-def _to_explain(start: HardwareProfile, runs: Sequence[Observed]) -> list[tuple[int, str, Seen]]:
+def _to_explain(
+    start: HardwareProfile, runs: Sequence[ObservedRun]
+) -> list[tuple[int, str, MeasuredQuantity]]:
     """(run, quantity, what was seen): those that both the run and the cost model have."""
     predicted = [quantities(priced(run, start)) for run in runs]
     return [
@@ -223,7 +225,7 @@ def _moved_to(start: HardwareProfile, logarithms: Array) -> HardwareProfile:
     return moved(start, by).model_copy(update={"moved": by, "contention": contention})
 
 
-def _settled(totals: Array, point: Array, covariance: Array, pulls: Array) -> dict[str, Settled]:
+def _settled(totals: Array, point: Array, covariance: Array, pulls: Array) -> dict[str, RefinedFactor]:
     """Each kind's factor with the 90 % interval of the linearised problem."""
     after = np.sqrt(np.diag(totals @ covariance @ totals.T))
     before = np.sqrt(np.diag(totals @ np.diag(pulls**2) @ totals.T))
@@ -231,12 +233,12 @@ def _settled(totals: Array, point: Array, covariance: Array, pulls: Array) -> di
     for kind, at, spread, unknown in zip(_PULLS, totals @ point, after, before, strict=True):
         low, factor, high = (float(np.exp(at + side * _Z90 * spread)) for side in (-1, 0, 1))
         told = max(0.0, 1.0 - float(spread / unknown))
-        found[kind] = Settled(factor=factor, low=low, high=high, told=told)
+        found[kind] = RefinedFactor(factor=factor, low=low, high=high, told=told)
     return found
 
 
 def _claims(
-    start: HardwareProfile, runs: Sequence[Observed], estimates: Sequence[Estimate]
+    start: HardwareProfile, runs: Sequence[ObservedRun], estimates: Sequence[Estimate]
 ) -> dict[str, object]:
     """What the new profile says of itself: no smaller an error than its runs vary by."""
     errors = [

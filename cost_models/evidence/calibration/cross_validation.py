@@ -26,7 +26,7 @@ class UnseenSource:
     """Under the profile that has seen it."""
 
 
-def leave_out(
+def cross_validate(
     cases: Sequence[Case],
     fitted_errors: Mapping[str, float],
     *,

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from cost_models.errors import UnknownNameError
+from cost_models.evidence.calibration.cross_validation import cross_validate
 from cost_models.evidence.calibration.families import blank_profile
-from cost_models.evidence.calibration.from_runs import Fit, fit_profile, fitted_profile
-from cost_models.evidence.calibration.own_runs import Selection, refit, select_runs
-from cost_models.evidence.calibration.unseen import leave_out
+from cost_models.evidence.calibration.refitting import Selection, refit, select_runs
+from cost_models.evidence.calibration.step_time_fit import StepTimeFit, fit_step_times, fitted_profile
 from cost_models.evidence.rows.cases import Case
 from cost_models.evidence.rows.row import Row
 from cost_models.evidence.validation.step_times import StepTimes
@@ -99,10 +99,10 @@ def true_seconds(cases: tuple[Case, ...], start: HardwareProfile) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def clean(cases, start, true_seconds) -> Fit:
+def clean(cases, start, true_seconds) -> StepTimeFit:
     """Timed to a per cent by a lab each: runs of one source would count as less than as many."""
     noise = np.random.default_rng(0).normal(scale=0.01, size=len(cases))
-    return fit_profile(start, timed(cases, true_seconds * np.exp(noise), sources="each"))
+    return fit_step_times(start, timed(cases, true_seconds * np.exp(noise), sources="each"))
 
 
 def distance(value: float, planted: float) -> float:
@@ -110,7 +110,7 @@ def distance(value: float, planted: float) -> float:
     return float(abs(np.log(value / planted)))
 
 
-def test_planted_constants_come_back(clean: Fit, start: HardwareProfile) -> None:
+def test_planted_constants_come_back(clean: StepTimeFit, start: HardwareProfile) -> None:
     for name, planted in PLANTED.items():
         interval = clean.constants[name]
         assert interval.low < planted < interval.high, name
@@ -125,7 +125,7 @@ def test_planted_constants_come_back(clean: Fit, start: HardwareProfile) -> None
     assert clean.median_error < 0.02
 
 
-def test_a_fitted_profile_carries_its_claims(clean: Fit) -> None:
+def test_a_fitted_profile_carries_its_claims(clean: StepTimeFit) -> None:
     assert fitted_profile(clean).unseen_error is None
     claimed = fitted_profile(clean, unseen_error=0.08123)
     assert claimed.unseen_error == 0.0812
@@ -135,17 +135,17 @@ def test_a_fitted_profile_carries_its_claims(clean: Fit) -> None:
     )
 
 
-def test_outliers_move_little(cases, start, true_seconds, clean: Fit) -> None:
+def test_outliers_move_little(cases, start, true_seconds, clean: StepTimeFit) -> None:
     seconds = true_seconds.copy()
     seconds[::8] *= 3
-    fit = fit_profile(start, timed(cases, seconds, sources="each"))
+    fit = fit_step_times(start, timed(cases, seconds, sources="each"))
     for name, planted in PLANTED.items():
         assert fit.constants[name].low < planted < fit.constants[name].high, name
     assert fit.profile.gemm_efficiency == pytest.approx(clean.profile.gemm_efficiency, rel=0.05)
     assert sorted(fit.residuals.values())[: len(seconds[::8])] == pytest.approx([-2 / 3] * 3, abs=0.05)
 
 
-def test_what_the_rows_cannot_tell_stays_at_its_default(clean: Fit, start: HardwareProfile) -> None:
+def test_what_the_rows_cannot_tell_stays_at_its_default(clean: StepTimeFit, start: HardwareProfile) -> None:
     for name in MULTI_NODE:
         assert getattr(clean.profile, name) == pytest.approx(getattr(start, name), rel=1e-3)
         assert clean.constants[name].told == pytest.approx(0, abs=1e-6)
@@ -153,15 +153,15 @@ def test_what_the_rows_cannot_tell_stays_at_its_default(clean: Fit, start: Hardw
     assert clean.constants["gemm_efficiency"].told > 0.5
 
 
-def test_fewer_rows_say_less(cases, start, true_seconds, clean: Fit) -> None:
-    few = fit_profile(start, timed(cases, true_seconds)[10:13]).constants["gemm_efficiency"]
+def test_fewer_rows_say_less(cases, start, true_seconds, clean: StepTimeFit) -> None:
+    few = fit_step_times(start, timed(cases, true_seconds)[10:13]).constants["gemm_efficiency"]
     many = clean.constants["gemm_efficiency"]
     assert 0 < few.told < many.told
 
 
 def test_a_constant_of_zero_stays_zero(cases, start, true_seconds) -> None:
     without = start.model_copy(update={"action_host_seconds": 0.0})
-    fit = fit_profile(without, timed(cases, true_seconds)[::6])
+    fit = fit_step_times(without, timed(cases, true_seconds)[::6])
     assert fit.profile.action_host_seconds == 0
     assert "action_host_seconds" not in fit.constants
 
@@ -248,7 +248,7 @@ def test_a_source_is_predicted_by_the_others(cases, start, true_seconds) -> None
     some = timed(cases[::4], StepTimes(cases[::4]).seconds(slow))
     halves = [with_cells(case, source_id=f"lab-{index % 2}") for index, case in enumerate(some)]
     heard: list[str] = []
-    found = leave_out(halves, {case.row.row_id: 0.5 for case in halves}, on_source=heard.append)
+    found = cross_validate(halves, {case.row.row_id: 0.5 for case in halves}, on_source=heard.append)
     assert heard == [one.source for one in found] == ["lab-0", "lab-1"]
     assert sum(one.runs for one in found) == len(halves)
     for one in found:
