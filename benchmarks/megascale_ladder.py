@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question, nearest_profile
-from cost_models.estimating import estimate
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
+from cost_models.pipeline.estimating import estimate
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 

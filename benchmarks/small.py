@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
-from cost_models.estimating import estimate
 from cost_models.files.loading import resolve_cluster
+from cost_models.pipeline.estimating import estimate
 from cost_models.specs.attention import LatentAttention
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec

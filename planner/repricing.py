@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cost_models.estimate import Estimate
-from cost_models.estimating import estimate
+from cost_models.pipeline.estimating import estimate
 from planner.plan import Plan
 
 

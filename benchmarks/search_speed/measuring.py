@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from cases import Case
 
-from cost_models.costs import stage_costs
 from cost_models.errors import InfeasibleError, RunError
+from cost_models.pipeline.costs import stage_costs
 from cost_models.question import MixedQuestion, Question
 from planner.plan import Certificate
 from planner.search.search import search

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.files.whole import write_whole
-from cost_models.predicted_spans import PredictedSpan, predicted_spans
+from cost_models.pipeline.spans import PredictedSpan, predicted_spans
 from executor.measure.watched import StepSpans
 from planner.plan import Plan
 

@@ -15,7 +15,7 @@ from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.evidence.rows.tables import parse_table, read_table
-from cost_models.predicted_spans import pass_spans, predicted_spans
+from cost_models.pipeline.spans import pass_spans, predicted_spans
 from cost_models.question import Question
 from cost_models.schedules import KINDS
 from meshwright.records.run_comparison import comparison, read_report

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.pools.terms import PoolTerms
+from cost_models.pipeline.pool_terms import PoolTerms
 from cost_models.schedules import PLAIN, is_scheduled
 from planner.bounds.step import pipeline_seconds
 from planner.placement.leaf import Bools, Floats

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import SCHEDULES
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute, allowed_recompute
+from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
 from cost_models.schedules import PLAIN, is_scheduled
-from cost_models.stage_costs import StageCosts
 from planner.bounds.chunks import quick_chunk_bounds
 from planner.bounds.step import quick_bounds
 from planner.placement.chunk_rows import ChunkRows

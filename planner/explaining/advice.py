@@ -18,7 +18,7 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.estimate import Estimate
-from cost_models.estimating import estimate as price
+from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question
 from planner.explaining.changes import (
     WEIGHT,

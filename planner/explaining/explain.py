@@ -11,7 +11,7 @@ from cost_models.axes.order import first_same
 from cost_models.axes.recompute import policies_in
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
-from cost_models.estimating import estimate as price
+from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from planner.explaining.compare import difference
 from planner.explaining.whatif import NEXT_TO_NOTHING, Sensitivity, same_degrees, with_memory

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
-from cost_models.estimating import estimate as price
+from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question, each_pool, mixed_question
 from cost_models.specs.cluster import LinkSpec
 from cost_models.specs.hardware import AttentionCurve, CurvePoint

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import SCHEDULES
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
-from cost_models.costs import stage_costs
+from cost_models.pipeline.costs import stage_costs
 from cost_models.question import Question
 from planner.placement.shared_shape import Group
 

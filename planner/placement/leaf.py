@@ -1,6 +1,6 @@
 """One layout's open question: how many blocks on each virtual stage, and how many of them under each recompute policy.
 
-`Leaf` holds the costs of each pipeline rank and prices placements exactly: the sums of `cost_models.stage_costs`, the
+`Leaf` holds the costs of each pipeline rank and prices placements exactly: the sums of `stage_costs`, the
 ends from the schedule's own timeline.
 
 Shape legend: `...` any batch of placements, S virtual stages, R ranks, C chunks of a rank, P recompute policies. A
@@ -19,7 +19,7 @@ from cost_models import schedules
 from cost_models.axes.columns import Ints
 from cost_models.axes.layout import Schedule
 from cost_models.axes.recompute import mix_of, policies_in
-from cost_models.stage_costs import StageCosts
+from cost_models.pipeline.stage_costs import StageCosts
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

@@ -14,8 +14,8 @@ import numpy as np
 
 from cost_models.axes.columns import Ints
 from cost_models.axes.layout import Schedule
+from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.schedules import schedule_named
-from cost_models.stage_costs import StageCosts
 from planner.placement.leaf import TOLERANCE, Bools, Floats, stage_sizes
 from planner.placement.shared_shape import how_many
 

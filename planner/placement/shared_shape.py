@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints
 from cost_models.axes.layout import Schedule
+from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.schedules import PLAIN, SPLIT_BACKWARD, V_SHAPED, schedule_named
-from cost_models.stage_costs import StageCosts
 from planner.placement.leaf import TOLERANCE, Leaf, stage_sizes
 
 Floats = npt.NDArray[np.float64]

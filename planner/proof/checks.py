@@ -9,7 +9,7 @@ import numpy as np
 
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.estimate import Estimate
-from cost_models.estimating import estimate as price
+from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion
 from cost_models.units import format_seconds
 from planner.answers.optimum import PROVEN

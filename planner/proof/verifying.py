@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from cost_models.errors import InfeasibleError, InputError, RunError
 from cost_models.estimate import Estimate
-from cost_models.estimating import estimate as price
+from cost_models.pipeline.estimating import estimate as price
 from cost_models.units import counted, format_bytes, format_seconds
 from planner.answers.offers import offers_of, rank_offers
 from planner.answers.optimising import optimise

@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import SCHEDULES, Layout
-from cost_models.costs import stage_costs
 from cost_models.errors import InfeasibleError
+from cost_models.pipeline.costs import stage_costs
+from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
-from cost_models.stage_costs import StageCosts
 from planner.bounds.pricing import Pricing, groups_of
 from planner.bounds.relaxed import Passes, core_bounds, ideal_seconds, passes_of, relaxed_bounds
 from planner.bounds.shapes import shape_bounds

@@ -16,12 +16,12 @@ import numpy as np
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import SCHEDULES, Layout
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
-from cost_models.costs import stage_costs
 from cost_models.errors import InfeasibleError
-from cost_models.pools.terms import PoolTerms, pool_terms, rank_costs, ranks_in
+from cost_models.pipeline.costs import stage_costs
+from cost_models.pipeline.pool_terms import PoolTerms, pool_terms, rank_costs, ranks_in
+from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN
-from cost_models.stage_costs import StageCosts
 from planner.bounds import pools as bounds
 from planner.bounds.pools_ideal import ideal_bounds
 from planner.placement.leaf import Bools, Floats, Leaf

@@ -11,7 +11,7 @@ import time
 from cost_models.axes.layout import Layout
 from cost_models.errors import InfeasibleError, RunError
 from cost_models.estimate import Estimate
-from cost_models.estimating import estimate
+from cost_models.pipeline.estimating import estimate
 from cost_models.question import MixedQuestion, Question
 from planner.exact.ilp.solvers import SolverName
 from planner.placement.leaf import Placement

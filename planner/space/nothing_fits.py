@@ -13,9 +13,9 @@ from cost_models.axes.layout import SCHEDULES, Layout
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute, allowed_recompute
 from cost_models.errors import DoesNotFitError, InfeasibleError, Problem
 from cost_models.estimate import Estimate
-from cost_models.estimating import estimate
+from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
-from cost_models.stage_costs import StageCosts
 from cost_models.units import GIB, counted, format_bytes
 from planner.placement.leaf import Floats
 from planner.rules.host import hosts_too_small

@@ -15,11 +15,11 @@ from cost_models.axes.layout import CONTEXTS, Context, Layout, parse_layout
 from cost_models.communication.context import context_seconds
 from cost_models.communication.data import data_seconds
 from cost_models.communication.topology import axis_groups
-from cost_models.costs import stage_costs
 from cost_models.defaults import complete_question
-from cost_models.estimating import estimate
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
+from cost_models.pipeline.costs import stage_costs
+from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 

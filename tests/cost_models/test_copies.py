@@ -8,8 +8,8 @@ import pytest
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
 from cost_models.compute.measured_operators import block_operators, gathering_seconds
-from cost_models.estimating import estimate
 from cost_models.files import catalog
+from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.hardware import CurvePoint, OperatorCurve
 from cost_models.specs.training import TrainingSpec

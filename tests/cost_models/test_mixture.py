@@ -18,11 +18,11 @@ from cost_models.communication.topology import axis_groups
 from cost_models.compute.device import device_of
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.compute.products import matrix_seconds
-from cost_models.costs import stage_costs
 from cost_models.defaults import complete_question
-from cost_models.estimating import estimate
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
+from cost_models.pipeline.costs import stage_costs
+from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec

@@ -9,10 +9,10 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.compute.host_update import host_update_seconds
 from cost_models.defaults import complete_question
-from cost_models.estimating import estimate
 from cost_models.files import catalog
 from cost_models.memory.host import host_bytes
 from cost_models.memory.states import state_bytes
+from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from cost_models.workload.parameters import parameters, total_parameters

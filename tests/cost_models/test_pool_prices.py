@@ -9,17 +9,17 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.costs import add_up, stage_costs
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
-from cost_models.estimating import estimate
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
-from cost_models.pools.terms import pool_terms, rank_terms, ranks_in
+from cost_models.pipeline.costs import add_up, stage_costs
+from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pool_terms import pool_terms, rank_terms, ranks_in
+from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.cluster import LinkSpec
 from cost_models.specs.training import TrainingSpec
-from cost_models.stage_costs import StageCosts
 from cost_models.workload.flops import model_flops
 
 TRAINING = TrainingSpec(global_batch=256, sequence_length=2048)

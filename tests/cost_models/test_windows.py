@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from cost_models.axes.layout import Layout
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
-from cost_models.estimating import estimate
 from cost_models.files.catalog import load_model
 from cost_models.files.loading import resolve_cluster, resolve_model
+from cost_models.pipeline.estimating import estimate
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.workload.flops import forward_flops

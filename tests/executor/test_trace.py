@@ -12,7 +12,7 @@ import torch
 from processes import Processes
 from training import plan_for
 
-from cost_models.predicted_spans import predicted_spans
+from cost_models.pipeline.spans import predicted_spans
 from executor.measure.parts import STEP_PARTS, step_parts
 from executor.measure.report import RankReport
 from executor.measure.watched import StepSpans, WaitSpan, WorkSpan

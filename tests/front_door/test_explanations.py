@@ -12,8 +12,8 @@ from cost_models.breakdown import Breakdown
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
-from cost_models.estimating import estimate as price
 from cost_models.files.loading import resolve_cluster, resolve_model, resolve_training
+from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from planner.answers.frontier import frontier_frame, pareto_rows
 from planner.answers.scaling import doublings, scaling_frame

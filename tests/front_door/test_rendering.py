@@ -9,7 +9,7 @@ import pytest
 
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
-from cost_models.estimating import trust_of
+from cost_models.pipeline.estimating import trust_of
 from cost_models.question import Question
 from cost_models.units import counted, format_days, grouped
 from meshwright.cli.output import as_csv, as_json

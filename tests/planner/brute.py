@@ -1,7 +1,7 @@
 """Brute force over small questions: every layout by plain product, every placement priced from the stage costs.
 
 Nothing here comes from the search. Layouts are what the rules leave of a product; step times and peaks follow the
-formulas at the top of `cost_models.stage_costs`; placements are `synthetic.every_placement`.
+formulas at the top of `cost_models.pipeline.stage_costs`; placements are `synthetic.every_placement`.
 
 Shape legend: N layouts of one pipeline, K placements, S virtual stages, R ranks, P policies.
 """
@@ -21,10 +21,10 @@ from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
 from cost_models.axes.layout import CONTEXTS, SCHEDULES, goes_with
 from cost_models.axes.order import ORDERS
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, allowed_recompute
-from cost_models.costs import stage_costs
+from cost_models.pipeline.costs import stage_costs
+from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
 from cost_models.schedules import PLAIN, SPLIT_BACKWARD
-from cost_models.stage_costs import StageCosts
 from planner.placement.leaf import Leaf
 from planner.rules.legality import legal_rows
 

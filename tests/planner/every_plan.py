@@ -8,7 +8,7 @@ from small import small_question
 
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, mix_of
 from cost_models.estimate import Estimate
-from cost_models.estimating import estimate
+from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from planner.space.layouts import Restrictions, enumerate_layouts, parse_restrictions
 

@@ -10,11 +10,11 @@ from small import MODEL, small_cluster
 from synthetic import POLICIES, random_costs
 
 from cost_models.defaults import complete_question
+from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion
 from cost_models.specs.cluster import ClusterSpec, LinkSpec
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.training import TrainingSpec
-from cost_models.stage_costs import StageCosts
 from planner.placement.leaf import Leaf
 
 NETWORK = LinkSpec(kind="infiniband", bandwidth="2 GB/s", latency="10 us")  # type: ignore[arg-type]

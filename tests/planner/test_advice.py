@@ -9,8 +9,8 @@ from small import every_axis, small_question
 
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.errors import InputError
-from cost_models.estimating import estimate
 from cost_models.files.loading import resolve_cluster
+from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from planner.explaining.advice import CHANGES, LEAST_GAIN, Advice, advise
 from planner.explaining.changes import Move, changed_words, moves, trouble_between

@@ -12,8 +12,8 @@ from questions import base
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
-from cost_models.costs import stage_costs
-from cost_models.stage_costs import StageCosts
+from cost_models.pipeline.costs import stage_costs
+from cost_models.pipeline.stage_costs import StageCosts
 from planner.bounds.pricing import Pricing, groups_of
 from planner.bounds.relaxed import ideal_seconds, relaxed_bounds
 from planner.bounds.shapes import shape_bounds

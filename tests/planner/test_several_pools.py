@@ -15,9 +15,9 @@ from synthetic import exhaustive_best
 from cost_models.axes.layout import SCHEDULES, Layout, parse_layout
 from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError
-from cost_models.estimating import estimate
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
+from cost_models.pipeline.estimating import estimate
 from cost_models.question import MixedQuestion
 from cost_models.specs.training import TrainingSpec
 from planner.bounds.pools import capacity_bounds, leaf_sizes, quick_bounds

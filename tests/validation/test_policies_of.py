@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from cost_models.estimating import estimate
 from cost_models.evidence.rows.cases import Case, read_case
 from cost_models.evidence.rows.hardware_of import cluster_of
 from cost_models.evidence.rows.notes import Notes
 from cost_models.evidence.rows.policies_of import multiplies_tf32, precision_of, recompute_of, zero_of
 from cost_models.evidence.rows.row import Row
 from cost_models.files import catalog
+from cost_models.pipeline.estimating import estimate
 
 ROW = {
     "row_id": "lab-1",

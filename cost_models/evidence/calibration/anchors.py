@@ -12,12 +12,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from cost_models.estimating import estimate
 from cost_models.evidence.calibration.step_time_fit import WEIGHT_ON_ONE_CLUSTER, fit_step_times
 from cost_models.evidence.rows.cases import Case
 from cost_models.evidence.rows.row import Row
 from cost_models.evidence.validation.predicting import Prediction
 from cost_models.evidence.validation.scores import measured_seconds
+from cost_models.pipeline.estimating import estimate
 from cost_models.specs.hardware import HardwareProfile
 
 IS_ANCHOR = "an anchor: its measured step time calibrates the rest of its sweep"

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from cost_models.axes.layout import Layout
 from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
-from cost_models.estimating import estimate
 from cost_models.evidence.calibration.moved_profile import MOVED_BY, before_runs, moved
 from cost_models.evidence.calibration.shrinkage import shrink
+from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile, Moved
 

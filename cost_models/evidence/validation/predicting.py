@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from cost_models.documents import printable
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate, Verdict
-from cost_models.estimating import estimate
 from cost_models.evidence.rows.cases import Case, read_case
 from cost_models.evidence.rows.notes import UnpredictableError
 from cost_models.evidence.rows.row import Row
 from cost_models.evidence.validation.peak_as_measured import peak_bytes
+from cost_models.pipeline.estimating import estimate
 from cost_models.specs.hardware import HardwareProfile
 
 

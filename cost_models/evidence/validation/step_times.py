@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.costs import time_costs
-from cost_models.estimating import Placed, place, step_seconds
 from cost_models.evidence.rows.cases import Case
+from cost_models.pipeline.costs import time_costs
+from cost_models.pipeline.estimating import Placed, place, step_seconds
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
-from cost_models.estimating import estimate as price
+from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from meshwright.api.problems import Together
 from meshwright.cli.output import JSON_SCHEMA, Output

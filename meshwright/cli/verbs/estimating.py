@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Estimate
-from cost_models.estimating import estimate as price
+from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from meshwright.api.problems import Together
 from meshwright.api.questions import Asked, question_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cost_models.estimating import trust_of
+from cost_models.pipeline.estimating import trust_of
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.render.plans.goals import value_text
 from meshwright.render.tables import Table, table

@@ -22,13 +22,20 @@ import numpy.typing as npt
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.communication.pipeline import boundary_seconds
 from cost_models.communication.topology import AxisGroups, axis_groups, pairs_over
-from cost_models.costs import add_up
 from cost_models.memory.device import memory_limit
-from cost_models.memory_terms import MemoryTerms, memory_terms
+from cost_models.pipeline.costs import add_up
+from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
+from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.time_terms import (
+    TimeTerms,
+    jitter,
+    tied_reduce_seconds,
+    time_terms,
+    total,
+    with_jitter,
+)
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.cluster import LinkSpec
-from cost_models.stage_costs import StageCosts
-from cost_models.time_terms import TimeTerms, jitter, tied_reduce_seconds, time_terms, total, with_jitter
 
 Array = npt.NDArray[np.float64]
 Term = dict[str, Array]

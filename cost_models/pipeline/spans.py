@@ -5,7 +5,7 @@
     optimizer   the update, once the last rank is so far
     overhead    of the whole step, once the last rank has updated
 
-so the last span ends with the step (`cost_models.stage_costs`).
+so the last span ends with the step (`cost_models.pipeline.stage_costs`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.costs import stage_costs
-from cost_models.estimating import once_a_step, place, stage_seconds
-from cost_models.pools.estimating import mixed_durations, mixed_once_a_step
+from cost_models.pipeline.costs import stage_costs
+from cost_models.pipeline.estimating import once_a_step, place, stage_seconds
+from cost_models.pipeline.pool_estimating import mixed_durations, mixed_once_a_step
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import KINDS, ActionTable, compile_timeline
 from cost_models.schedules.actions import IDLE

@@ -1,6 +1,6 @@
 """The price of one placed layout on a cluster of several pools.
 
-The same sums as for one cluster (`cost_models.estimating`), each rank with the coefficients of its own pool.
+The same sums as for one cluster (`cost_models.pipeline.estimating`), each rank with the coefficients of its own pool.
 
 Shape legend: S virtual stages, R pipeline ranks.
 """
@@ -15,10 +15,10 @@ import numpy.typing as npt
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.breakdown import Breakdown
-from cost_models.costs import add_up
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
-from cost_models.estimating import (
+from cost_models.pipeline.costs import add_up
+from cost_models.pipeline.estimating import (
     Placed,
     bound_by,
     once_a_step,
@@ -28,12 +28,12 @@ from cost_models.estimating import (
     stage_seconds,
     trust_of,
 )
-from cost_models.memory_terms import MemoryTerms
-from cost_models.pools.terms import pool_terms, rank_terms, ranks_in
+from cost_models.pipeline.memory_terms import MemoryTerms
+from cost_models.pipeline.pool_terms import pool_terms, rank_terms, ranks_in
+from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.time_terms import HIDDEN_PARTS, TIME_PARTS, TimeTerms
 from cost_models.question import MixedQuestion, doubt
 from cost_models.schedules import compile_timeline
-from cost_models.stage_costs import StageCosts
-from cost_models.time_terms import HIDDEN_PARTS, TIME_PARTS, TimeTerms
 from cost_models.workload.flops import model_flops, recomputed_flops, utilisation
 
 Floats = npt.NDArray[np.float64]

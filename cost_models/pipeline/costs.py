@@ -7,16 +7,16 @@ from dataclasses import fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from cost_models import memory_terms as memory
-from cost_models import time_terms as time
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.distinct import over_distinct
 from cost_models.memory.device import memory_limit
-from cost_models.memory_terms import MemoryTerms, memory_terms
+from cost_models.pipeline import memory_terms as memory
+from cost_models.pipeline import time_terms as time
+from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
+from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.time_terms import TimeTerms, time_terms
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import REGISTRY
-from cost_models.stage_costs import StageCosts
-from cost_models.time_terms import TimeTerms, time_terms
 
 
 def stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.breakdown import Breakdown
-from cost_models.memory_terms import MEMORY_PARTS, MemoryTerms, Term
+from cost_models.pipeline.memory_terms import MEMORY_PARTS, MemoryTerms, Term
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -16,13 +16,15 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import blocks_by_policy
 from cost_models.breakdown import Breakdown
-from cost_models.costs import add_up
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate, Trust
 from cost_models.memory.device import memory_limit
-from cost_models.memory_terms import MemoryTerms, memory_terms
+from cost_models.pipeline.costs import add_up
+from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
+from cost_models.pipeline.rank_memory import RankMemory
+from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.time_terms import HIDDEN_PARTS, TIME_PARTS, TimeTerms, time_terms
 from cost_models.question import MixedQuestion, Question
-from cost_models.rank_memory import RankMemory
 from cost_models.schedules import (
     ActionTable,
     backward_halves,
@@ -32,8 +34,6 @@ from cost_models.schedules import (
     pending_profiles,
     stages_of_rank,
 )
-from cost_models.stage_costs import StageCosts
-from cost_models.time_terms import HIDDEN_PARTS, TIME_PARTS, TimeTerms, time_terms
 from cost_models.workload.flops import model_flops, recomputed_flops, utilisation
 
 Floats = npt.NDArray[np.float64]
@@ -109,7 +109,9 @@ def estimate(question: Question, layout: Layout) -> Estimate:
         InputError: the layout cannot be placed or scheduled.
     """
     if isinstance(question, MixedQuestion):
-        from cost_models.pools.estimating import estimate_mixed  # which is made of the functions below
+        from cost_models.pipeline.pool_estimating import (
+            estimate_mixed,  # which is made of the functions below
+        )
 
         return estimate_mixed(question, layout)
     placed = place(layout, question)
