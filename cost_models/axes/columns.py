@@ -1,23 +1,18 @@
-"""Many layouts at once: one numpy column per field of `Layout`, so that costs are written once for all."""
+"""Many layouts at once: one numpy column per axis, so that costs are written once for all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import TypeVar
+from dataclasses import Field, make_dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.layout import CONTEXTS, SCHEDULES, Layout
-from cost_models.axes.order import ORDERS
+from cost_models.axes.layout import AXES, Layout
 
 Ints = npt.NDArray[np.int64]
-
-USUAL_CONTEXT = -1
-"""In the column `context`: as the software stack does it."""
-
-
 Numbers = TypeVar("Numbers", bound=np.generic)
 
 
@@ -28,28 +23,24 @@ def taken(column: npt.NDArray[Numbers], index: Ints | slice) -> npt.NDArray[Numb
     return np.broadcast_to(column[:1], index.shape) if len(column) else column[index]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutColumns:
-    """N layouts before placement; recompute is not a column because it is chosen stage by stage."""
+COLUMNS = tuple(name for name, axis in AXES.items() if axis.has_column)
+"""The axes that layouts have before placement: recompute, chosen stage by stage, is none of them."""
 
-    tp: Ints
-    pp: Ints
-    vpp: Ints
-    cp: Ints
-    dp: Ints
-    ep: Ints
-    etp: Ints
-    mbs: Ints
-    zero: Ints
-    shard: Ints
-    sp: Ints
-    """0 or 1."""
-    schedule: Ints
-    """Index into `SCHEDULES`."""
-    order: Ints
-    """Index into `ORDERS`."""
-    context: Ints
-    """Index into `CONTEXTS`, or `USUAL_CONTEXT`."""
+_NUMBERS = {name: (AXES[name].comes_to or attrgetter(name), AXES[name].word.number) for name in COLUMNS}
+"""The value in a layout, and the number that stands for it."""
+
+
+class _Columns:
+    """N layouts: (N,) integers for each of `COLUMNS`, a choice as the index of its name."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+        def __init__(self, **columns: Ints) -> None: ...
+
+        def __getattr__(self, name: str) -> Ints: ...
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -57,52 +48,20 @@ class LayoutColumns:
     @classmethod
     def of(cls, layouts: Sequence[Layout]) -> LayoutColumns:
         """Columns of some layouts, in order."""
-
-        def column(values: Sequence[int]) -> Ints:
-            return np.array(values, dtype=np.int64)
-
-        return cls(
-            tp=column([x.tp for x in layouts]),
-            pp=column([x.pp for x in layouts]),
-            vpp=column([x.vpp for x in layouts]),
-            cp=column([x.cp for x in layouts]),
-            dp=column([x.dp for x in layouts]),
-            ep=column([x.ep for x in layouts]),
-            etp=column([x.expert_tp for x in layouts]),
-            mbs=column([x.mbs for x in layouts]),
-            zero=column([x.zero for x in layouts]),
-            shard=column([x.shard_group for x in layouts]),
-            sp=column([int(x.sp) for x in layouts]),
-            schedule=column([SCHEDULES.index(x.schedule) for x in layouts]),
-            order=column([ORDERS.index(x.order) for x in layouts]),
-            context=column([CONTEXTS.index(x.context) if x.context else USUAL_CONTEXT for x in layouts]),
+        return LayoutColumns(
+            **{
+                name: np.array([number(value(layout)) for layout in layouts], dtype=np.int64)
+                for name, (value, number) in _NUMBERS.items()
+            }
         )
 
     def layout(self, row: int) -> Layout:
         """Row → `Layout` (not placed)."""
-        context = int(self.context[row])
-        return Layout(
-            tp=int(self.tp[row]),
-            pp=int(self.pp[row]),
-            vpp=int(self.vpp[row]),
-            cp=int(self.cp[row]),
-            dp=int(self.dp[row]),
-            ep=int(self.ep[row]),
-            etp=int(self.etp[row]),
-            mbs=int(self.mbs[row]),
-            zero=int(self.zero[row]),
-            shard=int(self.shard[row]),
-            sp=bool(self.sp[row]),
-            schedule=SCHEDULES[int(self.schedule[row])],
-            order=ORDERS[int(self.order[row])],
-            context=None if context == USUAL_CONTEXT else CONTEXTS[context],
-        )
+        return Layout(**{name: AXES[name].word.value(int(getattr(self, name)[row])) for name in COLUMNS})
 
     def rows(self, index: Ints | slice) -> LayoutColumns:
         """The same columns for some of the layouts."""
-        return LayoutColumns(
-            **{field.name: taken(getattr(self, field.name), index) for field in fields(self)}
-        )
+        return LayoutColumns(**{name: taken(getattr(self, name), index) for name in COLUMNS})
 
     def microbatches(self, global_batch: int) -> Ints:
         """(N,) microbatches per pipeline and step, m = B / (b·d)."""
@@ -133,3 +92,17 @@ class LayoutColumns:
     def ranks(self) -> Ints:
         """(N,) GPUs the layout occupies."""
         return self.tp * self.cp * self.pp * self.dp
+
+
+if TYPE_CHECKING:
+    LayoutColumns = _Columns
+else:
+    LayoutColumns = make_dataclass(
+        "LayoutColumns",
+        [(name, Ints) for name in COLUMNS],
+        bases=(_Columns,),
+        frozen=True,
+        slots=True,
+        kw_only=True,
+        namespace={"__module__": __name__, "__doc__": _Columns.__doc__},
+    )

@@ -1,37 +1,28 @@
-"""One layout: degrees and switches, written `tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective` everywhere."""
+"""One layout: degrees and switches, written `tp8 pp16 vpp2 dp8 mbs1 zero1 sp recompute=selective` everywhere.
+
+The fields of `Layout` are the table of axes, in the order of the notation: `AXES`.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from itertools import groupby
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from cost_models.axes.order import DEFAULT_ORDER, Order, first_same
-from cost_models.axes.recompute import StageRecompute
-from cost_models.base import MAX_GPUS, MAX_LAYERS, POOL_NAME, GpuCount, PositiveInt, Spec
+from cost_models.axes.axis import Axis
+from cost_models.axes.context import CONTEXT, CP, Context
+from cost_models.axes.data import DP, MBS, SHARD, ZERO, ZERO_STAGES
+from cost_models.axes.expert import EP, ETP
+from cost_models.axes.order import DEFAULT_ORDER, ORDER, Order
+from cost_models.axes.pipeline import PP, SCHEDULE, VPP, Schedule
+from cost_models.axes.placement import LAYERS, POOLS
+from cost_models.axes.recompute import RECOMPUTE, StageRecompute
+from cost_models.axes.tensor import SP, TP
+from cost_models.axes.words import MAX_STAGES
+from cost_models.base import MAX_GPUS, POOL_NAME, GpuCount, PositiveInt, Spec
 from cost_models.complaints import complaints
 from cost_models.documents import printable, show_key
 from cost_models.errors import InputError, Problem, did_you_mean
-from cost_models.schedules.registry import REGISTRY, schedule_named
-from cost_models.units import counted
-
-SCHEDULES = tuple(REGISTRY)
-"""Names of the schedules, by which columns of layouts number them."""
-if TYPE_CHECKING:
-    Schedule = str
-else:
-    Schedule = Literal[SCHEDULES]
-
-MAX_STAGES = MAX_LAYERS
-"""Virtual stages of a pipeline: more than blocks nobody has."""
-
-Context = Literal["ring", "all-gather", "all-to-all"]
-CONTEXTS: tuple[Context, ...] = get_args(Context)
-"""How ranks that share a sequence get one another's keys and values: passed round behind attention, gathered before
-it, or by trading tokens for heads (Ulysses)."""
 
 
 class Layout(Spec):
@@ -41,81 +32,67 @@ class Layout(Spec):
     with it the layout says everything a step's cost depends on.
     """
 
-    tp: GpuCount = 1
+    tp: Annotated[GpuCount, TP] = 1
     """Tensor-parallel degree t."""
-    pp: GpuCount = 1
+    pp: Annotated[GpuCount, PP] = 1
     """Pipeline-parallel degree p (ranks)."""
-    vpp: PositiveInt = 1
+    vpp: Annotated[PositiveInt, VPP] = 1
     """Model chunks per pipeline rank v (virtual stages per rank)."""
-    cp: GpuCount = 1
+    cp: Annotated[GpuCount, CP] = 1
     """Context-parallel degree: the ranks that share one sequence, each with its part of the tokens."""
-    dp: GpuCount = 1
+    dp: Annotated[GpuCount, DP] = 1
     """Data-parallel degree d."""
-    ep: GpuCount = 1
+    ep: Annotated[GpuCount, EP] = 1
     """Expert-parallel degree: the ranks that share the experts of a mixture, taken from tp × cp × dp."""
-    etp: GpuCount | None = None
+    etp: Annotated[GpuCount | None, ETP] = None
     """Tensor-parallel degree inside an expert; None: tp."""
-    mbs: GpuCount = 1
+    mbs: Annotated[GpuCount, MBS] = 1
     """Sequences in one microbatch, b."""
-    zero: Annotated[int, Field(ge=0, le=3)] = 0
+    zero: Annotated[int, Field(ge=0, le=ZERO_STAGES - 1), ZERO] = 0
     """ZeRO stage: 0 replicas, 1 shards optimizer states, 2 and gradients, 3 and parameters, over `shard` ranks."""
-    shard: GpuCount | None = None
+    shard: Annotated[GpuCount | None, SHARD] = None
     """Ranks that ZeRO shards over (hybrid sharding: replicas of such groups); None: all dp × cp of them."""
-    sp: bool = False
+    sp: Annotated[bool, SP] = False
     """Megatron sequence parallelism: the regions outside tensor parallelism are split along the sequence."""
-    schedule: Schedule = "1f1b"
+    schedule: Annotated[Schedule, SCHEDULE] = "1f1b"
     """Pipeline schedule; where it is not named `interleaved` with vpp > 1, else `1f1b`."""
-    order: Order = DEFAULT_ORDER
+    order: Annotated[Order, ORDER] = DEFAULT_ORDER
     """Mesh axes from neighbouring ranks outwards; of orders that differ in axes of degree one only, the first."""
-    context: Context | None = None
+    context: Annotated[Context | None, CONTEXT] = None
     """How context-parallel ranks exchange keys and values; None: as the software stack does it, and where cp is 1."""
-    recompute: tuple[StageRecompute, ...] = ("none",)
+    recompute: Annotated[tuple[StageRecompute, ...], RECOMPUTE] = ("none",)
     """One policy or mix of policies for all virtual stages, or one for each in model order."""
-    layers: tuple[int, ...] = ()
+    layers: Annotated[tuple[int, ...], LAYERS] = ()
     """Blocks of each virtual stage in model order (pp × vpp entries), or empty: not placed yet."""
-    pools: tuple[Annotated[str, Field(pattern=POOL_NAME)], ...] = ()
+    pools: Annotated[tuple[Annotated[str, Field(pattern=POOL_NAME)], ...], POOLS] = ()
     """On a cluster of several pools: the one each pipeline rank lies in. Empty: there is one, or not chosen yet."""
 
     @model_validator(mode="before")
     @classmethod
-    def _default_schedule(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "schedule" not in data:
-            return {**data, "schedule": "interleaved" if data.get("vpp", 1) != 1 else "1f1b"}
-        if isinstance(data, dict) and "vpp" not in data and data["schedule"] in list(REGISTRY):
-            fewest, most = REGISTRY[data["schedule"]].chunks
-            return {**data, "vpp": fewest} if fewest == most else data
-        return data
+    def _implied(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        implied = {}
+        for name, value in _IMPLIED.items():
+            if name not in data and (own := value(data)) is not None:
+                implied[name] = own
+        return {**data, **implied} if implied else data
 
     @model_validator(mode="after")
     def _consistent(self) -> Layout:
-        stages = self.num_stages
         if self.num_gpus > MAX_GPUS:
             raise ValueError(f"{self.num_gpus:,} GPUs are more than there are; {MAX_GPUS:,} are the most")
-        if stages > MAX_STAGES:
+        if (stages := self.num_stages) > MAX_STAGES:
             raise ValueError(
                 f"{stages:,} stages are more than any model has blocks for; {MAX_STAGES:,} are the most"
             )
-        if len(self.recompute) not in (1, stages):
-            raise ValueError(
-                f"recompute names {counted(len(self.recompute), 'stage')}; the layout has {stages}"
-            )
-        if self.layers and len(self.layers) != stages:
-            raise ValueError(f"layers names {counted(len(self.layers), 'stage')}; the layout has {stages}")
-        if self.pools and len(self.pools) != self.pp:
-            raise ValueError(f"pools names {counted(len(self.pools), 'rank')}; the pipeline has {self.pp}")
-        if any(count < 0 for count in self.layers):
-            raise ValueError("layers must not be negative")
-        if not goes_with(self.schedule, self.vpp):
-            raise ValueError(f"schedule {self.schedule} does not go with vpp{self.vpp}")
-        if len(self.recompute) > 1 and len(set(self.recompute)) == 1:
-            object.__setattr__(self, "recompute", self.recompute[:1])
-        if self.etp == self.tp:
-            object.__setattr__(self, "etp", None)
-        if self.shard == self.replicas:
-            object.__setattr__(self, "shard", None)
-        object.__setattr__(self, "order", first_same(self.order, self.cp, self.dp, self.pp))
-        if self.cp == 1:
-            object.__setattr__(self, "context", None)
+        for complaint in _COMPLAINTS:
+            if what := complaint(self):
+                raise ValueError(what)
+        for name, settled in _SETTLED.items():
+            value = settled(self)
+            if value is not getattr(self, name):
+                object.__setattr__(self, name, value)
         return self
 
     @property
@@ -158,65 +135,33 @@ class Layout(Spec):
         return str(self.model_copy(update={"layers": ()}) if len(set(self.layers)) == 1 else self)
 
     def __str__(self) -> str:
-        words = [f"tp{self.tp}", f"pp{self.pp}"]
-        if self.vpp > 1:
-            words.append(f"vpp{self.vpp}")
-        if self.cp > 1:
-            words.append(f"cp{self.cp}")
-        words.append(f"dp{self.dp}")
-        if self.ep > 1:
-            words.append(f"ep{self.ep}")
-        if self.etp is not None:
-            words.append(f"etp{self.etp}")
-        words += [f"mbs{self.mbs}", f"zero{self.zero}"]
-        if self.shard is not None:
-            words.append(f"shard{self.shard}")
-        if self.sp:
-            words.append("sp")
-        if self.schedule != ("interleaved" if self.vpp > 1 else "1f1b"):
-            words.append(f"schedule={self.schedule}")
-        if self.order != DEFAULT_ORDER:
-            words.append(f"order={self.order}")
-        if self.context is not None:
-            words.append(f"context={self.context}")
-        if self.recompute != ("none",):
-            words.append("recompute=" + _run_lengths(self.recompute))
-        if self.layers:
-            words.append("layers=" + _run_lengths(self.layers))
-        if self.pools:
-            words.append("pools=" + _run_lengths(self.pools))
+        words = []
+        for name, (write, unwritten, written) in _WRITERS.items():
+            value = getattr(self, name)
+            if value != unwritten if written is None else written(self):
+                words.append(write(name, value))
         return " ".join(words)
 
 
-def goes_with(schedule: Schedule, vpp: int) -> bool:
-    """Whether the schedule runs this number of chunks a rank."""
-    return schedule_named(schedule).runs_chunks(vpp)
+AXES: dict[str, Axis] = {
+    name: next(mark for mark in field.metadata if isinstance(mark, Axis))
+    for name, field in Layout.model_fields.items()
+}
+"""Every axis by its name, in the order of the notation."""
 
+_WRITERS = {
+    name: (axis.word.write, None if axis.always_written else Layout.model_fields[name].default, axis.written)
+    for name, axis in AXES.items()
+}
+"""How a word is written, and where: at other values than this, or as the axis says."""
+_IMPLIED = {name: axis.implied for name, axis in AXES.items() if axis.implied}
+_COMPLAINTS = [axis.complaint for axis in AXES.values() if axis.complaint]
+_SETTLED = {name: axis.settled for name, axis in AXES.items() if axis.settled}
 
-def _run_lengths(values: Iterable[object]) -> str:
-    """(12, 12, 11) → "12*2,11"."""
-    runs = [(value, len(list(group))) for value, group in groupby(values)]
-    return ",".join(f"{value}*{count}" if count > 1 else str(value) for value, count in runs)
-
-
-def _expand(text: str) -> list[str]:
-    """`12*2,11` → ["12", "12", "11"]; raises ValueError on anything else, and on more than there are stages."""
-    values: list[str] = []
-    for run in text.split(",", MAX_STAGES):
-        value, star, count = run.partition("*")
-        repeats = int(count) if star else 1
-        if not 1 <= repeats <= MAX_STAGES - len(values):
-            raise ValueError(f"`{run}` repeats {repeats} times")
-        values += [value] * repeats
-    return values
-
-
-_DEGREES = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "shard")
-_DEGREE = re.compile(rf"({'|'.join(_DEGREES)})=?(\d{{1,12}})$", re.ASCII)
-_NAMED = ("schedule=", "order=", "context=")
 MAX_WORDS = 100
 """Five times as many as there are to say."""
-_WORDS = (*_DEGREES, "sp", *_NAMED, "recompute=", "layers=", "pools=")
+_WORDS = tuple(f"{name}{axis.word.sign}" for name, axis in AXES.items())
+_READERS = {name: axis.word.read for name, axis in AXES.items()}
 
 
 def parse_layout(text: str) -> Layout:
@@ -232,31 +177,20 @@ def parse_layout(text: str) -> Layout:
         problems.append(Problem("", "it says nothing"))
     if len(words) > MAX_WORDS:
         problems.append(Problem("", f"it has {len(words):,} words; {MAX_WORDS} are more than a layout needs"))
-
-    def put(key: str, value: Any, word: str) -> None:
-        if key in fields:
-            problems.append(Problem(f"`{printable(word)}`", f"`{key}` is given twice"))
-        fields[key] = value
-
     for word in words[:MAX_WORDS]:
-        if match := _DEGREE.match(word):
-            put(match[1], int(match[2]), word)
-        elif word in ("sp", "sp=1", "sp=0"):
-            put("sp", word != "sp=0", word)
-        elif word.startswith(_NAMED) and word.isascii():
-            key, _, value = word.partition("=")
-            put(key, value, word)
-        elif word.startswith(("recompute=", "layers=", "pools=")) and word.isascii():
-            key, _, value = word.partition("=")
-            try:
-                values = _expand(value)
-                put(key, tuple(int(v) for v in values) if key == "layers" else tuple(values), word)
-            except ValueError:
-                what = f"`{printable(value)}` is not a list like `12*7,11`"
-                problems.append(Problem(f"`{key}`", what))
-        else:
+        name = word.partition("=")[0] if "=" in word else word.rstrip("0123456789")
+        try:
+            value = _READERS[name](word[len(name) :]) if name in _READERS else None
+        except ValueError as error:
+            problems.append(Problem(f"`{name}`", str(error)))
+            continue
+        if value is None:
             short = printable(word, limit=60)
             problems.append(Problem(f"`{short}`", f"not part of a layout{did_you_mean(short, _WORDS)}"))
+            continue
+        if name in fields:
+            problems.append(Problem(f"`{printable(word)}`", f"`{name}` is given twice"))
+        fields[name] = value
     layout: Layout | None = None
     more = 0
     try:

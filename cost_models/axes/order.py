@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from cost_models.axes.axis import Axis, Ints
+from cost_models.axes.words import Choice
 
 Order = Literal["tp-cp-dp-pp", "tp-dp-cp-pp", "tp-cp-pp-dp", "tp-dp-pp-cp", "tp-pp-cp-dp", "tp-pp-dp-cp"]
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -27,9 +27,7 @@ _MESH_AXES = ("cp", "dp", "pp")
 
 def same_seats(cp: int, dp: int, pp: int) -> tuple[int, ...]:
     """For each of `ORDERS` the index of the first that seats the ranks of such a mesh alike."""
-    there = {axis for axis, degree in zip(_MESH_AXES, (cp, dp, pp), strict=True) if degree > 1}
-    seats = [tuple(axis for axis in order.split("-") if axis in there) for order in ORDERS]
-    return tuple(seats.index(seat) for seat in seats)
+    return _SAME_SEATS[(cp > 1) + 2 * (dp > 1) + 4 * (pp > 1)]
 
 
 def first_same(order: Order, cp: int, dp: int, pp: int) -> Order:
@@ -37,20 +35,20 @@ def first_same(order: Order, cp: int, dp: int, pp: int) -> Order:
     return ORDERS[same_seats(cp, dp, pp)[ORDERS.index(order)]]
 
 
-def distinct_orders(cp: int, dp: int, pp: int) -> tuple[int, ...]:
-    """Indices of the orders of such a mesh that differ: one, two or six."""
-    return tuple(sorted(set(same_seats(cp, dp, pp))))
+def _seats_alike(bits: int) -> tuple[int, ...]:
+    """`same_seats` of a mesh whose cp, dp, pp are above one where these bits, from the lowest, are set."""
+    there = {axis for bit, axis in enumerate(_MESH_AXES) if bits >> bit & 1}
+    seats = [tuple(axis for axis in order.split("-") if axis in there) for order in ORDERS]
+    return tuple(seats.index(seat) for seat in seats)
 
 
-_SAME_SEATS = np.array(
-    [same_seats(1 + bits % 2, 1 + bits // 2 % 2, 1 + bits // 4) for bits in range(8)], dtype=np.int64
-)
-"""(8, orders): `same_seats` by which of cp, dp, pp are above one, as bits from the lowest."""
+_SAME_SEATS = tuple(_seats_alike(bits) for bits in range(8))
+_SEATS_OF = np.array(_SAME_SEATS, dtype=np.int64)
 
 
 def same_seats_of(cp: Ints, dp: Ints, pp: Ints) -> Ints:
     """(N, orders): `same_seats` of N meshes."""
-    table: Ints = _SAME_SEATS[(cp > 1) + 2 * (dp > 1) + 4 * (pp > 1)]
+    table: Ints = _SEATS_OF[(cp > 1) + 2 * (dp > 1) + 4 * (pp > 1)]
     return table
 
 
@@ -69,3 +67,9 @@ def ranks_inside(axis: str, order: Ints, tp: Ints, cp: Ints, dp: Ints, pp: Ints)
     inside = _INSIDE[axis][order]
     stride: Ints = tp * cp ** inside[:, 0] * dp ** inside[:, 1] * pp ** inside[:, 2]
     return stride
+
+
+ORDER = Axis(
+    word=Choice(ORDERS),
+    settled=lambda layout: first_same(layout.order, layout.cp, layout.dp, layout.pp),
+)

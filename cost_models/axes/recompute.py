@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import AfterValidator
 
+from cost_models.axes.axis import Axis, Ints
+from cost_models.axes.words import PerStage
 from cost_models.errors import InputError
 from cost_models.schedules import SPLIT_BACKWARD
+from cost_models.units import counted
 
-Ints = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    from cost_models.axes.layout import Layout
 
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE_POLICIES: tuple[Recompute, ...] = get_args(Recompute)
@@ -112,3 +115,16 @@ def policy_of_blocks(blocks: int, text: str) -> tuple[Recompute, ...]:
     counts_P = blocks_by_policy((blocks,), (text,))[0].tolist()
     ordered = zip(RECOMPUTE_POLICIES[::-1], counts_P[::-1], strict=True)
     return tuple(policy for policy, count in ordered for _ in range(count))
+
+
+def _complaint(layout: Layout) -> str:
+    if len(layout.recompute) in (1, layout.num_stages):
+        return ""
+    return f"recompute names {counted(len(layout.recompute), 'stage')}; the layout has {layout.num_stages}"
+
+
+RECOMPUTE = Axis(
+    word=PerStage(),
+    complaint=_complaint,
+    settled=lambda layout: layout.recompute[:1] if len(set(layout.recompute)) == 1 else layout.recompute,
+)

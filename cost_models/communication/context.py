@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.columns import USUAL_CONTEXT, Ints, LayoutColumns
-from cost_models.axes.layout import CONTEXTS, Context
+from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT, Context
 from cost_models.communication.collectives import (
     all_gather_seconds,
     all_to_all_seconds,

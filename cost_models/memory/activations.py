@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import CONTEXTS
+from cost_models.axes.context import CONTEXTS
 from cost_models.communication.context import context_ways
 from cost_models.question import Question
 from cost_models.specs.stack import STORES_SCORES

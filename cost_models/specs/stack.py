@@ -6,8 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from cost_models.axes.layout import Context, Schedule
+from cost_models.axes.context import Context
 from cost_models.axes.order import DEFAULT_ORDER, Order
+from cost_models.axes.pipeline import Schedule
 from cost_models.axes.recompute import Recompute
 from cost_models.base import Factor, LargeInt, Name, PositiveInt, Share, Spec
 from cost_models.specs.cluster import AttentionKernel

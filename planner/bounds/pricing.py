@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.axes.layout import SCHEDULES
+from cost_models.axes.pipeline import SCHEDULES
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute, allowed_recompute
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question

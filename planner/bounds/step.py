@@ -28,7 +28,7 @@ from itertools import combinations
 import numpy as np
 
 from cost_models.axes.columns import Ints
-from cost_models.axes.layout import Schedule
+from cost_models.axes.pipeline import Schedule
 from cost_models.schedules import schedule_named
 from planner.bounds.chunks import chunk_bounds, quick_chunk_bounds
 from planner.placement.chunk_rows import ChunkRows

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from cost_models.axes.layout import SCHEDULES, Layout, goes_with
+from cost_models.axes.layout import Layout
+from cost_models.axes.pipeline import SCHEDULES, goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.question import Question
 

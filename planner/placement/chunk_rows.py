@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from cost_models.axes.columns import Ints
-from cost_models.axes.layout import Schedule
+from cost_models.axes.pipeline import Schedule
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.schedules import SPLIT_BACKWARD, V_SHAPED, schedule_named
 from planner.placement.shared_shape import Bools, Floats, Group, how_many

@@ -19,7 +19,7 @@ from functools import lru_cache
 import numpy as np
 
 from cost_models.axes.columns import Ints
-from cost_models.axes.layout import Schedule
+from cost_models.axes.pipeline import Schedule
 from cost_models.schedules import PLAIN, schedule_named
 from planner.placement.leaf import ENDS, TOLERANCE, Bools, Leaf, Placement
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import SCHEDULES
+from cost_models.axes.pipeline import SCHEDULES
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.pipeline.costs import stage_costs
 from cost_models.question import Question

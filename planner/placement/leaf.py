@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from cost_models import schedules
 from cost_models.axes.columns import Ints
-from cost_models.axes.layout import Schedule
+from cost_models.axes.pipeline import Schedule
 from cost_models.axes.recompute import mix_of, policies_in
 from cost_models.pipeline.stage_costs import StageCosts
 

@@ -13,7 +13,7 @@ from itertools import permutations
 import numpy as np
 
 from cost_models.axes.columns import Ints
-from cost_models.axes.layout import Schedule
+from cost_models.axes.pipeline import Schedule
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.schedules import schedule_named
 from planner.placement.leaf import TOLERANCE, Bools, Floats, stage_sizes

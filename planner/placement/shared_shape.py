@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import Ints
-from cost_models.axes.layout import Schedule
+from cost_models.axes.pipeline import Schedule
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.schedules import PLAIN, SPLIT_BACKWARD, V_SHAPED, schedule_named
 from planner.placement.leaf import TOLERANCE, Leaf, stage_sizes

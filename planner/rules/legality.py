@@ -13,7 +13,9 @@ import numpy.typing as npt
 
 from cost_models import schedules
 from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.axes.layout import CONTEXTS, SCHEDULES, Layout
+from cost_models.axes.context import CONTEXTS
+from cost_models.axes.layout import Layout
+from cost_models.axes.pipeline import SCHEDULES
 from cost_models.axes.recompute import allowed_recompute, named_blocks, policies_in
 from cost_models.communication.context import context_ways
 from cost_models.errors import InputError, Problem

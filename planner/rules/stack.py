@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import CONTEXTS, Layout
+from cost_models.axes.context import CONTEXTS
+from cost_models.axes.layout import Layout
 from cost_models.axes.order import ORDERS, same_seats_of
 from cost_models.communication.context import context_ways
 from cost_models.defaults import OWN_COMPILED, OWN_STACK, OWN_STACKS

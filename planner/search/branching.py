@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import Ints
-from cost_models.axes.layout import Schedule
+from cost_models.axes.pipeline import Schedule
 from cost_models.schedules import CriticalPath
 from planner.exact.best_placement import best_placement
 from planner.exact.ilp.record import Survivor, settle

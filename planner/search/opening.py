@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.axes.layout import SCHEDULES, Layout
+from cost_models.axes.layout import Layout
+from cost_models.axes.pipeline import SCHEDULES
 from cost_models.errors import InfeasibleError
 from cost_models.pipeline.costs import stage_costs
 from cost_models.pipeline.stage_costs import StageCosts

@@ -14,7 +14,8 @@ from math import factorial
 import numpy as np
 
 from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.axes.layout import SCHEDULES, Layout
+from cost_models.axes.layout import Layout
+from cost_models.axes.pipeline import SCHEDULES
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.errors import InfeasibleError
 from cost_models.pipeline.costs import stage_costs

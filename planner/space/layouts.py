@@ -19,10 +19,11 @@ from itertools import product
 import numpy as np
 
 from cost_models import schedules
-from cost_models.axes.columns import USUAL_CONTEXT, Ints, LayoutColumns
+from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
 from cost_models.axes.distinct import first_of_each
-from cost_models.axes.layout import CONTEXTS, SCHEDULES, goes_with
 from cost_models.axes.order import ORDERS, same_seats
+from cost_models.axes.pipeline import SCHEDULES, goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.question import Question
 from planner.placement.chunks import covers

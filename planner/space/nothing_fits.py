@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.axes.layout import SCHEDULES, Layout
+from cost_models.axes.layout import Layout
+from cost_models.axes.pipeline import SCHEDULES
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute, allowed_recompute
 from cost_models.errors import DoesNotFitError, InfeasibleError, Problem
 from cost_models.estimate import Estimate

@@ -8,9 +8,11 @@ from itertools import product
 
 import numpy as np
 
-from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
-from cost_models.axes.layout import CONTEXTS, SCHEDULES, Layout, goes_with
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
+from cost_models.axes.layout import Layout
 from cost_models.axes.order import ORDERS
+from cost_models.axes.pipeline import SCHEDULES, goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.axes.layout import CONTEXTS, SCHEDULES
+from cost_models.axes.context import CONTEXTS
 from cost_models.axes.order import ORDERS, same_seats_of
+from cost_models.axes.pipeline import SCHEDULES
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.communication.context import context_ways
 from cost_models.errors import InputError

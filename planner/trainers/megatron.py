@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import SCHEDULES, Layout
+from cost_models.axes.layout import Layout
+from cost_models.axes.pipeline import SCHEDULES
 from cost_models.question import Question
 from planner.rule import Bools, Rule, Words
 from planner.trainers.trainer import Trainer

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.axes.order import ORDERS, distinct_orders, first_same, same_seats_of
+from cost_models.axes.order import ORDERS, first_same, same_seats, same_seats_of
 from cost_models.communication.topology import Groups, axis_groups
 from tests.communication.clusters import cluster
 
@@ -144,7 +144,7 @@ def test_orders_that_seat_ranks_alike_are_one_order(cp: int, dp: int, pp: int) -
         axes = list(reversed(order.split("-")))
         seated = ranks.transpose([axes.index(axis) for axis in ("pp", "dp", "cp", "tp")])
         assert seated.tobytes() == seats[order]
-    assert len(set(seats.values())) == len(distinct_orders(cp, dp, pp))
+    assert len(set(seats.values())) == len(set(same_seats(cp, dp, pp)))
     first = [ORDERS.index(first_same(order, cp, dp, pp)) for order in ORDERS]
     columns = same_seats_of(*(np.array([degree]) for degree in (cp, dp, pp)))
     assert columns[0].tolist() == first

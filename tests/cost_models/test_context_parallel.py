@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import CONTEXTS, Context, Layout, parse_layout
+from cost_models.axes.context import CONTEXTS, Context
+from cost_models.axes.layout import Layout, parse_layout
 from cost_models.communication.context import context_seconds
 from cost_models.communication.data import data_seconds
 from cost_models.communication.topology import axis_groups

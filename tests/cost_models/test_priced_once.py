@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import codes_of
-from cost_models.axes.layout import SCHEDULES
+from cost_models.axes.pipeline import SCHEDULES
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster

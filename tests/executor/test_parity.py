@@ -14,7 +14,7 @@ from covering import in_every_run
 from processes import Processes
 from training import GPT, LLAMA, NOTICEABLE, Trained, plan_for, stray, train, train_weights
 
-from cost_models.axes.layout import CONTEXTS
+from cost_models.axes.context import CONTEXTS
 
 STEPS = 4
 TOLERANCE = 1e-5

@@ -7,8 +7,9 @@ from typing import Any
 from fuzz_values import NASTY_TEXT, quantities
 from hypothesis import strategies as st
 
-from cost_models.axes.layout import CONTEXTS, SCHEDULES
+from cost_models.axes.context import CONTEXTS
 from cost_models.axes.order import ORDERS
+from cost_models.axes.pipeline import SCHEDULES
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.files import catalog
 from planner.objectives import OBJECTIVES

@@ -17,9 +17,10 @@ import numpy as np
 from synthetic import POLICIES, every_placement, random_costs
 
 from cost_models import schedules
-from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
-from cost_models.axes.layout import CONTEXTS, SCHEDULES, goes_with
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
 from cost_models.axes.order import ORDERS
+from cost_models.axes.pipeline import SCHEDULES, goes_with
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, allowed_recompute
 from cost_models.pipeline.costs import stage_costs
 from cost_models.pipeline.stage_costs import StageCosts

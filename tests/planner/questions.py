@@ -14,9 +14,10 @@ import numpy as np
 from brute import Everything, everything
 from small import every_axis
 
-from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
-from cost_models.axes.layout import CONTEXTS, SCHEDULES
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
 from cost_models.axes.order import ORDERS
+from cost_models.axes.pipeline import SCHEDULES
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.defaults import complete_question
 from cost_models.question import Question

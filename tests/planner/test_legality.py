@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from small import MODEL, every_axis, small_question
 
-from cost_models.axes.columns import USUAL_CONTEXT, LayoutColumns
-from cost_models.axes.layout import CONTEXTS, SCHEDULES, Layout, goes_with, parse_layout
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
+from cost_models.axes.layout import Layout, parse_layout
 from cost_models.axes.order import ORDERS
+from cost_models.axes.pipeline import SCHEDULES, goes_with
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
 from cost_models.question import Question

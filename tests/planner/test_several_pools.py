@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from several_pools import mixed_leaf, mixed_question, pool
 from synthetic import exhaustive_best
 
-from cost_models.axes.layout import SCHEDULES, Layout, parse_layout
+from cost_models.axes.layout import Layout, parse_layout
+from cost_models.axes.pipeline import SCHEDULES
 from cost_models.defaults import complete_question
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.files import catalog

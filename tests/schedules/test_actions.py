@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.axes.layout import SCHEDULES
+from cost_models.axes.pipeline import SCHEDULES
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.schedules import (
     IDLE,

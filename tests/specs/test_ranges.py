@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cost_models.axes.layout import MAX_STAGES, parse_layout
+from cost_models.axes.layout import parse_layout
+from cost_models.axes.words import MAX_STAGES
 from cost_models.base import Spec
 from cost_models.errors import InputError
 from cost_models.files import catalog

@@ -1,0 +1,45 @@
+"""An axis of a layout: all that the notation, the columns, restrictions and the search need to know of it.
+
+A field of `Layout` annotated with its `Axis` is the whole registration; `cost_models.axes.layout.AXES` collects them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.words import PerStage, Word
+
+if TYPE_CHECKING:
+    from cost_models.axes.layout import Layout
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One word of a layout; what is left out holds for most."""
+
+    word: Word
+    """How it is written, and which numbers stand for its values in a column."""
+
+    always_written: bool = False
+    written: Callable[[Layout], bool] | None = None
+    """Whether the notation names it; None: where it is not at its default."""
+    implied: Callable[[Mapping[str, Any]], Any] | None = None
+    """Its value where only the given fields are said; None: its default."""
+    complaint: Callable[[Layout], str] | None = None
+    """What contradicts other fields, as a sentence, or nothing."""
+    settled: Callable[[Layout], Any] | None = None
+    """The one value that stands for all which mean the same in this layout."""
+    comes_to: Callable[[Layout], Any] | None = None
+    """What a value that follows other axes comes to: `etp` left out is tp."""
+
+    @property
+    def has_column(self) -> bool:
+        """Whether layouts have it before their blocks are placed."""
+        return not isinstance(self.word, PerStage)

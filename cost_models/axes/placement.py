@@ -1,0 +1,29 @@
+"""Where a layout puts its blocks: on which stage, and on a cluster of several pools in which pool."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cost_models.axes.axis import Axis
+from cost_models.axes.words import PerStage
+from cost_models.units import counted
+
+if TYPE_CHECKING:
+    from cost_models.axes.layout import Layout
+
+
+def _layers_complaint(layout: Layout) -> str:
+    layers, stages = layout.layers, layout.num_stages
+    if layers and len(layers) != stages:
+        return f"layers names {counted(len(layers), 'stage')}; the layout has {stages}"
+    return "layers must not be negative" if any(count < 0 for count in layers) else ""
+
+
+def _pools_complaint(layout: Layout) -> str:
+    if layout.pools and len(layout.pools) != layout.pp:
+        return f"pools names {counted(len(layout.pools), 'rank')}; the pipeline has {layout.pp}"
+    return ""
+
+
+LAYERS = Axis(word=PerStage(int), complaint=_layers_complaint)
+POOLS = Axis(word=PerStage(), complaint=_pools_complaint)
