@@ -64,7 +64,7 @@ class Advised:
         """A row for today, for each change, and for the best plan."""
         advice = self.advice
         rows = [self._row("today", "", None, advice.today)]
-        rows += [self._row(one.words, one.trouble, one.alone, one.together) for one in advice.changes]
+        rows += [self._row(one.words, one.trouble, one.by_itself, one.with_earlier) for one in advice.changes]
         if not is_reached(advice):
             rows.append(self._row(advice.rest, advice.rest_trouble, None, advice.best))
         return rows
@@ -99,8 +99,8 @@ class Advised:
                 {
                     "change": one.words,
                     "trouble": one.trouble,
-                    "alone": estimate_record(one.alone),
-                    "together": estimate_record(one.together),
+                    "alone": estimate_record(one.by_itself),
+                    "together": estimate_record(one.with_earlier),
                 }
                 for one in advice.changes
             ],
@@ -114,7 +114,7 @@ class Advised:
                     "proven": one.proven,
                     "plan": estimate_record(one.estimate),
                 }
-                for one in advice.further
+                for one in advice.other_questions
             ],
         }
 

@@ -53,7 +53,7 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
+class BindingConstraint:
     """What keeps the step from being faster."""
 
     resource: str
@@ -79,7 +79,7 @@ class Explanation:
 
     estimate: Estimate
     origin: Origin
-    binding: Binding
+    binding: BindingConstraint
     ties: tuple[Estimate, ...]
     """Other layouts that are as fast."""
     rivalry: Rivalry | None
@@ -87,7 +87,9 @@ class Explanation:
     sensitivities: tuple[Sensitivity, ...]
 
 
-def binding(question: Question, estimate: Estimate, restrictions: Restrictions) -> Binding:
+def binding_constraint(
+    question: Question, estimate: Estimate, restrictions: Restrictions
+) -> BindingConstraint:
     """What binds a plan that was kept to `restrictions`.
 
     Memory does when some neighbour within them (itself with less recomputed, another microbatch size, one degree moved
@@ -95,19 +97,21 @@ def binding(question: Question, estimate: Estimate, restrictions: Restrictions) 
     otherwise the largest part of the step that is worth naming.
     """
     if overflows(estimate, estimate):
-        return Binding(resource="memory")
+        return BindingConstraint(resource="memory")
     roomy = with_memory(question, UNLIMITED)
     tempting = []
     for layout in _neighbours(estimate.layout):
-        if check(question, layout) or not within(question, restrictions, layout):
+        if check(question, layout) or not keeps_to(question, restrictions, layout):
             continue
         priced = price(question, place_layout(roomy, layout))
         if overflows(estimate, priced) and gain(estimate, priced) > NEXT_TO_NOTHING:
             tempting.append(priced)
     if not tempting:
-        return Binding(resource=estimate.bound_by)
+        return BindingConstraint(resource=estimate.bound_by)
     fastest = min(tempting, key=lambda priced: priced.step_seconds)
-    return Binding(resource="memory", faster=fastest, change=_changed_words(estimate.layout, fastest.layout))
+    return BindingConstraint(
+        resource="memory", faster=fastest, change=_changed_words(estimate.layout, fastest.layout)
+    )
 
 
 def ties(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[Estimate, ...]:
@@ -130,7 +134,7 @@ def _others(estimate: Estimate, rivals: Sequence[Estimate]) -> list[Estimate]:
     return [rival for rival in rivals if not same_degrees(rival.layout, estimate.layout)]
 
 
-def within(question: Question, restrictions: Restrictions, layout: Layout) -> bool:
+def keeps_to(question: Question, restrictions: Restrictions, layout: Layout) -> bool:
     """Whether a layout keeps to what was fixed and forbidden, and to the rules of the trainer."""
     allowed = allowed_rows(question, restrictions, LayoutColumns.of([layout]))
     return bool(allowed[0]) and not restrictions.forbidden_recompute.intersection(

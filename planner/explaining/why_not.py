@@ -15,7 +15,7 @@ from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from planner.explaining.compare import difference
 from planner.explaining.completing import Completed, completed
-from planner.explaining.explain import Origin, gain, overflows, within
+from planner.explaining.explain import Origin, gain, keeps_to, overflows
 from planner.explaining.whatif import NEXT_TO_NOTHING
 from planner.placement.even_prices import even_layers
 from planner.search.given_layout import place_layout
@@ -78,7 +78,7 @@ def why_not(
         layout=text,
         completed=meant,
         reason=_reason(estimate, priced),
-        excluded=restrictions is not None and not within(question, restrictions, priced.layout),
+        excluded=restrictions is not None and not keeps_to(question, restrictions, priced.layout),
         estimate=priced,
         difference=difference(estimate.time, priced.time),
     )

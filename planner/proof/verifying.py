@@ -18,7 +18,7 @@ from cost_models.units import counted, format_bytes, format_seconds
 from planner.answers.offers import offers_of, rank_offers
 from planner.answers.optimising import optimise
 from planner.answers.optimum import PROVEN, Optimum, answered_question
-from planner.explaining.explain import within
+from planner.explaining.explain import keeps_to
 from planner.objectives import Objective
 from planner.plan import Certificate, Plan, PlanObjective, Prediction, Settled
 from planner.plan_files import layout_problems
@@ -71,7 +71,7 @@ def _restrictions(plan: Plan) -> Check:
     words = limits.flags
     if not words:
         return Check("restrictions", True, "none asked for")
-    kept = within(plan.question, limits, plan.layout)
+    kept = keeps_to(plan.question, limits, plan.layout)
     return Check("restrictions", kept, f"the layout {'keeps to' if kept else 'breaks'} {', '.join(words)}")
 
 

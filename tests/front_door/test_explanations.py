@@ -18,7 +18,7 @@ from cost_models.question import Question
 from planner.answers.frontier import frontier_frame, pareto_rows
 from planner.answers.scaling import doublings, scaling_frame
 from planner.explaining.compare import compare, difference
-from planner.explaining.explain import Origin, binding, rivalry, ties
+from planner.explaining.explain import Origin, binding_constraint, rivalry, ties
 from planner.explaining.whatif import CHANGES, sensitivities
 from planner.explaining.why_not import why_not
 from planner.placement.even_prices import balanced_prices, even_layers
@@ -71,7 +71,7 @@ def test_rivals_are_ties_or_slower(ranked: tuple[Estimate, ...]) -> None:
 
 
 def test_what_binds_is_faster_and_too_large(asked: Question, ranked: tuple[Estimate, ...]) -> None:
-    bound = binding(asked, ranked[0], Restrictions())
+    bound = binding_constraint(asked, ranked[0], Restrictions())
     assert bound.resource == "memory"
     assert bound.faster is not None
     assert bound.faster.step_seconds < ranked[0].step_seconds
@@ -130,9 +130,9 @@ def test_a_layout_that_was_asked_for_is_held(asked: Question) -> None:
 def test_what_restrictions_keep_out_does_not_bind(asked: Question, ranked: tuple[Estimate, ...]) -> None:
     layout = ranked[0].layout
     kept = parse_restrictions([f"tp={layout.tp}", f"pp={layout.pp}", f"mbs={layout.mbs}"])
-    free = binding(asked, ranked[0], Restrictions())
+    free = binding_constraint(asked, ranked[0], Restrictions())
     assert free.faster is not None
-    bound = binding(asked, ranked[0], kept)
+    bound = binding_constraint(asked, ranked[0], kept)
     if bound.faster is not None:
         other = bound.faster.layout
         assert (other.tp, other.pp, other.mbs) == (layout.tp, layout.pp, layout.mbs)

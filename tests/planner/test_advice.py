@@ -12,9 +12,10 @@ from cost_models.errors import InputError
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
-from planner.explaining.advice import CHANGES, LEAST_GAIN, Advice, advise
+from planner.explaining.advice import CHANGES, Advice, advise
+from planner.explaining.change_path import LEAST_GAIN
 from planner.explaining.changes import Move, changed_words, moves, trouble_between
-from planner.explaining.explain import within
+from planner.explaining.explain import keeps_to
 from planner.rules.legality import check
 from planner.search.budget import Budget
 from planner.search.given_layout import place_layout
@@ -43,16 +44,16 @@ def test_every_change_holds_alone_and_together(question: Question, layout: str) 
     assert 1 <= len(advice.changes) <= CHANGES
     before = advice.today
     for one in advice.changes:
-        for priced in (one.alone, one.together):
+        for priced in (one.by_itself, one.with_earlier):
             assert not check(question, priced.layout)
             assert priced.fits
             again = estimate(question, priced.layout)
             assert again.step_seconds == pytest.approx(priced.step_seconds)
-        assert one.alone.step_seconds < advice.today.step_seconds * (1 - LEAST_GAIN)
-        assert one.together.step_seconds < before.step_seconds * (1 - LEAST_GAIN)
-        assert one.words == changed_words(before.layout, one.together.layout)
-        before = one.together
-    assert advice.changes[0].alone.layout == advice.changes[0].together.layout
+        assert one.by_itself.step_seconds < advice.today.step_seconds * (1 - LEAST_GAIN)
+        assert one.with_earlier.step_seconds < before.step_seconds * (1 - LEAST_GAIN)
+        assert one.words == changed_words(before.layout, one.with_earlier.layout)
+        before = one.with_earlier
+    assert advice.changes[0].by_itself.layout == advice.changes[0].with_earlier.layout
 
 
 @pytest.mark.parametrize(("question", "layout"), QUESTIONS)
@@ -83,7 +84,7 @@ def test_what_does_not_fit_today_is_made_to_fit() -> None:
     question = small_question(4, memory="250 MiB")
     advice = advised(question, "dp4 mbs2 zero0")
     assert not advice.today.fits
-    assert all(one.alone.fits and one.together.fits for one in advice.changes)
+    assert all(one.by_itself.fits and one.with_earlier.fits for one in advice.changes)
     assert advice.changes
     assert advice.best.fits
 
@@ -100,18 +101,18 @@ def test_the_best_plan_needs_no_change() -> None:
 def test_changes_keep_to_the_restrictions_of_the_plan() -> None:
     question, limits = small_question(4), parse_restrictions(["tp=2"], ["zero1", "recompute=none"])
     advice = advised(question, "tp2 dp2 mbs1 recompute=full", limits)
-    for priced in (*(one.together for one in advice.changes), advice.best):
-        assert within(question, limits, priced.layout)
+    for priced in (*(one.with_earlier for one in advice.changes), advice.best):
+        assert keeps_to(question, limits, priced.layout)
 
 
 def test_twice_the_gpus_and_narrower_numerics_stand_apart() -> None:
     """A cluster of one node ends there; GPUs with an fp8 rate may be asked for it."""
     question = small_question(2)
-    assert advised(question, "dp2 mbs1").further == ()
+    assert advised(question, "dp2 mbs1").other_questions == ()
     peak = dict(question.cluster.gpu.peak) | {"fp8": 2e13}
     gpu = question.cluster.gpu.model_copy(update={"peak": peak})
     cluster = question.cluster.model_copy(update={"gpu": gpu})
-    (further,) = advised(replace(question, cluster=cluster), "dp2 mbs1").further
+    (further,) = advised(replace(question, cluster=cluster), "dp2 mbs1").other_questions
     assert (further.words, further.trouble) == ("--precision fp8", "other numerics")
 
 

@@ -15,7 +15,7 @@ from meshwright.cli.progress import progress
 from meshwright.records.estimates import breakdown_rows, estimate_record, question_record
 from meshwright.render.plans.explanation import explanation_text, why_not_text
 from meshwright.render.plans.ranked import placed_on_pools, question_header
-from planner.explaining.explain import Explanation, Origin, binding, rivalry, ties
+from planner.explaining.explain import Explanation, Origin, binding_constraint, rivalry, ties
 from planner.explaining.whatif import same_degrees, sensitivities
 from planner.explaining.why_not import WhyNot
 from planner.explaining.why_not import why_not as ask_why_not
@@ -83,7 +83,7 @@ def explained(plan: Plan, estimate: Estimate) -> Explanation:
     return Explanation(
         estimate=estimate,
         origin=origin,
-        binding=binding(question, estimate, restrictions),
+        binding=binding_constraint(question, estimate, restrictions),
         ties=ties(estimate, rivals),
         rivalry=rivalry(estimate, rivals),
         sensitivities=sensitivities(question, estimate, restrictions, replan=origin.is_fastest),

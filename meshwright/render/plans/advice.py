@@ -37,8 +37,8 @@ def advice_cells(advice: Advice) -> list[tuple[str, ...]]:
         ("today", "", "", "", format_seconds(today.step_seconds), "", format_bytes(today.peak_bytes))
     ]
     for one in advice.changes:
-        alone = (format_seconds(one.alone.step_seconds), _gain(today, one.alone))
-        rows.append((f"+ {one.words}", one.trouble, *alone, *_in_all(today, one.together)))
+        alone = (format_seconds(one.by_itself.step_seconds), _gain(today, one.by_itself))
+        rows.append((f"+ {one.words}", one.trouble, *alone, *_in_all(today, one.with_earlier)))
     if not is_reached(advice):
         words = f"+ the rest: {advice.rest}" if advice.rest else "+ its blocks placed as planned"
         rows.append((words, advice.rest_trouble, "", "", *_in_all(today, advice.best)))
@@ -71,7 +71,7 @@ def conclusion(advice: Advice) -> str:
         lines.append(wrapped("Nothing to change: no plan is faster."))
     lines.append(wrapped(f"Best: {best.layout.brief}"))
     lines.append(certificate_sentence(certificate, best.step_seconds))
-    for one in advice.further:
+    for one in advice.other_questions:
         gain = _gain(advice.today, one.estimate)
         proven = "" if one.proven else ", not proved"
         lines.append(

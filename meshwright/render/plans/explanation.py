@@ -20,7 +20,7 @@ from meshwright.render.words import (
     time_unit,
     wrapped,
 )
-from planner.explaining.explain import Binding, Explanation, Origin, Rivalry
+from planner.explaining.explain import BindingConstraint, Explanation, Origin, Rivalry
 from planner.explaining.whatif import Sensitivity, same_degrees
 from planner.explaining.why_not import WhyNot
 from planner.objectives import ObjectiveName
@@ -62,7 +62,7 @@ def explanation_text(explanation: Explanation) -> str:
     return "\n".join(sentences)
 
 
-def binding_sentence(estimate: Estimate, bound: Binding) -> str:
+def binding_sentence(estimate: Estimate, bound: BindingConstraint) -> str:
     """ "Binds: memory. mbs2 would take 120.1 s but needs 82.5 GiB on rank 0." """
     if bound.faster is None and bound.resource == "memory":
         return "Binds: memory, as it does not fit."
