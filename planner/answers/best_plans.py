@@ -1,4 +1,4 @@
-"""The best plans of one question, and several searches of it as one answer."""
+"""The best plans of one question under an objective; several searches merged into one answer."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from planner.search.ties import by_speed
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The best plans on one number of GPUs."""
+    """The best plans on one number of GPUs in one precision."""
 
     question: Question
     estimates: tuple[Estimate, ...]
     certificate: Certificate
     bound: float
-    """In the unit of the measure."""
+    """No covered plan has a better value than this; in the unit of the objective's measure."""
 
     @property
     def gpus(self) -> int:
-        """Of the question's cluster."""
+        """GPUs of the question's cluster."""
         return self.question.cluster.num_gpus
 
     def value(self, objective: Objective) -> float:
-        """Of the best plan, which the fastest is not where time ran out before the least peak was known."""
+        """Objective value of the best plan; the fastest may not be it while the least peak is unproven."""
         values = (objective.value(self.question, estimate) for estimate in self.estimates)
         return min(values, key=objective.measure.loss)
 
@@ -37,7 +37,7 @@ class Answer:
 def ranked_answer(
     question: Question, objective: Objective, found: Sequence[SearchResult], top: int, *, everywhere: bool
 ) -> Answer | None:
-    """Several searches of one question as one answer; None where time ran out before they decided anything."""
+    """One answer from several searches of a question; None where time ran out before they decided anything."""
     in_time = [e for result in found for e in result.estimates if objective.meets_deadline(question, e)]
     if not in_time:
         soonest = min((result.certificate.bound for result in found), default=0.0)
@@ -59,14 +59,14 @@ def ranked_answer(
 
 
 def _at_bound(result: SearchResult) -> Estimate:
-    """The best plan as if its step took no longer than was proven."""
+    """The best plan as if its step took only the proven bound."""
     best, bound = result.best, result.certificate.bound
     faster = best.step_seconds / bound
     return replace(best, step_seconds=bound, mfu=best.mfu * faster, hfu=best.hfu * faster)
 
 
 def added(certificates: Sequence[Certificate]) -> Certificate:
-    """Several searches as one: the counts of all, the bound and the gap of the first."""
+    """One certificate with the counts of all; its bound and gap are those of the first."""
     counts = ("layouts", "infeasible", "pruned", "solved", "undecided", "seconds")
     sums = {name: sum(getattr(one, name) for one in certificates) for name in counts}
     return certificates[0].model_copy(update=sums)

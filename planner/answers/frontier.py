@@ -1,4 +1,4 @@
-"""Trade-offs as data frames: every layout as a cloud of memory and throughput, and exact frontiers."""
+"""Trade-offs of memory and throughput as data frames: a cloud of all layouts, and exact Pareto frontiers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_PRICED = 150
-"""Layouts of a cloud that are priced in full: those that would be better than what is known."""
+"""Most layouts of a cloud that are priced in full: those whose quick price beats every plan known."""
 
 
 def frontier_frame(
@@ -39,7 +39,8 @@ def frontier_frame(
     restrictions: Restrictions | None = None,
     budget: Budget | None = None,
 ) -> pd.DataFrame:
-    """A cloud of legal layouts under every recompute policy, cheaply priced, and the Pareto line of memory and time.
+    """A cloud of legal layouts under every recompute policy, cheaply priced, and the Pareto frontier of memory and
+    time.
 
     A row per layout and policy: `layout`, `peak_bytes` of the fullest device, `step_seconds`, `tokens_per_second`,
     `mfu`, `fits`, `pareto` (nothing that fits is both smaller and faster), `proven` (no layout at all is), `chosen`.
@@ -81,7 +82,7 @@ def frontier_frame(
 def _price_near_the_line(
     question: Question, columns: LayoutColumns, limit: float, line: list[Estimate], budget: Budget
 ) -> tuple[pd.DataFrame, list[Estimate]]:
-    """The cloud as rows, none better than `line` and those found here, which are its layouts that looked better.
+    """The cloud as rows, none of which beats a known plan, and the plans found by pricing in full what looked better.
 
     Looking better is cheap and sometimes wrong; the best-looking are priced in full until none does any more. Beyond
     `MOST_PRICED` of them nobody knows how good the others are, and they are left out.
@@ -108,7 +109,7 @@ def _price_near_the_line(
 
 
 def _beats(peaks: Floats, seconds: Floats, known: Sequence[Estimate]) -> npt.NDArray[np.bool_]:
-    """Which points no known plan that fits is at least as good as in both."""
+    """(N,): points that are smaller or faster than every known plan that fits."""
     order = sorted((one.peak_bytes, one.step_seconds) for one in known if one.fits)
     sizes = np.array([size for size, _ in order])
     fastest = np.minimum.accumulate(np.array([np.inf, *(step for _, step in order)]))
@@ -137,7 +138,7 @@ def pareto_frame(frontier: Frontier) -> pd.DataFrame:
 
 
 def pareto_rows(size: Floats, seconds: Floats, limit: float) -> Ints:
-    """Indices, by size, of the rows within `limit` that no smaller or equal row beats in time."""
+    """Indices, by rising size, of the rows within `limit` that are faster than every smaller or equal one."""
     order = np.lexsort((seconds, size))
     order = order[(size[order] <= limit) & np.isfinite(seconds[order])]
     best_before = np.minimum.accumulate(np.concatenate([[np.inf], seconds[order][:-1]]))
@@ -148,7 +149,7 @@ def pareto_rows(size: Floats, seconds: Floats, limit: float) -> Ints:
 def _cheap_rows(
     question: Question, columns: LayoutColumns, prices: BalancedPrices, shown: npt.NDArray[np.bool_]
 ) -> dict[str, object]:
-    """Of the flattened prices those that are shown."""
+    """Columns of the data frame for those of the flattened prices that are shown."""
     row, policy = np.nonzero(shown.reshape(prices.step_seconds.shape))
     seconds = prices.step_seconds[row, policy]
     names = [str(columns.layout(number)) for number in range(len(columns))]
@@ -178,7 +179,7 @@ def _exact_row(estimate: Estimate) -> dict[str, object]:
 
 
 def _evenly_spread(question: Question, columns: LayoutColumns, flat: int) -> Layout:
-    """The layout and policy of one entry of the flattened prices, its blocks spread evenly."""
+    """The layout and recompute policy of one entry of the flattened prices, with its blocks spread evenly."""
     row, policy = divmod(flat, len(RECOMPUTE_POLICIES))
     layout = columns.layout(row)
     layers = even_layers(question.model.num_layers, layout.num_stages)

@@ -22,22 +22,22 @@ from planner.search.result import SearchResult
 from planner.space.restrictions import Restrictions
 
 CLOSE = 5e-3
-"""Relative gap at which halving ends."""
+"""Relative gap at which halving the limit ends."""
 QUICK_SECONDS = 1.0
-"""What a search may take that only has to find some plan; one that finds none is repeated without a limit."""
+"""Seconds for a search that only has to find some plan; one that finds none is repeated without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeastMemory:
-    """The fastest plans of those with the least peak, and what every peak was proven to exceed."""
+    """The fastest plans among those with the least peak memory, and the proven lower bound of every peak."""
 
     result: SearchResult
     bound: float
-    """Bytes; within a billionth of the least peak where it is proven."""
+    """Lower bound of every peak, bytes; within a billionth of the least peak where that is proven."""
 
 
 def below(size: float) -> float:
-    """The largest limit that keeps out a peak of so many bytes."""
+    """The largest memory limit that excludes a peak of `size` bytes."""
     return size * (1 - TOLERANCE)
 
 
@@ -71,7 +71,7 @@ def least_memory(
 
 
 def _within_own_limit(question: Question, restrictions: Restrictions, result: SearchResult) -> SearchResult:
-    """The plans with the limit they were asked to keep, instead of the last one they were found under."""
+    """The plans with the user's memory limit in place of the one they were found under."""
     if isinstance(question, MixedQuestion):
         return result
     asked = math.inf if restrictions.max_memory is None else restrictions.max_memory
@@ -83,7 +83,7 @@ def _within_own_limit(question: Question, restrictions: Restrictions, result: Se
 def _under(
     question: Question, objective: Objective, restrictions: Restrictions, limit: float, budget: Budget
 ) -> SearchResult | None:
-    """Some plan within the limit that meets the deadline, found quickly if possible; None where time ran out.
+    """Some plan within `limit` bytes that meets the deadline, found quickly if possible; None where time ran out.
 
     Raises:
         InfeasibleError: there is none.

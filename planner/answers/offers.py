@@ -1,4 +1,4 @@
-"""The best plan over several clusters: each is asked on each number of GPUs, and the answers are ranked.
+"""The best plan over several clusters: each is searched on each of its numbers of GPUs, and the answers are ranked.
 
 The first is proven where every search is: it is the best of proven optima.
 """
@@ -23,23 +23,23 @@ from planner.space.restrictions import Restrictions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One cluster to choose."""
+    """One cluster that the user may choose."""
 
     question: Question
-    """On whole nodes of it."""
+    """The question on whole nodes of the cluster."""
     sizes: tuple[int, ...]
-    """Numbers of its GPUs to choose from."""
+    """Numbers of the cluster's GPUs to choose from."""
     price: float | None = None
-    """Money for one GPU-hour."""
+    """Dollars for one GPU-hour."""
 
     @property
     def name(self) -> str:
-        """Of the cluster."""
+        """Name of the cluster."""
         return self.question.cluster.name
 
     @property
     def written(self) -> PlanOffer:
-        """As a plan file holds it."""
+        """The offer as a plan file holds it."""
         question = self.question
         return PlanOffer(
             cluster=question.cluster, hardware=question.hardware, gpus=self.sizes, price=self.price
@@ -47,7 +47,7 @@ class Offer:
 
 
 def offers_of(plan: Plan) -> tuple[Offer, ...]:
-    """The clusters that a plan was chosen from; none where there was no choice."""
+    """The clusters that a plan was chosen from; empty where there was no choice."""
     written, asked = plan.objective.offers if plan.objective is not None else (), plan.question
     return tuple(
         Offer(
@@ -68,7 +68,7 @@ class Answer:
 
     @property
     def days(self) -> float | None:
-        """Of the whole training run, where its tokens are known."""
+        """Days of the whole training run; None where the number of its tokens is unknown."""
         question = self.optimum.question
         if question.training.tokens is None:
             return None
@@ -76,7 +76,7 @@ class Answer:
 
     @property
     def cost(self) -> float | None:
-        """Of the whole training run, where its tokens and the price are known."""
+        """Dollars for the whole training run; None where the number of its tokens or the price is unknown."""
         question = self.optimum.question
         if question.training.tokens is None or self.offer.price is None:
             return None
@@ -85,7 +85,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A cluster and a number of GPUs without an answer."""
+    """A cluster and a number of GPUs without an answer, and why."""
 
     cluster: str
     gpus: int
@@ -97,17 +97,17 @@ class Ranking:
     """The best plans of all clusters and numbers of GPUs, best first, and how far that is proven."""
 
     objective: Objective
-    """Without a price: each cluster has its own."""
+    """What plans are ranked by; without a price, since each cluster has its own."""
     offers: tuple[Offer, ...]
     answers: tuple[Answer, ...]
     left_out: tuple[LeftOut, ...]
     unanswered: int
-    """Of what was left out, how many searches ended before they had an answer."""
+    """Searches that ended before they had an answer; the others of `left_out` are proven to have none."""
     seconds: float
 
     @property
     def best(self) -> Answer:
-        """The first."""
+        """The best answer of all clusters."""
         return self.answers[0]
 
     @property
@@ -117,7 +117,7 @@ class Ranking:
 
     @property
     def bound(self) -> float:
-        """No covered plan on any of the clusters is better."""
+        """No covered plan on any of the clusters has a better value than this."""
         if self.unanswered:
             return self.measure.open
         return self.measure.loss(min(self.measure.loss(one.optimum.bound) for one in self.answers))
@@ -129,7 +129,7 @@ class Ranking:
 
     @property
     def frontier(self) -> tuple[Answer, ...]:
-        """Those that none beats in both days and cost, the soonest first; empty where either is not known."""
+        """Answers that no other beats in both days and cost, the soonest first; empty where either is unknown."""
         known = [(one.days, one.cost, one) for one in self.answers]
         pairs = sorted(
             (d, c, place) for place, (d, c, _) in enumerate(known) if d is not None and c is not None
@@ -190,7 +190,7 @@ def rank_offers(
 
 @dataclass(slots=True)
 class _Found:
-    """The answers so far."""
+    """The answers found so far."""
 
     objective: Objective
     precisions: tuple[Precision, ...]
@@ -201,7 +201,7 @@ class _Found:
     unanswered: int = 0
 
     def ask(self, offer: Offer, size: int, searches_left: int) -> None:
-        """Answer one question, and keep what comes of it."""
+        """Search one cluster on one number of GPUs, and keep the answer or why there is none."""
         if self.objective.name == "gpus" and any(one.offer is offer for one in self.answers):
             return  # fewer do
         if self.budget.interrupted or self.budget.left <= 0:
@@ -238,7 +238,7 @@ class _Found:
         self.left_out.append(LeftOut(cluster=offer.name, gpus=size, why=self.budget.why_ended))
 
     def nothing(self, question: Question) -> InfeasibleError | RunError:
-        """The error to raise where there is no answer."""
+        """The error to raise where no cluster has an answer."""
         if self.unanswered:
             return self.budget.nothing_found()
         problems = [Problem(f"{one.cluster}, {counted(one.gpus, 'GPU')}", one.why) for one in self.left_out]

@@ -66,7 +66,7 @@ def optimise(
 
 @dataclass(slots=True)
 class _Choices:
-    """What was found on every number of GPUs and in every precision so far."""
+    """Answers found so far, for every number of GPUs and every precision searched."""
 
     objective: Objective
     limits: Restrictions
@@ -74,18 +74,18 @@ class _Choices:
     budget: Budget
     answers: list[Answer] = field(default_factory=list)
     failures: list[tuple[int, InfeasibleError]] = field(default_factory=list)
-    """Numbers of GPUs on which nothing fits or nothing is fast enough."""
+    """Numbers of GPUs on which nothing fits or nothing is fast enough, with the error."""
     unfinished: list[Question] = field(default_factory=list)
-    """Those for which time ran out."""
+    """Questions for which time ran out."""
     covered: list[Question] = field(default_factory=list)
-    """These and those that have an answer, as they were asked."""
+    """Questions whose layouts are counted, answered or unfinished, in the order of searching."""
     lost: list[Certificate] = field(default_factory=list)
-    """Of searches that found nothing fast enough."""
+    """Certificates of searches that found nothing fast enough."""
     unfit: int = 0
-    """Layouts of searches that found nothing that fits."""
+    """Number of layouts of the searches in which nothing fits."""
 
     def search(self, question: Question) -> None:
-        """Answer one question and keep what comes of it."""
+        """Search one question and keep its answer or its failure."""
         gpus = question.cluster.num_gpus
         try:
             answer = self._answer(question)
@@ -105,7 +105,8 @@ class _Choices:
             self.lost.append(answer.certificate)
 
     def _answer(self, question: Question) -> Answer | None:
-        """The best plans that meet the deadline, none where none does; None where time ran out before that was decided.
+        """The best plans that meet the deadline (none where none does); None where time ran out before that was
+        decided.
 
         Raises:
             InfeasibleError: nothing fits.
@@ -130,7 +131,7 @@ class _Choices:
         return ranked_answer(question, objective, found, self.top, everywhere=len(found) == len(results))
 
     def best(self, question: Question, sizes: tuple[int, ...], precisions: tuple[Precision, ...]) -> Optimum:
-        """The best over all of them, with the layouts of all of them counted.
+        """The best answer over all questions, with the layouts of all of them counted.
 
         Raises:
             InfeasibleError: there is none.
@@ -188,7 +189,7 @@ class _Choices:
         )
 
     def _certificate(self, chosen: Answer, gap: float) -> Certificate:
-        """The chosen answer's, with the layouts of all searches counted, and the gap over all of them."""
+        """The chosen answer's certificate, with the layouts of all searches counted and the gap over all of them."""
         rest = [one.certificate for one in self.answers if one is not chosen] + self.lost
         if self.objective.name == "memory" and gap > PROVEN:
             nothing = {"gap": 1.0, "bound": 0.0, "settled": None}
@@ -217,7 +218,8 @@ def _precision(question: Question) -> Precision:
 
 
 def paddings(question: Question, limits: Restrictions) -> list[Restrictions]:
-    """The restrictions split by the tensor-parallel degrees that count the same model FLOPs, most of them first."""
+    """The restrictions split by the tensor-parallel degrees with equal model FLOPs (padded vocabulary), most FLOPs
+    first."""
     per_node = question.cluster.gpus_per_node
     degrees = limits.only.get("tp", frozenset(range(1, per_node + 1)))
     groups: dict[float, set[int]] = {}
@@ -235,7 +237,7 @@ def paddings(question: Question, limits: Restrictions) -> list[Restrictions]:
 def _nothing(
     question: Question, objective: Objective, failures: Sequence[tuple[int, InfeasibleError]]
 ) -> InfeasibleError:
-    """The answer is no on every number of GPUs."""
+    """The error that no number of GPUs has a plan."""
     if len(failures) == 1 and objective.deadline is None:
         return failures[0][1]
     if objective.deadline is None:

@@ -13,7 +13,7 @@ from planner.search.result import SearchResult
 from planner.space.gpu_counts import resized
 
 PROVEN = 2e-9
-"""A gap no larger is rounding: the least peak is known to a billionth."""
+"""A gap no larger than this is rounding: the least peak is known to a billionth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,18 +21,18 @@ class Optimum:
     """The best plans for an objective, best first, and how far that is proven."""
 
     question: Question
-    """On the best plan's number of GPUs."""
+    """The question on the best plan's number of GPUs and in its precision."""
     result: SearchResult
-    """Its certificate counts the layouts of all searches; its `bound` and `gap` are of the step time."""
+    """The plans; the certificate counts the layouts of all searches, its `bound` and `gap` are of the step time."""
     objective: Objective
     sizes: tuple[int, ...]
-    """Numbers of GPUs to choose from; empty: the question's own."""
+    """Numbers of GPUs there were to choose from; empty: only the question's own."""
     value: float
-    """Of the best plan, in the unit of the objective's measure."""
+    """Objective value of the best plan, in the unit of its measure."""
     bound: float
-    """No covered plan is better."""
+    """No covered plan has a better value than this."""
     precisions: tuple[Precision, ...] = ()
-    """Types of matrix products to choose from; empty: the question's own."""
+    """Precisions of matrix products there were to choose from; empty: only the question's own."""
     left_out: tuple[tuple[int, str], ...] = ()
     """Numbers of GPUs without an answer, and why."""
     others: tuple[tuple[Question, Estimate], ...] = ()
@@ -44,16 +44,17 @@ class Optimum:
         return self.objective.measure.gap(self.value, self.bound)
 
     def value_of(self, estimate: Estimate) -> float:
-        """Of one of the ranked plans, on its own number of GPUs."""
+        """Objective value of one of the ranked plans, on its own number of GPUs."""
         return self.objective.value(resized(self.question, estimate.layout.num_gpus), estimate)
 
     @property
     def plain(self) -> bool:
-        """The fastest step on the question's own GPUs was asked for."""
+        """Whether just the fastest step on the question's own GPUs was searched for."""
         return self.objective == Objective() and not self.sizes
 
     def written(self, gpus_per_node: int) -> PlanObjective | None:
-        """As a plan file holds it, for nodes of so many GPUs; None for the fastest step of the question as it is."""
+        """The objective as a plan file holds it, for nodes of `gpus_per_node` GPUs; None for the fastest step on the
+        question's own GPUs and precision."""
         asked = self.objective
         if self.plain and not self.precisions:
             return None
@@ -70,7 +71,7 @@ class Optimum:
 
 
 def answered_question(plan: Plan) -> Question:
-    """What a plan answers: its question, on whole nodes where the number of GPUs was part of the answer."""
+    """The question that a plan answers: on whole nodes where the number of GPUs was part of the answer."""
     question, objective = plan.question, plan.objective
     if objective is None or not objective.gpus:
         return question

@@ -29,29 +29,29 @@ from planner.space.gpu_counts import resized
 from planner.space.restrictions import Restrictions
 
 POINTS = 12
-"""Points of a walk against memory unless the user says otherwise."""
+"""Most points of a walk against memory unless the user says otherwise."""
 POINT_SECONDS = 20.0
-"""Time limit of one point, which is then the best found, with its gap."""
+"""Time limit of one point in seconds; when it is reached the point is the best plan found, with its gap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One plan of the frontier."""
+    """One plan on the frontier."""
 
     question: Question
     estimate: Estimate
     gap: float
-    """Share of its step time that could still be gained on so many GPUs with so much memory; 0 is proof."""
+    """Share of its step time that could still be gained on as many GPUs within as much memory; 0 is proof."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """The plans between two objectives, from the best in the first to the best in the second."""
+    """The Pareto frontier of two objectives, from the best plan in the first to the best in the second."""
 
     objectives: tuple[Objective, Objective]
     points: tuple[Point, ...]
     complete: bool
-    """No point is missing: the walk took no larger step than from plan to plan, and no search ran out of time."""
+    """Whether no point is missing: no plan was skipped, and no search ran out of time."""
 
 
 def exact_frontier(
@@ -107,7 +107,7 @@ def _walk(
     budget: Budget,
     found: list[Point],
 ) -> bool:
-    """Add what one size offers to `found`; says whether that is all of it.
+    """Add the points of one number of GPUs to `found`; returns whether these are all of them.
 
     Raises:
         InfeasibleError: nothing fits.
@@ -134,7 +134,7 @@ def _down_the_memory(
     point: Point,
     found: list[Point],
 ) -> bool:
-    """From the fastest plan to the one that needs least memory; says whether every plan between them was met.
+    """Walk from the fastest plan to the one that needs least memory; returns whether no plan between was skipped.
 
     Each point is followed to its successor, the fastest plan of less memory: one that is as fast takes its place.
     """
@@ -170,7 +170,8 @@ def _down_the_memory(
 def _levels(
     question: Question, limits: Restrictions, points: int | None, budget: Budget, top: Point
 ) -> tuple[list[float], Point | None]:
-    """Memory limits in even ratios, falling, and the plan that needs least; neither where all points are wanted."""
+    """Falling memory limits in even ratios, and the plan that needs least memory; ([], None) where all points are
+    wanted."""
     if points is None:
         return [], None
     least = least_memory(question, Objective(name="memory"), limits, top=1, budget=budget)
@@ -211,7 +212,7 @@ def _fastest(question: Question, limits: Restrictions, budget: Budget) -> Point 
 
 
 def _unbeaten(found: Sequence[Point], objectives: tuple[Objective, Objective]) -> list[Point]:
-    """Those that no other is at least as good as in both objectives, from the best in the first on."""
+    """The points that no other is at least as good as in both objectives, from the best in the first on."""
 
     def losses(point: Point) -> tuple[float, float]:
         first, second = (o.measure.loss(o.value(point.question, point.estimate)) for o in objectives)

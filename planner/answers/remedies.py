@@ -1,4 +1,4 @@
-"""When nothing fits: what would, each one change of the question that can be typed, with a plan that then fits.
+"""Remedies where nothing fits: single changes of the question, as the user would type them, with a plan that then fits.
 
 Looked for where memory is least: in microbatches as small as allowed, with states shared by all their replicas. What
 does not fit there fits nowhere; of what does, some plan is shown, and planning for it may find a faster one.
@@ -31,15 +31,15 @@ from planner.space.layouts import parse_restrictions
 from planner.space.restrictions import Restrictions
 
 SECONDS = 2.0
-"""For all changes together."""
+"""Time limit of all changes together, seconds."""
 EACH_SECONDS = 0.5
-"""For one, which then shows the best plan found, or nothing."""
+"""Time limit of one change, seconds; it then shows the best plan found, or nothing."""
 LARGER = 2
-"""Clusters of larger GPUs that are named."""
+"""Most clusters of larger GPUs that are named."""
 HALVINGS = 4
-"""Times that a sequence is halved."""
+"""Most times that a sequence is halved."""
 DOUBLINGS = 4
-"""Times that a number of GPUs is doubled once those one by one have taken their share of the time."""
+"""Most times that a number of GPUs is doubled, once trying sizes one by one has taken its share of the time."""
 
 
 @contextmanager
@@ -50,7 +50,8 @@ def remedies_told(
     sizes: Sequence[int] = (),
     whole_nodes: ClusterSpec | MixedCluster | None = None,
 ) -> Iterator[None]:
-    """What says that nothing fits says what would; of several numbers of GPUs the largest is what is changed.
+    """Add remedies to a DoesNotFitError raised inside; of several numbers of GPUs the largest is the one that is
+    changed.
 
     `whole_nodes` is the question's cluster where the question itself may have but part of a node.
     """
@@ -73,17 +74,17 @@ def remedies_told(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Remedies:
-    """The changes of one question, tried until the time is gone."""
+    """The changes of one question, tried until the time is spent."""
 
     question: Question
     whole: Question
-    """On whole nodes, where it has only part of one."""
+    """The question on whole nodes, where it has only part of one."""
     limits: Restrictions
     state_bytes: float
     budget: Budget = field(default_factory=lambda: Budget(time_limit=SECONDS))
 
     def all(self) -> Iterator[Alternative]:
-        """Those that need least trouble first."""
+        """Every change that has a plan, the least trouble first."""
         yield from self._loosened()
         yield from self._other_training()
         if not isinstance(self.question, MixedQuestion) and self.question.cluster.gpu.kind != "cpu":
@@ -95,7 +96,7 @@ class _Remedies:
     def _fitting(
         self, change: str, question: Question, limits: Restrictions | None = None, *, note: str = ""
     ) -> Alternative | None:
-        """A plan that fits after a change; None where none does, or time ran out.
+        """A plan that fits after a change; None where time ran out.
 
         Raises:
             InfeasibleError: none does, which is proven.
@@ -117,7 +118,7 @@ class _Remedies:
         )
 
     def _first(self, changes: Iterator[tuple[str, Question, Restrictions | None]]) -> Iterator[Alternative]:
-        """Every change that has a plan."""
+        """Those of some changes that have a plan."""
         for change, question, limits in changes:
             try:
                 found = self._fitting(change, question, limits)
@@ -127,7 +128,7 @@ class _Remedies:
                 yield found
 
     def _loosened(self) -> Iterator[Alternative]:
-        """One restriction less, or where that is not enough none of them."""
+        """Dropping one restriction, or all of them where no single one is enough."""
         limits, words = self.limits, [*self.limits.fix_words, *self.limits.forbid_words]
         one_less: list[tuple[str, Question, Restrictions | None]] = []
         for word in words:
@@ -145,7 +146,7 @@ class _Remedies:
             yield from self._first(iter([("without --fix, --forbid and --max-memory", self.question, free)]))
 
     def _other_training(self) -> Iterator[Alternative]:
-        """More recomputed, and states in 16 bits."""
+        """Recomputing more, 16-bit products, and optimizer states in 16 bits."""
         training = self.question.training
         changes: list[tuple[str, dict[str, Any]]] = []
         if "full" not in training.recompute:
@@ -163,11 +164,11 @@ class _Remedies:
         return replace(self.question, training=training)
 
     def _has(self, precision: str) -> bool:
-        """Whether the GPU has a rate of it."""
+        """Whether the GPU has a matrix rate in this precision."""
         return precision in self.question.cluster.gpu.peak
 
     def _more_gpus(self) -> Iterator[Alternative]:
-        """The fewest that do: every size from what the states need on; once that takes too long, doublings."""
+        """The fewest GPUs that do: every size from what the states need; once that takes too long, doublings."""
         gpus, device = self.question.cluster.num_gpus, self.question.cluster.gpu.memory
         least = max(gpus + 1, int(self.state_bytes / device))
         share = self.budget.spent + (SECONDS - self.budget.spent) / 2
@@ -191,7 +192,7 @@ class _Remedies:
         yield from islice(self._first((f"--gpus {n}", resized(self.whole, n), None) for n in sizes), 1)
 
     def _sizes(self, least: int) -> Iterator[int]:
-        """Numbers of GPUs from the least on that the cluster can have and that some layout is legal on."""
+        """Numbers of GPUs from `least` on that the cluster can have and on which some layout is legal."""
         per_node = self.whole.cluster.gpus_per_node
         whole = -(-max(least, per_node + 1) // per_node) * per_node
         for size in chain(range(least, per_node + 1), range(whole, MAX_GPUS, per_node)):
@@ -201,7 +202,7 @@ class _Remedies:
                 yield size
 
     def _larger_gpus(self) -> Iterator[Alternative]:
-        """As many GPUs of the catalogue with more memory, those with least first."""
+        """As many GPUs of other kinds in the catalogue with more memory, the smallest of them first."""
         here, gpus = self.question.cluster, self.question.cluster.num_gpus
         if self.limits.max_memory is not None:
             return
@@ -225,7 +226,7 @@ class _Remedies:
         yield from islice(self._first(sized), LARGER)
 
     def _shorter(self) -> Iterator[Alternative]:
-        """The longest of some halves of the sequence; no length helps where the states alone are too many."""
+        """Shorter sequences: the longest of some halves that fits. None where the states alone are too large."""
         cluster, length = self.question.cluster, self.question.training.sequence_length
         if self.state_bytes > cluster.num_gpus * cluster.gpu.memory:
             return
@@ -234,7 +235,7 @@ class _Remedies:
         yield from islice(self._first(changes), 1)
 
     def _fewer_layers(self) -> Iterator[Alternative]:
-        """As many blocks as fit on part of a node, where people try things out."""
+        """The most blocks that fit, on part of a node, where people try things out."""
         blocks = self.question.model.num_layers
         if self.question.cluster.num_gpus > self.whole.cluster.gpus_per_node:
             return
@@ -263,7 +264,7 @@ def _where_least(limits: Restrictions) -> Restrictions:
 
 
 def _cut(model: TransformerSpec, blocks: int) -> TransformerSpec | None:
-    """The model with its first blocks only; None where its file would say more than their number."""
+    """The model with only its first blocks; None where its file needs more than another number of blocks for that."""
     dense = model.num_layers - model.num_moe_layers
     fields = model.model_dump(mode="json") | {"num_layers": blocks}
     if model.has_experts:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCALING_SECONDS = 20.0
-"""Time limit of one point of a scaling curve; its answer is then the best found."""
+"""Time limit of one point of a scaling curve, seconds; its answer is then the best found."""
 KINDS = ("strong", "weak")
-"""Kinds of scaling: the same batch on every number of GPUs, and one that grows with them."""
+"""Kinds of scaling: `strong` keeps the global batch, `weak` grows it with the GPUs."""
 
 
 def scaling_frame(
@@ -29,7 +29,7 @@ def scaling_frame(
     kinds: Sequence[str] = KINDS,
     budget: Budget | None = None,
 ) -> pd.DataFrame:
-    """The best layout at each number of GPUs: `strong` keeps the global batch, `weak` grows it with the GPUs.
+    """The best layout at each number of GPUs, for strong and for weak scaling.
 
     Columns: `kind`, `gpus`, `global_batch`, `layout`, `step_seconds`, `tokens_per_second`, `mfu`, `gap`. Numbers
     of GPUs on which no layout is legal or fits are left out, and those the budget's time did not reach.
@@ -86,7 +86,7 @@ def _scaling_row(gpus: int, global_batch: int, found: SearchResult) -> dict[str,
 
 
 def doublings(question: Question) -> list[int]:
-    """GPU counts worth a curve: an eighth of the cluster to four times it, in whole nodes."""
+    """Numbers of GPUs for a curve: from an eighth of the cluster to four times it, in whole nodes."""
     gpus = question.cluster.num_gpus
     counts = [gpus // 8, gpus // 4, gpus // 2, gpus, 2 * gpus, 4 * gpus]
     return sorted({count for count in counts if count > 0 and possible(count, question.cluster)})

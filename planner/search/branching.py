@@ -1,4 +1,4 @@
-"""Branch and bound over the candidates of a question: what is known so far, and what to look at next.
+"""Branch and bound over the candidates of a question: incumbents, bounds, and which row to look at next.
 
 First some of every kind are written out and placed, for a time to beat. Then closed entries are opened and layouts get
 a good placement, best bound first, until no bound of what is left is below the k-th best time; then those whose bound
@@ -30,19 +30,19 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 MOST_SETTLED = 64
-"""Layouts that one integer program chooses among."""
+"""Most layouts that the closing integer program chooses among."""
 BEYOND = 1e-6
-"""Relative: a bound so far above the time to beat tells a layout from those that tie."""
+"""Relative margin by which a bound must exceed the time to beat before the layout is known not to tie."""
 FEWEST_REFINED, MOST_REFINED = 32, 1024
-"""Layouts whose capacity bound is computed in one go: few while that finds the next one to place, twice as many each
-time while it discards most of them, and all that are left have to be discarded."""
+"""Layouts whose capacity bound is computed in one batch: few while batches keep most layouts open, doubling while they
+discard most."""
 
 Progress = Callable[[int, int, float, float], None]
-"""(layouts decided, layouts in all, best seconds, proven bound in seconds)."""
+"""Called with (layouts decided, layouts in all, best seconds, proven bound in seconds)."""
 
 
 class BranchAndBound:
-    """The state of one search."""
+    """The state of one search: bounds, incumbents and what is decided, row by row."""
 
     def __init__(
         self,
@@ -63,41 +63,41 @@ class BranchAndBound:
         self._bound: Floats = np.empty(0)
         """Proven lower bound of each row; infinite where it fits nowhere; the best time where it is decided."""
         self._first_bound: Floats = np.empty(0)
-        """The same before anything was placed."""
+        """The bounds as they were before anything was placed."""
         self.settled: Settled | None = None
         none = np.empty(0, dtype=np.bool_)
         self._refined, self._placed, self._decided = none, none, none
-        """Rows with a capacity bound; with a good placement or known to have none; whose best placement is known."""
+        """(N,) each: the row has a capacity bound; has a good placement or none; its best placement is known."""
         self._refined_together = FEWEST_REFINED
         self._solved = none
-        """Rows whose best placement was sought and proven."""
+        """(N,): the row's best placement was searched for and proven."""
 
     @property
     def kth_seconds(self) -> float:
-        """The time to beat."""
+        """The time to beat: the k-th best step time known, infinite while fewer are known."""
         times = sorted(seconds for _, seconds in self.best.values())
         return times[self._top - 1] if len(times) >= self._top else math.inf
 
     def leaders(self) -> list[tuple[int, Placement]]:
-        """The rows of the k best, with all that tie with the last."""
+        """Rows and placements of the k best, with every row that ties with the last of them."""
         worst = self.kth_seconds * (1 + TOLERANCE)
         return [(row, placement) for row, (placement, seconds) in self.best.items() if seconds <= worst]
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether something may still be better."""
+        """Whether some layout may still be better than the k best."""
         return bool(self._open_rows().any()) or self._candidates.least_closed() < self._threshold()
 
     def _threshold(self) -> float:
         return self.kth_seconds * (1 - TOLERANCE)
 
     def _open_rows(self) -> Bools:
-        """(N,): rows that may still belong to the k best and are not decided."""
+        """(N,): rows that are undecided and may still belong to the k best."""
         rows: Bools = ~self._decided & np.isfinite(self._bound) & (self._bound < self._threshold())
         return rows
 
     def run(self) -> None:
-        """Good placements for all rows whose bound asks for one, then exact ones."""
+        """Give every row whose bound is below the time to beat a good placement, then an exact one."""
         while self._seconds_left() > 0:
             more = self._candidates.least_closed() < self._threshold()
             row = self._next(~self._placed)
@@ -114,7 +114,7 @@ class BranchAndBound:
             self._report()
 
     def settle(self, solver: SolverName | None = None) -> None:
-        """Have one integer program choose among the layouts that neither bounds nor label setting discard.
+        """Let one integer program choose among the layouts that neither bounds nor label setting discard.
 
         Layouts that are the same but in name stand for one another. Nothing is done where the search has not ended, or
         where so many are left that it would take longer.
@@ -147,14 +147,14 @@ class BranchAndBound:
             )
 
     def _beaten(self, worst: float) -> Bools:
-        """(N,): rows whose best placement was found and takes longer."""
+        """(N,): rows whose best placement is proven and takes longer than `worst` seconds."""
         beaten = self._solved.copy()
         for row, (_, seconds) in self.best.items():
             beaten[row] &= seconds > worst
         return beaten
 
     def _add(self, bound: Floats) -> None:
-        """Rows that were written out."""
+        """Append newly opened rows with their quick bounds."""
         closed = np.zeros(len(bound), dtype=np.bool_)
         self._bound = np.concatenate([self._bound, bound])
         self._refined = np.concatenate([self._refined, closed])
@@ -196,7 +196,8 @@ class BranchAndBound:
         self._refined[rows] = True
 
     def _place(self, row: int) -> None:
-        """Give a row a good placement; where patterns are few it gets its best one, if that can matter: decided."""
+        """Give a row a good placement. Where patterns are few it is the best one, as far as it can matter, which
+        decides the row."""
         leaf, cut_off = self._candidates.leaf(row), self.kth_seconds
         if (twin := self._twins.setdefault(leaf.key, row)) != row:
             self._join(twin, row, leaf.key)
@@ -231,7 +232,7 @@ class BranchAndBound:
             self._decide(row, solution.bound)
 
     def _join(self, row: int, twin: int, key: bytes) -> None:
-        """A row that costs the same as a placed one is done with; the one with the shorter name stands for both."""
+        """Let one row stand for two that cost the same: the one whose layout has the shorter name."""
         lengths = [len(str(self._candidates.layout(one))) for one in (row, twin)]
         if lengths[1] < lengths[0]:
             for column in (self._bound, self._decided, self._solved):
@@ -257,12 +258,12 @@ class BranchAndBound:
         return min((seconds for _, seconds in self.best.values()), default=math.inf)
 
     def _proven_bound(self) -> float:
-        """No covered layout takes less."""
+        """Lower bound in seconds on the step time of every covered layout."""
         rows = float(self._bound[self._open_rows()].min(initial=math.inf))
         return min(rows, self._candidates.least_closed(), self._best_seconds())
 
     def certificate(self) -> Certificate:
-        """What was covered, and what became of it."""
+        """How many layouts were covered and how each was decided, with the proven bound and gap."""
         infeasible, open_rows = np.isinf(self._bound), self._open_rows()
         best, bound = self._best_seconds(), self._proven_bound()
         solved = self._decided & ~infeasible

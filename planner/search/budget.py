@@ -1,4 +1,4 @@
-"""The time that several searches share, and what ends them early: a limit that ran out, or Ctrl-C."""
+"""The time that several searches of one answer share, and what ends them early: a limit or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from planner.search.search import search
 from planner.space.restrictions import Restrictions
 
 OnStatus = Callable[[str], None]
-"""Told what is being searched now, in a few words."""
+"""Called with what is being searched now, in a few words."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """Searches of one answer; once `ended`, no more are started."""
+    """Time and settings for all searches of one answer; once `ended`, no more are started."""
 
     time_limit: float | None = None
-    """Seconds for all of them."""
+    """Seconds for all searches together; None: no limit."""
     on_progress: Progress | None = None
     on_status: OnStatus | None = None
     keep_on_interrupt: bool = False
@@ -32,23 +32,23 @@ class Budget:
     """Which solver settles the answers; None: the usual one."""
     start: float = field(default_factory=time.monotonic)
     ended: bool = False
-    """Time ran out, or the user interrupted."""
+    """True once time ran out or the user interrupted."""
     interrupted: bool = False
     searches: int = 0
 
     @property
     def left(self) -> float:
-        """Seconds."""
+        """Seconds that are left; infinite without a limit."""
         return math.inf if self.time_limit is None else self.time_limit - (time.monotonic() - self.start)
 
     def share(self, parts: int) -> Budget:
-        """One of so many even parts of the time that is left, to be spent on a part of the answer."""
+        """A budget of its own for one part of the answer: an even share, of `parts`, of the time that is left."""
         limit = None if self.time_limit is None else self.left / parts
         return replace(self, time_limit=limit, start=time.monotonic(), ended=False, searches=0)
 
     @property
     def spent(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since this budget was started."""
         return time.monotonic() - self.start
 
     def search(
@@ -59,7 +59,7 @@ class Budget:
         top: int = 1,
         seconds: float = math.inf,
     ) -> SearchResult | None:
-        """The best layouts; None where the search ended before it had any.
+        """The best layouts of a question; None where the search ended before it had any.
 
         `seconds` limits this search alone: running out of them ends nothing else.
 
@@ -97,11 +97,11 @@ class Budget:
 
     @property
     def why_ended(self) -> str:
-        """What ended it, where something did."""
+        """Why the searches ended early, in words."""
         return "interrupted" if self.interrupted else "time ran out"
 
     def nothing_found(self) -> RunError:
-        """The error where the search ended before it had any plan.
+        """The error to raise where searches ended before there was any plan.
 
         Raises:
             KeyboardInterrupt: the user ended it.

@@ -1,4 +1,4 @@
-"""Several searches as one: the same question under one recompute policy at a time."""
+"""One search made of several: the same question under one recompute policy at a time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from planner.search.ties import by_speed
 from planner.space.restrictions import Restrictions
 
 Search = Callable[[Question, Restrictions, float | None], SearchResult]
-"""A question within restrictions, and the seconds that are left."""
+"""Searches a question within restrictions, in the seconds given (None: no limit)."""
 
 
 def search_each_policy(
     search: Search, question: Question, parts: Sequence[Restrictions], top: int, time_limit: float | None
 ) -> SearchResult:
-    """The best layouts of a question under one of several restrictions each.
+    """The best layouts over all `parts`, each of which restricts the question to one recompute policy.
 
     Raises:
         InfeasibleError: nothing fits under any of them.
@@ -42,7 +42,7 @@ def search_each_policy(
 def _search_parts(
     search: Search, question: Question, parts: Sequence[Restrictions], time_limit: float | None
 ) -> tuple[list[SearchResult], Certificate]:
-    """Every part that has an answer, one after the other in what time is left, and what they prove together.
+    """Results of all parts that have one, each searched in its share of the time, and one certificate for all of them.
 
     Once one is interrupted, no more are started: their layouts are left undecided, and the bound is none.
     """
@@ -80,6 +80,6 @@ def _search_parts(
 
 
 def _with_gap(certificate: Certificate, best: Estimate) -> Certificate:
-    """With the gap to a best one whose full price may differ from its bound by rounding."""
+    """The certificate with its gap to the best plan; a gap no larger than rounding is 0."""
     gap = (best.step_seconds - certificate.bound) / best.step_seconds
     return certificate.model_copy(update={"gap": gap if gap > TOLERANCE else 0.0})

@@ -1,4 +1,4 @@
-"""What a search walks through: layouts with bounds, some written out, the others behind entries to be opened."""
+"""What a search walks through: rows (layouts, each with a bound) and closed entries (bounds of many layouts)."""
 
 from __future__ import annotations
 
@@ -17,52 +17,53 @@ Floats = npt.NDArray[np.float64]
 
 
 class Tally(NamedTuple):
-    """What became of the layouts that were never written out."""
+    """How many layouts of closed entries are infeasible, pruned or undecided."""
 
     infeasible: int
-    """No placement of them fits."""
+    """Layouts of which no placement fits."""
     pruned: int
-    """They cannot beat the time asked."""
+    """Layouts whose bound is not below the time to beat."""
     undecided: int
 
 
 class Candidates(Protocol):
-    """The space of one question."""
+    """The search space of one question."""
 
     @property
     def question(self) -> Question:
-        """What was asked."""
+        """The question whose layouts these are."""
 
     @property
     def max_memory(self) -> float | None:
-        """Bytes of a device a plan may fill, where that is less than the device allows."""
+        """Bytes a plan may fill of each device, where that is less than the device allows; None: no such limit."""
 
     def __len__(self) -> int:
-        """Layouts in all."""
+        """Number of layouts in all."""
 
     def least_closed(self) -> float:
-        """The least bound of what is not written out, seconds; infinite where nothing is left."""
+        """Least bound of the closed entries, seconds; infinite where none is left."""
 
     def open(self, below: float) -> Floats:
-        """Write out more layouts, or sharpen what is closed: the quick bounds (N,) of the new rows, which may be none.
+        """Open closed entries or sharpen their bounds; returns the quick bounds (N,) of the new rows, which may be
+        none.
 
         Nothing whose bound is `below` seconds or more is opened.
         """
 
     def tally(self, below: float) -> Tally:
-        """What is not written out, if only layouts that take less than `below` seconds are asked for."""
+        """Count the layouts of closed entries; those whose bound is `below` seconds or more are pruned."""
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Floats:
-        """(N,) finer bounds of written-out rows; where none takes less than `cut_off` seconds, that is enough."""
+        """(N,) finer lower bounds of rows; a bound need not be computed beyond `cut_off` seconds."""
 
     def leaf(self, row: int) -> Leaf:
-        """One written-out layout, to be placed."""
+        """One row with its costs, ready to be placed."""
 
     def layout(self, row: int) -> Layout:
-        """The same, not placed."""
+        """The layout of one row, without a placement."""
 
     def nothing_fits(self) -> InfeasibleError:
         """The error to raise when no placement of any layout fits."""
 
     def in_words(self) -> str:
-        """What is covered."""
+        """What the search covers, in words."""

@@ -1,4 +1,4 @@
-"""One layout that was asked for: where its blocks go."""
+"""Placing one given layout: where the blocks of a layout that the user wrote go."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from planner.search.pools import layout_costs, orders_of
 
 
 def place_layout(question: Question, layout: Layout) -> Layout:
-    """A layout with its blocks placed as well as possible under the recompute policies it names.
+    """The layout with its blocks placed as well as possible under the recompute policies it names.
 
     A layout that is already placed comes back as it is; one that fits nowhere is placed as if memory had no limit, so
     that its price can still be told.
@@ -42,7 +42,7 @@ def place_layout(question: Question, layout: Layout) -> Layout:
 
 
 def _placed(question: Question, layout: Layout) -> tuple[bool, float, Placement]:
-    """Whether a layout overflows memory wherever its blocks lie, and its best step time with its placement."""
+    """(overflows, step seconds, placement): the best placement, which overflows memory only where every one does."""
     costs = layout_costs(question, layout)
     for overflows, rows in ((False, costs), (True, replace(costs, memory_limit=np.full(len(costs), np.inf)))):
         leaf = _leaf(question, layout, rows)
@@ -53,8 +53,8 @@ def _placed(question: Question, layout: Layout) -> tuple[bool, float, Placement]
 
 
 def _in_chunks(question: Question, layout: Layout) -> Layout:
-    """Several chunks a rank: stages as equal as blocks allow, the smaller ones at the ends, in the fastest way that
-    fits; the first where all is equal.
+    """Placement for several chunks a rank: stages as equal as the blocks allow, smaller ones at the ends. Of those the
+    fastest that fits; of equals the first.
 
     Raises:
         InputError: the recompute of some stage names more blocks than such a stage has.
@@ -78,7 +78,7 @@ def _names_too_many(layout: Layout) -> InputError:
 
 
 def _leaf(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
-    """The layout with the recompute policies that it names."""
+    """The layout with its costs, restricted to the recompute policies that it names."""
     named = {policy for mix in layout.stage_recompute for policy in policies_in(mix)}
     return Leaf(
         costs=costs,

@@ -1,4 +1,4 @@
-"""From bounds of many layouts at once to the costs of single ones: what the search opens, best bound first.
+"""Opening closed entries best bound first: from bounds of many layouts at once to the costs of single ones.
 
     cores   ideal bound    → relaxed costs, a sharper bound
     cores   relaxed bound  → each of their variants
@@ -40,7 +40,7 @@ Columns = TypeVar("Columns", LayoutColumns, StageCosts, Passes)
 
 
 class Cores:
-    """Cores under their ideal bound and, once that was opened, under their relaxed bound."""
+    """Cores under their ideal bound and, once relaxed, under their sharper relaxed bound."""
 
     def __init__(self, pricing: Pricing) -> None:
         self._pricing = pricing
@@ -50,11 +50,11 @@ class Cores:
         self._together = FIRST_RELAXED
 
     def least(self) -> float:
-        """The least bound of what is closed."""
+        """Least bound of the closed cores, seconds; infinite where none is left."""
         return float(np.min(self.bound, where=~self.is_open, initial=np.inf))
 
     def seeds(self) -> Ints:
-        """Cores that are likely to hold a good layout: the best of every tp, pp and cp under their ideal bound."""
+        """Cores that are likely to hold a good layout: the best of every (tp, pp, cp) under their ideal bound."""
         cores = self._pricing.space.cores
         order = np.argsort(self.bound, kind="stable")
         kind = (cores.tp * (1 << 40) + cores.pp * (1 << 20) + cores.cp)[order]
@@ -63,7 +63,7 @@ class Cores:
         return chosen
 
     def relax(self, cores: Ints) -> None:
-        """Sharpen the bounds of some cores."""
+        """Replace ideal bounds of some cores by relaxed ones."""
         cores = cores[~self.is_relaxed[cores]]
         for start in range(0, len(cores), TOGETHER):
             some = cores[start : start + TOGETHER]
@@ -74,7 +74,7 @@ class Cores:
         self.is_relaxed[cores] = True
 
     def next(self, below: float, most: int) -> Ints:
-        """Closed cores with the least bounds below a limit, relaxed first where they are not."""
+        """At most `most` closed cores with the least bounds below a limit, relaxed first where they are not."""
         while True:
             closed = np.flatnonzero(~self.is_open & (self.bound < below))
             rows = _least(self.bound, closed, most)
@@ -86,20 +86,20 @@ class Cores:
 
 
 class Pairs:
-    """Cores with one of their variants, under the bound of a core at their own costs."""
+    """Pairs of a core and one of its variants, under the core's bound at the costs of that variant."""
 
     def __init__(self, pricing: Pricing) -> None:
         self._pricing = pricing
         self.core = np.empty(0, dtype=np.int64)
         self.variant = np.empty((0, 2), dtype=np.int64)
         self.layouts = np.empty(0, dtype=np.int64)
-        """Layouts of each."""
+        """(N,) number of layouts of each pair."""
         self.passes: Passes | None = None
         self.bound = np.empty(0)
         self.is_open = np.empty(0, dtype=np.bool_)
 
     def add(self, cores: Ints) -> None:
-        """All variants of some cores."""
+        """Add every variant of some cores."""
         space = self._pricing.space
         variants = [space.variants[family] for family in space.family[cores].tolist()]
         core = np.repeat(cores, [len(own) for own in variants])
@@ -119,29 +119,29 @@ class Pairs:
         self.is_open = np.concatenate([self.is_open, np.zeros(len(core), dtype=np.bool_)])
 
     def least(self) -> float:
-        """The least bound of what is closed."""
+        """Least bound of the closed pairs, seconds; infinite where none is left."""
         return float(np.min(self.bound, where=~self.is_open, initial=np.inf))
 
     def next(self, below: float, most: int) -> Ints:
-        """Closed pairs with the least bounds below a limit."""
+        """At most `most` closed pairs with the least bounds below a limit."""
         return _least(self.bound, np.flatnonzero(~self.is_open & (self.bound < below)), most)
 
 
 def _least(bound: Floats, rows: Ints, most: int) -> Ints:
-    """Those of some rows with the least bounds, in no order."""
+    """At most `most` of `rows`, those with the least bounds, in no order."""
     return rows if len(rows) <= most else rows[np.argpartition(bound[rows], most)[:most]]
 
 
 SEEDS = 64
-"""Cores opened at the start, beside one of each kind, to have a time to beat early."""
+"""Cores opened first, for an early incumbent."""
 FIRST_OPENED, MOST_OPENED = 128, 20_000
-"""Entries opened at once: few at first, twice as many each time."""
+"""Entries opened in one batch: few at first, twice as many each time."""
 FIRST_RELAXED, MOST_RELAXED = 4096, 65_536
-"""Cores relaxed at once: few at first, twice as many each time."""
+"""Cores relaxed in one batch: few at first, twice as many each time."""
 TIES = 4 * TOLERANCE
-"""Relative: what is no slower than the time asked by so much may tie with the best, and has to be told from it."""
+"""Relative margin above the time to beat within which a layout may tie with the best and has to be opened."""
 TOGETHER = 50_000
-"""Rows priced at once: bounds memory."""
+"""Rows priced in one batch, which bounds memory."""
 
 
 class UniformCandidates:
@@ -159,28 +159,28 @@ class UniformCandidates:
         self._columns = space.rows(none, none.reshape(0, 2), none.reshape(0, 2))
         self._costs = stage_costs(question, self._columns)
         self._opened = self._skipped = 0
-        """Times that entries were opened; layouts of open pairs that the bound of their shape discarded."""
+        """x"""
         self._batch = FIRST_OPENED
 
     @property
     def question(self) -> Question:
-        """What was asked."""
+        """The question whose layouts these are."""
         return self._pricing.question
 
     @property
     def max_memory(self) -> float | None:
-        """Bytes of a device a plan may fill, where that is less than the device allows."""
+        """Bytes a plan may fill of each device, where that is less than the device allows; None: no such limit."""
         return self._pricing.max_memory
 
     def __len__(self) -> int:
         return len(self._pricing.space)
 
     def least_closed(self) -> float:
-        """The least bound of what is not written out."""
+        """Least bound of the closed cores and pairs, seconds."""
         return min(self._cores.least(), self._pairs.least())
 
     def open(self, below: float) -> Floats:
-        """Open the entries with the least bounds; at first some of every kind, for a time to beat."""
+        """Open the entries with the least bounds; the first time some of every kind, for an early incumbent."""
         self._opened += 1
         if self._opened == 1:
             seeds = self._cores.seeds()
@@ -198,7 +198,7 @@ class UniformCandidates:
         self._pairs.add(cores)
 
     def _open_pairs(self, chosen: Ints, cut_off: float) -> Floats:
-        """Write out the shapes of some pairs that may take less than `cut_off` seconds: their quick bounds."""
+        """Write out the shapes of some pairs that may take less than `cut_off` seconds; returns their quick bounds."""
         space, pairs = self._pricing.space, self._pairs
         pairs.is_open[chosen] = True
         if pairs.passes is None or not len(chosen):
@@ -226,7 +226,7 @@ class UniformCandidates:
         return np.maximum(self._pricing.bounds(columns, costs), least[kept])
 
     def tally(self, below: float) -> Tally:
-        """What is not written out, if only layouts that take less than `below` seconds are asked for."""
+        """Count the layouts of closed entries; those whose bound is `below` seconds or more are pruned."""
         infeasible, pruned, undecided = 0, self._skipped, 0
         for level, layouts in (
             (self._cores, self._pricing.space.sizes),
@@ -239,7 +239,7 @@ class UniformCandidates:
         return Tally(infeasible, pruned, undecided)
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Floats:
-        """(N,) finer bounds of written-out rows; where none takes less than `cut_off` seconds, that is enough."""
+        """(N,) finer lower bounds of rows; a bound need not be computed beyond `cut_off` seconds."""
         bound = np.empty(len(rows))
         for some in groups_of(self._columns.rows(rows)):
             group = self._pricing.group(self._columns, self._costs, rows[some])
@@ -247,11 +247,11 @@ class UniformCandidates:
         return bound
 
     def leaf(self, row: int) -> Leaf:
-        """One written-out layout, to be placed."""
+        """One row with its costs, ready to be placed."""
         return self._pricing.leaf(self._columns, self._costs, row)
 
     def layout(self, row: int) -> Layout:
-        """The same, not placed."""
+        """The layout of one row, without a placement."""
         return self._columns.layout(row)
 
     def nothing_fits(self) -> InfeasibleError:
@@ -261,7 +261,7 @@ class UniformCandidates:
         return explain_infeasible(self.question, columns, costs, self._pricing.policies)
 
     def in_words(self) -> str:
-        """What is covered."""
+        """What the search covers, in words."""
         shapes = np.concatenate([own for by_stage in self._pricing.space.shapes for own in by_stage])
         used = [SCHEDULES[index] for index in np.unique(shapes[:, 1]).tolist()]
         return (
@@ -276,7 +276,7 @@ class UniformCandidates:
 
 
 def _joined(one: Columns, other: Columns) -> Columns:
-    """The rows of both."""
+    """The rows of both tables, one after the other."""
     both = {
         field.name: np.concatenate([getattr(one, field.name), getattr(other, field.name)])
         for field in fields(one)

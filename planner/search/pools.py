@@ -1,4 +1,4 @@
-"""All legal layouts of a question on several pools with their costs, in every order of the pools.
+"""The candidates of a question on several pools: all legal layouts in every order of the pools, with their costs.
 
 One search walks through these and those of one kind of GPU (`planner.search.candidates`).
 """
@@ -34,58 +34,57 @@ from planner.space.nothing_fits import nothing_legal
 from planner.space.nothing_fits_pools import closest_first, least_share, nothing_fits
 
 OPENED_TOGETHER = 2048
-"""Rows that get a quick bound in one go."""
+"""Rows that get a quick bound in one batch."""
 
 
 @dataclass(kw_only=True)
 class PoolCandidates:
-    """Every legal layout in every order of the pools: a row for each."""
+    """The candidates of a question on several pools: a row for each legal layout in each order of the pools."""
 
     question: MixedQuestion
     columns: LayoutColumns
     terms: PoolTerms
-    """Of the layouts, whatever the order."""
+    """Cost terms of the layouts, whatever the order of the pools."""
     base: Ints
-    """(N,) the layout of each row in `terms`."""
+    """(N,) index into `terms`: the layout of each row."""
     order: Ints
-    """(N,) index into `orders`."""
+    """(N,) index into `orders`: the order of the pools of each row."""
     orders: tuple[tuple[int, ...], ...]
-    """Pools in the order in which a pipeline passes through them."""
+    """Every order in which a pipeline may pass through the pools."""
     ranks: Ints
-    """(K, N) pipeline ranks in each pool."""
+    """(K, N) number of pipeline ranks in each pool."""
     policies: tuple[Recompute, ...]
     max_memory: float | None
     key: Ints
-    """(N,) equal for rows that share schedule, pp and order."""
+    """(N,) group of each row; rows of one group share schedule, pp and order."""
     ideal: Floats
-    """(N,) a first bound."""
+    """(N,) first lower bound of each row, seconds."""
 
     def __post_init__(self) -> None:
         self._closed = np.argsort(self.ideal, kind="stable")
         """Rows that are not written out, least bound first."""
         self._rows = np.empty(0, dtype=np.int64)
-        """Those that are, in the order of opening, by which the search speaks of them."""
-        """The time to beat when rows were last opened."""
+        """Rows that are written out, in the order of opening: the search counts them in this order."""
 
     @property
     def allowed(self) -> Bools:
-        """(P,): policies the search may use."""
+        """(P,): recompute policies that the search may use."""
         return np.array([policy in self.policies for policy in RECOMPUTE_POLICIES])
 
     def pool_of_rank(self, row: int) -> Ints:
-        """(R,): the pool of each pipeline rank."""
+        """(R,): the pool of each pipeline rank of a row."""
         order = self.orders[self.order[row]]
         return np.repeat(order, [self.ranks[k, row] for k in order])
 
     def rank_costs(self, rows: Ints) -> StageCosts:
-        """Costs of rows of one group: a row for each of their ranks."""
+        """Costs of rows of one group, one for each of their pipeline ranks."""
         costs = rank_costs(self.terms, self.base[rows], self.pool_of_rank(int(rows[0])))
         if self.max_memory is None:
             return costs
         return replace(costs, memory_limit=np.minimum(costs.memory_limit, self.max_memory))
 
     def group(self, rows: Ints) -> RankGroup:
-        """Rows of one group, for the bounds."""
+        """Rows of one group with their costs, for the bounds."""
         first = rows[0]
         return RankGroup(
             costs=self.rank_costs(rows),
@@ -100,11 +99,11 @@ class PoolCandidates:
         return len(self.columns)
 
     def least_closed(self) -> float:
-        """The first bound of the rows that are not open."""
+        """Least first bound of the closed rows, seconds; infinite where none is left."""
         return float(self.ideal[self._closed[0]]) if len(self._closed) else math.inf
 
     def open(self, below: float) -> Floats:
-        """Some thousands of rows, least bound first."""
+        """Open up to `OPENED_TOGETHER` rows, least bound first; returns their quick bounds."""
         some = self._closed[:OPENED_TOGETHER]
         some = some[self.ideal[some] < below]
         self._closed = self._closed[len(some) :]
@@ -112,13 +111,13 @@ class PoolCandidates:
         return np.maximum(self._by_group(some, bounds.quick_bounds), self.ideal[some])
 
     def tally(self, below: float) -> Tally:
-        """Rows that are not open."""
+        """Count the closed rows; those whose bound is `below` seconds or more are pruned."""
         left = self.ideal[self._closed]
         undecided, infeasible = int((left < below).sum()), int(np.isinf(left).sum())
         return Tally(infeasible, len(left) - undecided - infeasible, undecided)
 
     def capacity_bounds(self, rows: Ints, cut_off: float) -> Floats:
-        """(N,) finer bounds, or the cut-off where that is enough."""
+        """(N,) finer lower bounds of open rows; a bound need not be computed beyond `cut_off` seconds."""
         return self._by_group(self._rows[rows], lambda group: bounds.capacity_bounds(group, cut_off))
 
     def _by_group(self, rows: Ints, bound: Callable[[RankGroup], Floats]) -> Floats:
@@ -130,11 +129,11 @@ class PoolCandidates:
         return found
 
     def leaf(self, row: int) -> Leaf:
-        """One open layout in one order, to be placed."""
+        """One open row with its costs, ready to be placed."""
         return self._leaf(int(self._rows[row]))
 
     def layout(self, row: int) -> Layout:
-        """The same, not placed."""
+        """The layout of one open row, without a placement."""
         return self._layout(int(self._rows[row]))
 
     def _leaf(self, row: int) -> Leaf:
@@ -154,7 +153,7 @@ class PoolCandidates:
         return self.columns.layout(row).model_copy(update={"pools": pools})
 
     def in_words(self) -> str:
-        """What the search covers."""
+        """What the search covers, in words."""
         plain = ", ".join(name for name in self.question.stack.schedules if name in PLAIN)
         sizes = " + ".join(f"{p.cluster.num_gpus} x {p.cluster.gpu.name}" for p in self.question.pools)
         return (
@@ -171,7 +170,7 @@ class PoolCandidates:
 
 
 def pool_candidates(question: MixedQuestion, limits: Restrictions) -> PoolCandidates:
-    """Enumerate and price; raises InfeasibleError where no layout is legal."""
+    """Enumerate and bound every layout; raises InfeasibleError where none is legal."""
     policies = limits.recompute(question.training)
     columns = _layouts(question, limits)
     if not len(columns):
@@ -209,14 +208,14 @@ def pool_candidates(question: MixedQuestion, limits: Restrictions) -> PoolCandid
 
 
 def count_layouts(question: Question, limits: Restrictions) -> int:
-    """How many layouts the search covers, each order of several pools one of its own."""
+    """How many layouts the search covers; several pools count each order of them separately."""
     if not isinstance(question, MixedQuestion):
         return len(legal_space(question, limits))
     return len(_layouts(question, limits)) * factorial(len(question.pools))
 
 
 def _layouts(question: MixedQuestion, limits: Restrictions) -> LayoutColumns:
-    """Those with one stage a rank whose ranks fill the pools."""
+    """Legal layouts with one stage a rank whose pipeline ranks fill the pools."""
     plain = {SCHEDULES.index(name) for name in PLAIN}
     only = limits.only | {
         "schedule": frozenset(limits.only.get("schedule", plain)) & plain,
@@ -227,7 +226,7 @@ def _layouts(question: MixedQuestion, limits: Restrictions) -> LayoutColumns:
 
 
 def orders_of(question: MixedQuestion, layout: Layout) -> Iterator[Layout]:
-    """The layout as it is, or where it does not name the pools of its ranks, in every order of them."""
+    """The layout in every order of the pools; as it is where it names the pools of its ranks."""
     if layout.pools:
         yield layout
         return
@@ -238,7 +237,7 @@ def orders_of(question: MixedQuestion, layout: Layout) -> Iterator[Layout]:
 
 
 def layout_costs(question: Question, layout: Layout) -> StageCosts:
-    """One row of costs, or on several pools one for each rank of a layout that names their pools."""
+    """One row of costs; on several pools one row for each rank of a layout that names their pools."""
     columns = LayoutColumns.of([layout])
     if not isinstance(question, MixedQuestion):
         return stage_costs(question, columns)

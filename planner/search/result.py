@@ -1,4 +1,4 @@
-"""What a search gives back: the k best layouts, and the proof that nothing else is better."""
+"""The result of a search: the k best layouts, and the proof that nothing else is better."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from planner.plan import Certificate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """The k best layouts, best first, each with its best placement, and why nothing else is better."""
+    """The k best layouts, best first, each with its best placement, and the certificate that nothing else is better."""
 
     estimates: tuple[Estimate, ...]
     certificate: Certificate
     interrupted: bool = False
-    """Ctrl-C ended it, with what it had by then."""
+    """True where Ctrl-C ended the search; the result is what was found by then."""
 
     @property
     def best(self) -> Estimate:
-        """The fastest."""
+        """The fastest plan."""
         return self.estimates[0]

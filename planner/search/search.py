@@ -93,7 +93,7 @@ def _candidates(question: Question, limits: Restrictions) -> Candidates:
 
 
 def _estimate(candidates: Candidates, row: int, placement: Placement) -> Estimate:
-    """The full price of a row's placement."""
+    """The full price of a row under its placement."""
     layout = candidates.layout(row).model_copy(
         update={
             "layers": placement.layers,

@@ -1,4 +1,4 @@
-"""Which of several estimates comes first where steps take the same time."""
+"""The order of estimates, and which comes first of several whose steps take the same time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from cost_models.estimate import Estimate
 
 
 def by_speed(estimate: Estimate) -> tuple[float, float, int, str]:
-    """Sorts the fastest first; of equally fast ones the smaller, and of those the one with the shorter name."""
+    """Sort key: the fastest first; of equally fast ones the smallest, then the one with the shortest name."""
     name = str(estimate.layout)
     return estimate.step_seconds, estimate.peak_bytes, len(name), name
