@@ -1,4 +1,4 @@
-"""What a plan is best at: step time, MFU, GPU-hours, money, peak memory, or the fewest GPUs that meet a deadline.
+"""Objectives of a plan: step time, MFU, GPU-hours, money, peak memory, or the fewest GPUs that meet a deadline.
 
 On a fixed number of GPUs GPU-hours and money are the step time times a constant, so they have the same optimum. MFU
 does not quite: its numerator counts the output layer over the vocabulary as padded for tensor parallelism, so it is the
@@ -28,33 +28,33 @@ DAY = 86400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """What is asked for, and the terms it is asked under."""
+    """What a plan is searched for, with the price and the deadline that it needs."""
 
     name: ObjectiveName = "time"
     price: float | None = None
     """Dollars for one GPU-hour."""
     deadline: float | None = None
-    """Seconds in which all tokens have to be trained on; plans that take longer are left out."""
+    """Seconds in which training on all tokens must end; plans that take longer are left out."""
 
     @property
     def measure(self) -> Measure:
-        """How plans are compared."""
+        """How plans are compared under this objective."""
         return MEASURES[self.name]
 
     def value(self, question: Question, estimate: Estimate) -> float:
-        """Of a plan, in the unit of the measure."""
+        """Value of a plan, in the unit of the measure."""
         return self.measure.of(question, estimate, self)
 
     def meets_deadline(self, question: Question, estimate: Estimate) -> bool:
-        """Whether a plan finishes in time; every plan does where there is no deadline."""
+        """Whether a plan finishes in time; always true without a deadline."""
         return self.may_meet_deadline(question, estimate.step_seconds)
 
     def may_meet_deadline(self, question: Question, step_seconds: float) -> bool:
-        """Whether steps of that length end in time."""
+        """Whether steps of `step_seconds` finish in time."""
         return self.deadline is None or training_seconds(question, step_seconds) <= self.deadline
 
     def require_complete(self, question: Question, *, alone: bool = True) -> None:
-        """Nothing where all that the objective needs was given; as one of two of a frontier it needs no deadline.
+        """Check that the objective has all it needs; as one of two of a frontier (`alone=False`) it needs no deadline.
 
         Raises:
             InputError: tokens, a price or a deadline is missing, or none of them means anything.
@@ -84,16 +84,16 @@ class Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One way to compare plans."""
+    """How one objective compares plans."""
 
     label: str
     unit: Unit
     of: Callable[[Question, Estimate, Objective], float]
     highest: bool = False
-    """More is better."""
+    """True where a higher value is better."""
 
     def loss(self, value: float) -> float:
-        """The value so that less is better."""
+        """The value, negated where higher is better, so that less is better."""
         return -value if self.highest else value
 
     @property
@@ -102,7 +102,7 @@ class Measure:
         return math.inf if self.highest else 0.0
 
     def gap(self, value: float, bound: float) -> float:
-        """Share of the value that could still be gained: 0 is proof."""
+        """Share of the value that could still be gained; 0 is proof."""
         if self.highest:
             return max(0.0, bound / value - 1) if math.isfinite(bound) else 1.0
         return max(0.0, 1 - bound / value)
@@ -115,12 +115,12 @@ def training_steps(question: Question) -> int:
 
 
 def training_seconds(question: Question, step_seconds: float) -> float:
-    """All of them, one after another."""
+    """Seconds of all optimizer steps, one after another."""
     return training_steps(question) * step_seconds
 
 
 def gpu_hours(question: Question, step_seconds: float) -> float:
-    """Of the whole training run on all GPUs."""
+    """GPU-hours of the whole training run."""
     return training_seconds(question, step_seconds) * question.cluster.num_gpus / _HOUR
 
 

@@ -50,22 +50,22 @@ class Prediction(Spec):
 
 
 class Settled(Spec):
-    """The integer program over the layouts whose bounds are below the best step time: it chooses and places."""
+    """Optimum of the integer program over the layouts whose bounds are below the best step time."""
 
     solver: str
     layouts: int
-    """Layouts it chose among."""
+    """Number of layouts it chose among."""
     columns: int
-    """Its binary variables besides."""
+    """Number of its binary variables for blocks on stages."""
     objective: float
-    """Its optimum, seconds: the best step time."""
+    """Its optimum in seconds: the best step time."""
 
 
 class Certificate(Spec):
-    """Why no other covered layout is better."""
+    """The proof that no other covered layout is better."""
 
     top: int = Field(default=1, ge=1)
-    """How many of the best were asked for; k below."""
+    """How many of the best layouts were searched for; k below."""
 
     space: str
     """The covered space, in words."""
@@ -78,32 +78,32 @@ class Certificate(Spec):
     solved: int
     """Decided exactly: by the ILP, or by a placement that meets its lower bound."""
     undecided: int = 0
-    """Left open when the search was stopped; 0 is proof."""
+    """Left open when the search was stopped; 0 where it ended."""
     bound: float
     """Proven lower bound on the step time of any covered layout, seconds."""
     gap: float
-    """(best − bound) / best; 0 is proof."""
+    """(best − bound) / best; 0 proves that the plan is optimal."""
     settled: Settled | None = None
-    """What the integer program chose; None where the search was stopped before."""
+    """Optimum of the closing integer program; None where the search was stopped before."""
     seconds: float = 0.0
     """Search time. Not part of a plan file, so that the same query gives the same bytes."""
 
 
 class PlanRestrictions(Spec):
-    """What the search was not free to choose, in the words of the command line."""
+    """Restrictions of the search, in the words of the command line."""
 
     fix: tuple[str, ...] = ()
     """`--fix`: "tp=8"."""
     forbid: tuple[str, ...] = ()
     """`--forbid`: "zero=3"."""
     max_memory: Bytes | None = None
-    """`--max-memory`: what a plan may fill of one device."""
+    """`--max-memory`: bytes that a plan may fill of one device."""
     trainer: str | None = None
     """`--for`: the trainer whose rules the layout obeys."""
 
     @classmethod
     def of(cls, restrictions: Restrictions) -> PlanRestrictions:
-        """As they are written in a plan."""
+        """The restrictions as a plan file holds them."""
         size = restrictions.max_memory
         return cls.model_validate(
             {
@@ -116,51 +116,51 @@ class PlanRestrictions(Spec):
 
     @property
     def read(self) -> Restrictions:
-        """As the search takes them; raises InputError where a word cannot be read."""
+        """The restrictions as the search takes them; raises InputError where a word cannot be read."""
         return parse_restrictions(self.fix, self.forbid, max_memory=self.max_memory, trainer=self.trainer)
 
 
 class PlanOffer(Spec):
-    """One of several clusters there were to choose from."""
+    """One of several clusters that the plan was chosen from."""
 
     cluster: ClusterSpec
-    """Of whole nodes."""
+    """The cluster, of whole nodes."""
     hardware: HardwareProfile
     gpus: tuple[GpuCount, ...]
-    """Numbers of its GPUs to choose from."""
+    """Numbers of its GPUs that were to choose from."""
     price: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Money for one GPU-hour."""
+    """Dollars for one GPU-hour."""
 
 
 class PlanObjective(Spec):
-    """What was asked for besides the fastest step on the cluster's GPUs, and how good the plan is at it."""
+    """The objective where it is not the fastest step on the cluster's GPUs, and how good the plan is at it."""
 
     name: ObjectiveName
     price: float | None = None
-    """Money for one GPU-hour."""
+    """Dollars for one GPU-hour."""
     deadline: Seconds | None = None
-    """In which the training job's tokens have to be trained on."""
+    """Time in which training on all tokens must end."""
     gpus: tuple[GpuCount, ...] = ()
-    """Numbers of GPUs there were to choose from; the cluster has the chosen one. Empty: no choice."""
+    """Numbers of GPUs that were to choose from; the cluster has the chosen one. Empty: no choice."""
     precisions: tuple[Precision, ...] = ()
-    """Types of matrix products there were to choose from; the training job has the chosen one. Empty: no choice."""
+    """Precisions that were to choose from; the training job has the chosen one. Empty: no choice."""
     gpus_per_node: GpuCount
-    """Of a whole node, which the chosen number of GPUs may only be part of."""
+    """GPUs of a whole node; the chosen number may be a part of one."""
     offers: tuple[PlanOffer, ...] = ()
-    """Clusters there were to choose from; the plan's own is the best of them, and its certificate is of that alone."""
+    """Clusters that were to choose from; the plan's own is the best, and its certificate covers only that one."""
     value: float
-    """Of the plan: seconds, a share, GPU-hours, money, bytes or GPUs."""
+    """Value of the plan: seconds, a share, GPU-hours, dollars, bytes or GPUs."""
     bound: float | None
-    """No covered plan is better; None: nothing was proven."""
+    """No covered plan has a better value than this; None where nothing was proven."""
 
     @property
     def terms(self) -> Objective:
-        """As the search takes it."""
+        """The objective as the search takes it."""
         return Objective(name=self.name, price=self.price, deadline=self.deadline)
 
 
 class Plan(Spec):
-    """One question and its answer."""
+    """A question and its answer: the layout with its prediction and its certificate."""
 
     kind: Literal["plan"] = "plan"
     schema_version: int = PLAN_SCHEMA
@@ -173,16 +173,16 @@ class Plan(Spec):
         Annotated[HardwareProfile, Tag("[one]")] | Annotated[tuple[HardwareProfile, ...], Tag("[pools]")],
         Discriminator(lambda value: "[pools]" if isinstance(value, (list, tuple)) else "[one]"),
     ]
-    """One profile, or one for each pool of the cluster."""
+    """The hardware profile, or one for each pool of the cluster."""
     restrictions: PlanRestrictions = PlanRestrictions()
-    """Within which the layout is the best."""
+    """Restrictions within which the layout is the best."""
     objective: PlanObjective | None = None
-    """None: step time, on all GPUs of the cluster."""
+    """The objective; None for the fastest step on all GPUs of the cluster."""
     layout: LayoutText
-    """Placed: `layers` and `recompute` of every virtual stage are given."""
+    """The placed layout: it names `layers` and `recompute` of every virtual stage."""
     prediction: Prediction
     certificate: Certificate | None = None
-    """None for a layout that was asked for, not searched."""
+    """The proof; None for a layout that was given, not searched."""
 
     @model_validator(mode="after")
     def _a_profile_for_each_pool(self) -> Plan:
@@ -194,7 +194,7 @@ class Plan(Spec):
 
     @property
     def question(self) -> Question:
-        """What was asked."""
+        """The question that the plan answers."""
         return question_of_parts(self.model, self.training, self.stack, self.cluster, self.hardware)
 
 
@@ -205,7 +205,7 @@ def make_plan(
     restrictions: Restrictions | None = None,
     objective: PlanObjective | None = None,
 ) -> Plan:
-    """The plan that runs an estimated layout; without a certificate it was asked for, not searched."""
+    """The plan that runs an estimated layout; without a certificate the layout was given, not searched."""
     cluster, hardware = parts_of(question)
     return Plan(
         meshwright_version=own_version(),

@@ -24,11 +24,11 @@ _HEADER = """\
 #   meshwright run PLAN        train it, and compare
 """
 _END = "..."
-"""YAML's own end of a document: what is missing from a file that was cut short."""
+"""YAML's end-of-document mark, which a file that was cut short lacks."""
 
 
 def plan_text(plan: Plan) -> str:
-    """The YAML of a plan file."""
+    """A plan as the YAML of its file."""
     fields = plan.model_dump(mode="json", exclude={"certificate": {"seconds"}})
     return _HEADER + yaml.safe_dump(fields, sort_keys=False, explicit_end=True, allow_unicode=True, width=120)
 
@@ -65,7 +65,7 @@ def load_plan(path: str | Path) -> Plan:
 
 
 def read_plan(path: str | Path) -> Plan:
-    """Read a plan file whose layout is still to be checked.
+    """Read a plan file without checking its layout.
 
     Raises:
         InputError: missing, no plan, of another schema version or cut short; all problems at once.

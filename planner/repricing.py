@@ -1,4 +1,4 @@
-"""A plan's price today, within the memory it was planned for."""
+"""The price of a saved plan today, within the memory limit it was planned for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from planner.plan import Plan
 
 
 def priced_again(plan: Plan) -> Estimate:
-    """The plan's layout under its question, on devices that may be filled as far as its restrictions say."""
+    """The estimate of the plan's layout for its question, under the memory limit of its restrictions."""
     priced, limit = estimate(plan.question, plan.layout), plan.restrictions.max_memory
     return priced if limit is None else priced.within(limit)

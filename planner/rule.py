@@ -1,4 +1,4 @@
-"""What a rule about layouts is: a condition on many at once, and the words for one that breaks it."""
+"""A rule about layouts: a condition on many layouts at once, and the words for a layout that breaks it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One named condition; `broken` takes N layouts and returns (N,) booleans."""
+    """One named rule; `broken` takes N layouts and returns (N,) booleans."""
 
     name: str
     broken: Callable[[Question, LayoutColumns], Bools]

@@ -21,7 +21,7 @@ def best_placement(
     met_paths: Sequence[CriticalPath] = (),
     time_limit: float | None = None,
 ) -> Solution:
-    """By label setting, or by the integer program where labels are too many; the arguments are `place_by_labels`'."""
+    """Placement by label setting, or by the integer program where there are too many labels."""
     start = time.monotonic()
     found = place_by_labels(
         leaf, incumbent=incumbent, cut_off=cut_off, met_paths=met_paths, time_limit=time_limit

@@ -27,15 +27,15 @@ from planner.space.gpu_counts import on_whole_nodes, possible, resized
 from planner.space.restrictions import Restrictions
 
 CHANGES = 3
-"""Most changes of a path."""
+"""Most changes on a path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherQuestion:
-    """Another question that is answered faster, at more trouble than any layout is."""
+    """The best plan of another question, worth more trouble than a change of layout: other numerics or more GPUs."""
 
     words: str
-    """A flag of `plan`: "--precision fp8"."""
+    """The flag of `plan` that asks it: "--precision fp8"."""
     trouble: str
     estimate: Estimate
     proven: bool
@@ -43,40 +43,40 @@ class OtherQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What is run today, the changes, and the best plan."""
+    """Today's layout, the changes that pay most, and the best plan."""
 
     question: Question
     today: Estimate
     changes: tuple[Change, ...]
     result: SearchResult
-    """Its best is where the path ends; the certificate says how far that is proven."""
+    """Result of the search: its best plan is where the path ends, its certificate how far that is proven."""
     other_questions: tuple[OtherQuestion, ...] = ()
 
     @property
     def best(self) -> Estimate:
-        """The best plan; what is reached already, where the search covers nothing faster."""
+        """The best plan; the layout reached already, where the search covers nothing faster."""
         reached = self.reached
         found = self.result.best
         return found if found.step_seconds < reached.step_seconds or not reached.fits else reached
 
     @property
     def reached(self) -> Estimate:
-        """After the last change."""
+        """Today's layout after the last change."""
         return self.changes[-1].with_earlier if self.changes else self.today
 
     @property
     def rest(self) -> str:
-        """What the best plan has otherwise than that, in words; empty where it has nothing else but its placement."""
+        """How the best plan differs besides, in words of the notation; empty where it differs only in placement."""
         return changed_words(self.reached.layout, self.best.layout)
 
     @property
     def rest_trouble(self) -> Trouble:
-        """The greatest of the rest."""
+        """The trouble of the rest."""
         return trouble_between(self.reached.layout, self.best.layout)
 
 
 def advise(question: Question, today: Layout, restrictions: Restrictions, budget: Budget) -> Advice:
-    """The path from a layout to the best within the restrictions.
+    """The path from today's layout to the best one within the restrictions.
 
     Raises:
         InputError: the layout breaks a rule, or the cluster has several pools.
@@ -104,7 +104,7 @@ def advise(question: Question, today: Layout, restrictions: Restrictions, budget
 def _other_questions(
     question: Question, restrictions: Restrictions, budget: Budget
 ) -> Iterator[OtherQuestion]:
-    """The best plans in a narrower type and on twice the GPUs, where those can be."""
+    """The best plans in a narrower precision and on twice the GPUs, where the hardware allows."""
     precision = {"fp32": "bf16", "bf16": "fp8", "fp16": "fp8"}.get(question.training.precision, "")
     others: list[tuple[str, str, Question]] = []
     if precision in question.cluster.gpu.peak:

@@ -35,24 +35,24 @@ from planner.search.given_layout import place_layout
 from planner.space.restrictions import Restrictions
 
 PRICED = 12
-"""Candidates of one change that are priced in full."""
+"""Most candidates of one change that are priced in full."""
 LEAST_GAIN = 1e-3
-"""Relative gain of step time that is worth a change."""
+"""Least relative gain of step time that is worth a change."""
 _RECOMPUTE = Move(values={"recompute": ("none",)})
-"""Stands for as little recomputed as memory leaves room for."""
+"""The move that recomputes as little as memory allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One step of the path."""
+    """One change on the path, priced alone and on top of those before it."""
 
     words: str
-    """What to write otherwise in the layout: "mbs2"."""
+    """The change in words of the notation: "mbs2"."""
     trouble: Trouble
     by_itself: Estimate
-    """Today's layout with this change only."""
+    """Price of today's layout with this change only."""
     with_earlier: Estimate
-    """With all changes before it as well."""
+    """Price of today's layout with this change and all before it."""
 
 
 def under_limit(priced: Estimate, restrictions: Restrictions) -> Estimate:
@@ -62,21 +62,21 @@ def under_limit(priced: Estimate, restrictions: Restrictions) -> Estimate:
 
 @dataclass(slots=True)
 class ChangePath:
-    """The changes so far."""
+    """The path so far: today's layout and the changes chosen one after another."""
 
     question: Question
     restrictions: Restrictions
     today: Estimate
     changes: list[Change] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
-    """Axes that were changed."""
+    """Axes that were changed already."""
 
     @property
     def reached(self) -> Estimate:
         return self.changes[-1].with_earlier if self.changes else self.today
 
     def add_change(self) -> bool:
-        """Add the change that gains most for its trouble; says whether there is one."""
+        """Append the change that gains most for its trouble; returns whether there is one."""
         here = self.reached
         found = [
             (self._worth(here, after), move, after)
@@ -97,7 +97,7 @@ class ChangePath:
         return False
 
     def _worth(self, here: Estimate, there: Estimate) -> float:
-        """Gain over trouble; where nothing fits yet, whatever fits is worth something, and the faster the more."""
+        """Gain over trouble; where today's layout does not fit, the speed of one that does."""
         weight = WEIGHT[trouble_between(here.layout, there.layout)]
         if not here.fits:
             return here.step_seconds / there.step_seconds / weight
@@ -105,7 +105,7 @@ class ChangePath:
         return gained / weight if gained >= LEAST_GAIN else 0.0
 
     def _promising(self, here: Estimate) -> Iterator[Move]:
-        """Legal moves of axes that were not changed yet, the best of each kind, by their quick prices."""
+        """Legal moves of axes not changed yet, the best of each kind by their quick prices."""
         if "recompute" not in self.taken:
             yield _RECOMPUTE
         legal = [
@@ -133,7 +133,7 @@ class ChangePath:
                 yield move
 
     def _is_legal(self, layout: Layout) -> bool:
-        """Whether it breaks no rule and the search covers its stages."""
+        """Whether a layout breaks no rule, keeps to the restrictions and has stages that the search covers."""
         if not covers(layout.schedule, self.question.model.num_layers, layout.num_stages):
             return False
         if check(self.question, layout, self.restrictions.trainer):
@@ -141,7 +141,7 @@ class ChangePath:
         return keeps_to(self.question, self.restrictions, layout)
 
     def _quick(self, layouts: list[Layout]) -> tuple[list[float], list[float]]:
-        """Seconds and bytes of each, evenly placed; of a mix of policies those of the fastest."""
+        """(seconds, bytes) of each layout, evenly placed; a mix of policies is priced under the fastest of them."""
         prices = balanced_prices(self.question, LayoutColumns.of(layouts))
         seconds, peaks = [], []
         for row, layout in enumerate(layouts):
@@ -156,7 +156,7 @@ class ChangePath:
         return seconds, peaks
 
     def _after(self, move: Move, layout: Layout) -> Estimate | None:
-        """The price of a layout after a move; None where that breaks a rule.
+        """The price of a layout after a move; None where the move breaks a rule.
 
         Where the move is of recompute, or the stages are others and what each recomputed has no meaning any more, as
         little is recomputed as memory leaves room for.
@@ -178,7 +178,7 @@ class ChangePath:
         return under_limit(price(self.question, placed), self.restrictions)
 
     def _least_recomputed(self, layout: Layout) -> Estimate | None:
-        """With nothing recomputed, the attention core, or as few whole blocks of each stage as it takes to fit."""
+        """The layout with the least recompute that fits: none, attention core, or as few whole blocks as possible."""
 
         def under(policy: str) -> Estimate | None:
             return self._price(layout.model_copy(update={"recompute": (policy,)}))

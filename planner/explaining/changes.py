@@ -1,4 +1,4 @@
-"""One change of a layout at a time, in the words of the notation, and what trouble it is to whoever runs it."""
+"""Changes of a layout, one at a time, in words of the notation, and how much trouble each is to whoever runs it."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from cost_models.axes.recompute import allowed_recompute
 from cost_models.question import Question
 
 Trouble = Literal["a flag", "re-sharding"]
-"""`a flag`: every rank keeps its share of the model, so a job goes on with another flag. `re-sharding`: the shares are
-others, so its checkpoint is re-sharded first."""
+"""How much trouble a change is. `a flag`: each rank keeps its share of the model, so a job continues under another
+flag. `re-sharding`: shares differ, so its checkpoint is re-sharded first."""
 WEIGHT: dict[Trouble, float] = {"a flag": 1.0, "re-sharding": 2.0}
-"""How many times the gain of a flag a change has to bring to come before it."""
+"""Weight of a trouble: how many times the gain of a flag a change must bring to come before it."""
 
 _DEGREES = ("tp", "pp", "cp", "dp", "ep", "etp")
-"""Axes that say which rank holds which parameters."""
+"""Axes that decide which rank holds which parameters."""
 _SWITCHES = ("vpp", "mbs", "zero", "shard", "sp", "schedule", "order", "context", "recompute")
 _FACTORS = (2, 3, 4, 8)
-"""By which ranks are taken from one axis and given to another."""
+"""Factors by which ranks are moved from one axis to another."""
 _MOST_MBS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """New values of some axes."""
+    """A change of one or two axes to new values."""
 
     values: Mapping[str, Any]
-    """Axis → its value; of `recompute` what the move leaves open is chosen by memory."""
+    """Axis → its new value; what a move of `recompute` leaves open is chosen by memory."""
 
     @property
     def axes(self) -> frozenset[str]:
-        """Those that change."""
+        """The axes that change."""
         return frozenset(self.values)
 
     def of(self, layout: Layout) -> Layout | None:
-        """The layout after it, not placed; None where the notation cannot say it.
+        """The layout after the move, not placed; None where the notation cannot express it.
 
         What only a pipeline, a tensor group or replicas can have goes with them.
         """
@@ -63,7 +63,7 @@ class Move:
 
 
 def moves(question: Question, layout: Layout) -> Iterator[Move]:
-    """Every change of one axis, or of two whose product stays, but for recompute; most of them break some rule."""
+    """Every change of one axis but recompute, or of two degrees whose product stays; most of them break some rule."""
     stack, model = question.stack, question.model
     share = question.training.global_batch // layout.dp
     for mbs in range(1, min(share, _MOST_MBS) + 1):
@@ -91,7 +91,7 @@ def moves(question: Question, layout: Layout) -> Iterator[Move]:
 
 
 def _degrees(question: Question, layout: Layout) -> Iterator[Move]:
-    """Ranks taken from one axis and given to another, and experts shared otherwise."""
+    """Moves of ranks from one axis to another, and of experts to other degrees of ep and etp."""
     for giver, taker in permutations(("tp", "pp", "cp", "dp"), 2):
         for factor in _FACTORS:
             given = getattr(layout, giver)
@@ -108,13 +108,13 @@ def _degrees(question: Question, layout: Layout) -> Iterator[Move]:
 
 
 def recompute_allowed(question: Question, layout: Layout) -> tuple[str, ...]:
-    """Policies of the question that go with the layout's schedule."""
+    """Recompute policies of the question that the layout's schedule allows."""
     own = allowed_recompute(layout.schedule)
     return tuple(policy for policy in question.training.recompute if policy in own)
 
 
 def changed_words(before: Layout, after: Layout) -> str:
-    """What to write otherwise, placement aside: "tp4 dp4", "mbs2", "no sp", "recompute=full:3"."""
+    """The words of the notation that change, placement aside: "tp4 dp4", "mbs2", "no sp", "recompute=full:3"."""
     words = []
     for axis in ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "shard"):
         old, new = _degree(before, axis), _degree(after, axis)
@@ -136,7 +136,7 @@ def changed_words(before: Layout, after: Layout) -> str:
 
 
 def trouble_between(before: Layout, after: Layout) -> Trouble:
-    """The greatest of what differs."""
+    """The trouble of going from one layout to another: the greatest of all their differences."""
     other = any(_degree(before, axis) != _degree(after, axis) for axis in _DEGREES)
     return "re-sharding" if other else "a flag"
 

@@ -1,4 +1,4 @@
-"""Plans side by side: every part of the step and of the memory, and what one saves or pays against another."""
+"""Comparing plans side by side: every part of the step and of the memory, and what one saves or pays."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Unit = Literal["seconds", "bytes", "share", "tokens/s", "FLOP/s"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One quantity of all compared estimates, in their order."""
+    """One quantity with its value for each compared estimate."""
 
     group: Group
     name: str
     unit: Unit
     values: tuple[float, ...]
     comparable: bool = True
-    """False where the values are of different work, so that a change says nothing."""
+    """False where the estimates do different work, so that a difference of the values says nothing."""
 
 
 def compare(estimates: Sequence[Estimate], questions: Sequence[Question] = ()) -> tuple[Line, ...]:
-    """Headline quantities, then the parts of the step, then the memory of each one's fullest rank.
+    """Lines of a comparison: headline quantities, the parts of the step, then the memory of each one's fullest rank.
 
     A part that is zero everywhere is left out; the others of a group still sum to its total. Where the `questions` are
     different work, the parts of each step are shares of it, and rates are those of one GPU, too.
@@ -62,7 +62,7 @@ def _line(group: Group, name: str, unit: Unit, values: Sequence[float], *, compa
 
 
 def _useful(estimate: Estimate, question: Question) -> float:
-    """Model FLOPs a second of one GPU."""
+    """Model FLOP/s of one GPU."""
     work = model_flops(question.model, question.training, estimate.layout.tp)
     return work / estimate.step_seconds / estimate.layout.num_gpus
 

@@ -1,4 +1,4 @@
-"""A layout of a few words beside a plan: what it leaves out is as the plan has it, as far as that is legal."""
+"""Reading a layout of a few words beside a plan: words left out are the plan's, as far as that is legal."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from planner.rules.legality import check
 
 _AXIS = re.compile(r"[a-z]+", re.ASCII)
 _PLACING = ("layers", "pools")
-"""Words of a plan that say where blocks lie: another layout has them elsewhere."""
+"""Axes that say where blocks lie, which another layout does not take from the plan."""
 _USUAL = {"tp": "tp1", "pp": "pp1", "mbs": "mbs1", "zero": "zero0"}
-"""Words of every plan that a layout without them has, too."""
+"""Words that every plan has, and that mean the same as leaving them out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """A layout that was read beside a plan."""
+    """A layout that was read beside a plan, with what was taken from the plan."""
 
     layout: Layout
     problems: tuple[Problem, ...]
-    """Rules that it breaks; empty for a legal layout."""
+    """Rules that the layout breaks; empty for a legal one."""
     taken: tuple[str, ...] = ()
-    """The plan's words in it."""
+    """Words of the plan that the layout has taken over."""
     dropped: tuple[str, ...] = ()
-    """The plan's words that do not go with what was written."""
+    """Words of the plan that were dropped, since they break a rule beside what was written."""
 
 
 def completed(question: Question, plan: Layout, text: str, trainer: str | None = None) -> Completed:

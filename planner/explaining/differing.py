@@ -1,4 +1,4 @@
-"""What the questions of several plans differ in, and whether their steps do the same work."""
+"""How the questions of several plans differ, and whether their steps do the same work."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from cost_models.workload.flops import model_flops
 
 _LABELS = {"global_batch": "global batch", "sequence_length": "sequence"}
 _UNPRICED = {"kind", "name", "source", "nodes", "gpus_per_node", "tokens", "recompute"}
-"""Fields that change no price of a layout, or that are told as the number of GPUs."""
+"""Fields that change no price of a layout, or that are shown as the number of GPUs."""
 _WHICH = ("one", "another", "a third", "a fourth", "a fifth", "a sixth", "yet another")
-"""Values that are too long to be shown."""
+"""Names of distinct values that are too long to be shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One thing that was asked differently."""
+    """One field in which questions differ."""
 
     what: str
-    """`model`, `GPUs`, `global batch`, ..."""
+    """Name of the field: `model`, `GPUs`, `global batch`, ..."""
     values: tuple[str, ...]
-    """In the order of the questions."""
+    """The field's value in each question, in their order."""
 
 
 def differences(questions: Sequence[Question]) -> tuple[Difference, ...]:
-    """All of them, by name; where two specs of one name differ, by field."""
+    """All differences by name; specs of one name are compared field by field."""
     clusters = [parts_of(question)[0] for question in questions]
     return (
         *_named("model", [question.model for question in questions]),
@@ -41,12 +41,12 @@ def differences(questions: Sequence[Question]) -> tuple[Difference, ...]:
 
 
 def same_work(questions: Sequence[Question]) -> bool:
-    """One model on as many tokens: step times can be set beside one another."""
+    """Whether all questions train one model on as many tokens a step, so that step times can be compared."""
     return one_model(questions) and len({question.training.tokens_per_step for question in questions}) == 1
 
 
 def one_model(questions: Sequence[Question]) -> bool:
-    """Models that compute as much for the same tokens, whatever else their files say."""
+    """Whether the models compute as many FLOPs for the same tokens, whatever else their files say."""
     training = questions[0].training
     return len({model_flops(question.model, training) for question in questions}) == 1
 
@@ -70,7 +70,7 @@ def _fields(prefix: str, specs: Sequence[Spec]) -> tuple[Difference, ...]:
 
 
 def _texts(values: Sequence[object]) -> list[str]:
-    """Numbers and names as they are; what is longer is only told apart."""
+    """Values in words: numbers and names as they are; longer values are only told apart."""
     if all(isinstance(value, (int, float, str, type(None))) for value in values):
         return [grouped(value) if type(value) is int else str(value) for value in values]
     distinct: list[object] = []

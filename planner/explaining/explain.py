@@ -1,4 +1,4 @@
-"""Why a plan is what it is: what binds it, and what it wins over another by, or loses."""
+"""Why a plan is what it is: its binding constraint, and what it saves or pays against its closest rival."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from planner.search.given_layout import place_layout
 from planner.space.restrictions import Restrictions, allowed_rows
 
 UNLIMITED = 1e6
-"""Times the memory of a device: a question in which nothing fails to fit."""
+"""Factor on device memory in a question where nothing fails to fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """How a plan came to be, which says why another layout may be faster."""
+    """How a plan came to be, which decides why another layout may be faster."""
 
     searched: bool = True
-    """False: the layout was asked for, and nobody looked for a better one."""
+    """False for a layout that was given, not searched for."""
     objective: ObjectiveName = "time"
-    """What it was searched for."""
+    """What the plan was searched for."""
     proved: bool = True
-    """The search was not stopped before its end."""
+    """Whether the search ended with a proof, not by a limit."""
 
     @property
     def is_fastest(self) -> bool:
-        """It was searched for the fastest step, so that planning again answers the same question."""
+        """Whether the plan was searched for the fastest step, so that planning again answers the same question."""
         return self.searched and self.objective == "time"
 
     @classmethod
     def of(cls, plan: Plan) -> Origin:
-        """As its file says."""
+        """The origin as the plan's file says."""
         certificate, objective = plan.certificate, plan.objective
         return cls(
             searched=certificate is not None,
@@ -54,43 +54,43 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingConstraint:
-    """What keeps the step from being faster."""
+    """The constraint that keeps the step from being faster."""
 
     resource: str
-    """`memory`, or the part of the step that is largest (`compute`, `bubble`, `tp_comm`, ...)."""
+    """`memory`, or the largest part of the step (`compute`, `bubble`, `tp_comm`, ...)."""
     faster: Estimate | None = None
-    """Where memory binds: the fastest neighbour, which does not fit. None: the layout itself does not."""
+    """Where memory binds: the fastest neighbour, which does not fit. None where the plan itself does not fit."""
     change: str = ""
-    """In what the neighbour differs: "mbs2"."""
+    """How that neighbour differs, in words of the notation: "mbs2"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rivalry:
-    """Two plans against one another."""
+    """A plan compared with its closest rival."""
 
     rival: Estimate
     difference: Breakdown
-    """rival − plan, seconds by part, largest first: positive is what the plan saves."""
+    """rival − plan, seconds by part, largest first; positive parts are what the plan saves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """All that there is to say about a plan."""
+    """Everything that `explain` says about a plan."""
 
     estimate: Estimate
     origin: Origin
     binding: BindingConstraint
     ties: tuple[Estimate, ...]
-    """Other layouts that are as fast."""
+    """Other layouts whose step takes as long."""
     rivalry: Rivalry | None
-    """Against the fastest layout within the plan's restrictions that is not as fast as the plan."""
+    """Comparison with the fastest layout within the plan's restrictions that does not tie."""
     sensitivities: tuple[Sensitivity, ...]
 
 
 def binding_constraint(
     question: Question, estimate: Estimate, restrictions: Restrictions
 ) -> BindingConstraint:
-    """What binds a plan that was kept to `restrictions`.
+    """The binding constraint of a plan that was searched within `restrictions`.
 
     Memory does when some neighbour within them (itself with less recomputed, another microbatch size, one degree moved
     to data parallelism, a lower ZeRO stage) would be faster and does not fit, or when the plan itself does not;
@@ -115,14 +115,14 @@ def binding_constraint(
 
 
 def ties(estimate: Estimate, rivals: Sequence[Estimate]) -> tuple[Estimate, ...]:
-    """The others that take as long."""
+    """The rivals whose step takes as long as the plan's."""
     return tuple(
         rival for rival in _others(estimate, rivals) if abs(gain(estimate, rival)) <= NEXT_TO_NOTHING
     )
 
 
 def rivalry(estimate: Estimate, rivals: Sequence[Estimate]) -> Rivalry | None:
-    """The plan against the best of the others that differs in time; None where there is no other."""
+    """The plan against the fastest rival that does not tie; None where there is none."""
     others = [rival for rival in _others(estimate, rivals) if abs(gain(estimate, rival)) > NEXT_TO_NOTHING]
     if not others:
         return None
@@ -135,7 +135,7 @@ def _others(estimate: Estimate, rivals: Sequence[Estimate]) -> list[Estimate]:
 
 
 def keeps_to(question: Question, restrictions: Restrictions, layout: Layout) -> bool:
-    """Whether a layout keeps to what was fixed and forbidden, and to the rules of the trainer."""
+    """Whether a layout keeps to what was fixed and forbidden, and to the trainer's rules."""
     allowed = allowed_rows(question, restrictions, LayoutColumns.of([layout]))
     return bool(allowed[0]) and not restrictions.forbidden_recompute.intersection(
         policy for mix in layout.recompute for policy in policies_in(mix)
@@ -143,7 +143,7 @@ def keeps_to(question: Question, restrictions: Restrictions, layout: Layout) -> 
 
 
 def overflows(estimate: Estimate, other: Estimate) -> bool:
-    """Whether the other needs more memory than devices may fill under the restrictions of the first."""
+    """Whether `other` needs more memory than devices may fill within the limits of `estimate`."""
     if not estimate.rank_limits:
         return other.peak_bytes > estimate.memory_limit
     limits = dict(zip(estimate.layout.pools, estimate.rank_limits, strict=True))
@@ -152,12 +152,12 @@ def overflows(estimate: Estimate, other: Estimate) -> bool:
 
 
 def gain(estimate: Estimate, other: Estimate) -> float:
-    """Relative: how much faster the other is."""
+    """Relative gain in step time of `other` over `estimate`; negative where it is slower."""
     return 1 - other.step_seconds / estimate.step_seconds
 
 
 def _neighbours(layout: Layout) -> list[Layout]:
-    """Itself with its placement open, and one degree or switch away towards speed at the price of memory."""
+    """The layout with its placement open, and those one degree or switch away that trade memory for speed."""
     open_layout = layout.model_copy(update={"layers": (), "recompute": ("none",)})
     moves: list[dict[str, int]] = [{}, {"mbs": 2 * layout.mbs}]
     if layout.tp % 2 == 0:
@@ -170,7 +170,7 @@ def _neighbours(layout: Layout) -> list[Layout]:
 
 
 def _moved(layout: Layout, move: dict[str, int]) -> Layout:
-    """The layout with some axes changed; what only a pipeline or a tensor group can have goes with it."""
+    """The layout with some axes changed, and reset what only a pipeline or a tensor group can have."""
     moved = layout.model_copy(update=move)
     alone: dict[str, object] = {"order": first_same(moved.order, moved.cp, moved.dp, moved.pp)}
     if moved.pp != layout.pp:
@@ -183,7 +183,7 @@ def _moved(layout: Layout, move: dict[str, int]) -> Layout:
 
 
 def _changed_words(before: Layout, after: Layout) -> str:
-    """The words of `after` that `before` does not have, placement aside."""
+    """Words of `after` that `before` does not have, placement aside."""
     known = set(str(before).split())
     placing = ("layers=", "pools=")
     words = [word for word in str(after).split() if word not in known and not word.startswith(placing)]

@@ -1,4 +1,4 @@
-"""If only: the same question with one thing changed, the plan priced again as it is, and a search for a better one."""
+"""What-if analysis: one thing of the question changed, the plan priced again as it is, and a better one searched."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from planner.search.search import search
 from planner.space.layouts import Restrictions
 
 NEXT_TO_NOTHING = 1e-4
-"""Relative gain of step time that is not worth a sentence."""
+"""Relative gain of step time below which nothing is said."""
 SEARCH_SECONDS = 10.0
-"""Time limit of one changed question; its answer is then the best found."""
+"""Time limit of one changed question, seconds; its answer is then the best found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """What one change would do."""
+    """The effect of one change of the question on a plan."""
 
     change: str
-    """In words: "half inter-node bandwidth"."""
+    """The change in words: "half inter-node bandwidth"."""
     held: Estimate
-    """The plan as it is, under the change."""
+    """Price of the plan as it is, under the change."""
     replanned: Estimate | None
-    """The best plan of the changed question; None: nothing fits, or the plan is held only."""
+    """The best plan of the changed question; None where nothing fits, or nobody searched."""
 
     @property
     def best(self) -> Estimate:
-        """The plan as it is, unless planning again gives a faster one, or one that fits where it does not."""
+        """The plan as it is, unless the new plan is faster, or fits where the old one does not."""
         other = self.replanned
         worth = NEXT_TO_NOTHING * self.held.step_seconds
         if other is None or (self.held.fits and self.held.step_seconds - other.step_seconds <= worth):
@@ -45,7 +45,7 @@ class Sensitivity:
 def sensitivities(
     question: Question, estimate: Estimate, restrictions: Restrictions, *, replan: bool = True
 ) -> tuple[Sensitivity, ...]:
-    """Every change of `CHANGES` that means something here: the plan priced again and, to `replan`, a new search."""
+    """The effect of every change in `CHANGES` that applies: the plan priced again and, with `replan`, a new search."""
     answers = []
     changes = {words: each_pool(question, change) for words, change in CHANGES.items()}
     if isinstance(question, MixedQuestion):
@@ -61,13 +61,13 @@ def sensitivities(
 
 
 def same_degrees(one: Layout, other: Layout) -> bool:
-    """Equal but for the placement of blocks and their recompute."""
+    """Whether two layouts differ only in the placement of blocks and in recompute."""
     unplaced = {"layers": (), "recompute": ("none",)}
     return one.model_copy(update=unplaced) == other.model_copy(update=unplaced)
 
 
 def with_memory(question: Question, factor: float) -> Question:
-    """The same question on devices with `factor` times the memory."""
+    """The question on devices with `factor` times the memory."""
 
     def change(one: Question) -> Question:
         gpu = one.cluster.gpu.model_copy(update={"memory": one.cluster.gpu.memory * factor})
@@ -86,7 +86,7 @@ def _best(question: Question, restrictions: Restrictions) -> Estimate | None:
 
 
 def _scaled(restrictions: Restrictions, before: Question, after: Question) -> Restrictions:
-    """A memory limit grows with the memory."""
+    """The restrictions with their memory limit scaled as device memory was."""
     if restrictions.max_memory is None:
         return restrictions
     factor = after.cluster.gpu.memory / before.cluster.gpu.memory
@@ -121,7 +121,7 @@ def _between(question: MixedQuestion, factor: float) -> Question:
 
 
 def _compute(factor: float) -> Callable[[Question], Question | None]:
-    """Matrix products and attention, whether by efficiency or by measured curve."""
+    """Speed up matrix products and attention, whether given by efficiency or by measured curve."""
 
     def change(question: Question) -> Question:
         hardware = question.hardware
@@ -155,4 +155,4 @@ CHANGES: dict[str, Callable[[Question], Question | None]] = {
     "+25 % device memory": _memory(1.25),
     "+10 % compute efficiency": _compute(1.1),
 }
-"""What users ask first: links, memory, kernels."""
+"""Changes that users ask about first: links, memory, kernels."""

@@ -1,4 +1,4 @@
-"""Why another layout is not the plan: it is illegal, does not fit, or is slower, and by which parts."""
+"""Why another layout is not the plan: it is illegal, does not fit, or is slower, and in which parts."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from planner.search.search import search
 from planner.space.restrictions import AXES, Restrictions, settled
 
 MOST_ORDERS = 24
-"""In which a pipeline passes through four pools, the most there are."""
+"""Orders in which a pipeline can pass through four pools, the most a cluster has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyNot:
-    """Why a layout is not the plan."""
+    """The reason why a layout is not the plan, with its price beside the plan's."""
 
     layout: str
-    """As it was written."""
+    """The layout as the user wrote it."""
     completed: Completed
-    """What it means beside the plan."""
+    """The layout that was meant, completed from the plan."""
     reason: Literal["illegal", "memory", "slower", "same", "faster"]
     excluded: bool = False
-    """Whether the restrictions of the search kept it out, however fast it is."""
+    """Whether the restrictions of the search exclude the layout, however fast it is."""
     estimate: Estimate | None = None
-    """Its best placement; where it does not fit, the one that recomputes most."""
+    """Its price at the best placement; where none fits, at the one that recomputes most."""
     difference: Breakdown | None = None
     """layout − plan, seconds by part, largest first."""
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Broken rules of an illegal layout."""
+        """Rules that an illegal layout breaks."""
         return self.completed.problems
 
 
@@ -55,7 +55,7 @@ def why_not(
     restrictions: Restrictions | None = None,
     origin: Origin | None = None,
 ) -> WhyNot:
-    """Why the layout written in `text` is not the plan, which came to be as `origin` says within `restrictions`.
+    """Why the layout written in `text` is not the plan; `origin` and `restrictions` are the plan's.
 
     What it leaves out is as in the plan. It is priced at its best: recompute is as `text` says, or as it was asked for
     in a plan that nobody searched, and otherwise chosen stage by stage.
@@ -94,7 +94,7 @@ def _reason(estimate: Estimate, priced: Estimate) -> Literal["memory", "slower",
 
 
 def _best_placed(question: Question, layout: Layout, max_memory: float, *, recompute_given: bool) -> Estimate:
-    """The layout at its best: what its text leaves open (blocks, recompute) is searched.
+    """The price of a layout at its best: placement and recompute are searched where its text leaves them open.
 
     Where the search finds nothing: evenly placed, with as little recompute as fits, or all there is, which needs nearly
     the least memory.

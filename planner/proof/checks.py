@@ -1,4 +1,4 @@
-"""What is checked of a plan file, and the check that needs no search: evenly placed layouts, priced in full."""
+"""Checks of a plan file: their verdicts, and the one that needs no search (evenly placed layouts, priced in full)."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from planner.plan import Plan
 from planner.space.plain_layouts import cloud
 
 TRIED = 40
-"""Evenly placed layouts, the quickest-looking ones, that are priced in full against the plan."""
+"""Number of evenly placed layouts, by their quick price the fastest, that are priced in full against the plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that a plan file claims."""
+    """The verdict on one claim of a plan file."""
 
     name: str
     passed: bool | None
-    """None: it could not be decided."""
+    """Whether the claim holds; None: it could not be decided."""
     what: str
-    """In words: what was found."""
+    """What was found, in words."""
 
 
 def evenly_placed(plan: Plan, priced: Estimate) -> Check:
-    """No layout with its blocks spread evenly is better: found by a formula of its own, priced in full one by one."""
+    """Check that no evenly placed layout is better: candidates by a formula of their own, then priced in full."""
     question, limits = plan.question, plan.restrictions.read
     objective = plan.objective.terms if plan.objective is not None else Objective()
     if isinstance(question, MixedQuestion):

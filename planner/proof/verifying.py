@@ -1,4 +1,4 @@
-"""Is a plan file true? Its prices are computed again from its own inputs, and its proof is done again.
+"""Verifying a plan file: its prices are computed again from its own inputs, and its proof is done again.
 
 Every check is a sentence with a verdict. Nothing is taken from the file but the question: numbers are compared with
 what this version computes, the layout with its own restrictions, the certificate with a search of its own, and the
@@ -26,13 +26,13 @@ from planner.proof.checks import Check, evenly_placed
 from planner.search.budget import Budget
 
 TOLERANCE = 1e-9
-"""Relative difference of two prices that is rounding."""
+"""Relative difference of two prices that counts as rounding."""
 _NAMED = 3
-"""Differences named in one sentence."""
+"""Most differences named in one sentence."""
 
 
 def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
-    """Every check of a plan, one by one; a plan without a certificate is checked as a price only."""
+    """Every check of a plan, one by one; a plan without a certificate has only its price checked."""
     problems = layout_problems(plan)
     yield Check(
         "layout",
@@ -59,14 +59,14 @@ def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
 
 
 def _priced(plan: Plan) -> Estimate:
-    """The layout's price by the plan's own inputs, under the limit it was planned for."""
+    """The price of the plan's layout from the plan's own inputs, under its own memory limit."""
     priced = price(plan.question, plan.layout)
     most = plan.restrictions.max_memory
     return replace(priced, memory_limit=min(priced.memory_limit, math.inf if most is None else most))
 
 
 def _restrictions(plan: Plan) -> Check:
-    """The layout keeps to `--fix` and `--forbid`."""
+    """Check that the layout keeps to `--fix` and `--forbid`."""
     limits = plan.restrictions.read
     words = limits.flags
     if not words:
@@ -76,7 +76,7 @@ def _restrictions(plan: Plan) -> Check:
 
 
 def _prediction(claimed: Prediction, priced: Estimate) -> Iterator[Check]:
-    """Every predicted number, against what the plan's inputs give."""
+    """Check every predicted number against the price computed now."""
     headline = {
         name: (getattr(claimed, name), getattr(priced, name))
         for name in ("step_seconds", "mfu", "hfu", "tokens_per_second")
@@ -99,12 +99,12 @@ def _prediction(claimed: Prediction, priced: Estimate) -> Iterator[Check]:
 
 
 def _pairs(claimed: Mapping[str, float], right: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-    """Part → what is claimed and what is right; a part that one of them lacks is zero there."""
+    """Part → (claimed, right); a part that one side lacks is 0 there."""
     return {part: (claimed.get(part, 0.0), right.get(part, 0.0)) for part in {**right, **claimed}}
 
 
 def _same(name: str, pairs: Mapping[str, tuple[float, float]]) -> Check:
-    """All claims are right up to rounding."""
+    """Check that all claims are right up to rounding."""
     wrong = [
         f"`{part}` says {claimed:.6g}, priced again it is {right:.6g}"
         for part, (claimed, right) in pairs.items()
@@ -117,14 +117,14 @@ def _same(name: str, pairs: Mapping[str, tuple[float, float]]) -> Check:
 
 
 def _memory(priced: Estimate) -> Check:
-    """The fullest rank stays within the limit."""
+    """Check that the fullest rank stays within the memory limit."""
     peak, limit = format_bytes(priced.peak_bytes), format_bytes(priced.memory_limit)
     words = f"the fullest rank peaks at {peak}, the limit is {limit}"
     return Check("fits", priced.fits, words)
 
 
 def _arithmetic(plan: Plan, certificate: Certificate) -> Check:
-    """The certificate does not contradict itself."""
+    """Check that the certificate does not contradict itself."""
     step = plan.prediction.step_seconds
     total = certificate.infeasible + certificate.pruned + certificate.solved + certificate.undecided
     wrong = []
@@ -143,7 +143,7 @@ def _arithmetic(plan: Plan, certificate: Certificate) -> Check:
 
 
 def _objective_words(plan: Plan, written: PlanObjective) -> list[str]:
-    """What is wrong with the objective's value and bound."""
+    """What is wrong with the objective's value and deadline, in sentences."""
     try:
         written.terms.require_complete(plan.question)
     except InputError as error:
@@ -158,7 +158,7 @@ def _objective_words(plan: Plan, written: PlanObjective) -> list[str]:
 
 
 def _searched(plan: Plan, certificate: Certificate, priced: Estimate, budget: Budget) -> Iterator[Check]:
-    """The question asked again: nothing is better, and the certificate is the one that comes out."""
+    """Search the question again and check that nothing is better and that the same certificate comes out."""
     written = plan.objective
     objective, sizes = (Objective(), ()) if written is None else (written.terms, written.gpus)
     precisions = () if written is None else written.precisions
@@ -189,7 +189,7 @@ def _searched(plan: Plan, certificate: Certificate, priced: Estimate, budget: Bu
 
 
 def _claimed_gap(plan: Plan) -> float:
-    """Share of its value that a plan says could still be gained."""
+    """Share of the plan's value that could still be gained, as the plan itself claims."""
     if (written := plan.objective) is None:
         return 0.0 if plan.certificate is None else plan.certificate.gap
     measure = written.terms.measure
@@ -197,7 +197,7 @@ def _claimed_gap(plan: Plan) -> float:
 
 
 def _chosen_cluster(plan: Plan, written: PlanObjective, budget: Budget) -> Check:
-    """No cluster of those there were to choose from has a better plan."""
+    """Check that no other cluster on offer has a better plan."""
     try:
         ranking = rank_offers(
             offers_of(plan),
@@ -223,7 +223,7 @@ def _chosen_cluster(plan: Plan, written: PlanObjective, budget: Budget) -> Check
 
 
 def _settled(claimed: Settled, found: Settled | None) -> Check:
-    """Another solver chooses among as many layouts and finds the same."""
+    """Check that another solver chooses among as many layouts and finds the same optimum."""
     if found is None:
         return Check("program", None, "the integer program was not solved again in time")
     wrong = [
@@ -240,7 +240,7 @@ def _settled(claimed: Settled, found: Settled | None) -> Check:
 
 
 def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimum) -> Check:
-    """The plan is as good as the best one."""
+    """Check that no covered plan is better than this one."""
     measure = objective.measure
     value = objective.value(plan.question, priced)
     gained = measure.loss(value) - measure.loss(optimum.value)
@@ -263,7 +263,7 @@ def _optimum(plan: Plan, objective: Objective, priced: Estimate, optimum: Optimu
 
 
 def _proof(plan: Plan, claimed: Certificate, optimum: Optimum) -> Check:
-    """The certificate is what a search gives today."""
+    """Check that the certificate is the one that a search gives now."""
     found = optimum.result.certificate
     names = ("layouts", "infeasible", "pruned", "solved", "undecided", "bound", "gap")
     complete = claimed.gap <= 0 and not claimed.undecided

@@ -159,7 +159,7 @@ class UniformCandidates:
         self._columns = space.rows(none, none.reshape(0, 2), none.reshape(0, 2))
         self._costs = stage_costs(question, self._columns)
         self._opened = self._skipped = 0
-        """x"""
+        """How often entries were opened; how many layouts of open pairs the bound of their shape discarded."""
         self._batch = FIRST_OPENED
 
     @property

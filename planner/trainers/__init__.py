@@ -1,4 +1,4 @@
-"""Trainers that a plan can be made for (`--for`): the rules of their own argument checks, and the stack they run."""
+"""Trainers that a plan can be made for (`--for`): the rules of their argument checks, and the stack they run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def trainer_named(name: str) -> Trainer:
 
 
 def rows_for(name: str, question: Question, columns: LayoutColumns) -> Bools:
-    """(N,): which layouts the trainer would start with."""
+    """(N,): whether the trainer would start with each layout."""
     allowed = np.ones(len(columns), dtype=np.bool_)
     for rule in trainer_named(name).rules:
         allowed &= ~rule.broken(question, columns)
@@ -37,7 +37,7 @@ def rows_for(name: str, question: Question, columns: LayoutColumns) -> Bools:
 
 
 def refusals(name: str, question: Question, layout: Layout) -> list[Words]:
-    """Every rule of the trainer that the layout breaks, in words, and what its stages recompute."""
+    """Why the trainer refuses a layout: every rule it breaks, and recompute that the trainer cannot express."""
     trainer, columns = trainer_named(name), LayoutColumns.of([layout])
     broken = [rule for rule in trainer.rules if rule.broken(question, columns)[0]]
     found = [rule.sentence(question, layout) for rule in broken]
@@ -47,7 +47,7 @@ def refusals(name: str, question: Question, layout: Layout) -> list[Words]:
 
 
 def _recompute_refusal(trainer: Trainer, layout: Layout) -> Words | None:
-    """One setting of a trainer says what every stage recomputes; columns do not know stages, so no `Rule` does."""
+    """Why a trainer cannot express the recompute of a layout. No `Rule`, since those do not see single stages."""
     if len(layout.recompute) > 1:
         what = f"{trainer.name} recomputes the same on every stage, not {', '.join(dict.fromkeys(layout.recompute))}"
         return Words(what, "write one policy, like `recompute=selective`")

@@ -38,7 +38,7 @@ def _experts_and_tensor(question: Question, layout: Layout) -> Words:
 
 
 def _pipeline_not_outermost(x: LayoutColumns) -> Bools:
-    """Whether some axis that is not one rank lies outside the pipeline."""
+    """Whether an axis of several ranks lies outside the pipeline in the order of axes."""
     inside: Bools = (x.pp > 1) & (x.order != 0)
     return inside
 
@@ -53,7 +53,7 @@ def _experts_and_order(question: Question, layout: Layout) -> Words:
 
 
 def _expert_copies(x: LayoutColumns) -> Bools:
-    """Whether the instances of the distributed optimizer do not divide the ranks that hold the same experts."""
+    """Whether the distributed optimizer's instances do not divide the ranks that hold the same experts."""
     uneven: Bools = (x.shard != x.replicas) & (x.expert_replicas % np.maximum(1, x.replicas // x.shard) != 0)
     return uneven
 

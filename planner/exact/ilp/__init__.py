@@ -1,1 +1,1 @@
-"""What is decided by integer programming; the only place that knows the solver."""
+"""Integer programs; the only room that imports the solver."""

@@ -1,4 +1,5 @@
-"""The optimum of a program that does not know all paths: solve, ask the timeline, add the paths that were missing.
+"""Cutting planes: solve with the paths known so far, let the timeline price the solution, add the paths that were
+missing.
 
 The program knows some paths, so its optimum is a lower bound; the timeline prices the solution exactly and, where it
 takes longer, its critical path is one row more (Benders 1962). There are finitely many placements, so this ends, with
@@ -22,11 +23,11 @@ Verdict = Literal["proven", "nothing", "stopped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Minimum:
-    """`proven`: nothing takes less than `bound`. `nothing`: no solution. `stopped`: `bound` holds all the same."""
+    """Outcome. `proven`: nothing takes less than `bound`; `nothing`: infeasible; `stopped`: `bound` still holds."""
 
     verdict: Verdict
     found: tuple[Leaf, Placement, float] | None
-    """The fastest that came up: its layout, its placement, its exact step time in seconds."""
+    """(layout, placement, exact step seconds) of the fastest solution met."""
     bound: float
     rounds: int
     paths: tuple[CriticalPath, ...]
@@ -36,7 +37,7 @@ class Minimum:
 def minimum(
     program: Program, solver: SolverName, *, known_seconds: float = math.inf, time_limit: float | None = None
 ) -> Minimum:
-    """The least step time of a program; it is enough to prove that nothing beats `known_seconds`."""
+    """The least step time of a program; stops early once nothing can beat `known_seconds`."""
     start = time.monotonic()
     best: tuple[Leaf, Placement, float] | None = None
     bound, rounds = 0.0, 0

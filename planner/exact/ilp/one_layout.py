@@ -1,4 +1,4 @@
-"""The integer program of one plain layout: for those that have too many labels, and to check those that have few."""
+"""The integer program of one plain layout: for layouts with too many labels, and to check label setting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def place_by_ilp(
     time_limit: float | None = None,
     solver: SolverName | None = None,
 ) -> Solution:
-    """What `planner.exact.labels.solving.place_by_labels` answers, from the integer program."""
+    """The best placement of a plain layout by the integer program; arguments and result as for `place_by_labels`."""
     best, best_seconds = incumbent if incumbent else (None, math.inf)
     known = min(best_seconds, cut_off)
     choices = choices_of(leaf, known)

@@ -1,4 +1,4 @@
-"""An integer program that chooses a layout and places its blocks, over the paths it has been told of.
+"""An integer program that chooses a layout and places its blocks, over the critical paths it knows.
 
     y[l]      1 if layout l is the one
     x[l, j]   1 if layout l has its column j: for plain pipelines so many blocks on one stage, under the fastest mix of
@@ -32,30 +32,30 @@ from planner.placement.chunks import chunk_patterns
 from planner.placement.leaf import TOLERANCE, Floats, Leaf, Placement
 
 CUTS_PER_ROUND = 64
-"""Written-down paths added at once: enough to save rounds, few enough to keep the program small."""
+"""Most paths written down and added as rows in one round: enough to save rounds, few enough to stay small."""
 OVERLOOKED = 1e-5
-"""Share of a limit by which a solver may miss it unnoticed; patterns that are above it by less are left out."""
+"""Relative violation of a limit that a solver may overlook; patterns that exceed memory by less are left out."""
 
 
 class Columns(NamedTuple):
-    """What a layout may hold."""
+    """The columns of one layout: block counts of its stages, or patterns of all stages."""
 
     blocks: Ints
     """(J, S, P): the blocks that each column places."""
     stage: Ints
-    """(J,): the stage that a column speaks of; −1 where it speaks of all."""
+    """(J,): the stage of each column; −1 for a pattern of all stages."""
 
 
 @dataclass(eq=False)
 class Choice:
-    """One layout in the program."""
+    """One layout in the program, with its variables."""
 
     leaf: Leaf
     columns: Columns
     y: pulp.LpVariable
     x: list[pulp.LpVariable]
     paths: list[CriticalPath] = field(default_factory=list)
-    """Those that are rows."""
+    """Critical paths that are rows of the program."""
 
     def sum(self, coefficients: Floats) -> pulp.LpAffineExpression:
         """Σ coefficient · x over the columns."""
@@ -63,20 +63,20 @@ class Choice:
         return pulp.LpAffineExpression({x: value for x, value in terms if value})
 
     def violated_paths(self, placement: Placement) -> list[CriticalPath]:
-        """Paths that can be written down and that the program should have known, the longest first."""
+        """Paths that can be written down without a timeline and that the placement violates, the longest first."""
         windows = longest_windows(self.leaf, placement.table, CUTS_PER_ROUND) if self.leaf.is_plain else []
         known = _lengths(self.leaf, self.paths, placement.table).max(initial=0.0)
         length = _lengths(self.leaf, windows, placement.table)
         return [path for path, own in zip(windows, length, strict=True) if own > known * (1 + TOLERANCE)]
 
     def chosen(self) -> Placement:
-        """The placement the solver chose, if it chose this layout."""
+        """The placement in the solver's solution, where this layout is the one chosen."""
         picked = np.array([(x.value() or 0.0) > 0.5 for x in self.x])
         return Placement.of(self.columns.blocks[picked].sum(axis=0))
 
 
 class Program:
-    """The program over some layouts, each with the columns that it may use."""
+    """The integer program over some layouts, each with its columns."""
 
     def __init__(self, layouts: Sequence[tuple[Leaf, Columns]], target: float) -> None:
         self.scale = target
@@ -113,7 +113,7 @@ class Program:
         self.problem += layers - choice.leaf.num_layers * choice.y == 0, f"all_layers_{name}"
 
     def every_rank_within_its_memory(self, choice: Choice) -> None:
-        """Σ_j bytes[r, j] x[l, j] ≤ limit[r] y[l]; one stage a rank was asked for memory when its columns were made."""
+        """Σ_j bytes[r, j] x[l, j] ≤ limit[r] y[l]; columns of plain pipelines fit by construction."""
         if choice.leaf.is_plain:
             return
         full_JR = choice.leaf.rank_bytes(choice.columns.blocks) / choice.leaf.memory_limit
@@ -121,7 +121,7 @@ class Program:
             self.problem += choice.sum(full_JR[:, rank]) - choice.y <= 0, f"memory_{choice.y.name}_{rank}"
 
     def optimizer_step_is_no_shorter_than_any(self, choice: Choice) -> None:
-        """O ≥ the optimizer step of every rank of layout l, if it is the one."""
+        """O ≥ the optimizer step of every rank of layout l, where y[l] = 1."""
         leaf = choice.leaf
         fixed_R = leaf.per_rank("optimizer", leaf.no_blocks)
         own_JR = (leaf.per_rank("optimizer", choice.columns.blocks) - fixed_R) / self.scale
@@ -130,7 +130,7 @@ class Program:
             self.problem += self.O - least >= 0, f"optimizer_{choice.y.name}_{rank}"
 
     def step_is_no_shorter_than_path(self, choice: Choice, path: CriticalPath) -> None:
-        """M ≥ the length of one path of layout l plus the synchronisation of the rank it ends on, if it is the one."""
+        """M ≥ length of one path of layout l plus the synchronisation of the rank it ends on, where y[l] = 1."""
         fixed = float(_lengths(choice.leaf, [path], choice.leaf.no_blocks)[0])
         own_J = (_lengths(choice.leaf, [path], choice.columns.blocks)[:, 0] - fixed) / self.scale
         least = choice.sum(own_J) + fixed / self.scale * choice.y
@@ -138,14 +138,14 @@ class Program:
         choice.paths.append(path)
 
     def modelled_seconds(self, choice: Choice, placement: Placement) -> float:
-        """The step time that the program's paths give a placement, in full precision."""
+        """Step seconds of a placement by the program's paths alone, in full precision."""
         leaf, blocks = choice.leaf, placement.table
         longest = float(_lengths(leaf, choice.paths, blocks).max())
         return longest + float(leaf.per_rank("optimizer", blocks).max()) + leaf.overhead
 
 
 def stage_columns(choices: Choices) -> Columns:
-    """One for each number of blocks on each stage of a plain pipeline."""
+    """Columns of a plain pipeline: one for each useful number of blocks on each stage."""
     stage_J, index_J = np.nonzero(choices.useful)
     blocks = np.zeros((len(stage_J), *choices.leaf.no_blocks.shape), dtype=np.int64)
     blocks[np.arange(len(stage_J)), stage_J] = choices.blocks[index_J, stage_J]
@@ -153,7 +153,7 @@ def stage_columns(choices: Choices) -> Columns:
 
 
 def pattern_columns(leaf: Leaf, target: float) -> Columns | None:
-    """One for each pattern of a pipeline in chunks that a step of `target` seconds may have; None: no such step."""
+    """Columns of a pipeline in chunks: one for each pattern that may meet `target` seconds; None where none may."""
     patterns = chunk_patterns(leaf)
     patterns = patterns[leaf.busy_seconds(patterns) <= target]
     fullest = (leaf.rank_bytes(patterns) / leaf.memory_limit).max(axis=-1, initial=0.0)
@@ -162,7 +162,7 @@ def pattern_columns(leaf: Leaf, target: float) -> Columns | None:
 
 
 def _lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Floats:
-    """(..., paths) seconds of paths, each with the synchronisation of the rank it ends on, for blocks (..., S, P)."""
+    """(..., paths) seconds of each path plus the synchronisation of the rank it ends on, for blocks (..., S, P)."""
     if not paths:
         return np.zeros((*blocks.shape[:-2], 0))
     first_S, second_S = leaf.halves(blocks)

@@ -27,25 +27,25 @@ Verdict = Literal["equal", "stopped"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What the program says of the search's best."""
+    """The optimum of the program of record."""
 
     solver: SolverName
     layouts: int
-    """Layouts it chose among."""
+    """Number of layouts it chose among."""
     columns: int
     objective: float
-    """Its optimum, seconds; a lower bound where it was stopped."""
+    """Its optimum in seconds; a lower bound where it was stopped."""
     verdict: Verdict
 
 
 class Survivor(NamedTuple):
-    """A layout that bounds could not discard."""
+    """A layout that bounds could not discard, with what the search knows of it."""
 
     leaf: Leaf
     placement: Placement | None
-    """The best one known."""
+    """The best placement known; None where none is."""
     met_paths: Sequence[CriticalPath]
-    """Critical paths met in its pipeline."""
+    """Critical paths met in pipelines of this shape."""
 
 
 def settle(
@@ -55,7 +55,7 @@ def settle(
     time_limit: float | None = None,
     solver: SolverName | None = None,
 ) -> Record:
-    """The program's own optimum over layouts, each with a placement where one is known; the best takes `best_seconds`.
+    """Solve the program over the surviving layouts and compare its optimum with the search's `best_seconds`.
 
     Raises:
         RunError: it is another one, so that search and program cannot both be right.
@@ -82,7 +82,7 @@ def settle(
 
 
 def _columns(one: Survivor, target: float) -> Columns | None:
-    """What a step of `target` seconds may hold; None: there is no such step."""
+    """Columns of a layout that may meet `target` seconds; None where no step does."""
     if not one.leaf.is_plain:
         return pattern_columns(one.leaf, target)
     choices = choices_in_time(one.leaf, target, one.met_paths)
@@ -90,7 +90,7 @@ def _columns(one: Survivor, target: float) -> Columns | None:
 
 
 def _tell(program: Program, choice: Choice, one: Survivor) -> None:
-    """Paths that are known before anything is solved."""
+    """Add the paths of a layout that are known before anything is solved."""
     leaf = one.leaf
     paths = [*(known_paths(leaf) if leaf.is_plain else ()), *one.met_paths]
     if one.placement is not None:

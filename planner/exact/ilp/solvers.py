@@ -1,4 +1,4 @@
-"""Which solver PuLP calls: HiGHS, or CBC where highspy is missing."""
+"""The solver that PuLP calls: HiGHS, or CBC where highspy is missing."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ ROUNDING = 1e-9
 
 
 def available_solver() -> SolverName:
-    """HiGHS where it can be imported."""
+    """HiGHS where highspy can be imported, else CBC."""
     return "highs" if pulp.HiGHS(msg=False).available() else "cbc"
 
 
 def make_solver(name: SolverName, seconds: float | None) -> pulp.LpSolver:
-    """One thread, no gap, and a time limit if there is one."""
+    """A solver on one thread, without a gap, and with a time limit if one is given."""
     limit = None if seconds is None else max(seconds, 0.01)
     if name == "highs":
         return pulp.HiGHS(

@@ -1,1 +1,1 @@
-"""The best placement of a plain pipeline: labels pass from rank to rank, the timeline corrects what they know."""
+"""Label setting: the best placement of a plain pipeline, by labels passed from rank to rank."""

@@ -1,4 +1,4 @@
-"""What each rank of a plain pipeline may hold in a step that is short enough, and what that costs.
+"""Choices of each rank of a plain pipeline: block counts that fit in a step short enough, with their seconds.
 
 Shape legend: R ranks (each one stage), B numbers of blocks, P recompute policies.
 """
@@ -19,26 +19,26 @@ from planner.placement.recompute_mixes import fastest_mixes
 from planner.placement.shared_shape import group_of
 
 SAME_LINE = 1e-12
-"""Relative: passes that are off a straight line by less are on it."""
+"""Relative distance within which passes count as on one straight line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """Numbers of blocks for each rank, each under the fastest mix of recompute policies with which it fits there."""
+    """Block counts open to each rank, each under the fastest mix of recompute policies that fits there."""
 
     leaf: Leaf
     fewest: int
-    """The first of the numbers of blocks."""
+    """The smallest block count."""
     blocks: Ints
-    """(B, R, P)"""
+    """(B, R, P): blocks under each policy, for each block count on each rank."""
     backward: Floats
     """(R, B): seconds of one backward pass."""
     useful: Bools
-    """(R, B)"""
+    """(R, B): whether a rank may hold so many blocks."""
 
     @cached_property
     def sizes(self) -> Ints:
-        """(B,)"""
+        """(B,): the block counts."""
         return self.fewest + np.arange(len(self.blocks))
 
     @cached_property
@@ -48,35 +48,35 @@ class Choices:
 
     @cached_property
     def seconds(self) -> Floats:
-        """(R, B): of one pass forward and back."""
+        """(R, B): seconds of one pass forward and back."""
         both: Floats = self.forward + self.backward
         return both
 
     @cached_property
     def sync(self) -> Floats:
-        """(R, B): what follows a rank's last action."""
+        """(R, B): seconds of gradient synchronisation after a rank's last action."""
         return self._affine(self.leaf.per_rank("sync", self.leaf.no_blocks), self.leaf.by_rank("layer_sync"))
 
     @cached_property
     def optimizer(self) -> Floats:
-        """(R, B): the optimizer step of a rank."""
+        """(R, B): seconds of a rank's optimizer step."""
         fixed_R = self.leaf.per_rank("optimizer", self.leaf.no_blocks)
         return self._affine(fixed_R, self.leaf.by_rank("layer_optimizer"))
 
     @cached_property
     def fixed(self) -> Floats:
-        """(R,): seconds of one pass without blocks."""
+        """(R,): seconds of one pass forward and back without blocks."""
         return self.leaf.fixed_forward + self.leaf.fixed_backward
 
     @cached_property
     def least_block(self) -> float:
-        """Seconds that a block adds to a pass at least."""
+        """The fewest seconds that a block adds to a pass."""
         each_RB = (self.seconds - self.fixed[:, None]) / self.sizes
         return float(each_RB[self.useful].min())
 
     @cached_property
     def on_a_line(self) -> bool:
-        """Whether passes depend on nothing but how many blocks a rank holds: all are under the fastest policy."""
+        """Whether the seconds of a pass depend only on the rank's block count, as under the fastest policy."""
         line_RB = self.fixed[:, None] + self.least_block * self.sizes
         off_RB = np.abs(self.seconds - line_RB) > SAME_LINE * line_RB
         return not bool((off_RB & self.useful).any())
@@ -94,16 +94,16 @@ class Choices:
         return greatest
 
     def placement(self, layers_R: Ints) -> Placement:
-        """So many blocks on each rank, as the leaf prices them."""
+        """The placement with these block counts on the ranks."""
         return Placement.of(self.table(layers_R))
 
     def table(self, layers_KR: Ints) -> Ints:
-        """(..., R, P) for (..., R) blocks of each rank."""
+        """(..., R, P): blocks under each policy, for (..., R) block counts of the ranks."""
         table: Ints = self.blocks[layers_KR - self.fewest, np.arange(self.leaf.pp)]
         return table
 
     def only(self, wanted_RB: Bools) -> Choices | None:
-        """Some of them; None where some rank has no choice left."""
+        """The choices restricted to `wanted_RB`; None where some rank has none left."""
         useful_RB = self.useful & wanted_RB
         if not useful_RB.any(axis=1).all():
             return None
@@ -122,7 +122,7 @@ class Choices:
 
 
 def choices_of(leaf: Leaf, target: float = math.inf) -> Choices | None:
-    """What ranks may hold in a step of at most `target` seconds, by bounds of single ranks; None: no such step."""
+    """Choices for a step of at most `target` seconds, by bounds of single ranks; None where no step is so short."""
     low, high = leaf.sizes.start, leaf.sizes.stop - 1
     least_R, most_R = np.full(leaf.pp, low), np.full(leaf.pp, high)
     if math.isfinite(target):
@@ -142,7 +142,7 @@ def choices_of(leaf: Leaf, target: float = math.inf) -> Choices | None:
 
 
 def _useful_sizes(leaf: Leaf, step_seconds: float) -> tuple[Ints, Ints]:
-    """(R,) fewest and most blocks of each rank in a placement that takes no longer."""
+    """(R,) each: fewest and most blocks of a rank in a placement that takes at most `step_seconds`."""
     if len(leaf.costs) > 1:
         return leaf_sizes(leaf, step_seconds)
     least_NR, most_NR = rank_sizes(group_of(leaf), np.array([step_seconds]))

@@ -16,7 +16,7 @@ from planner.placement.leaf import Leaf
 
 
 def known_paths(leaf: Leaf) -> list[CriticalPath]:
-    """At least one path for every rank."""
+    """Paths that are rows of every program: at least one through each rank."""
     ranks = range(leaf.pp)
     paths = [_busy_rank(leaf, rank, returns=True) for rank in ranks]
     paths += [_busy_rank(leaf, rank, returns=False) for rank in ranks if rank]
@@ -29,7 +29,7 @@ def known_paths(leaf: Leaf) -> list[CriticalPath]:
 
 
 def longest_windows(leaf: Leaf, blocks_RP: Ints, most: int) -> list[CriticalPath]:
-    """For 1F1B: of the paths round windows of neighbouring ranks, those that take longest for one placement.
+    """1F1B paths around windows of neighbouring ranks: those that are longest for one placement.
 
     `most` of them, the longest first; for each window the one that ends where that takes longest
     (`planner.exact.labels.windows`).
@@ -66,7 +66,7 @@ def _path(leaf: Leaf, forward: Ints, backward: Ints, transfers: int, rank: int =
 
 
 def _busy_rank(leaf: Leaf, rank: int, *, returns: bool) -> CriticalPath:
-    """Down to a rank, all its work, and (if it returns) up to rank 0 again."""
+    """Path down to a rank, through all its work, and (with `returns`) back up to rank 0."""
     own_R = leaf.microbatches * (np.arange(leaf.pp) == rank)
     down_R = (np.arange(leaf.pp) < rank).astype(np.int64)
     if returns:
@@ -75,14 +75,14 @@ def _busy_rank(leaf: Leaf, rank: int, *, returns: bool) -> CriticalPath:
 
 
 def _queue(leaf: Leaf, rank: int) -> CriticalPath:
-    """GPipe: the first microbatch down and the last one up, all others queueing at one rank both ways."""
+    """GPipe path: the first microbatch down, the others queueing at one rank both ways, the last one up."""
     counts_R = np.ones(leaf.pp, dtype=np.int64)
     counts_R[rank] = leaf.microbatches
     return _path(leaf, counts_R, counts_R, 2 * (leaf.pp - 1))
 
 
 def _round_window(leaf: Leaf, first: int, last: int, end: int = 0) -> CriticalPath:
-    """1F1B: the first microbatch down and up to a window of ranks, rounds in it, the last microbatch down and up.
+    """1F1B path: the first microbatch down to a window of ranks, rounds in it, the last microbatch down and up.
 
     It begins with a forward pass on the ranks before `end` and ends on that one (`planner.exact.labels.windows`).
     """

@@ -1,4 +1,4 @@
-"""Which of several are not surpassed by another of the same kind in every respect."""
+"""Dominance: which of several labels are not surpassed in every respect by another of their kind."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from cost_models.axes.columns import Ints
 from planner.placement.leaf import Bools, Floats
 
 PIVOTS = 32
-"""Compared with all others at once: enough for numpy, few enough to keep the comparison small."""
+"""Labels compared with all others in one batch: enough for numpy, few enough to bound memory."""
 
 
 def undominated(kind: Ints, merits: Floats) -> Bools:
-    """(K,): no other of the same kind (K,) has merits (K, D) all at least as high; of equals the first stays."""
+    """(K,): whether no other of its kind (K,) has all merits (K, D) at least as high; the first of equals stays."""
     order = np.lexsort((-merits.sum(axis=1), kind))
     starts = np.flatnonzero(np.diff(kind[order], prepend=kind[order[0]] - 1))
     kept = np.zeros(len(kind), dtype=np.bool_)
@@ -22,7 +22,7 @@ def undominated(kind: Ints, merits: Floats) -> Bools:
 
 
 def _front(rows: Ints, merits: Floats) -> Ints:
-    """The rows that are undominated among themselves; in order of falling sums, so that none dominates one before."""
+    """Rows undominated among themselves, in order of falling sums, so that no row dominates one before it."""
     front: list[Ints] = []
     while len(rows):
         pivots = rows[:PIVOTS]

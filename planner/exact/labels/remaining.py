@@ -1,4 +1,4 @@
-"""What the ranks that are still to be filled add to a sum over all ranks, at least and at most.
+"""What the ranks not filled yet add to a sum over all ranks, at least and at most.
 
 Shape legend: R ranks, B numbers of blocks, C sums, L blocks in all.
 """
@@ -16,13 +16,14 @@ from planner.placement.leaf import Bools, Floats
 
 
 def all_ways(choices: Choices) -> Bools:
-    """(R, L + 1, B): a rank with so many blocks before it may hold so many, as far as it alone is concerned."""
+    """(R, L + 1, B): whether a rank with so many blocks before it may hold so many, by its own choices alone."""
     shape = (choices.leaf.pp, choices.leaf.num_layers + 1, len(choices.sizes))
     return np.broadcast_to(choices.useful[:, None, :], shape)
 
 
 def least_remaining(choices: Choices, ways: Bools, added_CRB: Floats) -> Floats:
-    """(R + 1, C, L + 1): least that ranks r and later add if so many blocks lie before them; infinite: impossible.
+    """(R + 1, C, L + 1): least that ranks r and later add where so many blocks lie before them; infinite where
+    impossible.
 
     `ways` (R, L + 1, B) are those that are left of `all_ways`.
     """
@@ -40,18 +41,18 @@ def least_remaining(choices: Choices, ways: Bools, added_CRB: Floats) -> Floats:
 
 
 def most_remaining(choices: Choices, ways: Bools, added_CRB: Floats) -> Floats:
-    """(R + 1, C, L + 1): most that they add; minus infinity: impossible."""
+    """(R + 1, C, L + 1): most that ranks r and later add; minus infinity where impossible."""
     return -least_remaining(choices, ways, -added_CRB)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
-    """Paths through the timeline, each a sum over ranks that no step undercuts (without optimizer and overhead)."""
+    """Paths through the timeline, each a sum over ranks that no step undercuts (optimizer and overhead left out)."""
 
     added: Floats
-    """(C, R, B): seconds that a rank with so many blocks adds."""
+    """(C, R, B): seconds that a rank with so many blocks adds to each path."""
     fixed: Floats
-    """(C,): seconds of its transfers."""
+    """(C,): seconds of the path's transfers."""
     least: Floats
     """(R + 1, C, L + 1): `least_remaining`."""
     most: Floats
@@ -62,7 +63,7 @@ class Cuts:
 
 
 def cuts_of(choices: Choices, ways: Bools, paths: Sequence[CriticalPath]) -> Cuts:
-    """Each path with the synchronisation of the rank it ends on."""
+    """The cuts of some paths, each with the synchronisation of the rank it ends on."""
     shape = (len(paths), choices.leaf.pp, 1)
     forward = np.array([path.forward_counts for path in paths], dtype=np.float64).reshape(shape)
     backward = np.array([path.backward_counts for path in paths], dtype=np.float64).reshape(shape)

@@ -16,17 +16,17 @@ import numpy as np
 from cost_models.axes.columns import Ints
 from cost_models.schedules import CriticalPath
 from planner.exact.labels.choices import Choices, choices_of
-from planner.exact.labels.passing import LabelPass, TooManyLabelsError
+from planner.exact.labels.label_pass import LabelPass, TooManyLabelsError
 from planner.exact.labels.remaining import all_ways, cuts_of
 from planner.placement.leaf import TOLERANCE, Bools, Leaf, Placement
 from planner.placement.solution import Solution, Status, proven
 
 MOST_LABELS = 4096
-"""Kept after one rank: beyond, an integer program is asked."""
+"""Most labels kept after one rank; with more, the integer program takes over."""
 MOST_CANDIDATES = 16
-"""Whose timelines are evaluated after one pass."""
+"""Most placements whose timelines are evaluated after one pass."""
 MOST_PASSES = 24
-"""By which ways are closed for the integer program."""
+"""Most passes that close ways before the integer program is built."""
 
 
 def place_by_labels(
@@ -80,7 +80,7 @@ def place_by_labels(
 
 
 def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = ()) -> Choices | None:
-    """What ranks may hold in a step of at most `target` seconds, as far as paths tell; None: there is no such step.
+    """Choices for a step of at most `target` seconds, as far as paths tell; None where no step is so short.
 
     Every pass closes ways, which lets the next one see further.
     """
@@ -101,7 +101,7 @@ def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = (
 
 
 def _candidates(choices: Choices, paths: Sequence[CriticalPath], target: float) -> Ints:
-    """(K, R) blocks of each rank: placements that no path rules out; none where all are."""
+    """(K, R) block counts of placements that no known path rules out, most promising first; may be none."""
     labels, _ = _pass(choices, all_ways(choices), paths, target).run()
     return labels.sizes[np.argsort(labels.lead, kind="stable")[:MOST_CANDIDATES]]
 

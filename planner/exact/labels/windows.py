@@ -1,4 +1,4 @@
-"""How far the round trips of 1F1B through a window of ranks let the ranks after it be filled.
+"""Windows of 1F1B: how far its round trips through neighbouring ranks limit the ranks after them.
 
 Rank r runs backward j just before forward j + p − r. So a forward that goes down from `first` to `last`, turns into the
 backward there that follows it, and comes up, is followed at `first` by the forward `last − first + 1` later: a round of
@@ -23,7 +23,7 @@ from cost_models.axes.columns import Ints
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """For windows that begin on one rank, by their last rank: (windows,) each."""
+    """The windows that begin on one rank, by their last rank: (windows,) each."""
 
     rounds: Ints
     rest: Ints
@@ -32,7 +32,7 @@ class Windows:
 
 @lru_cache(maxsize=256)
 def windows_from(first: int, pp: int, microbatches: int) -> Windows | None:
-    """The windows of ranks `first` … `last` for last = first … pp − 1; None where microbatches are too few."""
+    """The windows of ranks `first` … `last` for last = first … pp − 1; None where there are too few microbatches."""
     after_warm_up = microbatches - 1 - (pp - first)
     if after_warm_up < 0:
         return None

@@ -1,4 +1,4 @@
-"""Labels: all that the filled ranks of a plain pipeline mean to the ranks after them.
+"""Labels: all that the filled ranks of a plain pipeline mean to the ranks after them, and the pass that extends them.
 
 A label is one way to fill ranks 0 … r. What may follow depends on its blocks, on its sums, and on how far the windows
 and paths that began in it let later ranks be filled. Of two labels with as many blocks, one that leaves at least as
@@ -25,17 +25,17 @@ from planner.exact.labels.windows import windows_from
 from planner.placement.leaf import Bools, Floats
 
 ROUNDING = 1e-11
-"""Relative: what sums of seconds may be off by; limits are loosened by so much."""
+"""Relative rounding error of sums of seconds, by which limits are loosened."""
 NO_LIMIT = 1e30
-"""In place of infinity, which would spoil sums."""
+"""Stands for infinity, which would spoil sums."""
 GRAIN = ROUNDING / 128
-"""Labels are compared to so much of the target, so that the order of a sum does not tell them apart."""
+"""Labels are compared in multiples of this share of the target, so that rounding does not tell them apart."""
 MUCH = 8.0
-"""In targets: no sum or limit that matters is longer."""
+"""Cap on compared sums and limits, in targets: none that matters is larger."""
 
 
 class TooManyLabelsError(Exception):
-    """There are more ways to fill the first ranks than are worth keeping."""
+    """Filling the first ranks takes more labels than are worth keeping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,44 +43,43 @@ class Labels:
     """K ways to fill the first ranks."""
 
     blocks: Ints
-    """(K,): on them together."""
+    """(K,): blocks on the filled ranks together."""
     seconds: Floats
-    """(K,): one pass forward and back through them."""
+    """(K,): seconds of one pass forward and back through the filled ranks."""
     forward: Floats
-    """(K,): its forward part."""
+    """(K,): seconds of the forward part of that pass."""
     optimizer: Floats
-    """(K,): the longest optimizer step of a rank, as far as known."""
+    """(K,): longest optimizer step of a rank known so far, seconds."""
     lead: Floats
-    """(K,): most of F_e − S_e − e c and synchronisation of e over the filled ranks e
-    (`planner.exact.labels.windows`)."""
+    """(K,): largest F_e − S_e − e c + synchronisation of e over the filled ranks e (see `windows`)."""
     limit: Floats
-    """(K, R + 1): `seconds` may be no more when the ranks before each are filled."""
+    """(K, R + 1): upper limits of `seconds` once the ranks before each boundary are filled."""
     cuts: Floats
-    """(K, C): what they add to each cut; −NO_LIMIT where it can no longer matter."""
+    """(K, C): seconds that the filled ranks add to each cut; −NO_LIMIT where the cut can no longer matter."""
     sizes: Ints
-    """(K, filled): blocks of each."""
+    """(K, filled): block count of each filled rank."""
 
     def __len__(self) -> int:
         return len(self.blocks)
 
     def rows(self, index: Ints | Bools) -> Labels:
-        """Some of them."""
+        """Some of the labels."""
         return Labels(**{one.name: getattr(self, one.name)[index] for one in fields(self)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelPass:
-    """One pass over the ranks: what may still take at most `target` seconds."""
+    """One pass over the ranks, which finds the placements that may take at most `target` seconds."""
 
     choices: Choices
     ways: Bools
-    """(R, L + 1, B): a rank with so many blocks before it may hold so many."""
+    """(R, L + 1, B): whether a rank with so many blocks before it may hold so many."""
     cuts: Cuts
     target: float
     most_labels: int
 
     def run(self) -> tuple[Labels, Bools]:
-        """Labels that reach the last rank, and (R, L + 1, B) the ways by which some label may do so.
+        """Labels that reach the last rank, and (R, L + 1, B): the ways that some label takes to do so.
 
         Raises:
             TooManyLabelsError: more than `most_labels` would have to be kept.
@@ -113,7 +112,7 @@ class LabelPass:
         )
 
     def _extended(self, labels: Labels, rank: int) -> Labels:
-        """Each label with each number of blocks on the next rank, where paths that end there leave time for it."""
+        """Each label with each block count on the next rank, where paths that end there leave time for it."""
         choices, leaf = self.choices, self.choices.leaf
         useful = np.flatnonzero(choices.useful[rank])
         kept = np.repeat(np.arange(len(labels)), len(useful))
@@ -148,7 +147,7 @@ class LabelPass:
         return extended
 
     def _busy(self, rank: int, before: Floats, own: Floats, rest: Floats) -> Floats:
-        """(K,) seconds besides the lead of a path on which all microbatches pass one rank."""
+        """(K,) seconds, without the lead, of the path on which all microbatches pass one rank."""
         m, c, pp = self.choices.leaf.microbatches, self.choices.leaf.cost("p2p"), self.choices.leaf.pp
         alone = before + m * own + 2 * rank * c
         if self.choices.leaf.steady != "queue":
@@ -157,7 +156,7 @@ class LabelPass:
         return queue
 
     def _limit_windows(self, labels: Labels, rank: int, before: Floats, own: Floats, rest: Floats) -> None:
-        """Write into the limits what windows that begin on a rank ask of the ranks after it."""
+        """Lower the limits to what the 1F1B windows that begin on a rank leave to the ranks after it."""
         leaf = self.choices.leaf
         windows = windows_from(rank, leaf.pp, leaf.microbatches) if leaf.steady == "pairs" else None
         if windows is None:
@@ -171,7 +170,7 @@ class LabelPass:
         np.minimum(labels.limit[:, rank + 1 :], limit_KQ, out=labels.limit[:, rank + 1 :])
 
     def _trimmed(self, labels: Labels, rank: int) -> Labels:
-        """Without labels that leave later ranks too little room, and without limits that cannot matter."""
+        """Drop labels that leave later ranks too little room, and limits and cuts that can no longer matter."""
         choices = self.choices
         after = slice(rank + 1, None)
         fixed_Q, block = self._fixed_before[after] - self._fixed_before[rank + 1], choices.least_block
@@ -200,13 +199,13 @@ class LabelPass:
         return labels.rows(enough)
 
     def _merits(self, labels: Labels, rank: int) -> Floats:
-        """(K, …): all respects in which a label can leave more room than another with as many blocks."""
+        """(K, …): every respect in which a label can leave more room than another with as many blocks."""
         sums = np.stack([labels.seconds, labels.forward, labels.optimizer, labels.lead], axis=1)
         merits = np.concatenate([-sums, -labels.cuts, labels.limit[:, rank + 1 :]], axis=1)
         return np.rint(np.clip(merits / self.target, -MUCH, MUCH) / GRAIN)
 
     def _on_a_way(self, steps: list[Ints]) -> Bools:
-        """(R, L + 1, B): steps by which some label, dominated ones as well, reaches the last rank."""
+        """(R, L + 1, B): ways by which some label, dominated ones included, reaches the last rank."""
         on_a_way = np.zeros_like(self.ways)
         reached = np.array([self.choices.leaf.num_layers])
         for rank in range(len(steps) - 1, -1, -1):
@@ -217,7 +216,7 @@ class LabelPass:
         return on_a_way
 
     def _room(self, optimizer: Floats) -> Floats:
-        """(K,) seconds for the pipeline and its synchronisation."""
+        """(K,) seconds of the target left for the pipeline and its synchronisation."""
         room: Floats = (self.target - self.choices.leaf.overhead - optimizer) + ROUNDING * self.target
         return room
 
@@ -228,34 +227,34 @@ class LabelPass:
 
     @cached_property
     def _least_rest(self) -> Floats:
-        """(R + 1, 1, L + 1): least seconds of one pass through the ranks that are still to be filled."""
+        """(R + 1, 1, L + 1): least seconds of one pass through the ranks not filled yet."""
         return least_remaining(self.choices, self.ways, self.choices.seconds[None])
 
     @cached_property
     def _fixed_before(self) -> Floats:
-        """(R + 1,): seconds of one pass through the ranks before each, without blocks."""
+        """(R + 1,): seconds of one pass without blocks through the ranks before each boundary."""
         return _sum_before(self.choices.fixed)
 
     @cached_property
     def _slowest_before(self) -> Floats:
-        """(R + 1,): the same with the most they may take."""
+        """(R + 1,): most seconds of one pass through the ranks before each boundary."""
         return _sum_before(np.where(self.choices.useful, self.choices.seconds, 0.0).max(axis=1))
 
     @cached_property
     def _reached(self) -> tuple[Ints, Ints]:
-        """(R + 1,) each: fewest and most blocks before each rank on any way to the end."""
+        """(R + 1,) each: fewest and most blocks before each boundary on any way to the end."""
         possible = np.isfinite(self._least_rest[:, 0])
         last = possible.shape[1] - 1
         return possible.argmax(axis=1), last - possible[:, ::-1].argmax(axis=1)
 
     @cached_property
     def _least_before(self) -> Floats:
-        """(R + 1,): fewest blocks on the ranks before each."""
+        """(R + 1,): fewest blocks on the ranks before each boundary."""
         return _sum_before(self.choices.least.astype(np.float64))
 
     @cached_property
     def _most_before(self) -> Floats:
-        """(R + 1,): most blocks on them."""
+        """(R + 1,): most blocks on the ranks before each boundary."""
         return _sum_before(self.choices.most.astype(np.float64))
 
 
