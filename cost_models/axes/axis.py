@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.words import PerStage, Word
+from cost_models.axes.words import Word
 
 if TYPE_CHECKING:
+    from cost_models.axes.columns import LayoutColumns
     from cost_models.axes.layout import Layout
 
 Ints = npt.NDArray[np.int64]
@@ -39,7 +40,13 @@ class Axis:
     comes_to: Callable[[Layout], Any] | None = None
     """What a value that follows other axes comes to: `etp` left out is tp."""
 
-    @property
-    def has_column(self) -> bool:
-        """Whether layouts have it before their blocks are placed."""
-        return not isinstance(self.word, PerStage)
+    common: bool = False
+    """Whether every stack has it: restrictions are written with these first."""
+    must_be_chosen: bool = False
+    """Whether no layout goes without it."""
+    follows: Callable[[LayoutColumns], Ints] | None = None
+    """(N,) what its column holds where layouts do not name it, if that hangs on other axes."""
+    within: str = ""
+    """The degree above one that it needs: where that is one it says nothing."""
+    alike: Callable[[LayoutColumns], Ints] | None = None
+    """(N, V) for each of its values the first that means the same in each layout."""

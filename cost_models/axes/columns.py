@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import Field, make_dataclass
+from dataclasses import Field, dataclass, make_dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.axis import Axis
 from cost_models.axes.layout import AXES, Layout
+from cost_models.axes.words import Word
 
 Ints = npt.NDArray[np.int64]
 Numbers = TypeVar("Numbers", bound=np.generic)
@@ -23,11 +25,35 @@ def taken(column: npt.NDArray[Numbers], index: Ints | slice) -> npt.NDArray[Numb
     return np.broadcast_to(column[:1], index.shape) if len(column) else column[index]
 
 
-COLUMNS = tuple(name for name, axis in AXES.items() if axis.has_column)
-"""The axes that layouts have before placement: recompute, chosen stage by stage, is none of them."""
+_FIELDS = {
+    name: (axis.word.value, tuple(columns))
+    for name, axis in AXES.items()
+    if (columns := axis.word.columns(name))
+}
+"""The fields of layouts before placement, what makes one of numbers, and in which columns these are."""
+_NUMBERS = {
+    column: (axis.comes_to or attrgetter(name), number)
+    for name, axis in AXES.items()
+    for column, (number, _) in axis.word.columns(name).items()
+}
+"""Column → the value in a layout, and the number that stands for it."""
 
-_NUMBERS = {name: (AXES[name].comes_to or attrgetter(name), AXES[name].word.number) for name in COLUMNS}
-"""The value in a layout, and the number that stands for it."""
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What the numbers of a column mean."""
+
+    axis: Axis
+    word: Word
+    """How one of them is written after the column's name: as the axis, or where that has parts as a number."""
+
+
+COLUMNS = {
+    column: Column(axis, word)
+    for name, axis in AXES.items()
+    for column, (_, word) in axis.word.columns(name).items()
+}
+"""By name, in the order of the notation; recompute, chosen stage by stage, is none."""
 
 
 class _Columns:
@@ -57,7 +83,12 @@ class _Columns:
 
     def layout(self, row: int) -> Layout:
         """Row → `Layout` (not placed)."""
-        return Layout(**{name: AXES[name].word.value(int(getattr(self, name)[row])) for name in COLUMNS})
+        return Layout(
+            **{
+                name: value(*[int(getattr(self, column)[row]) for column in columns])
+                for name, (value, columns) in _FIELDS.items()
+            }
+        )
 
     def rows(self, index: Ints | slice) -> LayoutColumns:
         """The same columns for some of the layouts."""

@@ -18,4 +18,6 @@ CP = Axis(word=Number())
 CONTEXT = Axis(
     word=Choice(CONTEXTS),
     settled=lambda layout: None if layout.cp == 1 else layout.context,
+    must_be_chosen=True,
+    within="cp",
 )

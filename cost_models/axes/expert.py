@@ -10,4 +10,5 @@ ETP = Axis(
     word=Number(),
     settled=lambda layout: None if layout.etp == layout.tp else layout.etp,
     comes_to=lambda layout: layout.expert_tp,
+    follows=lambda columns: columns.tp,
 )

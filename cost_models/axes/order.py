@@ -72,4 +72,5 @@ def ranks_inside(axis: str, order: Ints, tp: Ints, cp: Ints, dp: Ints, pp: Ints)
 ORDER = Axis(
     word=Choice(ORDERS),
     settled=lambda layout: first_same(layout.order, layout.cp, layout.dp, layout.pp),
+    alike=lambda columns: same_seats_of(columns.cp, columns.dp, columns.pp),
 )

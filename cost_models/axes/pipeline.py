@@ -42,11 +42,13 @@ def _schedule_complaint(layout: Layout) -> str:
     return f"schedule {layout.schedule} does not go with vpp{layout.vpp}"
 
 
-PP = Axis(word=Number(), always_written=True)
-VPP = Axis(word=Number(), implied=_implied_chunks)
+PP = Axis(word=Number(), always_written=True, common=True)
+VPP = Axis(word=Number(), implied=_implied_chunks, common=True)
 SCHEDULE = Axis(
     word=Choice(SCHEDULES),
     implied=_implied_schedule,
     written=lambda layout: layout.schedule != _implied_schedule({"vpp": layout.vpp}),
     complaint=_schedule_complaint,
+    common=True,
+    must_be_chosen=True,
 )

@@ -5,5 +5,5 @@ from __future__ import annotations
 from cost_models.axes.axis import Axis
 from cost_models.axes.words import Number, Switch
 
-TP = Axis(word=Number(), always_written=True)
-SP = Axis(word=Switch())
+TP = Axis(word=Number(), always_written=True, common=True)
+SP = Axis(word=Switch(), common=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from cost_models.base import MAX_LAYERS
@@ -35,13 +36,23 @@ class Word:
         """The word for a value."""
         return f"{name}={value}"
 
-    def number(self, value: Any) -> int:
-        """The value in a column."""
-        return int(value)
+    def columns(self, name: str) -> dict[str, tuple[Callable[[Any], int], Word]]:
+        """The columns that such an axis has: the number in each that stands for a value, and how this is written."""
+        return {name: (int, self)}
 
-    def value(self, number: int) -> Any:
-        """The other way round."""
-        return number
+    def value(self, *numbers: int) -> Any:
+        """The value that numbers in these columns stand for."""
+        return numbers[0]
+
+    @property
+    def simplest(self) -> int:
+        """What a column holds where a layout goes without the axis."""
+        return 0
+
+    @property
+    def every(self) -> range | None:
+        """All that a column may hold; None: any number from the simplest on."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,14 @@ class Number(Word):
     def write(self, name: str, value: Any) -> str:
         return f"{name}{value}"
 
+    @property
+    def simplest(self) -> int:
+        return self.least
+
+    @property
+    def every(self) -> range | None:
+        return None if self.most is None else range(self.least, self.most + 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Switch(Word):
@@ -77,8 +96,12 @@ class Switch(Word):
     def write(self, name: str, value: Any) -> str:
         return name
 
-    def value(self, number: int) -> bool:
-        return bool(number)
+    def value(self, *numbers: int) -> bool:
+        return bool(numbers[0])
+
+    @property
+    def every(self) -> range:
+        return range(2)
 
 
 UNSAID = -1
@@ -91,11 +114,49 @@ class Choice(Word):
 
     names: tuple[str, ...]
 
-    def number(self, value: Any) -> int:
+    def columns(self, name: str) -> dict[str, tuple[Callable[[Any], int], Word]]:
+        return {name: (self._number, self)}
+
+    def _number(self, value: str | None) -> int:
         return UNSAID if value is None else self.names.index(value)
 
-    def value(self, number: int) -> str | None:
-        return None if number == UNSAID else self.names[number]
+    def value(self, *numbers: int) -> str | None:
+        return None if numbers[0] == UNSAID else self.names[numbers[0]]
+
+    @property
+    def every(self) -> range:
+        return range(len(self.names))
+
+
+@dataclass(frozen=True, slots=True)
+class Counts(Word):
+    """`offload=streamed:28/states:4`: so many of each of some parts, a column each; parts left out have none."""
+
+    parts: tuple[str, ...]
+
+    def read(self, rest: str) -> tuple[int, ...] | None:
+        text = Word.read(self, rest)
+        if text is None:
+            return None
+        counts = dict.fromkeys(self.parts, 0)
+        for word in text.split("/"):
+            part, _, count = word.partition(":")
+            if part not in counts or not count.isdecimal() or len(count) > _MOST_DIGITS:
+                known = "/".join(f"{part}:1" for part in self.parts)
+                raise ValueError(f"`{printable(word)}` is not a part like those of `{known}`")
+            counts[part] += int(count)
+        return tuple(counts.values())
+
+    def write(self, name: str, value: Any) -> str:
+        named = [f"{part}:{count}" for part, count in zip(self.parts, value, strict=True) if count]
+        return f"{name}={'/'.join(named)}"
+
+    def columns(self, name: str) -> dict[str, tuple[Callable[[Any], int], Word]]:
+        count = Number(least=0)
+        return {f"{name}_{part}": (itemgetter(index), count) for index, part in enumerate(self.parts)}
+
+    def value(self, *numbers: int) -> tuple[int, ...]:
+        return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +177,9 @@ class PerStage(Word):
 
     def write(self, name: str, value: Any) -> str:
         return f"{name}={_run_lengths(value)}"
+
+    def columns(self, name: str) -> dict[str, tuple[Callable[[Any], int], Word]]:
+        return {}
 
 
 def _run_lengths(values: Iterable[object]) -> str:

@@ -21,6 +21,7 @@ import numpy as np
 from cost_models import schedules
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
+from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.distinct import first_of_each
 from cost_models.axes.order import ORDERS, same_seats
 from cost_models.axes.pipeline import SCHEDULES, goes_with
@@ -30,7 +31,6 @@ from planner.placement.chunks import covers
 from planner.placement.leaf import ENDS
 from planner.rule import Bools
 from planner.rules.legality import legal_rows
-from planner.space.restriction_words import ZERO_STAGES
 from planner.space.restriction_words import parse_restrictions as parse_restrictions
 from planner.space.restrictions import AXES as AXES
 from planner.space.restrictions import Restrictions as Restrictions

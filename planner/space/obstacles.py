@@ -10,6 +10,7 @@ import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
+from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.layout import Layout
 from cost_models.axes.order import ORDERS
 from cost_models.axes.pipeline import SCHEDULES, goes_with
@@ -22,7 +23,6 @@ from planner.rule import Bools, Rule, Words, either
 from planner.rules.legality import RULES, SCHEDULE_RULE
 from planner.rules.pools import fills_pools, pool_objections
 from planner.space.layouts import divisors
-from planner.space.restriction_words import ZERO_STAGES
 from planner.space.restrictions import Restrictions, settled
 from planner.trainers import trainer_named
 

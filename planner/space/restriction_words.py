@@ -8,24 +8,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from cost_models.axes.columns import COLUMNS
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
+from cost_models.axes.words import Number, Switch
 from cost_models.errors import InputError, Problem, did_you_mean
-from planner.space.restrictions import AXES, NAMES, Restrictions
+from planner.space.restrictions import AXES, Restrictions, names_of
 from planner.trainers import trainer_named
-
-ZERO_STAGES = 4
-"""ZeRO 0 to 3."""
 
 MOST_WORDS = 1000
 """Of `--fix` and `--forbid` together."""
 
-_WORD = re.compile(r"([a-z]+)(<=|>=|<|>|=)?(.*)$", re.ASCII)
+_PARTS = [name for name in COLUMNS if "_" in name]
+_WORD = re.compile(rf"({'|'.join([*_PARTS, '[a-z]+'])})(<=|>=|<|>|=)?(.*)$", re.ASCII)
 _NUMBER = re.compile(r"\d{1,12}$", re.ASCII)
 _OTHERWISE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 """What is kept where a comparison is forbidden."""
-_SWITCHES = ("sp",)
-_CHOOSES = ("schedule", "context")
-"""Axes of which something must be chosen, so that they cannot be left out."""
 
 
 @dataclass(slots=True)
@@ -74,12 +71,14 @@ def parse_restrictions(
         )
     problems: list[Problem] = []
     kept, left_out = _read("--fix", fix, problems), _read("--forbid", forbid, problems)
-    for axis in sorted(kept.bare - set(_SWITCHES)):
-        example = f"{axis}={NAMES[axis][0]}" if axis in NAMES else f"{axis}=2` or `{axis}>=2"
+    for axis in sorted(axis for axis in kept.bare if not _is_switch(axis)):
+        names = names_of(axis)
+        example = f"{axis}={names[0]}" if names else f"{axis}=2` or `{axis}>=2"
         problems.append(Problem(f"--fix {axis}", f"needs a value, like `{example}`"))
     problems.extend(
-        Problem(f"--forbid {axis}", f"say which, like `{axis}={NAMES[axis][0]}`")
-        for axis in sorted(left_out.bare.intersection(_CHOOSES))
+        Problem(f"--forbid {axis}", f"say which, like `{axis}={names_of(axis)[0]}`")
+        for axis in sorted(left_out.bare - {"recompute"})
+        if COLUMNS[axis].axis.must_be_chosen
     )
     if trainer is not None:
         try:
@@ -146,18 +145,17 @@ def _leaves_something(found: Restrictions, axis: str) -> bool:
     """Whether some value of an axis is permitted, whatever the others are."""
     if axis == "recompute":
         return len(found.forbidden_recompute) < len(RECOMPUTE_POLICIES)
-    if axis == "context" and axis not in found.only and found.permits("cp", np.array([1])).all():
-        return True  # no way of context parallelism is needed where it is not used
-    if axis in NAMES:
-        values = range(len(NAMES[axis]))
-    elif axis in _SWITCHES:
-        values = range(2)
-    elif axis == "zero":
-        values = range(ZERO_STAGES)
-    else:  # a number: beyond those left out and those below the bound there is one more
-        least = max(1, found.at_least.get(axis, 1))
+    within, word, values = COLUMNS[axis].axis.within, COLUMNS[axis].word, COLUMNS[axis].word.every
+    if within and axis not in found.only and found.permits(within, np.array([1])).all():
+        return True  # no choice is needed where the degree is one
+    if values is None:  # a number: beyond those left out and those below the bound there is one more
+        least = max(word.simplest, found.at_least.get(axis, word.simplest))
         values = range(least, least + len(found.never.get(axis, ())) + 1)
     return bool(found.permits(axis, np.array([*values, *found.only.get(axis, ())], dtype=np.int64)).any())
+
+
+def _is_switch(axis: str) -> bool:
+    return axis in COLUMNS and isinstance(COLUMNS[axis].word, Switch)
 
 
 def _read(flag: str, words: Sequence[str], problems: list[Problem]) -> _Read:
@@ -165,15 +163,15 @@ def _read(flag: str, words: Sequence[str], problems: list[Problem]) -> _Read:
     for word in words:
         match = _WORD.match(word)
         axis, comparison, text = (match[1], match[2] or "", match[3]) if match else (word, "", "")
-        if axis not in AXES and axis not in NAMES:
-            known = (*AXES, "recompute")
+        known = (*AXES, "recompute")
+        if axis not in known:
             what = f"`{axis}` is not part of a layout{did_you_mean(axis, known)}"
             problems.append(Problem(f"{flag} {word}", what))
             continue
         read.words.setdefault(axis, []).append(word)
         if not comparison and not text:
             read.bare.add(axis)
-        elif axis in NAMES:
+        elif names_of(axis):
             _read_names(read, word, axis, comparison, text)
         else:
             _read_numbers(read, word, axis, comparison, text)
@@ -182,11 +180,12 @@ def _read(flag: str, words: Sequence[str], problems: list[Problem]) -> _Read:
 
 def _read_names(read: _Read, word: str, axis: str, comparison: str, text: str) -> None:
     """`schedule=1f1b,gpipe`."""
+    known = names_of(axis)
     if comparison != "=":
-        what = f"`{axis}` is a choice: write `{axis}={NAMES[axis][0]}`"
+        what = f"`{axis}` is a choice: write `{axis}={known[0]}`"
         read.problems.append(Problem(f"{read.flag} {word}", what))
         return
-    known, values = NAMES[axis], set()
+    values = set()
     for name in text.split(","):
         if name in known:
             values.add(known.index(name))
@@ -202,7 +201,7 @@ def _read_numbers(read: _Read, word: str, axis: str, comparison: str, text: str)
     bound, values = comparison not in ("", "="), set()
     for number in [text] if bound else text.split(","):
         if not _NUMBER.match(number):
-            kind = "0 or 1" if axis in _SWITCHES else "a whole number"
+            kind = "0 or 1" if _is_switch(axis) else "a whole number"
             read.problems.append(Problem(f"{read.flag} {word}", f"`{number}` is not {kind}"))
         elif complaint := _out_of_range(axis, int(number), bound=bound):
             read.problems.append(Problem(f"{read.flag} {word}", complaint))
@@ -216,8 +215,8 @@ def _read_numbers(read: _Read, word: str, axis: str, comparison: str, text: str)
 
 def _out_of_range(axis: str, value: int, *, bound: bool) -> str:
     """What is wrong with a value no layout can have, or nothing."""
-    if axis in _SWITCHES:
+    if _is_switch(axis):
         return f"`{axis}` is a switch, not a number" if bound else f"`{value}` is not 0 or 1" * (value > 1)
-    if axis == "zero":
-        return "" if value < ZERO_STAGES else f"ZeRO has stages 0 to {ZERO_STAGES - 1}"
-    return "" if value > 0 else "must be above zero"
+    word = COLUMNS[axis].word
+    assert isinstance(word, Number)
+    return "" if word.least <= value and (word.most is None or value <= word.most) else word.outside

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.axes.context import CONTEXTS
-from cost_models.axes.order import ORDERS, same_seats_of
-from cost_models.axes.pipeline import SCHEDULES
+from cost_models.axes.columns import COLUMNS, Ints, LayoutColumns
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
+from cost_models.axes.words import Choice
 from cost_models.communication.context import context_ways
 from cost_models.errors import InputError
 from cost_models.question import Question
@@ -20,19 +18,8 @@ from cost_models.specs.training import TrainingSpec
 from planner.rule import Bools
 from planner.trainers import rows_for
 
-SEARCHED_AXES = ("tp", "pp", "vpp", "dp", "mbs", "zero", "sp", "schedule")
-"""The columns a layout is searched over; recompute is chosen stage by stage inside each layout."""
-GIVEN_AXES = ("cp", "ep", "etp", "shard", "order", "context")
-"""The columns that stay at their default unless the user fixes them."""
-AXES = SEARCHED_AXES + GIVEN_AXES
-
-NAMES: dict[str, tuple[str, ...]] = {
-    "schedule": SCHEDULES,
-    "order": ORDERS,
-    "context": CONTEXTS,
-    "recompute": RECOMPUTE_POLICIES,
-}
-"""Axis whose values have names → the names, by index."""
+AXES = tuple(sorted(COLUMNS, key=lambda name: not COLUMNS[name].axis.common))
+"""What may be fixed or forbidden, first what every stack has; recompute, which is no column, is restricted besides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +47,7 @@ class Restrictions:
         given. An order is allowed under any name that seats the ranks of the layout alike."""
         allowed = np.ones(len(columns), dtype=np.bool_)
         for axis in self._axes():
-            if axis == "order":
-                allowed &= self._allows_order(columns)
-            elif axis == "context":
-                allowed &= (columns.cp == 1) | self.permits(axis, columns.context)
-            else:
-                allowed &= self.permits(axis, getattr(columns, axis))
+            allowed &= self._allows(axis, columns)
         for axis in self.unused:
             allowed &= getattr(columns, axis) == _unused(axis, columns)
         return allowed
@@ -96,8 +78,8 @@ class Restrictions:
             permitted &= values >= self.at_least[axis]
         if axis in self.at_most:
             permitted &= values <= self.at_most[axis]
-        if axis in self.unused and axis not in _FOLLOWING:
-            permitted &= values == _unused_alone(axis)
+        if axis in self.unused and COLUMNS[axis].axis.follows is None:
+            permitted &= values == COLUMNS[axis].word.simplest
         return permitted
 
     @property
@@ -108,12 +90,16 @@ class Restrictions:
     def _axes(self) -> set[str]:
         return {*self.only, *self.never, *self.at_least, *self.at_most}
 
-    def _allows_order(self, columns: LayoutColumns) -> Bools:
-        named = self.permits("order", np.arange(len(ORDERS), dtype=np.int64))
-        seats = same_seats_of(columns.cp, columns.dp, columns.pp)
-        own = np.take_along_axis(seats, columns.order[:, None], axis=1)
-        allowed: Bools = ((seats == own) & named).any(axis=1)
-        return allowed
+    def _allows(self, axis: str, columns: LayoutColumns) -> Bools:
+        own, column = COLUMNS[axis].axis, getattr(columns, axis)
+        if own.alike is not None:
+            alike = own.alike(columns)
+            named = self.permits(axis, np.arange(alike.shape[1], dtype=np.int64))
+            same = alike == np.take_along_axis(alike, column[:, None], axis=1)
+            allowed: Bools = (same & named).any(axis=1)
+            return allowed
+        permitted = self.permits(axis, column)
+        return permitted | (getattr(columns, own.within) == 1) if own.within else permitted
 
     def recompute(self, training: TrainingSpec) -> tuple[Recompute, ...]:
         """The policies a stage may use, in the order of `RECOMPUTE_POLICIES`.
@@ -184,25 +170,23 @@ def settled(question: Question, columns: LayoutColumns) -> LayoutColumns:
 
 def _unused(axis: str, columns: LayoutColumns) -> Ints | int:
     """What an axis is where a layout does not name it."""
-    return _FOLLOWING[axis](columns) if axis in _FOLLOWING else _unused_alone(axis)
+    own = COLUMNS[axis]
+    return own.word.simplest if own.axis.follows is None else own.axis.follows(columns)
 
 
-def _unused_alone(axis: str) -> int:
-    """The same for an axis that does not follow others."""
-    return int(axis not in ("zero", "sp", "order"))
-
-
-_FOLLOWING: dict[str, Callable[[LayoutColumns], Ints]] = {
-    "etp": lambda x: x.tp,
-    "shard": lambda x: x.replicas,
-}
-"""Axes that a layout which does not name them has as others say."""
+def names_of(axis: str) -> tuple[str, ...]:
+    """The names of its values, by number; empty where these are numbers."""
+    if axis == "recompute":
+        return RECOMPUTE_POLICIES
+    word = COLUMNS[axis].word
+    return word.names if isinstance(word, Choice) else ()
 
 
 def _words(values: Mapping[str, frozenset[int]]) -> tuple[str, ...]:
     """`tp=2,4`, `schedule=1f1b`: a word for each axis."""
-    return tuple(
-        f"{axis}={','.join(NAMES[axis][value] if axis in NAMES else str(value) for value in sorted(own))}"
-        for axis in AXES
-        if (own := values.get(axis))
-    )
+    words = []
+    for axis in AXES:
+        if own := values.get(axis):
+            names = names_of(axis)
+            words.append(f"{axis}={','.join(names[value] if names else str(value) for value in sorted(own))}")
+    return tuple(words)
