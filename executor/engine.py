@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import loss_parallel
 
+from cost_models.operators.chunked_loss import loss_chunk
+from cost_models.operators.parameters import padded_vocabulary
 from cost_models.schedules import stages_of_rank
-from cost_models.workload.chunked_loss import loss_chunk
-from cost_models.workload.parameters import padded_vocabulary
 from executor.apply.compiled import compile_blocks
 from executor.apply.context import make_sequence, share_sequence, take_tokens
 from executor.apply.data import share_data, share_experts, synchronise_only_when

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from cases import Case
 
 from cost_models.estimate import Estimate
+from cost_models.operators.flops import model_flops, utilisation
 from cost_models.question import Question
-from cost_models.workload.flops import model_flops, utilisation
 from executor.engine import Engine, Options
 from executor.fp8_here import require_torchao
 from executor.measure.attention_kernels import AttentionKernels

@@ -17,8 +17,8 @@ from copying import copy_weights
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from cost_models.files.loading import resolve_model
+from cost_models.operators.parameters import total_parameters
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.workload.parameters import total_parameters
 from executor.models.transformer import Transformer
 
 SEQUENCES, TOKENS = 2, 40

@@ -20,9 +20,9 @@ from cost_models.communication.collectives import (
     reduce_scatter_seconds,
 )
 from cost_models.communication.topology import ReplicaGroups
+from cost_models.operators.accumulation import gradient_dtype
 from cost_models.question import Question
 from cost_models.specs.training import STATE_BYTES
-from cost_models.workload.traffic import gradient_dtype
 
 Array = npt.NDArray[np.float64]
 

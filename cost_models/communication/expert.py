@@ -18,8 +18,8 @@ from cost_models.communication.collectives import (
     reduce_scatter_seconds,
 )
 from cost_models.communication.topology import MeshGroups
+from cost_models.operators.routing import mixture
 from cost_models.question import Question
-from cost_models.workload.mixture import mixture
 
 Array = npt.NDArray[np.float64]
 

@@ -10,26 +10,30 @@ import numpy.typing as npt
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import over_distinct
 from cost_models.communication.context import attention_calls
+from cost_models.compute.block_gemms import (
+    LocalGemm,
+    forward_seconds,
+    local_gemm,
+    matrix_seconds,
+    product_seconds,
+)
 from cost_models.compute.device import Device, device_of
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.compute.measured_operators import (
     accumulation_seconds,
     attention_core,
-    block_operators,
     gathering_seconds,
     has_measured_operators,
+    measured_block,
 )
-from cost_models.compute.products import entering_attention, forward_seconds, matrix_seconds, projections
+from cost_models.operators.accumulation import gradient_accumulation_bytes
+from cost_models.operators.block import block_operators
+from cost_models.operators.parameters import parameters
+from cost_models.operators.record import Gemm
+from cost_models.operators.routing import routing_traffic
+from cost_models.operators.traffic import Traffic, attention_traffic, block_traffic
 from cost_models.question import Question
 from cost_models.specs.stack import STORES_SCORES
-from cost_models.workload.mixture import inner_elements, routing_traffic
-from cost_models.workload.parameters import parameters
-from cost_models.workload.traffic import (
-    Traffic,
-    attention_traffic,
-    block_traffic,
-    gradient_accumulation_bytes,
-)
 
 Array = npt.NDArray[np.float64]
 
@@ -67,8 +71,6 @@ def block_seconds(question: Question, columns: LayoutColumns, device: Device) ->
 
 
 def _block_seconds(question: Question, columns: LayoutColumns, device: Device) -> BlockSeconds:
-    tokens = columns.tokens(question.training.sequence_length)
-    tp = columns.tp.astype(np.float64)
     matrix_forward, matrix_backward, matrix_weight = matrix_seconds(question, columns, device)
     attention_forward, attention_backward = _attention_seconds(
         question, columns, device_of(question, wide=True)
@@ -81,7 +83,7 @@ def _block_seconds(question: Question, columns: LayoutColumns, device: Device) -
         forward=forward + gathered_forward,
         backward=matrix_backward + attention_backward + (others_backward + accumulation) + gathered_backward,
         weight=matrix_weight + accumulation,
-        recomputed=_recomputed(question, tokens, tp, device, forward, attention_forward),
+        recomputed=_recomputed(question, columns, device, forward, attention_forward),
         core_forward=attention_forward,
         core_backward=attention_backward,
         matrices_backward=matrix_backward,
@@ -89,37 +91,33 @@ def _block_seconds(question: Question, columns: LayoutColumns, device: Device) -
 
 
 def _recomputed(
-    question: Question, tokens: Array, tp: Array, device: Device, forward: Array, core: Array
+    question: Question, columns: LayoutColumns, device: Device, forward: Array, core: Array
 ) -> Array:
     """(N, P): nothing, the attention core (or what else the stack's selective policy drops), the block.
 
-    A stack that stops early leaves out the last product of what it recomputes (in a mixture of the dense blocks only):
+    A stack that stops early leaves out the last GEMM of what it recomputes (in a mixture of the dense blocks only):
     nothing needs its output again.
     """
-    model, stack = question.model, question.stack
-    h = np.asarray(float(model.hidden_size))
+    stack = question.stack
+    gemms = [(one, one.gemm) for one in block_operators(question.model) if one.gemm is not None]
+
+    def local(gemm: Gemm) -> LocalGemm:
+        return local_gemm(question, columns, gemm)
+
+    redone = [gemm for one, gemm in gemms if stack.selective_drops in one.redone_by]
     selective = core
-    if stack.selective_drops == "block-attention":
-        around = projections(model, tp)[: -1 if stack.recompute_stops_early else None]
-        selective = core + forward_seconds(around, tokens, device, matrices=entering_attention(model))
-    down = (1 - model.moe_share) * gemm_seconds(tokens, h, model.ffn_hidden_size / tp, device)
-    full = forward - (down if stack.recompute_stops_early else 0)
+    for gemm in redone[:-1] if stack.recompute_stops_early else redone:
+        selective = selective + forward_seconds(local(gemm), device)
+    full = forward
+    for one, gemm in gemms:
+        if gemm.last and stack.recompute_stops_early:
+            full = full - one.share * product_seconds(local(gemm), device)
     if stack.selective_drops == "all-but-every-other-product":
-        selective = full - core - _every_other_product(question, tokens, tp, device)
-    return np.stack([np.zeros(tp.shape), selective, full], axis=-1)
-
-
-def _every_other_product(question: Question, tokens: Array, tp: Array, device: Device) -> Array:
-    """(N,) forward seconds of the products that a per-operator policy keeps: of q and v, and one of a gated MLP's two
-    up; not experts' (grouped products are run again)."""
-    model = question.model
-    matrices = 2.0 if model.gated_mlp else 1.0
-    up = (matrices * model.ffn_hidden_size / tp, float(model.hidden_size))
-    kept: Array = (1 - model.moe_share) / matrices * forward_seconds((up,), tokens, device)
-    if model.latent_attention is None:
-        share = (model.query_size + model.kv_size) / (model.query_size + 2 * model.kv_size)
-        kept = kept + share * forward_seconds(projections(model, tp)[:1], tokens, device)
-    return kept
+        selective = full - core
+        for one, gemm in gemms:
+            if gemm.kept_share:
+                selective = selective - one.share * gemm.kept_share * forward_seconds(local(gemm), device)
+    return np.stack([np.zeros(len(columns)), selective, full], axis=-1)
 
 
 def _attention_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
@@ -160,9 +158,9 @@ def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: D
 def _other_operators(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
     """Everything but products, the attention core and gradient accumulation: measured curves, or bytes."""
     if has_measured_operators(question):
-        measured = block_operators(question, columns)
+        measured = measured_block(question, columns)
         return measured.forward, measured.backward
-    moved = [block_traffic(question, columns, inner_elements(question, columns))]
+    moved = [block_traffic(question, columns)]
     if (routing := routing_traffic(question, columns)) is not None:
         moved.append(routing)
     forward, backward = (

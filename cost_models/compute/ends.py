@@ -16,9 +16,9 @@ from cost_models.compute.measured_operators import (
     has_measured_operators,
     head_operators,
 )
+from cost_models.operators.chunked_loss import chunks_loss
+from cost_models.operators.parameters import padded_vocabulary
 from cost_models.question import Question
-from cost_models.workload.chunked_loss import chunks_loss
-from cost_models.workload.parameters import padded_vocabulary
 
 Array = npt.NDArray[np.float64]
 

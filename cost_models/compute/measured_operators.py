@@ -6,7 +6,8 @@ does not fuse and the profile has curves, which is how a CPU is predicted within
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +15,14 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.curves import attention_head_seconds, curve_seconds
+from cost_models.operators.accumulation import added_share
+from cost_models.operators.block import block_operators
+from cost_models.operators.on_rank import Amount, added, on_rank
+from cost_models.operators.parameters import padded_vocabulary
+from cost_models.operators.record import Operator, Tensor
 from cost_models.question import Question
 from cost_models.specs.hardware import ElementwiseOperator, HardwareProfile, OperatorCurve
 from cost_models.specs.transformer_shape import Activation
-from cost_models.workload.mixture import inner_elements
-from cost_models.workload.parameters import padded_vocabulary
-from cost_models.workload.traffic import added_share
 
 Array = npt.NDArray[np.float64]
 
@@ -51,49 +54,85 @@ def has_measured_operators(question: Question) -> bool:
     return bool(question.hardware.operators) and not question.stack.fused_elementwise
 
 
-def block_operators(question: Question, columns: LayoutColumns) -> Passes:
+def measured_block(question: Question, columns: LayoutColumns) -> Passes:
     """Norms, residual additions, activation, rotary, dropout and bias gradients of one block and microbatch.
 
-    Over tensor ranks also the copies that their collectives begin or end with. Leaves out matrix products, the
-    attention core, and what is done to weights and their gradients.
+    Over tensor ranks also the copies that their collectives begin or end with. Leaves out GEMMs, the attention core,
+    and what is done to weights and their gradients.
     """
     model = question.model
-    tokens = columns.tokens(question.training.sequence_length)
-    outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
-    whole = tokens * model.hidden_size
-    inner = inner_elements(question, columns)
-    query, key_value = tokens * model.query_size / columns.tp, tokens * model.kv_size / columns.tp
-    both = [
-        _Calls(operator=model.norm, elements=outside, count=float(model.block_norms)),
-        _Calls(operator=_measured_as(model.activation), elements=inner),
-    ]
-    if model.gated_mlp:
-        both.append(_Calls(operator="multiply", elements=inner))
-    if turned := model.turned_share:
-        both += [_Calls(operator="rotary", elements=turned * heads) for heads in (query, key_value)]
-    if model.qk_norm:
-        both += [_Calls(operator="rmsnorm", elements=query), _Calls(operator="rmsnorm", elements=key_value)]
-    if question.dropout > 0:
-        both.append(_Calls(operator="dropout", elements=outside, count=2.0))
-    residual = _Calls(operator="add", elements=outside, count=2.0)
-    joined = 3.0 if model.gated_mlp else 2.0
-    biased = model.attention_bias * (query + 2 * key_value) + model.attention_output_bias * outside
-    biased = biased + model.mlp_bias * ((2.0 if model.gated_mlp else 1.0) * inner + outside)
-    only_backward = [
-        residual,
-        _Calls(operator="add", elements=whole, count=joined),
-        _Calls(operator="bias-gradient", elements=biased),
-    ]
+    operators = block_operators(model)
+    both: dict[tuple[ElementwiseOperator, Tensor], float] = defaultdict(float)
+    summed: dict[Tensor, float] = defaultdict(float)
+    for one in operators:
+        if (curve := _curve(question, one)) is not None:
+            both[curve, one.reads] += one.share
+        if one.kind == "residual":
+            summed[one.reads] += one.inputs - 1
+
+    def elements(amount: Amount) -> Array:
+        return on_rank(question, columns, amount)
+
+    def calls(operator: ElementwiseOperator, over: Mapping[Tensor, float]) -> list[_Calls]:
+        return [
+            _Calls(operator=operator, elements=elements({one.place: one.width}), count=count)
+            for one, count in over.items()
+        ]
+
+    each = [call for (curve, over), count in both.items() for call in calls(curve, {over: count})]
+    inner = elements(_inner(operators))
+    each.append(_Calls(operator=_measured_as(model.activation), elements=inner))
+    if any(one.kind == "activation" and one.inputs > 1 for one in operators):
+        each.append(_Calls(operator="multiply", elements=inner))
+    whole = columns.tokens(question.training.sequence_length) * model.hidden_size
     copied = (
         np.where(columns.tp > 1, np.where(columns.sp == 1, _COPIES_OF_SPLIT, _COPIES_OF_WHOLE), 0) * whole
     )
-    exchanged = [_Calls(operator="copy", elements=copied)]
+    exchanged = _Calls(operator="copy", elements=copied)
+    biases = _Calls(operator="bias-gradient", elements=elements(_biased(operators)))
     profile = question.hardware
     return Passes(
-        forward=_seconds(profile, [*both, residual, *exchanged], backward=False),
-        backward=_seconds(profile, both, backward=True)
-        + _seconds(profile, [*only_backward, *exchanged], backward=False),
+        forward=_seconds(profile, [*each, *calls("add", summed), exchanged], backward=False),
+        backward=_seconds(profile, each, backward=True)
+        + _seconds(profile, [*calls("add", _gradients_met(operators)), biases, exchanged], backward=False),
     )
+
+
+def _curve(question: Question, operator: Operator) -> ElementwiseOperator | None:
+    """The curve that times an operator as it is; the MLP's activations are taken together."""
+    if operator.kind == "dropout":
+        return "dropout" if question.dropout > 0 else None
+    return "rotary" if operator.kind == "rotary" else operator.norm
+
+
+def _inner(operators: Sequence[Operator]) -> Amount:
+    """Inner activations of the MLP, averaged over blocks with and without experts."""
+    activations = [one for one in operators if one.kind == "activation"]
+    return added((one.share, {one.reads.place: one.reads.width}) for one in activations)
+
+
+def _biased(operators: Sequence[Operator]) -> Amount:
+    """What biases are added to; where ranks add up their parts, once they have."""
+    terms: list[tuple[float, Amount]] = []
+    for one in operators:
+        if one.biased and one.returns is not None:
+            place = "stream" if one.returns.place == "whole" else one.returns.place
+            terms.append((one.share, {place: one.returns.width}))
+    return added(terms)
+
+
+def _gradients_met(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
+    """Additions of gradients in the backward pass: wherever several operators read the same, one less than they are."""
+    met: dict[Tensor, float] = defaultdict(float)
+    for one in operators:
+        if one.kind == "residual" or (one.kind == "norm" and one.shares_input):
+            met[one.reads] += 1
+        readers = len(one.gemm.outputs) if one.gemm is not None else 1 if one.kind == "gate" else 0
+        if readers and not one.reads_core:
+            place = "whole" if one.reads.place == "entrance" else one.reads.place
+            over = Tensor(width=one.reads.width, place=place)
+            met[over] += one.share * (readers - 1 + one.shares_input)
+    return met
 
 
 def _measured_as(activation: Activation) -> ElementwiseOperator:

@@ -13,6 +13,7 @@ A flash kernel never stores the scores, so its "none" equals the paper's "select
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,11 +22,14 @@ import numpy.typing as npt
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.context import CONTEXTS
 from cost_models.communication.context import context_ways
+from cost_models.operators.block import block_operators
+from cost_models.operators.chunked_loss import chunks_loss
+from cost_models.operators.on_rank import Amount, added, on_rank, tokens_on_rank
+from cost_models.operators.parameters import padded_vocabulary
+from cost_models.operators.record import Kind, Operator
 from cost_models.question import Question
 from cost_models.specs.stack import STORES_SCORES
-from cost_models.workload.chunked_loss import chunks_loss
-from cost_models.workload.mixture import inner_elements, mixture
-from cost_models.workload.parameters import padded_vocabulary
+from cost_models.specs.transformer_shape import Norm
 
 Array = npt.NDArray[np.float64]
 
@@ -55,22 +59,8 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     model, training, stack = question.model, question.training, question.stack
     element = training.element_bytes
     tokens = columns.tokens(training.sequence_length)
-    outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
-    dropout = question.dropout > 0
-    mask = _MASK_BYTES * outside if dropout else np.zeros(tokens.shape)
-    attention, mlp = _kept_inside(question, columns, tokens, outside, element)
-    core = _kept_by_core(question, columns, tokens)
-    norm = outside * _norm_bytes(question)
-    norms = model.block_norms * norm
-    if model.parallel_norms == 2:  # they read the same
-        norms = norms - element * outside
-    none = norms + attention + mlp + core + 2 * mask
-    if stack.selective_drops == "block-attention":
-        selective = none - attention - core + element * outside
-    elif stack.selective_drops == "all-but-every-other-product":
-        selective = np.minimum(none, core + _every_other_product(question, columns, tokens, outside))
-    else:
-        selective = none - core
+    stream = tokens_on_rank(question, columns, "stream") * model.hidden_size
+    block = _block(question, columns, element * stream)
     vocabulary = padded_vocabulary(model, columns.tp) / (columns.tp if stack.loss_parallel else 1)
     logits = tokens * vocabulary
     stored = _FP32 if stack.fp32_logits else element
@@ -82,14 +72,14 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
         gradients = np.where(stored > element, element, 0.0)
     chunked = chunks_loss(question, columns)
     return ActivationBytes(
-        block=np.stack([none, selective, element * outside], axis=-1),
-        embedding=mask,
-        mlp=norms / 2 + mlp + mask,
-        head=norm + element * outside,
+        block=np.stack([block.none, block.selective, element * stream], axis=-1),
+        mlp=block.mlp,
+        embedding=_MASK_BYTES * stream if question.dropout > 0 else np.zeros(len(columns)),
+        head=stream * (_norm_bytes(question, model.norm) + element),
         log_probabilities=np.where(chunked, 0.0, logits * stored),
         loss_gradients=np.where(
             chunked,
-            _chunked_loss(question, element * outside),
+            _chunked_loss(question, element * stream),
             logits * (gradients + stack.extra_loss_copies * stored),
         ),
     )
@@ -108,49 +98,113 @@ def _chunked_loss(question: Question, hidden: Array) -> Array:
     return hidden + matrix + chunk
 
 
-def _kept_inside(
-    question: Question, columns: LayoutColumns, tokens: Array, outside: Array, element: float
-) -> tuple[Array, Array]:
-    """(attention, MLP) bytes inside the tensor-parallel region and at its entrance, without the core."""
-    model, stack = question.model, question.stack
-    entrance = tokens * model.hidden_size if stack.saves_gathered_activations else outside
-    kv_size = model.query_size if _eager(question) else model.kv_size
-    heads = tokens * 2 * (model.query_size + kv_size) / columns.tp  # q, k, v and the core's output
-    if latent := model.latent_attention:  # each latent before its norm and after it (eager norms: and within)
-        heads = (
-            tokens * (model.query_size + model.kv_size + model.value_size + model.attended_size) / columns.tp
-        )
-        times = 1 + 2 * _FP32 / element if _eager(question) else 2
-        heads = heads + outside / model.hidden_size * times * (latent.kv_rank + (latent.query_rank or 0))
-    twice = _keeps_output_twice(question, columns)
-    heads = heads + np.where(twice, tokens * model.attended_size / columns.tp, 0.0)
-    up = 2 if model.gated_mlp else 1
-    kept = up + 1 if stack.fused_elementwise else 2 * up
-    inner = inner_elements(question, columns)
-    fp8 = stack.fp8_saves_inputs and question.training.precision == "fp8"
-    multiplied = question.training.operand_bytes if fp8 else element  # an element of what a product takes in
-    attention = multiplied * entrance + element * heads
-    if fp8:  # the core keeps its output in 16 bits besides
-        attention = attention + multiplied * tokens * model.attended_size / columns.tp
-    shared = model.parallel_block and model.parallel_norms == 1  # both read the same
-    mlp = multiplied * ((0 if shared else entrance) + inner) + element * (kept - 1) * inner
-    if (routed := mixture(question, columns)) is not None:  # copies into the experts, and out of them
-        mlp = mlp + model.moe_share * model.hidden_size * (multiplied * routed.rows + element * routed.sent)
-    return attention, mlp
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """(N,) bytes that one block keeps."""
+
+    none: Array
+    selective: Array
+    mlp: Array
 
 
-def _every_other_product(question: Question, columns: LayoutColumns, tokens: Array, outside: Array) -> Array:
-    """The block's input and what its first, third, … product returned, with the attention core's output.
+def _block(question: Question, columns: LayoutColumns, entered: Array) -> _Block:
+    """Without recomputation, under the stack's selective policy, and the MLP's half; `entered` is the block's input."""
+    stack = question.stack
+    operators = block_operators(question.model)
+    kept = [(one, one.share, _KEPT[one.kind](question, one)) for one in operators if one.kind in _KEPT]
+
+    def bytes_of(chosen: Iterable[tuple[float, Amount]]) -> Array:
+        return on_rank(question, columns, added(chosen))
+
+    core = [(1.0, _inside_core(question))]
+    twice = _output_kept_twice(question, columns)
+    none = bytes_of([*((share, amount) for _, share, amount in kept), *core]) + twice
+    mlp = bytes_of((share, amount) for one, share, amount in kept if one.half == "mlp")
+    if stack.selective_drops == "all-but-every-other-product":
+        every_other = entered + bytes_of(_every_other(question, operators)) + bytes_of(core)
+        return _Block(none=none, selective=np.minimum(none, every_other), mlp=mlp)
+    selective = none - bytes_of(core)
+    if stack.selective_drops == "block-attention":  # which begins with the output of its norm
+        redone = [(share, amount) for one, share, amount in kept if stack.selective_drops in one.redone_by]
+        selective = selective - bytes_of(redone) - twice + entered
+    return _Block(none=none, selective=selective, mlp=mlp)
+
+
+def _input(question: Question, operator: Operator) -> Amount:
+    """What a matrix multiplies, for wgrad, unless another operator keeps the same: in fp8 as it was multiplied.
+
+    Latents stay in 16 bits. The core keeps its output in 16 bits besides, for its own backward pass.
+    """
+    training, reads = question.training, operator.reads
+    fp8 = question.stack.fp8_saves_inputs and training.precision == "fp8"
+    if operator.shares_input and not (fp8 and operator.reads_core):
+        return {}
+    narrow = fp8 and reads.place != "stream"
+    return {reads.place: (training.operand_bytes if narrow else training.element_bytes) * reads.width}
+
+
+def _normed(question: Question, operator: Operator) -> Amount:
+    """A norm's input, once where another norm keeps it too."""
+    shared = question.training.element_bytes if operator.shares_input else 0.0
+    assert operator.norm is not None
+    return {operator.reads.place: (_norm_bytes(question, operator.norm) - shared) * operator.reads.width}
+
+
+def _attended(question: Question, core: Operator) -> Amount:
+    """Queries, keys, values and the core's output; an eager core has keys and values repeated to all query heads."""
+    model = question.model
+    read = core.reads.width
+    if _eager(question) and model.latent_attention is None:
+        read = 3 * model.query_size
+    return {core.reads.place: question.training.element_bytes * (read + model.attended_size)}
+
+
+def _activated(question: Question, activation: Operator) -> Amount:
+    """What it reads and, with a gate written out, what it multiplies; what it returns the matrix down keeps."""
+    tensors = activation.inputs if question.stack.fused_elementwise else 2 * activation.inputs - 1
+    return {activation.reads.place: question.training.element_bytes * tensors * activation.reads.width}
+
+
+def _gated(question: Question, gate: Operator) -> Amount:
+    """What the gate is multiplied with."""
+    return {"stream": question.training.element_bytes * gate.reads.width}
+
+
+def _came_back(question: Question, routing: Operator) -> Amount:
+    """Copies of tokens out of the experts, whose weighted sum a token becomes."""
+    return {routing.reads.place: question.training.element_bytes * routing.reads.width}
+
+
+def _masked(question: Question, dropout: Operator) -> Amount:
+    return {dropout.reads.place: _MASK_BYTES * dropout.reads.width} if question.dropout > 0 else {}
+
+
+_KEPT: dict[Kind, Callable[[Question, Operator], Amount]] = {
+    "gemm": _input,
+    "norm": _normed,
+    "core": _attended,
+    "activation": _activated,
+    "gate": _gated,
+    "routing": _came_back,
+    "dropout": _masked,
+}
+"""Bytes that an operator keeps for its backward pass."""
+
+
+def _every_other(question: Question, operators: Sequence[Operator]) -> Iterator[tuple[float, Amount]]:
+    """What the first, third, … product returned, with the attention core's output.
 
     Of q, k, v, output, gate, up, down those are q, v, gate and down; with one matrix up the fifth is that one.
     """
-    model = question.model
-    heads = tokens * (model.query_size + model.kv_size + model.attended_size) / columns.tp
-    return question.training.element_bytes * (2 * outside + heads + inner_elements(question, columns))
+    element = question.training.element_bytes
+    for one in operators:
+        if one.kept is not None:
+            yield one.share, {one.kept.place: element * one.kept.width}
+    yield 1.0, {"stream": element * question.model.hidden_size}
 
 
-def _keeps_output_twice(question: Question, columns: LayoutColumns) -> npt.NDArray[np.bool_]:
-    """(N,) whether the core's output is kept as the kernel made it and as the next product reads it.
+def _output_kept_twice(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) bytes of the core's output where it is kept as the kernel made it and also as the next GEMM reads it.
 
     cuDNN's kernel reads and writes either order, but Transformer Engine prefers FlashAttention on most GPUs. Where
     heads are traded back for tokens, the two are on different ranks.
@@ -159,15 +213,17 @@ def _keeps_output_twice(question: Question, columns: LayoutColumns) -> npt.NDArr
     flash = kernel not in STORES_SCORES and (kernel != "cudnn" or not question.cluster.gpu.prefers_cudnn)
     reordered: npt.NDArray[np.bool_] = columns.mbs > 1
     traded = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-to-all"))
-    twice: npt.NDArray[np.bool_] = reordered & (flash and question.stack.sequence_first)
-    kept: npt.NDArray[np.bool_] = twice | (traded & question.stack.keeps_traded_output)
-    return kept
+    twice = (reordered & (flash and question.stack.sequence_first)) | (
+        traded & question.stack.keeps_traded_output
+    )
+    width = question.training.element_bytes * question.model.attended_size
+    return np.where(twice, width * tokens_on_rank(question, columns, "split"), 0.0)
 
 
-def _norm_bytes(question: Question) -> float:
+def _norm_bytes(question: Question, norm: Norm) -> float:
     """Bytes per element that a norm keeps: its input; in an eager RMS norm that and the normalised input in fp32."""
     element, stack = question.training.element_bytes, question.stack
-    if question.model.norm != "rmsnorm":
+    if norm != "rmsnorm":
         return element
     if _eager(question):
         return 2 * _FP32
@@ -179,12 +235,11 @@ def _eager(question: Question) -> bool:
     return question.stack.eager_attention_and_norms and question.cluster.gpu.kind == "cpu"
 
 
-def _kept_by_core(question: Question, columns: LayoutColumns, tokens: Array) -> Array:
+def _inside_core(question: Question) -> Amount:
     """Softmax output, dropout mask and dropout output (s × s per head), or a flash kernel's log-sum-exp row."""
-    model, training = question.model, question.training
-    heads = model.num_heads / columns.tp
+    heads, training = question.model.num_heads, question.training
     if question.stack.attention not in STORES_SCORES:
-        return _FP32 * tokens * heads
+        return {"split": _FP32 * heads}
     element = training.element_bytes
-    scores = tokens * training.sequence_length * heads
-    return scores * (2 * element + _MASK_BYTES if question.dropout > 0 else element)
+    each = 2 * element + _MASK_BYTES if question.dropout > 0 else element
+    return {"split": each * training.sequence_length * heads}

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.memory.states import state_bytes
+from cost_models.operators.parameters import parameters
 from cost_models.question import Question
-from cost_models.workload.parameters import parameters
 
 Array = npt.NDArray[np.float64]
 

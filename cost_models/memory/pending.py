@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.compute.products import projections
+from cost_models.operators.block import block_operators
+from cost_models.operators.on_rank import added, on_rank, tokens_on_rank
+from cost_models.operators.parameters import padded_vocabulary
 from cost_models.question import Question
-from cost_models.workload.mixture import inner_elements, mixture
-from cost_models.workload.parameters import padded_vocabulary
 
 Array = npt.NDArray[np.float64]
 
@@ -29,21 +29,19 @@ class PendingBytes:
 
 
 def pending_bytes(question: Question, columns: LayoutColumns) -> PendingBytes:
-    """Tokens × width of every output, split over tp where the product is split by columns.
+    """The outputs of all operators with parameters.
 
     For a GPT block that is 3 + 4 widths of h inside the tensor-parallel region and 1 + 1 + 2 outside.
     """
-    model = question.model
-    tokens = columns.tokens(question.training.sequence_length)
-    outside = tokens * model.hidden_size / np.where(columns.sp == 1, columns.tp, 1)
-    around = sum(tokens * width for width, _ in projections(model, columns.tp.astype(np.float64)))
-    up = (2.0 if model.gated_mlp else 1.0) * inner_elements(question, columns)
-    down = tokens * model.hidden_size
-    if (routed := mixture(question, columns)) is not None:
-        down = (1 - model.moe_share) * down + model.moe_share * routed.rows * model.hidden_size
-    vocabulary = padded_vocabulary(model, columns.tp) / columns.tp
-    element = question.training.element_bytes
+    model, element = question.model, question.training.element_bytes
+    waiting = [one for one in block_operators(model) if one.weights and not one.shares_gradient]
+    outputs = [(one.share, one.returns) for one in waiting if one.returns is not None]
+    tokens = tokens_on_rank(question, columns, "whole")
+    head = tokens * (padded_vocabulary(model, columns.tp) / columns.tp)
+    normed = tokens_on_rank(question, columns, "stream") * model.hidden_size
     return PendingBytes(
-        block=np.asarray(element * (around + up + down + 2 * outside)),
-        head=element * (tokens * vocabulary + outside),
+        block=on_rank(
+            question, columns, added((share, {one.place: element * one.width}) for share, one in outputs)
+        ),
+        head=element * (head + normed),
     )

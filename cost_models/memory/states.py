@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
+from cost_models.operators.accumulation import accumulates_apart, gradient_dtype
 from cost_models.question import Question
 from cost_models.specs.training import STATE_BYTES
-from cost_models.workload.traffic import accumulates_apart, gradient_dtype
 
 Array = npt.NDArray[np.float64]
 

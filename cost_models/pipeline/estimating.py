@@ -19,6 +19,7 @@ from cost_models.breakdown import Breakdown
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate, Trust
 from cost_models.memory.device import memory_limit
+from cost_models.operators.flops import model_flops, recomputed_flops, utilisation
 from cost_models.pipeline.costs import add_up
 from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
 from cost_models.pipeline.rank_memory import RankMemory
@@ -34,7 +35,6 @@ from cost_models.schedules import (
     pending_profiles,
     stages_of_rank,
 )
-from cost_models.workload.flops import model_flops, recomputed_flops, utilisation
 
 Floats = npt.NDArray[np.float64]
 

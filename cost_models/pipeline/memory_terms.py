@@ -16,11 +16,11 @@ from cost_models.memory.boundaries import boundary_bytes
 from cost_models.memory.device import workspace_bytes
 from cost_models.memory.pending import pending_bytes
 from cost_models.memory.states import StateBytes, state_bytes
+from cost_models.operators.chunked_loss import chunks_loss
+from cost_models.operators.parameters import Parameters, padded_vocabulary, parameters
+from cost_models.operators.routing import mixture
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split, keeps_all_logits
-from cost_models.workload.chunked_loss import chunks_loss
-from cost_models.workload.mixture import mixture
-from cost_models.workload.parameters import Parameters, padded_vocabulary, parameters
 
 Array = npt.NDArray[np.float64]
 Term = dict[str, Array]

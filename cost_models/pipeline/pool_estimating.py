@@ -17,6 +17,7 @@ from cost_models.axes.layout import Layout
 from cost_models.breakdown import Breakdown
 from cost_models.errors import InputError
 from cost_models.estimate import Estimate
+from cost_models.operators.flops import model_flops, recomputed_flops, utilisation
 from cost_models.pipeline.costs import add_up
 from cost_models.pipeline.estimating import (
     Placed,
@@ -34,7 +35,6 @@ from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.pipeline.time_terms import HIDDEN_PARTS, TIME_PARTS, TimeTerms
 from cost_models.question import MixedQuestion, doubt
 from cost_models.schedules import compile_timeline
-from cost_models.workload.flops import model_flops, recomputed_flops, utilisation
 
 Floats = npt.NDArray[np.float64]
 

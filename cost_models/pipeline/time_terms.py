@@ -24,11 +24,11 @@ from cost_models.compute.device import Device, device_of
 from cost_models.compute.ends import EndSeconds, end_seconds
 from cost_models.compute.host_update import host_update_seconds
 from cost_models.memory.states import state_bytes
+from cost_models.operators.accumulation import gradient_dtype
+from cost_models.operators.parameters import Parameters, parameters
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split, v_shaped
 from cost_models.specs.training import STATE_BYTES
-from cost_models.workload.parameters import Parameters, parameters
-from cost_models.workload.traffic import gradient_dtype
 
 Array = npt.NDArray[np.float64]
 Term = dict[str, Array]

@@ -17,6 +17,7 @@ from cost_models.units import Bytes
 
 STORES_SCORES: frozenset[AttentionKernel] = frozenset({"unfused", "fused-softmax"})
 """Kernels that keep the s × s scores in memory."""
+SelectiveDrops = Literal["core", "block-attention", "all-but-every-other-product"]
 
 
 class StackSpec(Spec):
@@ -110,7 +111,7 @@ class StackSpec(Spec):
     """The loss overwrites what it kept of the logits with their gradient."""
     loss_chunk: LargeInt | None = None
     """Tokens of a microbatch whose logits exist at a time, where it has more: the loss and its gradients are computed
-    chunk by chunk in the forward pass (`workload.chunked_loss` says in which layouts); None: all logits at once."""
+    chunk by chunk in the forward pass (`operators.chunked_loss` says in which layouts); None: all logits at once."""
     loss_parallel: bool = True
     """The vocabulary stays split over tp in the loss."""
     extra_loss_copies: Factor = 0.0
@@ -121,7 +122,7 @@ class StackSpec(Spec):
     """Where tokens are traded for heads the core's output is kept as the kernel made it and as it came back."""
     saves_gathered_activations: bool = False
     """Sequence parallelism keeps gathered inputs of column-parallel matrices (DTensor) instead of gathering again."""
-    selective_drops: Literal["core", "block-attention", "all-but-every-other-product"] = "core"
+    selective_drops: SelectiveDrops = "core"
     """What `recompute=selective` drops: the attention core, the attention submodule with its projections, or everything
     but the attention core's output and every other matrix product's (torchtitan's per-operator policy)."""
     recompute_stops_early: bool = False

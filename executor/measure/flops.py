@@ -23,7 +23,7 @@ _FORWARD_PRODUCTS, _BACKWARD_PRODUCTS = 2, 5
 class FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Use as a context; `products` and `attention` then hold the FLOPs of matrix products and attention cores.
 
-    A multiplication and an addition are two FLOPs; the causal mask saves nothing (as in `cost_models.workload.flops`).
+    A multiplication and an addition are two FLOPs; the causal mask saves nothing (as in `cost_models.operators.flops`).
     """
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from cost_models.base import Spec
 from cost_models.files.whole import write_whole
-from cost_models.workload.flops import model_flops, recomputed_flops, utilisation
+from cost_models.operators.flops import model_flops, recomputed_flops, utilisation
 from planner.plan import LayoutText, Plan, Prediction
 
 REPORT_SCHEMA = 1

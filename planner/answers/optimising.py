@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from cost_models.defaults import questions_by_precision
 from cost_models.errors import DoesNotFitError, InfeasibleError, Problem
+from cost_models.operators.flops import model_flops
 from cost_models.question import Question
 from cost_models.specs.cluster import Precision
 from cost_models.units import counted, format_count, format_days
-from cost_models.workload.flops import model_flops
 from planner.answers.best_plans import Answer, added, ranked_answer
 from planner.answers.least_memory import least_memory
 from planner.answers.optimum import PROVEN, Optimum

@@ -8,8 +8,8 @@ from typing import Literal
 
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
+from cost_models.operators.flops import model_flops
 from cost_models.question import Question
-from cost_models.workload.flops import model_flops
 from planner.explaining.differing import one_model, same_work
 
 Group = Literal["step", "time", "memory"]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cost_models.base import Spec
+from cost_models.operators.flops import model_flops
 from cost_models.question import Question, parts_of
 from cost_models.units import grouped
-from cost_models.workload.flops import model_flops
 
 _LABELS = {"global_batch": "global batch", "sequence_length": "sequence"}
 _UNPRICED = {"kind", "name", "source", "nodes", "gpus_per_node", "tokens", "recompute"}

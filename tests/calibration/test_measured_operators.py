@@ -10,7 +10,7 @@ from cost_models.axes.layout import Layout
 from cost_models.compute.block import BlockSeconds, block_seconds
 from cost_models.compute.device import device_of
 from cost_models.compute.ends import end_seconds
-from cost_models.compute.measured_operators import block_operators
+from cost_models.compute.measured_operators import measured_block
 from cost_models.files import catalog
 from cost_models.question import Question
 from cost_models.specs.hardware import AttentionCurve, CurvePoint, HardwareProfile, OperatorCurve
@@ -57,7 +57,7 @@ def block(asked: Question) -> BlockSeconds:
 def test_operators_of_a_gpt_block_by_hand() -> None:
     """One sequence of 32 tokens: n = 2048, f = 8192; biases over 3n + n + f + n."""
     n, f = 2048, 8192
-    passes = block_operators(question(profile()), LAYOUTS)
+    passes = measured_block(question(profile()), LAYOUTS)
     assert passes.forward[0] == pytest.approx(2 * n * 1e-9 + f * 2e-9 + 2 * n * 3e-9)
     assert passes.backward[0] == pytest.approx(
         2 * 2 * n * 1e-9 + 2 * f * 2e-9 + 4 * n * 3e-9 + (5 * n + f) * 5e-10
@@ -66,7 +66,7 @@ def test_operators_of_a_gpt_block_by_hand() -> None:
 
 def test_operators_scale_with_the_layout() -> None:
     """Twice the microbatch costs twice; tensor parallelism splits the MLP, sequence parallelism the rest too."""
-    forward = block_operators(question(profile()), LAYOUTS).forward
+    forward = measured_block(question(profile()), LAYOUTS).forward
     assert forward[1] == pytest.approx(2 * forward[0])
     assert forward[3] == pytest.approx(forward[0] / 2)
     assert forward[3] < forward[2] < forward[0]

@@ -7,7 +7,7 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
-from cost_models.compute.measured_operators import block_operators, gathering_seconds
+from cost_models.compute.measured_operators import gathering_seconds, measured_block
 from cost_models.files import catalog
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
@@ -41,7 +41,7 @@ def columns(*layouts: str) -> LayoutColumns:
 
 def test_each_all_reduce_copies_the_activations_and_each_exchange_along_the_sequence(question) -> None:
     """32 tokens of 64: two all-reduces in a pass, or two gathers and two scatters."""
-    passes = block_operators(question, columns("dp2", "tp2", "tp2 sp"))
+    passes = measured_block(question, columns("dp2", "tp2", "tp2 sp"))
     assert passes.forward == pytest.approx(COPY * 32 * 64 * np.array([0, 2, 4]))
     assert passes.backward == pytest.approx(COPY * 32 * 64 * np.array([0, 2, 4]))
 

@@ -11,9 +11,9 @@ import pytest
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.compute.block import block_seconds
+from cost_models.compute.block_gemms import matrix_seconds
 from cost_models.compute.device import device_of
 from cost_models.compute.ends import end_seconds
-from cost_models.compute.products import matrix_seconds
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster

@@ -14,10 +14,10 @@ from cost_models.axes.layout import Layout, parse_layout
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
+from cost_models.operators.parameters import parameters, total_parameters
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
-from cost_models.workload.parameters import parameters, total_parameters
 
 GPUS, BATCH, BLOCKS = 64, 64, 32  # llama2-7b: 32 blocks, 32 heads
 

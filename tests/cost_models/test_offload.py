@@ -12,10 +12,10 @@ from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.memory.host import host_bytes
 from cost_models.memory.states import state_bytes
+from cost_models.operators.parameters import parameters, total_parameters
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
-from cost_models.workload.parameters import parameters, total_parameters
 
 GPUS, BATCH = 16, 64
 

@@ -13,6 +13,7 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
+from cost_models.operators.flops import model_flops
 from cost_models.pipeline.costs import add_up, stage_costs
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.pool_terms import pool_terms, rank_terms, ranks_in
@@ -20,7 +21,6 @@ from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.cluster import LinkSpec
 from cost_models.specs.training import TrainingSpec
-from cost_models.workload.flops import model_flops
 
 TRAINING = TrainingSpec(global_batch=256, sequence_length=2048)
 LAYOUTS = ("tp8 pp8 dp2 zero1", "tp8 pp2 dp8 zero1 sp", "tp4 pp8 dp4 mbs2", "tp2 pp4 dp16 zero2")

@@ -9,11 +9,11 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.files import catalog
 from cost_models.memory.activations import activation_bytes
+from cost_models.operators.flops import model_flops, recomputed_flops, utilisation
+from cost_models.operators.parameters import parameters, total_parameters
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.workload.flops import model_flops, recomputed_flops, utilisation
-from cost_models.workload.parameters import parameters, total_parameters
 
 A100_PEAK = 312e12
 

@@ -12,10 +12,10 @@ from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_model
 from cost_models.files.loading import resolve_cluster, resolve_model
+from cost_models.operators.flops import forward_flops
 from cost_models.pipeline.estimating import estimate
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.workload.flops import forward_flops
 from planner.rules.stack import require_runnable
 
 SMALL = {"num_layers": 8, "hidden_size": 64, "num_heads": 4, "vocab_size": 256, "attention_window": 10}

@@ -19,7 +19,7 @@ from training import LLAMA, MOE, SHARED, plan_for
 from cost_models.axes.columns import LayoutColumns
 from cost_models.communication import collectives, context, data, expert
 from cost_models.communication.topology import AxisGroups, Groups, axis_groups
-from cost_models.workload.parameters import parameters
+from cost_models.operators.parameters import parameters
 from planner.plan import Plan
 
 MESSAGE_BYTES = 8 * 16 * LLAMA["hidden_size"] * 4

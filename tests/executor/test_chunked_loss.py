@@ -13,8 +13,8 @@ from torch import Tensor
 from training import GPT, LLAMA, Trained, plan_for, question_for, stray, train_weights
 
 from cost_models.axes.layout import parse_layout
+from cost_models.operators.chunked_loss import loss_chunk
 from cost_models.pipeline.estimating import estimate
-from cost_models.workload.chunked_loss import loss_chunk
 from executor.emulate.one_rank import emulate
 from executor.engine import loss
 from executor.measure.flops import FlopCounter

@@ -8,10 +8,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from training import GPT, LLAMA
 
+from cost_models.operators.flops import model_flops
+from cost_models.operators.parameters import padded_vocabulary
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.workload.flops import model_flops
-from cost_models.workload.parameters import padded_vocabulary
 from executor.engine import loss
 from executor.measure.flops import FlopCounter
 from executor.models.initial import initialise

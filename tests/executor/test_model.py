@@ -10,10 +10,10 @@ import pytest
 import torch
 from training import GPT, LATENT, LLAMA, MOE, SHARED
 
+from cost_models.operators.flops import forward_flops
+from cost_models.operators.parameters import padded_vocabulary, total_parameters
 from cost_models.specs.attention import RotaryScaling
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.workload.flops import forward_flops
-from cost_models.workload.parameters import padded_vocabulary, total_parameters
 from executor.engine import loss
 from executor.measure.flops import FlopCounter
 from executor.models.choosing import choose_experts

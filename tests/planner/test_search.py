@@ -15,9 +15,9 @@ from small import every_axis, small_question
 
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import InfeasibleError, RunError
+from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
-from cost_models.workload.chunked_loss import chunks_loss
 from planner.exact.ilp.solvers import SolverName
 from planner.exact.labels import solving
 from planner.placement.leaf import TOLERANCE

@@ -10,10 +10,10 @@ from cost_models.base import Spec
 from cost_models.errors import InputError
 from cost_models.files import catalog as known
 from cost_models.files.schema import KINDS, json_schema
+from cost_models.operators.parameters import total_parameters
 from cost_models.specs.cluster import Precision
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import format_bandwidth, format_bytes, format_count
-from cost_models.workload.parameters import total_parameters
 from meshwright.cli.output import JSON_SCHEMA, Output, as_json
 from meshwright.render.tables import table
 

@@ -25,9 +25,10 @@ from dataclasses import dataclass
 
 from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute, blocks_by_policy
+from cost_models.operators.block import block_operators
+from cost_models.operators.parameters import padded_vocabulary
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.workload.parameters import padded_vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,42 +50,12 @@ class ForwardFlops:
 
 def forward_flops(model: TransformerSpec, sequence_length: int, tp: int = 1) -> ForwardFlops:
     """FLOPs of one sequence of `sequence_length` tokens; `tp` only sets the padding of the vocabulary."""
-    h = model.hidden_size
+    attended = model.attended(sequence_length)
     return ForwardFlops(
-        block_matrices=2.0 * sequence_length * (_attention_matrices(model) + _mlp_matrices(model)),
-        block_attention=2.0
-        * sequence_length
-        * model.attended(sequence_length)
-        * (model.query_size + model.attended_size),
-        head=2.0 * sequence_length * h * float(padded_vocabulary(model, tp)),
+        block_matrices=sequence_length * sum(one.share * one.flops for one in block_operators(model)),
+        block_attention=2.0 * sequence_length * attended * (model.query_size + model.attended_size),
+        head=2.0 * sequence_length * model.hidden_size * float(padded_vocabulary(model, tp)),
     )
-
-
-def _attention_matrices(model: TransformerSpec) -> int:
-    """Elements of the matrices around the attention core."""
-    h, q, kv = model.hidden_size, model.query_size, model.kv_size
-    latent = model.latent_attention
-    if latent is None:
-        return h * (q + 2 * kv) + q * h
-    queries = latent.query_rank * (h + q) if latent.query_rank else h * q
-    keys = model.num_kv_heads * (model.head_dim - latent.position_dim)
-    return (
-        queries
-        + h * (latent.kv_rank + latent.position_dim)
-        + latent.kv_rank * (keys + model.value_size)
-        + model.attended_size * h
-    )
-
-
-def _mlp_matrices(model: TransformerSpec) -> float:
-    """Elements of the MLP's matrices that one token passes through, averaged over the blocks."""
-    h, products = model.hidden_size, 3 if model.gated_mlp else 2
-    dense = products * h * model.ffn_hidden_size
-    if not model.has_experts:
-        return dense
-    width = model.experts_per_token * model.moe_ffn_hidden_size + model.shared_expert_ffn_hidden_size
-    mixture = products * h * width + h * (model.num_experts + model.shared_expert_gate)
-    return model.moe_share * mixture + (1 - model.moe_share) * dense
 
 
 def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
+from cost_models.operators.traffic import Traffic
 from cost_models.question import Question
-from cost_models.workload.traffic import Traffic
 
 Array = npt.NDArray[np.float64]
 
@@ -42,8 +42,6 @@ class Mixture:
     """Experts it holds (its part of)."""
     inner: Array
     """Inner activations of its experts: rows × width."""
-    shared_inner: Array
-    """Inner activations of the shared experts."""
 
 
 def mixture(question: Question, columns: LayoutColumns) -> Mixture | None:
@@ -60,18 +58,7 @@ def mixture(question: Question, columns: LayoutColumns) -> Mixture | None:
         rows=rows,
         local_experts=model.num_experts / columns.ep,
         inner=rows * model.moe_ffn_hidden_size / columns.etp,
-        shared_inner=tokens * model.shared_expert_ffn_hidden_size / columns.tp,
     )
-
-
-def inner_elements(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) elements of an MLP's inner activation on one rank, averaged over blocks with and without experts."""
-    model = question.model
-    dense = columns.tokens(question.training.sequence_length) * model.ffn_hidden_size / columns.tp
-    routed = mixture(question, columns)
-    if routed is None:
-        return dense
-    return (1 - model.moe_share) * dense + model.moe_share * (routed.inner + routed.shared_inner)
 
 
 def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic | None:

@@ -1,0 +1,108 @@
+"""Seconds of the GEMMs of a block, forward and backward: projections, MLP, and the grouped GEMMs of experts.
+
+In fp8 operands are cast (`cost_models.compute.casts`). The norms of NVIDIA's Transformer Engine write what follows them
+already cast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.distinct import over_distinct
+from cost_models.compute.casts import backward_cast_seconds, forward_cast_seconds
+from cost_models.compute.device import Device, device_of
+from cost_models.compute.gemm import gemm_seconds
+from cost_models.operators.block import block_operators
+from cost_models.operators.on_rank import tokens_on_rank
+from cost_models.operators.record import Gemm
+from cost_models.question import Question
+
+Array = npt.NDArray[np.float64]
+
+_EXPERT_ROWS = 64.0
+"""Kernels of grouped GEMMs take the rows of an expert in whole multiples of this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalGemm:
+    """What one rank multiplies, for one microbatch: `batch` times (rows, inputs) × (inputs, outputs)."""
+
+    rows: Array
+    inputs: Array
+    outputs: Array
+    batch: Array | float
+    matrices: int
+    """Joined in the outputs."""
+
+
+def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array, Array]:
+    """Forward, backward and its wgrad part, (N,) seconds each.
+
+    A mixture is averaged with the blocks of the model that are dense. Backward runs each GEMM twice, as dgrad and as
+    wgrad.
+    """
+    names = ("tp", "cp", "mbs", "ep", "etp")
+    return over_distinct(columns, names, lambda rows: _matrix_seconds(question, rows, device))
+
+
+def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array, Array]:
+    forward, backward, weight = np.zeros((3, len(columns)))
+    wide = device_of(question, wide=True)
+    for one in block_operators(question.model):
+        if one.gemm is not None:
+            runs_on = wide if one.gemm.router else device
+            local = local_gemm(question, columns, one.gemm)
+            cast_by_norm = question.stack.transformer_engine and one.gemm.behind_norm
+            forward = forward + one.share * forward_seconds(local, runs_on, cast_by_norm=cast_by_norm)
+            both, towards_weight = _backward_seconds(local, runs_on)
+            backward, weight = backward + one.share * both, weight + one.share * towards_weight
+    return forward, backward, weight
+
+
+def local_gemm(question: Question, columns: LayoutColumns, gemm: Gemm) -> LocalGemm:
+    """A GEMM of the model as tensor ranks, or those of an expert, split it."""
+    rows = tokens_on_rank(question, columns, "split" if gemm.router else "whole")
+    batch: Array | float = 1.0
+    degree = columns.tp
+    if gemm.routed:
+        degree, batch = columns.etp, question.model.num_experts / columns.ep
+        each = tokens_on_rank(question, columns, "copies") / batch
+        rows = np.ceil(each / _EXPERT_ROWS) * _EXPERT_ROWS
+    return LocalGemm(
+        rows=rows,
+        inputs=np.asarray(gemm.inputs / degree if gemm.split == "rows" else float(gemm.inputs)),
+        outputs=np.asarray(gemm.width / degree if gemm.split == "columns" else float(gemm.width)),
+        batch=batch,
+        matrices=len(gemm.outputs),
+    )
+
+
+def forward_seconds(local: LocalGemm, device: Device, *, cast_by_norm: bool = False) -> Array:
+    """(N,) seconds with the casts of its operands; a norm may hand over its input cast."""
+    inputs, weights = local.rows * local.inputs, local.outputs * local.inputs
+    return product_seconds(local, device) + forward_cast_seconds(
+        inputs * local.batch,
+        weights * local.batch,
+        device,
+        matrices=local.matrices,
+        cast_by_norm=cast_by_norm,
+    )
+
+
+def product_seconds(local: LocalGemm, device: Device) -> Array:
+    """(N,) seconds forward without casts."""
+    return gemm_seconds(local.rows, local.outputs, local.inputs, device, local.batch)
+
+
+def _backward_seconds(local: LocalGemm, device: Device) -> tuple[Array, Array]:
+    """(N,) seconds of dgrad, wgrad and the casts of their operands, and of wgrad alone."""
+    rows, inner, out, batch = local.rows, local.inputs, local.outputs, local.batch
+    weight = gemm_seconds(inner, out, rows, device, batch, over_rows=True)
+    casts = backward_cast_seconds(
+        rows * inner * batch, out * inner * batch, rows * out * batch, device, matrices=local.matrices
+    )
+    return gemm_seconds(rows, inner, out, device, batch) + weight + casts, weight

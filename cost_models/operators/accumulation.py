@@ -1,0 +1,49 @@
+"""How gradients of microbatches are added up: in which type, and by which kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.question import Question
+from cost_models.specs.training import STATE_BYTES, StateDtype
+
+Array = npt.NDArray[np.float64]
+
+
+def gradient_accumulation_bytes(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) bytes per parameter and microbatch to add a microbatch's gradients to the accumulation buffer.
+
+    A fused stack adds inside the weight-gradient product. Otherwise a kernel reads the new gradient and the buffer and
+    writes the buffer; where the buffer is simply the first microbatch's gradient, the first addition is saved.
+    """
+    if question.stack.fused_gradient_accumulation:
+        return np.zeros(len(columns))
+    moved = question.training.element_bytes + 2 * STATE_BYTES[gradient_dtype(question)]
+    return moved * added_share(question, columns)
+
+
+def added_share(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) share of a step's microbatches whose gradients are added to a buffer by a kernel of their own.
+
+    A stack with a buffer of its own adds every one; otherwise the first microbatch's gradient becomes the buffer.
+    """
+    stack = question.stack
+    microbatches = columns.microbatches(question.training.global_batch)
+    buffered = accumulates_apart(question) | (stack.gradient_buffer & (columns.zero <= 1))
+    return np.where(buffered, 1.0, (microbatches - 1) / microbatches)
+
+
+def gradient_dtype(question: Question) -> StateDtype:
+    """The type gradients are accumulated in: the training spec's wish, else the stack's way."""
+    stack, training = question.stack, question.training
+    apart = stack.bf16_accumulates_apart and training.precision == "bf16"
+    return training.gradient_dtype or ("fp32" if apart else stack.gradient_dtype)
+
+
+def accumulates_apart(question: Question) -> bool:
+    """Whether gradients exist in the weight's type beside the tensor they are accumulated in."""
+    stack = question.stack
+    in_bf16 = question.training.precision == "bf16"
+    return stack.gradients_in_weight_dtype or (stack.bf16_accumulates_apart and in_bf16)

@@ -1,0 +1,107 @@
+"""Operators of a block's attention: projections or latents, norms of heads, rotary positions, the core.
+
+Latent attention (DeepSeek-V2, arXiv 2405.04434) makes queries, keys and values out of narrow latents, which every
+tensor rank makes whole; only what makes and joins heads is split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cost_models.operators.record import Gemm, Held, Operator, Place, Tensor, multiply
+from cost_models.specs.transformer import TransformerSpec
+
+
+def attention_operators(model: TransformerSpec) -> tuple[Operator, ...]:
+    """From the normed stream to what is added to it; without the norms over the stream."""
+    projections = _projections if model.latent_attention is None else _latents
+    out = Gemm(inputs=model.attended_size, outputs=(model.hidden_size,), split="rows")
+    return (
+        *projections(model),
+        *_rotary(model),
+        _core(model),
+        _multiply(
+            "output projection",
+            out,
+            reads="split",
+            bias=model.attention_output_bias,
+            shares_input=True,
+            reads_core=True,
+        ),
+    )
+
+
+def _projections(model: TransformerSpec) -> Iterator[Operator]:
+    """Queries, keys and values in one product, and norms of queries and keys."""
+    q, kv = model.query_size, model.kv_size
+    gemm = Gemm(
+        inputs=model.hidden_size,
+        outputs=(q, kv, kv),
+        split="columns",
+        behind_norm=True,
+        kept_share=(q + kv) / (q + 2 * kv),
+    )
+    yield _multiply("queries, keys, values", gemm, reads="entrance", bias=model.attention_bias, kept=q + kv)
+    if model.qk_norm:
+        for name, width in (("query norm", q), ("key norm", kv)):
+            over_all = model.qk_norm_over == "all"
+            yield _norm(name, width, "split", {"split": width} if over_all else {"whole": model.head_dim})
+
+
+def _latents(model: TransformerSpec) -> Iterator[Operator]:
+    """Down to the latents, a norm over each, and up from them to the heads."""
+    latent = model.latent_attention
+    assert latent is not None
+    h, q, kv = model.hidden_size, model.query_size, model.kv_size
+    if rank := latent.query_rank:
+        down = Gemm(inputs=h, outputs=(rank,), split="whole", behind_norm=True)
+        yield _multiply("query latent", down, reads="entrance")
+        yield _norm("norm of the query latent", rank, "stream", {"whole": rank})
+    up = Gemm(inputs=rank or h, outputs=(q,), split="columns", behind_norm=not rank)
+    yield _multiply("queries", up, reads="stream" if rank else "entrance", kept=q)
+    down = Gemm(inputs=h, outputs=(latent.kv_rank + latent.position_dim,), split="whole")
+    yield _multiply("key and value latent", down, reads="entrance", shares_input=True)
+    yield _norm("norm of the key and value latent", latent.kv_rank, "stream", {"whole": latent.kv_rank})
+    keys = model.num_kv_heads * (model.head_dim - latent.position_dim)
+    up = Gemm(inputs=latent.kv_rank, outputs=(keys + model.value_size,), split="columns")
+    yield _multiply("keys and values", up, reads="stream", kept=kv)
+
+
+def _norm(name: str, width: int, place: Place, weights: dict[Held, float]) -> Operator:
+    over = Tensor(width=width, place=place)
+    return _inside(name=name, kind="norm", reads=over, returns=over, norm="rmsnorm", weights=weights)
+
+
+def _rotary(model: TransformerSpec) -> Iterator[Operator]:
+    """Turns a share of the numbers of queries and of keys."""
+    if model.turned_share:
+        for name, width in (("rotary of queries", model.query_size), ("rotary of keys", model.kv_size)):
+            yield _inside(
+                name=name, kind="rotary", reads=Tensor(width=model.turned_share * width, place="split")
+            )
+
+
+def _core(model: TransformerSpec) -> Operator:
+    """Scores, softmax and weighted values; every selective policy runs it again."""
+    out = Tensor(width=model.attended_size, place="split")
+    return Operator(
+        name="attention core",
+        kind="core",
+        half="attention",
+        reads=Tensor(width=model.query_size + model.kv_size + model.value_size, place="split"),
+        returns=out,
+        weights={"split": model.num_heads} if model.attention_sinks else {},
+        redone_by=frozenset({"core", "block-attention"}),
+        kept=out,
+    )
+
+
+def _multiply(name: str, gemm: Gemm, *, reads: Place, **more: Any) -> Operator:
+    redone = frozenset({"block-attention"})
+    return multiply(name, gemm, half="attention", reads=reads, redone_by=redone, **more)
+
+
+def _inside(**fields: Any) -> Operator:
+    """In the attention submodule, which some stacks recompute as a whole."""
+    return Operator(half="attention", redone_by=frozenset({"block-attention"}), **fields)

@@ -1,0 +1,61 @@
+"""The operators of a transformer block, in the order in which they run: the one place that says what a block is.
+
+A switch of a block (a norm more, a gate, latents, experts) is one operator more or another one here, and a module of
+the executor; `tests/executor/test_operators.py` holds the two together.
+"""
+
+from __future__ import annotations
+
+from cost_models.operators.attention import attention_operators
+from cost_models.operators.feed_forward import feed_forward_operators, reads_one_norm
+from cost_models.operators.record import Half, Operator, Tensor
+from cost_models.specs.transformer import TransformerSpec
+
+
+def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
+    """All operators of a block; of a model whose blocks differ each with the share of the blocks that have it."""
+    before, after = model.norm_placement != "after", model.norm_placement != "before"
+    parallel = model.parallel_block
+    return (
+        *([_norm(model, "attention norm", "attention")] if before else []),
+        *attention_operators(model),
+        *([_norm(model, "attention post-norm", "attention")] if after else []),
+        *([] if parallel else _added(model, "attention", terms=2)),
+        *(
+            [_norm(model, "mlp norm", "mlp", shares_input=parallel)]
+            if before and not reads_one_norm(model)
+            else []
+        ),
+        *feed_forward_operators(model),
+        *([_norm(model, "mlp post-norm", "mlp")] if after else []),
+        *_added(model, "mlp", terms=3 if parallel else 2),
+    )
+
+
+def _norm(model: TransformerSpec, name: str, half: Half, *, shares_input: bool = False) -> Operator:
+    """Over the residual stream."""
+    stream = Tensor(width=model.hidden_size, place="stream")
+    return Operator(
+        name=name,
+        kind="norm",
+        half=half,
+        reads=stream,
+        returns=stream,
+        weights={"whole": norm_weights(model)},
+        norm=model.norm,
+        shares_input=shares_input,
+    )
+
+
+def norm_weights(model: TransformerSpec) -> float:
+    """Gains over the residual stream's width, and biases where the norm has them."""
+    return model.hidden_size * (2 if model.norm == "layernorm" and model.norm_bias else 1)
+
+
+def _added(model: TransformerSpec, half: Half, *, terms: int) -> tuple[Operator, ...]:
+    """What was found is dropped out and added to the residual stream; a parallel block adds both halves at once."""
+    stream = Tensor(width=model.hidden_size, place="stream")
+    return (
+        Operator(name=f"{half} dropout", kind="dropout", half=half, reads=stream),
+        Operator(name=f"{half} residual", kind="residual", half=half, reads=stream, inputs=terms),
+    )

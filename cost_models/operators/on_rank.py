@@ -1,0 +1,67 @@
+"""Sums over the operators of a block on one rank, for many layouts at once.
+
+What an operator costs is first a number for each token of a place (or for each parameter that ranks share in some way),
+whatever the layout; these are added up, and only their few sums meet the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.operators.record import Held, Place
+from cost_models.question import Question
+
+Array = npt.NDArray[np.float64]
+Amount = Mapping[Place, float]
+"""So much for each token of a place."""
+
+
+def added(amounts: Iterable[tuple[float, Amount]]) -> dict[Place, float]:
+    """The sum of some amounts, each so many times."""
+    total: dict[Place, float] = {}
+    for times, amount in amounts:
+        for place, value in amount.items():
+            total[place] = total.get(place, 0.0) + times * value
+    return total
+
+
+def on_rank(question: Question, columns: LayoutColumns, amount: Amount) -> Array:
+    """(N,) what a rank has of an amount, for one microbatch."""
+    total = np.zeros(len(columns))
+    for place, value in amount.items():
+        if value:
+            total = total + value * tokens_on_rank(question, columns, place)
+    return total
+
+
+def tokens_on_rank(question: Question, columns: LayoutColumns, place: Place) -> Array:
+    """(N,) tokens of a microbatch (or parts of tokens, or copies) that a rank has of a place."""
+    tokens = columns.tokens(question.training.sequence_length)
+    if place == "whole" or (place == "entrance" and question.stack.saves_gathered_activations):
+        return tokens
+    if place in ("stream", "entrance"):
+        return tokens / np.where(columns.sp == 1, columns.tp, 1)
+    if place == "split":
+        return tokens / columns.tp
+    sent = tokens * question.model.experts_per_token / columns.tp
+    if place == "sent":
+        return sent
+    return sent * columns.etp if place == "copies" else sent * columns.etp / columns.etp
+
+
+def held_on_rank(
+    counts: Mapping[Held, float],
+    tp: npt.NDArray[np.int64],
+    ep: npt.NDArray[np.int64] | int,
+    etp: npt.NDArray[np.int64],
+) -> tuple[Array, Array]:
+    """(N,) each: parameters of a rank, and those of its routed experts."""
+    split, expert = counts.get("split", 0.0), counts.get("expert", 0.0)
+    return (
+        split / tp + counts.get("whole", 0.0),
+        (expert / etp + counts.get("each expert", 0.0)) / ep,
+    )

@@ -1,0 +1,84 @@
+"""How many parameters a rank holds: per block, embedding and head, split over tensor parallelism.
+
+GPT-3 by hand: a block has 4h² + 4h (attention with biases) + 8h² + 5h (MLP with biases) + 4h (two layer norms)
+= 12h² + 13h parameters. A Mixtral 8x7B block has 2·4096² + 2·4096·1024 (attention) + 8·3·4096·14336 (experts) + 8·4096
+(router) + 2·4096 (norms) = 1451 million.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.operators.block import block_operators, norm_weights
+from cost_models.operators.on_rank import held_on_rank
+from cost_models.operators.record import Held
+from cost_models.specs.transformer import TransformerSpec
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """Parameters on one tensor-parallel rank, each (N,) over the degrees asked for."""
+
+    block: Array
+    """One transformer block without its routed experts; in a mixture the average with blocks that are dense."""
+    experts: Array
+    """Routed experts of this rank, averaged over all blocks; their copies lie on other ranks than those of the rest."""
+    embedding: Array
+    """Token embedding (and learned positions, and the norm behind them)."""
+    head_vectors: Array
+    """The norm before the output matrix, and the bias behind it."""
+    head_matrix: Array
+    """The output matrix, whether it is its own or a copy of the token embedding."""
+
+
+def padded_vocabulary(model: TransformerSpec, tp: npt.NDArray[np.int64] | int) -> npt.NDArray[np.int64]:
+    """Vocabulary entries after padding to a multiple of `vocab_multiple` × tp, so that every rank holds as many."""
+    unit = model.vocab_multiple * np.asarray(tp, dtype=np.int64)
+    return -(-model.vocab_size // unit) * unit
+
+
+def parameters(
+    model: TransformerSpec,
+    tp: npt.NDArray[np.int64],
+    *,
+    ep: npt.NDArray[np.int64] | int = 1,
+    etp: npt.NDArray[np.int64] | None = None,
+) -> Parameters:
+    """Parameters of one rank. Column-parallel biases are split, row-parallel ones and norms are not.
+
+    `tp`, `ep` and `etp` (N,) are the degrees of tensor and expert parallelism and of tensor parallelism in an expert.
+    """
+    h, norm = model.hidden_size, norm_weights(model)
+    block, experts = held_on_rank(block_weights(model), tp, ep, tp if etp is None else etp)
+    positions = model.max_positions * h if model.positions == "learned" else 0
+    vocabulary = padded_vocabulary(model, tp) * h / tp
+    return Parameters(
+        block=block,
+        experts=experts,
+        embedding=vocabulary + positions + model.embedding_norm * norm,
+        head_vectors=norm * np.ones(tp.shape) + model.head_bias * vocabulary / h,
+        head_matrix=vocabulary,
+    )
+
+
+def block_weights(model: TransformerSpec) -> dict[Held, float]:
+    """Parameters of a whole block by how ranks share them, averaged over the blocks."""
+    counts: dict[Held, float] = {}
+    for one in block_operators(model):
+        for held, count in one.weights.items():
+            counts[held] = counts.get(held, 0.0) + one.share * count
+    return counts
+
+
+def total_parameters(model: TransformerSpec) -> int:
+    """Parameters of the whole model, each stored once (tied embeddings count once)."""
+    one = parameters(model, np.array([1]))
+    total = model.num_layers * (one.block + one.experts) + one.embedding + one.head_vectors
+    if not model.tied_embeddings:
+        total = total + one.head_matrix
+    return round(float(total[0]))

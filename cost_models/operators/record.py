@@ -1,0 +1,157 @@
+"""One operator of a transformer block as data: what it reads, multiplies, holds and returns, and what it is kept by.
+
+Everything that is said of a block is a sum over its operators (`block.block_operators`): parameters, FLOPs, GEMMs,
+bytes moved, bytes kept for the backward pass, gradients that wait for its half towards the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from cost_models.specs.stack import SelectiveDrops
+from cost_models.specs.transformer_shape import Norm
+
+Kind = Literal["gemm", "norm", "rotary", "core", "activation", "gate", "routing", "residual", "dropout"]
+"""What an operator does. How it is timed and what it keeps is said by kind, where that is priced."""
+
+Place = Literal["stream", "entrance", "whole", "split", "sent", "copies", "expert"]
+"""Of which tokens a rank has an activation, and how much of it (`on_rank.tokens_on_rank` in numbers):
+
+    stream    the residual stream: every token, or with sequence parallelism a tp-th of them
+    entrance  what column-parallel matrices read: every token where a stack keeps them gathered, else as the stream
+    whole     every token, on every tensor rank
+    split     every token, a tp-th of its numbers (or a tp-th of the tokens, which are as many numbers)
+    sent      the copies of tokens that a rank sends to experts
+    copies    the copies that its experts work on
+    expert    those, an etp-th of their numbers
+"""
+
+Held = Literal["whole", "split", "expert", "each expert"]
+"""How ranks share parameters: every one has all; a tp-th; an etp-th of its own experts; its own experts whole."""
+
+Half = Literal["attention", "mlp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """An activation: so many numbers for each token of a place."""
+
+    width: float
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gemm:
+    """Matrices that read the same input, side by side in one product; backward it runs as dgrad and as wgrad."""
+
+    inputs: int
+    outputs: tuple[int, ...]
+    """Of each matrix."""
+    split: Literal["whole", "columns", "rows"]
+    """What tensor ranks (of an expert its own) divide: nothing, the outputs, or the inputs."""
+    routed: bool = False
+    """One for each routed expert, all of a rank in one grouped product."""
+    router: bool = False
+    """Scores experts: each tensor rank for its part of the tokens, and never in fp8."""
+    behind_norm: bool = False
+    """A norm hands over its input, already cast where it can."""
+    last: bool = False
+    """The block ends with it: recomputation that stops early does without."""
+    kept_share: float = 0.0
+    """Share of it that need not run again where every other product is kept."""
+
+    @property
+    def width(self) -> int:
+        """Outputs of all matrices together."""
+        return sum(self.outputs)
+
+    @property
+    def elements(self) -> int:
+        """Elements of all matrices together."""
+        return self.inputs * self.width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One operator of a block; `share` of the model's blocks have it."""
+
+    name: str
+    kind: Kind
+    half: Half
+    """What of a block has run backward when it is done with: the MLP's half is the first."""
+    reads: Tensor
+    returns: Tensor | None = None
+    """Its output; said of those with parameters, whose gradients may wait for it."""
+    share: float = 1.0
+    gemm: Gemm | None = None
+    weights: Mapping[Held, float] = field(default_factory=dict)
+    """Parameters of the whole model's block."""
+    biased: bool = False
+    """A bias is added to what it returns."""
+    flops: float = 0.0
+    """Forward for each token, over all ranks; those of the attention core depend on the sequence (`flops`)."""
+    norm: Norm | None = None
+    inputs: int = 1
+    """Tensors that are read, of so many numbers each: two of a gated activation, two or three of an addition."""
+    shares_input: bool = False
+    """What it reads another operator keeps already."""
+    shares_gradient: bool = False
+    """The gradient of what it returns is that of another operator too, which holds it."""
+    reads_core: bool = False
+    """It multiplies what the attention core returned."""
+    launched: bool = True
+    """False: it rides with another operator of its kind, whose kernels are counted."""
+    redone_by: frozenset[SelectiveDrops] = frozenset()
+    """Selective recompute policies that drop what it keeps and run it again."""
+    kept: Tensor | None = None
+    """What of its output a policy keeps that keeps every other product."""
+
+
+def multiply(
+    name: str,
+    gemm: Gemm,
+    *,
+    half: Half,
+    reads: Place,
+    bias: bool = False,
+    experts: int = 1,
+    passed: int = 1,
+    kept: int = 0,
+    **more: Any,
+) -> Operator:
+    """A matrix product with its bias; `experts` of them, of which a token passes through so many.
+
+    A bias is split with the outputs. Of what tensor ranks add up each of them has all, and adds it once.
+    """
+    split, whole = _HELD[gemm.routed]
+    weights: dict[Held, float] = {split: 0.0, whole: 0.0}
+    weights[whole if gemm.split == "whole" else split] += experts * gemm.elements
+    weights[split if gemm.split == "columns" else whole] += experts * gemm.width * bias
+    returns = Tensor(width=gemm.width, place=_returned(gemm))
+    return Operator(
+        name=name,
+        kind="gemm",
+        half=half,
+        gemm=gemm,
+        reads=Tensor(width=gemm.inputs, place=reads),
+        returns=returns,
+        weights={held: count for held, count in weights.items() if count},
+        flops=2.0 * passed * gemm.elements,
+        biased=bias,
+        kept=Tensor(width=kept, place=returns.place) if kept else None,
+        **more,
+    )
+
+
+_HELD: dict[bool, tuple[Held, Held]] = {False: ("split", "whole"), True: ("expert", "each expert")}
+
+
+def _returned(gemm: Gemm) -> Place:
+    """Where its output is: split, or before ranks add up their parts whole on each of them."""
+    if gemm.router:
+        return "split"
+    if gemm.split == "columns":
+        return "expert" if gemm.routed else "split"
+    return "copies" if gemm.routed else "whole"

@@ -1,0 +1,136 @@
+"""Bytes that the memory-bound operators of a block move, as the software stack fuses them.
+
+Counted in passes over a tensor: a fused kernel reads each input once and writes each output once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.operators.block import block_operators
+from cost_models.operators.on_rank import added, on_rank
+from cost_models.operators.record import Kind, Operator
+from cost_models.question import Question
+from cost_models.specs.stack import STORES_SCORES
+
+Array = npt.NDArray[np.float64]
+
+_SCORE_PASSES: dict[str, tuple[float, float]] = {"fused-softmax": (2.0, 3.0), "unfused": (8.0, 8.0)}
+"""Passes over the s × s scores, forward and backward, where a kernel does not keep them on chip."""
+_FUSED_ROTARY = 2.0
+_EAGER_ROTARY = 10.0
+"""Two products with a rotated copy between and a sum, in the elements' type or in complex fp32: as many bytes."""
+_MASK = 1.0
+"""Bytes of an element of a dropout mask."""
+_FORWARD_KERNELS, _BACKWARD_KERNELS = 3.0, 5.0
+"""Of a block's additions and dropouts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Bytes moved and kernels launched, forward and backward; bytes are (N,)."""
+
+    forward_bytes: Array
+    backward_bytes: Array
+    forward_kernels: float
+    backward_kernels: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """Bytes for each number of one input, forward and backward, and kernels a pass."""
+
+    forward: float
+    backward: float
+    kernels: float = 0.0
+
+
+def block_traffic(question: Question, columns: LayoutColumns) -> Traffic:
+    """Norms, residual additions, dropout, rotary and activation of one block."""
+    moved = [
+        (one, _MOVED[one.kind](question, one))
+        for one in block_operators(question.model)
+        if one.kind in _MOVED
+    ]
+    forward = added((one.share * m.forward * one.reads.width, {one.reads.place: 1.0}) for one, m in moved)
+    backward = added((one.share * m.backward * one.reads.width, {one.reads.place: 1.0}) for one, m in moved)
+    kernels = sum(one.share * m.kernels for one, m in moved if one.launched)
+    return Traffic(
+        forward_bytes=on_rank(question, columns, forward),
+        backward_bytes=on_rank(question, columns, backward),
+        forward_kernels=_FORWARD_KERNELS + kernels,
+        backward_kernels=_BACKWARD_KERNELS + kernels,
+    )
+
+
+def _norm(question: Question, norm: Operator) -> _Moved:
+    """A fused one reads and writes once and its backward pass reads two and writes one.
+
+    Written out in torch an RMS norm works in fp32: cast, square, mean, scale, cast back, weight (docs/decisions/0004).
+    """
+    element = question.training.element_bytes
+    if question.stack.fused_norms or norm.norm == "layernorm":
+        return _Moved(2 * element, 3 * element, 1)
+    return _Moved(24 + 4 * element, 44 + 6 * element, 6)
+
+
+def _rotary(question: Question, turned: Operator) -> _Moved:
+    """Queries or keys; both are turned by the same kernels."""
+    passes = _FUSED_ROTARY if question.stack.fused_elementwise else _EAGER_ROTARY
+    moved = passes * question.training.element_bytes
+    return _Moved(moved, moved, min(passes * question.model.turned_share, _FUSED_ROTARY) / 2)
+
+
+def _activation(question: Question, activation: Operator) -> _Moved:
+    """A gate written out materialises its activation before the product."""
+    element = question.training.element_bytes
+    if activation.inputs == 1:
+        return _Moved(2 * element, 3 * element, 1)
+    if question.stack.fused_elementwise:
+        return _Moved(3 * element, 5 * element, 1)
+    return _Moved(5 * element, 9 * element, 2)
+
+
+def _residual(question: Question, sum_: Operator) -> _Moved:
+    """Reads all its terms and writes their sum, forward and on the gradients' way back."""
+    moved = (sum_.inputs + 1) * question.training.element_bytes
+    return _Moved(moved, moved)
+
+
+def _dropout(question: Question, dropout: Operator) -> _Moved:
+    """Forward in the kernel of what it drops where elementwise operators are fused, but for its mask."""
+    if question.dropout == 0:
+        return _Moved(0.0, 0.0)
+    passes = 2 * question.training.element_bytes
+    return _Moved((0.0 if question.stack.fused_elementwise else passes) + _MASK, passes + _MASK)
+
+
+_MOVED: dict[Kind, Callable[[Question, Operator], _Moved]] = {
+    "norm": _norm,
+    "rotary": _rotary,
+    "activation": _activation,
+    "residual": _residual,
+    "dropout": _dropout,
+}
+
+
+def attention_traffic(question: Question, columns: LayoutColumns) -> Traffic:
+    """The s × s scores where the attention kernel does not keep them on chip."""
+    kernel = question.stack.attention
+    passes = _SCORE_PASSES.get(kernel, (0.0, 0.0))
+    dropped = question.dropout > 0 and kernel in STORES_SCORES
+    dropout = (2.5, 2.5) if dropped else (0.0, 0.0)
+    element = question.training.element_bytes
+    sequence = question.training.sequence_length
+    scores = element * columns.tokens(sequence) * sequence * (question.model.num_heads / columns.tp)
+    return Traffic(
+        forward_bytes=scores * (passes[0] + dropout[0]),
+        backward_bytes=scores * (passes[1] + dropout[1]),
+        forward_kernels=passes[0] / 2,
+        backward_kernels=passes[1] / 2,
+    )
