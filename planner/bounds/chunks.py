@@ -34,7 +34,7 @@ def quick_chunk_bounds(rows: ChunkRows) -> Floats:
     seconds_NP, least_N = rows.block_seconds, rows.block_seconds.min(axis=1)
     fastest_N1 = seconds_NP.argmin(axis=1)[:, None]
     kept_N1 = np.take_along_axis(x.layer_activation, fastest_N1, axis=1)
-    live_N = rows.size * all_live_N
+    live_N = np.where(rows.starts_empty, all_live_N - most_live_N, rows.size * all_live_N)
     room_N = rows.free_bytes - rows.working - rows.blocks * x.layer_static
     short_N = live_N * kept_N1[:, 0] - room_N - TOLERANCE * x.memory_limit
     saved_NP, longer_NP = kept_N1 - x.layer_activation, seconds_NP - least_N[:, None]
@@ -46,7 +46,7 @@ def quick_chunk_bounds(rows: ChunkRows) -> Floats:
     fixed_first_N, fixed_last_N = rows.fixed_seconds
     work_N = rows.blocks * least_N
     first_N = m_N * (fixed_first_N + work_N + recompute_N)
-    last_N = (rows.pp - 1) * _way(rows) + m_N * (fixed_last_N + work_N)
+    last_N = _wait(rows) + m_N * (fixed_last_N + work_N)
     longest_N = np.maximum(np.maximum(first_N, last_N), _one_after_another(rows))
     return np.where(fits_N, longest_N + rows.tail, np.inf)
 
@@ -66,13 +66,14 @@ def _one_after_another(rows: ChunkRows) -> Floats:
     return total
 
 
-def _way(rows: ChunkRows) -> Floats:
-    """(N,) least seconds that a rank waits longer than the one before it."""
-    x = rows.costs
-    way: Floats = x.stage_forward + rows.size * x.layer_forward + x.p2p
+def _wait(rows: ChunkRows) -> Floats:
+    """(N,) least seconds that the last rank waits before its first action: a pass of every rank before it."""
+    x, passes = rows.costs, rows.costs.stage_forward + rows.costs.p2p
+    block = x.layer_forward
     if not rows.splits_backward:
-        way = x.stage_forward + x.stage_backward + rows.size * rows.block_seconds.min(axis=1) + 2 * x.p2p
-    return way
+        passes, block = passes + x.stage_backward + x.p2p, rows.block_seconds.min(axis=1)
+    way = passes + np.maximum(rows.size, 1) * block
+    return (rows.pp - 1) * way - np.where(rows.starts_empty, block, 0.0)
 
 
 def chunk_bounds(group: Group) -> Floats:

@@ -70,10 +70,16 @@ class ChunkRows:
         least: Ints = self.num_layers // (self.pp * self.vpp)
         return least
 
-    @property
+    @cached_property
+    def starts_empty(self) -> Bools:
+        """(N,): whether there are more stages than blocks, so that the first may be without one, the last, or both."""
+        empty: Bools = self.size == 0
+        return empty
+
+    @cached_property
     def blocks(self) -> Ints:
         """(N,): blocks of every rank, at least."""
-        return self.vpp * self.size
+        return np.where(self.starts_empty, self.vpp - 1, self.vpp * self.size)
 
     @cached_property
     def block_seconds(self) -> Floats:
