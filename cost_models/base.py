@@ -9,23 +9,23 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._ +/-]{0,99}$")]
 """A name safe to print and to use in a file name."""
 POOL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,49}$"
-"""A name that can stand in a layout: of a pool of GPUs."""
+"""Pattern of a pool's name, which has to stand in the notation of a layout."""
 PositiveInt = Annotated[int, Field(gt=0, le=10**6)]
-"""A count of at least one: of heads, of cores, of what a tensor is wide."""
+"""A count of at least one: heads, cores, a tensor's width."""
 LargeInt = Annotated[int, Field(gt=0, le=10**9)]
-"""The same for what there may be many of: tokens of a sequence, entries of a vocabulary."""
+"""A count that may be large: tokens of a sequence, entries of a vocabulary."""
 MAX_GPUS = 10**7
-"""More than all GPUs there are; beyond it a number is a mistake, and its divisors take for ever to find."""
+"""Most GPUs accepted, more than exist: a larger number is a mistake, and finding its divisors takes for ever."""
 MAX_LAYERS = 100_000
-"""Blocks of the deepest model; nobody has trained a hundredth of it."""
+"""Most blocks of a model that are accepted, a hundred times more than anybody has trained."""
 GpuCount = Annotated[int, Field(gt=0, le=MAX_GPUS)]
-"""A count of devices, of nodes, or of sequences in a batch."""
+"""A count of devices, nodes, or sequences in a batch."""
 Overhead = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)]
-"""Seconds that something takes which is not worth a unit: a launch, the host's part of a step."""
+"""Seconds of something short, written without a unit: a launch, the host's part of a step."""
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-"""A part of a whole."""
+"""A share of a whole, from 0 to 1."""
 Factor = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
-"""Bytes per element, or how many times over something is kept or done."""
+"""A factor: bytes per element, or how often something is kept or done."""
 
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A total and the parts it is made of: parts always sum to the total."""
+"""A breakdown: a total and the named parts that sum to it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Named parts of one quantity (seconds or bytes), largest meaning first; `total` is their sum."""
+    """Named parts of one quantity (seconds or bytes), in order of importance; `total` is their sum."""
 
     parts: tuple[tuple[str, float], ...]
 
     @classmethod
     def of(cls, **parts: float) -> Breakdown:
-        """`Breakdown.of(compute=1.0, bubble=0.2)`."""
+        """A breakdown from keywords: `Breakdown.of(compute=1.0, bubble=0.2)`."""
         return cls(tuple((name, float(value)) for name, value in parts.items()))
 
     @property
@@ -34,5 +34,5 @@ class Breakdown:
 
     @classmethod
     def from_dict(cls, parts: Mapping[str, float]) -> Breakdown:
-        """The inverse of `as_dict`."""
+        """A breakdown from part → value; the inverse of `as_dict`."""
         return cls(tuple((str(name), float(value)) for name, value in parts.items()))

@@ -1,4 +1,4 @@
-"""Pydantic's errors in the user's words: one sentence for each, with the place it is about."""
+"""Validation errors of pydantic in the user's words: one sentence for each place."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from cost_models.units import counted
 
 
 def refused(error: ValidationError, spec_type: type[BaseModel] = BaseModel) -> InputError:
-    """All that is wrong with a spec that was made in Python, not read from a file; where its type is known, with what
-    may have been meant."""
+    """An InputError with every problem of a spec made in Python; with its type, misspelt names get suggestions."""
     told, _ = complaints(error, spec_type, most=None)
     problems = [Problem(show_key(key), what) for key, what in told.items()]
     return InputError(f"{counted(len(problems), 'problem')} in {error.title}", problems=problems)
@@ -29,7 +28,7 @@ def complaints(
     order: Callable[[Key], int] = lambda key: 0,
     most: int | None = MOST_PROBLEMS,
 ) -> tuple[dict[Key, str], int]:
-    """Where what is wrong, one sentence a place, for the first places in `order`, and how many more there are.
+    """(place → sentence, number of further places): what is wrong with a spec, for the first places in `order`.
 
     Places that are `known` to be wrong, or lie in one that is, are left out.
     """
@@ -44,12 +43,12 @@ def complaints(
 
 
 def _follows(details: ErrorDetails) -> bool:
-    """Whether it says nothing that another error does not: a list is too short where its items are wrong."""
+    """Whether an error only repeats others: a list is too short where its items are wrong."""
     return details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"]
 
 
 def _complaint(spec_type: type[BaseModel], key: Key, details: ErrorDetails) -> str:
-    """A sentence without full stop about an error."""
+    """One error as a sentence without full stop."""
     name, given = show_key(key[-1:]), details["input"]
     context = details.get("ctx", {})
     match details["type"]:
@@ -105,7 +104,7 @@ _NOUNS = {
 
 
 def _show(value: Any) -> str:
-    """What the user wrote, between backticks and not too long."""
+    """A value as the user wrote it, between backticks and cut to a readable length."""
     if isinstance(value, dict | list):
         return "this group" if isinstance(value, dict) else "this list"
     words = {None: "nothing", True: "`true`", False: "`false`"}
@@ -128,7 +127,7 @@ def _field_names(spec_type: type[BaseModel], key: Key) -> list[str]:
 
 
 def _inner_spec(annotation: Any) -> type[BaseModel] | None:
-    """The spec inside `X`, `X | None`, `tuple[X, ...]`."""
+    """The spec type inside `X`, `X | None` or `tuple[X, ...]`; None where there is none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_inner_spec, get_args(annotation))), None)

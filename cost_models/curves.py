@@ -1,4 +1,4 @@
-"""A measured curve between, below and above its points: size → seconds, straight in log-log."""
+"""Measured curves, size → seconds: interpolated in log-log between their points, extrapolated below and above."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def attention_head_seconds(
 
 
 def _quadratic_ends(points: Sequence[CurvePoint], lengths: Array) -> Array:
-    """The curve inside its points; outside them seconds are proportional to the length squared."""
+    """Seconds on the curve between its points; outside them proportional to the length squared."""
     sizes = [point.size for point in points]
     inside = np.clip(lengths, min(sizes), max(sizes))
     return curve_seconds(points, inside) * (lengths / inside) ** 2

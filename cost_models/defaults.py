@@ -1,4 +1,4 @@
-"""Complete a question: pick the software stack and the hardware profile that fit the cluster."""
+"""Completing a question: the software stack and the hardware profile that fit its cluster."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 
 DEFAULT_STACK = "megatron-core"
-"""What people train large dense models with; `--stack` says otherwise."""
+"""The stack of clusters unless `--stack` says otherwise: what people train large dense models with."""
 OWN_STACK, OWN_COMPILED = "meshwright", "meshwright-compiled"
-"""This project's executor, and with its blocks compiled."""
+"""This project's executor, plain and with compiled blocks."""
 OWN_STACKS = (OWN_STACK, OWN_COMPILED)
 
 
@@ -33,7 +33,7 @@ def complete_question(
     stack: str | StackSpec | None = None,
     profile: str | HardwareProfile | None = None,
 ) -> Question:
-    """A question completed: its stack (default: our own here and on CPUs, Megatron Core on clusters) and its profile.
+    """The question with its stack (default: our own here and on CPUs, Megatron Core on clusters) and its profile.
 
     The profile is the one given, the cluster's own, or the catalogue's nearest (`nearest_profile`). Where it measured
     peak, bandwidth or links of a machine without a datasheet, they take the place of the cluster's: its other constants
@@ -45,7 +45,7 @@ def complete_question(
         InputError: a profile of another GPU, or of another kind of device.
     """
     if isinstance(cluster, MixedCluster):
-        return _ask_all(model, cluster, training, stack, profile)
+        return _complete_all(model, cluster, training, stack, profile)
     here = cluster.gpu.kind == "cpu" or cluster.name == LOCAL
     chosen = (
         stack
@@ -76,7 +76,7 @@ def complete_question(
 
 
 def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ...]:
-    """What the question takes for dropout where the training job does not say and something is dropped; in words."""
+    """The dropout that a question assumes where its training job does not say, in words; empty where nothing drops."""
     if training.dropout is not None or not question.dropout:
         return ()
     return (
@@ -86,7 +86,7 @@ def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ..
 
 
 def questions_by_precision(question: Question, precisions: Sequence[Precision]) -> tuple[Question, ...]:
-    """The same question for each precision, in order; to choose among them is to answer them all.
+    """The question in each precision, in order.
 
     Raises:
         InputError: the GPU has no matrix rate in one of them.
@@ -105,7 +105,7 @@ def questions_by_precision(question: Question, precisions: Sequence[Precision]) 
     )
 
 
-def _ask_all(
+def _complete_all(
     model: TransformerSpec,
     mixed: MixedCluster,
     training: TrainingSpec,
@@ -129,12 +129,12 @@ def _ask_all(
 
 
 def _is_of(profile: HardwareProfile, gpu: GpuSpec) -> bool:
-    """The profile was made on this GPU or its die."""
+    """Whether the profile was made on this GPU or its die."""
     return gpu.name in (profile.gpu, *profile.also_for)
 
 
 def _distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
-    """|log| of the ratio of the peaks of a profile's GPU and another; 0 where the catalogue lacks it."""
+    """|log| of the ratio of peaks of the profile's GPU and `gpu`; 0 where the catalogue lacks the former."""
     if profile.gpu not in catalog.names("gpus"):
         return 0.0
     peaks = (max(catalog.load_gpu(profile.gpu).peak.values()), max(gpu.peak.values()))
@@ -144,7 +144,7 @@ def _distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
 def nearest_profile(
     gpu: GpuSpec, stack: str, known: Iterable[HardwareProfile] | None = None
 ) -> HardwareProfile:
-    """The profile that says most about a GPU under a stack, of `known` or of the catalogue.
+    """The profile, of `known` or of the catalogue, that says most about a GPU under a stack.
 
     In this order: this GPU and stack, its die and this stack, this GPU with any stack, its die with any stack, this
     stack on another GPU (shares are shares of what a GPU sustains), this GPU or die with another stack, any stack on

@@ -1,4 +1,4 @@
-"""What can go wrong for a user, as one tree of `ValueError`s.
+"""Errors that users meet, as one tree of `ValueError`s.
 
     MeshwrightError            exit code
     ├── InputError             2   what the user wrote is wrong: a file, a field, a flag, a name
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong: `where` is `file:line  field.path` (or a flag), `what` a sentence without full stop."""
+    """One problem: `where` is `file:line  field.path` (or a flag), `what` a sentence without full stop."""
 
     where: str
     what: str
@@ -31,11 +31,11 @@ class Problem:
 
 
 MOST_PROBLEMS = 20
-"""Told of one file, and on a terminal of one error; nobody reads on."""
+"""Most problems listed for one file, or printed for one error; nobody reads more."""
 
 
 class MeshwrightError(ValueError):
-    """Base of every error a user can meet; `str(error)` is the headline in the user's words and numbers."""
+    """Base of every error that users meet; `str(error)` is the headline in their words and numbers."""
 
     exit_code = 2
 
@@ -56,11 +56,11 @@ class MeshwrightError(ValueError):
 
 
 class InputError(MeshwrightError):
-    """What the user wrote is wrong."""
+    """Something that the user wrote is wrong."""
 
 
 class UnknownNameError(InputError):
-    """A name that is in no catalogue; `like` is the part of it that may resemble a known one."""
+    """A name is in no catalogue; `like` is the part of it that may resemble a known one."""
 
     def __init__(
         self, kind: str, name: str, known: Iterable[str], *, like: str | None = None, hint: str = ""
@@ -69,26 +69,26 @@ class UnknownNameError(InputError):
 
 
 class InfeasibleError(MeshwrightError):
-    """The question is fine; the answer is no."""
+    """The question is fine, but its answer is no."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another question that has an answer, and the plan that is one."""
+    """A changed question that has an answer, with the plan that fits."""
 
     change: str
-    """What to type, or to write in which file: `--gpus 16`."""
+    """The change, as the user types it or writes it in a file: `--gpus 16`."""
     note: str = ""
-    """What is known of the change besides: "no fewer do"."""
+    """What else is known of the change: "no fewer do"."""
     gpus: int
     layout: str
     step_seconds: float
     peak_bytes: float
-    """Of the fullest device."""
+    """Peak bytes of the fullest device."""
     memory_limit: float
-    """Bytes of it that a plan may fill."""
+    """Bytes of that device that a plan may fill."""
 
     def __str__(self) -> str:
         from cost_models.units import format_bytes, format_seconds  # which imports pydantic
@@ -113,7 +113,7 @@ class DoesNotFitError(InfeasibleError):
     ) -> None:
         super().__init__(headline, problems=problems, hint=hint)
         self.state_bytes = state_bytes
-        """Of weights, gradients and optimizer states over all devices together, at least; 0: not known."""
+        """Least bytes of weights, gradients and optimizer states over all devices together; 0: not known."""
         self.would_fit = tuple(would_fit)
 
     def __str__(self) -> str:
@@ -121,23 +121,23 @@ class DoesNotFitError(InfeasibleError):
 
 
 class HostError(MeshwrightError):
-    """This machine cannot do what was asked."""
+    """This machine cannot do what the user wants."""
 
 
 class RunError(MeshwrightError):
-    """A run failed while it was running."""
+    """A run failed."""
 
     exit_code = 1
 
 
 class StoppedError(RunError):
-    """A run was asked to stop, and did after a whole step."""
+    """A run was asked to stop, and stopped after a whole step."""
 
     exit_code = 130
 
 
 def first_of(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """As many as a person reads, and how many more there are."""
+    """As many problems as a person reads, and the number of the others."""
     if len(problems) <= MOST_PROBLEMS + 1:
         return tuple(problems)
     return (*problems[:MOST_PROBLEMS], *_and_more(len(problems) - MOST_PROBLEMS))

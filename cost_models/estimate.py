@@ -1,4 +1,4 @@
-"""The price of one placed layout: step time, MFU and memory, each with the parts it is made of."""
+"""An estimate: the step time, MFU and memory of one placed layout, each with its parts."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ Verdict = Literal["fits", "tight", "does not fit"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """How far a prediction may be believed."""
+    """How far a prediction may be trusted."""
 
     tier: str
-    """`datasheet`, `profile` or `measured`."""
+    """Where the constants come from: `datasheet`, `profile` or `measured`."""
     profile: str
-    """Name of the hardware profile the constants came from."""
+    """Name of the hardware profile."""
     error: float | None
-    """Median relative error of step time this tier has shown; None where nobody has measured it."""
+    """Median relative error of step time that the profile has shown; None where it was never compared with runs."""
     runs: int
-    """On how many runs."""
+    """Number of runs that the error was shown on."""
     elsewhere: str = ""
-    """What those runs differ in: another GPU of the same die, another software stack."""
+    """How those runs differ from the question: another GPU of the same die, another software stack."""
 
     unseen_error: float | None = None
     """Median relative error of step time on sources that were left out of every fit; None where GPU and software
     stack are the profile's own, or where nobody knows."""
     memory_error: float = 0.1
-    """Share by which nine in ten peaks of the software stack's published runs were missed at most."""
+    """Relative error that nine in ten peak memories of published runs under the stack stay within."""
 
     def __str__(self) -> str:
         if self.error is None:
@@ -48,13 +48,13 @@ class Trust:
 
 
 def _whole(share: float) -> str:
-    """0.031 → "3 %"."""
+    """A share as a whole percentage: 0.031 → "3 %"."""
     return f"{share:.0%}".replace("%", " %")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What one placed layout will take. Times in seconds, memory in bytes, per step."""
+    """What one placed layout takes. Times in seconds and memory in bytes, per step."""
 
     layout: Layout
     microbatches: int
@@ -63,42 +63,42 @@ class Estimate:
     """Parts of the busiest rank: compute, recompute, tp_comm, cp_comm, ep_comm, pp_comm, dp_comm, optimizer,
     host, jitter, bubble. Communication is what is exposed; they sum to `step_seconds`."""
     hidden_comm: Breakdown
-    """Communication behind compute, not part of the step: tp_comm, cp_comm, ep_comm, dp_comm."""
+    """Communication hidden behind compute, so not part of the step: tp_comm, cp_comm, ep_comm, dp_comm."""
     rank_memory: tuple[Breakdown, ...]
-    """For each pipeline rank: weights, gradients, optimizer, activations, working, buffers, reserved."""
+    """Parts of each pipeline rank's peak: weights, gradients, optimizer, activations, working, buffers, reserved."""
     memory_limit: float
     """Bytes of one device that a plan may fill; with several pools, of a device of the fullest rank."""
     mfu: float
     """Model FLOPs of the step / (step time × peak × GPUs); recompute does not count."""
     hfu: float
-    """The same with what is recomputed counted."""
+    """Hardware FLOPs utilisation: as MFU, with recomputed FLOPs counted."""
     tokens_per_second: float
-    """Over all GPUs."""
+    """Tokens per second over all GPUs."""
     bound_by: str
-    """The largest part that is not compute, or `compute`."""
+    """The largest part of the step that is worth naming; `compute` where none is."""
     trust: Trust
     rank_limits: tuple[float, ...] = ()
-    """With several pools: what a device of each pipeline rank may fill. Empty: `memory_limit` everywhere."""
+    """With several pools: bytes that a device of each pipeline rank may fill. Empty: `memory_limit` everywhere."""
 
     @property
     def peak_bytes(self) -> float:
-        """Peak of the fullest rank."""
+        """Peak bytes of the fullest rank."""
         return self.rank_memory[self.fullest_rank].total
 
     @property
     def fullest_rank(self) -> int:
-        """Pipeline rank with the highest peak; with several pools, as a share of what its device may fill."""
+        """Pipeline rank with the highest peak; with several pools, relative to what its device may fill."""
         return _fullest(self.rank_memory, self.rank_limits)
 
     def within(self, limit: float) -> Estimate:
-        """The same where a plan may fill no more than `limit` bytes of any device."""
+        """The estimate under a limit of `limit` bytes on every device."""
         limits = tuple(min(own, limit) for own in self.rank_limits)
         own = limits[_fullest(self.rank_memory, limits)] if limits else self.memory_limit
         return replace(self, memory_limit=min(own, limit), rank_limits=limits)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Why the price is not to be believed, in sentences; usually nothing."""
+        """Sentences that say why the estimate cannot be right; usually none."""
         name, share = ("MFU", self.mfu) if self.mfu > 1 else ("HFU", self.hfu)
         if share <= 1:
             return ()
@@ -109,7 +109,7 @@ class Estimate:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the step fits, or is too close to the limit to tell: within the error that peaks have shown."""
+        """Whether the step fits, or is so close to the limit that the error of peaks leaves it open."""
         off = abs(self.peak_bytes / self.memory_limit - 1)
         if off <= self.trust.memory_error:
             return "tight"
@@ -117,12 +117,12 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Every rank stays within the limit."""
+        """Whether every rank stays within its limit."""
         return self.peak_bytes <= self.memory_limit
 
 
 def _fullest(rank_memory: Sequence[Breakdown], limits: Sequence[float]) -> int:
-    """The rank whose peak is the largest share of its limit; without limits, the largest."""
+    """The rank with the highest peak relative to its limit; without limits, the highest peak."""
 
     def fullness(rank: int) -> float:
         return rank_memory[rank].total / (limits[rank] if limits else 1.0)

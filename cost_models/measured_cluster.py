@@ -1,4 +1,4 @@
-"""A cluster whose rates were measured, for machines without a datasheet: MFU is then of the best rate seen."""
+"""A cluster with measured rates, for machines without a datasheet: MFU is then relative to the best rate seen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cost_models.specs.hardware import CollectiveCurve, CurvePoint, HardwareProf
 
 
 def measured_cluster(profile: HardwareProfile, base: ClusterSpec) -> ClusterSpec:
-    """`base` with the peak, bandwidth and links the profile measured; unchanged where it measured none.
+    """`base` with the peak, bandwidth and links that the profile measured; unchanged where it measured none.
 
     The peak of a CPU is then the best fp32 product seen with all processes running, so MFU is relative to
     that and the GPU's `source` says so.
@@ -30,7 +30,7 @@ def measured_cluster(profile: HardwareProfile, base: ClusterSpec) -> ClusterSpec
 
 
 def _measured_link(collectives: Sequence[CollectiveCurve], link: LinkSpec) -> LinkSpec | None:
-    """Point-to-point rate of the largest message and time of the smallest, between two ranks."""
+    """The link of a measured point-to-point curve: rate of its largest message, latency of its smallest."""
     for curve in collectives:
         if curve.operation == "p2p":
             largest: CurvePoint = max(curve.points, key=lambda point: point.size)

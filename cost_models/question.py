@@ -1,4 +1,4 @@
-"""One question: a model, a cluster, a training job, the software that runs it and the constants of the hardware."""
+"""Questions: a model, a cluster, a training job, the stack that runs it and the constants of the hardware."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cost_models.specs.transformer import TransformerSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Everything a price depends on except the layout."""
+    """Everything that a price depends on except the layout."""
 
     model: TransformerSpec
     cluster: ClusterSpec
@@ -26,13 +26,13 @@ class Question:
 
     @property
     def dropout(self) -> float:
-        """Probability of dropping a hidden activation: the training's, or what is usual."""
+        """Probability of dropping a hidden activation: the training job's, else the stack's usual one."""
         said = self.training.dropout
         return usual_dropout(self.model, self.stack) if said is None else said
 
 
 def usual_dropout(model: TransformerSpec, stack: StackSpec) -> float:
-    """What is dropped where nobody says: a tenth in GPT-style models by trainers of their era, else nothing."""
+    """Dropout where nobody says: 0.1 for GPT-style models under stacks of their era, else 0."""
     return _USUAL_DROPOUT if stack.usual_dropout and not model.gated_mlp else 0.0
 
 
@@ -49,9 +49,9 @@ class MixedQuestion(Question):
     """
 
     mixed: MixedCluster
-    """Its pools are those of `pools`, as they were measured where a profile says so."""
+    """The cluster; its pools are those of `pools`, with rates as measured where a profile has measured them."""
     pools: tuple[Question, ...]
-    """One for each pool, in the order of the cluster; model, training and stack are the same."""
+    """The question of each pool, in the order of the cluster; model, training and stack are the same in all."""
 
     def __post_init__(self) -> None:
         assert self.cluster == self.mixed.as_one, (
@@ -64,12 +64,12 @@ class MixedQuestion(Question):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The pools' names, in the order of the cluster."""
+        """Names of the pools, in the order of the cluster."""
         return tuple(pool.cluster.name for pool in self.pools)
 
 
 def mixed_question(mixed: MixedCluster, pools: tuple[Question, ...]) -> MixedQuestion:
-    """The question whose pools ask the same of their own GPUs."""
+    """One question about several pools, from the questions of the pools."""
     known = mixed.model_copy(update={"pools": tuple(pool.cluster for pool in pools)})
     first = pools[0]
     return MixedQuestion(
@@ -87,13 +87,13 @@ _TIERS = ("measured", "profile", "datasheet")
 
 
 def doubt(profile: HardwareProfile) -> tuple[int, float]:
-    """Greater for a profile that says less: its tier, then the error it has shown."""
+    """Sort key of profiles, larger for one that is trusted less: by tier, then by the error it has shown."""
     error = profile.median_error
     return _TIERS.index(profile.tier), float("inf") if error is None else error
 
 
 def require_tiles(profile: HardwareProfile, gpu: GpuSpec) -> None:
-    """Nothing for a profile that can price matrix products on a GPU.
+    """Check that a profile can price matrix products on a GPU.
 
     Raises:
         InputError: the GPU computes them in tiles, and the profile, as one of a CPU, knows none.
@@ -109,7 +109,7 @@ def require_tiles(profile: HardwareProfile, gpu: GpuSpec) -> None:
 def parts_of(
     question: Question,
 ) -> tuple[ClusterSpec | MixedCluster, HardwareProfile | tuple[HardwareProfile, ...]]:
-    """The cluster and the profile, of several pools one each: as a file holds them."""
+    """The cluster and the profile (of several pools one each), as a plan file holds them."""
     if isinstance(question, MixedQuestion):
         return question.mixed, tuple(pool.hardware for pool in question.pools)
     return question.cluster, question.hardware
@@ -122,7 +122,7 @@ def question_of_parts(
     cluster: ClusterSpec | MixedCluster,
     hardware: HardwareProfile | tuple[HardwareProfile, ...],
 ) -> Question:
-    """The other way round.
+    """A question from the parts of a plan file; the inverse of `parts_of`.
 
     Raises:
         InputError: a profile of another kind of device.
@@ -139,7 +139,7 @@ def question_of_parts(
 
 
 def each_pool(question: Question, change: Callable[[Question], Question | None]) -> Question | None:
-    """A change of a question, on several pools made to each of them that it means something to; None: to nobody."""
+    """The question with `change` made to each pool where it means something; None where it means nothing to any."""
     if not isinstance(question, MixedQuestion):
         return change(question)
     changed = [change(pool) for pool in question.pools]

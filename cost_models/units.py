@@ -1,4 +1,4 @@
-"""Base units inside (bytes, seconds, FLOPs, bytes/s, FLOP/s); friendly units at the edge.
+"""Units: base units inside (bytes, seconds, FLOPs, bytes/s, FLOP/s), friendly ones at the edge.
 
 `parse_*` reads what people write ("80 GiB", "400 Gb/s", "5 us", "312 TFLOP/s"); `format_*` writes what people read;
 `Bytes`, `Bandwidth`, `Seconds` and `FlopRate` are the pydantic field types that do both, losslessly.
@@ -24,7 +24,7 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60
 _FLOP_RATE = {"FLOP/s": 1.0, "MFLOP/s": 1e6, "GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15}
 
 SMALLEST, LARGEST = 1e-12, 1e21
-"""In base units: beyond them a quantity is a slip of the pen, and what is made of it is no number in the end."""
+"""Bounds of every quantity in base units: beyond them it is a slip of the pen."""
 
 _COUNTS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
@@ -111,7 +111,7 @@ FlopRate = Annotated[
 
 
 def within(parse: Callable[[object], float], least: str, most: str) -> AfterValidator:
-    """For a field of a quantity that `parse` reads: `Annotated[Bytes, within(parse_bytes, "1 MiB", "1 PB")]`."""
+    """Validator for a field that `parse` reads: `Annotated[Bytes, within(parse_bytes, "1 MiB", "1 PB")]`."""
     smallest, largest = parse(least), parse(most)
 
     def check(value: float) -> float:
@@ -156,12 +156,12 @@ def format_count(value: float) -> str:
 
 
 def grouped(number: int) -> str:
-    """3911 → "3,911": a comma everywhere, so that no line ends inside a number."""
+    """A number with commas, 3911 → "3,911", so that no line breaks inside it."""
     return f"{number:,}"
 
 
 def counted(number: int, noun: str) -> str:
-    """1 → "1 layout", 3911 → "3,911 layouts", 2 → "2 microbatches", "2 processes"."""
+    """A number with its noun: 1 → "1 layout", 3911 → "3,911 layouts", 2 → "2 microbatches"."""
     plural = "es" if noun.endswith(("ch", "ss")) else "s"
     return f"{grouped(number)} {noun}{plural * (number != 1)}"
 

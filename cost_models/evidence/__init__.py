@@ -1,1 +1,1 @@
-"""What training runs say: of the predictions (validation) and of the constants (calibration)."""
+"""What training runs say of predictions (validation) and of constants (calibration)."""

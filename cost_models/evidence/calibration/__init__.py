@@ -1,1 +1,1 @@
-"""Measurements and runs → the constants of a hardware profile, with residuals."""
+"""Calibration: measurements and runs → the constants of a hardware profile, with residuals."""

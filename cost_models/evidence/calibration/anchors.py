@@ -1,4 +1,4 @@
-"""Anchors: what a user with a few old log lines has. K timed rows of a sweep calibrate the predictions of its others.
+"""Anchors: K timed rows of a sweep, as a user has them in old logs, calibrate the predictions of its other rows.
 
 A sweep here is what one source ran with one framework on one GPU: what is unknown about it (clocks, fabric, versions)
 is the same for all its rows, and a few of them tell most of it. They move the few constants of the profile that
@@ -21,7 +21,7 @@ from cost_models.pipeline.estimating import estimate
 from cost_models.specs.hardware import HardwareProfile
 
 IS_ANCHOR = "an anchor: its measured step time calibrates the rest of its sweep"
-"""Why an anchor has no prediction."""
+"""Why an anchor's row has no prediction."""
 ANCHORED_CONSTANTS = (
     "gemm_efficiency",
     "memory_efficiency",
@@ -30,10 +30,10 @@ ANCHORED_CONSTANTS = (
     "host_layer_seconds",
     "step_seconds",
 )
-"""What clocks, fabric and host decide; kernels and schedules are the stack's."""
+"""Constants that clocks, fabric and host decide; those of kernels and schedules are the stack's."""
 _WORTH_NAMING = 0.005
 _ANOTHER_UNIT = 500.0
-"""Times off by this factor are in milliseconds or hours, or mistyped, and calibrate nothing."""
+"""Factor beyond which a time must be in another unit (milliseconds, hours) or mistyped, and calibrates nothing."""
 
 
 def anchor(
@@ -42,7 +42,7 @@ def anchor(
     *,
     on_sweep: Callable[[int, int], None] | None = None,
 ) -> tuple[Prediction, ...]:
-    """The predictions in their order, those of each sweep calibrated on `anchors` of its timed rows.
+    """The predictions in their order, with those of each sweep calibrated on `anchors` of its timed rows.
 
     Anchors themselves are no longer predictions. A sweep without more timed rows than anchors keeps its own.
     `on_sweep` hears how many sweeps of how many are done.
@@ -65,7 +65,7 @@ def anchor(
 
 
 def spread_positions(count: int, wanted: int) -> Sequence[int]:
-    """`wanted` of `count` positions, evenly spaced from the first to the last; one: the middle.
+    """`wanted` of `count` positions, evenly spaced from the first to the last; of one, the middle.
 
     Three of seven: 0, 3, 6.
     """
@@ -79,7 +79,7 @@ def _sweep_of(row: Row) -> tuple[str, ...]:
 
 
 def _ratio(prediction: Prediction) -> float | None:
-    """Measured / predicted; None where either is missing, or the line must be in another unit."""
+    """Measured / predicted step time; None where either is missing or the row must be in another unit."""
     measured, predicted = measured_seconds(prediction.row), prediction.step_seconds
     ratio = measured / predicted if measured and predicted else None
     return ratio if ratio is not None and 1 / _ANOTHER_UNIT < ratio < _ANOTHER_UNIT else None
@@ -90,7 +90,7 @@ def _as_anchor(prediction: Prediction) -> Prediction:
 
 
 def _calibration(anchors: Sequence[Prediction]) -> Callable[[Prediction], Prediction]:
-    """Prediction → the same after the anchors were seen: priced anew where they tell of its profile, else scaled."""
+    """How anchors correct a prediction: priced again under a profile fitted to them, else scaled by their median."""
     factor = statistics.median(ratio for one in anchors if (ratio := _ratio(one)) is not None)
     cases: dict[str, list[Case]] = defaultdict(list)
     for one in anchors:
@@ -110,14 +110,14 @@ def _calibration(anchors: Sequence[Prediction]) -> Callable[[Prediction], Predic
 
 
 def _fitted(cases: Sequence[Case]) -> HardwareProfile:
-    """The profile of the cases with the constants that explain them best."""
+    """The cases' profile with the anchored constants fitted to them."""
     start = cases[0].question.hardware
     constants = [name for name in ANCHORED_CONSTANTS if getattr(start, name) > 0]
     return fit_step_times(start, cases, constants, weight_of_a_run=WEIGHT_ON_ONE_CLUSTER).profile
 
 
 def _priced(prediction: Prediction, case: Case, profile: HardwareProfile, anchors: int) -> Prediction:
-    """The same layout under the fitted profile; memory stays as it was."""
+    """The prediction priced again under the fitted profile; its memory stays."""
     priced = estimate(replace(case.question, hardware=profile), case.layout)
     moved = [
         f"{name} × {ratio:.2f}"
@@ -135,7 +135,7 @@ def _priced(prediction: Prediction, case: Case, profile: HardwareProfile, anchor
 
 
 def _scaled(prediction: Prediction, factor: float, anchors: int) -> Prediction:
-    """The same step `factor` times as long, every part of it alike."""
+    """The prediction with its step, and every part of it, multiplied by `factor`."""
     assert prediction.step_seconds is not None
     return replace(
         prediction,

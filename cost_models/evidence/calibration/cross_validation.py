@@ -1,4 +1,4 @@
-"""How well runs of some sources tell the times of another: every source left out in turn."""
+"""Cross-validation: how well runs of some sources predict another's times, with every source left out in turn."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from cost_models.evidence.rows.cases import Case
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnseenSource:
-    """Median absolute relative errors of one source's step times."""
+    """Median absolute relative errors of one source's step times under three kinds of profiles."""
 
     source: str
     runs: int
     defaults: float
-    """Under the documented defaults, fitted to nothing."""
+    """Error under the documented defaults, which were fitted to nothing."""
     left_out: float
-    """Under profiles fitted to every source but this one."""
+    """Error under profiles fitted to every other source."""
     fitted: float
-    """Under the profile that has seen it."""
+    """Error under the profile that was fitted to this source too."""
 
 
 def cross_validate(
@@ -32,7 +32,7 @@ def cross_validate(
     *,
     on_source: Callable[[str], None] | None = None,
 ) -> tuple[UnseenSource, ...]:
-    """The sources of `cases`, each left out of every fit; `fitted_errors` are those of runs in the full fits.
+    """The errors of every source of `cases`, left out in turn; `fitted_errors` are those of the full fits, by run.
 
     The fits start from the documented defaults, not from the catalogue's profiles, which may have seen the same
     runs. A source whose GPU and stack no other source has is predicted with the nearest of the others' profiles.

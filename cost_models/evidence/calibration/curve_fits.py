@@ -17,16 +17,16 @@ from cost_models.specs.hardware import (
 )
 
 _DIGITS = 4
-"""Significant digits kept of a time: far below its noise, and short to read."""
+"""Significant digits of a time: far finer than its noise, and short to read."""
 
 
 def rounded(value: float) -> float:
-    """A measured value with as many digits as it deserves."""
+    """A measured value with the significant digits it is worth."""
     return float(f"{value:.{_DIGITS}g}")
 
 
 def operator_curves(rows: Sequence[Measurement]) -> tuple[OperatorCurve, ...]:
-    """A curve for each operator measured at two sizes or more."""
+    """A curve for each element-wise operator that was measured at two sizes or more."""
     curves = []
     for operator in get_args(ElementwiseOperator):
         forward = _points(select(rows, "operator", operator))
@@ -37,7 +37,7 @@ def operator_curves(rows: Sequence[Measurement]) -> tuple[OperatorCurve, ...]:
 
 
 def attention_curves(rows: Sequence[Measurement]) -> tuple[AttentionCurve, ...]:
-    """Seconds of one head over the sequence length, for each head width."""
+    """A curve for each head width: seconds of one head over the sequence length."""
     forward, backward = select(rows, "attention", "forward"), select(rows, "attention", "backward")
     return tuple(
         AttentionCurve(
@@ -50,7 +50,7 @@ def attention_curves(rows: Sequence[Measurement]) -> tuple[AttentionCurve, ...]:
 
 
 def collective_curves(rows: Sequence[Measurement]) -> tuple[CollectiveCurve, ...]:
-    """A curve for each operation and group size."""
+    """A curve for each collective and group size."""
     groups: dict[tuple[str, int], list[Measurement]] = defaultdict(list)
     for row in select(rows, "collective"):
         groups[row.name, row.shape[0]].append(row)
@@ -71,7 +71,7 @@ def _points_over_sequence(rows: Iterable[Measurement], head_dim: int) -> tuple[C
 
 
 def _curve(measured: Iterable[tuple[float, float]]) -> tuple[CurvePoint, ...]:
-    """Points by size. Noise only adds time, so no size takes longer than a larger one was seen to take."""
+    """Points by size. Noise only adds time, so no size takes longer than any larger one."""
     quickest = math.inf
     points = []
     for size, seconds in sorted(measured, reverse=True):

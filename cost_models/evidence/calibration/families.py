@@ -1,4 +1,4 @@
-"""Profiles of every GPU and stack that published runs tell something about, and what they say of unseen sources.
+"""Profiles of every GPU and stack that published runs cover, and their cross-validation over sources.
 
 One profile for each (die, stack) with enough runs, one for each die over all its stacks: that is what a stack nobody
 timed is predicted with. Cross-validation leaves whole sources out of every fit, because rows of one sweep are alike.
@@ -20,9 +20,9 @@ from cost_models.specs.hardware import HardwareProfile
 
 Array = npt.NDArray[np.float64]
 Pair = tuple[str, str]
-"""GPU that stands for a die, and the name of a stack: what one profile is of."""
+"""What one profile is for: the GPU that stands for a die, and the name of a stack."""
 Heard = Callable[[str, int, float], None]
-"""Told of every round of a fit: the profile's name, the round, the median error."""
+"""Called in every round of a fit with the profile's name, the round and the median error."""
 
 ANY = "any"
 DIES: dict[str, tuple[str, ...]] = {
@@ -30,15 +30,15 @@ DIES: dict[str, tuple[str, ...]] = {
     "h100-sxm": ("h200", "h100-nvl", "h100-pcie", "h800", "h20", "gh200"),
     "b200": ("gb200", "b300", "gb300"),
 }
-"""GPU that profiles are named for → GPUs of the same die, whose shares are taken to be the same."""
+"""GPU that profiles are named for → other GPUs of the same die, which are taken to reach the same shares of peak."""
 _FEWEST = 6
-"""Runs below which a stack gets no profile of its own."""
+"""Fewest runs of a stack for a profile of its own."""
 _UNEXPLAINED = 0.1
-"""Median error above which a fit is no explanation of its runs, and no profile either."""
+"""Median error above which a fit does not explain its runs and gives no profile."""
 
 
 def die_of(gpu: str) -> str:
-    """The GPU that stands for the die."""
+    """The GPU that stands for the die of `gpu`."""
     return next((die for die, others in DIES.items() if gpu in others), gpu)
 
 
@@ -49,7 +49,7 @@ def fit_families(
     fewest: int = _FEWEST,
     on_round: Heard | None = None,
 ) -> dict[str, StepTimeFit]:
-    """Name → fit, for every (die, stack) and every die that has `fewest` timed `cases`, or for those `needed`."""
+    """Name → fit, for every (die, stack) and every die with `fewest` timed `cases` or more, as far as `needed`."""
     groups: dict[Pair, list[Case]] = {}
     for case in cases:
         die, stack = pair_of(case)
@@ -68,7 +68,7 @@ def fit_families(
 
 
 def blank_profile(gpu: str, stack: str) -> HardwareProfile:
-    """The documented defaults under the name and identity of a profile to be fitted."""
+    """The documented defaults, under the name and identity of a profile that is to be fitted."""
     die = die_of(gpu)
     short = die.split("-")[0]
     identity = {
@@ -97,7 +97,7 @@ def predict_with(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) -> 
 def leave_sources_out(
     cases: Sequence[Case], *, fewest: int = _FEWEST, on_source: Callable[[str], None] | None = None
 ) -> dict[str, Array]:
-    """Source → (n,) errors of its cases under profiles that never saw any of its rows."""
+    """Source → (n,) errors of its cases under profiles fitted to all other sources."""
     errors = {}
     pairs = {case.row.row_id: pair_of(case) for case in cases}
     for source in dict.fromkeys(case.row.source for case in cases):
@@ -114,5 +114,5 @@ def leave_sources_out(
 
 
 def pair_of(case: Case) -> Pair:
-    """What the case says something about."""
+    """The die and stack that a case ran on."""
     return die_of(case.question.cluster.gpu.name), case.question.stack.name

@@ -20,23 +20,22 @@ _BLOCK_OPERATORS: tuple[tuple[ElementwiseOperator, float, float], ...] = (
     ("gelu", 4.0, 1.0),
     ("add", 1.0, 3.0),
 )
-"""Of the measured block: operator, its width in hidden sizes, how often."""
+"""Element-wise operators of the measured block: (operator, width in hidden sizes, how often)."""
 _BLOCK_PRODUCTS = 12.0
-"""Products of the block in units of tokens × hidden², forward."""
+"""Matrix products of the measured block forward, in units of tokens × hidden²."""
 
 
 def host_layer_seconds(
     rows: Sequence[Measurement], profile: HardwareProfile, peak: float, *, launches_ahead: bool
 ) -> float:
-    """One pass of a tiny block, where operators do not run beside the host without those of its operators."""
+    """Host seconds of a block per pass: those of a tiny block, less its operators' where the host runs them itself."""
     shape = select(rows, "host", "block")[0].shape
     explained = 0.0 if launches_ahead else _operator_seconds(shape, profile, peak)
     return max(0.0, _pass_seconds(rows, "block") - explained / 2)
 
 
 def _operator_seconds(shape: Sequence[int], profile: HardwareProfile, peak: float) -> float:
-    """Forward and backward of the tiny block by the curves of its operators; `shape` is its tokens, hidden size and
-    heads."""
+    """Seconds of the tiny block's operators, forward and backward; `shape` is its tokens, hidden size and heads."""
     tokens, hidden, heads = shape
     products = 2.0 * tokens * hidden**2 * _BLOCK_PRODUCTS / (peak * profile.gemm_efficiency)
     explained = 3.0 * products
@@ -55,7 +54,7 @@ def _operator_seconds(shape: Sequence[int], profile: HardwareProfile, peak: floa
 
 
 def split_host_seconds(rows: Sequence[Measurement], name: str, than: str, *, otherwise: float) -> float:
-    """What block `name` takes longer than block `than` in one pass; `otherwise` where it was not measured.
+    """Seconds of one pass that block `name` takes more than block `than`; `otherwise` where not measured.
 
     `block.tensor-parallel` and `block.sharded` than `block`, `block.sequence-parallel` than the first of them.
     """
@@ -65,8 +64,10 @@ def split_host_seconds(rows: Sequence[Measurement], name: str, than: str, *, oth
 
 
 def action_host_seconds(rows: Sequence[Measurement], *, otherwise: float) -> float:
-    """What one of two stages takes for an action beyond its half of the blocks and its end of the model; `otherwise`
-    where no pipeline was measured. An end is driven like half a block."""
+    """Host seconds of an action of a two-stage pipeline beyond its blocks; `otherwise` where not measured.
+
+    Each stage has half of the blocks and one end of the model, which is driven like half a block.
+    """
     if not select(rows, "host", "block.pipelined"):
         return otherwise
     few = min(select(rows, "host", "block.pipelined"), key=lambda row: row.size)
@@ -75,11 +76,11 @@ def action_host_seconds(rows: Sequence[Measurement], *, otherwise: float) -> flo
 
 
 def update_host_seconds(rows: Sequence[Measurement]) -> float:
-    """The update of a model that has next to no parameters."""
+    """Seconds of the update of a model with next to no parameters."""
     return select(rows, "host", "update")[0].seconds
 
 
 def _pass_seconds(rows: Sequence[Measurement], name: str) -> float:
-    """Mean of a block's forward and backward pass: what models of more blocks take longer than models of fewer."""
+    """Seconds of one more block in a pass, the mean of forward and backward: models of more blocks against fewer."""
     few, *_, many = sorted(select(rows, "host", name), key=lambda row: row.size)
     return (many.seconds - few.seconds) / (many.size - few.size) / 2

@@ -1,4 +1,4 @@
-"""What a microbenchmark hands to the fit: one row per thing timed, free of torch, written as CSV or JSON."""
+"""Measurements: one row for each thing that a microbenchmark timed, free of torch, written as CSV or JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Kind = Literal["matrix", "attention", "operator", "memory", "optimizer", "host",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One timed thing on one process.
+    """One thing timed on one process.
 
     `shape` and `size` by kind:
     matrix (m, n, k) and FLOPs, called `repeated` where its operands stay in the cache · attention (sequence, head_dim)
@@ -23,13 +23,13 @@ class Measurement:
 
     kind: Kind
     name: str
-    """`forward` and `backward` passes are told apart here: `gelu` and `gelu.backward`."""
+    """What was timed, with its pass: `gelu` and `gelu.backward`."""
     shape: tuple[int, ...] = ()
     size: float
     seconds: float
-    """Of the typical repetition, while the machine was quiet: what adds up over the hundreds of calls of a step."""
+    """Seconds of the typical repetition on a quiet machine: what adds up over the hundreds of calls of a step."""
     quiet_seconds: float
-    """Of the fastest repetition; its distance from `seconds` is the noise."""
+    """Seconds of the fastest repetition; its distance from `seconds` is the noise."""
     rank: int = 0
 
     @property
@@ -43,17 +43,17 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Measurement:
-        """The inverse of `as_dict`, also after JSON turned the tuple into a list."""
+        """A measurement from `as_dict`, also after JSON turned its tuple into a list."""
         return cls(**{**row, "shape": tuple(row["shape"])})
 
 
 def select(measurements: Iterable[Measurement], kind: Kind, name: str | None = None) -> list[Measurement]:
-    """Those of one kind, and of one name if given."""
+    """Measurements of one kind, and of one name if given."""
     return [row for row in measurements if row.kind == kind and name in (None, row.name)]
 
 
 def quietest(rounds: Sequence[Sequence[Measurement]]) -> list[Measurement]:
-    """One row for each thing that was timed in several rounds: the mean of the fastest quarter of them, one at least.
+    """One row for each thing timed in several rounds: the mean of its fastest quarter of rounds, one at least.
 
     Rounds lie apart in time, so that what disturbs the machine for a while does not disturb all of one thing.
     """

@@ -1,4 +1,4 @@
-"""Measurements → hardware profile: few constants by robust least squares, and curves where no constant does.
+"""Microbenchmarks → hardware profile: few constants by robust least squares, and curves where no constant does.
 
     matrix product   GPU: start-up + flops / (peak · efficiency) · (1 + k_half / k), in tile waves
                      CPU: start-up + flops / (peak · efficiency) + operand bytes / operand bandwidth
@@ -44,11 +44,11 @@ from cost_models.specs.hardware import HardwareProfile
 Array = npt.NDArray[np.float64]
 
 OPTIMIZER_BYTES = 32.0
-"""AdamW in fp32, per parameter: the gradient read for its norm and for the update, both moments and the weight read and
-written."""
+"""Bytes per parameter that AdamW in fp32 moves: gradient read for norm and update, moments and weight read and written.
+"""
 _EFFICIENCY_RANGE = (1e-6, 1.0)
 _TENSORS_MOVED = {"add": 3.0, "multiply": 3.0, "copy": 2.0, "relu": 2.0}
-"""Plain operators → tensors read and written: what memory efficiency is judged by."""
+"""Plain operators → tensors read and written; memory efficiency is judged by these."""
 _PERFECT_PRODUCTS = {
     "gemm_efficiency": 1.0,
     "gemm_k_half": 0.0,
@@ -57,10 +57,10 @@ _PERFECT_PRODUCTS = {
 }
 _ELEMENT_BYTES: dict[Precision, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 2.0}
 REPEATED = "repeated"
-"""Products that find their operands in the cache, as none of a model does: what a CPU's peak is taken from."""
+"""Name prefix of products whose operands stay in the cache, as no model's do: they give a CPU's peak."""
 _NO_FASTER_THAN_THE_PEAK = np.array([1.0, 0.0, 0.0])
 _NO_TRAFFIC = 1e15
-"""Bytes/s: the traffic of operands took no time that could be seen."""
+"""Operand bandwidth, bytes/s, of products whose operands took no time that could be seen."""
 _FAMILIES = ("matrix", "attention", "operator", "optimizer", "host")
 
 
@@ -69,20 +69,20 @@ _SPLIT_HOST = {
     "sequence_parallel_host_seconds": ("block.sequence-parallel", "block.tensor-parallel"),
     "sharded_host_seconds": ("block.sharded", "block"),
 }
-"""Constant → the tiny block that has what it is of, and the one that has not."""
+"""Constant → (tiny block with what it is the time of, tiny block without)."""
 _KERNEL: AttentionKernel = "flash2"
-"""What torch's scaled_dot_product_attention runs on a GPU."""
+"""The kernel that torch's scaled_dot_product_attention runs on a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicrobenchmarkFit:
-    """A profile and how well it reproduces what it was fitted to."""
+    """A fitted profile, with how well it reproduces its measurements."""
 
     profile: HardwareProfile
     residuals: Breakdown
     """Median absolute relative error of the fitted constants, by kind of measurement."""
     noise: float
-    """Median relative distance of the typical repetition from the fastest: the machine's own noise."""
+    """Median relative distance of typical from fastest repetitions: the machine's own noise."""
 
 
 def fit_microbenchmarks(
@@ -94,11 +94,10 @@ def fit_microbenchmarks(
     precision: Precision,
     source: str,
 ) -> MicrobenchmarkFit:
-    """The profile of one device of `cluster`, measured in `precision`; `base` gives what is not measured.
+    """The profile of one device of `cluster`, measured in `precision`; what was not measured is as in `base`.
 
     Peak and bandwidth of a CPU are the best that was measured, those of a GPU its datasheet's: no share of them is
-    above 1. `source` opens the
-    provenance; the number of points, the residuals and the noise are added to it.
+    above 1. `source` opens the provenance; the number of points, the residuals and the noise are added to it.
 
     Raises:
         InputError: a family of measurements is missing.
@@ -160,7 +159,7 @@ def _split(rows: Sequence[Measurement], base: HardwareProfile, constant: str) ->
 def _matrices(
     rows: Sequence[Measurement], gpu: GpuSpec, base: HardwareProfile, precision: Precision
 ) -> tuple[dict[str, float], float]:
-    """Constants of products, and the median error of their fit.
+    """Constants of matrix products, and the median error of their fit.
 
     `ideal` is the cost model's own formula at efficiency 1, so tile waves and the memory roof are taken out
     alike.
@@ -200,7 +199,7 @@ def _matrices(
 
 
 def _optimizer(rows: Sequence[Measurement], bandwidth: float) -> tuple[float, float]:
-    """(bytes/s, at most `bandwidth`; median error) of the update without each tensor's start-up."""
+    """(bytes/s, at most `bandwidth`; median error) of the optimizer step, without start-up of each tensor."""
     chosen = select(rows, "optimizer")
     seconds = np.array([row.seconds for row in chosen])
     moved = np.array([OPTIMIZER_BYTES * row.size for row in chosen])
@@ -211,14 +210,14 @@ def _optimizer(rows: Sequence[Measurement], bandwidth: float) -> tuple[float, fl
 
 
 def _attention_efficiency(rows: Sequence[Measurement], direction: str, rate: float) -> float:
-    """Median share of `rate` over the measured sequences and head widths."""
+    """Median share of `rate` reached over the measured sequences and head widths."""
     return _efficiency(
         float(np.median([row.size / row.seconds / rate for row in select(rows, "attention", direction)]))
     )
 
 
 def _memory_rate(rows: Sequence[Measurement], precision: Precision) -> float:
-    """Median bytes/s of plain operators at their largest size."""
+    """Median bytes/s of plain operators, each at its largest size."""
     element_bytes = _ELEMENT_BYTES[precision]
     largest = {
         name: max(found, key=lambda row: row.size)
@@ -239,7 +238,7 @@ def _provenance(source: str, measurements: Sequence[Measurement], residuals: Bre
 
 
 def measured_gpu(rows: Sequence[Measurement], gpu: GpuSpec) -> GpuSpec:
-    """A CPU with its best matrix rate in each precision and its best copy rate; a GPU keeps its datasheet.
+    """A CPU with its best matrix rate in each precision and its best copy rate; a GPU with its datasheet's.
 
     The best of all repetitions, in the caches too: everything else is a share of it.
     """

@@ -1,4 +1,4 @@
-"""A profile with its seconds multiplied kind by kind, as runs ask for; and as it was before.
+"""A profile with its seconds multiplied kind by kind, as runs suggest, and the way back.
 
 No share of a peak exceeds 1. Where a run was faster than anything measured before, a measured peak rises with it; the
 peak of a datasheet is the limit.
@@ -18,13 +18,13 @@ from cost_models.specs.hardware import (
 )
 
 MOVED_BY = "; moved by "
-"""In a profile's source, between how it was measured apart and the runs that moved it."""
+"""Separates, in a profile's source, how it was measured from the runs that moved it."""
 _DIGITS = 6
-"""Significant digits: enough that moving back gives what was measured, and short to read."""
+"""Significant digits: enough that moving back gives the measured values, and short to read."""
 
 
 def moved(profile: HardwareProfile, by: Moved) -> HardwareProfile:
-    """`profile` with the seconds of every kind multiplied by its factor."""
+    """`profile` with the seconds of each kind multiplied by its factor."""
     rise, bandwidth_rise = _rises(profile, by)
     operands = profile.gemm_operand_bandwidth
     return profile.model_copy(
@@ -61,7 +61,7 @@ def moved(profile: HardwareProfile, by: Moved) -> HardwareProfile:
 
 
 def before_runs(profile: HardwareProfile) -> HardwareProfile:
-    """What was measured apart, before runs moved it; a peak that a run raised stays, as it was reached."""
+    """The profile as it was measured, before runs moved it; a peak that a run raised stays."""
     if profile.moved is None:
         return profile
     back = Moved(**{kind: 1.0 / factor for kind, factor in profile.moved})
@@ -70,7 +70,7 @@ def before_runs(profile: HardwareProfile) -> HardwareProfile:
 
 
 def _rises(profile: HardwareProfile, by: Moved) -> tuple[float, float]:
-    """Factors of the measured peak and of the measured bandwidth; 1 where nothing is above them."""
+    """Factors by which the measured peak and bandwidth rise; 1 where no rate exceeds them."""
     rise = bandwidth_rise = 1.0
     if profile.measured_peak is not None:
         rise = max(rise, profile.gemm_efficiency / by.compute)

@@ -1,4 +1,4 @@
-"""Runs on one machine → its profile, moved from what was measured apart only as far as the runs say.
+"""Refining the profile of a machine by runs on it: measured constants move only as far as the runs say.
 
 Microbenchmarks time operators one by one. What they cannot see is how operators do inside a training step, beside
 everything else; a run sees just that, but of one layout, and with the machine's noise. So the fit is over factors of
@@ -36,7 +36,7 @@ QUANTITIES: dict[str, tuple[str, ...]] = {
     "ep_comm": ("ep_comm",),
     "dp_comm": ("dp_comm",),
 }
-"""What a run tells apart → the parts of an estimate that it is made of; `step` is all of them."""
+"""Quantity that runs measure → the parts of an estimate that it consists of; `step` is all of them."""
 STEP = "step"
 _UNSEEN = {
     STEP: 0.05,
@@ -49,7 +49,7 @@ _UNSEEN = {
     "ep_comm": 0.3,
     "dp_comm": 0.3,
 }
-"""Relative error of a quantity even where nothing varies: of clocks and profilers, and of the model itself."""
+"""Relative error of a quantity even without noise: that of clocks and profilers, and of the cost model itself."""
 _PULLS = {
     "compute": 0.1,
     "host": 0.7,
@@ -69,67 +69,67 @@ _FOLLOWS = 0.3
 """Share of the logarithm by which all host time is off that these are taken to be off by, beside something of their
 own: caches are colder in a step than where it was measured, which is most of a short time and little of a long one."""
 _FARTHEST = math.log(100.0)
-"""Beyond a factor of a hundred nothing is learned: something else is wrong."""
+"""Largest factor, as a logarithm, that a constant may move by: beyond it something else is wrong."""
 _Z90 = 1.645
 _NAMED = 4
-"""Runs named one by one where a profile says what moved it."""
+"""Most runs named one by one in a profile's source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredQuantity:
-    """A quantity as one run measured it."""
+    """One quantity as one run measured it."""
 
     seconds: float
-    """Of the median step."""
+    """Seconds in the median step."""
     noise: float
-    """Share of it that the middle half of the steps spans."""
+    """Relative width of the middle half of the steps."""
     doubt: float = 0.0
-    """How far it may be off besides, as a logarithm: by what others took of the machine, which is seldom the same."""
+    """Further doubt, as a logarithm: what other work took of the machine, which is seldom the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRun:
-    """One run: what was asked of the cost model, and what came out."""
+    """One run: its question and layout, and what it measured."""
 
     name: str
     question: Question
     layout: Layout
-    """Placed."""
+    """The layout, placed."""
     seen: Mapping[str, MeasuredQuantity]
-    """`step`, and of `QUANTITIES` what this run measured."""
+    """`step`, and those of `QUANTITIES` that this run measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefinedFactor:
-    """A factor of seconds, and what the runs say of it."""
+    """A factor on the seconds of one kind, and how well the runs determine it."""
 
     factor: float
     low: float
     high: float
-    """90 % interval."""
+    """Upper end of the 90 % interval."""
     told: float
-    """Share of what was uncertain about it that the runs settle."""
+    """Share of the factor's uncertainty that the runs remove."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refinement:
-    """A profile before and after runs moved it."""
+    """A profile before and after runs refined it."""
 
     start: HardwareProfile
-    """As it was measured apart."""
+    """The profile as it was measured."""
     profile: HardwareProfile
-    """Its error is that of the fit itself, and no less than the runs vary by."""
+    """The refined profile; its error is that of the fit, and no less than the runs vary by."""
     runs: tuple[ObservedRun, ...]
     estimates: tuple[Estimate, ...]
-    """Of each run under the new profile."""
+    """Estimate of each run under the refined profile."""
     factors: dict[str, RefinedFactor]
-    """By kind of `Moved`, and `contention`: 1 + it."""
+    """Factor by kind of `Moved`; `contention` stands for 1 + contention."""
 
 
 def refine(
     profile: HardwareProfile, runs: Sequence[ObservedRun], *, on_round: Callable[[int], None] | None = None
 ) -> Refinement:
-    """Move `profile` so that the `runs`, all of one machine, come out right; what moved it before is taken back first.
+    """Move `profile` so that the `runs`, all of one machine, come out right; an earlier refinement is undone first.
 
     Raises:
         InputError: the profile is of another GPU.
@@ -170,7 +170,7 @@ def refine(
 
 
 def priced(run: ObservedRun, profile: HardwareProfile) -> Estimate:
-    """What the cost model says of a run under a profile."""
+    """The estimate of a run under a profile."""
     asked = run.question
     question = complete_question(
         asked.model, asked.cluster, asked.training, stack=asked.stack, profile=profile
@@ -179,14 +179,14 @@ def priced(run: ObservedRun, profile: HardwareProfile) -> Estimate:
 
 
 def quantities(found: Estimate) -> dict[str, float]:
-    """An estimate in the quantities that runs measure."""
+    """An estimate's seconds in the quantities that runs measure."""
     parts = found.time.as_dict()
     sums = {name: sum(parts[part] for part in of) for name, of in QUANTITIES.items()}
     return {STEP: found.step_seconds} | sums
 
 
 def _for(question: Question, profile: HardwareProfile) -> HardwareProfile:
-    """The profile as one of what the question runs on. Raises InputError where it is of another GPU."""
+    """The profile under the identity of the question's GPU and stack. Raises InputError where it is of another GPU."""
     complete_question(
         question.model, question.cluster, question.training, stack=question.stack, profile=profile
     )
@@ -198,7 +198,7 @@ def _for(question: Question, profile: HardwareProfile) -> HardwareProfile:
 def _to_explain(
     start: HardwareProfile, runs: Sequence[ObservedRun]
 ) -> list[tuple[int, str, MeasuredQuantity]]:
-    """(run, quantity, what was seen): those that both the run and the cost model have."""
+    """(run, quantity, what was measured) for quantities that both the run and the cost model have."""
     predicted = [quantities(priced(run, start)) for run in runs]
     return [
         (index, quantity, one)
@@ -209,7 +209,7 @@ def _to_explain(
 
 
 def _totals() -> Array:
-    """(C, C): what a coordinate adds to the logarithm of each kind's factor."""
+    """(C, C): how each coordinate adds to the logarithm of each kind's factor."""
     kinds = list(_PULLS)
     matrix = np.eye(len(kinds))
     for kind in _FOLLOW_HOST:
@@ -218,7 +218,7 @@ def _totals() -> Array:
 
 
 def _moved_to(start: HardwareProfile, logarithms: Array) -> HardwareProfile:
-    """The profile with factors of these logarithms, in the order of `_PULLS`."""
+    """The profile moved by factors with these logarithms, in the order of `_PULLS`."""
     factors = {kind: float(f"{factor:.4g}") for kind, factor in zip(_PULLS, np.exp(logarithms), strict=True)}
     contention = round(factors.pop("contention") - 1.0, 4)
     by = Moved(**factors)
@@ -226,7 +226,7 @@ def _moved_to(start: HardwareProfile, logarithms: Array) -> HardwareProfile:
 
 
 def _settled(totals: Array, point: Array, covariance: Array, pulls: Array) -> dict[str, RefinedFactor]:
-    """Each kind's factor with the 90 % interval of the linearised problem."""
+    """The factor of each kind with the 90 % interval of the linearised problem."""
     after = np.sqrt(np.diag(totals @ covariance @ totals.T))
     before = np.sqrt(np.diag(totals @ np.diag(pulls**2) @ totals.T))
     found = {}
@@ -240,7 +240,7 @@ def _settled(totals: Array, point: Array, covariance: Array, pulls: Array) -> di
 def _claims(
     start: HardwareProfile, runs: Sequence[ObservedRun], estimates: Sequence[Estimate]
 ) -> dict[str, object]:
-    """What the new profile says of itself: no smaller an error than its runs vary by."""
+    """What the refined profile says of itself; its error is no smaller than its runs vary by."""
     errors = [
         abs(e.step_seconds / run.seen[STEP].seconds - 1) for run, e in zip(runs, estimates, strict=True)
     ]

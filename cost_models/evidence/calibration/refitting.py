@@ -1,4 +1,4 @@
-"""Tables of timed runs → the profile of their GPU and stack, moved from the catalogue's nearest as far as they say."""
+"""Refitting a profile to tables of timed runs: of their GPU and stack, from the catalogue's nearest profile."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from cost_models.files import catalog
 from cost_models.specs.hardware import HardwareProfile
 
 _SLIP = 10.0
-"""Factor between measured and predicted beyond which a cell is not what it says: milliseconds, tokens, a lost digit."""
+"""Factor between measured and predicted time beyond which a cell is taken for a slip: milliseconds, a lost digit."""
 _LONGEST_NAME = 100
 _NAMED_SOURCES = 8
-"""Sources named one by one where a profile says what it was fitted to."""
+"""Most sources named one by one in a profile's source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The rows a fit can use, as questions, and the others with the reason why not."""
+    """Rows that a fit can use, as cases, and the other rows with the reason why not."""
 
     cases: tuple[Case, ...]
     left_out: tuple[tuple[Row, str], ...]
     forced: bool
-    """No row names the stack that was asked for: all are read as if they had run on it."""
+    """True where no row names the wanted stack: all rows are then read as if they had run on it."""
 
     def pairs(self) -> dict[Pair, tuple[Case, ...]]:
-        """Cases by the profile they say something about, the largest group first."""
+        """Cases by the (die, stack) that they ran on, the largest group first."""
         groups: dict[Pair, list[Case]] = {}
         for case in self.cases:
             groups.setdefault(pair_of(case), []).append(case)
@@ -91,7 +91,7 @@ def select_runs(
 def _predicted(
     rows: Sequence[Row], stack: str | None, forced: bool, on_row: Callable[[int], None] | None
 ) -> Iterator[Prediction]:
-    """One prediction a row, under `stack` where the row names no framework or is `forced`."""
+    """One prediction a row, under `stack` where the row names no framework or where it is `forced`."""
     for done, row in enumerate(rows, start=1):
         yield from predict((row,), stack=stack if forced or not row.text("framework") else None)
         if on_row is not None:
@@ -103,7 +103,7 @@ def _ran_under(prediction: Prediction, stack: str) -> bool:
 
 
 def _why_not(prediction: Prediction, case: Case, stack: str | None, die: str | None) -> str:
-    """Why a predicted row takes no part in a fit, or nothing."""
+    """Why a predicted row takes no part in a fit; empty where it does."""
     if prediction.step_seconds is None:
         return "neither `num_gpus` nor `dp` is given"
     if not (math.isfinite(prediction.step_seconds) and prediction.step_seconds > 0):
@@ -118,7 +118,7 @@ def _why_not(prediction: Prediction, case: Case, stack: str | None, die: str | N
 
 
 def _distinct(rows: Iterable[Row]) -> tuple[list[Row], list[tuple[Row, str]]]:
-    """Rows with ids of their own, and those that repeat another in every cell."""
+    """Rows, with unique ids, and rows left out since they repeat another in every cell."""
     seen: set[frozenset[tuple[str, str]]] = set()
     taken: set[str] = set()
     times: Counter[str] = Counter()
@@ -141,16 +141,16 @@ def _distinct(rows: Iterable[Row]) -> tuple[list[Row], list[tuple[Row, str]]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refit:
-    """A profile before and after it was moved by runs."""
+    """A profile before and after it was fitted to runs."""
 
     pair: Pair
     start: HardwareProfile
-    """The catalogue's nearest, or its documented defaults: what the runs are predicted with otherwise."""
+    """The profile that the fit starts from: the catalogue's nearest, or its documented defaults."""
     before: dict[str, float]
     """Run → predicted / measured − 1 under `start`."""
     fit: StepTimeFit
     profile: HardwareProfile
-    """The fitted profile, named for its GPU and stack, with its claim."""
+    """The fitted profile, named for its GPU and stack, with its claimed error."""
 
     @property
     def median_before(self) -> float:
@@ -161,7 +161,7 @@ class Refit:
 def refit(
     pair: Pair, cases: Sequence[Case], *, on_round: Callable[[int, float], None] | None = None
 ) -> Refit:
-    """Fit the profile of `pair` to its `cases`, from the nearest of the catalogue; `on_round` hears of every step.
+    """Fit the profile of `pair` to its `cases`, from the catalogue's nearest; `on_round` is called after every step.
 
     Runs of one source are taken to be of one cluster, which its profile follows closely; of several sources each of
     n runs counts 1/√n, and none is followed far from the others.
@@ -194,7 +194,7 @@ def refit(
 
 
 def named_sources(fit: StepTimeFit) -> str:
-    """ "3 of mine, 2 of lab": whose runs a profile was fitted to, the largest sources by name."""
+    """ "3 of mine, 2 of lab": how many runs of which source were fitted, the largest sources by name."""
     by_size = sorted(fit.by_source().items(), key=lambda item: -len(item[1]))
     words = [f"{len(errors)} of {printable(source, 40)}" for source, errors in by_size[:_NAMED_SOURCES]]
     if rest := sum(len(errors) for _, errors in by_size[_NAMED_SOURCES:]):
@@ -203,7 +203,7 @@ def named_sources(fit: StepTimeFit) -> str:
 
 
 def _provenance(fit: StepTimeFit, start: HardwareProfile) -> str:
-    """Whose runs a profile was fitted to, and what it was before."""
+    """The source of a fitted profile: whose runs it was fitted to, and from which profile."""
     return (
         f"Fitted to timed runs: {named_sources(fit)}; started from {start.name}. The median error is that of the"
         " fit itself."

@@ -36,7 +36,7 @@ def relative_least_squares(terms: Array, seconds: Array, least: Array | float = 
 
 
 def relative_errors(terms: Array, coefficients: Array, seconds: Array) -> Array:
-    """(N,) signed relative error of the fit."""
+    """(N,) signed relative error of each row of a fit."""
     return np.asarray(terms @ coefficients / seconds - 1.0)
 
 

@@ -1,4 +1,4 @@
-"""A profile → its YAML file, so that a calibration outlives the process that made it."""
+"""Writing a hardware profile to a file."""
 
 from __future__ import annotations
 

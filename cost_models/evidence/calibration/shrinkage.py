@@ -1,4 +1,4 @@
-"""Constants moved by what was measured, only as far as it says: robust least squares pulled towards where they were.
+"""Shrinkage: robust least squares in which every constant is pulled towards where it was.
 
 Minimises, over a point θ (logarithms of constants, as a rule),
 
@@ -19,11 +19,11 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 _PROBE = 0.02
-"""Change of a coordinate that a derivative is taken over."""
+"""Step in a coordinate for numerical derivatives."""
 _ROUNDS = 25
 _TRIALS = 8
 _DONE = 1e-3
-"""Relative gain of a round below which it was the last."""
+"""Relative gain of a round below which iteration ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Shrinkage:
     slopes: Array
     """(R, C) derivatives of the errors."""
     curvature: Array
-    """(C, C) of the loss: its inverse is the covariance of the point."""
+    """(C, C) curvature of the loss; its inverse is the covariance of the point."""
 
 
 def shrink(
@@ -48,7 +48,7 @@ def shrink(
     ceiling: Array | float = np.inf,
     on_round: Callable[[int, Array], None] | None = None,
 ) -> Shrinkage:
-    """The point (C,) between `floor` and `ceiling` with the least loss; `errors_at` a point gives (R,).
+    """The point (C,) between `floor` and `ceiling` with the least loss; `errors_at(point)` gives (R,) errors.
 
     `pulls` (C,) are distances from `origin` that cost as much as one measurement of weight 1 with an error of 1.
     `on_round` hears of every step and its errors.

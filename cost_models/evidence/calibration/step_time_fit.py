@@ -1,4 +1,4 @@
-"""Fit the few constants of a profile to published step times: robust, few, and pulled towards physical defaults.
+"""Fitting the few constants of a profile to published step times: robust, and pulled towards physical defaults.
 
 Minimises, over the logarithms θ of the constants,
 
@@ -39,7 +39,7 @@ CONSTANTS = (
     "step_seconds",
     "jitter_per_doubling",
 )
-"""The twelve a profile of a GPU and a stack may have fitted; all others stay documented defaults."""
+"""The twelve constants of a profile that may be fitted; all others stay documented defaults."""
 
 _HUBER = 0.05
 """Relative error beyond which a run pulls linearly: a mistranscribed row must not move a constant far."""
@@ -50,8 +50,8 @@ _SHARE_PULL = 0.15
 15 %, host times and jitter differ by factors."""
 _Z90 = 1.645
 WEIGHT_ON_ONE_CLUSTER = 4.0
-"""Of a run where all are of one source: step times of one cluster agree within some 2.5 %, half of what those of
-different publishers do."""
+"""Weight of a run where all runs are of one source: its step times agree within some 2.5 %, half of what different
+publishers' do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,20 +62,20 @@ class Interval:
     low: float
     high: float
     moved_by: tuple[str, ...]
-    """The runs that pull it most, strongest first."""
+    """The runs that pull the constant most, strongest first."""
     told: float
-    """Share of what was uncertain about it that the runs settle: at 0 they say nothing and it stays where it was."""
+    """Share of the constant's uncertainty that the runs remove; at 0 they say nothing and it stays where it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimeFit:
-    """A fitted profile and what it leaves unexplained."""
+    """A fitted profile, its residuals and the intervals of its constants."""
 
     profile: HardwareProfile
     residuals: dict[str, float]
     """Run → predicted / measured − 1."""
     sources: dict[str, str]
-    """Run → who published it."""
+    """Run → its source."""
     constants: dict[str, Interval]
 
     @property
@@ -99,7 +99,7 @@ def fit_step_times(
     weight_of_a_run: float | None = None,
     on_round: Callable[[int, float], None] | None = None,
 ) -> StepTimeFit:
-    """Move `constants` of `start` so that timed `cases` come out right; `on_round` hears of every step.
+    """Move `constants` of `start` so that timed `cases` come out right; `on_round` is called after every step.
 
     A constant that is 0 in `start` stays 0: factors do not move it. Each run weighs `weight_of_a_run`, by default 1/√n
     where its source has n.
@@ -137,8 +137,7 @@ def fit_step_times(
 
 
 def fitted_profile(fit: StepTimeFit, *, unseen_error: float | None = None) -> HardwareProfile:
-    """The profile of a fit with its claims: what it was fitted to, the error that is left, and the median error
-    (a share) shown on sources left out of every fit, where those were tried."""
+    """The fitted profile with its claims: runs, remaining error, and the error on unseen sources where it was tried."""
     runs = ", ".join(f"{len(errors)} of {source}" for source, errors in fit.by_source().items())
     return fit.profile.model_copy(
         update={
@@ -151,24 +150,24 @@ def fitted_profile(fit: StepTimeFit, *, unseen_error: float | None = None) -> Ha
 
 
 _CEILING = 1.1
-"""Shares of what was measured at best may exceed it a little, never by much."""
+"""Largest value of a fitted share: a little above the best that was measured, never much."""
 
 
 def measured_seconds(case: Case) -> float:
-    """Step seconds that the row's author measured."""
+    """Step seconds that the case's row was published with."""
     seconds = timed_seconds(case.row)
     assert seconds is not None, f"{case.row.row_id} has no step time"
     return seconds
 
 
 def _ceiling(name: str) -> float:
-    """The most a constant may become; a profile that says more could not be read again."""
+    """Largest value that a constant may take; a profile beyond it could not be read again."""
     most = next(mark.le for mark in HardwareProfile.model_fields[name].metadata if hasattr(mark, "le"))
     return min(float(most), _CEILING) if name.endswith("efficiency") else float(most)
 
 
 def _weights(cases: Sequence[Case]) -> Array:
-    """1/√n for each of n rows of a source."""
+    """(N,): 1/√n for each of n rows of a source."""
     rows: Mapping[str, int] = Counter(case.row.source for case in cases)
     return np.array([rows[case.row.source] ** -0.5 for case in cases])
 
@@ -184,7 +183,7 @@ def _intervals(
     pulls: Array,
     names: Sequence[str],
 ) -> dict[str, Interval]:
-    """90 % intervals from the curvature, and the runs with the largest influence on each constant."""
+    """90 % interval of each constant from the curvature, and the runs with the largest influence on it."""
     covariance = np.linalg.inv(shrunk.curvature)
     spread = _Z90 * np.sqrt(np.diag(covariance))
     influence = np.abs(covariance @ (shrunk.slopes * weight[:, None]).T)
