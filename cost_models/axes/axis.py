@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.rule import Rule
 from cost_models.axes.words import Word
 
 if TYPE_CHECKING:
@@ -50,3 +51,8 @@ class Axis:
     """The degree above one that it needs: where that is one it says nothing."""
     alike: Callable[[LayoutColumns], Ints] | None = None
     """(N, V) for each of its values the first that means the same in each layout."""
+
+    rules: tuple[Rule, ...] = ()
+    """What model, cluster and training ask of it."""
+    stack_rules: tuple[Rule, ...] = ()
+    """What a software stack cannot run though they would allow it."""

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from cost_models.axes.axis import Axis
+import numpy as np
+
+from cost_models.axes.axis import Axis, Ints
+from cost_models.axes.rule import Bools, Rule, Words, either, multiplied
 from cost_models.axes.words import UNSAID, Choice, Number
+
+if TYPE_CHECKING:
+    from cost_models.axes.columns import LayoutColumns
+    from cost_models.axes.layout import Layout
+    from cost_models.question import Question
 
 Context = Literal["ring", "all-gather", "all-to-all"]
 CONTEXTS: tuple[Context, ...] = get_args(Context)
@@ -14,10 +22,97 @@ it, or by trading tokens for heads (Ulysses)."""
 USUAL_CONTEXT = UNSAID
 """In the column `context`: as the software stack does it."""
 
-CP = Axis(word=Number())
+
+def context_ways(question: Question, columns: LayoutColumns) -> Ints:
+    """(N,) indices into `CONTEXTS`: what the layout says, or else what the stack usually does."""
+    usual = CONTEXTS.index(question.stack.context_parallel)
+    return np.where(columns.context == USUAL_CONTEXT, usual, columns.context)
+
+
+def _trades_heads(question: Question, x: LayoutColumns) -> Bools:
+    trades: Bools = context_ways(question, x) == CONTEXTS.index("all-to-all")
+    return trades
+
+
+def _pieces(question: Question, x: LayoutColumns) -> Ints:
+    """(N,) pieces of a sequence that each context rank has: two, one from either end, give causal attention equal work;
+    one where heads are traded."""
+    return np.where(_trades_heads(question, x), 1, 2)
+
+
+def _sequence_divides(question: Question, layout: Layout) -> Words:
+    from cost_models.axes.columns import LayoutColumns  # which is made of these axes
+
+    length = question.training.sequence_length
+    pieces = layout.cp * int(_pieces(question, LayoutColumns.of([layout]))[0])
+    return Words(f"`cp{layout.cp}` deals a sequence of {length} tokens in {pieces:,} pieces")
+
+
+def _heads_divide(question: Question, layout: Layout) -> Words:
+    heads = question.model.num_kv_heads
+    who = "`context=all-to-all`" if layout.context else f"software stack `{question.stack.name}`"
+    what = f"{who} trades tokens for heads: tp{layout.tp} x cp{layout.cp}"
+    return Words(f"{what} ranks share {heads} key/value heads")
+
+
+def _stack_has_no_context(question: Question, layout: Layout) -> Words:
+    what = f"software stack `{question.stack.name}` cannot split a sequence over ranks (`cp{layout.cp}`)"
+    return Words(what, "use cp1; `--stack` names another")
+
+
+def _stack_lacks_context(question: Question, layout: Layout) -> Words:
+    ways = [f"context={way}" for way in question.stack.context_kinds]
+    return Words(
+        f"software stack `{question.stack.name}` has no `context={layout.context}`",
+        f"it has {either(ways)}; `--stack` names another",
+    )
+
+
+def _not_offered(question: Question, x: LayoutColumns) -> Bools:
+    """The usual way is always there; a stack without any has a rule of its own."""
+    stack = question.stack
+    offered = [CONTEXTS.index(way) for way in (*stack.context_kinds, stack.context_parallel)]
+    return (x.cp > 1) & bool(stack.context_kinds) & ~np.isin(context_ways(question, x), offered)
+
+
+CP = Axis(
+    word=Number(),
+    rules=(
+        Rule(
+            name="cp divides the sequence",
+            broken=lambda q, x: (x.cp > 1) & (q.training.sequence_length % (_pieces(q, x) * x.cp) != 0),
+            sentence=_sequence_divides,
+        ),
+    ),
+    stack_rules=(
+        Rule(
+            name="the stack has context parallelism",
+            broken=lambda q, x: (x.cp > 1) & (not q.stack.context_kinds),
+            sentence=_stack_has_no_context,
+        ),
+    ),
+)
 CONTEXT = Axis(
     word=Choice(CONTEXTS),
     settled=lambda layout: None if layout.cp == 1 else layout.context,
     must_be_chosen=True,
     within="cp",
+    rules=(
+        Rule(
+            name="cp divides the heads it trades",
+            broken=lambda q, x: (
+                (x.cp > 1)
+                & _trades_heads(q, x)
+                & (np.fmod(q.model.num_kv_heads, multiplied(x.cp, x.tp)) != 0)
+            ),
+            sentence=_heads_divide,
+        ),
+    ),
+    stack_rules=(
+        Rule(
+            name="the stack has this way of context parallelism",
+            broken=_not_offered,
+            sentence=_stack_lacks_context,
+        ),
+    ),
 )

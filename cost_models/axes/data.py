@@ -2,22 +2,111 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from cost_models.axes.axis import Axis
+from cost_models.axes.rule import Rule, Words, either, multiplied
 from cost_models.axes.words import Number
+
+if TYPE_CHECKING:
+    from cost_models.axes.layout import Layout
+    from cost_models.question import Question
 
 ZERO_STAGES = 4
 """ZeRO 0 to 3."""
 
+
+def _batch_divides(question: Question, layout: Layout) -> Words:
+    batch, together = question.training.global_batch, layout.dp * layout.mbs
+    below = batch // together * together
+    neighbours = f"{below} and {below + together} are" if below else f"{together} is"
+    return Words(
+        f"global batch {batch} is not a multiple of dp{layout.dp} x mbs{layout.mbs}",
+        neighbours,
+    )
+
+
+def _zero_needs_replicas(question: Question, layout: Layout) -> Words:
+    return Words(f"`zero{layout.zero}` shards over dp, which is 1 here", "write zero0")
+
+
+def _shard_needs_zero(question: Question, layout: Layout) -> Words:
+    return Words(f"`shard{layout.shard}` says what ZeRO shards over, and zero0 shards nothing", "write zero1")
+
+
+def _shard_divides(question: Question, layout: Layout) -> Words:
+    return Words(f"`shard{layout.shard}` does not divide the {layout.replicas:,} ranks of dp x cp")
+
+
+def _stack_has_no_zero(question: Question, layout: Layout) -> Words:
+    stages = [f"zero{stage}" for stage in question.stack.zero_stages]
+    return Words(
+        f"software stack `{question.stack.name}` cannot run `zero{layout.zero}`",
+        f"it has {either(stages)}; `--stack` names another",
+    )
+
+
+def _stack_lacks_hybrid(question: Question, layout: Layout) -> Words:
+    what = f"software stack `{question.stack.name}` shards over all {layout.replicas:,} ranks of dp x cp"
+    return Words(f"{what}, not over `shard{layout.shard}`", "leave out `shard`; `--stack` names another")
+
+
 DP = Axis(word=Number(), always_written=True, common=True)
-MBS = Axis(word=Number(), always_written=True, common=True)
+MBS = Axis(
+    word=Number(),
+    always_written=True,
+    common=True,
+    rules=(
+        Rule(
+            name="batch divides into microbatches",
+            broken=lambda q, x: np.fmod(float(q.training.global_batch), multiplied(x.dp, x.mbs)) != 0,
+            sentence=_batch_divides,
+        ),
+    ),
+)
 ZERO = Axis(
     word=Number(least=0, most=ZERO_STAGES - 1, outside=f"ZeRO has stages 0 to {ZERO_STAGES - 1}"),
     always_written=True,
     common=True,
+    rules=(
+        Rule(
+            name="ZeRO needs replicas",
+            broken=lambda q, x: (x.zero > 0) & (x.dp == 1) & (x.cp == 1),
+            sentence=_zero_needs_replicas,
+        ),
+    ),
+    stack_rules=(
+        Rule(
+            name="the stack has this ZeRO stage",
+            broken=lambda q, x: ~np.isin(x.zero, q.stack.zero_stages),
+            sentence=_stack_has_no_zero,
+        ),
+    ),
 )
 SHARD = Axis(
     word=Number(),
     settled=lambda layout: None if layout.shard == layout.replicas else layout.shard,
     comes_to=lambda layout: layout.shard_group,
     follows=lambda columns: columns.replicas,
+    rules=(
+        Rule(
+            name="hybrid sharding needs ZeRO",
+            broken=lambda q, x: (x.zero == 0) & (x.shard != x.replicas),
+            sentence=_shard_needs_zero,
+        ),
+        Rule(
+            name="shard groups divide the replicas",
+            broken=lambda q, x: np.fmod(multiplied(x.dp, x.cp), x.shard) != 0,
+            sentence=_shard_divides,
+        ),
+    ),
+    stack_rules=(
+        Rule(
+            name="the stack shards in groups",
+            broken=lambda q, x: (x.shard != x.replicas) & (not q.stack.hybrid_shard),
+            sentence=_stack_lacks_hybrid,
+        ),
+    ),
 )

@@ -2,13 +2,89 @@
 
 from __future__ import annotations
 
-from cost_models.axes.axis import Axis
-from cost_models.axes.words import Number
+from typing import TYPE_CHECKING
 
-EP = Axis(word=Number())
+import numpy as np
+
+from cost_models.axes.axis import Axis
+from cost_models.axes.rule import Rule, Words, dividing, multiplied
+from cost_models.axes.words import Number
+from cost_models.units import counted
+
+if TYPE_CHECKING:
+    from cost_models.axes.layout import Layout
+    from cost_models.question import Question
+
+
+def _experts_split(question: Question, layout: Layout) -> Words:
+    count = question.model.num_experts
+    return Words(f"`ep{layout.ep}` shares {counted(count, 'expert')}", dividing("ep", count, count))
+
+
+def _groups_divide(question: Question, layout: Layout) -> Words:
+    ranks, together = layout.tp * layout.replicas, layout.ep * layout.expert_tp
+    what = f"ep{layout.ep} x etp{layout.expert_tp} = {together:,} ranks hold the experts of a block"
+    return Words(f"{what}; tp x cp x dp has {ranks:,}", "they must divide it")
+
+
+def _no_experts(question: Question, layout: Layout) -> Words:
+    what = f"`ep{layout.ep}`" if layout.ep > 1 else f"`etp{layout.etp}`"
+    return Words(f"{what} shares experts, and model `{question.model.name}` has none", "leave it out")
+
+
+def _expert_splits(question: Question, layout: Layout) -> Words:
+    width = question.model.moe_ffn_hidden_size
+    return Words(
+        f"`etp{layout.expert_tp}` splits {width:,} columns of an expert", "`etp1` leaves experts whole"
+    )
+
+
+def _stack_lacks_expert_tensor(question: Question, layout: Layout) -> Words:
+    what = f"software stack `{question.stack.name}` splits experts as the rest of the model"
+    return Words(
+        f"{what}: `etp{layout.etp}` is not tp{layout.tp}", "leave out `etp`; `--stack` names another"
+    )
+
+
+EP = Axis(
+    word=Number(),
+    rules=(
+        Rule(
+            name="ep divides the experts",
+            broken=lambda q, x: q.model.has_experts & (q.model.num_experts % x.ep != 0),
+            sentence=_experts_split,
+        ),
+        Rule(
+            name="expert groups divide the ranks of a stage",
+            broken=lambda q, x: (
+                q.model.has_experts & (np.fmod(multiplied(x.tp, x.cp, x.dp), multiplied(x.ep, x.etp)) != 0)
+            ),
+            sentence=_groups_divide,
+        ),
+        Rule(
+            name="experts are for a mixture",
+            broken=lambda q, x: (not q.model.has_experts) & ((x.ep > 1) | (x.etp != x.tp)),
+            sentence=_no_experts,
+        ),
+    ),
+)
 ETP = Axis(
     word=Number(),
     settled=lambda layout: None if layout.etp == layout.tp else layout.etp,
     comes_to=lambda layout: layout.expert_tp,
     follows=lambda columns: columns.tp,
+    rules=(
+        Rule(
+            name="etp divides an expert",
+            broken=lambda q, x: q.model.has_experts & (q.model.moe_ffn_hidden_size % x.etp != 0),
+            sentence=_expert_splits,
+        ),
+    ),
+    stack_rules=(
+        Rule(
+            name="the stack splits experts otherwise",
+            broken=lambda q, x: q.model.has_experts & (not q.stack.expert_tensor_parallel) & (x.etp != x.tp),
+            sentence=_stack_lacks_expert_tensor,
+        ),
+    ),
 )

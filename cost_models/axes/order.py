@@ -9,12 +9,18 @@ Axes of degree one have no place: with cp1 `tp-cp-dp-pp` and `tp-dp-cp-pp` seat 
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
 from cost_models.axes.axis import Axis, Ints
+from cost_models.axes.rule import Bools, Rule, Words, either
 from cost_models.axes.words import Choice
+
+if TYPE_CHECKING:
+    from cost_models.axes.columns import LayoutColumns
+    from cost_models.axes.layout import Layout
+    from cost_models.question import Question
 
 Order = Literal["tp-cp-dp-pp", "tp-dp-cp-pp", "tp-cp-pp-dp", "tp-dp-pp-cp", "tp-pp-cp-dp", "tp-pp-dp-cp"]
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -69,8 +75,28 @@ def ranks_inside(axis: str, order: Ints, tp: Ints, cp: Ints, dp: Ints, pp: Ints)
     return stride
 
 
+def _stack_lacks_order(question: Question, layout: Layout) -> Words:
+    orders = [f"order={order}" for order in question.stack.axis_orders]
+    return Words(
+        f"software stack `{question.stack.name}` cannot seat its ranks in `order={layout.order}`",
+        f"it has {either(orders)}; `--stack` names another",
+    )
+
+
+def _not_offered(question: Question, x: LayoutColumns) -> Bools:
+    """Whether no order of the stack seats the ranks as the layout's does."""
+    if (x.order == 0).all() and question.stack.axis_orders[:1] == ORDERS[:1]:
+        return np.zeros(len(x), dtype=np.bool_)
+    seats = same_seats_of(x.cp, x.dp, x.pp)
+    own = np.take_along_axis(seats, x.order[:, None], axis=1)
+    offered = seats[:, [ORDERS.index(order) for order in question.stack.axis_orders]]
+    missing: Bools = (offered != own).all(axis=1)
+    return missing
+
+
 ORDER = Axis(
     word=Choice(ORDERS),
     settled=lambda layout: first_same(layout.order, layout.cp, layout.dp, layout.pp),
     alike=lambda columns: same_seats_of(columns.cp, columns.dp, columns.pp),
+    stack_rules=(Rule(name="the stack has this order", broken=_not_offered, sentence=_stack_lacks_order),),
 )

@@ -6,14 +6,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from cost_models.axes.axis import Axis
+from cost_models.axes.rule import Rule, Words, either, multiplied
 from cost_models.axes.words import Choice, Number
+from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
 from cost_models.schedules.registry import REGISTRY, schedule_named
+from cost_models.units import counted
 
 if TYPE_CHECKING:
     from cost_models.axes.layout import Layout
+    from cost_models.question import Question
 
 SCHEDULES = tuple(REGISTRY)
 """Names of the schedules, by which columns of layouts number them."""
+ENDS = 2
+"""Stages that may be without a block: the first, which has the embedding, and the last, which has the head."""
 if TYPE_CHECKING:
     Schedule = str
 else:
@@ -42,8 +48,63 @@ def _schedule_complaint(layout: Layout) -> str:
     return f"schedule {layout.schedule} does not go with vpp{layout.vpp}"
 
 
-PP = Axis(word=Number(), always_written=True, common=True)
-VPP = Axis(word=Number(), implied=_implied_chunks, common=True)
+def _stages_have_blocks(question: Question, layout: Layout) -> Words:
+    stages, blocks = layout.num_stages, question.model.num_layers
+    written = f"pp{layout.pp} vpp{layout.vpp}" if layout.vpp > 1 else f"pp{layout.pp}"
+    what = f"`{written}` makes {counted(stages, 'stage')}; the model has {counted(blocks, 'block')}"
+    return Words(
+        what, "only the first stage and the last may have none: they have the embedding and the head"
+    )
+
+
+def _chunks_need_a_pipeline(question: Question, layout: Layout) -> Words:
+    return Words(f"`vpp{layout.vpp}` interleaves chunks over pp, which is 1 here", "leave out `vpp`")
+
+
+def _schedule_needs_a_pipeline(question: Question, layout: Layout) -> Words:
+    return Words(f"`schedule={layout.schedule}` needs pp2 or more", "leave out `schedule`")
+
+
+def _stack_has_no_schedule(question: Question, layout: Layout) -> Words:
+    return Words(
+        f"software stack `{question.stack.name}` cannot run `schedule={layout.schedule}`",
+        f"it has {either(list(question.stack.schedules))}; `--stack` names another",
+    )
+
+
+def _split_needs_weights(question: Question, layout: Layout) -> Words:
+    what = (
+        f"`zero{layout.zero}` gathers weights again for each backward pass, and `schedule={layout.schedule}`"
+    )
+    return Words(
+        f"{what} splits that pass: PyTorch trains wrong without a word", "use zero2, or another schedule"
+    )
+
+
+PP = Axis(
+    word=Number(),
+    always_written=True,
+    common=True,
+    rules=(
+        Rule(
+            name="stages between the ends have blocks",
+            broken=lambda q, x: multiplied(x.pp, x.vpp) > q.model.num_layers + ENDS,
+            sentence=_stages_have_blocks,
+        ),
+    ),
+)
+VPP = Axis(
+    word=Number(),
+    implied=_implied_chunks,
+    common=True,
+    rules=(
+        Rule(
+            name="chunks need a pipeline",
+            broken=lambda q, x: (x.vpp > 1) & (x.pp == 1),
+            sentence=_chunks_need_a_pipeline,
+        ),
+    ),
+)
 SCHEDULE = Axis(
     word=Choice(SCHEDULES),
     implied=_implied_schedule,
@@ -51,4 +112,25 @@ SCHEDULE = Axis(
     complaint=_schedule_complaint,
     common=True,
     must_be_chosen=True,
+    rules=(
+        Rule(
+            name="the schedule needs a pipeline",
+            broken=lambda q, x: (x.pp == 1) & (x.vpp == 1) & ~is_scheduled(x, ("1f1b",)),
+            sentence=_schedule_needs_a_pipeline,
+        ),
+    ),
+    stack_rules=(
+        Rule(
+            name="the stack has this schedule",
+            broken=lambda q, x: ~is_scheduled(x, q.stack.schedules),
+            sentence=_stack_has_no_schedule,
+        ),
+        Rule(
+            name="a split backward pass finds its weights",
+            broken=lambda q, x: (
+                (x.zero == 3) & q.stack.zero3_gathers_every_microbatch & is_scheduled(x, SPLIT_BACKWARD)
+            ),
+            sentence=_split_needs_weights,
+        ),
+    ),
 )

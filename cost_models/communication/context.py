@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT, Context
+from cost_models.axes.context import CONTEXTS, Context, context_ways
 from cost_models.communication.collectives import (
     all_gather_seconds,
     all_to_all_seconds,
@@ -46,12 +46,6 @@ class ContextSeconds:
     forward_hidden: Array
     """Behind the attention kernel."""
     backward_hidden: Array
-
-
-def context_ways(question: Question, columns: LayoutColumns) -> Ints:
-    """(N,) indices into `CONTEXTS`: what the layout says, or else what the stack usually does."""
-    usual = CONTEXTS.index(question.stack.context_parallel)
-    return np.where(columns.context == USUAL_CONTEXT, usual, columns.context)
 
 
 def attention_calls(question: Question, columns: LayoutColumns) -> Ints:

@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.context import CONTEXTS
-from cost_models.communication.context import context_ways
+from cost_models.axes.context import CONTEXTS, context_ways
 from cost_models.operators.block import block_operators
 from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.operators.on_rank import Amount, added, on_rank, tokens_on_rank

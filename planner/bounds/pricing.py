@@ -10,6 +10,7 @@ import numpy.typing as npt
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.pipeline import SCHEDULES
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute, allowed_recompute
+from cost_models.axes.rule import Bools
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
 from cost_models.schedules import PLAIN, is_scheduled
@@ -18,7 +19,6 @@ from planner.bounds.step import quick_bounds
 from planner.placement.chunk_rows import ChunkRows
 from planner.placement.leaf import Leaf
 from planner.placement.shared_shape import Group
-from planner.rule import Bools
 from planner.space.layouts import Space
 
 Floats = npt.NDArray[np.float64]

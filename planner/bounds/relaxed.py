@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.distinct import first_of_each
+from cost_models.axes.rule import Bools
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline import memory_terms as memory
 from cost_models.pipeline import time_terms as time
@@ -25,7 +26,6 @@ from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.pipeline.time_terms import Term, TimeTerms, time_terms
 from planner.placement.shared_shape import how_many
-from planner.rule import Bools
 from planner.space.layouts import Space
 
 Floats = npt.NDArray[np.float64]

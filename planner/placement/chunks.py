@@ -19,9 +19,9 @@ from functools import lru_cache
 import numpy as np
 
 from cost_models.axes.columns import Ints
-from cost_models.axes.pipeline import Schedule
+from cost_models.axes.pipeline import ENDS, Schedule
 from cost_models.schedules import PLAIN, schedule_named
-from planner.placement.leaf import ENDS, TOLERANCE, Bools, Leaf, Placement
+from planner.placement.leaf import TOLERANCE, Bools, Leaf, Placement
 
 TIMED_TOGETHER = 16
 """Patterns whose timelines are evaluated at once, which takes little longer than one."""

@@ -28,10 +28,6 @@ TOLERANCE = 1e-9
 """Relative: two step times closer than this are the same, as rounding in sums of a million durations allows."""
 
 
-ENDS = 2
-"""Stages that may be without a block: the first, which has the embedding, and the last, which has the head."""
-
-
 def stage_sizes(num_layers: int, pp: int, vpp: int, schedule: Schedule) -> tuple[int, int]:
     """The fewest and the most blocks of one virtual stage that the search covers; `planner.placement.chunks` says
     which of them go together where a schedule is not plain."""

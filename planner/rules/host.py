@@ -6,11 +6,11 @@ import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.rule import Bools, Rule, Words
 from cost_models.errors import InfeasibleError
 from cost_models.memory.host import host_bytes
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import format_bytes
-from planner.rule import Bools, Rule, Words
 
 
 def _overflows(question: Question, x: LayoutColumns) -> Bools:

@@ -9,10 +9,10 @@ import numpy as np
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.order import ranks_inside
+from cost_models.axes.rule import Bools, Words
 from cost_models.pipeline.pool_terms import ranks_in
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import PLAIN, is_scheduled
-from planner.rule import Bools, Words
 
 
 def fills_pools(question: MixedQuestion, columns: LayoutColumns) -> Bools:

@@ -7,9 +7,9 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.rule import Bools, Rule, Words, either
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
-from planner.rule import Bools, Rule, Words, either
 
 Array = npt.NDArray[np.float64]
 

@@ -24,12 +24,11 @@ from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
 from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.distinct import first_of_each
 from cost_models.axes.order import ORDERS, same_seats
-from cost_models.axes.pipeline import SCHEDULES, goes_with
+from cost_models.axes.pipeline import ENDS, SCHEDULES, goes_with
 from cost_models.axes.recompute import allowed_recompute
+from cost_models.axes.rule import Bools
 from cost_models.question import Question
 from planner.placement.chunks import covers
-from planner.placement.leaf import ENDS
-from planner.rule import Bools
 from planner.rules.legality import legal_rows
 from planner.space.restriction_words import parse_restrictions as parse_restrictions
 from planner.space.restrictions import AXES as AXES

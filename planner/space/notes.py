@@ -7,11 +7,11 @@ import math
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.rule import either
 from cost_models.defaults import OWN_STACKS
 from cost_models.memory.device import memory_limit
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import format_bytes, format_count, grouped
-from planner.rule import either
 from planner.space.layouts import divisors
 from planner.space.restrictions import Restrictions
 

@@ -13,13 +13,12 @@ from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
 from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.layout import Layout
 from cost_models.axes.order import ORDERS
-from cost_models.axes.pipeline import SCHEDULES, goes_with
+from cost_models.axes.pipeline import ENDS, SCHEDULES, goes_with
 from cost_models.axes.recompute import allowed_recompute
+from cost_models.axes.rule import Bools, Rule, Words, either
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted
 from planner.placement.chunks import covers
-from planner.placement.leaf import ENDS
-from planner.rule import Bools, Rule, Words, either
 from planner.rules.legality import RULES, SCHEDULE_RULE
 from planner.rules.pools import fills_pools, pool_objections
 from planner.space.layouts import divisors

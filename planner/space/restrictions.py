@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from cost_models.axes.columns import COLUMNS, Ints, LayoutColumns
+from cost_models.axes.context import context_ways
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
+from cost_models.axes.rule import Bools
 from cost_models.axes.words import Choice
-from cost_models.communication.context import context_ways
 from cost_models.errors import InputError
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
-from planner.rule import Bools
 from planner.trainers import rows_for
 
 AXES = tuple(sorted(COLUMNS, key=lambda name: not COLUMNS[name].axis.common))

@@ -7,9 +7,9 @@ import numpy as np
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import policies_in
+from cost_models.axes.rule import Bools, Words
 from cost_models.errors import UnknownNameError
 from cost_models.question import Question
-from planner.rule import Bools, Words
 from planner.trainers.megatron import MEGATRON
 from planner.trainers.torchtitan import TORCHTITAN
 from planner.trainers.trainer import Trainer as Trainer

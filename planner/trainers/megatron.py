@@ -7,8 +7,8 @@ import numpy as np
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.pipeline import SCHEDULES
+from cost_models.axes.rule import Bools, Rule, Words
 from cost_models.question import Question
-from planner.rule import Bools, Rule, Words
 from planner.trainers.trainer import Trainer
 
 _SCHEDULES = ("1f1b", "interleaved")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.axes.layout import Layout
+from cost_models.axes.rule import Rule, Words
 from cost_models.question import Question
-from planner.rule import Rule, Words
 from planner.trainers.trainer import Trainer
 
 

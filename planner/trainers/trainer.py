@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.rule import Rule
+from cost_models.axes.rule import Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,59 @@
+"""A rule about layouts: a condition on many layouts at once, and the words for a layout that breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from cost_models.axes.columns import LayoutColumns
+    from cost_models.axes.layout import Layout
+    from cost_models.question import Question
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a broken rule tells the user: the sentence, and one hint (may be empty)."""
+
+    what: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One named rule; `broken` takes N layouts and returns (N,) booleans."""
+
+    name: str
+    broken: Callable[[Question, LayoutColumns], Bools]
+    sentence: Callable[[Question, Layout], Words]
+
+
+def either(words: list[str]) -> str:
+    """ "a", "a or b", "a, b or c"."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def dividing(axis: str, total: int, limit: int) -> str:
+    """ "tp1, tp2 or tp4 divide them": the degrees up to `limit` that divide `total`."""
+    fitting = [
+        f"{axis}{degree}" for degree in range(1, limit + 1) if total % degree == 0 and limit % degree == 0
+    ]
+    return f"{either(fitting)} divide{'s' if len(fitting) == 1 else ''} them"
+
+
+def multiplied(*columns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Degrees in floating point, where absurd ones grow large instead of wrapping round."""
+    product: npt.NDArray[np.float64] = np.prod(np.stack(columns).astype(np.float64), axis=0)
+    return product
+
+
+def in_order(first_told: Sequence[str], rules: Iterable[Rule]) -> tuple[Rule, ...]:
+    """Rules in the order in which they are told, those that are not named last."""
+    place = {name: index for index, name in enumerate(first_told)}
+    return tuple(sorted(rules, key=lambda rule: place.get(rule.name, len(place))))
