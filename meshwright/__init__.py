@@ -22,13 +22,17 @@ if TYPE_CHECKING:
     from cost_models.specs.training import TrainingSpec
     from cost_models.specs.transformer import TransformerSpec
     from executor.microbenchmarks.calibrate import calibrate
-    from meshwright.answers.advised import Advised, advise
+    from meshwright.answers.advised import Advised
     from meshwright.answers.calibrated import Calibrated, calibrate_from_run
-    from meshwright.answers.planned import Estimated, Planned
+    from meshwright.answers.estimated import Estimated
+    from meshwright.answers.planned import Planned
     from meshwright.answers.ranked import Ranked
     from meshwright.answers.run import Ran, run
     from meshwright.answers.validated import Validated, validate
-    from meshwright.api.plan import estimate, plan, verify
+    from meshwright.api.advise import advise
+    from meshwright.api.estimate import estimate
+    from meshwright.api.plan import plan
+    from meshwright.api.verify import verify
     from meshwright.plots.drawing import Drawing
     from planner.plan import Plan
     from planner.plan_files import load_plan, save_plan
@@ -36,10 +40,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "plan": "meshwright.api.plan",
-    "estimate": "meshwright.api.plan",
-    "verify": "meshwright.api.plan",
+    "estimate": "meshwright.api.estimate",
+    "verify": "meshwright.api.verify",
     "Check": "planner.proof.verifying",
-    "advise": "meshwright.answers.advised",
+    "advise": "meshwright.api.advise",
     "Advised": "meshwright.answers.advised",
     "run": "meshwright.answers.run",
     "validate": "meshwright.answers.validated",
@@ -47,7 +51,7 @@ _HOMES = {
     "calibrate_from_run": "meshwright.answers.calibrated",
     "Calibrated": "meshwright.answers.calibrated",
     "Planned": "meshwright.answers.planned",
-    "Estimated": "meshwright.answers.planned",
+    "Estimated": "meshwright.answers.estimated",
     "Ran": "meshwright.answers.run",
     "Ranked": "meshwright.answers.ranked",
     "Validated": "meshwright.answers.validated",

@@ -1,4 +1,4 @@
-"""Advice on a plan: as text, as a frame, as JSON, and the best plan as a file."""
+"""The answer of `advise`: what to change of what is run, as text, as a frame, as JSON, and the best plan as a file."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cost_models.axes.layout import parse_layout
 from cost_models.estimate import Estimate
-from meshwright.cli.output import JSON_SCHEMA
+from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, layout_cells, question_record
 from meshwright.render.plans.advice import (
     HEADERS,
@@ -19,11 +18,11 @@ from meshwright.render.plans.advice import (
     today_sentence,
 )
 from meshwright.render.plans.ranked import question_header
+from meshwright.render.tables import Table
+from meshwright.render.words import as_html
 from planner.explaining.advice import Advice
-from planner.explaining.advice import advise as advice_on
 from planner.plan import Plan, make_plan
-from planner.plan_files import load_plan, save_plan
-from planner.search.budget import Budget
+from planner.plan_files import save_plan
 from planner.space.restrictions import Restrictions
 
 if TYPE_CHECKING:
@@ -118,16 +117,24 @@ class Advised:
             ],
         }
 
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright advise` prints; no table where nothing is left to change."""
+        header, today, end = self._around_the_table()
+        changes = () if self.reached and not self.advice.changes else (advice_table(self.advice), "")
+        return header, "", today, "", *changes, end
+
+    @property
+    def reached(self) -> bool:
+        """The changes lead to the best plan."""
+        return is_reached(self.advice)
+
     def __repr__(self) -> str:
         header, today, end = self._around_the_table()
         return f"{header}\n\n{today}\n\n{advice_table(self.advice)}\n\n{end}"
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        header, today, end = (
-            f"<p>{escape(text)}</p>".replace("\n", "<br>") for text in self._around_the_table()
-        )
+        header, today, end = (f"<p>{as_html(text)}</p>" for text in self._around_the_table())
         return f"{header}{today}{self._in_words().to_html(index=False, border=0)}{end}"
 
     def _around_the_table(self) -> tuple[str, str, str]:
@@ -140,29 +147,3 @@ class Advised:
         import pandas as pd
 
         return pd.DataFrame(advice_cells(self.advice), columns=list(HEADERS))
-
-
-def advise(
-    plan: str | Path | Plan,
-    layout: str | None = None,
-    *,
-    time_limit: float | None = None,
-    budget: Budget | None = None,
-) -> Advised:
-    """What to change of a plan, or of a plan file that `estimate -o` wrote of what is run today.
-
-    A `layout` is what is run instead of the plan's own, written in its notation. The best is within the plan's own
-    restrictions; `time_limit` is in seconds.
-
-    Raises:
-        InputError: not a plan file, not a layout that can run, or a cluster of several pools.
-        InfeasibleError: no layout fits at all.
-        RunError: time ran out before anything was found.
-    """
-    loaded = plan if isinstance(plan, Plan) else load_plan(plan)
-    today = loaded.layout if layout is None else parse_layout(layout)
-    restrictions = loaded.restrictions.read
-    spending = budget or Budget(time_limit=time_limit, keep_on_interrupt=True)
-    return Advised(
-        advice=advice_on(loaded.question, today, restrictions, spending), restrictions=restrictions
-    )

@@ -16,7 +16,7 @@ from cost_models.specs.hardware import HardwareProfile
 from executor.measure.observed import Machine, machine_of, observed
 from executor.measure.report import RunReport
 from meshwright.answers.run import Ran
-from meshwright.api.problems import Together
+from meshwright.inputs.problems import Problems
 from meshwright.records.run_comparison import comparison, read_report
 from meshwright.render.runs.refinements import RUN_HEADERS, run_cells, runs_table
 
@@ -139,17 +139,17 @@ def _calibrated(
 ) -> Calibrated:
     if not named:
         raise InputError("there is no run to calibrate from", hint="meshwright run writes run-report.json")
-    together = Together()
+    problems = Problems()
     reports: list[RunReport] = []
     runs: list[ObservedRun] = []
     for name, read in named:
-        report = together.read(read)
-        run = together.read(partial(observed, report, name)) if report is not None else None
+        report = problems.read(read)
+        run = problems.read(partial(observed, report, name)) if report is not None else None
         if report is not None and run is not None:
             reports.append(report)
             runs.append(run)
-    start = together.read(lambda: catalog.load_profile(profile)) if isinstance(profile, str) else profile
-    together.require()
+    start = problems.read(lambda: catalog.load_profile(profile)) if isinstance(profile, str) else profile
+    problems.require()
     machine = _one_machine(runs, reports)
     refinement = refine(start or runs[0].question.hardware, runs)
     return Calibrated(

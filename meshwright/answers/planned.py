@@ -1,25 +1,34 @@
-"""Answers of the Python API: what was asked with what was found, as text, as a frame, and as HTML in notebooks."""
+"""The answer of `plan`: ranked layouts with their proof, as text, as a frame, as JSON, as pictures, as a plan file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cost_models.estimate import Estimate
-from cost_models.question import Question
-from meshwright.api.goals import Goal, objective_of
-from meshwright.cli.verbs.explaining import explained
+from cost_models.question import MixedQuestion, Question
+from cost_models.units import counted, format_seconds
+from meshwright.inputs.goals import Goal, objective_of
 from meshwright.plots.drawing import Drawing, draw
-from meshwright.records.estimates import estimate_row
-from meshwright.render.plans.estimates import estimate_text
+from meshwright.records.estimates import optimum_record, optimum_rows
+from meshwright.records.frames import estimates_frame
 from meshwright.render.plans.explanation import explanation_text, why_not_text
-from meshwright.render.plans.ranked import answer_sentence, optimum_cells, optimum_table, question_header
+from meshwright.render.plans.goals import left_out_text
+from meshwright.render.plans.ranked import (
+    answer_sentence,
+    optimum_cells,
+    optimum_table,
+    placed_on_pools,
+    question_header,
+)
+from meshwright.render.tables import Table
+from meshwright.render.words import as_html
 from planner.answers.frontier import pareto_frame
-from planner.answers.optimum import Optimum
+from planner.answers.optimum import PROVEN, Optimum
 from planner.answers.pareto import POINTS, exact_frontier
-from planner.explaining.explain import Origin
+from planner.explaining.explain import Origin, explain
 from planner.explaining.why_not import why_not
 from planner.plan import Certificate, Plan, make_plan
 from planner.plan_files import save_plan
@@ -85,7 +94,7 @@ class Planned:
 
     def explain(self) -> str:
         """What binds the plan, what it wins by, what would change it."""
-        return explanation_text(explained(self.plan, self.best))
+        return explanation_text(explain(self.plan, self.best))
 
     def why_not(self, layout: str) -> str:
         """Why a layout is not the plan."""
@@ -94,7 +103,7 @@ class Planned:
 
     def to_frame(self) -> pd.DataFrame:
         """A row per layout; seconds, bytes, shares."""
-        return _frame(self.estimates)
+        return estimates_frame(self.estimates)
 
     def frontier(
         self,
@@ -127,6 +136,46 @@ class Planned:
         """Draw `frontier`, `scaling` (at these numbers of GPUs), `time`, `memory` or `timeline`."""
         return draw(kind, self.question, self.estimates, gpus, self.restrictions)
 
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each layout, with the objective's value where it is not the step time."""
+        return optimum_rows(self.optimum)
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        return optimum_record(self.optimum, self.assumptions, self.notes)
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright plan` prints."""
+        header, proof = self._around_the_table()
+        pools = placed_on_pools(self.question, self.best)
+        return header, "", optimum_table(self.optimum), *pools, "", proof
+
+    def remarks(self, *, interrupted: bool = False) -> list[str]:
+        """What is said below the answer: the best of other precisions, what has no answer, what is not proved."""
+        others = [
+            f"note: in {other.training.precision} the best is {estimate.layout.brief},"
+            f" {format_seconds(estimate.step_seconds)} a step"
+            for other, estimate in self.optimum.others
+        ]
+        left_out = [text] if (text := left_out_text(self.optimum)) else []
+        return [*others, *left_out, *([] if interrupted else self._unproved())]
+
+    def _unproved(self) -> list[str]:
+        undecided = self.certificate.undecided
+        if self.optimum.gap > PROVEN:
+            return ["warning: optimality is not proved; allow more time to close the gap"]
+        if undecided:
+            left = counted(undecided, "layout")
+            return [f"warning: only the first is proved; {left} may still belong among the others"]
+        return []
+
+    def next_commands(self, path: Path) -> str:
+        """What to do with the plan in this file."""
+        runs = "" if isinstance(self.question, MixedQuestion) else f", meshwright run {path}"
+        return f"meshwright explain {path}{runs}"
+
     def __repr__(self) -> str:
         header, proof = self._around_the_table()
         return f"{header}\n\n{optimum_table(self.optimum)}\n\n{proof}"
@@ -134,7 +183,7 @@ class Planned:
     def _repr_html_(self) -> str:
         header, proof = self._around_the_table()
         table = self._in_words().to_html(index=False, border=0)
-        return f"<p>{_html(header)}</p>{table}<p>{_html(proof)}</p>"
+        return f"<p>{as_html(header)}</p>{table}<p>{as_html(proof)}</p>"
 
     def _in_words(self) -> pd.DataFrame:
         """The table of `meshwright plan`."""
@@ -147,63 +196,3 @@ class Planned:
         """What was asked, and why nothing is better."""
         header = question_header(self.question, self.best.trust, self.best.memory_limit)
         return header, answer_sentence(self.optimum)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Estimated:
-    """A question and the price of one layout."""
-
-    question: Question
-    estimate: Estimate
-    assumptions: tuple[str, ...] = ()
-    split_chosen: bool = False
-    """The layout did not say how many blocks go on which stage."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the question says that its answer passes over."""
-        return notes_of(self.question)
-
-    @property
-    def plan(self) -> Plan:
-        """It as a plan that was asked for, not searched."""
-        return make_plan(self.question, self.estimate, None)
-
-    def explain(self) -> str:
-        """What binds the layout, what a search finds, and what would change its step."""
-        return explanation_text(explained(self.plan, self.estimate))
-
-    def why_not(self, layout: str) -> str:
-        """How another layout does beside it."""
-        origin = Origin.of(self.plan)
-        return why_not_text(why_not(self.question, self.estimate, layout, origin=origin), self.estimate)
-
-    def save(self, path: str | Path) -> None:
-        """Write that plan."""
-        save_plan(self.plan, Path(path))
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row; seconds, bytes, shares."""
-        return _frame([self.estimate])
-
-    def plot(self, kind: str, *, gpus: Sequence[int] | None = None) -> Drawing:
-        """As for a plan; `scaling` has the best layout at each number of GPUs, not this one."""
-        return draw(kind, self.question, [self.estimate], gpus)
-
-    def __repr__(self) -> str:
-        return estimate_text(self.estimate, chosen=self.split_chosen)
-
-    def _repr_html_(self) -> str:
-        return f"<p>{_html(repr(self))}</p>"
-
-
-def _frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame([estimate_row(estimate) for estimate in estimates])
-
-
-def _html(text: str) -> str:
-    from html import escape
-
-    return escape(text).replace("\n", "<br>")

@@ -1,4 +1,4 @@
-"""The answer over several clusters: their best plans ranked, as text, as a frame, as JSON, and as a plan file."""
+"""The answer of `plan` over several clusters: their best plans ranked, as text, frame, JSON, picture and plan file."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import InputError
-from cost_models.units import format_count
-from meshwright.cli.output import JSON_SCHEMA
+from cost_models.units import counted, format_count
+from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, estimate_row, question_record
-from meshwright.render.plans.offers import answer_cells, offers_header, proof_of_ranking, ranking_table
+from meshwright.render.plans.offers import (
+    answer_cells,
+    left_out_of_ranking,
+    offers_header,
+    proof_of_ranking,
+    ranking_table,
+)
+from meshwright.render.tables import Table
+from meshwright.render.words import as_html
 from planner.answers.offers import Answer, Ranking
+from planner.answers.optimum import PROVEN
 from planner.plan import Plan, make_plan
 from planner.plan_files import save_plan
 from planner.space.notes import notes_of
@@ -22,6 +31,9 @@ if TYPE_CHECKING:
 
     from meshwright.plots.drawing import Drawing
 
+SHOWN = 12
+"""Clusters and numbers of GPUs in the printed table unless the user says otherwise."""
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Ranked:
@@ -31,6 +43,8 @@ class Ranked:
     restrictions: Restrictions
     assumptions: tuple[str, ...] = ()
     """What had to be assumed to read the model."""
+    top: int | None = None
+    """Answers in the table that `meshwright plan` prints; None: a dozen."""
 
     @property
     def best(self) -> Answer:
@@ -107,6 +121,30 @@ class Ranked:
         )
         return Drawing(frame=frame, figure=cost_and_days(frame, subject))
 
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright plan` prints."""
+        table = ranking_table(self.ranking, self.top or SHOWN)
+        return offers_header(self.ranking), "", table, "", proof_of_ranking(self.ranking)
+
+    def remarks(self, *, interrupted: bool = False) -> list[str]:
+        """What is said below the answer: what is passed over, not shown, without an answer or not proved."""
+        shown = self.top or SHOWN
+        more = len(self.ranking.answers) - shown
+        remarks = [f"note: {note}" for note in self.notes]
+        if more > 0:
+            remarks.append(
+                f"note: {counted(more, 'further answer')} not shown; --top {shown + more} shows all"
+            )
+        remarks += left_out_of_ranking(self.ranking)
+        if self.ranking.gap > PROVEN and not interrupted:
+            remarks.append("warning: optimality is not proved; allow more time to close the gap")
+        return remarks
+
+    def next_commands(self, path: Path) -> str:
+        """What to do with the plan in this file."""
+        return f"meshwright explain {path}, meshwright plot frontier {path}"
+
     def record(self) -> dict[str, Any]:
         """The JSON document."""
         ranking, frontier = self.ranking, self.ranking.frontier
@@ -152,12 +190,7 @@ class Ranked:
         return f"{offers_header(self.ranking)}\n\n{table}\n\n{proof_of_ranking(self.ranking)}"
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        header, proof = (
-            escape(text).replace("\n", "<br>")
-            for text in (offers_header(self.ranking), proof_of_ranking(self.ranking))
-        )
+        header, proof = as_html(offers_header(self.ranking)), as_html(proof_of_ranking(self.ranking))
         table = self._in_words().to_html(index=False, border=0)
         return f"<p>{header}</p>{table}<p>{proof}</p>"
 

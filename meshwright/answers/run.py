@@ -15,7 +15,8 @@ from executor.launch.torchrun import OnNote, OnStep
 from executor.measure.report import RunReport
 from executor.rate import CONSTANT_RATE, Rate
 from executor.run_options import TIMEOUT_SECONDS
-from meshwright.answers.planned import Estimated, Planned
+from meshwright.answers.estimated import Estimated
+from meshwright.answers.planned import Planned
 from meshwright.records.run_comparison import comparison
 from meshwright.render.runs.run import comparison_rows, comparison_table
 from planner.plan import Plan

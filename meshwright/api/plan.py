@@ -1,43 +1,49 @@
-"""The Python API: the verbs of the command line as functions on the same nouns."""
+"""Plans: reads a question, searches for its best layouts, and proves them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypedDict, Unpack, overload
 
-from cost_models.axes.layout import parse_layout
-from cost_models.defaults import assumed_dropout, complete_question
-from cost_models.files.loading import resolve_cluster, resolve_model, resolve_training
+from cost_models.errors import InputError, Problem
 from cost_models.question import Question
-from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from meshwright.answers.planned import Estimated, Planned
+from meshwright.answers.planned import Planned
 from meshwright.answers.ranked import Ranked
-from meshwright.api.goals import Goal, objective_of
-from meshwright.cli.verbs.estimating import priced_layout
-from meshwright.cli.verbs.offering import aim_of, make_offers, prices_of
-from meshwright.cli.verbs.planning import restrictions_of
-from planner.answers.offers import rank_offers
+from meshwright.api.clusters import ClustersQuestion, ask_clusters, clusters_of_plan
+from meshwright.inputs.goals import Goal, objective_of
+from meshwright.inputs.limits import Limits, restrictions_of
+from meshwright.inputs.problems import Problems
+from meshwright.inputs.questions import Inputs, cluster_of, in_words, questions_of
 from planner.answers.optimising import optimise
+from planner.answers.optimum import answered_question
 from planner.answers.remedies import remedies_told
+from planner.objectives import Objective
 from planner.plan import Plan
-from planner.plan_files import read_plan
-from planner.proof.checks import Check
-from planner.proof.verifying import verify as checks_of
 from planner.search.budget import Budget
-from planner.space.gpu_counts import parse_sizes
-from planner.trainers import trainer_named
+from planner.space.gpu_counts import SIZES_HINT, parse_sizes
+from planner.space.notes import notes_of
+from planner.space.restrictions import Restrictions
+
+TOP = 5
+"""Plans ranked unless the user says otherwise."""
 
 
 class PlanOptions(TypedDict, total=False):
     """What `plan` takes besides model, cluster, training and prices."""
 
     gpus: int | str | Sequence[int] | None
+    global_batch: int | str | None
+    sequence: int | str | None
+    precision: str | Sequence[str] | None
+    dropout: float | None
     stack: str | None
     profile: str | HardwareProfile | None
     fix: Sequence[str]
@@ -47,15 +53,16 @@ class PlanOptions(TypedDict, total=False):
     objective: str | None
     tokens: str | float | None
     deadline: str | None
-    top: int
+    top: int | None
     time_limit: float | None
+    budget: Budget | None
 
 
 @overload
 def plan(
     model: str | TransformerSpec,
     cluster: str | ClusterSpec | MixedCluster,
-    training: str | TrainingSpec,
+    training: str | Path | TrainingSpec | None = None,
     *,
     price: str | float | None = None,
     **options: Unpack[PlanOptions],
@@ -66,7 +73,7 @@ def plan(
 def plan(
     model: str | TransformerSpec,
     cluster: list[str] | list[ClusterSpec] | tuple[str | ClusterSpec, ...],
-    training: str | TrainingSpec,
+    training: str | Path | TrainingSpec | None = None,
     *,
     price: str | Sequence[float] | None = None,
     **options: Unpack[PlanOptions],
@@ -76,9 +83,13 @@ def plan(
 def plan(
     model: str | TransformerSpec,
     cluster: str | ClusterSpec | MixedCluster | list[str] | list[ClusterSpec] | tuple[str | ClusterSpec, ...],
-    training: str | TrainingSpec,
+    training: str | Path | TrainingSpec | None = None,
     *,
     gpus: int | str | Sequence[int] | None = None,
+    global_batch: int | str | None = None,
+    sequence: int | str | None = None,
+    precision: str | Sequence[str] | None = None,
+    dropout: float | None = None,
     stack: str | None = None,
     profile: str | HardwareProfile | None = None,
     fix: Sequence[str] = (),
@@ -89,102 +100,199 @@ def plan(
     tokens: str | float | None = None,
     price: str | float | Sequence[float] | None = None,
     deadline: str | None = None,
-    top: int = 5,
+    top: int | None = None,
     time_limit: float | None = None,
+    budget: Budget | None = None,
 ) -> Planned | Ranked:
-    """The best layouts of a model on a cluster, with the proof; of several clusters their best plans, ranked.
+    """Find the best layouts of a model on a cluster, with the proof; of several clusters rank their best plans.
 
-    Names and paths mean what they mean on the command line; `time_limit` is in seconds. Several `gpus`, as a list or
-    written like `64..1024`, are a choice; `objective`, `tokens`, `price` and `deadline` say what the best is. A
-    `trainer` is one whose rules the plan obeys (`--for`). Several clusters have a price each, in their order,
-    and one plan on each number of GPUs.
+    Names and paths mean what they mean on the command line; `time_limit` is in seconds. The training job is a file, a
+    `TrainingSpec`, or said by `global_batch`, `sequence`, `precision` and `dropout`, which replace its fields. Several
+    `gpus`, as a list or written like `64..1024`, are a choice, and so are several precisions (`bf16,fp8`);
+    `objective`, `tokens`, `price` and `deadline` say what the best is. A `trainer` is one whose rules the plan obeys
+    (`--for`). Several clusters have a price each, in their order, and one plan on each number of GPUs.
 
     Raises:
-        InputError: what was asked is wrong.
+        InputError: what was asked is wrong; everything that is, at once.
         InfeasibleError: nothing fits, or nothing meets the deadline.
     """
-    stack = stack or (trainer_named(trainer).stack if trainer else None)
-    goal = Goal(objective=objective, tokens=tokens, price=price, deadline=deadline)
-    restrictions = replace(restrictions_of((tuple(fix), tuple(forbid), max_memory)), trainer=trainer)
-    budget = Budget(time_limit=time_limit, keep_on_interrupt=True)
-    if isinstance(cluster, (list, tuple)):
-        asked = [_question(model, one, training, None, stack, profile) for one in cluster]
-        aim, prices = aim_of(goal), prices_of(goal, len(cluster))
-        offers = make_offers([question for question, _ in asked], cluster, _in_words(gpus), aim, prices)
-        ranking = rank_offers(offers, aim[0], restrictions=restrictions, budget=budget)
-        return Ranked(ranking=ranking, restrictions=restrictions, assumptions=asked[0][1])
-    one = gpus if isinstance(gpus, int) else None
-    question, assumptions = _question(model, cluster, training, one, stack, profile)
-    best, count = objective_of(goal)
+    inputs = Inputs(
+        model=model,
+        cluster="" if isinstance(cluster, (list, tuple)) else cluster,
+        global_batch=global_batch,
+        sequence=sequence,
+        precision=in_words(precision),
+        dropout=dropout,
+        training=training,
+        stack=stack,
+        profile=profile,
+        trainer=trainer,
+    )
+    question = ask(
+        inputs,
+        clusters=cluster if isinstance(cluster, (list, tuple)) else (),
+        gpus=gpus,
+        goal=Goal(objective=objective, tokens=tokens, price=price, deadline=deadline),
+        limits=Limits(fix=tuple(fix), forbid=tuple(forbid), max_memory=max_memory),
+    )
+    return question.answer(top, budget or Budget(time_limit=time_limit, keep_on_interrupt=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQuestion:
+    """A question on one cluster that was read whole: what is left is to search."""
+
+    question: Question
+    objective: Objective
     sizes: tuple[int, ...] = ()
-    if gpus is not None and not isinstance(gpus, int):
-        sizes = parse_sizes(_in_words(gpus) or "", question)
-    if count is not None:
-        training_spec = question.training.model_copy(update={"tokens": count})
-        question = replace(question, training=training_spec)
-    whole = resolve_cluster(cluster) if isinstance(cluster, str) else cluster
-    with remedies_told(question, restrictions, sizes=sizes, whole_nodes=whole):
-        optimum = optimise(question, best, sizes=sizes, top=top, restrictions=restrictions, budget=budget)
-    per_node = question.cluster.gpus_per_node
-    return Planned(
-        optimum=optimum, gpus_per_node=per_node, restrictions=restrictions, assumptions=assumptions
-    )
+    """Numbers of GPUs to choose from; empty: the question's own."""
+    precisions: tuple[Precision, ...] = ()
+    """Types of matrix products to choose from; empty: the question's own."""
+    restrictions: Restrictions
+    assumptions: tuple[str, ...] = ()
+    whole_nodes: ClusterSpec | MixedCluster | None = None
+    """The cluster where the question may have but part of a node."""
+    top: int = TOP
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the question says that its answer passes over."""
+        return notes_of(self.question, self.restrictions)
+
+    def answer(self, top: int | None, budget: Budget) -> Planned:
+        """Search within the budget and rank `top` layouts.
+
+        Raises:
+            InfeasibleError: nothing fits, or nothing meets the deadline.
+        """
+        with remedies_told(self.question, self.restrictions, sizes=self.sizes, whole_nodes=self.whole_nodes):
+            optimum = optimise(
+                self.question,
+                self.objective,
+                sizes=self.sizes,
+                precisions=self.precisions,
+                top=top or self.top,
+                restrictions=self.restrictions,
+                budget=budget,
+            )
+        return Planned(
+            optimum=optimum,
+            gpus_per_node=self.question.cluster.gpus_per_node,
+            restrictions=self.restrictions,
+            assumptions=self.assumptions,
+        )
 
 
-def _in_words(gpus: int | str | Sequence[int] | None) -> str | None:
-    """Numbers of GPUs as `--gpus` says them."""
-    if gpus is None or isinstance(gpus, str):
-        return gpus
-    return str(gpus) if isinstance(gpus, int) else ",".join(map(str, gpus))
-
-
-def verify(plan: str | Path | Plan, *, time_limit: float | None = None) -> tuple[Check, ...]:
-    """Every check of a plan or of a plan file; it is true where all of them passed.
-
-    Raises:
-        InputError: not a plan file.
-    """
-    loaded = plan if isinstance(plan, Plan) else read_plan(plan)
-    return tuple(checks_of(loaded, Budget(time_limit=time_limit)))
-
-
-def estimate(
-    model: str | TransformerSpec,
-    cluster: str | ClusterSpec | MixedCluster,
-    training: str | TrainingSpec,
-    layout: str,
+def ask(
+    inputs: Inputs,
     *,
-    gpus: int | None = None,
-    stack: str | None = None,
-    profile: str | HardwareProfile | None = None,
-) -> Estimated:
-    """The price of one layout, written in its notation.
+    clusters: Sequence[str | ClusterSpec] = (),
+    gpus: int | str | Sequence[int] | None,
+    goal: Goal,
+    limits: Limits,
+) -> PlanQuestion | ClustersQuestion:
+    """Read everything that `plan` is given; `clusters` where there is a choice of several.
 
     Raises:
-        InputError: what was asked is wrong, or the layout cannot run.
+        InputError: something is missing or wrong; everything that is, at once.
     """
-    question, assumptions = _question(model, cluster, training, gpus, stack, profile)
-    return Estimated(
+    problems = Problems()
+    asked: Sequence[PlanQuestion | ClustersQuestion | None]
+    if clusters:
+        asked = [problems.read(lambda: ask_clusters(inputs, clusters, in_words(gpus), goal))]
+    else:
+        asked = [problems.read(lambda: _ask_one(inputs, gpus, goal))]
+    restrictions = problems.read(lambda: restrictions_of(limits, inputs.trainer))
+    problems.require()
+    found = asked[0]
+    assert found is not None
+    assert restrictions is not None
+    return replace(found, restrictions=restrictions)
+
+
+def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
+    """The question that a plan file answers, within its restrictions."""
+    restrictions = plan.restrictions.read
+    question, objective = answered_question(plan), plan.objective
+    if several := clusters_of_plan(plan):
+        return several
+    return PlanQuestion(
         question=question,
-        estimate=priced_layout(question, layout),
-        assumptions=assumptions,
-        split_chosen=not parse_layout(layout).layers,
+        objective=Objective() if objective is None else objective.terms,
+        sizes=() if objective is None else objective.gpus,
+        precisions=() if objective is None else objective.precisions,
+        restrictions=restrictions,
+        top=plan.certificate.top if plan.certificate else TOP,
     )
 
 
-def _question(
-    model: str | TransformerSpec,
-    cluster: str | ClusterSpec | MixedCluster,
-    training: str | TrainingSpec,
-    gpus: int | None,
-    stack: str | None,
-    profile: str | HardwareProfile | None,
-) -> tuple[Question, tuple[str, ...]]:
-    loaded = resolve_model(model) if isinstance(model, str) else None
-    spec = loaded.spec if loaded is not None else model
-    assert isinstance(spec, TransformerSpec)
-    place = resolve_cluster(cluster, gpus) if isinstance(cluster, str) else cluster
-    job = resolve_training(training) if isinstance(training, str) else training
-    question = complete_question(spec, place, job, stack=stack, profile=profile)
-    assumed = loaded.assumptions if loaded is not None else ()
-    return question, (*assumed, *assumed_dropout(job, question))
+def _ask_one(inputs: Inputs, gpus: int | str | Sequence[int] | None, goal: Goal) -> PlanQuestion:
+    """The question on one cluster, what its answer should be best at, and the numbers of GPUs to choose from."""
+    problems = Problems()
+    aim = problems.read(lambda: objective_of(goal))
+    single = _single(gpus)
+    found = problems.read(lambda: questions_of(replace(inputs, gpus=single)))
+    sizes: tuple[int, ...] | None = ()
+    if found is not None and gpus is not None and single is None:
+        sizes = problems.read(partial(_sizes, inputs, in_words(gpus) or "", found[0][0]))
+    if aim is not None and aim[0].name == "gpus" and found is not None and not sizes:
+        sizes = problems.read(partial(_up_to, inputs, single, found[0][0]))
+    problems.require()
+    assert found is not None
+    assert aim is not None
+    assert sizes is not None
+    questions, assumptions = found
+    question, (objective, tokens) = questions[0], aim
+    if tokens is not None:
+        training = question.training.model_copy(update={"tokens": tokens})
+        question = replace(question, training=training)
+    objective.require_complete(question)
+    if sizes:  # nodes are whole in the question, whatever part of one is chosen
+        question = replace(question, cluster=_whole_nodes(inputs))
+    return PlanQuestion(
+        question=question,
+        objective=objective,
+        sizes=sizes,
+        precisions=tuple(one.training.precision for one in questions) if len(questions) > 1 else (),
+        restrictions=Restrictions(),
+        assumptions=assumptions,
+        whole_nodes=cluster_of(inputs.cluster),
+    )
+
+
+def _single(gpus: int | str | Sequence[int] | None) -> int | None:
+    """The one number of GPUs, or None where there is a choice."""
+    if not isinstance(gpus, str):
+        return gpus if isinstance(gpus, int) else None
+    word = gpus.strip()
+    return int(word) if word.removeprefix("-").isdecimal() and len(word) < 100 else None
+
+
+def _sizes(inputs: Inputs, gpus: str, question: Question) -> tuple[int, ...]:
+    _whole_nodes(inputs)
+    sizes = parse_sizes(gpus, question)
+    cluster_of(inputs.cluster, max(sizes))  # a cluster of a file ends where the file says
+    return sizes
+
+
+def _up_to(inputs: Inputs, most: int | None, question: Question) -> tuple[int, ...]:
+    """Doublings from one node to the given number of GPUs."""
+    whole = _whole_nodes(inputs)
+    if most is None:
+        raise InputError(
+            "`--objective gpus` cannot be answered",
+            problems=[Problem("--gpus", "missing: which numbers of GPUs there are to choose from")],
+            hint=SIZES_HINT,
+        )
+    return parse_sizes(f"{min(whole.gpus_per_node, most)}..{most}", replace(question, cluster=whole))
+
+
+def _whole_nodes(inputs: Inputs) -> ClusterSpec:
+    """The cluster, its nodes whole whatever part of one may be chosen."""
+    cluster = cluster_of(inputs.cluster)
+    if isinstance(cluster, MixedCluster):
+        raise InputError(
+            f"the number of GPUs of `{cluster.name}` is no choice: it has several pools",
+            hint="change the pools in its file",
+        )
+    return cluster

@@ -14,23 +14,36 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from cost_models.documents import printable
 from cost_models.errors import DoesNotFitError, InputError, MeshwrightError, Problem, StoppedError, first_of
 from cost_models.files.whole import is_replaced, write_whole
 from meshwright.cli.printing import say, say_aside
+from meshwright.records import JSON_SCHEMA
 
 if TYPE_CHECKING:
     from meshwright.render.tables import Table
-
-JSON_SCHEMA = 1
-"""Version of every JSON document; raised when a field changes its meaning or goes."""
 
 LONGEST = 1000
 """Characters of a line about an error: what was given may be endless."""
 
 Row = Mapping[str, Any]
+
+
+class Answer(Protocol):
+    """What a function of the API returns."""
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """Flat rows, for `--csv`."""
+
+    @property
+    def text(self) -> Sequence[str | Table]:
+        """What is printed."""
+
+    def record(self) -> Mapping[str, Any]:
+        """The JSON document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +76,20 @@ class Output:
         _do_all([*writers, lambda: self._print(document, text)])
         if self.csv is not None:
             self.note(f"Wrote {self.csv}")
+
+    def show(self, answer: Answer, files: Sequence[Callable[[], object]] = ()) -> None:
+        """Print an answer of the API, and write `files`; raises as `answer`."""
+        self.answer(answer.record(), answer.rows, *answer.text, files=files)
+
+    def assumed(self, assumptions: Sequence[str]) -> None:
+        """Say what had to be assumed to read the question."""
+        for assumption in assumptions:
+            self.note(f"assumed: {assumption}")
+
+    def remark(self, notes: Sequence[str]) -> None:
+        """Say what the question's answer passes over."""
+        for note in notes:
+            self.note(f"note: {note}")
 
     def _print(self, document: Mapping[str, Any], text: Sequence[str | Table]) -> None:
         if self.json:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+    from planner.search.budget import Budget
+
 PATIENCE_SECONDS = 1.0
 """Whatever is done sooner shows no progress."""
 
@@ -101,3 +103,19 @@ def progress(output: Output) -> Iterator[Reporter]:
         raise KeyboardInterrupt(reporter.said) from None
     finally:
         reporter.close()
+
+
+@contextmanager
+def searching(output: Output, time_limit: float, *, doing: str = "", keep: bool = True) -> Iterator[Budget]:
+    """A budget for searches that tell how far they are; with `keep`, Ctrl-C leaves the best found so far."""
+    from planner.search.budget import Budget
+
+    with progress(output) as reporter:
+        if doing:
+            reporter.doing(doing)
+        yield Budget(
+            time_limit=time_limit,
+            on_progress=reporter.searching,
+            on_status=reporter.doing,
+            keep_on_interrupt=keep,
+        )

@@ -10,7 +10,7 @@ from cost_models.axes.layout import Layout
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
 from cost_models.question import MixedQuestion, Question
-from meshwright.cli.output import JSON_SCHEMA
+from meshwright.records import JSON_SCHEMA
 from planner.answers.optimum import Optimum
 
 

@@ -18,6 +18,7 @@ from cost_models.evidence.rows.tables import parse_table, read_table
 from cost_models.pipeline.spans import pass_spans, predicted_spans
 from cost_models.question import Question
 from cost_models.schedules import KINDS
+from meshwright.records.estimates import estimate_row
 from meshwright.records.run_comparison import comparison, read_report
 
 if TYPE_CHECKING:
@@ -31,6 +32,13 @@ _SHORTEST, _LONGEST, _LARGEST = 1e-9, 1e9, 1e24
 """Seconds of a step, and anything else: beyond them a cell is a mistake."""
 _MOST_PROBLEMS = 10
 """Told of one table."""
+
+
+def estimates_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:
+    """A row per layout: its axes, seconds, bytes and shares."""
+    import pandas as pd
+
+    return pd.DataFrame([estimate_row(estimate) for estimate in estimates])
 
 
 def time_frame(estimates: Sequence[Estimate]) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cost_models.axes.columns import LayoutColumns
@@ -10,19 +11,25 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.order import first_same
 from cost_models.axes.recompute import policies_in
 from cost_models.breakdown import Breakdown
+from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from planner.explaining.compare import difference
-from planner.explaining.whatif import NEXT_TO_NOTHING, Sensitivity, same_degrees, with_memory
+from planner.explaining.whatif import NEXT_TO_NOTHING, Sensitivity, same_degrees, sensitivities, with_memory
 from planner.objectives import ObjectiveName
 from planner.plan import Plan
 from planner.rules.legality import check
 from planner.search.given_layout import place_layout
+from planner.search.search import search
 from planner.space.restrictions import Restrictions, allowed_rows
 
 UNLIMITED = 1e6
 """Factor on device memory in a question where nothing fails to fit."""
+RIVALS_SECONDS = 20.0
+"""Time limit of the search for the plan's rivals."""
+RIVALS = 6
+"""Plans searched for: the plan itself, those as fast, and the next best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +92,22 @@ class Explanation:
     rivalry: Rivalry | None
     """Comparison with the fastest layout within the plan's restrictions that does not tie."""
     sensitivities: tuple[Sensitivity, ...]
+
+
+def explain(plan: Plan, estimate: Estimate) -> Explanation:
+    """Explain a plan that was priced again: search for its rivals, and price what would change it."""
+    question, restrictions, origin = plan.question, plan.restrictions.read, Origin.of(plan)
+    rivals: tuple[Estimate, ...] = ()
+    with suppress(InfeasibleError):  # a layout that was asked for may be all there is, and not fit
+        rivals = search(question, top=RIVALS, restrictions=restrictions, time_limit=RIVALS_SECONDS).estimates
+    return Explanation(
+        estimate=estimate,
+        origin=origin,
+        binding=binding_constraint(question, estimate, restrictions),
+        ties=ties(estimate, rivals),
+        rivalry=rivalry(estimate, rivals),
+        sensitivities=sensitivities(question, estimate, restrictions, replan=origin.is_fastest),
+    )
 
 
 def binding_constraint(

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from meshwright.cli.commands.evidence import calibrate, catalog, validate
-from meshwright.cli.commands.planning import estimate, plan
-from meshwright.cli.commands.reading import advise, compare, explain, plot, verify
+from meshwright.cli.commands.reading import plot
 from meshwright.cli.commands.training import emulate, run, tokens
+from meshwright.cli.verbs.advise import advise
+from meshwright.cli.verbs.compare import compare
+from meshwright.cli.verbs.estimate import estimate
+from meshwright.cli.verbs.explain import explain
+from meshwright.cli.verbs.plan import plan
+from meshwright.cli.verbs.verify import verify
 
 VERBS = (
     plan,

@@ -10,8 +10,9 @@ from cost_models.files.catalog import local_cluster
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import format_bandwidth, format_seconds
 from executor.microbenchmarks.calibrate import calibrate as measure
-from meshwright.cli.output import JSON_SCHEMA, Output, check_places
+from meshwright.cli.output import Output, check_places
 from meshwright.cli.progress import progress
+from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import table
 from meshwright.render.words import percent, wrapped
 

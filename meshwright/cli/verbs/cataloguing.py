@@ -14,7 +14,8 @@ from cost_models.operators.parameters import total_parameters
 from cost_models.specs.cluster import Precision
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import format_bandwidth, format_bytes, format_count
-from meshwright.cli.output import JSON_SCHEMA, Output, as_json
+from meshwright.cli.output import Output, as_json
+from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import table
 
 Row = dict[str, str]

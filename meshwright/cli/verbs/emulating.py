@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from meshwright.cli.output import JSON_SCHEMA, Output, check_places
+from meshwright.cli.output import Output, check_places
+from meshwright.records import JSON_SCHEMA
 from meshwright.records.run_comparison import emulated, planned_memory
 from meshwright.render.runs.emulation import emulation_text
 from planner.plan_files import load_plan

@@ -19,9 +19,10 @@ from cost_models.evidence.rows.row import Row, read_rows
 from cost_models.files import catalog
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.units import counted, grouped
-from meshwright.api.problems import Together
-from meshwright.cli.output import JSON_SCHEMA, Output, check_places
+from meshwright.cli.output import Output, check_places
 from meshwright.cli.progress import Reporter, progress
+from meshwright.inputs.problems import Problems
+from meshwright.records import JSON_SCHEMA
 from meshwright.records.fits import constant_rows, left_out_record, refit_record, unseen_record
 from meshwright.render.runs.fits import fits_text
 from meshwright.render.words import percent
@@ -48,13 +49,13 @@ def fit_runs(
         InputError: a table, a stack or a GPU cannot be read, no row was timed, rows of several GPUs or stacks for
             one file, a flag of a measurement, or a place that cannot be written.
     """
-    together = Together()
-    together.read(lambda: _nothing_measured(choice))
-    read = [together.read(partial(read_rows, path)) for path in tables]
-    together.read(lambda: catalog.load_stack(choice.stack) if choice.stack else None)
-    together.read(lambda: catalog.load_gpu(choice.gpu) if choice.gpu else None)
-    together.read(lambda: _check_places(out, output))
-    together.require()
+    problems = Problems()
+    problems.read(lambda: _nothing_measured(choice))
+    read = [problems.read(partial(read_rows, path)) for path in tables]
+    problems.read(lambda: catalog.load_stack(choice.stack) if choice.stack else None)
+    problems.read(lambda: catalog.load_gpu(choice.gpu) if choice.gpu else None)
+    problems.read(lambda: _check_places(out, output))
+    problems.require()
     rows = [row for table in read for row in table or ()]
     with progress(output) as reporter:
         selection = _selected(rows, choice, reporter)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from cost_models.errors import InputError, Problem
 from meshwright.answers.ranked import Ranked
-from meshwright.api.goals import Goal, objective_of
-from meshwright.cli.output import JSON_SCHEMA, Output, check_places
+from meshwright.cli.output import Output, check_places
 from meshwright.cli.printing import say
 from meshwright.cli.progress import Reporter, progress
+from meshwright.inputs.goals import Goal, objective_of
 from meshwright.plots.drawing import (
     Drawing,
     Tradeoff,
@@ -21,7 +21,7 @@ from meshwright.plots.drawing import (
     draw_time,
     draw_timeline,
 )
-from meshwright.records import frames
+from meshwright.records import JSON_SCHEMA, frames
 from meshwright.render.words import sentence_list, wrapped
 from planner.answers.offers import Offer, offers_of, rank_offers
 from planner.answers.optimum import answered_question

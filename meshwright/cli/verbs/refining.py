@@ -7,7 +7,8 @@ from pathlib import Path
 
 from cost_models.errors import InputError, Problem
 from meshwright.answers.calibrated import Calibrated, calibrate_from_run
-from meshwright.cli.output import JSON_SCHEMA, Output, check_places
+from meshwright.cli.output import Output, check_places
+from meshwright.records import JSON_SCHEMA
 from meshwright.render.runs.refinements import refinement_text
 
 

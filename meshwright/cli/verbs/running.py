@@ -11,7 +11,8 @@ from typing import Any
 from cost_models.units import counted
 from executor.measure.observed import tells_of_its_device
 from meshwright.answers.run import Ran
-from meshwright.cli.output import JSON_SCHEMA, Output
+from meshwright.cli.output import Output
+from meshwright.records import JSON_SCHEMA
 from meshwright.records.run_comparison import comparison
 from meshwright.render.runs.run import (
     built_table,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from cost_models.units import counted, format_bytes, format_count
 from executor.data.making import make_tokens
-from meshwright.cli.output import JSON_SCHEMA, Output
+from meshwright.cli.output import Output
+from meshwright.records import JSON_SCHEMA
 from meshwright.render.words import wrapped
 
 

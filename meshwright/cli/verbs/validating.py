@@ -15,9 +15,10 @@ from cost_models.evidence.validation.scores import SourceScore, score
 from cost_models.files import catalog
 from cost_models.files.whole import write_whole
 from cost_models.units import counted, grouped
-from meshwright.api.problems import Together
-from meshwright.cli.output import JSON_SCHEMA, Output, check_places
+from meshwright.cli.output import Output, check_places
 from meshwright.cli.progress import progress
+from meshwright.inputs.problems import Problems
+from meshwright.records import JSON_SCHEMA
 from meshwright.records.predictions import (
     plot_subject,
     prediction_record,
@@ -47,13 +48,13 @@ def validate(
     Raises:
         InputError: a table, a stack or a profile cannot be read, or the answer cannot be written.
     """
-    together = Together()
-    tables = [together.read(partial(read_rows, path)) for path in runs] if runs else [shipped_rows()]
-    together.read(lambda: catalog.load_stack(stack) if stack else None)
-    together.read(lambda: catalog.load_profile(profile) if profile else None)
-    together.read(lambda: check_places(("--csv", output.csv)))
-    together.read(lambda: _check_folder(folder))
-    together.require()
+    problems = Problems()
+    tables = [problems.read(partial(read_rows, path)) for path in runs] if runs else [shipped_rows()]
+    problems.read(lambda: catalog.load_stack(stack) if stack else None)
+    problems.read(lambda: catalog.load_profile(profile) if profile else None)
+    problems.read(lambda: check_places(("--csv", output.csv)))
+    problems.read(lambda: _check_folder(folder))
+    problems.require()
     rows = [row for table in tables for row in table or ()]
     predictions, interrupted = _predicted(rows, stack, profile, anchors, output)
     sources = score(predictions)

@@ -1,4 +1,4 @@
-"""All problems at once: several inputs are read, then everything that was wrong with any of them is one error."""
+"""Collects what is wrong with several inputs, so that one error tells all of it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Together:
-    """Errors met so far."""
+class Problems:
+    """The errors met so far."""
 
     errors: list[InputError] = field(default_factory=list)
 
     def read(self, reader: Callable[[], T]) -> T | None:
-        """What `reader` returns; None where it raised, which `require` will tell."""
+        """Return what `reader` returns; None where it raised, which `require` will tell."""
         try:
             return reader()
         except InputError as error:
@@ -26,7 +26,7 @@ class Together:
             return None
 
     def require(self) -> None:
-        """Nothing was wrong.
+        """Do nothing where nothing was wrong.
 
         Raises:
             InputError: the one that was met, or all of them as one.

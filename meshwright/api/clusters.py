@@ -1,77 +1,99 @@
-"""`plan` over several clusters: from flags to offers, each with its GPUs and its price, and to their ranking."""
+"""Plans over several clusters, each with its GPUs and its price: reads the question, and ranks the answers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from cost_models.errors import InputError, Problem
 from cost_models.files.loading import resolve_cluster
-from cost_models.files.reading import is_file
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.cluster import ClusterSpec, Precision
-from cost_models.units import counted
 from meshwright.answers.ranked import Ranked
-from meshwright.api.goals import Goal, objective_of, read_prices
-from meshwright.api.problems import Together
-from meshwright.api.questions import Asked, questions_of
-from meshwright.cli.output import Output
-from meshwright.cli.progress import progress
-from meshwright.render.plans.offers import left_out_of_ranking, offers_header, proof_of_ranking, ranking_table
+from meshwright.inputs.goals import Goal, objective_of, read_prices
+from meshwright.inputs.problems import Problems
+from meshwright.inputs.questions import Inputs, cluster_of, questions_of
 from meshwright.render.words import sentence_list
-from planner.answers.offers import Offer, rank_offers
-from planner.answers.optimum import PROVEN
+from planner.answers.offers import Offer, offers_of, rank_offers
 from planner.objectives import Objective
+from planner.plan import Plan
 from planner.search.budget import Budget
 from planner.space.gpu_counts import SIZES_HINT, parse_sizes
 from planner.space.restrictions import Restrictions
 
-SHOWN = 12
-"""Clusters and numbers of GPUs in the table unless the user says otherwise."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offered:
-    """Several clusters, and what the answer should be best at."""
+class ClustersQuestion:
+    """A question on several clusters that was read whole: what is left is to search."""
 
     offers: tuple[Offer, ...]
     objective: Objective
     """Without a price: each offer has its own."""
     precisions: tuple[Precision, ...] = ()
+    restrictions: Restrictions
     assumptions: tuple[str, ...] = ()
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Nothing: what holds of any of the clusters is said of their ranking."""
+        return ()
 
-def clusters_in(text: str) -> tuple[str, ...]:
-    """The names between commas; the name of a file may have commas of its own."""
-    return (text,) if is_file(text) else tuple(name.strip() for name in text.split(","))
+    def answer(self, top: int | None, budget: Budget) -> Ranked:
+        """Search every cluster on every number of GPUs and rank the answers; `top` are shown.
+
+        Raises:
+            InfeasibleError: nothing fits anywhere, or nothing meets the deadline.
+        """
+        ranking = rank_offers(
+            self.offers,
+            self.objective,
+            precisions=self.precisions,
+            restrictions=self.restrictions,
+            budget=budget,
+        )
+        return Ranked(ranking=ranking, restrictions=self.restrictions, assumptions=self.assumptions, top=top)
 
 
-def offered(asked: Asked, gpus: str | None, goal: Goal) -> Offered:
-    """The question on each cluster that `asked` names between commas, prices in the same order.
+def clusters_of_plan(plan: Plan) -> ClustersQuestion | None:
+    """The question that a plan chosen from several clusters answers; None where it had no choice."""
+    offers, objective = offers_of(plan), plan.objective
+    if not offers or objective is None:
+        return None
+    return ClustersQuestion(
+        offers=offers,
+        objective=replace(objective.terms, price=None),
+        precisions=objective.precisions,
+        restrictions=plan.restrictions.read,
+    )
+
+
+def ask_clusters(
+    inputs: Inputs, clusters: Sequence[str | ClusterSpec], gpus: str | None, goal: Goal
+) -> ClustersQuestion:
+    """Read the question on each cluster, prices in the same order.
 
     Raises:
         InputError: a name, a price or a number of GPUs that is wrong; everything that is, at once.
     """
-    names = clusters_in(asked.cluster)
-    together = Together()
-    clusters = [together.read(partial(resolve_cluster, name)) for name in names]
-    together.read(partial(_require_distinct, names))
-    prices = together.read(lambda: prices_of(goal, len(names)))
-    aim = together.read(lambda: aim_of(goal))
-    known = next((name for name, cluster in zip(names, clusters, strict=True) if cluster is not None), None)
-    if known is not None:  # what is wrong with the rest of the question is told once
-        together.read(lambda: questions_of(replace(asked, cluster=known)))
-    together.require()
+    problems = Problems()
+    known = [problems.read(partial(cluster_of, cluster)) for cluster in clusters]
+    problems.read(partial(_require_distinct, clusters))
+    prices = problems.read(lambda: prices_of(goal, len(clusters)))
+    aim = problems.read(lambda: aim_of(goal))
+    first = next((name for name, cluster in zip(clusters, known, strict=True) if cluster is not None), None)
+    if first is not None:  # what is wrong with the rest of the question is told once
+        problems.read(lambda: questions_of(replace(inputs, cluster=first)))
+    problems.require()
     assert aim is not None
     assert prices is not None
-    found = [questions_of(replace(asked, cluster=name)) for name in names]
-    first, assumptions = found[0]
-    return Offered(
-        offers=make_offers([questions[0] for questions, _ in found], names, gpus, aim, prices),
+    found = [questions_of(replace(inputs, cluster=cluster)) for cluster in clusters]
+    questions, assumptions = found[0]
+    return ClustersQuestion(
+        offers=make_offers([each[0] for each, _ in found], clusters, gpus, aim, prices),
         objective=aim[0],
-        precisions=tuple(one.training.precision for one in first) if len(first) > 1 else (),
+        precisions=tuple(one.training.precision for one in questions) if len(questions) > 1 else (),
+        restrictions=Restrictions(),
         assumptions=assumptions,
     )
 
@@ -90,14 +112,14 @@ def make_offers(
     """
     _require_alike(questions)
     objective, tokens = aim
-    together = Together()
+    problems = Problems()
     offers = []
     for question, cluster, price in zip(questions, clusters, prices, strict=True):
         training = question.training.model_copy(update={"tokens": tokens or question.training.tokens})
         asked = replace(question, training=training)
-        sizes = together.read(partial(_sizes, cluster, gpus, asked, objective))
+        sizes = problems.read(partial(_sizes, cluster, gpus, asked, objective))
         offers.append(Offer(question=asked, sizes=sizes or (), price=price))
-    together.require()
+    problems.require()
     _require_complete(objective, offers)
     return tuple(offers)
 
@@ -108,7 +130,8 @@ def aim_of(goal: Goal) -> tuple[Objective, float | None]:
     return objective_of(replace(goal, objective=name, price=None))
 
 
-def _require_distinct(names: Sequence[str]) -> None:
+def _require_distinct(clusters: Sequence[str | ClusterSpec]) -> None:
+    names = [cluster for cluster in clusters if isinstance(cluster, str)]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InputError(f"`{twice[0]}` is named twice", hint="each cluster has one price")
@@ -179,59 +202,3 @@ def _require_complete(objective: Objective, offers: Sequence[Offer]) -> None:
         )
     price = offers[0].price if objective.name == "cost" else None
     replace(objective, price=price).require_complete(offers[0].question)
-
-
-def answer_offers(
-    what: Offered,
-    restrictions: Restrictions,
-    *,
-    top: int | None,
-    time_limit: float,
-    out: Path | None,
-    output: Output,
-) -> None:
-    """Search, rank, print, write.
-
-    Raises:
-        InfeasibleError: nothing fits anywhere, or nothing meets the deadline.
-    """
-    with progress(output) as reporter:
-        budget = Budget(
-            time_limit=time_limit,
-            on_progress=reporter.searching,
-            on_status=reporter.doing,
-            keep_on_interrupt=True,
-        )
-        ranking = rank_offers(
-            what.offers,
-            what.objective,
-            precisions=what.precisions,
-            restrictions=restrictions,
-            budget=budget,
-        )
-    ranked = Ranked(ranking=ranking, restrictions=restrictions, assumptions=what.assumptions)
-    shown = top or SHOWN
-    output.answer(
-        ranked.record(),
-        ranked.rows,
-        offers_header(ranking),
-        "",
-        ranking_table(ranking, shown),
-        "",
-        proof_of_ranking(ranking),
-        files=[] if out is None else [lambda: ranked.save(out)],
-    )
-    more = len(ranking.answers) - shown
-    notes = [f"note: {note}" for note in ranked.notes]
-    notes += [f"note: {counted(more, 'further answer')} not shown; --top {shown + more} shows all"] * (
-        more > 0
-    )
-    notes += left_out_of_ranking(ranking)
-    if ranking.gap > PROVEN and not budget.interrupted:
-        notes.append("warning: optimality is not proved; allow more time to close the gap")
-    for note in notes:
-        output.note(note)
-    if out is not None:
-        output.note(f"Wrote {out}. Next: meshwright explain {out}, meshwright plot frontier {out}")
-    if budget.interrupted:
-        output.end_interrupted("this is the best so far, and not proved")

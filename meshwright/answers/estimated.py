@@ -1,0 +1,105 @@
+"""The answer of `estimate`: the price of one layout, as text, as a frame, as JSON, as pictures, as a plan file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cost_models.estimate import Estimate
+from cost_models.question import Question
+from meshwright.plots.drawing import Drawing, draw
+from meshwright.records import JSON_SCHEMA
+from meshwright.records.estimates import estimate_record, estimate_row, question_record
+from meshwright.records.frames import estimates_frame
+from meshwright.render.plans.estimates import estimate_text
+from meshwright.render.plans.explanation import explanation_text, why_not_text
+from meshwright.render.plans.ranked import placed_on_pools, question_header
+from meshwright.render.tables import Table
+from meshwright.render.words import as_html
+from planner.explaining.explain import Origin, explain
+from planner.explaining.why_not import why_not
+from planner.plan import Plan, make_plan
+from planner.plan_files import save_plan
+from planner.space.notes import notes_of
+from planner.space.restrictions import Restrictions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Estimated:
+    """A question and the price of one layout."""
+
+    question: Question
+    estimate: Estimate
+    assumptions: tuple[str, ...] = ()
+    split_chosen: bool = False
+    """The layout did not say how many blocks go on which stage."""
+    trainer: str | None = None
+    """Whose rules it obeys."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the question says that its answer passes over."""
+        return notes_of(self.question)
+
+    @property
+    def plan(self) -> Plan:
+        """It as a plan that was asked for, not searched."""
+        return make_plan(self.question, self.estimate, None, Restrictions(trainer=self.trainer))
+
+    def explain(self) -> str:
+        """What binds the layout, what a search finds, and what would change its step."""
+        return explanation_text(explain(self.plan, self.estimate))
+
+    def why_not(self, layout: str) -> str:
+        """How another layout does beside it."""
+        origin = Origin.of(self.plan)
+        return why_not_text(why_not(self.question, self.estimate, layout, origin=origin), self.estimate)
+
+    def save(self, path: str | Path) -> None:
+        """Write that plan."""
+        save_plan(self.plan, Path(path))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row; seconds, bytes, shares."""
+        return estimates_frame([self.estimate])
+
+    def plot(self, kind: str, *, gpus: Sequence[int] | None = None) -> Drawing:
+        """As for a plan; `scaling` has the best layout at each number of GPUs, not this one."""
+        return draw(kind, self.question, [self.estimate], gpus)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One row, flat."""
+        return [estimate_row(self.estimate)]
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {
+            "schema": JSON_SCHEMA,
+            "question": question_record(self.question),
+            "assumptions": list(self.assumptions),
+            "notes": list(self.notes),
+            "estimate": estimate_record(self.estimate, self.question),
+            "split": {"layers": list(self.estimate.layout.layers), "chosen": self.split_chosen},
+        }
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright estimate` prints."""
+        return (
+            question_header(self.question, self.estimate.trust, self.estimate.memory_limit),
+            "",
+            repr(self),
+            *placed_on_pools(self.question, self.estimate),
+        )
+
+    def __repr__(self) -> str:
+        return estimate_text(self.estimate, chosen=self.split_chosen)
+
+    def _repr_html_(self) -> str:
+        return f"<p>{as_html(repr(self))}</p>"

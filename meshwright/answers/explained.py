@@ -1,0 +1,122 @@
+"""The answers of `explain`: what makes a plan what it is, and why another layout is not the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cost_models.estimate import Estimate
+from cost_models.question import Question
+from meshwright.records import JSON_SCHEMA
+from meshwright.records.estimates import breakdown_rows, estimate_record, question_record
+from meshwright.render.plans.explanation import explanation_text, why_not_text
+from meshwright.render.plans.ranked import placed_on_pools, question_header
+from meshwright.render.tables import Table
+from planner.explaining.explain import Explanation
+from planner.explaining.whatif import same_degrees
+from planner.explaining.why_not import WhyNot
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Explained:
+    """What binds a plan, what it wins by, and what would change it."""
+
+    question: Question
+    explanation: Explanation
+    notes: tuple[str, ...] = ()
+    """What the question says that its answer passes over."""
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each part of the step, and of the memory of the fullest rank."""
+        estimate = self.explanation.estimate
+        return [
+            *breakdown_rows("step", estimate.time),
+            *breakdown_rows("memory", estimate.rank_memory[estimate.fullest_rank]),
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        bound, rivals = self.explanation.binding, self.explanation.rivalry
+        return {
+            "schema": JSON_SCHEMA,
+            "question": question_record(self.question),
+            "plan": estimate_record(self.explanation.estimate, self.question),
+            "searched": self.explanation.origin.searched,
+            "binds": {
+                "resource": bound.resource,
+                "change": bound.change,
+                "faster": estimate_record(bound.faster) if bound.faster else None,
+            },
+            "ties": [str(tie.layout) for tie in self.explanation.ties],
+            "runner_up": None
+            if rivals is None
+            else {"plan": estimate_record(rivals.rival), "difference": rivals.difference.as_dict()},
+            "if_only": [
+                {
+                    "change": one.change,
+                    "layout": str(one.best.layout),
+                    "step_seconds": one.best.step_seconds,
+                    "same_layout": same_degrees(one.best.layout, self.explanation.estimate.layout),
+                    "fits": one.best.fits,
+                    "as_it_is": {"step_seconds": one.held.step_seconds, "fits": one.held.fits},
+                }
+                for one in self.explanation.sensitivities
+            ],
+            "notes": list(self.notes),
+        }
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright explain` prints."""
+        estimate = self.explanation.estimate
+        return (
+            question_header(self.question, estimate.trust, estimate.memory_limit),
+            "",
+            repr(self),
+            *placed_on_pools(self.question, estimate),
+        )
+
+    def __repr__(self) -> str:
+        return explanation_text(self.explanation)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class NotChosen:
+    """Why a layout is not the plan."""
+
+    answer: WhyNot
+    plan: Estimate
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each part that differs, or for each rule that the layout breaks."""
+        if self.answer.difference is None:
+            return [
+                {"what": self.answer.reason, "part": str(problem), "value": ""}
+                for problem in self.answer.problems
+            ]
+        return breakdown_rows(self.answer.reason, self.answer.difference)
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {
+            "schema": JSON_SCHEMA,
+            "layout": self.answer.layout,
+            "read_as": str(self.answer.completed.layout),
+            "of_the_plan": list(self.answer.completed.taken),
+            "dropped": list(self.answer.completed.dropped),
+            "excluded": self.answer.excluded,
+            "reason": self.answer.reason,
+            "problems": [str(problem) for problem in self.answer.problems],
+            "estimate": estimate_record(self.answer.estimate) if self.answer.estimate else None,
+            "difference": self.answer.difference.as_dict() if self.answer.difference else None,
+        }
+
+    @property
+    def text(self) -> tuple[str, ...]:
+        """What `meshwright explain --why-not` prints."""
+        return (repr(self),)
+
+    def __repr__(self) -> str:
+        return why_not_text(self.answer, self.plan)

@@ -1,0 +1,87 @@
+"""The answer of `verify`: every check of a plan file with its verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cost_models.units import counted
+from meshwright.records import JSON_SCHEMA
+from meshwright.render.plans.pools import gpus_in_words
+from meshwright.render.tables import Table, table
+from meshwright.render.words import wrapped
+from planner.plan import Plan
+from planner.proof.checks import Check
+
+_VERDICTS = {True: "pass", False: "FAIL", None: "open"}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Verified:
+    """A plan file and what its checks found."""
+
+    path: Path
+    plan: Plan
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Every check passed."""
+        return all(one.passed for one in self.checks)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each check."""
+        return [
+            {"check": one.name, "verdict": _VERDICTS[one.passed], "found": one.what} for one in self.checks
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {
+            "schema": JSON_SCHEMA,
+            "plan": str(self.path),
+            "verified": self.passed,
+            "proof": self._searched,
+            "checks": [{"check": one.name, "passed": one.passed, "found": one.what} for one in self.checks],
+        }
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright verify` prints."""
+        return (
+            wrapped(f"{self.path.name}: {self.plan.model.name} on {gpus_in_words(self.plan.question)}"),
+            "",
+            table(
+                ("check", "verdict", "found"),
+                [(row["check"], row["verdict"], row["found"]) for row in self.rows],
+                words=("found",),
+                names=("check", "verdict"),
+            ),
+            "",
+            wrapped(self._conclusion),
+        )
+
+    @property
+    def _searched(self) -> bool:
+        return self.plan.certificate is not None
+
+    @property
+    def _conclusion(self) -> str:
+        """What all of it amounts to."""
+        checks = counted(len(self.checks), "check")
+        failed = [one for one in self.checks if one.passed is False]
+        still_open = [one for one in self.checks if one.passed is None]
+        if failed:
+            return f"Not verified: {len(failed)} of {checks} failed"
+        if still_open:
+            return f"Not verified: {len(still_open)} of {checks} could not be decided in time"
+        if not self._searched:
+            return (
+                "Verified as a price: the layout was asked for, not searched, so the file claims no optimum"
+            )
+        return f"Verified: {checks}, prices and proof"
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self.text))

@@ -1,0 +1,107 @@
+"""Estimates: the price of one layout, as it is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cost_models.axes.layout import Layout, parse_layout
+from cost_models.pipeline.estimating import estimate as price
+from cost_models.question import Question
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.pools import MixedCluster
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from meshwright.answers.estimated import Estimated
+from meshwright.inputs.problems import Problems
+from meshwright.inputs.questions import Inputs, question_of
+from planner.rules.legality import require_legal
+from planner.search.given_layout import place_layout
+from planner.space.notes import notes_of
+
+
+def estimate(
+    model: str | TransformerSpec,
+    cluster: str | ClusterSpec | MixedCluster,
+    training: str | Path | TrainingSpec | None,
+    layout: str,
+    *,
+    gpus: int | None = None,
+    global_batch: int | str | None = None,
+    sequence: int | str | None = None,
+    precision: str | None = None,
+    dropout: float | None = None,
+    stack: str | None = None,
+    profile: str | HardwareProfile | None = None,
+    trainer: str | None = None,
+) -> Estimated:
+    """Price one layout, written in its notation.
+
+    The question is said as to `plan`; a `trainer` is one whose rules the layout must obey (`--for`).
+
+    Raises:
+        InputError: what was asked is wrong, or the layout cannot run.
+    """
+    inputs = Inputs(
+        model=model,
+        cluster=cluster,
+        gpus=gpus,
+        global_batch=global_batch,
+        sequence=sequence,
+        precision=precision,
+        dropout=dropout,
+        training=training,
+        stack=stack,
+        profile=profile,
+        trainer=trainer,
+    )
+    return ask(inputs, layout).answer()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateQuestion:
+    """A question and a layout that were read: what is left is to price it."""
+
+    question: Question
+    layout: Layout
+    trainer: str | None = None
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the question says that its answer passes over."""
+        return notes_of(self.question)
+
+    def answer(self) -> Estimated:
+        """Price the layout; blocks whose stages it leaves open are placed as well as possible.
+
+        Raises:
+            InputError: the layout cannot run, or the trainer refuses it.
+        """
+        require_legal(self.question, self.layout, self.trainer)
+        return Estimated(
+            question=self.question,
+            estimate=price(self.question, place_layout(self.question, self.layout)),
+            assumptions=self.assumptions,
+            split_chosen=not self.layout.layers,
+            trainer=self.trainer,
+        )
+
+
+def ask(inputs: Inputs, layout: str) -> EstimateQuestion:
+    """Read everything that `estimate` is given.
+
+    Raises:
+        InputError: something is missing or wrong; everything that is, at once.
+    """
+    problems = Problems()
+    found = problems.read(lambda: question_of(inputs))
+    written = problems.read(lambda: parse_layout(layout))
+    problems.require()
+    assert found is not None
+    assert written is not None
+    question, assumptions = found
+    return EstimateQuestion(
+        question=question, layout=written, trainer=inputs.trainer, assumptions=assumptions
+    )

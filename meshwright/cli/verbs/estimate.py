@@ -1,0 +1,66 @@
+"""`meshwright estimate`: the price of one layout, part by part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshwright.cli import options as o
+from meshwright.cli.output import Output, check_places
+
+
+def estimate(
+    model: o.Model,
+    cluster: o.Cluster,
+    layout: Annotated[
+        str,
+        typer.Option("--layout", help='E.g. "tp8 pp3 dp16 mbs1 zero1 layers=11,11,10".', show_default=False),
+    ],
+    gpus: o.Gpus = None,
+    global_batch: o.GlobalBatch = None,
+    sequence: o.Sequence = None,
+    precision: o.Precision = None,
+    dropout: o.Dropout = None,
+    training: o.Training = None,
+    stack: o.Stack = None,
+    profile: o.Profile = None,
+    trainer: o.For = None,
+    out: Annotated[Path | None, o.out("Write it as a plan.")] = None,
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Price one layout, part by part."""
+    from meshwright.api.estimate import ask
+    from meshwright.inputs.problems import Problems
+    from meshwright.inputs.questions import Inputs
+
+    output = Output(json=json, csv=csv, quiet=quiet)
+    inputs = Inputs(
+        model=model,
+        cluster=cluster,
+        gpus=gpus,
+        global_batch=global_batch,
+        sequence=sequence,
+        precision=precision,
+        dropout=dropout,
+        training=training,
+        stack=stack,
+        profile=profile,
+        trainer=trainer,
+    )
+    problems = Problems()
+    question = problems.read(lambda: ask(inputs, layout))
+    problems.read(lambda: check_places(("-o", out), ("--csv", csv)))
+    problems.require()
+    assert question is not None
+    output.assumed(question.assumptions)
+    output.remark(question.notes)
+    answer = question.answer()
+    output.show(answer, files=[] if out is None else [lambda: answer.save(out)])
+    if out is not None:
+        output.note(f"Wrote {out}. Next: meshwright explain {out}, meshwright advise {out}")
+    if not answer.estimate.fits:
+        raise typer.Exit(1)

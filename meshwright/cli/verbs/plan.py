@@ -1,0 +1,135 @@
+"""`meshwright plan`: search, rank, prove, and write the best plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from meshwright.cli import completion
+from meshwright.cli import options as o
+from meshwright.cli.output import Output, check_places
+
+if TYPE_CHECKING:
+    from meshwright.inputs.goals import Goal
+    from meshwright.inputs.limits import Limits
+    from meshwright.inputs.questions import Inputs
+
+
+def plan(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Catalogue name, config.json or YAML.", autocompletion=completion.models
+        ),
+    ] = "",
+    cluster: Annotated[
+        str,
+        typer.Argument(
+            metavar="CLUSTER[,CLUSTER]",
+            help="Catalogue name or YAML file; of several the best.",
+            autocompletion=completion.clusters,
+        ),
+    ] = "",
+    gpus: o.GpuChoice = None,
+    global_batch: o.GlobalBatch = None,
+    sequence: o.Sequence = None,
+    precision: o.Precisions = None,
+    dropout: o.Dropout = None,
+    training: o.Training = None,
+    stack: o.Stack = None,
+    profile: o.Profile = None,
+    fix: o.Fix = None,
+    forbid: o.Forbid = None,
+    max_memory: o.MaxMemory = None,
+    trainer: o.For = None,
+    objective: Annotated[
+        str | None,
+        o.optional(
+            "--objective", "WHAT", "time, mfu, gpu-hours, cost, memory or gpus; default time, or cost."
+        ),
+    ] = None,
+    tokens: o.Tokens = None,
+    price: o.Prices = None,
+    deadline: o.Deadline = None,
+    top: Annotated[int | None, o.optional("--top", "N", "Plans to rank; default 5.", min=1, max=1000)] = None,
+    time_limit: o.TimeLimit = o.TIME_LIMIT,
+    replay: Annotated[
+        Path | None, o.optional("--replay", "PLAN", "Ask a plan file's question.", offers=completion.plans)
+    ] = None,
+    out: Annotated[Path | None, o.out("Write the best plan.")] = None,
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """Find the best layout and prove it."""
+    from meshwright.api.plan import ask, ask_again
+    from meshwright.cli.progress import searching
+    from meshwright.inputs.goals import Goal
+    from meshwright.inputs.limits import Limits
+    from meshwright.inputs.problems import Problems
+    from meshwright.inputs.questions import Inputs
+    from planner.plan_files import load_plan
+
+    output = Output(json=json, csv=csv, quiet=quiet)
+    inputs = Inputs(
+        model=model,
+        cluster=cluster,
+        global_batch=global_batch,
+        sequence=sequence,
+        precision=precision,
+        dropout=dropout,
+        training=training,
+        stack=stack,
+        profile=profile,
+        trainer=trainer,
+    )
+    limits = Limits(fix=tuple(fix or ()), forbid=tuple(forbid or ()), max_memory=max_memory)
+    goal = Goal(objective=objective, tokens=tokens, price=price, deadline=deadline)
+    problems = Problems()
+    if replay is None:
+        clusters = _clusters_in(cluster)
+        question = problems.read(lambda: ask(inputs, clusters=clusters, gpus=gpus, goal=goal, limits=limits))
+    else:
+        _require_nothing_else(inputs, limits, goal, gpus)
+        question = problems.read(lambda: ask_again(load_plan(replay)))
+    problems.read(lambda: check_places(("-o", out), ("--csv", csv)))
+    problems.require()
+    assert question is not None
+    output.assumed(question.assumptions)
+    output.remark(question.notes)
+    with searching(output, time_limit) as budget:
+        answer = question.answer(top, budget)
+    output.show(answer, files=[] if out is None else [lambda: answer.save(out)])
+    for remark in answer.remarks(interrupted=budget.interrupted):
+        output.note(remark)
+    if out is not None:
+        output.note(f"Wrote {out}. Next: {answer.next_commands(out)}")
+    if budget.interrupted:
+        output.end_interrupted("this is the best so far, and not proved")
+
+
+def _clusters_in(text: str) -> tuple[str, ...]:
+    """The names between commas where there are several; the name of a file may have commas of its own."""
+    from cost_models.files.reading import is_file
+
+    names = () if is_file(text) else tuple(name.strip() for name in text.split(","))
+    return names if len(names) > 1 else ()
+
+
+def _require_nothing_else(inputs: Inputs, limits: Limits, goal: Goal, gpus: str | None) -> None:
+    """Raises InputError where something is asked beside `--replay`, which takes everything from the plan file."""
+    from dataclasses import asdict
+
+    from cost_models.errors import InputError
+    from meshwright.render.words import sentence_list
+
+    flags = {"model": "MODEL", "cluster": "CLUSTER", "trainer": "--for"}
+    said = {**asdict(inputs), "gpus": gpus, **asdict(limits), **asdict(goal)}
+    given = [name for name, value in said.items() if value not in (None, "", ())]
+    if given:
+        words = [flags.get(name, "--" + name.replace("_", "-")) for name in given]
+        raise InputError(
+            "--replay takes its question from the plan", hint=f"leave out {sentence_list(words)}"
+        )

@@ -1,0 +1,66 @@
+"""Reads what the answer should be best at: objective, tokens, prices and deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.files.amounts import read_duration, read_price, read_tokens
+from planner.objectives import OBJECTIVES, Objective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What `--objective`, `--tokens`, `--price` and `--deadline` say."""
+
+    objective: str | None = None
+    """None: the cost where there is a price, else time."""
+    tokens: str | float | None = None
+    price: str | float | Sequence[float] | None = None
+    """Of one GPU-hour; of several clusters one for each, in their order."""
+    deadline: str | None = None
+
+
+def objective_of(goal: Goal) -> tuple[Objective, float | None]:
+    """Read the objective and the tokens to train on.
+
+    Raises:
+        InputError: everything that cannot be read, at once.
+    """
+    problems: list[Problem] = []
+    prices: tuple[float, ...] = ()
+    try:
+        prices = read_prices(goal.price)
+    except ValueError as error:
+        problems.append(Problem("--price", str(error)))
+    if len(prices) > 1:
+        problems.append(Problem("--price", f"names {len(prices)} prices for one cluster"))
+    asked = goal.objective or ("cost" if goal.price is not None else "time")
+    name = next((known for known in OBJECTIVES if known == asked), None)
+    if name is None:
+        known = ", ".join(f"`{one}`" for one in OBJECTIVES)
+        what = f"`{asked}` is not one of {known}{did_you_mean(asked, OBJECTIVES)}"
+        problems.append(Problem("--objective", what))
+    tokens = deadline = None
+    try:
+        tokens = None if goal.tokens is None else read_tokens(goal.tokens)
+    except ValueError as error:
+        problems.append(Problem("--tokens", str(error)))
+    try:
+        deadline = None if goal.deadline is None else read_duration(goal.deadline)
+    except ValueError as error:
+        problems.append(Problem("--deadline", str(error)))
+    if problems or name is None:
+        raise InputError("the objective cannot be read", problems=problems)
+    return Objective(name=name, price=prices[0] if prices else None, deadline=deadline), tokens
+
+
+def read_prices(price: str | float | Sequence[float] | None) -> tuple[float, ...]:
+    """Read `2.5`, `$2.50` or `2.5,3.5,5` as numbers. Raises ValueError."""
+    if price is None:
+        return ()
+    words = (
+        price.split(",") if isinstance(price, str) else [price] if isinstance(price, (int, float)) else price
+    )
+    return tuple(map(read_price, words))

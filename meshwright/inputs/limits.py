@@ -1,0 +1,43 @@
+"""Reads `--fix`, `--forbid`, `--max-memory` and `--for` as the restrictions of a search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cost_models.errors import InputError
+from cost_models.units import parse_bytes
+from meshwright.inputs.problems import Problems
+from planner.space.layouts import parse_restrictions
+from planner.space.restrictions import Restrictions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a plan must keep to, as the user wrote it."""
+
+    fix: tuple[str, ...] = ()
+    forbid: tuple[str, ...] = ()
+    max_memory: str | None = None
+
+
+def restrictions_of(limits: Limits, trainer: str | None = None) -> Restrictions:
+    """Read the limits, with the trainer whose rules the plan obeys.
+
+    Raises:
+        InputError: a word that cannot be read; all of them at once.
+    """
+    problems = Problems()
+    restrictions = problems.read(lambda: parse_restrictions(limits.fix, limits.forbid))
+    size = problems.read(lambda: _size(limits.max_memory))
+    problems.require()
+    assert restrictions is not None
+    return replace(restrictions, max_memory=size, trainer=trainer)
+
+
+def _size(max_memory: str | None) -> float | None:
+    if max_memory is None:
+        return None
+    try:
+        return parse_bytes(max_memory)
+    except ValueError as error:
+        raise InputError(f"--max-memory: {error}") from None

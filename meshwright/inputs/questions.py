@@ -1,0 +1,169 @@
+"""Builds the question from what the user names: a model, a cluster, a training job and the options of all three."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast, get_args
+
+from cost_models.defaults import assumed_dropout, complete_question, questions_by_precision
+from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.files import catalog
+from cost_models.files.loading import LoadedModel, resolve_cluster, resolve_model, resolve_training
+from cost_models.files.names import known_cluster, known_model
+from cost_models.question import Question
+from cost_models.specs.cluster import ClusterSpec, Precision
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.pools import MixedCluster
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.units import grouped
+from meshwright.inputs.problems import Problems
+from planner.trainers import trainer_named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What the user gave, by name, as a file or as a value; None where nothing was said."""
+
+    model: str | TransformerSpec
+    cluster: str | ClusterSpec | MixedCluster
+    gpus: int | None = None
+    global_batch: int | str | None = None
+    """Sequences, or as `4M tokens`."""
+    sequence: int | str | None = None
+    """Tokens, or as `8K`."""
+    precision: str | None = None
+    """One, or several between commas."""
+    dropout: float | None = None
+    training: str | Path | TrainingSpec | None = None
+    """A file or a job, of which the amounts above replace fields."""
+    stack: str | None = None
+    profile: str | HardwareProfile | None = None
+    trainer: str | None = None
+    """Whose rules the layout obeys."""
+
+
+def question_of(inputs: Inputs) -> tuple[Question, tuple[str, ...]]:
+    """Build the question, and say what had to be assumed for it.
+
+    Raises:
+        InputError: an input is missing, or a file or a name is wrong; everything that is, at once.
+    """
+    _require_nouns(inputs)
+    problems = Problems()
+    model = problems.read(lambda: _model(inputs.model))
+    cluster = problems.read(lambda: cluster_of(inputs.cluster, inputs.gpus))
+    training = problems.read(lambda: _training(inputs))
+    problems.read(lambda: catalog.load_stack(inputs.stack) if inputs.stack else None)
+    problems.read(lambda: trainer_named(inputs.trainer) if inputs.trainer else None)
+    problems.read(
+        lambda: catalog.load_profile(inputs.profile) if isinstance(inputs.profile, str) else inputs.profile
+    )
+    problems.require()
+    assert model is not None
+    assert cluster is not None
+    assert training is not None
+    stack = inputs.stack or (trainer_named(inputs.trainer).stack if inputs.trainer else None)
+    question = complete_question(model.spec, cluster, training, stack=stack, profile=inputs.profile)
+    return question, (*model.assumptions, *_read_as(inputs, training), *assumed_dropout(training, question))
+
+
+def questions_of(inputs: Inputs) -> tuple[tuple[Question, ...], tuple[str, ...]]:
+    """Build the question in every precision that the inputs name, and say what had to be assumed.
+
+    Raises:
+        InputError: an input is missing, or a file or a name is wrong; everything that is, at once.
+    """
+    problems = Problems()
+    precisions = problems.read(lambda: read_precisions(inputs.precision))
+    several = inputs.precision is not None and "," in inputs.precision
+    one = replace(inputs, precision=precisions[0] if precisions else None) if several else inputs
+    found = problems.read(lambda: question_of(one))
+    problems.require()
+    assert found is not None
+    question, assumptions = found
+    return (questions_by_precision(question, precisions) if precisions else (question,)), assumptions
+
+
+def cluster_of(
+    cluster: str | ClusterSpec | MixedCluster, gpus: int | None = None
+) -> ClusterSpec | MixedCluster:
+    """The cluster by its name, its file or itself; one that is a value has the GPUs that it states."""
+    return resolve_cluster(cluster, gpus) if isinstance(cluster, str) else cluster
+
+
+def read_precisions(text: str | None) -> tuple[Precision, ...]:
+    """Read `bf16,fp8`, each once; a single one is left to the question, which knows its own default.
+
+    Raises:
+        InputError: names that are no precision.
+    """
+    names = list(dict.fromkeys((text or "").split(",")))
+    if len(names) == 1:
+        return ()
+    known: tuple[Precision, ...] = get_args(Precision)
+    problems = [
+        Problem("--precision", f"`{name}` is not one of {', '.join(known)}{did_you_mean(name, known)}")
+        for name in names
+        if name not in known
+    ]
+    if problems:
+        raise InputError("--precision names what is none", problems=problems)
+    return tuple(known[known.index(cast(Precision, name))] for name in names)
+
+
+def in_words(values: str | float | Sequence[str] | Sequence[int] | None) -> str | None:
+    """Write one value or several as a flag has them: `64,128`."""
+    if values is None or isinstance(values, str):
+        return values
+    return str(values) if isinstance(values, (int, float)) else ",".join(map(str, values))
+
+
+def _require_nouns(inputs: Inputs) -> None:
+    """Raises InputError where model or cluster are missing, or each in the place of the other."""
+    missing = [noun for noun, value in (("MODEL", inputs.model), ("CLUSTER", inputs.cluster)) if not value]
+    if missing:
+        raise InputError(
+            "nothing to plan for",
+            problems=[Problem(noun, "missing") for noun in missing],
+            hint="meshwright plan gpt3-175b dgx-a100-80gb --gpus 1024 --global-batch 1536 --sequence 2048",
+        )
+    model, cluster = inputs.model, inputs.cluster
+    if not isinstance(model, str) or not isinstance(cluster, str):
+        return
+    if known_cluster(model) and known_model(cluster) and not known_model(model):
+        raise InputError("MODEL and CLUSTER are swapped", hint=f"write them as `{cluster} {model}`")
+
+
+def _model(model: str | TransformerSpec) -> LoadedModel:
+    return resolve_model(model) if isinstance(model, str) else LoadedModel(spec=model)
+
+
+def _training(inputs: Inputs) -> TrainingSpec:
+    """The job, with the amounts that were given beside it."""
+    amounts = {
+        "global_batch": inputs.global_batch,
+        "sequence_length": inputs.sequence,
+        "precision": inputs.precision,
+        "dropout": inputs.dropout,
+    }
+    job = inputs.training
+    if not isinstance(job, TrainingSpec):
+        return resolve_training(None if job is None else str(job), **amounts)
+    given = {name: amount for name, amount in amounts.items() if amount is not None}
+    return resolve_training(None, **(job.model_dump(exclude_unset=True) | given)) if given else job
+
+
+def _read_as(inputs: Inputs, training: TrainingSpec) -> Iterator[str]:
+    """Say how amounts were read that are no plain numbers."""
+    batch, length = grouped(training.global_batch), grouped(training.sequence_length)
+    if not _is_plain(inputs.sequence):
+        yield f"`--sequence {inputs.sequence}` is {length} tokens"
+    if not _is_plain(inputs.global_batch):
+        yield f"`--global-batch {inputs.global_batch}` is {batch} sequences of {length} tokens"
+
+
+def _is_plain(amount: int | str | None) -> bool:
+    return not isinstance(amount, str) or amount.strip().replace(",", "").isdecimal()
