@@ -75,7 +75,7 @@ class Estimate:
     tokens_per_second: float
     """Tokens per second over all GPUs."""
     bound_by: str
-    """The largest part of the step that is worth naming; `compute` where none is."""
+    """The largest part of the step that is not compute, where it is worth naming; else `compute`."""
     trust: Trust
     rank_limits: tuple[float, ...] = ()
     """With several pools: bytes that a device of each pipeline rank may fill. Empty: `memory_limit` everywhere."""

@@ -1,1 +1,1 @@
-"""Files and names that users give, read into specs; and the catalogue."""
+"""Reading what users name or write (files, catalogue names, amounts) into specs; and writing files."""

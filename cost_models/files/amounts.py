@@ -14,7 +14,7 @@ from cost_models.documents import printable
 from cost_models.units import LARGEST, SMALLEST, grouped, parse_count, parse_seconds
 
 _LONGEST = 60
-"""Characters of anything that is read as an amount."""
+"""Most characters of a text that is read as an amount."""
 _NUMBER = r"\d{1,3}(?:,\d{3})+|\d*\.?\d+|\d+\."
 _FLAGS = re.ASCII | re.IGNORECASE
 _COUNTED = re.compile(rf"(-?)({_NUMBER})\s*([km]?)i?\s*(tokens?|sequences?|seqs?)?", _FLAGS)
@@ -36,7 +36,7 @@ _PERIODS = {
 
 
 def read_sequence(given: Any) -> Any:
-    """`8192`, `8,192` or `8K` → tokens of a sequence; what is no text stays as it is. Raises ValueError."""
+    """Tokens of a sequence from `8192`, `8,192` or `8K`; other than text stays as it is. Raises ValueError."""
     if not isinstance(given, str):
         return given
     match = _matched(_COUNTED, given)
@@ -47,7 +47,8 @@ def read_sequence(given: Any) -> Any:
 
 
 def read_batch(given: Any, sequence: Any) -> Any:
-    """`512` or `4M tokens` → sequences of an optimizer step, each of `sequence` tokens; what is no text stays as it is.
+    """Sequences of an optimizer step from `512`, or from `4M tokens` in sequences of `sequence` tokens; other than text
+    stays.
 
     Of `4M tokens` those are meant that fill whole sequences: 4 × 2²⁰, else 4 × 10⁶.
 
@@ -74,7 +75,7 @@ def read_batch(given: Any, sequence: Any) -> Any:
 
 
 def read_tokens(given: str | float) -> float:
-    """`15T`, `300 billion` or `1.4e12` → a number. Raises ValueError."""
+    """A number of tokens from `15T`, `300 billion` or `1.4e12`. Raises ValueError."""
     match = _matched(_TOKENS, str(given))
     if match is None:
         return parse_count(_shown(str(given)))
@@ -82,7 +83,7 @@ def read_tokens(given: str | float) -> float:
 
 
 def read_duration(given: str) -> float:
-    """`30d`, `30 days` or `2 weeks` → seconds. Raises ValueError."""
+    """Seconds from `30d`, `30 days` or `2 weeks`. Raises ValueError."""
     match = _matched(_DURATION, given)
     known = {word: unit for unit, words in _PERIODS.items() for word in words}
     unit = known.get(match[2].lower()) if match else None
@@ -93,7 +94,7 @@ def read_duration(given: str) -> float:
 
 
 def read_price(given: str | float) -> float:
-    """`2.5`, `$2.50` or `2.50 USD/h` → dollars for a GPU-hour. Raises ValueError."""
+    """Dollars for a GPU-hour from `2.5`, `$2.50` or `2.50 USD/h`. Raises ValueError."""
     match = _matched(_PRICE, str(given))
     try:
         price = float(given if match is None else _plain(match[1]))
@@ -106,7 +107,7 @@ def read_price(given: str | float) -> float:
 
 
 def _matched(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """A match of all of it but blanks around."""
+    """The match of a pattern with the whole text, blanks around it aside."""
     return pattern.fullmatch(text.strip()) if len(text) <= _LONGEST else None
 
 
@@ -115,12 +116,12 @@ def _shown(text: str) -> str:
 
 
 def _plain(number: str) -> str:
-    """Without the commas between thousands."""
+    """The number without commas between thousands."""
     return number.replace(",", "")
 
 
 def _whole(match: re.Match[str], units: dict[str, int]) -> int | None:
-    """A number with its sign and its unit, if it is whole."""
+    """The matched number times its unit; None where that is not whole."""
     sign, number, unit = match[1], _plain(match[2]), match[3].lower()
     if number.isdecimal():
         return int(sign + number) * units[unit]
@@ -129,7 +130,7 @@ def _whole(match: re.Match[str], units: dict[str, int]) -> int | None:
 
 
 def _sequences(match: re.Match[str], sequence: Any) -> int:
-    """How many of so many tokens hold those of the match."""
+    """Number of sequences that the matched tokens fill."""
     if not isinstance(sequence, int) or sequence <= 0:
         raise ValueError(f"`{match[0]}` can be told in sequences only with their length")
     found = [tokens for units in (_BINARY, _DECIMAL) if (tokens := _whole(match, units)) is not None]

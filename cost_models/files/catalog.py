@@ -1,4 +1,4 @@
-"""What is known by name: models, GPUs, clusters, stacks and profiles, from the package's YAML data.
+"""The catalogue: models, GPUs, clusters, stacks and profiles by name, from the package's YAML data.
 
 A data file holds either one spec, whose name is the file's, or many `entries:` by name that take the file's
 `source` and `shared:` fields. Files are read when first asked for.
@@ -53,7 +53,7 @@ def load_cluster(name: str) -> ClusterSpec:
 
 
 def local_cluster(processes: int | None = None) -> ClusterSpec:
-    """This machine: its GPUs where the driver reports some of the catalogue's, else its CPU shared by `processes`.
+    """This machine: its GPUs where the driver reports one of the catalogue's, else its CPU shared by `processes`.
 
     Default: all GPUs, or a process for each physical core.
     """
@@ -65,7 +65,7 @@ def local_cluster(processes: int | None = None) -> ClusterSpec:
 
 
 def _node_of(gpu: GpuSpec) -> ClusterSpec | None:
-    """The catalogue's node of this GPU, for its links."""
+    """The catalogue's node of this GPU, for its links; None where there is none."""
     nodes = (load_cluster(name) for name in names("clusters") if name != LOCAL)
     return next((node for node in nodes if node.gpu.name == gpu.name), None)
 
@@ -85,7 +85,7 @@ def load_profile(name: str) -> HardwareProfile:
 
 
 def gpu_fields(value: Any) -> Any:
-    """The `gpu:` of a cluster file: a name becomes the fields of that GPU, an inline GPU stays as it is."""
+    """The fields of a cluster file's `gpu:`: a name is looked up, an inline GPU stays as it is."""
     return load_gpu(value).model_dump(mode="json") if isinstance(value, str) else value
 
 
@@ -101,7 +101,7 @@ def _load(kind: Kind, noun: str, name: str, spec_type: type[S]) -> S:
 
 @cache
 def _index(kind: Kind) -> dict[str, str]:
-    """Name → data file. A file of one spec is not parsed for its name."""
+    """Name → data file. A file of a single spec is not parsed for its name."""
     index: dict[str, str] = {}
     for file in sorted(_folder(kind).iterdir(), key=lambda file: file.name):
         stem, dot, suffix = file.name.rpartition(".")
@@ -131,7 +131,7 @@ def _document(kind: Kind, file: str) -> Document:
 
 
 def _entry(document: Document, name: str) -> Document:
-    """One entry of a file as a document of its own."""
+    """One entry of a data file as a document of its own."""
     family = document.value
     source = {"source": family["source"]} if "source" in family else {}
     fields = source | family.get("shared", {}) | family["entries"][name] | {"name": name}

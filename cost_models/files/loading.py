@@ -1,4 +1,4 @@
-"""What the user names → specs: a catalogue name, a file of ours, or a Hugging Face config."""
+"""Loading what the user names: a catalogue name, a file of ours, or a Hugging Face config → specs."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ __all__ = [
 HUGGING_FACE_FILE = "config.json"
 _FILE_SUFFIXES = (".yaml", ".yml", ".json")
 _POOLS = re.compile(r"[^:+]+:[0-9]{1,9}(\+[^:+]+:[0-9]{1,9})+", re.ASCII)
-"""Clusters with their numbers of GPUs: `dgx-a100-80gb:512+dgx-h100:512`."""
+"""Pattern of several clusters with their numbers of GPUs: `dgx-a100-80gb:512+dgx-h100:512`."""
 _SIZED = re.compile(r"([^:+]+):([0-9]{1,9})", re.ASCII)
-"""One cluster with its number of GPUs: `dgx-h100:128`."""
+"""Pattern of one cluster with its number of GPUs: `dgx-h100:128`."""
 _FLAGS = {"sequence_length": "--sequence"}
-"""Flags not spelt like their field."""
+"""Field → its flag, where that is spelt otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A model, and what had to be assumed to know its shape."""
+    """A model, with what was assumed about its shape."""
 
     spec: TransformerSpec
     assumptions: tuple[str, ...] = ()
-    """Facts the file does not say, in words, and what prices simplify."""
+    """Assumed facts that the file does not say, and simplifications of its prices, in words."""
 
 
 def resolve_model(text: str) -> LoadedModel:
-    """A catalogue name, also as Hugging Face has it, or the path of our YAML (`kind: transformer`) or of a config.json.
+    """The model of a catalogue name, a Hugging Face id, our YAML (`kind: transformer`) or a config.json.
 
     Raises:
         UnknownNameError: neither a known name nor a file.
@@ -79,7 +79,7 @@ def resolve_model(text: str) -> LoadedModel:
 
 
 def _loaded(spec: TransformerSpec, assumptions: tuple[str, ...] = ()) -> LoadedModel:
-    """With what prices take the model to be where it is something else."""
+    """The model with its assumptions and what its prices leave out."""
     remarks = []
     if 0 < spec.windowed_share < 1:
         turns = in_turns(spec.window_pattern)
@@ -129,7 +129,7 @@ def resolve_cluster(text: str, gpus: int | None = None) -> ClusterSpec | MixedCl
 
 
 def _agreed(text: str, said: int, gpus: int | None) -> int:
-    """The number of GPUs in `dgx-h100:128`, if `--gpus` says nothing else. Raises InputError."""
+    """The number of GPUs in `dgx-h100:128`, unless `--gpus` says another. Raises InputError."""
     if gpus not in (None, said):
         raise InputError(
             f"`{printable(text)}` has {counted(said, 'GPU')}, --gpus says {grouped(gpus or 0)}",
@@ -139,7 +139,7 @@ def _agreed(text: str, said: int, gpus: int | None) -> int:
 
 
 def _pooled(text: str) -> MixedCluster:
-    """`dgx-a100-80gb:512+dgx-h100:512` → a cluster of two pools; every part that is wrong is told."""
+    """A cluster of pools from `dgx-a100-80gb:512+dgx-h100:512`; every wrong part is reported."""
     pools: list[ClusterSpec] = []
     problems: list[Problem] = []
     parts = text.split("+")
@@ -170,7 +170,7 @@ def _pooled(text: str) -> MixedCluster:
 
 
 def _mixed_cluster(document: Document) -> MixedCluster:
-    """A cluster file with `pools:`, whose GPUs may be names."""
+    """The cluster of a file with `pools:`, whose GPUs may be names."""
     problems = dict(document.problems)
     pools = document.value["pools"]
     if isinstance(pools, list):
@@ -189,7 +189,7 @@ def _mixed_cluster(document: Document) -> MixedCluster:
 
 
 def _as_stated(mixed: MixedCluster, gpus: int | None) -> MixedCluster:
-    """The cluster, if `--gpus` says nothing else. Raises InputError."""
+    """The cluster of pools, unless `--gpus` says another number. Raises InputError."""
     if gpus not in (None, mixed.num_gpus):
         raise InputError(
             f"--gpus {gpus} leaves open which pools of `{mixed.name}` they come from",
@@ -199,7 +199,7 @@ def _as_stated(mixed: MixedCluster, gpus: int | None) -> MixedCluster:
 
 
 def _with_profile_beside(cluster: ClusterSpec, path: str) -> ClusterSpec:
-    """A profile named by a path is looked for beside the file that names it."""
+    """The cluster with a relative path of its profile resolved beside the file that names it."""
     if cluster.profile and (beside := Path(path).parent / cluster.profile).is_file():
         return cluster.model_copy(update={"profile": str(beside)})
     return cluster
@@ -211,7 +211,7 @@ def _require_existing(gpus: int) -> None:
 
 
 def resolve_training(path: str | None, **overrides: Any) -> TrainingSpec:
-    """A training job from a YAML file (`kind: training`), flags or both; None is no flag.
+    """The training job from a YAML file (`kind: training`), flags, or both; a flag that is None was not given.
 
     Both may say `8K`, `4M tokens` and `15T` (`cost_models.files.amounts`).
 
@@ -241,7 +241,7 @@ def resolve_training(path: str | None, **overrides: Any) -> TrainingSpec:
 
 
 def _sequence_of(fields: dict[str, Any]) -> Any:
-    """Tokens of a sequence where they can be read, else nothing."""
+    """Tokens of a sequence; None where they cannot be read."""
     try:
         return read_sequence(fields.get("sequence_length"))
     except ValueError:
@@ -254,7 +254,7 @@ def _flags(names: Any) -> dict[Key, str]:
 
 
 def _sized(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
-    """The cluster with `gpus` GPUs: whole nodes, or part of one. Raises InputError where that cannot be."""
+    """The cluster with `gpus` GPUs: whole nodes, or part of one. Raises InputError where it cannot have them."""
     per_node = cluster.gpus_per_node
     if gpus < per_node:
         return cluster.model_copy(update={"nodes": 1, "gpus_per_node": gpus})
@@ -273,5 +273,5 @@ def _sized(cluster: ClusterSpec, gpus: int) -> ClusterSpec:
 
 
 def _names_a_file(text: str) -> bool:
-    """Whether the user means a file: it exists, or it is written like one."""
+    """Whether the text means a file: it exists, or it is written like one."""
     return is_file(text) or "/" in text or "\\" in text or text.endswith(_FILE_SUFFIXES)

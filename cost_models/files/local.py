@@ -18,13 +18,13 @@ from cost_models.units import format_bytes
 LOCAL = "local"
 """Catalogue name of the machine the program runs on."""
 _DRIVER_SECONDS = 10.0
-"""How long the driver may take to answer."""
+"""Seconds that the driver may take to answer."""
 _PCIE_LATENCY = "5 us"
 """Latency of a transfer between two GPUs through the host; a documented placeholder."""
 
 
 def this_machine(one_core: ClusterSpec, processes: int | None = None) -> ClusterSpec:
-    """The catalogue's entry for one core, scaled to this machine and shared by `processes`.
+    """This machine's CPU, shared by `processes`, from the catalogue's entry for one core.
 
     Default: one process on each physical core. Rates of the entry are placeholders for one core, not
     measurements: calibrate before believing a time. Memory is all the machine has, divided evenly.
@@ -55,7 +55,7 @@ def this_machine(one_core: ClusterSpec, processes: int | None = None) -> Cluster
 
 
 def processor_name() -> str:
-    """The CPU as its maker calls it; empty where the system does not say."""
+    """Name of the CPU as its maker writes it; empty where the system does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
     except OSError:
@@ -66,7 +66,7 @@ def processor_name() -> str:
 
 @cache
 def installed_gpus() -> tuple[str, ...]:
-    """Names of this machine's NVIDIA GPUs as the driver reports them; none where there is no driver to ask."""
+    """Names of this machine's NVIDIA GPUs as the driver reports them; empty without a driver."""
     if shutil.which("nvidia-smi") is None:
         return ()
     try:
@@ -83,7 +83,7 @@ def installed_gpus() -> tuple[str, ...]:
 
 
 def gpu_machine(gpu: GpuSpec, node: ClusterSpec | None, count: int) -> ClusterSpec:
-    """One node of `count` GPUs, with the links of the catalogue's node of that GPU, else PCIe through the host."""
+    """One node of `count` GPUs with the links of the catalogue's node of that GPU, else PCIe through the host."""
     through_host = {"kind": "pcie", "bandwidth": f"{gpu.host_bandwidth or 0!r} B/s", "latency": _PCIE_LATENCY}
     links = node.links if node else Links.model_validate({"intra_node": through_host})
     machine = ClusterSpec(name=LOCAL, gpu=gpu, gpus_per_node=count, links=links, host_cores=os.cpu_count())

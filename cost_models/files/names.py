@@ -1,4 +1,4 @@
-"""What a name may mean besides what it says: another spelling, a Hugging Face id, a GPU where a cluster belongs."""
+"""What a name may mean: another spelling, a Hugging Face id, a GPU's name where a cluster belongs."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from cost_models.files.local import LOCAL
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _FILES = (".yaml", ".yml", ".json")
 _OF_NO_SHAPE = re.compile(r"^meta-|-(hf|base|chat|it|instruct(-\d+)?|v\d+\.\d+)(?=-|$)")
-"""Parts of ids that say how a model was trained, not what it is."""
+"""Pattern of parts of ids that say how a model was trained, not its shape."""
 _ORDER = "write MODEL first, then CLUSTER"
 _SHORT = {"gpt2": "gpt2-small", "gpt3": "gpt3-175b", "bloom": "bloom-176b"}
-"""By whose short names one size of a family goes."""
+"""Short name of a family → the size it usually means."""
 
 
 def is_hub_id(text: str) -> bool:
-    """`meta-llama/Llama-3.1-70B`: an owner and a name, and no file."""
+    """Whether the text is a Hugging Face id, an owner and a name: `meta-llama/Llama-3.1-70B`."""
     return _HUB_ID.fullmatch(text) is not None and not text.endswith(_FILES)
 
 
 def known_model(text: str) -> str | None:
-    """The catalogue's model of this name, of another spelling of it, or of this Hugging Face id."""
+    """The catalogue's model of this name in any spelling, or of this Hugging Face id; None where there is none."""
     return _same(text.rpartition("/")[2] if is_hub_id(text) else text, "models")
 
 
 def known_cluster(text: str) -> str | None:
-    """The catalogue's cluster of this name, or of another spelling of it."""
+    """The catalogue's cluster of this name in any spelling; None where there is none."""
     return _same(text, "clusters")
 
 
 def _same(text: str, kind: catalog.Kind) -> str | None:
-    """The only name that is spelt the same but for case, blanks and dashes."""
+    """The only name that differs at most in case, blanks and dashes; None where there is none."""
     names = catalog.names(kind)
     if text in names:
         return text
@@ -50,7 +50,7 @@ def _spelling(name: str) -> str:
 
 
 def unknown_model(text: str) -> InputError:
-    """What to say of a name that is no model."""
+    """The error for a name that is no model."""
     if known_cluster(text):
         return InputError(f"`{printable(text)}` is a cluster, not a model", hint=_ORDER)
     hint = "known names: meshwright catalog models"
@@ -61,7 +61,7 @@ def unknown_model(text: str) -> InputError:
 
 
 def unknown_cluster(text: str, gpus: int | None = None) -> InputError:
-    """What to say of a name that is no cluster, of so many GPUs if that was said."""
+    """The error for a name that is no cluster; `gpus` is the number of GPUs that was given, if any."""
     if "+" in text:
         return _unsized_pools(text, gpus)
     if known_model(text):
@@ -76,7 +76,7 @@ def unknown_cluster(text: str, gpus: int | None = None) -> InputError:
 
 
 def _clusters_of(text: str) -> list[str]:
-    """Clusters whose GPU goes by this name or begins with it, those with most memory and its maker's own first."""
+    """Clusters whose GPU has this name or one that begins with it, fastest links first, then most memory."""
     wanted = _spelling(text)
     clusters = [catalog.load_cluster(name) for name in catalog.names("clusters") if name != LOCAL]
     found = [one for one in clusters if wanted[1:] and _spelling(one.gpu.name).startswith(wanted)]
@@ -92,7 +92,7 @@ def _clusters_of(text: str) -> list[str]:
 
 
 def _unsized_pools(text: str, gpus: int | None) -> InputError:
-    """`dgx-a100-80gb+dgx-h100` says not how many GPUs of each."""
+    """The error for pools without numbers of GPUs: `dgx-a100-80gb+dgx-h100`."""
     names = [part.partition(":")[0].strip() for part in text.split("+")]
     each = max(1, (gpus or 64 * len(names)) // len(names))
     sized = "+".join(f"{known_cluster(name) or name}:{each}" for name in names)

@@ -1,4 +1,4 @@
-"""Plain values → specs: strict validation whose complaints name file, line and field in the user's words."""
+"""Validating plain values as specs: complaints name file, line and field in the user's words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cost_models.units import counted
 S = TypeVar("S", bound=Spec)
 
 Replacements = Mapping[str, Callable[[Any], Any]]
-"""For a field of the root: what stands in the file → what is validated, e.g. a GPU's name → its fields."""
+"""Field at the root → function from the file's value to the one that is validated, as a GPU's name to its fields."""
 
 
 def load_spec(path: str | Path, spec_type: type[S], *, replace: Replacements | None = None) -> S:
@@ -33,12 +33,12 @@ def load_spec(path: str | Path, spec_type: type[S], *, replace: Replacements | N
 
 
 def parse_spec(text: str, spec_type: type[S], *, source: str, replace: Replacements | None = None) -> S:
-    """The same for YAML text already in memory; `source` is the name that problems print."""
+    """Read one spec from YAML text; `source` is the name that problems print."""
     return validate(parse_yaml(text, source=source), spec_type, replace=replace)
 
 
 def validate(document: Document, spec_type: type[S], *, replace: Replacements | None = None) -> S:
-    """Check a parsed document against a spec.
+    """A parsed document as a spec.
 
     Raises:
         InputError: with one problem for each thing that is wrong, the first of many.
@@ -65,7 +65,7 @@ def validate(document: Document, spec_type: type[S], *, replace: Replacements | 
 
 
 def check_kind(document: Document, spec_type: type[Spec]) -> None:
-    """Refuse a document that is no mapping, or that says it is something else; raises InputError."""
+    """Check that a document is a mapping of the spec's kind; raises InputError."""
     kinds = get_args(spec_type.model_fields["kind"].annotation) if "kind" in spec_type.model_fields else ()
     wanted = kinds[0] if len(kinds) == 1 else None  # a GPU's kind is one of several, no file kind
     if not isinstance(document.value, dict):
@@ -76,5 +76,5 @@ def check_kind(document: Document, spec_type: type[Spec]) -> None:
 
 
 def input_error(source: str, problems: list[Problem], more: int = 0) -> InputError:
-    """`4 problems in cluster.yaml`, with the problems; there are so many `more`."""
+    """The error `4 problems in cluster.yaml`; `more` is the number of problems not listed."""
     return InputError(f"{counted(len(problems) + more, 'problem')} in {source}", problems=problems, more=more)

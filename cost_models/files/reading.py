@@ -1,4 +1,4 @@
-"""A file from a stranger → `Document`: size, encoding and syntax are checked, nothing is ever constructed."""
+"""Reading a file from a stranger as a `Document`: size, encoding and syntax are checked, nothing is constructed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cost_models.files.yaml_text import parse_yaml
 from cost_models.units import MB
 
 MAX_BYTES = int(4 * MB)
-"""Largest file read; real inputs are a few kilobytes, plans some hundreds."""
+"""Largest file that is read, in bytes; inputs have a few kilobytes, plans some hundreds."""
 _INTEGER = re.compile(r"-?\d+")
 
 
@@ -46,7 +46,7 @@ def read_document(path: str | Path, *, most_bytes: int = MAX_BYTES) -> Document:
 
 
 def parse_json(text: str, *, source: str) -> Document:
-    """JSON text → `Document` without lines. Raises InputError on NaN, repeated keys and what is no JSON."""
+    """A JSON text as a `Document` without lines. Raises InputError on NaN, repeated keys and what is no JSON."""
 
     def number(written: str) -> float:
         value = float(written)
@@ -77,7 +77,7 @@ def parse_json(text: str, *, source: str) -> Document:
 
 
 def is_file(path: str | Path) -> bool:
-    """Whether a file is there; False for text that cannot be a path at all."""
+    """Whether a file exists; False for text that cannot be a path."""
     try:
         return Path(path).is_file()
     except (OSError, ValueError):  # too long, or a null character

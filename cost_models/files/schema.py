@@ -22,11 +22,11 @@ KINDS: dict[str, type[Spec]] = {
     "stack": StackSpec,
     "profile": HardwareProfile,
 }
-"""What a file describes → its fields; `pools` is a cluster of several."""
+"""Kind of file → its spec; `pools` is a cluster of several."""
 
 
 def json_schema(kind: str) -> dict[str, Any]:
-    """The schema of what people write: quantities are text with a unit, a cluster's GPU may be a name.
+    """The JSON schema of what people write: quantities are text with a unit, a cluster's GPU may be a name.
 
     Raises:
         UnknownNameError: no such kind of file.

@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all, so that a result a user keeps is the old one or the new one."""
+"""Atomic writes: a file is written whole or not at all, so that what a user keeps is the old or the new version."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cost_models.files.leftovers import lock, sweep
 
 _SYSTEM = ("/dev", "/proc")
 _SHARED_MEMORY = "/dev/shm"
-"""A folder of files like any other."""
+"""The one folder of /dev whose files are ordinary ones."""
 _PRINTED = (1, 2)
-"""Descriptors of what a process prints."""
+"""File descriptors that a process prints to."""
 
 
 @contextmanager
@@ -58,13 +58,13 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write text in UTF-8 as `whole_file` does, line ends as they are. Raises OSError, which names `path`."""
+    """Write text in UTF-8 as `whole_file` does, keeping its line ends. Raises OSError, which names `path`."""
     with whole_file(path) as stream:
         stream.write(text.encode())
 
 
 def is_replaced(path: Path) -> bool:
-    """Whether a new file takes this one's place; False for devices, pipes, folders and all names of the system's own.
+    """Whether a new file would replace this one; False for devices, pipes, folders and names of the system.
 
     Under /dev and /proc names may lead to files of others: /dev/stdout to where the shell sends what is printed.
     """
@@ -75,7 +75,7 @@ def is_replaced(path: Path) -> bool:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """At its end; where this process prints to it, with the same position, so that neither overwrites the other."""
+    """The file opened at its end; where this process prints to it, at the same position, so that neither overwrites."""
     for printed in _PRINTED:
         with suppress(OSError):
             if os.path.samestat(path.stat(), os.fstat(printed)):

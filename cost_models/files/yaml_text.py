@@ -1,4 +1,4 @@
-"""YAML text → plain values, safely, with the line of every key.
+"""Reading YAML text safely: plain values, and the line of every key.
 
 YAML is read from its events, so no tag can run code and no document can nest or multiply without end. Scalars
 follow the YAML 1.2 core schema plus what people write: `300e9` and `1_000_000` are numbers, `no` is a word.
@@ -16,9 +16,9 @@ from cost_models.documents import Document, Key, printable, show_key
 from cost_models.errors import InputError, Problem
 
 MAX_DEPTH = 32
-"""Deepest nesting; real inputs need eight."""
+"""Deepest nesting that is read; real inputs need eight levels."""
 MAX_VALUES = 500_000
-"""Most values after aliases are followed, so that a few lines cannot stand for billions."""
+"""Most values, counted after aliases are followed, so that a few lines cannot stand for billions."""
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER = re.compile(r"[-+]?\d[\d_]{0,30}$")
@@ -29,7 +29,7 @@ _WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": Fa
 
 
 def parse_yaml(text: str, *, source: str) -> Document:
-    """YAML text → `Document`. Raises InputError for what is not YAML, or is hostile."""
+    """A YAML text as a `Document`. Raises InputError for text that is not YAML, or is hostile."""
     if not text.strip():
         raise InputError(f"`{source}` is empty")
     builder = _Builder(source)
@@ -53,17 +53,17 @@ def parse_yaml(text: str, *, source: str) -> Document:
 
 @dataclass(slots=True)
 class _Open:
-    """A mapping or list whose end has not come yet."""
+    """A mapping or list that has not ended yet."""
 
     value: Any
     key: Key
     anchor: str | None
     pending: str | None = None
-    """The mapping key whose value comes next."""
+    """The key of the mapping whose value comes next; None: a key comes next."""
 
 
 class _Builder:
-    """Builds plain values from YAML events with its own stack: depth is limited before anything recurses."""
+    """Builds plain values from YAML events on a stack of its own, so that depth is limited before anything recurses."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -77,7 +77,7 @@ class _Builder:
         self._documents = 0
 
     def take(self, event: yaml.Event) -> None:
-        """Follow one event."""
+        """Process one event."""
         line = event.start_mark.line + 1 if event.start_mark else 0
         if isinstance(event, yaml.ScalarEvent):
             self._scalar(event, line)
@@ -126,14 +126,14 @@ class _Builder:
         self._put(value, line, 1)
 
     def _next_key(self) -> Key:
-        """Where the next value will sit."""
+        """Place of the next value."""
         if not self._stack:
             return ()
         top = self._stack[-1]
         return (*top.key, len(top.value) if isinstance(top.value, list) else top.pending or "")
 
     def _put(self, value: Any, line: int, size: int) -> Key:
-        """Place a value, or take it as the key of the open mapping; returns where it sits."""
+        """Store a value, or take it as the next key of the open mapping; returns its place."""
         self._values += size
         if self._values > MAX_VALUES:
             self._stop(line, f"stands for more than {MAX_VALUES} values")
@@ -174,7 +174,7 @@ class _Builder:
 
 
 def _plain_value(text: str) -> Any:
-    """An unquoted YAML word → None, bool, int, float or str."""
+    """The value of an unquoted YAML word: None, bool, int, float or str."""
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.match(text):
@@ -185,7 +185,7 @@ def _plain_value(text: str) -> Any:
 
 
 def _count(value: Any) -> int:
-    """How many values an anchored part stands for."""
+    """Number of values in an anchored part."""
     if isinstance(value, dict):
         return 1 + sum(map(_count, value.values()))
     return 1 + sum(map(_count, value)) if isinstance(value, list) else 1

@@ -1,1 +1,1 @@
-"""Hugging Face `config.json` files, family by family."""
+"""Reading Hugging Face `config.json` files, family by family."""

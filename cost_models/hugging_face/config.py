@@ -1,4 +1,4 @@
-"""Hugging Face `config.json` → the fields of a `TransformerSpec`, and what had to be assumed, in words.
+"""A Hugging Face `config.json` → the fields of a `TransformerSpec`, and what had to be assumed, in words.
 
 A config says sizes but leaves to code what the architecture is; each fact that comes from its family instead
 of the config is reported.
@@ -51,12 +51,12 @@ _OTHER_BLOCKS = {
     "recurrent_gemma": "recurrences in two of three blocks",
     "minimax": "linear attention in seven of eight blocks",
 }
-"""`model_type` → what its blocks do that ours cannot say."""
+"""`model_type` → what its blocks do that our spec cannot express."""
 _NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._ +/-]")
 
 
 def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
-    """The config as a document of our fields, and what was assumed, one phrase each.
+    """The config as a document of our fields, and its assumptions, one phrase each.
 
     Raises:
         InputError: a `model_type` that cannot be represented, or a config that lacks what cannot be assumed;
@@ -108,7 +108,7 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
 
 
 def _text_part(config: Config) -> tuple[Config, str]:
-    """What a config of text and images says of text, and where in it; any other config as it is."""
+    """The text part of a config for text and images, and its place; any other config as it is."""
     inside = config.get(_TEXT)
     if not isinstance(inside, dict):
         return config, ""
@@ -158,7 +158,7 @@ _PHRASES: dict[tuple[str, Any], str] = {
 
 
 def _phrase(name: str, value: Any) -> str:
-    """A field and its value in words."""
+    """A field with its value in words."""
     if name == "rotary":
         return f"rotary positions of base {value.get('base', Rotary().base):g}"
     if name == "moe_layers":
@@ -179,7 +179,7 @@ def _say(facts: Mapping[str, Any]) -> str:
 
 
 def _family(name: str, model_type: Any, config: Config) -> Family:
-    """The family of a config; raises InputError for what is no decoder-only transformer we know."""
+    """The family of a config; raises InputError where it is no decoder-only transformer that is known."""
     if not isinstance(model_type, str):
         raise InputError(
             f"{name} does not say its `model_type`",
@@ -221,7 +221,7 @@ def _activation(name: str, family: Family, config: Config, assumed: list[str]) -
 
 
 def _model_name(document: Document) -> str:
-    """`_name_or_path` without its owner, else the folder's name."""
+    """The model's name: `_name_or_path` without its owner, else the folder's name."""
     written = document.value.get("_name_or_path")
     path = Path(document.source)
     name = Path(written).name if isinstance(written, str) and written else path.absolute().parent.name

@@ -1,4 +1,4 @@
-"""What is known of a `model_type` of Hugging Face: names of sizes, and what code fixes where a config is silent."""
+"""The record of a Hugging Face `model_type`: names of its fields, and what its code fixes where a config is silent."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """How one `model_type` is written down and what its code fixes."""
+    """How configs of one `model_type` are written, and what its code fixes."""
 
     sizes: Mapping[str, str]
-    """Field → the config's key, without which the model is unknown."""
+    """Our field → the config's key, each required."""
     facts: Mapping[str, Any]
-    """Field → what the architecture always is."""
+    """Our field → its value in every model of the family."""
     optional: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
-    """Field → the config's key, and the value where it is absent (None: as our own default)."""
+    """Our field → the config's key and the value where it is absent (None: our own default)."""
     activation: tuple[str, str] = ("hidden_act", "silu")
-    """Key of the activation and its value where absent."""
+    """The config's key of the activation, and its value where absent."""
     absent: Mapping[str, Any] = field(default_factory=dict)
-    """Key → what the family's class takes for it: parts of larger configs leave out what is so."""
+    """Key → value that the family's class assumes: parts of larger configs leave out such values."""
     needed: tuple[str, ...] = ()
-    """Keys without which the model is unknown, besides those of `sizes`."""
+    """Required keys besides those of `sizes`."""
     derive: Callable[[Config], Derived] = lambda config: {}
-    """What a config says in other terms than ours."""
+    """Fields that follow from a config which says them in other terms."""
     refuse: Callable[[Config], str | None] = lambda config: None
-    """A reason why this config cannot be represented, or None."""
+    """The reason why a config cannot be represented; None where it can."""
     left_out: Callable[[Config], tuple[str, ...]] = lambda config: ()
-    """What the model computes that our blocks do not, a few words each: it is priced without and never trained."""
+    """What the model computes that our blocks do not, a few words each: neither priced nor trained."""
     simplify: Callable[[Config], str | None] = lambda config: None
-    """What else is left out, without which it is the same model, or None."""
+    """A simplification that leaves the model the same, in words; None where there is none."""
 
 
 LLAMA_SIZES = {
@@ -55,7 +55,7 @@ LLAMA_FACTS = {
 
 
 def norms_by(key: str, epsilon: float) -> dict[str, tuple[str, Any]]:
-    """What a config calls the epsilon of its norms, and the one it has where it is silent."""
+    """The optional field of the norms' epsilon: the config's key for it, and the value where absent."""
     return {"norm_epsilon": (key, epsilon)}
 
 
@@ -68,7 +68,7 @@ LLAMA_OPTIONAL = {
 
 
 def without(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """The facts but for some."""
+    """The facts except those named."""
     return {name: value for name, value in facts.items() if name not in names}
 
 

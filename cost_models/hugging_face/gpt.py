@@ -34,19 +34,19 @@ def _opt_refusal(config: Config) -> str | None:
 
 
 def _gptj(config: Config) -> Derived:
-    """A number of `rotary_dim`, null for all."""
+    """Rotary positions over `rotary_dim` numbers of a head; null: all."""
     return rotary(config, dim=config.get("rotary_dim", 64))
 
 
 def _neox_halves(config: Config) -> Derived:
-    """Side by side unless the config says otherwise, with a norm each."""
+    """Parallel attention and MLP, each with its norm, unless the config says otherwise."""
     key = "use_parallel_residual"
     parallel = config.get(key, True)
     return {"parallel_block": (key, parallel), "parallel_norms": (key, 2 if parallel is True else 1)}
 
 
 def _falcon(config: Config) -> Derived:
-    """Three generations: 7B (one norm, one key head), 40B and 180B (two norms, some key heads), 11B (one again)."""
+    """Falcon's generations: 7B (one norm, one key head), 40B and 180B (two norms, some key heads), 11B (one norm)."""
     newer = config.get("new_decoder_architecture", False)
     heads = config.get("num_attention_heads")
     if newer:
@@ -64,12 +64,12 @@ def _falcon(config: Config) -> Derived:
 
 
 def _qk_norms(key: str, config: Config) -> Derived:
-    """Counted; the executor has no such norms."""
+    """Norms over queries and keys; they are priced, but the executor has none like them."""
     return {"qk_norm": (key, True), "qk_norm_over": (key, "all")} if config.get(key) else {}
 
 
 def _alternating(config: Config) -> Derived:
-    """Command R7B: three blocks with a window, whose heads turn, then one without either."""
+    """Command R7B: three blocks with a window and rotary positions, then one with neither."""
     found = windows(config, default=4096, pattern=every(4))
     _, pattern = found.get("window_pattern", ("", ("window",)))
     turned = [kind == "window" for kind in pattern] if found else [False]

@@ -29,13 +29,13 @@ _BIASED_BY_CONFIG = without(LLAMA_FACTS, "attention_bias", "attention_output_bia
 
 
 def _gemma_scale(config: Config) -> Derived:
-    """Embedded tokens are multiplied by the root of their width."""
+    """Gemma multiplies embedded tokens by the root of their width."""
     hidden = whole(config, "hidden_size", 0)
     return {"embedding_scale": ("hidden_size", hidden**0.5)} if hidden else {}
 
 
 def _score_scale(config: Config) -> Derived:
-    """Scores are divided by the root of a number of the config's own."""
+    """Scores divided by the root of a number that the config gives."""
     scalar = config.get("query_pre_attn_scalar", 256)
     if scalar == config.get("head_dim", 256) or not isinstance(scalar, int | float) or scalar <= 0:
         return {}
@@ -43,7 +43,7 @@ def _score_scale(config: Config) -> Derived:
 
 
 def _capped(config: Config, *, scores: float | None = None, logits: float | None = None) -> tuple[str, ...]:
-    """What of a Gemma is soft-capped; a number is what the family's class assumes."""
+    """What a Gemma soft-caps; `scores` and `logits` are the caps that the family's class assumes."""
     caps = {
         "soft-capped attention scores": config.get("attn_logit_softcapping", scores),
         "soft-capped logits": config.get("final_logit_softcapping", logits),
@@ -62,7 +62,7 @@ def _gemma3(config: Config) -> Derived:
 
 
 def _olmo3(config: Config) -> Derived:
-    """Blocks with a window turn as the base says, whatever the scaling of the others."""
+    """OLMo 3: blocks with a window have unscaled rotary positions, whatever the scaling in the others."""
     base = config.get("rope_theta", 10_000.0)
     scaled = ("", base) if config.get("rope_scaling") else None
     return together(partial(windows, default=4096, pattern=every(4)), partial(rotary, windowed_base=scaled))(
@@ -71,7 +71,7 @@ def _olmo3(config: Config) -> Derived:
 
 
 def _smollm3(config: Config) -> Derived:
-    """Every fourth block does not turn, and may have a window."""
+    """SmolLM3: every fourth block has no rotary positions, and may have a window."""
     layers = min(whole(config, "num_hidden_layers", 0), 100_000)
     interval = max(1, whole(config, "no_rope_layer_interval", 4))
     listed = config.get("no_rope_layers") or [(index + 1) % interval != 0 for index in range(layers)]

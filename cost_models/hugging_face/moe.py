@@ -1,4 +1,4 @@
-"""Families of mixtures of experts: what each Hugging Face `model_type` calls its experts and its latents.
+"""MoE families: what each Hugging Face `model_type` calls its experts and its latents.
 
 Read from the configuration and modelling files of `transformers` 4.57.
 """
@@ -25,7 +25,7 @@ from cost_models.hugging_face.windows import Derived, every, last_blocks, window
 
 
 def _routing(config: Config, *, normalized: bool) -> Derived:
-    """How routers weigh and balance, where `transformers` reads it; `normalized` is what it assumes."""
+    """How routers weigh and balance, where `transformers` reads it; `normalized` is what the family's class assumes."""
     key = "aux_loss_alpha" if "aux_loss_alpha" in config else "router_aux_loss_coef"
     return {
         "normalized_routing": ("norm_topk_prob", config.get("norm_topk_prob", normalized)),
@@ -34,7 +34,7 @@ def _routing(config: Config, *, normalized: bool) -> Derived:
 
 
 def _mixtures(key: str, layers: int, chosen: Iterable[int]) -> Derived:
-    """The blocks that are mixtures: how many, and which where they are not the last ones."""
+    """Which blocks have experts: how many, and their numbers where they are not the last ones."""
     named = sorted(set(chosen))
     last = named == list(range(layers - len(named), layers))
     return {"num_moe_layers": (key, len(named))} | ({} if last else {"moe_layers": (key, named)})
@@ -45,7 +45,7 @@ def _blocks(config: Config) -> int:
 
 
 def _qwen_mixtures(config: Config) -> Derived:
-    """Every `decoder_sparse_step`-th block has experts, but for those named `mlp_only_layers`."""
+    """Every `decoder_sparse_step`-th block has experts, except those in `mlp_only_layers`."""
     step, layers = max(1, whole(config, "decoder_sparse_step", 1)), _blocks(config)
     named = config.get("mlp_only_layers")
     dense = set(named) if isinstance(named, list) and all(isinstance(i, int) for i in named) else set()
@@ -54,7 +54,7 @@ def _qwen_mixtures(config: Config) -> Derived:
 
 
 def _after_the_first(config: Config) -> Derived:
-    """The first blocks are dense, and then all but every so many-th; shared experts are as wide as routed ones."""
+    """The first blocks are dense, and later all but every so many-th; shared experts are as wide as routed ones."""
     layers, first = _blocks(config), whole(config, "first_k_dense_replace", 0)
     every = max(1, whole(config, "moe_layer_freq", 1))
     width, shared = whole(config, "moe_intermediate_size", 0), whole(config, "n_shared_experts", 0)
@@ -67,7 +67,7 @@ def _after_the_first(config: Config) -> Derived:
 
 
 def _groups(config: Config, *, scored_by: str) -> Derived:
-    """Groups that experts are chosen from, where not from all of them."""
+    """Groups that experts are chosen from, where not from all experts at once."""
     count, chosen = config.get("n_group"), config.get("topk_group")
     if config.get("topk_method") == "greedy" or count in (None, 1) or count == chosen:
         return {}
@@ -75,12 +75,12 @@ def _groups(config: Config, *, scored_by: str) -> Derived:
 
 
 def _every_block(config: Config) -> Derived:
-    """A window in all blocks or none, whatever `max_window_layers` says."""
+    """A window in every block or in none, whatever `max_window_layers` says."""
     return windows(config, default=4096) if config.get("use_sliding_window") is True else {}
 
 
 def _deepseek(config: Config) -> Derived:
-    """A head is its two parts together; everything else of attention comes out of latents."""
+    """DeepSeek attention: a head has two parts, and everything comes out of latents."""
     position = whole(config, "qk_rope_head_dim", 0)
     third = config.get("model_type") != "deepseek_v2"
     latent = {
@@ -99,7 +99,7 @@ def _deepseek(config: Config) -> Derived:
 
 
 def _llama4(config: Config) -> Derived:
-    """Dense blocks between mixtures have a width of their own; blocks that see everything do not turn."""
+    """Llama 4: dense blocks have a width of their own; blocks without a window have no rotary positions."""
     layers, step = _blocks(config), max(1, whole(config, "interleave_moe_layer_step", 1))
     written, interval = config.get("moe_layers"), max(1, whole(config, "no_rope_layer_interval", 4))
     chosen = written if isinstance(written, list) else range(step - 1, layers, step)

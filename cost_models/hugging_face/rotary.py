@@ -1,4 +1,4 @@
-"""Rotary positions as Hugging Face configs say them: base, part of a head, scaling, blocks without.
+"""Rotary positions in Hugging Face configs: base, part of a head, scaling, blocks without.
 
 Read from the configuration files and `modeling_rope_utils.py` of `transformers` 4.57. Which of a head's numbers turn
 together, neighbours (GPT-J) or those of its two halves (Llama), only orders the rows of a matrix: it is not told apart.
@@ -23,9 +23,9 @@ _SCALED = {
         "high_turns": "high_freq_factor",
     },
 }
-"""Kind → our field → the config's key."""
+"""Kind of scaling → our field → the config's key."""
 _PLAIN = ("default", "mrope")
-"""Scalings that change nothing for text."""
+"""Kinds of scaling that change nothing for text."""
 
 
 def rotary(
@@ -38,7 +38,7 @@ def rotary(
     dim: int | None = None,
     pattern: Sequence[bool] = (),
 ) -> Derived:
-    """The field `rotary`, or nothing where every head turns whole at the usual base.
+    """The field `rotary`; nothing where whole heads turn at the usual base in every block.
 
     `base`, `windowed_base` and `part` (a share of a head) are values where the config has no such key. `dim` is numbers
     of a head instead; `pattern` says which blocks turn.
@@ -61,13 +61,13 @@ def rotary(
 
 
 def unscaled(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The scaling of the config, where it is none of ours, in words for what is left out."""
+    """A scaling of the config that is none of ours, in words for what is left out."""
     kind = _kind(config)
     return () if kind is None or kind in _SCALED else (f"{kind} scaling of rotary positions",)
 
 
 def _kind(config: Mapping[str, Any]) -> str | None:
-    """How positions are scaled; None: they are not."""
+    """The kind of scaling of positions; None: they are not scaled."""
     scaling = config.get("rope_scaling")
     if not isinstance(scaling, dict):
         return None
@@ -76,7 +76,7 @@ def _kind(config: Mapping[str, Any]) -> str | None:
 
 
 def _part_of_head(config: Mapping[str, Any], share: Any) -> Any:
-    """Numbers of a head that turn; None: all. Nonsense is left for the field check."""
+    """How many numbers of a head turn; None: all. Nonsense is left to the field check."""
     if not isinstance(share, int | float) or isinstance(share, bool):
         return share
     heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")

@@ -1,4 +1,4 @@
-"""Windows of attention as Hugging Face configs say them: one for all blocks, or block by block in `layer_types`.
+"""Attention windows in Hugging Face configs: one for all blocks, or block by block in `layer_types`.
 
 Read from the configuration files and `masking_utils.py` of `transformers` 4.57, where a query of a sliding window of W
 sees W tokens, itself included.
@@ -14,7 +14,7 @@ from cost_models.documents import printable
 
 T = TypeVar("T")
 Derived = dict[str, tuple[str, Any]]
-"""Field → the key it mostly follows from, and its value."""
+"""Our field → the key that it mostly follows from, and its value."""
 
 _KINDS = {"full_attention": "full", "sliding_attention": "window", "chunked_attention": "window"}
 _MOST_BLOCKS = 100_000
@@ -27,8 +27,7 @@ def windows(
     default: int | None = None,
     pattern: Sequence[str] = ("window",),
 ) -> Derived:
-    """The fields of windows; `default` is the window where the config has no such key, and `pattern` says which blocks
-    have it where there are no `layer_types`."""
+    """The fields of windows; `default` stands for a missing `key`, `pattern` for missing `layer_types`."""
     window = config.get(key, default)
     listed = config.get("layer_types")
     kinds = [_KINDS[kind] for kind in listed] if listed else list(pattern)
@@ -43,7 +42,7 @@ def windows(
 
 
 def last_blocks(config: Mapping[str, Any]) -> Derived:
-    """Qwen2: none unless `use_sliding_window`; then the first `max_window_layers` blocks see everything."""
+    """Qwen2: no window without `use_sliding_window`; with it the first `max_window_layers` blocks have none."""
     if config.get("use_sliding_window") is not True:
         return {}
     layers, first = (
@@ -57,12 +56,12 @@ def last_blocks(config: Mapping[str, Any]) -> Derived:
 
 
 def every(count: int) -> tuple[str, ...]:
-    """Every so many-th block sees everything."""
+    """The pattern in which every so many-th block has no window."""
     return ("window",) * (count - 1) + ("full",)
 
 
 def refusal(config: Mapping[str, Any]) -> str | None:
-    """Why the `layer_types` of a config cannot be represented, or None."""
+    """The reason why a config's `layer_types` cannot be represented; None where they can."""
     listed, layers = config.get("layer_types"), config.get("num_hidden_layers")
     if listed is None:
         return None
@@ -77,7 +76,7 @@ def refusal(config: Mapping[str, Any]) -> str | None:
 
 
 def shortest_round(kinds: Sequence[T]) -> tuple[T, ...]:
-    """The fewest entries that give all of them when repeated from the first on (Knuth, Morris and Pratt 1977)."""
+    """The shortest prefix that gives all entries when repeated (Knuth, Morris and Pratt 1977)."""
     borders = [0] * (len(kinds) + 1)
     border = 0
     for index in range(1, len(kinds)):
@@ -89,5 +88,5 @@ def shortest_round(kinds: Sequence[T]) -> tuple[T, ...]:
 
 
 def in_turns(kinds: Sequence[str]) -> str:
-    """`("window", "window", "full")` → "2 window, 1 full"."""
+    """A pattern in words: `("window", "window", "full")` → "2 window, 1 full"."""
     return ", ".join(f"{len(list(run))} {kind}" for kind, run in groupby(kinds))

@@ -1,4 +1,4 @@
-"""GPUs, links and clusters: what the hardware is, from its datasheet."""
+"""Specs of GPUs, links and clusters: the hardware as its datasheet has it."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 
 
 AttentionKernel = Literal["unfused", "fused-softmax", "flash1", "flash2", "flash3", "cudnn"]
-"""`flash…` and `cudnn` never store the s × s scores; `fused-softmax` reads and writes them once; `unfused` several
-times."""
+"""Attention kernels: `flash…` and `cudnn` never store the s × s scores; `fused-softmax` reads and writes them once,
+`unfused` several times."""
 
 
 LEAST_MEMORY = MIB
-"""Of a device: below it somebody forgot a letter."""
+"""Least memory of a device that is accepted: with less somebody forgot a letter."""
 DeviceMemory = Annotated[Bytes, within(parse_bytes, "1 MiB", "1000 TB")]
 Rate = Annotated[Bandwidth, within(parse_bandwidth, "1 KB/s", "100000 TB/s")]
 Latency = Annotated[Seconds, within(parse_seconds, "0.001 ns", "10 s")]
 Peak = Annotated[FlopRate, within(parse_flop_rate, "1 MFLOP/s", "100000 PFLOP/s")]
-"""From the slowest that anybody would compute with to more than there will be for long."""
+"""A rate between the slowest that anybody would compute with and more than there will be for long."""
 _Reached: Any = Field(ge=1e-3, le=1, allow_inf_nan=False)
-"""Share of its peak that a device is known to reach: never next to nothing."""
+"""Share of its peak that a device is known to reach."""
 
 
 class KernelShare(Spec):
-    """Share of peak that an attention kernel reaches on its unmasked work."""
+    """Shares of peak, forward and backward, that an attention kernel reaches on its unmasked work."""
 
     forward: float = _Reached
     backward: float = _Reached
@@ -50,62 +50,63 @@ _USUAL_SHARE = KernelShare(forward=0.5, backward=0.42)
 
 
 class GpuSpec(Spec):
-    """One accelerator (or one CPU process of the `local` cluster), dense rates without sparsity."""
+    """One accelerator, or one CPU process of the `local` cluster; rates are dense, without sparsity."""
 
     name: Name
     memory: DeviceMemory
-    """Usable device memory, bytes (what the runtime reports, not the label)."""
+    """Usable device memory, bytes: what the runtime reports, not the label."""
     memory_bandwidth: Rate
     """Peak device-memory bandwidth, bytes/s."""
     peak: dict[Precision, Peak]
-    """Peak dense matrix rate by precision, FLOP/s; fp32 is the plain rate, without TF32."""
+    """Peak dense matrix rate by precision, FLOP/s; fp32 is without TF32."""
     sustained: dict[Precision, Annotated[float, _Reached]] = Field(default_factory=dict)
     """Share of the peak that the best-shaped large product was measured to reach under the board's power limit; 1 where
     nobody measured. Profiles' shares are shares of this."""
     vector_rate: Peak | None = None
     """Peak rate of element-wise fp32 arithmetic, FLOP/s."""
     sm_count: PositiveInt = 1
-    """Streaming multiprocessors: matrix products come in waves of this many tiles. 1 for a CPU."""
+    """Streaming multiprocessors; GEMMs come in waves of as many tiles. 1 for a CPU."""
     l2_cache: Bytes | None = None
     """Last-level cache, bytes."""
     library_workspace: Bytes = 8.125 * MIB
-    """What the matrix library asks of the allocator for each thread that calls it (PyTorch's default for the GPU)."""
+    """Bytes that the matrix library takes from the allocator for each thread that calls it (PyTorch's default for the
+    GPU)."""
     host_bandwidth: Rate | None = None
-    """Link to host memory (PCIe, C2C), bytes/s, one direction."""
+    """Bandwidth of the link to host memory (PCIe, C2C), bytes/s, one direction."""
     tdp_watts: PositiveInt | None = None
     """Board power limit, W."""
     kind: Literal["cuda", "rocm", "cpu"] = "cuda"
     attention_kernels: dict[AttentionKernel, KernelShare] = Field(default_factory=dict)
-    """What published benchmarks say of flash kernels on this GPU."""
+    """Shares of peak that published benchmarks show for flash kernels on this GPU."""
     prefers_cudnn: bool = False
-    """Transformer Engine takes cuDNN's attention kernel where FlashAttention's runs too (it does on Hopper)."""
+    """Whether Transformer Engine takes cuDNN's attention kernel where FlashAttention's runs too (it does on Hopper)."""
     reported_as: tuple[str, ...] = ()
-    """What the driver calls it."""
+    """Names that the driver gives this GPU."""
     source: str = ""
-    """Datasheet and date."""
+    """Datasheet and its date."""
 
     def attention_share(self, kernel: AttentionKernel) -> KernelShare:
-        """Share of peak published for a kernel on this GPU, or the usual one where nobody published any."""
+        """Shares of peak of a kernel: those published for this GPU, or the usual ones where none are."""
         return self.attention_kernels.get(kernel, _USUAL_SHARE)
 
 
 class LinkSpec(Spec):
-    """One class of links."""
+    """One kind of link."""
 
     kind: Literal["nvlink", "nvswitch", "pcie", "infiniband", "roce", "ethernet", "xgmi", "shared-memory"]
     bandwidth: Rate
-    """Bytes/s per GPU, one direction."""
+    """Bandwidth per GPU, bytes/s, one direction."""
     latency: Latency
-    """Seconds for the first byte, one hop."""
+    """Seconds until the first byte arrives, over one hop."""
 
 
 class Links(Spec):
-    """How GPUs reach one another."""
+    """The links between GPUs."""
 
     intra_node: LinkSpec
-    """Between GPUs of one node."""
+    """Link between GPUs of one node."""
     inter_node: LinkSpec | None = None
-    """Between nodes, per GPU. Needed for more than one node."""
+    """Link between nodes, per GPU. Needed for more than one node."""
 
 
 class ClusterSpec(Spec):
@@ -114,24 +115,24 @@ class ClusterSpec(Spec):
     kind: Literal["cluster"] = "cluster"
     name: Name = "custom"
     gpu: GpuSpec
-    """A catalogue name or an inline GPU."""
+    """The GPU: a catalogue name or inline."""
     gpus_per_node: GpuCount
     nodes: GpuCount = 1
     links: Links
     rails: PositiveInt | None = None
-    """Network adapters per node; a node's inter-node bandwidth is shared by its GPUs evenly. Default: one per GPU."""
+    """Network adapters per node, which its GPUs share evenly. Default: one per GPU."""
     oversubscription: float = Field(default=1.0, ge=1.0, le=1000.0, allow_inf_nan=False)
-    """Leaf-to-spine oversubscription: 2.0 means half the bandwidth once a group leaves its leaf switch."""
+    """Oversubscription of leaf to spine: 2.0 means half the bandwidth for a group that leaves its leaf switch."""
     nodes_per_leaf: PositiveInt | None = None
-    """Nodes under one leaf switch; a group within it never meets the oversubscribed spine."""
+    """Nodes under one leaf switch; a group within it does not use the spine."""
     host_memory: Bytes | None = None
-    """Memory of one host."""
+    """Memory of one host, bytes."""
     host_cores: PositiveInt | None = None
     """CPU cores of one host."""
     memory_reserve: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
-    """Share of device memory never handed to the model (context, fragmentation); default from the stack."""
+    """Share of device memory never given to the model (context, fragmentation); default from the stack."""
     profile: str | None = None
-    """Path or name of a measured hardware profile; without it the catalogue's best match is used."""
+    """Path or name of a measured hardware profile; default: the catalogue's best match."""
     source: str = ""
 
     @model_validator(mode="after")
@@ -142,5 +143,5 @@ class ClusterSpec(Spec):
 
     @property
     def num_gpus(self) -> int:
-        """All GPUs of the cluster."""
+        """Number of GPUs."""
         return self.nodes * self.gpus_per_node

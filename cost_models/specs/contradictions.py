@@ -1,4 +1,4 @@
-"""What contradicts itself in the fields of a model, in words for who wrote them."""
+"""Contradictions between the fields of a model, in words for who wrote them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cost_models.specs.transformer_shape import TransformerShape
 
 
 def contradiction(model: TransformerShape) -> str:
-    """The first of them, or nothing."""
+    """The first contradiction; None where there is none."""
     checks = (_heads, _rotary, _latents, _norms, _windows, _mixture)
     return next((what for check in checks for what in check(model)), "")
 

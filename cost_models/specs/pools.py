@@ -1,4 +1,4 @@
-"""A cluster of several pools: each of one GPU, with a network of its own, and a link between any two of them.
+"""Clusters of several pools: each of one GPU with a network of its own, and a link between any two of them.
 
 The file is a cluster's (`kind: cluster`) with `pools:` in place of `gpu:`:
 
@@ -20,7 +20,7 @@ from cost_models.base import MAX_GPUS, POOL_NAME, Name, Spec
 from cost_models.specs.cluster import ClusterSpec, Links, LinkSpec
 
 MAX_POOLS = 4
-"""Most pools of a cluster: a pipeline may pass them in any order, and four have 24."""
+"""Most pools of a cluster: a pipeline may pass through them in any order, 24 for four."""
 
 
 class MixedCluster(Spec):
@@ -29,9 +29,9 @@ class MixedCluster(Spec):
     kind: Literal["cluster"] = "cluster"
     name: Name = "custom"
     pools: tuple[ClusterSpec, ...]
-    """Each a cluster of one GPU with a `name` of its own, by which layouts call it: letters, digits and `._-`."""
+    """The pools: clusters of one GPU, each with a `name` of its own that layouts use: letters, digits and `._-`."""
     between: LinkSpec | None = None
-    """Between GPUs of different pools, per GPU. Default: the slowest of the pools' `links.inter_node`."""
+    """Link between GPUs of different pools, per GPU. Default: the slowest of the pools' `links.inter_node`."""
     source: str = ""
 
     @model_validator(mode="after")
@@ -53,12 +53,12 @@ class MixedCluster(Spec):
 
     @property
     def num_gpus(self) -> int:
-        """All GPUs of all pools."""
+        """Number of GPUs of all pools."""
         return sum(pool.num_gpus for pool in self.pools)
 
     @property
     def link(self) -> LinkSpec:
-        """Between two pools: as given, else the least bandwidth and the greatest latency of their networks."""
+        """The link between two pools: as given, else least bandwidth and greatest latency of their networks."""
         if self.between is not None:
             return self.between
         networks = [pool.links.inter_node for pool in self.pools if pool.links.inter_node is not None]
@@ -67,7 +67,7 @@ class MixedCluster(Spec):
 
     @property
     def as_one(self) -> ClusterSpec:
-        """What holds for all pools, as one cluster: for rules of legality, never for prices.
+        """One cluster with what holds for all pools: for rules of legality, never for prices.
 
         Its nodes are as large as divides the nodes of every pool; its GPU is the one with the least memory.
         """
@@ -92,4 +92,4 @@ def _which(value: Any) -> str:
 AnyCluster = Annotated[
     Annotated[ClusterSpec, Tag("[cluster]")] | Annotated[MixedCluster, Tag("[pools]")], Discriminator(_which)
 ]
-"""A cluster of one GPU, or of several pools where it has `pools`."""
+"""A cluster of one GPU, or of several pools where it has the field `pools`."""

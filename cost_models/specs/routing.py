@@ -1,4 +1,4 @@
-"""How the routers of a mixture choose among groups of experts first."""
+"""Routing among groups of experts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from cost_models.base import PositiveInt, Spec
 
 
 class ExpertGroups(Spec):
-    """Experts in groups of the same size, in their order, of which a token chooses some before it chooses experts."""
+    """Groups of experts, consecutive and equally large; a token chooses some groups before it chooses experts."""
 
     count: PositiveInt
-    """Groups."""
+    """Number of groups."""
     per_token: PositiveInt
     """Groups that a token's experts may come from."""
     scored_by: Literal["best", "two best"] = "best"
-    """A group's score: that of its best expert (DeepSeek-V2), or the sum of its two best (DeepSeek-V3)."""
+    """Score of a group: that of its best expert (DeepSeek-V2), or the sum of its two best (DeepSeek-V3)."""

@@ -1,4 +1,4 @@
-"""What is trained and how, apart from the layout: batch, sequence, precision, optimizer."""
+"""Training jobs: batch, sequence, precision and optimizer, apart from the layout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ELEMENT_BYTES: dict[Precision, float] = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0,
 
 
 class TrainingSpec(Spec):
-    """One training job's arithmetic."""
+    """One training job, apart from the layout."""
 
     kind: Literal["training"] = "training"
     global_batch: GpuCount
@@ -25,19 +25,19 @@ class TrainingSpec(Spec):
     sequence_length: LargeInt
     """Tokens per sequence, s."""
     precision: Precision = "bf16"
-    """Type of weights and activations in matrix products."""
+    """Type of weights and activations in GEMMs."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
     gradient_dtype: StateDtype | None = None
-    """Type gradients are accumulated and reduced in; None: as the software stack does it."""
+    """Type in which gradients are accumulated and reduced; None: as the software stack does."""
     state_dtype: StateDtype = "fp32"
     """Type of each optimizer moment and of the master weights."""
     dropout: float | None = Field(default=None, ge=0.0, lt=1.0, allow_inf_nan=False)
     """Probability of dropping a hidden activation; above 0 its masks are kept for the backward pass. None: as is usual
     with the software stack."""
     recompute: tuple[Recompute, ...] = Field(default=RECOMPUTE_POLICIES, min_length=1)
-    """Recompute policies the search may use."""
+    """Recompute policies that the search may use."""
     tokens: float | None = Field(default=None, gt=0, le=LARGEST, allow_inf_nan=False)
-    """Tokens to train on, for days to finish."""
+    """Tokens to train on: they give the days to finish."""
 
     @property
     def tokens_per_step(self) -> int:
@@ -56,5 +56,5 @@ class TrainingSpec(Spec):
 
     @property
     def operand_bytes(self) -> float:
-        """Bytes of one operand of a block's matrix products."""
+        """Bytes of one operand element of a block's GEMMs."""
         return 1.0 if self.precision == "fp8" else self.element_bytes

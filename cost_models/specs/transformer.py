@@ -1,4 +1,4 @@
-"""A decoder-only transformer whose fields agree with one another."""
+"""The spec of a decoder-only transformer, its fields checked against one another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cost_models.specs.transformer_shape import TransformerShape
 
 
 class TransformerSpec(TransformerShape):
-    """One model's shape, checked.
+    """The shape of one model, free of contradictions.
 
     Raises:
         ValueError: fields that contradict one another.

@@ -1,4 +1,4 @@
-"""The shape of a decoder-only transformer: everything its parameters, FLOPs and activations follow from."""
+"""The shape of a decoder-only transformer: all that its parameters, FLOPs and activations follow from."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Positions = Literal["learned", "rotary", "alibi", "none"]
 RouterScores = Literal["softmax", "sigmoid"]
 WindowKind = Literal["sliding", "chunked"]
 DERIVED_FIELDS = ("num_kv_heads", "head_dim", "ffn_hidden_size")
-"""Fields a file may leave out, because they follow from `num_heads` and `hidden_size`."""
+"""Fields that a file may leave out, because they follow from `num_heads` and `hidden_size`."""
 
 
 class TransformerShape(Spec):
-    """A decoder-only transformer, dense or a mixture of experts.
+    """A decoder-only transformer, dense or MoE.
 
     Defaults that depend on other fields (`num_kv_heads`, `head_dim`, `ffn_hidden_size`, and those of a mixture) are
     filled in on construction, so a built spec is always complete. In a mixture `num_moe_layers` blocks have experts and
@@ -39,7 +39,7 @@ class TransformerShape(Spec):
     num_heads: PositiveInt
     """Query heads, a."""
     num_kv_heads: PositiveInt
-    """Key/value heads; fewer than `num_heads` is grouped-query attention. Default: `num_heads`."""
+    """Key/value heads; fewer than `num_heads` make grouped-query attention. Default: `num_heads`."""
     head_dim: PositiveInt
     """Width of one head. Default: hidden_size / num_heads."""
     ffn_hidden_size: LargeInt
@@ -53,90 +53,91 @@ class TransformerShape(Spec):
     norm: Norm = "layernorm"
     """Normalisation of a block's two halves and at the end."""
     norm_placement: NormPlacement = "before"
-    """Norms before attention and MLP, after each (OLMo 2) or both (Gemma 2)."""
+    """Where norms lie: before attention and MLP, after each (OLMo 2), or both (Gemma 2)."""
     norm_bias: bool = True
-    """A layer norm has a bias beside its gains."""
+    """Whether a layer norm has a bias beside its gains."""
     norm_epsilon: Scale = 1e-5
-    """What norms add to a variance."""
+    """Epsilon that norms add to a variance."""
     embedding_norm: bool = False
-    """A norm behind the embedding (BLOOM)."""
+    """Whether a norm follows the embedding (BLOOM)."""
     positions: Positions = "learned"
     """How positions enter: a learned table, rotary, ALiBi, or not at all."""
     max_positions: LargeInt = 2048
     """Rows of the learned position table; the longest sequence for the others."""
     tied_embeddings: bool = True
-    """The output head shares the token embedding's weight."""
+    """Whether the output head shares the token embedding's weight."""
     head_bias: bool = False
-    """Bias on the output head."""
+    """Whether the output head has a bias."""
     embedding_scale: Scale = 1.0
-    """What embedded tokens are multiplied by (Gemma: √h)."""
+    """Factor on embedded tokens (Gemma: √h)."""
     logit_scale: Scale = 1.0
-    """What the output head's answers are multiplied by (Cohere)."""
+    """Factor on the logits (Cohere)."""
     attention_bias: bool = True
-    """Bias on the query/key/value projections."""
+    """Whether the query/key/value projections have biases."""
     attention_output_bias: bool = True
-    """Bias on the attention's output projection. Default: as `attention_bias`."""
+    """Whether the attention's output projection has a bias. Default: as `attention_bias`."""
     mlp_bias: bool = True
-    """Bias on the MLP's matrices."""
+    """Whether the MLP's matrices have biases."""
     qk_norm: bool = False
-    """A norm over each query and key head (Qwen3)."""
+    """Whether each query and key head has a norm (Qwen3)."""
     qk_norm_over: Literal["head", "all"] = "head"
-    """What such a norm takes together, and has gains for: a head, or all heads (OLMo 2)."""
+    """What such a norm is taken over, and has gains for: a head, or all heads (OLMo 2)."""
     attention_sinks: bool = False
-    """A number for each head that takes part in its softmax and leads nowhere (gpt-oss); counted, not trained here."""
+    """Whether each head's softmax has one more score that leads nowhere (gpt-oss); counted, not trained here."""
     attention_scale: Scale | None = None
-    """What scores are multiplied by; None: 1/√head_dim."""
+    """Factor on attention scores; None: 1/√head_dim."""
     rotary: Rotary | None = None
-    """How rotary positions turn; None: every block whole heads, base 10,000."""
+    """Rotary positions; None: whole heads in every block, base 10,000."""
     parallel_block: bool = False
-    """Attention and MLP read the residual stream side by side and are added to it at once (GPT-J, PaLM, MegaScale)."""
+    """Whether attention and MLP read the residual stream side by side and are added to it at once (GPT-J, PaLM,
+    MegaScale)."""
     parallel_norms: Literal[1, 2] = 1
-    """Norms of a parallel block: one for both (GPT-J), or one for each (GPT-NeoX)."""
+    """Norms of a parallel block: one for both halves (GPT-J), or one for each (GPT-NeoX)."""
     attention_window: LargeInt | None = None
-    """Tokens that a query sees at most, itself included; None: all before it."""
+    """Most tokens that a query attends to, itself included; None: all before it."""
     window_kind: WindowKind = "sliding"
-    """Which they are: the last ones (sliding), or those of its own chunk of so many (chunked; Llama 4)."""
+    """Which tokens a window has: the last ones (sliding), or those of the query's own chunk (chunked; Llama 4)."""
     window_pattern: Annotated[tuple[Literal["window", "full"], ...], LISTED] = ()
     """Which blocks have the window, from the first on and repeated, like [window, full] (Gemma 2). Default: all."""
     num_experts: Annotated[int, Field(ge=0, le=10**5)] = 0
-    """Routed experts of a block that is a mixture, E; 0: a dense model."""
+    """Routed experts of a MoE block, E; 0: a dense model."""
     experts_per_token: Annotated[int, Field(ge=0, le=10**5)] = 0
     """Routed experts that a token passes through, k."""
     moe_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**7)] = 0
     """Inner width of one expert. Default: `ffn_hidden_size`."""
     shared_expert_ffn_hidden_size: Annotated[int, Field(ge=0, le=10**7)] = 0
-    """Inner width of the experts that every token passes through, all together; 0: none."""
+    """Inner width of the shared experts, which every token passes through, all together; 0: none."""
     num_moe_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS)] = 0
-    """Blocks whose MLP is a mixture, the last ones of the model unless `moe_layers` names them. Default: all."""
+    """MoE blocks, the last ones of the model unless `moe_layers` names them. Default: all."""
     moe_layers: Annotated[tuple[int, ...], LISTED] = ()
-    """Which blocks they are, counted from 0, where they are not the last ones (Llama 4 Maverick: every second)."""
+    """Which blocks are MoE, counted from 0, where they are not the last ones (Llama 4 Maverick: every second)."""
     router_bias: bool = False
-    """Bias on a router's scores."""
+    """Whether a router's scores have biases."""
     expert_groups: ExpertGroups | None = None
-    """Groups that a token chooses before it chooses experts; None: it chooses among all."""
+    """Groups of experts that a token chooses first; None: it chooses among all experts."""
     router_scores: RouterScores = "softmax"
     """How a router scores experts: against one another (softmax) or each by itself (sigmoid; DeepSeek-V3)."""
     normalized_routing: bool = True
-    """The weights of a token's chosen experts are scaled to sum to one."""
+    """Whether the weights of a token's chosen experts are scaled to sum to one."""
     routing_scale: Scale = 1.0
-    """What those weights are multiplied by."""
+    """Factor on those weights."""
     shared_expert_gate: bool = False
-    """Shared experts count as much as a gate of the token says (Qwen2 MoE)."""
+    """Whether a gate weighs the shared experts' output for each token (Qwen2 MoE)."""
     load_balance: Share = 0.01
     """Coefficient of the load-balance loss; 0: none. Default: Fedus et al. 2021, Switch Transformers, section 2.2."""
     latent_attention: LatentAttention | None = None
-    """Low-rank queries, keys and values; None: they are projected from the residual stream."""
+    """Latent queries, keys and values; None: they are projected from the residual stream."""
     vocab_multiple: PositiveInt = 1
     """The vocabulary is padded to a multiple of this × tp (Megatron: 128)."""
     left_out: Annotated[tuple[str, ...], LISTED] = ()
-    """What the model's blocks do besides, in a few words each: not priced, and the executor trains no such model."""
+    """What the model's blocks do besides, a few words each: not priced, and the executor trains no such model."""
     source: str = ""
     """Where the shape was read."""
 
     @model_validator(mode="before")
     @classmethod
     def _fill_defaults(cls, data: Any) -> Any:
-        """Complete the fields that follow from others; leaves wrong types for the field checks to report."""
+        """Complete the fields that follow from others; leaves wrong types to the field checks."""
         if not isinstance(data, dict):
             return data
         heads, hidden = data.get("num_heads"), data.get("hidden_size")
@@ -175,32 +176,32 @@ class TransformerShape(Spec):
 
     @property
     def block_norms(self) -> int:
-        """Norms of a block over the residual stream's width."""
+        """Number of a block's norms over the residual stream's width."""
         if self.parallel_block:
             return self.parallel_norms
         return 4 if self.norm_placement == "around" else 2
 
     @property
     def turned_share(self) -> float:
-        """Share of all heads' numbers that rotary positions turn, over the blocks."""
+        """Share of all heads' numbers that have rotary positions, the mean over the blocks."""
         if self.positions != "rotary":
             return 0.0
         rotary = self.rotary or Rotary()
         return (rotary.dim or self.head_dim) / self.head_dim * _share(rotary.pattern, self.num_layers)
 
     def window_of(self, layer: int) -> int | None:
-        """The window of a block, counted from 0; None: it sees all."""
+        """The window of a block, counted from 0; None: it attends to all tokens."""
         pattern = self.window_pattern
         return None if pattern and pattern[layer % len(pattern)] == "full" else self.attention_window
 
     def attended(self, sequence_length: int) -> float:
-        """Keys that a query of a long sequence sees, the causal mask apart; the mean over the blocks."""
+        """Keys that a query of a long sequence attends to, the causal mask aside; the mean over the blocks."""
         return self._over_blocks(
             sequence_length, min(sequence_length, self.attention_window or sequence_length)
         )
 
     def unmasked(self, sequence_length: int) -> float:
-        """Keys that a query sees, the mean over queries and blocks: half of a sequence without a window."""
+        """Keys that a query attends to, the mean over queries and blocks: half of the sequence without a window."""
         whole, window = sequence_length / 2, min(sequence_length, self.attention_window or sequence_length)
         if self.window_kind == "sliding":
             return self._over_blocks(whole, window * (1 - window / sequence_length / 2))
@@ -208,7 +209,7 @@ class TransformerShape(Spec):
         return self._over_blocks(whole, (chunks * window**2 + rest**2) / sequence_length / 2)
 
     def _over_blocks(self, full: float, windowed: float) -> float:
-        """The mean over the blocks of what those with a window have and those without."""
+        """The mean over the blocks of a value with a window and one without."""
         return self.windowed_share * windowed + (1 - self.windowed_share) * full
 
     @property
@@ -225,7 +226,7 @@ class TransformerShape(Spec):
 
     @property
     def attended_size(self) -> int:
-        """Width of what attention hands to its output projection; that of the queries except in latent attention."""
+        """Width that attention hands to its output projection; that of the queries except in latent attention."""
         return self.num_heads * self._value_dim
 
     @property
@@ -234,23 +235,23 @@ class TransformerShape(Spec):
 
     @property
     def moe_share(self) -> float:
-        """Share of the blocks that are mixtures; 0 for a dense model."""
+        """Share of the blocks that are MoE; 0 for a dense model."""
         return self.num_moe_layers / self.num_layers
 
     def is_mixture(self, layer: int) -> bool:
-        """Whether a block, counted from 0, has experts."""
+        """Whether a block, counted from 0, is MoE."""
         if self.moe_layers:
             return layer in self.moe_layers
         return layer >= self.num_layers - self.num_moe_layers and self.has_experts
 
     @property
     def has_experts(self) -> bool:
-        """A mixture of experts."""
+        """Whether the model is MoE."""
         return self.num_experts > 0
 
 
 def _share(pattern: Sequence[bool], layers: int) -> float:
-    """Share of the blocks that have what a pattern says, repeated from the first on; no pattern: all."""
+    """Share of the blocks that have what a pattern says, repeated from the first on; no pattern: 1."""
     if not pattern:
         return 1.0
     rounds, rest = divmod(layers, len(pattern))

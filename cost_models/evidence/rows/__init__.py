@@ -1,1 +1,1 @@
-"""Published runs, row by row, each read as a question with a layout."""
+"""Published runs: rows of tables, each read as a question with a layout."""

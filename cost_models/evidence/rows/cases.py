@@ -1,4 +1,4 @@
-"""A row read as a question with a layout: what the row leaves blank is filled as its author would have, and said."""
+"""Reading a row as a question with a layout: blank cells are filled as their author would have, and noted."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 
 _USUAL_GPUS = 128
-"""GPUs of a run whose table does not say: only a share of the optimizer's states depends on it."""
+"""GPUs assumed for a row that does not say: only a share of the optimizer's states depends on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A row that can be predicted."""
+    """A row that can be predicted: its question and layout, with what was assumed."""
 
     row: Row
     question: Question
     layout: Layout
     assumptions: tuple[str, ...]
     sized: bool = True
-    """The row says how many GPUs it had; otherwise only its memory means something."""
+    """Whether the row says how many GPUs it had; otherwise only its memory means something."""
 
 
 def read_case(row: Row, *, stack: str | None = None, profile: str | HardwareProfile | None = None) -> Case:
-    """The question a row answers.
+    """The question and layout of a row.
 
     Raises:
         UnpredictableError: with the reason why not.
@@ -89,7 +89,7 @@ def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | N
 
 @dataclass(slots=True)
 class _Degrees:
-    """How many ranks each axis has."""
+    """Number of ranks of each axis."""
 
     tp: int
     pp: int
@@ -105,7 +105,7 @@ class _Degrees:
 
 
 def _degrees(row: Row, notes: Notes) -> _Degrees:
-    """Axes left blank are 1; data parallelism is what remains of the GPUs."""
+    """Degrees of a row: axes left blank are 1; data parallelism is what remains of the GPUs."""
     tp, pp, vp, cp, ep = (row.count(axis) or 1 for axis in ("tp", "pp", "vp", "cp", "ep"))
     gpus, dp = row.count("num_gpus"), row.count("dp")
     each = tp * pp * cp
@@ -125,7 +125,7 @@ def _degrees(row: Row, notes: Notes) -> _Degrees:
 
 
 def _usual_replicas(row: Row, each: int) -> int:
-    """Replicas of `each` GPUs on a usual number of GPUs, as far as the batch divides."""
+    """Replicas, of `each` GPUs, that fill a usual number of GPUs, as far as the batch divides."""
     batch, micro = row.count("global_batch"), row.count("micro_batch") or 1
     if batch is None:
         raise UnpredictableError("neither `num_gpus` nor `dp` nor `global_batch` is given")
@@ -134,7 +134,7 @@ def _usual_replicas(row: Row, each: int) -> int:
 
 
 def _chunks(row: Row, model: TransformerSpec, stack: StackSpec, degrees: _Degrees, notes: Notes) -> int:
-    """The row's chunks a rank; blank: what the stack's recipes do."""
+    """Chunks a rank, as the row says; where blank, as the stack's recipes have them."""
     if degrees.pp == 1 or row.count("vp"):
         return degrees.vp
     blocks = model.num_layers // degrees.pp
@@ -150,7 +150,7 @@ def _training(
     degrees: _Degrees,
     notes: Notes,
 ) -> TrainingSpec:
-    """Batch, sequence, precision and dropout."""
+    """The training job of a row: batch, sequence, precision and dropout."""
     sequence = row.count("seq_len")
     if sequence is None:
         raise UnpredictableError("no `seq_len`")
@@ -167,13 +167,13 @@ def _training(
 
 
 def _dropout(row: Row) -> float | None:
-    """The row's, where it is a probability."""
+    """The row's dropout, where it is a probability."""
     share = row.number("dropout")
     return share if share is not None and 0 <= share < 1 else None
 
 
 def _global_batch(row: Row, degrees: _Degrees, notes: Notes) -> int:
-    """Sequences a step: printed, or from microbatch and accumulation."""
+    """Sequences a step: as printed, or from microbatch and accumulation."""
     batch, micro, accumulated = row.count("global_batch"), row.count("micro_batch"), row.count("grad_accum")
     printed = row.number("global_batch")
     if batch is None and printed is not None and printed >= 1:
@@ -218,7 +218,7 @@ def _layout(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> La
 
 
 def _expert_tensor(row: Row, degrees: _Degrees) -> int | None:
-    """Ranks over which each expert is split: as the row notes, else as the rest of the model where so many are left."""
+    """Expert tensor parallelism: as the row notes, else as the rest of the model where enough ranks are left."""
     stated = expert_tensor_parallel(row)
     if stated is not None and degrees.tp * degrees.dp * degrees.cp % (degrees.ep * stated) == 0:
         return stated
@@ -230,7 +230,7 @@ def _expert_tensor(row: Row, degrees: _Degrees) -> int | None:
 
 
 def _shard_group(row: Row, degrees: _Degrees, per_node: int, notes: Notes) -> int | None:
-    """Ranks that share one copy of what ZeRO splits; None: all of them."""
+    """Ranks that share one copy of what ZeRO shards; None: all replicas."""
     size, replicas = row.count("hybrid_shard"), degrees.dp * degrees.cp
     if degrees.zero and shards_in_a_node(row):
         size = max(1, per_node // (degrees.tp * degrees.pp))
@@ -244,7 +244,7 @@ def _shard_group(row: Row, degrees: _Degrees, per_node: int, notes: Notes) -> in
 
 
 def _micro_batch(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> int:
-    """The row's microbatch, or the one its accumulation says, or 1."""
+    """The row's microbatch, or the one that its accumulation implies, or 1."""
     micro, batch = row.count("micro_batch"), question.training.global_batch
     if micro is None:
         accumulated = row.count("grad_accum")

@@ -1,10 +1,10 @@
-"""Blocks on pipeline stages where a table does not say: as evenly as they go."""
+"""Even placement of blocks on pipeline stages, for rows that do not say where blocks lie."""
 
 from __future__ import annotations
 
 
 def spread(blocks: int, stages: int) -> tuple[int, ...]:
-    """Blocks of each virtual stage; what does not divide is missing first at both ends, where embedding and head sit.
+    """Blocks of each virtual stage, as even as possible: the ends, with embedding and head, get fewer first.
 
     126 blocks on 8 stages: 15, 16 × 6, 15.
     """

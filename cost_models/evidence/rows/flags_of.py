@@ -1,4 +1,4 @@
-"""Switches of well-known trainers that a row's notes name, as changes of its stack and of its training job.
+"""Switches of well-known trainers in a row's notes, as changes of its stack and its training job.
 
 A switch counts where it stands alone between semicolons, as `--no-gradient-accumulation-fusion` without its dashes does
 in the logs of Megatron-LM. What is not named stays as the stack has it.
@@ -42,7 +42,7 @@ def _switches(row: Row) -> tuple[str, ...]:
 
 
 def named_switches(row: Row) -> tuple[str, ...]:
-    """The row's switches that change a prediction, as it names them."""
+    """Switches that change a prediction, as the row's notes name them."""
     known = [
         switch
         for switch in _switches(row)
@@ -54,13 +54,13 @@ def named_switches(row: Row) -> tuple[str, ...]:
 
 
 def expert_tensor_parallel(row: Row) -> int | None:
-    """Ranks that each expert is split over, where the row's notes say."""
+    """Expert tensor parallelism where the row's notes say it; else None."""
     sizes = _EXPERT_TENSOR.findall(row.text("notes"))
     return int(sizes[0]) if sizes else None
 
 
 def stack_changes(row: Row) -> dict[str, Any]:
-    """Fields of `StackSpec` that the row's switches set."""
+    """Field of `StackSpec` → value that the row's switches set."""
     changes: dict[str, Any] = {}
     if _LAUNCH_BLOCKING in row.text("notes"):
         changes["launches_block"] = True
@@ -70,7 +70,7 @@ def stack_changes(row: Row) -> dict[str, Any]:
 
 
 def training_changes(row: Row) -> dict[str, Any]:
-    """Fields of `TrainingSpec` that the row's notes set: dropout, optimizer."""
+    """Field of `TrainingSpec` → value that the row's notes set: dropout, optimizer."""
     changes: dict[str, Any] = {}
     for switch in _switches(row):
         if dropout := _DROPOUT.match(switch):

@@ -1,4 +1,4 @@
-"""Which GPU, node and network a row ran on, from what its author wrote."""
+"""The GPU, node and network that a row ran on, from what its author wrote."""
 
 from __future__ import annotations
 
@@ -49,33 +49,33 @@ _GPUS: tuple[tuple[str, str], ...] = (
     (r"mi300", "mi300x"),
     (r"mi250", "mi250x-gcd"),
 )
-"""What tables call a GPU → its name in the catalogue; the first pattern that is found counts."""
+"""Pattern in a table → GPU in the catalogue; the first pattern found counts."""
 
 _NETWORKS: tuple[tuple[str, str], ...] = (
     (r"roce", "roce"),
     (r"\befa\b|ethernet|\btcp", "ethernet"),
     (r"infiniband|\bib\b|\b[hnx]dr\b|\bedr\b|omni", "infiniband"),
 )
-"""What tables call a network → its kind in the catalogue's clusters; the first pattern that is found counts."""
+"""Pattern in a table → kind of network in the catalogue's clusters; the first pattern found counts."""
 
 _BOX = re.compile(r"\s*([1-9]|1[0-6])\s*[x×]\s*[a-z]", re.IGNORECASE)
-"""A node's GPUs in front of their name: `8 x H100 SXM5`."""
+"""Number of a node's GPUs before their name: `8 x H100 SXM5`."""
 _USUAL_BOX = 8
 _PCIE_LATENCY = "5 us"
 _UNNAMED_NETWORK = LinkSpec.model_validate({"kind": "infiniband", "bandwidth": "100 Gb/s", "latency": "5 us"})
-"""Between boxes that the catalogue knows without a network: one EDR adapter a GPU."""
+"""Network between boxes that the catalogue has without one: an EDR adapter a GPU."""
 _LARGEST_BOX = 16
-"""GPUs of the largest single machine; a catalogue node beyond it is a rack."""
+"""Most GPUs of a single machine; a catalogue node with more is a rack."""
 
 
 def gpu_of(row: Row) -> str | None:
-    """Catalogue name of the row's GPU, or None where it names none that is known."""
+    """Catalogue name of the row's GPU; None where it names none that is known."""
     words = row.text("gpu").lower()
     return next((name for pattern, name in _GPUS if re.search(pattern, words)), None)
 
 
 def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
-    """The catalogue's cluster of that GPU, with the row's node size and network where it gives them."""
+    """The catalogue's cluster of that GPU, with the row's node size and network where given."""
     words = row.text("interconnect")
     cluster = _catalogued(gpu, words)
     per_node = row.count("gpus_per_node")
@@ -111,7 +111,7 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
 
 
 def on_tensor_cores(cluster: ClusterSpec) -> ClusterSpec:
-    """The cluster with its fp32 products in TF32: half the bf16 rate, as datasheets since Ampere have it."""
+    """The cluster with fp32 products in TF32: at half the bf16 rate, as in datasheets since Ampere."""
     wide = cluster.gpu.peak.get("bf16")
     if wide is None:
         return cluster
@@ -120,7 +120,7 @@ def on_tensor_cores(cluster: ClusterSpec) -> ClusterSpec:
 
 
 def _catalogued(gpu: str, words: str) -> ClusterSpec:
-    """The catalogue's cluster of that GPU with the network the words name; unnamed: InfiniBand where there is one."""
+    """The catalogue's cluster of that GPU with the named network; where none is named, InfiniBand if there is one."""
     specs = map(catalog.load_cluster, (name for name in catalog.names("clusters") if name != LOCAL))
     having = [spec for spec in specs if spec.gpu.name == gpu]
     wanted = next((kind for pattern, kind in _NETWORKS if re.search(pattern, words.lower())), "infiniband")
@@ -132,7 +132,7 @@ def _catalogued(gpu: str, words: str) -> ClusterSpec:
 
 
 def _through_host(gpu: GpuSpec) -> LinkSpec:
-    """PCIe switches between cards that have nothing faster."""
+    """The cluster with PCIe switches between its cards, where they have nothing faster."""
     assert gpu.host_bandwidth is not None, f"{gpu.name} of the catalogue has a link to its host"
     bandwidth = f"{gpu.host_bandwidth!r} B/s"
     return LinkSpec.model_validate({"kind": "pcie", "bandwidth": bandwidth, "latency": _PCIE_LATENCY})

@@ -1,4 +1,4 @@
-"""The model a row trained, from its shape or, where that is incomplete, from its name."""
+"""The model that a row trained, from its shape or, where that is incomplete, from its name."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _ACTIVATIONS = (
     ("relu", "relu"),
 )
 _VOCABULARY = 50304
-"""GPT-2's vocabulary as trainers pad it: for rows that name none."""
+"""Vocabulary of rows that name none: GPT-2's, as trainers pad it."""
 _LONGEST_NAME = 80
 _PADDED_TO = 128
 """Megatron and its kin pad the vocabulary to a multiple of this × tp."""
 
 
 def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
-    """The transformer of the row.
+    """The model of the row.
 
     Raises:
         UnpredictableError: the row has neither a shape nor a name the catalogue knows.
@@ -82,11 +82,11 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
 
 
 _UNTABLED = ("latent_attention", "shared_expert_ffn_hidden_size", "qk_norm")
-"""What tables of runs have no column for: taken from the catalogue's model of that name and size."""
+"""Fields of a model that tables have no column for: taken from the catalogue's model of that name and size."""
 
 
 def _completed(row: Row, known: TransformerSpec, notes: Notes) -> Row:
-    """The row with its blank cells of shape filled from the catalogue's model of that name and size."""
+    """The row with blank cells of the model's shape filled from the catalogue's model of that name and size."""
     shape = {
         "ffn_hidden": str(known.ffn_hidden_size),
         "ffn_kind": "swiglu" if known.gated_mlp else known.activation,
@@ -106,7 +106,7 @@ def _completed(row: Row, known: TransformerSpec, notes: Notes) -> Row:
 
 
 def _looks_gated(row: Row, hidden: int) -> bool:
-    """Three matrices in the MLP, where the row does not say: by its name, or as the MLP is narrower than 3h."""
+    """Whether the MLP has three matrices where the row does not say: by name, or as it is narrower than 3h."""
     inner = row.count("ffn_hidden")
     narrow = inner is not None and not row.count("moe_experts") and inner < 3 * hidden
     return narrow or re.search(r"llama|mi[sx]tral|qwen|gemma|deepseek|olmo|internlm", _name(row)) is not None
@@ -120,11 +120,11 @@ _SPELLINGS = (
     (r"llama-?3\.3", "llama3.1"),
     (r"llama-?3-405b", "llama3.1-405b"),
 )
-"""Parts of a model's name that its shape does not hang on, and their replacement."""
+"""Pattern of parts of a model's name that do not matter to its shape → replacement."""
 
 
 def _mixture(row: Row, experts: int, notes: Notes) -> dict[str, Any]:
-    """Fields of a mixture; experts are as wide as the MLP and in every block unless the row says otherwise."""
+    """Fields of an MoE model; experts are as wide as the MLP and in every block unless the row says otherwise."""
     chosen = row.count("moe_top_k")
     if chosen is None:
         chosen = min(2, experts)
@@ -138,7 +138,7 @@ def _mixture(row: Row, experts: int, notes: Notes) -> dict[str, Any]:
 
 
 def _usual_ffn(hidden: int, *, gated: bool, notes: Notes) -> int:
-    """4h, or 8h/3 rounded up to 256 for three matrices."""
+    """Usual width of the MLP: 4h, or 8h/3 rounded up to 256 for three matrices."""
     inner = -(-8 * hidden // 3 // 256) * 256 if gated else 4 * hidden
     notes.assume(f"MLP of {inner}")
     return inner
@@ -154,7 +154,7 @@ def _name(row: Row) -> str:
 
 
 def _by_name(name: str) -> TransformerSpec | None:
-    """The catalogue's model of that name, however it is spelt."""
+    """The catalogue's model of that name in any spelling; None where there is none."""
     for spelling, usual in _SPELLINGS:
         name = re.sub(spelling, usual, name.lower())
     wanted = _letters(name)
@@ -163,5 +163,5 @@ def _by_name(name: str) -> TransformerSpec | None:
 
 
 def _letters(name: str) -> str:
-    """`Llama 3.1 8B` and `llama-3.1-8b` alike; versions of one shape are told apart by nothing else."""
+    """Key of a model's name in which `Llama 3.1 8B` and `llama-3.1-8b` agree; versions of one shape do too."""
     return re.sub(r"[^a-z0-9]", "", name.lower())

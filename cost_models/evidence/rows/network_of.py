@@ -1,4 +1,4 @@
-"""How fast a GPU's share of its node's network is, from the words of a table: bits and bytes, per GPU or per node."""
+"""Bandwidth of a GPU's share of its node's network, from a table's words: bits or bytes, per GPU or per node."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ _SPEED = re.compile(rf"{_RATE}\s*-?{_UNIT}(?:ps|/s|it/s|E\b|(?<=it)|(?<=its))(?!
 _GENERATION = re.compile(
     r"(?:(?P<rails>\d+)\s*[x×]\s*)?[hnx]dr[- ]?(?P<rate>100|200|400|800)\b(?!\s*[gt]b)", re.IGNORECASE
 )
-"""InfiniBand by its generation and its rate in Gb/s, as in `8x NDR400`."""
+"""Pattern of InfiniBand by generation and Gb/s, as in `8x NDR400`."""
 _OMNI_PATH = re.compile(r"(?P<rails>\d+)\s*[x×]\s*omni", re.IGNORECASE)
 _OMNI_PATH_BITS = 100e9
 _BUS = re.compile(
     r"nv(?:link|switch)[^,;+]*?\d+(?:\.\d+)?\s*[GT]B/s|\d+(?:\.\d+)?\s*[GT]B/s[^,;+]*?nv(?:link|switch)",
     re.IGNORECASE,
 )
-"""What the links inside a node do."""
+"""Words for the links inside a node."""
 _EACH = re.compile(r"(per|a|/)\s*(gpu|device|chip|accelerator|gcd)|per-gpu", re.IGNORECASE)
 _ONE_ADAPTER = re.compile(r"ethernet|gbe\b|\btcp", re.IGNORECASE)
 _ONE_ADAPTER_BITS = 101e9
 _ADAPTER_BITS = 401e9
-"""The fastest adapter of the tables: what is faster is a node's."""
+"""Bits/s of the fastest adapter in the tables: a higher figure is a whole node's."""
 
 
 def network_bits(words: str, per_node: int) -> float | None:
-    """Bits/s of one GPU's share of its node's network, or None where the words do not say.
+    """Bits/s of one GPU's share of its node's network; None where the words do not say.
 
     A rate that one adapter can have is a GPU's, unless the words say node or it is the instance's (EFA) or the only
     one of its box (Ethernet up to 100 Gb/s).
@@ -51,7 +51,7 @@ def network_bits(words: str, per_node: int) -> float | None:
 
 
 def _bits(match: re.Match[str]) -> float:
-    """A rate in bits/s: `GB` and `Gbyte` are bytes, `Gb`, `Gbit`, `GbE` and a bare `G` bits."""
+    """A rate in bits/s: `GB` and `Gbyte` are bytes; `Gb`, `Gbit`, `GbE` and a bare `G` are bits."""
     unit = match["unit"] or "b"
     in_bytes = unit == "B" or unit.lower().startswith("byte")
     return float(match["rate"]) * (1e12 if match["scale"] in "tT" else 1e9) * (8 if in_bytes else 1)

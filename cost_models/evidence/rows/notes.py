@@ -1,4 +1,4 @@
-"""What had to be assumed to predict a row: collected while it is read, shown beside the prediction."""
+"""Assumptions made to predict a row: collected while it is read, shown beside the prediction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 class UnpredictableError(Exception):
-    """A row that cannot be predicted, with the reason a reader needs."""
+    """A row cannot be predicted; the message is the reason that readers need."""
 
 
 @dataclass(slots=True)
@@ -16,5 +16,5 @@ class Notes:
     assumed: list[str] = field(default_factory=list)
 
     def assume(self, what: str) -> None:
-        """Remember one assumption."""
+        """Note one assumption."""
         self.assumed.append(what)

@@ -1,4 +1,4 @@
-"""Cells that cannot be what they say: a row that holds one is skipped with the reason, before anything is computed."""
+"""Checking cells for impossible values: a row that has one is skipped, with the reason, before anything is computed."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ LARGEST_COUNTS: dict[str, int] = {
     "global_batch": 100_000_000,
     "grad_accum": 10_000_000,
 }
-"""Columns of whole numbers, each with a bound far above anything that was trained: beyond it a cell is a mistake."""
+"""Column of whole numbers → largest plausible value, far above anything that was trained."""
 MAX_ACTIONS = 10_000_000
-"""Stages × microbatches of one step that are still laid out one by one."""
+"""Most stages × microbatches of a step that are laid out one by one."""
 
 _NOT_SAID = re.compile(
     r"|[-–—?.]|0+(\.0*)?|-1|n/?a|nan|none|null|nil|unknown|unspecified|default|auto|off|false|no"
 )
-"""What tables write where they mean nothing; 0 and -1 switch an axis off."""
+"""What tables write for no value; 0 and -1 switch an axis off."""
 
 
 def check_counts(row: Row) -> None:
-    """Every column of whole numbers holds one, or says nothing.
+    """Check that every column of whole numbers holds one, or nothing.
 
     Raises:
         UnpredictableError: the first cell that is something else, with what it says.
@@ -65,7 +65,7 @@ def check_counts(row: Row) -> None:
 
 
 def _is_fraction_of_a_batch(row: Row, column: str) -> bool:
-    """A batch given in tokens need not be a whole number of sequences."""
+    """Whether a batch is given in tokens, which need not be a whole number of sequences."""
     value = row.number(column)
     return column == "global_batch" and value is not None and value >= 1
 

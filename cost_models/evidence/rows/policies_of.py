@@ -1,4 +1,4 @@
-"""What a row's words say of precision, recomputation, ZeRO and its shard groups: numbers, or the names trainers use."""
+"""Precision, recomputation, ZeRO stage and shard group of a row: numbers, or the names trainers use."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PRECISIONS: tuple[tuple[str, Precision], ...] = (
     (r"(fp|float|f)-?16|half", "fp16"),
     (r"tf-?32|(fp|float|f)-?32|32-true|single|full precision", "fp32"),
 )
-"""What tables call the type of matrix products → the type; the first pattern that is found counts."""
+"""Pattern in a table → precision of matrix products; the first pattern found counts."""
 _MIXED = re.compile(r"|mixed|amp|auto|o[12]")
-"""16-bit training without the type's name."""
+"""Pattern of 16-bit training that does not name the type."""
 
 NOTHING = re.compile(r"[-–—]|n/?a|no|not?[ -]used|none|null|nil|false|off|0+(\.0)?|disabled?|without.*|w/o.*")
-"""How tables say that something was not used."""
+"""Words of tables for something that was not used."""
 _SOME_BLOCKS = re.compile(
     r"every (other|\d|second|third)|every-?_?(?:2nd|3rd|[2-9])|\d+ ?(of|/) ?\d+|partial|\d ?%|block\("
 )
@@ -34,13 +34,13 @@ _ZERO_STAGES: tuple[tuple[str, int], ...] = (
     (r"full[-_ ]shard|hybrid|fsdp|hsdp|os\+g\+p", 3),
     (r"distributed[-_ ]optim|dist[-_ ]opt", 1),
 )
-"""What trainers call a ZeRO stage → the stage (-1: the number in the words); the first pattern that is found counts."""
+"""Pattern of a trainer's ZeRO stage → the stage (-1: the number in the words); the first pattern found counts."""
 _REPLICATES = re.compile(r"\bddp\b|distributed ?data ?parallel|nanogpt")
-"""Frameworks' names that mean plain data parallelism."""
+"""Names of frameworks that mean plain data parallelism."""
 
 
 def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
-    """The row's type of matrix products where the GPU has it."""
+    """The row's precision of matrix products, where its GPU has it."""
     words = row.text("precision").lower()
     found = next((kind for pattern, kind in _PRECISIONS if re.search(pattern, words)), None)
     if found is None and re.search(r"fp-?4|nvfp4|mxfp4", words):
@@ -59,12 +59,12 @@ def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
 
 
 def multiplies_tf32(row: Row) -> bool:
-    """The row's fp32 products run on tensor cores."""
+    """Whether the row's fp32 products run on tensor cores."""
     return re.search(r"tf-?32", row.text("precision").lower()) is not None
 
 
 def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
-    """The row's policy; blank: what the stack's users did."""
+    """The row's recompute policy; where blank, what the stack's users did."""
     words = row.text("recompute").lower()
     if not words:
         usual = stack.usual_recompute or ("full" if stack.attention in STORES_SCORES else "none")
@@ -81,7 +81,7 @@ def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
 
 
 def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
-    """The row's ZeRO stage over its replicas, or what the stack does when nobody says."""
+    """The row's ZeRO stage over its replicas; where nobody says, what the stack does."""
     words = row.text("zero_stage").lower()
     stage = row.number("zero_stage")
     stated = int(stage) if stage is not None and 0 <= stage <= 3 else _named_stage(words)
@@ -110,7 +110,7 @@ def _named_stage(words: str) -> int | None:
 
 
 def shards_in_a_node(row: Row) -> bool:
-    """The row says that ZeRO shards over a group and replicates across groups, but not over how large a group."""
+    """Whether ZeRO shards in groups that replicate one another, and the row does not say how large a group is."""
     if row.count("hybrid_shard") not in (None, 1):
         return False
     stated = row.flag("hybrid_shard") or names_hybrid(row.text("hybrid_shard"))
@@ -118,7 +118,7 @@ def shards_in_a_node(row: Row) -> bool:
 
 
 def names_hybrid(words: str) -> bool:
-    """Words for sharding inside groups that are replicas of one another."""
+    """Whether the words mean sharding in groups that replicate one another."""
     return re.search(r"hybrid|hsdp|intra[-_ ]?node|per[-_ ]?node", words.lower()) is not None
 
 

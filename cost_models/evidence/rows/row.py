@@ -1,4 +1,4 @@
-"""One published run as a row of a table: cells as printed, read leniently, because nobody else's table is complete.
+"""Rows of a table of published runs: cells as printed, read leniently, since nobody's table is complete.
 
 The columns are those of `docs/guides/validating.md`; any may be missing or blank, and columns nobody knows are left
 alone.
@@ -14,7 +14,7 @@ from pathlib import Path
 from cost_models.evidence.rows.tables import parse_table, read_table
 
 NEEDED_COLUMNS = ("num_gpus", "layers", "hidden")
-"""Without these a table is not one of runs; their cells may be blank."""
+"""Columns that a table of runs must have; their cells may be blank."""
 _COLUMNS_HINT = "docs/guides/validating.md lists the columns of a table of runs"
 _YES = frozenset({"1", "true", "yes", "y", "on"})
 _NO = frozenset({"0", "false", "no", "n", "off"})
@@ -22,7 +22,7 @@ _NO = frozenset({"0", "false", "no", "n", "off"})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Cells of one run by column name."""
+    """One run: its cells by column name."""
 
     cells: Mapping[str, str]
 
@@ -33,15 +33,15 @@ class Row:
 
     @property
     def source(self) -> str:
-        """Short name of who published it."""
+        """Short name of the run's publisher."""
         return self.text("source_id")
 
     def text(self, column: str) -> str:
-        """The cell without surrounding blanks; empty where the table has none."""
+        """The cell without surrounding blanks; empty where there is none."""
         return (self.cells.get(column) or "").strip()
 
     def number(self, column: str) -> float | None:
-        """The cell as a finite number, or None."""
+        """The cell as a finite number; None where it is none."""
         try:
             value = float(self.text(column).replace(",", ""))
         except ValueError:
@@ -49,12 +49,12 @@ class Row:
         return value if math.isfinite(value) else None
 
     def count(self, column: str) -> int | None:
-        """The cell as a positive whole number, or None; `8.0` counts as 8."""
+        """The cell as a positive whole number (`8.0` counts as 8); None where it is none."""
         value = self.number(column)
         return int(value) if value is not None and value >= 1 and value == int(value) else None
 
     def flag(self, column: str) -> bool | None:
-        """The cell as yes or no, or None where it says neither."""
+        """The cell as yes or no; None where it says neither."""
         word = self.text(column).lower().removesuffix(".0")
         return True if word in _YES else False if word in _NO else None
 
@@ -69,7 +69,7 @@ def read_rows(path: Path) -> tuple[Row, ...]:
 
 
 def parse_rows(text: str, name: str, *, place: str) -> tuple[Row, ...]:
-    """The runs of a CSV text; `name` stands in for a missing source, `place` is where errors point.
+    """The runs of a CSV text; `name` stands in for a missing source, `place` is the file in error messages.
 
     Raises:
         InputError: it is no table of runs.

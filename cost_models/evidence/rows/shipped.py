@@ -1,4 +1,4 @@
-"""The runs the project ships: figures that others published, as tables like any other.
+"""The runs that the project ships: published figures, as tables like any other.
 
 Nothing in `data/published/` was measured by this project; each row names its source.
 """
@@ -29,7 +29,7 @@ def shipped_rows() -> tuple[Row, ...]:
 
 @cache
 def timed_cases() -> tuple[Case, ...]:
-    """Those of them that were timed and can be predicted, as questions with a layout."""
+    """The shipped runs that were timed and can be predicted, as cases."""
     timed = (row for row in shipped_rows() if row.number("step_time_best_s") is not None)
     return tuple(case for row in timed if (case := _case(row)) is not None)
 

@@ -1,4 +1,4 @@
-"""What is known of the published sources, and what their authors left out: `data/published/sources.yaml`."""
+"""Notes on the published sources and on what their authors left out, from `data/published/sources.yaml`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cost_models.files.yaml_text import parse_yaml
 
 
 class SourceNote(Spec):
-    """One source in three lines."""
+    """The note on one source, in three lines."""
 
     title: str
-    """Its name in pictures."""
+    """Name of the source in plots."""
     measured: str
-    """Who measured what, on which hardware."""
+    """Who measured what, and on which hardware."""
     unknown: str
-    """What nobody printed, or what was read at second hand: where its residuals may come from."""
+    """What was not printed, or read at second hand: where residuals may come from."""
 
 
 @cache
@@ -32,6 +32,6 @@ def source_notes() -> Mapping[str, SourceNote]:
 
 
 def source_title(source: str) -> str:
-    """The name of a shipped source in words, of any other as its table has it."""
+    """Name of a shipped source in words; of any other source its name in the table."""
     note = source_notes().get(source)
     return printable(source, 32) if note is None else note.title

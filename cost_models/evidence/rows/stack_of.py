@@ -1,4 +1,4 @@
-"""Which software stack a row ran on: from its framework's name, its kernels and its ZeRO stage."""
+"""The software stack that a row ran on: by its framework's name, its kernels and its ZeRO stage."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"deepspeed|zero", "deepspeed"),
     (r"transformers|hugging|accelerate|trl|llama-factory|unsloth|hf\b", "fsdp"),
 )
-"""What tables call a framework → the family it belongs to; the first pattern that is found counts."""
+"""Pattern in a table → family of frameworks; the first pattern found counts."""
 
 _ATTENTION: tuple[tuple[str, str], ...] = (
     (r"flash[- _]?(attn|attention)?[- _]?(v)?3|fa3", "flash3"),
@@ -40,7 +40,7 @@ _ATTENTION: tuple[tuple[str, str], ...] = (
     (r"megatron|fused", "fused-softmax"),
     (r"torch|eager|unfused|native|naive|none|vanilla|standard|no\b", "unfused"),
 )
-"""What tables call an attention kernel → the kernel's name in a stack."""
+"""Pattern in a table → attention kernel of a stack."""
 
 
 _FUSED_CROSS_ENTROPY = {"fused_loss": True}
@@ -57,16 +57,16 @@ _TORCHTITAN = {
 `fully_shard`, `training.mixed_precision_reduce: float32`."""
 
 _RECENT_GPUS = re.compile(r"h100|h200|h800|h20\b|gh200|hopper|b[23]00|mi3\d\d|(fp|float)-?8")
-"""Machines, and a type, that trainers of 2021 had not: an undated Megatron on them is a Megatron Core."""
+"""Pattern of GPUs, and of a type, later than 2021: an undated Megatron on them is a Megatron Core."""
 _LLAMA_LIKE = re.compile(r"glu|silu|llama|mistral|mixtral|qwen|deepseek")
-"""Models that are younger than flash kernels."""
+"""Pattern of models later than flash kernels."""
 _WITHOUT_FLASH = re.compile(r"v100|volta|\bt4\b|p100|2080|titan")
-"""GPUs older than FlashAttention 2 asks for."""
+"""GPUs older than FlashAttention 2 supports."""
 _FLASH_YEAR = 2022
 
 
 def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
-    """The stack given, or the catalogue's for the row's framework, with the kernels the row names."""
+    """The stack given, or the catalogue's for the row's framework, with the attention kernel that the row names."""
     stack = catalog.load_stack(forced) if forced else catalog.load_stack(_named(row, notes))
     changes: dict[str, object] = {}
     if not forced and re.search(r"foundry|composer", row.text("framework").lower()):
@@ -85,7 +85,7 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
 
 
 def _named(row: Row, notes: Notes) -> str:
-    """Catalogue name of the stack the row's framework is or belongs to."""
+    """Catalogue name of the row's framework, or of the stack of its family."""
     words = row.text("framework").lower()
     family = next((name for pattern, name in _FRAMEWORKS if re.search(pattern, words)), None)
     if family is None:
@@ -101,7 +101,7 @@ def _named(row: Row, notes: Notes) -> str:
 
 
 def _offloaded(row: Row, stack: StackSpec, notes: Notes) -> dict[str, object]:
-    """What the row keeps in host memory: FSDP offloads weights with everything that is theirs, others what they say."""
+    """What the row keeps in host memory: with FSDP weights, gradients and states, with others what they say."""
     words = row.text("offload").lower()
     if not words or NOTHING.fullmatch(words):
         return {}
@@ -127,7 +127,7 @@ def _shape(row: Row) -> str:
 
 
 def _instead_of_flash(row: Row, stack: StackSpec, notes: Notes) -> AttentionKernel | None:
-    """The kernel of rows that name none where flash kernels did not run: before Ampere, or before 2022."""
+    """The kernel of rows that name none, where flash kernels did not run: before Ampere, or before 2022."""
     if row.text("attention_kernel"):
         notes.assume(f"{stack.attention} attention: the kernel named is not known")
         return None
@@ -141,12 +141,12 @@ def _instead_of_flash(row: Row, stack: StackSpec, notes: Notes) -> AttentionKern
 
 
 def _attention(row: Row) -> str | None:
-    """The attention kernel the row names, if it is known."""
+    """The attention kernel that the row names, where it is known."""
     words = row.text("attention_kernel").lower()
     return next((name for pattern, name in _ATTENTION if words and re.search(pattern, words)), None)
 
 
 def _year(row: Row) -> int | None:
-    """The latest year the row's date or framework names."""
+    """The latest year in the row's date or framework."""
     years = re.findall(r"\b(20[12]\d)\b", f"{row.text('run_date')} {row.text('framework')}")
     return max(map(int, years)) if years else None

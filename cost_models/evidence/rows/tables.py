@@ -1,4 +1,4 @@
-"""A CSV file as spreadsheets write it → its cells by column."""
+"""Reading CSV files as spreadsheets write them: cells by column."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cost_models.errors import InputError, Problem
 from cost_models.units import MB
 
 MAX_BYTES = int(256 * MB)
-"""Largest table read: a million rows."""
+"""Largest table that is read, in bytes: a million rows."""
 _DELIMITERS = (",", ";", "\t")
 
 
 class TableRow(NamedTuple):
-    """One row: where it ends in the file, from 1, and its cells that are not empty."""
+    """One row: the line of the file where it ends, counted from 1, and its non-empty cells."""
 
     line: int
     cells: dict[str, str]
@@ -44,7 +44,7 @@ def read_table(path: Path) -> str:
 
 
 def parse_table(text: str, *, place: str, needed: Sequence[str], hint: str) -> list[TableRow]:
-    """Rows of cells by column in small letters; commas, semicolons or tabs between them. `place` is the file's name.
+    """Rows of cells by column in small letters, between commas, semicolons or tabs; `place` is the file in messages.
 
     Raises:
         InputError: it is no table, or a needed column is missing.
@@ -72,7 +72,7 @@ def parse_table(text: str, *, place: str, needed: Sequence[str], hint: str) -> l
 
 
 def _decoded(raw: bytes, path: Path) -> str:
-    """The text of a file."""
+    """The text of a file's bytes."""
     try:
         if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             return raw.decode("utf-16")

@@ -1,1 +1,1 @@
-"""Predicted beside measured: what the model says of training runs, and how far off it is."""
+"""Validation: predictions beside measured runs, and how far off they are."""

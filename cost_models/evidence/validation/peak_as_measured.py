@@ -1,4 +1,4 @@
-"""The predicted peak in the terms a row measured it in: which rank, and as the allocator or as the driver counts."""
+"""The predicted peak as a row measured it: on which rank, and as the allocator or the driver counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model says of published rows: one prediction each, or the reason why there is none."""
+"""Predicting published rows: one prediction each, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from cost_models.specs.hardware import HardwareProfile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """One row's prediction; where `skipped` gives a reason everything else is empty."""
+    """The prediction of one row; where `skipped` gives a reason, everything else is empty."""
 
     row: Row
     case: Case | None = None
     step_seconds: float | None = None
     peak_bytes: float | None = None
-    """Peak in the terms the row measured it in: allocated on the rank it names, or what the driver reports."""
+    """Predicted peak as the row measured it: allocated on the rank it names, or as the driver reports."""
     fits: bool | None = None
     verdict: Verdict | None = None
-    """The same in words, with `tight` where the error of peaks leaves it open; None where nothing was predicted."""
+    """Whether it fits, `tight` where the error of peaks leaves that open; None where nothing was predicted."""
     parts: dict[str, float] = field(default_factory=dict)
-    """Seconds of a step by part."""
+    """Seconds of the step by part."""
     assumptions: tuple[str, ...] = ()
     trust: str = ""
     skipped: str = ""
     anchor: bool = False
-    """Its measured step time calibrates the rest of its sweep, so it is no prediction."""
+    """True for a row whose measured step time calibrates the rest of its sweep, so that it has no prediction."""
 
 
 def predict(

@@ -1,4 +1,4 @@
-"""How far off predictions are: the accuracy figures of one source of published rows.
+"""Accuracy of predictions: the error figures of each source of published rows.
 
 Errors are predicted / measured − 1. A *sweep* is what one source ran under one nominal question: rows that agree in
 model, sequence length, number of GPUs, global batch, GPU and precision, and differ in layout.
@@ -15,42 +15,42 @@ from cost_models.evidence.rows.row import Row
 from cost_models.evidence.validation.predicting import Prediction
 
 SWEEP_COLUMNS = ("model_name", "seq_len", "num_gpus", "global_batch", "gpu", "precision")
-"""Rows of a source that agree in these are one sweep."""
+"""Columns in which the rows of one sweep agree."""
 MIN_RANKED = 3
-"""Timed rows from which the fastest of a sweep is worth picking."""
+"""Fewest timed rows of a sweep in which picking the fastest is scored."""
 MIN_ORDERED = 5
-"""Timed rows from which the order of a sweep is worth scoring, and three of them worth giving away as anchors."""
+"""Fewest timed rows of a sweep whose order is scored, and of which three may be anchors."""
 _PENALTY = 1e3
-"""A layout that is said not to fit is picked only where nothing fits."""
+"""Factor on the time of a layout predicted not to fit: it is picked only where nothing fits."""
 _GIGABYTE = 1e9
-"""Published peaks are printed in 1e9 bytes."""
+"""Bytes of the GB in which published peaks are printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorScore:
-    """Spread of absolute relative errors."""
+    """Statistics of absolute relative errors."""
 
     median: float
     mean: float
     p90: float
-    """The value nine in ten do not exceed: element ⌊0.9 n⌋ of the sorted errors."""
+    """90th percentile: element ⌊0.9 n⌋ of the sorted errors."""
     bias: float
-    """Mean signed error; above zero: predicted too slow, or too large."""
+    """Mean signed error; above zero where predictions are too slow or too large."""
     count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryVerdicts:
-    """Does it fit? against what happened."""
+    """Counts of runs by whether they ran out of memory and whether they were predicted to."""
 
     caught: int
-    """Ran out of memory, and were said not to fit."""
+    """Runs out of memory, predicted not to fit."""
     missed: int
-    """Ran out of memory, and were said to fit."""
+    """Runs out of memory, predicted to fit."""
     false_alarms: int
-    """Ran, and were said not to fit."""
+    """Runs that fitted, predicted not to."""
     agreed: int
-    """Ran, and were said to fit."""
+    """Runs that fitted, predicted to."""
 
     @property
     def recall(self) -> float | None:
@@ -59,37 +59,37 @@ class MemoryVerdicts:
 
     @property
     def precision(self) -> float | None:
-        """Share of the alarms that were right; None where nothing was said not to fit."""
+        """Share of the runs predicted not to fit that did not; None where there are none."""
         return _share(self.caught, self.caught + self.false_alarms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepScore:
-    """One sweep of at least three timed rows."""
+    """Figures of one sweep of at least three timed rows."""
 
     key: tuple[str, ...]
-    """Cells of `SWEEP_COLUMNS`."""
+    """The sweep's cells of `SWEEP_COLUMNS`."""
     rows: int
     regret: float
-    """How much slower the row with the best prediction really ran than the fastest one."""
+    """How much slower the row predicted fastest ran than the fastest row, as a share."""
     tau: float | None
     """Kendall's τ of predicted and measured times, ties left out; None below five rows or where all tie."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceScore:
-    """Every figure of one source; None where the rows do not say."""
+    """Every accuracy figure of one source; None where its rows do not say."""
 
     source: str
     rows: int
     skipped: int
     step: ErrorScore | None
-    """Step time without any row of the source in hand."""
+    """Errors of step time, predicted without any of the source's rows as anchors."""
     anchored: ErrorScore | None
     """Step time in sweeps of five and more, after one factor was taken from the first, middle and last row (by id),
     which are left out."""
     memory: ErrorScore | None
-    """Peak memory."""
+    """Errors of peak memory."""
     verdicts: MemoryVerdicts
     sweeps: tuple[SweepScore, ...]
 
@@ -100,17 +100,17 @@ class SourceScore:
 
     @property
     def mean_regret(self) -> float | None:
-        """Over the sweeps; None where there is none."""
+        """Mean regret of the sweeps; None where there is none."""
         return statistics.mean(sweep.regret for sweep in self.sweeps) if self.sweeps else None
 
     @property
     def worst_regret(self) -> float | None:
-        """Of the sweeps; None where there is none."""
+        """Largest regret of the sweeps; None where there is none."""
         return max((sweep.regret for sweep in self.sweeps), default=None)
 
     @property
     def mean_tau(self) -> float | None:
-        """Kendall's τ averaged over the sweeps that have one."""
+        """Mean Kendall's τ of the sweeps that have one; None where none has."""
         taus = [sweep.tau for sweep in self.sweeps if sweep.tau is not None]
         return statistics.mean(taus) if taus else None
 
@@ -163,7 +163,7 @@ def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float | None
 
 
 def error_score(errors: Sequence[float]) -> ErrorScore | None:
-    """Median, mean, 90th percentile and bias of signed relative errors; None of nothing."""
+    """Statistics of signed relative errors; None where there are none."""
     if not errors:
         return None
     sizes = sorted(abs(error) for error in errors)
@@ -222,7 +222,7 @@ def _score_sweep(key: tuple[str, ...], rows: Sequence[_Timed]) -> SweepScore:
 
 
 def _anchored(rows: Sequence[_Timed]) -> list[float]:
-    """Errors of the other rows once the median ratio of three is divided out; empty below five rows."""
+    """Errors of the other rows after the median ratio of three is divided out; empty for fewer than five rows."""
     if len(rows) < MIN_ORDERED:
         return []
     ordered = sorted(rows, key=lambda row: row.row_id)
@@ -234,7 +234,7 @@ def _anchored(rows: Sequence[_Timed]) -> list[float]:
 
 
 def _verdicts(predictions: Sequence[Prediction]) -> MemoryVerdicts:
-    """A row counts where it ran out of memory, or else has a step time."""
+    """Counts of verdicts over rows that ran out of memory or have a step time."""
     caught = missed = false_alarms = agreed = 0
     for one in predictions:
         alarm = one.fits is False

@@ -1,4 +1,4 @@
-"""Step times of many cases at once under one profile after another: what fitting and cross-validation evaluate."""
+"""Step times of many cases under one profile after another, as fitting and cross-validation evaluate them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Cases that share everything but the layout are priced as columns of one evaluation."""
+    """Cases that share everything but the layout, priced as columns of one evaluation."""
 
     question: Question
     columns: LayoutColumns
@@ -29,7 +29,7 @@ class _Group:
 
 
 class StepTimes:
-    """Cases compiled for repeated evaluation."""
+    """Cases prepared for repeated evaluation."""
 
     def __init__(self, cases: Sequence[Case]) -> None:
         together: dict[tuple[str, ...], list[int]] = {}
