@@ -28,7 +28,7 @@ from executor.measure.trace import chrome_trace, save_trace
 from executor.measure.watched import StepSpans, gather_typical, watch_steps
 from executor.messages import gather_json
 from executor.models import flexible
-from executor.steps import Schedule
+from executor.run_config import RunConfig
 
 LEFT_OUT = "the steps that tell parts and memory did not come to their end: both are left out"
 """Note of a report that was kept before them."""
@@ -50,7 +50,7 @@ class Further:
 def look_further(
     engine: Engine,
     batches: Batches,
-    schedule: Schedule,
+    config: RunConfig,
     keep: Callable[[Further], None] = lambda so_far: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Further:
@@ -63,13 +63,13 @@ def look_further(
         RunError: one of them failed on this rank, which is not the only one.
     """
     with torch.compiler.set_stance("force_eager"):
-        return _look_further(engine, batches, schedule, keep, stop)
+        return _look_further(engine, batches, config, keep, stop)
 
 
 def _look_further(
     engine: Engine,
     batches: Batches,
-    schedule: Schedule,
+    config: RunConfig,
     keep: Callable[[Further], None],
     stop: Callable[[], bool],
 ) -> Further:
@@ -77,15 +77,15 @@ def _look_further(
     steps: list[StepSpans] = []
     parts: dict[str, float] = {}
     memory: dict[str, int] = {}
-    if schedule.waiting_steps and not _asked_to_stop("parts", notes, engine, stop):
-        told = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, schedule, notes))
+    if config.waiting_steps and not _asked_to_stop("parts", notes, engine, stop):
+        told = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, config, notes))
         steps, parts = told or (steps, parts)
-    if schedule.measure_memory and not _asked_to_stop("memory", notes, engine, stop):
-        if schedule.waiting_steps:
+    if config.measure_memory and not _asked_to_stop("memory", notes, engine, stop):
+        if config.waiting_steps:
             keep(Further(steps=steps, parts=parts, notes=(*notes, MEMORY_LEFT_OUT)))
         kernels = AttentionKernels()
         with kernels:
-            found = _unless_it_fails("memory", notes, lambda: _memory(engine, batches, schedule))
+            found = _unless_it_fails("memory", notes, lambda: _memory(engine, batches, config))
         memory = found or memory
         if found and engine.device.type == "cuda":
             notes.append(in_words(_everyones(kernels.seen), flexible=takes_flexible(engine)))
@@ -118,35 +118,31 @@ def _unless_it_fails(what: str, notes: list[str], tell: Callable[[], _Told]) -> 
 
 
 def _parts(
-    engine: Engine, batches: Batches, schedule: Schedule, notes: list[str]
+    engine: Engine, batches: Batches, config: RunConfig, notes: list[str]
 ) -> tuple[list[StepSpans], dict[str, float]]:
     """The watched steps, and where the typical one of them went on this rank; rank 0 writes its trace, or a note."""
-    *watched, profiled = (
-        _batch(engine, batches, schedule, more) for more in range(schedule.waiting_steps + 1)
-    )
+    *watched, profiled = (_batch(engine, batches, config, more) for more in range(config.waiting_steps + 1))
     steps = watch_steps(engine, watched)
     share = operator_share(engine, *profiled)
     everyone = gather_typical(steps)
     parts = step_parts(everyone, dict(enumerate(gather_json(share))), on_cpu=engine.device.type != "cuda")
-    if schedule.trace_path is not None and dist.get_rank() == 0:
+    if config.trace is not None and dist.get_rank() == 0:
         try:
-            save_trace(chrome_trace(engine.plan, everyone), schedule.trace_path)
+            save_trace(chrome_trace(engine.plan, everyone), config.trace)
         except OSError as error:
-            notes.append(
-                f"the trace could not be written to {schedule.trace_path}: {error.strerror or error}"
-            )
+            notes.append(f"the trace could not be written to {config.trace}: {error.strerror or error}")
     return steps, parts[dist.get_rank()]
 
 
-def _memory(engine: Engine, batches: Batches, schedule: Schedule) -> dict[str, int]:
-    return measure_memory(engine, *_batch(engine, batches, schedule, schedule.waiting_steps + 1))
+def _memory(engine: Engine, batches: Batches, config: RunConfig) -> dict[str, int]:
+    return measure_memory(engine, *_batch(engine, batches, config, config.waiting_steps + 1))
 
 
 def _batch(
-    engine: Engine, batches: Batches, schedule: Schedule, more: int
+    engine: Engine, batches: Batches, config: RunConfig, more: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Of the step that is so many `more` than the first after the last."""
-    return batches.slice(schedule.warm_up + schedule.steps + more, engine.place.dp, engine.layout.dp)
+    return batches.slice(config.warm_up + config.steps + more, engine.place.dp, engine.layout.dp)
 
 
 def _everyones(seen: set[str]) -> set[str]:

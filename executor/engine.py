@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -30,33 +29,17 @@ from executor.mesh import make_context_group, make_expert_mesh, make_mesh, place
 from executor.models.initial import initialise
 from executor.models.transformer import Transformer
 from executor.passes import Passes
-from executor.rate import CONSTANT_RATE, Rate
+from executor.run_config import EngineOptions
 from planner.plan import Plan
 
 _COMPUTE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 """Of all but the operands of products in fp8."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How to train, apart from the plan."""
-
-    seed: int = 0
-    rate: Rate = CONSTANT_RATE
-    clip: float | None = None
-    """Largest global gradient norm, or None."""
-    compile: bool = False
-    """Compile each block with `torch.compile`."""
-    sgd: bool = False
-    """Plain gradient descent instead of the plan's optimizer: gradients of the wrong scale cannot hide."""
-    emulate_fp8: bool = False
-    """Multiply what was rounded to fp8 in fp32, where a device has no products in fp8."""
-
-
 class Engine:
     """Everything one rank trains with."""
 
-    def __init__(self, plan: Plan, device: torch.device, options: Options) -> None:
+    def __init__(self, plan: Plan, device: torch.device, options: EngineOptions) -> None:
         self.plan, self.device, self.options = plan, device, options
         layout, training, model = plan.layout, plan.training, plan.model
         self.layout = layout

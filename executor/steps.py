@@ -5,20 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch.distributed as dist
 
 from cost_models.errors import Problem, RunError
 from executor.checkpoints.keeper import Keeper
-from executor.checkpoints.saving import Saving
 from executor.data.batches import Batches
-from executor.data.tokens import TEXT
 from executor.engine import Engine, mean_over_data
 from executor.faults.heartbeat import Heartbeat
 from executor.faults.stopping import any_rank
 from executor.measure.report import RouterReport, RunReport
 from executor.measure.routers import routers_so_far
+from executor.run_config import RunConfig
 from executor.timing import StepClock
 
 
@@ -33,26 +31,6 @@ class Progress:
     seconds: float
     measured: bool
     """False in the warm-up."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """How long to train, on what, and what to measure."""
-
-    steps: int
-    """Measured steps, after the warm-up."""
-    warm_up: int = 2
-    data: str = TEXT
-    """`text`, `random`, or a token folder; see `executor.data.batches`."""
-    saving: Saving | None = None
-    """None: no checkpoints."""
-    waiting_steps: int = 3
-    """More steps, slower, in which every pass and every wait for other ranks is timed, and then one in which torch's
-    profiler tells what operators compute; 0: none of it."""
-    trace_path: Path | None = None
-    """Where rank 0 writes the Chrome trace of a watched step."""
-    measure_memory: bool = True
-    """One more step, slower, in which every storage is followed."""
 
 
 class Watcher:
@@ -110,7 +88,7 @@ class Curve:
 def run_steps(
     engine: Engine,
     batches: Batches,
-    schedule: Schedule,
+    config: RunConfig,
     keeper: Keeper | None,
     watcher: Watcher,
     stop: Callable[[], bool],
@@ -121,19 +99,19 @@ def run_steps(
         InputError: there is a checkpoint, and it belongs to another run.
         RunError: the loss is no number; a checkpoint could not be written; none is whole.
     """
-    heart, last = watcher.heartbeat, schedule.warm_up + schedule.steps
+    heart, last = watcher.heartbeat, config.warm_up + config.steps
     start = _start(keeper, watcher)
     losses, norms = watcher.before(start)
     curve = Curve(
         clock=StepClock(engine.device),
-        warm_up=max(0, min(schedule.warm_up, last - start - 1)),
+        warm_up=max(0, min(config.warm_up, last - start - 1)),
         first_step=start + 1 - len(losses),
         losses=losses,
         norms=norms,
     )
     if start > last or (start == last and not losses):
         raise RunError(
-            f"the run is at step {start} already; --steps {schedule.steps} ends at step {last}, warm-up included",
+            f"the run is at step {start} already; --steps {config.steps} ends at step {last}, warm-up included",
             hint="give more steps",
         )
     if start == last:

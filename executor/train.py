@@ -15,7 +15,7 @@ from cost_models.files.local import processor_name
 from executor.checkpoints.keeper import Keeper
 from executor.data.batches import Batches
 from executor.diagnostic_steps import LEFT_OUT, Further, look_further
-from executor.engine import Engine, Options
+from executor.engine import Engine
 from executor.measure.exhausted import telling_what_was_held
 from executor.measure.memory import allocator_peak, predicted_parts
 from executor.measure.report import (
@@ -28,7 +28,8 @@ from executor.measure.report import (
 )
 from executor.measure.watched import StepSpans, typical_thread, typical_waits
 from executor.messages import gather_json, json_from_first
-from executor.steps import Curve, Schedule, Stopped, Watcher, run_steps
+from executor.run_config import RunConfig
+from executor.steps import Curve, Stopped, Watcher, run_steps
 from executor.timing import StepClock
 from planner.plan import Plan
 
@@ -40,8 +41,7 @@ _UNCOMPILED = (
 def train(
     plan: Plan,
     device: torch.device,
-    options: Options,
-    schedule: Schedule,
+    config: RunConfig,
     watcher: Watcher,
     stop: Callable[[], bool] = lambda: False,
 ) -> RunReport | Stopped:
@@ -57,13 +57,11 @@ def train(
     if (kept := _kept(watcher)) is not None:
         return kept
     with telling_what_was_held(device) as held:
-        engine = Engine(plan, device, options)
+        engine = Engine(plan, device, config.engine)
         held.append(engine)
-        batches = Batches(
-            plan.training, vocabulary=plan.model.vocab_size, seed=options.seed, data=schedule.data
-        )
-        keeper = Keeper(engine, schedule.saving, batches.name) if schedule.saving else None
-        curve = run_steps(engine, batches, schedule, keeper, watcher, stop)
+        batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=config.seed, data=config.data)
+        keeper = Keeper(engine, config.saving, batches.name) if config.saving else None
+        curve = run_steps(engine, batches, config, keeper, watcher, stop)
         if curve.stopped_at is not None:
             return Stopped(step=curve.stopped_at, saved=keeper.saved if keeper else None)
         peak = allocator_peak(device)
@@ -74,7 +72,7 @@ def train(
                 watcher.keep(report)
 
         keep(Further(notes=(LEFT_OUT,)))
-        further = look_further(engine, batches, schedule, keep, stop)
+        further = look_further(engine, batches, config, keep, stop)
         if dist.get_rank() == 0:
             for note in further.notes:
                 watcher.note(note)

@@ -27,6 +27,7 @@ from cost_models.pipeline.estimating import estimate
 from cost_models.specs.training import TrainingSpec
 from executor.launch.environment import worker_environment
 from executor.launch.launch import run_plan
+from executor.run_config import RunConfig
 from meshwright.cli.output import as_csv
 from planner.plan import Plan, make_plan
 from planner.plan_files import save_plan
@@ -86,7 +87,7 @@ def compare(layout: str, ranks: tuple[int, ...]) -> list[dict[str, Any]]:
     rows = {rank: {"layout": layout, "rank": rank} for rank in ranks}
     seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
     for _ in range(REPEATS):
-        real = run_plan(plan, steps=STEPS, backend="gloo").ranks
+        real = run_plan(plan, RunConfig(steps=STEPS, backend="gloo")).ranks
         for rank, row in rows.items():
             alone, _, _ = emulated(plan, rank, "--steps", str(STEPS))
             phase = real[rank].forward_backward

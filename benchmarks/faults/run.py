@@ -33,11 +33,10 @@ from small import plan_for
 
 from cost_models.files.whole import write_whole
 from executor.checkpoints.folder import Folder
-from executor.checkpoints.saving import Saving
 from executor.faults.heartbeat import read_signs
 from executor.launch.launch import run_plan
 from executor.measure.report import RunReport
-from executor.rate import Rate
+from executor.run_config import RunConfig
 from meshwright.cli.output import as_csv
 
 LAYOUTS = ("dp2 mbs2 zero1", "dp2 mbs2 zero3", "pp2 mbs2")
@@ -192,19 +191,22 @@ def main() -> None:
 
 
 def _train(layout: str, run: Run | None, steps: int) -> RunReport:
-    how: dict[str, Any] = {"steps": steps, "warm_up": 0, "backend": "gloo", "rate": Rate(peak=1e-3)}
+    how: dict[str, Any] = {"steps": steps, "warm_up": 0, "backend": "gloo", "learning_rate": 1e-3}
     if run is None:
-        return run_plan(plan_for(layout), **how)
+        return run_plan(plan_for(layout), RunConfig(**how))
     killer = threading.Thread(target=run.haunt, daemon=True)
     killer.start()
     try:
         return run_plan(
             plan_for(layout),
-            **how,
-            out_dir=run.folder / "out",
-            saving=Saving(folder=run.folder / "saved", every=EVERY),
-            restarts=1000,
-            timeout=60.0,
+            RunConfig(
+                **how,
+                out=run.folder / "out",
+                checkpoint=run.folder / "saved",
+                every=EVERY,
+                restarts=1000,
+                timeout=60.0,
+            ),
             on_step=run.on_step,
             on_note=run.on_note,
         )

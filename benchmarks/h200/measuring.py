@@ -15,10 +15,11 @@ from cases import Case
 from cost_models.estimate import Estimate
 from cost_models.operators.flops import model_flops, utilisation
 from cost_models.question import Question
-from executor.engine import Engine, Options
+from executor.engine import Engine
 from executor.fp8_here import require_torchao
 from executor.measure.attention_kernels import AttentionKernels
 from executor.measure.memory import measure_memory
+from executor.run_config import EngineOptions
 from planner.plan import make_plan
 
 _STEPS, _WARM_UP = 6, 2
@@ -38,7 +39,7 @@ def trained(case: Case, question: Question, estimated: Estimate, *, follow: bool
         world_size=1,
     )
     with mock.patch("executor.engine.initialise", _initialise_on_device):
-        engine = Engine(plan, device, Options(compile=case.compile, sgd=case.optimizer == "sgd"))
+        engine = Engine(plan, device, EngineOptions(compile=case.compile, sgd=case.optimizer == "sgd"))
     shape = (question.training.global_batch, case.sequence)
     tokens, targets = (torch.randint(question.model.vocab_size, shape) for _ in range(2))
     seconds, losses = [], []

@@ -34,6 +34,7 @@ from cost_models.specs.training import TrainingSpec
 from executor.launch.launch import run_plan
 from executor.measure.report import RunReport, load_report, save_report
 from executor.microbenchmarks.calibrate import calibrate
+from executor.run_config import RunConfig
 from meshwright.answers.calibrated import calibrate_from_run
 from meshwright.cli.output import as_csv
 from planner.plan import make_plan
@@ -111,7 +112,7 @@ def _priced(layout: str, profile: HardwareProfile, options: argparse.Namespace) 
 def _trained(layout: str, profile: HardwareProfile, options: argparse.Namespace) -> RunReport:
     question = _question(layout, profile, options)
     plan = make_plan(question, estimate(question, parse_layout(layout)))
-    return run_plan(plan, steps=options.steps, out_dir=options.out / "last")
+    return run_plan(plan, RunConfig(steps=options.steps, out=options.out / "last"))
 
 
 def _one(layout: str, apart: HardwareProfile, moved: HardwareProfile, options: argparse.Namespace) -> Row:

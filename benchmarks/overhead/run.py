@@ -25,8 +25,9 @@ from cost_models.files.whole import write_whole
 from cost_models.pipeline.estimating import estimate
 from cost_models.specs.training import TrainingSpec
 from executor.data.batches import Batches, text_tokens
-from executor.engine import Engine, Options
-from executor.steps import Schedule, Watcher, run_steps
+from executor.engine import Engine
+from executor.run_config import EngineOptions, RunConfig
+from executor.steps import Watcher, run_steps
 from meshwright.cli.output import as_csv
 from planner.plan import make_plan
 
@@ -65,7 +66,7 @@ def executed(name: str, tokens: int) -> tuple[Engine, Batches]:
     training = TrainingSpec(global_batch=BATCH, sequence_length=tokens, precision="fp32")
     question = complete_question(resolve_model(name).spec, resolve_cluster("local", 1), training)
     plan = make_plan(question, estimate(question, parse_layout(f"mbs{MBS}")))
-    engine = Engine(plan, torch.device("cpu"), Options(clip=CLIP))
+    engine = Engine(plan, torch.device("cpu"), EngineOptions(clip=CLIP))
     return engine, Batches(training, vocabulary=plan.model.vocab_size, seed=0)
 
 
@@ -75,13 +76,13 @@ def compare(name: str, tokens: int, steps: int, rounds: int) -> dict[str, object
     loop = by_hand(name, tokens)
     values = {key: value.clone() for key, value in engine.parts[0].state_dict().items()}
     loop.model.load_state_dict(values)
-    schedule = Schedule(steps=steps, warm_up=0, measure_memory=False, waiting_steps=0)
+    config = RunConfig(steps=steps, warm_up=0, measure_memory=False, waiting_steps=0)
 
     def hand() -> Curve:
         return [loop.step(index) for index in range(steps)]
 
     def executor() -> Curve:
-        curve = run_steps(engine, batches, schedule, None, Watcher(), lambda: False)
+        curve = run_steps(engine, batches, config, None, Watcher(), lambda: False)
         return list(zip(curve.losses, curve.norms, strict=True))
 
     farthest = 0.0

@@ -25,7 +25,7 @@ from small import MIXTURE, MODEL, plan_for
 from cost_models.files.whole import write_whole
 from cost_models.specs.transformer import TransformerSpec
 from executor.checkpoints.folder import Folder
-from executor.checkpoints.saving import Saving
+from executor.run_config import Saving
 from meshwright.cli.output import as_csv
 from planner.plan import Plan
 
@@ -106,18 +106,19 @@ def _rank(rank: int, place: str, plan: Plan, folder: Path, resume: bool, answers
 
     from executor.checkpoints.keeper import Keeper
     from executor.data.batches import Batches
-    from executor.engine import Engine, Options
+    from executor.engine import Engine
     from executor.rate import Rate
-    from executor.steps import Schedule, Watcher, run_steps
+    from executor.run_config import EngineOptions, RunConfig
+    from executor.steps import Watcher, run_steps
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=place, rank=rank, world_size=plan.layout.num_gpus)
-    engine = Engine(plan, torch.device("cpu"), Options(rate=Rate(peak=1e-3)))
+    engine = Engine(plan, torch.device("cpu"), EngineOptions(rate=Rate(peak=1e-3)))
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     saving = Saving(folder=folder, every=SAVED_AT, resume=resume)
-    schedule = Schedule(steps=STEPS, warm_up=0, saving=saving)
+    config = RunConfig(steps=STEPS, warm_up=0)
     keeper = Keeper(engine, saving, batches.name)
-    curve = run_steps(engine, batches, schedule, keeper, Watcher(), lambda: False)
+    curve = run_steps(engine, batches, config, keeper, Watcher(), lambda: False)
     if rank == 0:
         answers.send((curve.losses, curve.norms, curve.first_step))
     dist.destroy_process_group()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -15,10 +14,8 @@ from executor.apply.experts import Copies, ExpertParameters
 from executor.apply.flat import FlatParameters
 from executor.apply.local import local, settle_gradient
 from executor.models.transformer import Transformer
+from executor.run_config import EngineOptions
 from planner.plan import Plan
-
-if TYPE_CHECKING:
-    from executor.engine import Options
 
 _BETAS = (0.9, 0.95)
 _WEIGHT_DECAY = 0.1
@@ -33,7 +30,7 @@ class Optimizer:
         parts: Sequence[Transformer],
         mesh: DeviceMesh,
         experts: DeviceMesh | None,
-        options: Options,
+        options: EngineOptions,
     ) -> None:
         self.mesh, self.options, self.plan = mesh, options, plan
         self.parameters = _unique(parts)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from executor.apply.local import local
 from executor.checkpoints.boxes import Box, boxes_of_range
-
-if TYPE_CHECKING:
-    from executor.engine import Engine
+from executor.engine import Engine
 
 _MOMENTS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
     torch.optim.AdamW: ("exp_avg", "exp_avg_sq"),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -36,13 +36,11 @@ from executor.checkpoints.manifest import (
     read_manifest,
 )
 from executor.checkpoints.planning import LoadPieces, SavePieces
-from executor.checkpoints.saving import Saving
 from executor.checkpoints.storage import PieceReader, PieceWriter
+from executor.engine import Engine
 from executor.messages import gather_json, json_from_first
 from executor.models.initial import TIED
-
-if TYPE_CHECKING:
-    from executor.engine import Engine
+from executor.run_config import Saving
 
 _POLL_SECONDS = 0.01
 

@@ -20,7 +20,8 @@ from torch import Tensor
 from cost_models.errors import InputError
 from cost_models.specs.training import TrainingSpec
 from executor.data.shuffle import shuffled
-from executor.data.tokens import RANDOM, TEXT, open_tokens, require_a_sequence
+from executor.data.tokens import open_tokens, require_a_sequence
+from executor.run_config import RANDOM, TEXT
 
 _SHIPPED_BYTES = 4_000_000
 """Enough text that short runs never see a window twice."""

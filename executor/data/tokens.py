@@ -25,8 +25,6 @@ HEADER, TOKENS, TOKENIZER = "tokens.json", "tokens.bin", "tokenizer.json"
 CHECKED = "checked.json"
 LARGE_BYTES = int(64 * MIB)
 """A file that takes a moment to hash."""
-TEXT, RANDOM = "text", "random"
-"""Words that stand for data that need no folder: the Python library's own sources byte by byte, and random tokens."""
 _DTYPES = {"uint16": "<u2", "uint32": "<u4"}
 _HINT = "meshwright tokens TEXT... -o FOLDER makes one"
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

@@ -14,11 +14,12 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from cost_models.errors import RunError
 from executor.apply.local import local
-from executor.engine import Engine, Options
+from executor.engine import Engine
 from executor.fp8_here import require_torchao
-from executor.launch.launch import require_trainable
+from executor.launch.requirements import require_trainable
 from executor.measure.memory import held_parts
 from executor.mesh import rank_places
+from executor.run_config import EngineOptions
 from planner.plan import Plan
 
 
@@ -52,7 +53,7 @@ def build_without_devices(plan: Plan) -> tuple[BuiltRank, ...]:
 def _built(plan: Plan, stage: int, rank: int) -> BuiltRank:
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=plan.layout.num_gpus)
     try:
-        engine = Engine(plan, torch.device("meta"), Options())
+        engine = Engine(plan, torch.device("meta"), EngineOptions())
     except Exception as error:
         raise RunError(f"rank {rank} (stage {stage}) cannot be built: {error}") from error
     finally:

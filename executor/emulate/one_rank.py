@@ -30,14 +30,15 @@ from cost_models.files.whole import write_whole
 from cost_models.pipeline.estimating import estimate, rank_seconds
 from cost_models.units import format_bytes
 from executor.emulate.fake_tensors import spread_evenly, without_values
-from executor.engine import Engine, Options
+from executor.engine import Engine
 from executor.faults.failures import memory_failure
 from executor.fp8_here import require_fp8_products, require_torchao
-from executor.launch.launch import require_trainable
+from executor.launch.requirements import require_trainable
 from executor.measure.exhausted import ExhaustedError, telling_what_was_held
 from executor.measure.memory import allocator_peak, measure_memory, predicted_parts
 from executor.measure.report import AllocatorPeak
 from executor.mesh import pipeline_rank
+from executor.run_config import EngineOptions
 from executor.timing import StepClock
 from planner.plan import LayoutText, Plan, Prediction
 
@@ -135,7 +136,7 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
             if fake:
                 memory, seconds = _sizes(plan, device), {}
             else:
-                engine = Engine(plan, device, Options(compile=plan.stack.compiled))
+                engine = Engine(plan, device, EngineOptions(compile=plan.stack.compiled))
                 held.append(engine)
                 seconds = _timed(engine, steps)
                 memory = measure_memory(engine, *_tokens(plan))
@@ -210,7 +211,7 @@ def _timed(engine: Engine, steps: int) -> dict[str, tuple[float, ...]]:
 def _sizes(plan: Plan, device: torch.device) -> dict[str, int]:
     """Part → bytes, of a second step, before which optimizer states exist."""
     with without_values():
-        engine = Engine(plan, device, Options())
+        engine = Engine(plan, device, EngineOptions())
         spread_evenly(engine.parts)
         tokens = _tokens(plan)
         engine.step(*tokens)

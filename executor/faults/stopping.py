@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from cost_models.files.whole import write_whole
-from executor.run_options import STOP, STOPPED
+from executor.run_files import STOP, STOPPED
 
 
 class StopRequest:

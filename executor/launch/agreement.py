@@ -9,20 +9,20 @@ import torch
 import torch.distributed as dist
 
 from cost_models.errors import InputError
-from executor.run_options import Asked
+from executor.run_config import RunConfig
 from planner.plan import Plan
 
 _BYTES = 7
 """Of the digest: a whole number of as many fits the type that every backend can compare."""
 
 
-def require_same_job(plan: Plan, asked: Asked, device: torch.device) -> None:
+def require_same_job(plan: Plan, config: RunConfig, device: torch.device) -> None:
     """Every rank must call it.
 
     Raises:
         InputError: on every rank, where the plan or the flags of one differ from those of another.
     """
-    job = json.dumps([plan.model_dump(mode="json"), asked.arguments()], sort_keys=True)
+    job = json.dumps([plan.model_dump(mode="json"), config.of_all_nodes()], sort_keys=True)
     mine = int.from_bytes(hashlib.sha256(job.encode()).digest()[:_BYTES])
     both = torch.tensor([mine, -mine], dtype=torch.int64, device=device)
     dist.all_reduce(both, op=dist.ReduceOp.MAX)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from executor.measure.report import RunReport, load_report, save_report
-from executor.run_options import PROGRESS, REPORT
+from executor.run_files import PROGRESS, REPORT
 from executor.steps import Progress, Watcher
 
 

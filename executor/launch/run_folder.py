@@ -15,15 +15,15 @@ from pathlib import Path
 
 from cost_models.files.whole import write_whole
 from executor.faults.heartbeat import LAUNCH
-from executor.launch.torchrun import STARTERS
 from executor.messages import gather_json
-from executor.run_options import Asked
+from executor.run_config import RunConfig
+from executor.run_files import STARTERS
 from planner.plan import Plan
 
 _calls = 0
 
 
-def starter(plan: Plan, asked: Asked) -> str:
+def starter(plan: Plan, config: RunConfig) -> str:
     """Who started this rank, for what: the same at each start of one run, and of no other. To be called once a run.
 
     A launcher gives its ranks a token. Of torchrun alone, the folder of its logs is known, a new one each time; where
@@ -36,7 +36,7 @@ def starter(plan: Plan, asked: Asked) -> str:
         who = str(Path(error_file).parent.parent.parent)  # RUN/attempt_N/RANK/error.json
     if not who:
         who = f"{socket.gethostname()} {os.getppid()} {os.environ.get('TORCHELASTIC_RUN_ID', '')}"
-    job = hashlib.sha256(f"{plan.model_dump_json()} {asked}".encode()).hexdigest()
+    job = hashlib.sha256(f"{plan.model_dump_json()} {config.of_all_nodes()}".encode()).hexdigest()
     return f"{who} {_calls} {job}"
 
 

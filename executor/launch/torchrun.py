@@ -29,15 +29,13 @@ from executor.faults.heartbeat import LAUNCH, forget_signs
 from executor.launch.environment import on_this_machine, worker_environment
 from executor.launch.nodes import ONE_NODE, Launch, Nodes, forget_answers, rendezvous_file
 from executor.measure.report import load_report, save_report
-from executor.run_options import PROGRESS, REPORT, STOP, STOPPED
+from executor.run_files import PROGRESS, REPORT, STARTERS, STOP, STOPPED
 
 OnStep = Callable[[dict[str, Any]], None]
 """Called with step, loss, gradient_norm, seconds and measured (False in the warm-up)."""
 OnNote = Callable[[str], None]
 """Called with what a person should know: a resume, a restart."""
 
-STARTERS = "started-by.json"
-"""Who started the ranks that cleared a folder and write there (`executor.launch.run_folder`)."""
 _POLL_SECONDS = 0.05
 _SHARED_POLL_SECONDS = 0.5
 """Where the folder is looked at over a network."""
@@ -80,7 +78,7 @@ def run_ranks(
     """
     if (
         nodes.count == 1
-    ):  # of several, others may have begun; their first rank does it (`executor.launch.worker`)
+    ):  # of several, others may have begun; their first rank does it (`executor.launch.rank`)
         forget_run(folder)
     launch = Launch(folder, ranks)
     process = _start(

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from executor.apply.experts import routers
+from executor.engine import Engine
 from executor.measure.report import RouterReport
 from executor.models.transformer import Transformer
-
-if TYPE_CHECKING:
-    from executor.engine import Engine
 
 
 def routers_so_far(engine: Engine) -> tuple[RouterReport, ...]:

@@ -20,9 +20,10 @@ from cost_models.pipeline.estimating import estimate
 from cost_models.specs.cluster import Precision
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from executor.engine import Engine, Options
+from executor.engine import Engine
 from executor.microbenchmarks.rotation import Call
 from executor.microbenchmarks.stopwatch import Stopwatch
+from executor.run_config import EngineOptions
 from planner.plan import make_plan
 
 _SEQUENCE, _HIDDEN, _HEADS = 16, 32, 2
@@ -86,7 +87,7 @@ def _engine(layout: str, blocks: int, device: torch.device, precision: Precision
         global_batch=_MICROBATCHES * parsed.dp, sequence_length=_SEQUENCE, precision=_TRAINED[precision]
     )
     question = complete_question(model, resolve_cluster("local", parsed.num_gpus), training)
-    return Engine(make_plan(question, estimate(question, parsed)), device, Options())
+    return Engine(make_plan(question, estimate(question, parsed)), device, EngineOptions())
 
 
 def _forward_backward(engine: Engine) -> Call:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from cost_models.errors import InputError, UnknownNameError
-from executor.checkpoints.saving import EVERY, KEEP, Saving
-from executor.data.tokens import TEXT
-from executor.launch.launch import RESTARTS, Backend, run_plan
-from executor.launch.nodes import Nodes
+from executor.launch.launch import run_plan
 from executor.launch.torchrun import OnNote, OnStep
 from executor.measure.report import RunReport
-from executor.rate import CONSTANT_RATE, Rate
-from executor.run_options import TIMEOUT_SECONDS
+from executor.run_config import RunConfig
 from meshwright.answers.estimated import Estimated
 from meshwright.answers.planned import Planned
 from meshwright.records.run_comparison import comparison
@@ -61,42 +57,20 @@ class Ran:
 def run(
     plan: Planned | Estimated | Plan | str | Path,
     *,
-    steps: int = 20,
-    backend: str | None = None,
-    seed: int = 0,
-    learning_rate: float = CONSTANT_RATE.peak,
-    rate_warm_up: int = 0,
-    rate_decay: int | None = None,
-    clip: float | None = None,
-    compile: bool = False,
-    out: str | Path | None = None,
-    trace: str | Path | None = None,
-    data: str | Path = TEXT,
-    checkpoint: str | Path | None = None,
-    every: int = EVERY,
-    keep: int = KEEP,
-    resume: bool = False,
-    restarts: int = RESTARTS,
-    timeout: float = TIMEOUT_SECONDS,
-    nodes: int = 1,
-    rendezvous: str | None = None,
     on_step: OnStep | None = None,
     on_note: OnNote | None = None,
     name: str | None = None,
+    **flags: Any,
 ) -> Ran:
-    """Train `steps` measured steps with a plan or a plan file on this machine, each rank in its own process.
+    """Train with a plan or a plan file on this machine, each rank in its own process.
 
-    What can be asked for is what `meshwright run` has flags for, by the same names. `out` is a folder that keeps
-    `run-report.json`, `trace` a file for the Chrome trace of one step. `data` is `text`, `random`, or a folder that
-    `meshwright tokens` made.
+    What can be asked for is what `meshwright run` has flags for, by the same names and with the same defaults, but for
+    `out`, without which nothing is kept; `executor.run_config.RunConfig` says of each what it is.
 
     The learning rate rises to `learning_rate` over `rate_warm_up` steps and, with `rate_decay`, falls to a tenth by
-    that step. Gradients whose norm over the whole model is above `clip` are scaled down to it. `compile` has
-    `torch.compile` compile each block.
-
-    With `checkpoint`, a folder, the state is saved `every` so many steps and the newest `keep` stay; `resume` goes on
-    from there, on this plan or on another, and lost ranks are started again, at most `restarts` times. A rank that
-    stands still for `timeout` seconds hangs. Several `nodes` meet at `rendezvous`, `host:port`, and each calls it.
+    that step. With `checkpoint`, a folder, the state is saved `every` so many steps and the newest `keep` stay;
+    `resume` goes on from there, on this plan or on another, and lost ranks are started again, at most `restarts` times.
+    Several `nodes` meet at `rendezvous`, `host:port`, and each calls it.
 
     `on_step` is called with step, loss, gradient_norm, seconds and measured (False in the warm-up), `on_note` with what
     a person should know: a resume, a restart. Errors call the plan by `name`, or by its file's.
@@ -109,19 +83,7 @@ def run(
     """
     report = run_plan(
         plan.plan if isinstance(plan, (Planned, Estimated)) else plan,
-        steps=steps,
-        backend=_backend(backend),
-        seed=seed,
-        rate=Rate(peak=learning_rate, warm_up=rate_warm_up, decay=rate_decay),
-        clip=clip,
-        compile=compile,
-        out_dir=out,
-        trace=trace,
-        data=data,
-        saving=_saving(checkpoint, every=every, keep=keep, resume=resume),
-        restarts=restarts,
-        timeout=timeout,
-        nodes=Nodes(count=nodes, rendezvous=rendezvous),
+        RunConfig(**flags),
         on_step=on_step,
         on_note=on_note,
         name=name,
@@ -129,21 +91,15 @@ def run(
     return Ran(report=report)
 
 
-def _saving(checkpoint: str | Path | None, *, every: int, keep: int, resume: bool) -> Saving | None:
-    """None without a folder. Raises InputError where what else was asked for needs one."""
-    if checkpoint is None:
-        if resume:
-            raise InputError("--resume needs --checkpoint", hint="the folder to go on from")
-        return None
-    if Path(checkpoint).exists() and not Path(checkpoint).is_dir():
-        raise InputError(f"--checkpoint {checkpoint}: is no folder")
-    return Saving(folder=Path(checkpoint), every=every, keep=keep, resume=resume)
+def _with_flags() -> inspect.Signature:
+    """The signature of `run` as a person should see it: with every field of the record in the place of `flags`."""
+    plain = inspect.signature(run)
+    *own, _ = plain.parameters.values()
+    types = get_type_hints(RunConfig)  # without their bounds
+    fields = inspect.signature(RunConfig).parameters.values()
+    return plain.replace(
+        parameters=[*own, *(field.replace(annotation=types[field.name]) for field in fields)]
+    )
 
 
-def _backend(name: str | None) -> Backend | None:
-    for known in get_args(Backend):
-        if name == known:
-            return known  # type: ignore[no-any-return]  # get_args forgets that they are literals
-    if name is not None:
-        raise UnknownNameError("backend", name, get_args(Backend), hint="nccl for GPUs, gloo for CPUs")
-    return None
+run.__signature__ = _with_flags()  # type: ignore[attr-defined]

@@ -20,20 +20,20 @@ def train_and_save(
 ) -> tuple[list[tuple[float, float]], list[str], int | None]:
     """((loss, gradient norm) of each step trained here, notes, step of the newest checkpoint), as a run has them."""
     from executor.checkpoints.keeper import Keeper
-    from executor.checkpoints.saving import Saving
     from executor.data.batches import Batches
-    from executor.engine import Engine, Options
+    from executor.engine import Engine
     from executor.rate import Rate
-    from executor.steps import Schedule, Watcher, run_steps
+    from executor.run_config import EngineOptions, RunConfig, Saving
+    from executor.steps import Watcher, run_steps
 
     rate = how.get("rate", Rate(peak=1e-3))
-    options = Options(rate=rate, seed=how.get("seed", 0), clip=how.get("clip"))
+    options = EngineOptions(rate=rate, seed=how.get("seed", 0), clip=how.get("clip"))
     engine = Engine(plan, torch.device("cpu"), options)
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=options.seed)
     saving = Saving(folder=folder, every=every, keep=how.get("keep", 2), resume=resume)
     keeper, watcher = Keeper(engine, saving, "text"), Watcher()
-    schedule = Schedule(steps=steps, warm_up=0, saving=saving)
-    curve = run_steps(engine, batches, schedule, keeper, watcher, lambda: False)
+    config = RunConfig(steps=steps, warm_up=0)
+    curve = run_steps(engine, batches, config, keeper, watcher, lambda: False)
     return list(zip(curve.losses, curve.norms, strict=True)), watcher.notes, keeper.saved
 
 

@@ -9,7 +9,7 @@ from training import plan_for
 
 from cost_models.errors import InputError
 from executor.launch.agreement import require_same_job
-from executor.run_options import Asked
+from executor.run_config import RunConfig
 from planner.plan import Plan
 
 
@@ -17,7 +17,7 @@ def objections(plans: list[Plan], steps: list[int]) -> str:
     """What this rank says to its plan and flags."""
     rank = torch.distributed.get_rank()
     try:
-        require_same_job(plans[rank], Asked(steps=steps[rank]), torch.device("cpu"))
+        require_same_job(plans[rank], RunConfig(steps=steps[rank]), torch.device("cpu"))
     except InputError as error:
         return error.headline
     return ""

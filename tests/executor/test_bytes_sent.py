@@ -51,7 +51,8 @@ def sent(plan: Plan) -> tuple[list[Sent], int]:
     from torch.distributed.tensor.debug import CommDebugMode
 
     from executor.data.batches import Batches
-    from executor.engine import Engine, Options
+    from executor.engine import Engine
+    from executor.run_config import EngineOptions
 
     found: list[Sent] = []
 
@@ -73,7 +74,7 @@ def sent(plan: Plan) -> tuple[list[Sent], int]:
                 found.append(Sent(func.overloadpacket.__name__, self.update, message, mine.nbytes, alone))
             return result
 
-    engine = Engine(plan, torch.device("cpu"), Options())
+    engine = Engine(plan, torch.device("cpu"), EngineOptions())
     batch = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0).slice(
         0, engine.place.dp, plan.layout.dp
     )

@@ -21,7 +21,8 @@ def collectives(plan: Plan) -> tuple[Counter[str], Counter[str]]:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     from executor.data.batches import Batches
-    from executor.engine import Engine, Options, loss
+    from executor.engine import Engine, loss
+    from executor.run_config import EngineOptions
 
     class Watch(TorchDispatchMode):
         def __init__(self) -> None:
@@ -35,7 +36,7 @@ def collectives(plan: Plan) -> tuple[Counter[str], Counter[str]]:
 
     from executor.apply.context import take_tokens
 
-    engine = Engine(plan, torch.device("cpu"), Options())
+    engine = Engine(plan, torch.device("cpu"), EngineOptions())
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     pair = batches.slice(0, 0, plan.layout.microbatches(plan.training.global_batch))
     inputs, targets = (take_tokens(one, engine.sequence, plan.layout.cp) for one in pair)

@@ -17,10 +17,10 @@ from cost_models.specs.transformer import TransformerSpec
 from executor.apply import compiled as blocks
 from executor.data.batches import Batches
 from executor.diagnostic_steps import Further, look_further
-from executor.engine import Engine, Options
+from executor.engine import Engine
 from executor.models import flexible
 from executor.models.transformer import Block
-from executor.steps import Schedule
+from executor.run_config import EngineOptions, RunConfig
 from planner.plan import Plan
 
 STEPS = 2
@@ -123,11 +123,11 @@ def test_what_is_on_its_way_loses_its_gradient(processes: Processes) -> None:
 def followed(plan: Plan) -> Further:
     """What the steps after the last one tell of compiled blocks."""
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
-    schedule = Schedule(steps=1, warm_up=0, waiting_steps=1)
+    config = RunConfig(steps=1, warm_up=0, waiting_steps=1)
     with traced():
-        engine = Engine(plan, torch.device("cpu"), Options(compile=True))
+        engine = Engine(plan, torch.device("cpu"), EngineOptions(compile=True))
         engine.step(*batches.slice(0, engine.place.dp, plan.layout.dp))
-        return look_further(engine, batches, schedule)
+        return look_further(engine, batches, config)
 
 
 def test_steps_that_are_followed_are_not_compiled(processes: Processes) -> None:

@@ -33,11 +33,12 @@ SEQUENCE = 64
 
 def real_peak(plan: Plan) -> int:
     """Bytes at the peak of this rank's second step, on tokens drawn as the emulation draws them."""
-    from executor.engine import Engine, Options
+    from executor.engine import Engine
     from executor.measure.memory import measure_memory
+    from executor.run_config import EngineOptions
 
     torch.manual_seed(dist.get_rank())
-    engine = Engine(plan, torch.device("cpu"), Options())
+    engine = Engine(plan, torch.device("cpu"), EngineOptions())
     tokens = emulation._tokens(plan)
     engine.step(*tokens)
     return sum(measure_memory(engine, *tokens).values())

@@ -14,11 +14,10 @@ from training import plan_for
 
 from cost_models.errors import RunError, StoppedError
 from executor.checkpoints.folder import Folder
-from executor.checkpoints.saving import Saving
 from executor.faults.failures import told, what_happened, worded_failure, write_failure
 from executor.faults.heartbeat import Heartbeat, read_signs
 from executor.launch.launch import run_plan
-from executor.rate import Rate
+from executor.run_config import RunConfig
 
 STEPS = 12
 LAYOUT = "dp2 mbs2 zero1"
@@ -37,12 +36,15 @@ def test_a_killed_rank_is_replaced_and_the_curve_is_the_same(processes: Processe
 
     report = run_plan(
         plan,
-        steps=STEPS,
-        warm_up=0,
-        out_dir=out,
-        backend="gloo",
-        rate=Rate(peak=1e-3),
-        saving=Saving(folder=tmp_path / "saved", every=2),
+        RunConfig(
+            steps=STEPS,
+            warm_up=0,
+            out=out,
+            backend="gloo",
+            learning_rate=1e-3,
+            checkpoint=tmp_path / "saved",
+            every=2,
+        ),
         on_step=kill_once,
         on_note=notes.append,
     )
@@ -63,7 +65,7 @@ def test_an_interrupted_run_saves_and_goes_on_later(processes: Processes, tmp_pa
     """A first Ctrl-C ends the step, saves and says so; `resume` then gives the same curve."""
     plan = plan_for(LAYOUT)
     expected = processes.run(2, _uninterrupted, plan, tmp_path / "reference")[0][0]
-    saving = Saving(folder=tmp_path / "saved", every=100)
+    saving = {"checkpoint": tmp_path / "saved", "every": 100}
     steps: list[int] = []
 
     def interrupt(step: dict[str, Any]) -> None:
@@ -71,15 +73,14 @@ def test_an_interrupted_run_saves_and_goes_on_later(processes: Processes, tmp_pa
         if len(steps) == 1:
             raise KeyboardInterrupt
 
-    how: dict[str, Any] = {"steps": STEPS, "warm_up": 0, "backend": "gloo", "rate": Rate(peak=1e-3)}
+    how: dict[str, Any] = {"steps": STEPS, "warm_up": 0, "backend": "gloo", "learning_rate": 1e-3}
     with pytest.raises(StoppedError, match="stopped after step") as stopped:
-        run_plan(plan, **how, saving=saving, out_dir=tmp_path / "out", on_step=interrupt)
+        run_plan(plan, RunConfig(**how, **saving, out=tmp_path / "out"), on_step=interrupt)
     assert stopped.value.exit_code == 130
     assert stopped.value.hint == "the same command with --resume goes on"
     (at,) = Folder(tmp_path / "saved").complete()
     assert at < STEPS
-    again = Saving(folder=tmp_path / "saved", every=100, resume=True)
-    report = run_plan(plan, **how, saving=again, out_dir=tmp_path / "out")
+    report = run_plan(plan, RunConfig(**how, **saving, resume=True, out=tmp_path / "out"))
     assert report.first_step == at + 1
     assert list(zip(report.losses, report.gradient_norms, strict=True)) == expected[at:]
 
@@ -96,7 +97,9 @@ def test_a_rank_that_stands_still_is_named(tmp_path: Path, monkeypatch: pytest.M
 
     with pytest.raises(RunError, match=r"rank 1 hangs in step \d+ \(") as failed:
         run_plan(
-            plan_for(LAYOUT), steps=100_000, out_dir=tmp_path, backend="gloo", timeout=4.0, on_step=freeze
+            plan_for(LAYOUT),
+            RunConfig(steps=100_000, out=tmp_path, backend="gloo", timeout=4.0),
+            on_step=freeze,
         )
     assert failed.value.exit_code == 1
     (problem,) = failed.value.problems

@@ -67,12 +67,12 @@ def plan_for(layout: str, model: dict[str, Any] = BIASED, precision: Precision =
 @contextmanager
 def emulated(wide: torch.dtype) -> Iterator[None]:
     """Engines made inside emulate products in fp8, and compute all else in this type."""
-    from executor import engine
+    from executor import engine, run_config
 
-    options = partial(engine.Options, emulate_fp8=True)
+    options = partial(run_config.EngineOptions, emulate_fp8=True)
     with (
         mock.patch.dict(engine._COMPUTE_DTYPES, {"bf16": wide}),
-        mock.patch.object(engine, "Options", options),
+        mock.patch.object(run_config, "EngineOptions", options),
     ):
         yield
 
@@ -140,11 +140,11 @@ def meetings(plan: Plan) -> Counter[str]:
     """Collectives of one step, those inside operators on split tensors with them."""
     from torch.distributed.tensor.debug import CommDebugMode
 
-    from executor import engine
+    from executor import engine, run_config
     from executor.data.batches import Batches
 
     with emulated(torch.float32):
-        made = engine.Engine(plan, torch.device("cpu"), engine.Options())
+        made = engine.Engine(plan, torch.device("cpu"), run_config.EngineOptions())
         batch = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0).slice(0, made.place.dp, 1)
         with CommDebugMode() as watch:
             made.step(*batch)
@@ -231,12 +231,12 @@ _HALVES: tuple[tuple[str, Precision], ...] = (
 
 def products(plan: Plan) -> int:
     """FLOPs of this rank's matrix products in one step, after the first."""
-    from executor import engine
+    from executor import engine, run_config
     from executor.data.batches import Batches
     from executor.measure.flops import FlopCounter
 
     with emulated(torch.float32):
-        made = engine.Engine(plan, torch.device("cpu"), engine.Options())
+        made = engine.Engine(plan, torch.device("cpu"), run_config.EngineOptions())
         batch = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0).slice(0, made.place.dp, 1)
         made.step(*batch)  # stages find out the shapes of what they hand on
         with FlopCounter() as counter:

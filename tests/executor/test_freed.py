@@ -11,13 +11,14 @@ from processes import Processes
 from training import plan_for
 
 from executor.data.batches import Batches
-from executor.engine import Engine, Options
+from executor.engine import Engine
+from executor.run_config import EngineOptions
 from planner.plan import Plan
 
 
 def outlives(plan: Plan) -> tuple[bool, bool]:
     """Whether the engine, and a parameter of it, are still there after a step and their last use."""
-    engine = Engine(plan, torch.device("cpu"), Options())
+    engine = Engine(plan, torch.device("cpu"), EngineOptions())
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     engine.step(*batches.slice(0, engine.place.dp, plan.layout.dp))
     seen = weakref.ref(engine), weakref.ref(next(engine.parts[0].parameters()))

@@ -26,6 +26,7 @@ from executor.launch.launch import run_plan
 from executor.measure.attention_kernels import KERNELS, AttentionKernels, in_words
 from executor.measure.report import RunReport, load_report
 from executor.models import flexible
+from executor.run_config import RunConfig
 from planner.plan import Plan
 
 STEPS = 2
@@ -38,10 +39,10 @@ def trained(
     memory as a mask of S × S would; `later`, only one in which storages are followed."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-    from executor.engine import Engine, Options
+    from executor.engine import Engine
     from executor.launch.record import FileWatcher
     from executor.measure.storages import StorageTracker
-    from executor.steps import Schedule
+    from executor.run_config import RunConfig
     from executor.train import train
 
     plain = Engine.forward_backward
@@ -53,9 +54,9 @@ def trained(
         return plain(engine, *batch)
 
     Engine.forward_backward = forward_backward  # type: ignore[method-assign]
-    watcher, schedule = FileWatcher(folder, again=again), Schedule(steps=STEPS, warm_up=1)
+    watcher, config = FileWatcher(folder, again=again), RunConfig(steps=STEPS, warm_up=1)
     try:
-        report = train(plan, torch.device("cpu"), Options(), schedule, watcher)
+        report = train(plan, torch.device("cpu"), config, watcher)
         assert isinstance(report, RunReport)
         return report, ""
     except RunError as error:
@@ -112,7 +113,9 @@ def test_a_run_whose_further_steps_fail_ends_with_its_report(tmp_path: Path) -> 
     threading.Thread(target=end_rank_1, daemon=True).start()
     notes: list[str] = []
     plan = plan_for("dp2 mbs2")
-    report = run_plan(plan, steps=STEPS, warm_up=0, out_dir=tmp_path, backend="gloo", on_note=notes.append)
+    report = run_plan(
+        plan, RunConfig(steps=STEPS, warm_up=0, out=tmp_path, backend="gloo"), on_note=notes.append
+    )
     assert len(report.losses) == STEPS
     (note,) = notes
     assert note.startswith("rank 1 was ended from outside")
@@ -125,11 +128,7 @@ def test_a_trace_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> No
     notes: list[str] = []
     report = run_plan(
         plan_for("dp2 mbs2"),
-        steps=STEPS,
-        warm_up=0,
-        out_dir=tmp_path,
-        backend="gloo",
-        trace=tmp_path,
+        RunConfig(steps=STEPS, warm_up=0, out=tmp_path, backend="gloo", trace=tmp_path),
         on_note=notes.append,
     )
     assert len(report.losses) == STEPS
@@ -141,9 +140,9 @@ def test_a_trace_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> No
 
 def asked_to_stop(plan: Plan) -> tuple[RunReport | None, bool]:
     """Rank 1 is interrupted before the step that tells memory; and whether Ctrl-C is as before."""
-    from executor.engine import Options
     from executor.faults.stopping import StopRequest
-    from executor.steps import Schedule, Watcher
+    from executor.run_config import RunConfig
+    from executor.steps import Watcher
     from executor.train import train
 
     asked = 0
@@ -157,8 +156,8 @@ def asked_to_stop(plan: Plan) -> tuple[RunReport | None, bool]:
                 signal.raise_signal(signal.SIGINT)
             return request.made
 
-        schedule = Schedule(steps=STEPS, warm_up=0)
-        report = train(plan, torch.device("cpu"), Options(), schedule, Watcher(), stop)
+        config = RunConfig(steps=STEPS, warm_up=0)
+        report = train(plan, torch.device("cpu"), config, Watcher(), stop)
     return report if isinstance(report, RunReport) else None, signal.getsignal(signal.SIGINT) == before
 
 

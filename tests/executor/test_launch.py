@@ -23,6 +23,7 @@ from executor.emulate.dry_run import build_without_devices
 from executor.launch.environment import LOOPBACK
 from executor.launch.launch import run_plan
 from executor.measure.report import load_report
+from executor.run_config import RunConfig
 from planner.plan_files import save_plan
 from planner.rules.legality import check
 from planner.rules.stack import require_runnable
@@ -43,10 +44,7 @@ def test_two_processes_train_and_report(tmp_path: Path) -> None:
 
     report = run_plan(
         tmp_path / "plan.yaml",
-        steps=3,
-        warm_up=1,
-        out_dir=tmp_path / "run",
-        backend="gloo",
+        RunConfig(steps=3, warm_up=1, out=tmp_path / "run", backend="gloo"),
         on_step=hear,
     )
     assert listening == {LOOPBACK}
@@ -64,7 +62,9 @@ def test_two_processes_train_and_report(tmp_path: Path) -> None:
 
 def test_routers_are_reported(tmp_path: Path) -> None:
     """Every mixture of the model, with the load that its experts got over all ranks."""
-    report = run_plan(plan_for("dp2 ep2 mbs2", MOE), steps=2, warm_up=1, out_dir=tmp_path, backend="gloo")
+    report = run_plan(
+        plan_for("dp2 ep2 mbs2", MOE), RunConfig(steps=2, warm_up=1, out=tmp_path, backend="gloo")
+    )
     assert [router.layer for router in report.routers] == [1, 2, 3]  # the first block is dense
     for router in report.routers:
         assert router.mean_load == 8 * 16 * 2 / 4  # tokens of a step, two experts each, four experts
@@ -80,7 +80,7 @@ def test_a_plan_for_gpus_is_refused_here_with_both_numbers() -> None:
     of_gpus = {"cluster": cluster, "hardware": catalog.load_profile("datasheet-gpu"), "layout": layout}
     plan = local.model_copy(update=of_gpus)
     with pytest.raises(HostError, match=r"plan needs 64 GPUs; this host has \d+"):
-        run_plan(plan)
+        run_plan(plan, RunConfig())
 
 
 @pytest.mark.parametrize(("started", "said"), [("1", "1 was started"), ("3", "3 were started")])
@@ -92,16 +92,15 @@ def test_a_rank_of_another_number_of_processes(
     monkeypatch.setenv("WORLD_SIZE", started)
     save_plan(plan_for("dp2 mbs2 zero1"), tmp_path / "plan.yaml")
     with pytest.raises(HostError, match=rf"plan.yaml needs 2 processes; {said}"):
-        run_plan(tmp_path / "plan.yaml", backend="gloo")
+        run_plan(tmp_path / "plan.yaml", RunConfig(backend="gloo"))
     command = [
         sys.executable,
         "-m",
         "executor.launch.worker",
         str(tmp_path / "plan.yaml"),
-        "--out",
-        str(tmp_path),
+        str(tmp_path / "run.json"),
     ]
-    command += ["--backend", "gloo", "--steps", "1", "--warm-up", "0", "--learning-rate", "1e-3"]
+    (tmp_path / "run.json").write_text(RunConfig(backend="gloo", out=tmp_path).model_dump_json())
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: plan.yaml needs 2 processes; {said}\n")
@@ -109,7 +108,7 @@ def test_a_rank_of_another_number_of_processes(
 
 def test_compiled_blocks_have_no_halves() -> None:
     with pytest.raises(InputError, match="one backward pass, which `schedule=zbv` splits"):
-        run_plan(plan_for("pp2 mbs2 schedule=zbv"), compile=True)
+        run_plan(plan_for("pp2 mbs2 schedule=zbv"), RunConfig(compile=True))
 
 
 @pytest.mark.parametrize(("stack", "compiled"), [(OWN_STACK, False), (OWN_COMPILED, True)])
@@ -117,17 +116,17 @@ def test_blocks_are_compiled_as_the_plan_has_it(
     stack: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan for compiled blocks has no schedule that splits their backward pass, and needs no flag."""
-    given: list[str] = []
+    given: list[RunConfig] = []
 
     def not_now(ranks: int, folder: Path, logs: Path, arguments: list[str], **_: object) -> None:
-        given.extend(arguments)
+        given.append(RunConfig.model_validate_json(Path(arguments[1]).read_text("utf-8")))
         raise RunError("not now")
 
     monkeypatch.setattr("executor.launch.launch.run_ranks", not_now)
     plan = plan_for("mbs2").model_copy(update={"stack": catalog.load_stack(stack)})
     with pytest.raises(RunError, match="not now"):
-        run_plan(plan, backend="gloo")
-    assert ("--compile" in given) == compiled
+        run_plan(plan, RunConfig(backend="gloo"))
+    assert [config.compile for config in given] == [compiled]
     split = replace(question_for(GPT, 2), stack=catalog.load_stack(stack))
     if compiled:
         with pytest.raises(InputError, match="`meshwright-compiled` cannot run `schedule=zbv`"):
@@ -140,7 +139,7 @@ def test_more_processes_than_the_cores_bear() -> None:
     plan = plan_for("mbs2")
     crowd = plan.model_copy(update={"layout": plan.layout.model_copy(update={"dp": 4096})})
     with pytest.raises(HostError, match="needs 4,096 processes"):
-        run_plan(crowd, backend="gloo")
+        run_plan(crowd, RunConfig(backend="gloo"))
 
 
 @pytest.mark.parametrize(
@@ -154,12 +153,12 @@ def test_what_cannot_be_trained_is_refused(change: dict[str, str], words: str) -
     plan = plan_for("mbs2", GPT if change else GPT | {"vocab_size": 100})
     training = plan.training.model_copy(update=change)
     with pytest.raises(InputError, match=words):
-        run_plan(plan.model_copy(update={"training": training}))
+        run_plan(plan.model_copy(update={"training": training}), RunConfig())
 
 
 def test_data_that_is_not_there_is_said_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no token folder"):
-        run_plan(plan_for("mbs2"), steps=1, backend="gloo", data=tmp_path / "missing")
+        run_plan(plan_for("mbs2"), RunConfig(steps=1, backend="gloo", data=tmp_path / "missing"))
 
 
 def test_memory_that_runs_out_is_told_part_by_part(tmp_path: Path) -> None:
@@ -172,7 +171,7 @@ def test_memory_that_runs_out_is_told_part_by_part(tmp_path: Path) -> None:
         with pytest.raises(
             RunError, match=r"rank 0 \(stage 0\) ran out of memory at .+; predicted .+ GiB"
         ) as failed:
-            run_plan(plan, steps=1, warm_up=0, out_dir=tmp_path, backend="gloo")
+            run_plan(plan, RunConfig(steps=1, warm_up=0, out=tmp_path, backend="gloo"))
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, unlimited)
     assert failed.value.exit_code == 1

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,11 +18,11 @@ from training import plan_for
 import executor.launch.torchrun
 from cost_models.errors import InputError, RunError
 from executor.checkpoints.folder import Folder
-from executor.checkpoints.saving import Saving
 from executor.faults.failures import what_happened, worded_failure, write_failure
 from executor.faults.heartbeat import LAUNCH, Heartbeat, read_signs
 from executor.launch.launch import run_plan
 from executor.launch.nodes import Launch, Nodes
+from executor.run_config import RunConfig
 from planner.plan_files import save_plan
 
 PATIENCE_SECONDS = 120.0
@@ -56,10 +57,9 @@ def test_a_lost_node_is_named_with_the_last_checkpoint(
         ended.append(time.monotonic())
 
     threading.Thread(target=end_the_other, daemon=True).start()
-    saving = Saving(folder=saved, every=2)
-    nodes = Nodes(count=2, rendezvous=place)
+    meeting: dict[str, Any] = {"nodes": 2, "rendezvous": place, "restarts": 0, "out": out}
     with pytest.raises(RunError) as failed:
-        run_plan(plan, steps=100_000, out_dir=out, backend="gloo", saving=saving, restarts=0, nodes=nodes)
+        run_plan(plan, RunConfig(steps=100_000, backend="gloo", checkpoint=saved, every=2, **meeting))
     assert time.monotonic() - ended[0] < 40
     process.wait()
     named = rf"node {lost[0]} \(.+\) was lost, and with it rank {lost[0]} in step \d+ \(.+\)"
@@ -136,14 +136,19 @@ def test_nodes_meet_those_of_their_own_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "said"),
+    ("given", "said"),
     [
-        (Nodes(count=2), "several nodes need a place to meet"),
-        (Nodes(count=2, rendezvous="node0"), "several nodes need a place to meet"),
-        (Nodes(count=3, rendezvous="node0:29500"), "the plan has 2 ranks, which 3 nodes cannot share evenly"),
-        (Nodes(count=2, rendezvous="node0:29500"), "several nodes need a folder for the report"),
+        ({"nodes": 0}, "a run has one node or more, not 0"),
+        ({"rendezvous": "node0:29500"}, "one node has nobody to meet"),
+        ({"nodes": 2}, "several nodes need a place to meet"),
+        ({"nodes": 2, "rendezvous": "node0"}, "several nodes need a place to meet"),
+        (
+            {"nodes": 3, "rendezvous": "node0:29500"},
+            "the plan has 2 ranks, which 3 nodes cannot share evenly",
+        ),
+        ({"nodes": 2, "rendezvous": "node0:29500"}, "several nodes need a folder for the report"),
     ],
 )
-def test_what_nodes_cannot_be_asked(nodes: Nodes, said: str) -> None:
+def test_what_nodes_cannot_be_asked(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        run_plan(plan_for("dp2 mbs2 zero1"), nodes=nodes)
+        run_plan(plan_for("dp2 mbs2 zero1"), RunConfig(**given))

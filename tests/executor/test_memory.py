@@ -57,10 +57,11 @@ def peak(plan: Plan) -> dict[str, int]:
     others keep a machine busy a step may hold more than it needs, never less.
     """
     from executor.data.batches import Batches
-    from executor.engine import Engine, Options
+    from executor.engine import Engine
     from executor.measure.memory import measure_memory
+    from executor.run_config import EngineOptions
 
-    engine = Engine(plan, torch.device("cpu"), Options())
+    engine = Engine(plan, torch.device("cpu"), EngineOptions())
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     place = engine.place.dp
     engine.step(*batches.slice(0, place, plan.layout.dp))

@@ -17,7 +17,8 @@ from test_parity import STEPS, TOLERANCE
 from training import LATENT, MOE, SHARED, plan_for, train
 
 from executor.apply.experts import Exchange
-from executor.engine import Engine, Options
+from executor.engine import Engine
+from executor.run_config import EngineOptions
 
 ROUTED = SHARED | {
     "num_experts": 8,
@@ -110,7 +111,7 @@ def expert_norms(plan: Any) -> dict[str, tuple[float, ...]]:
 
     from executor.data.batches import Batches
 
-    engine = Engine(plan, torch.device("cpu"), Options(sgd=True))
+    engine = Engine(plan, torch.device("cpu"), EngineOptions(sgd=True))
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     engine.forward_backward(*batches.slice(0, engine.place.dp, plan.layout.dp))
     engine.optimizer.settle()

@@ -15,16 +15,16 @@ from training import plan_for
 
 from cost_models.errors import RunError
 from executor.launch.launch import run_plan
-from planner.plan import save_plan
+from executor.run_config import RunConfig
+from planner.plan_files import save_plan
 
 LAUNCHER = """
 import sys
 from executor.launch.launch import run_plan
+from executor.run_config import RunConfig
 
-run_plan(
-    sys.argv[1], steps=100_000, warm_up=0, backend="gloo", out_dir=sys.argv[2],
-    on_step=lambda step: print("step", flush=True),
-)
+config = RunConfig(steps=100_000, warm_up=0, backend="gloo", out=sys.argv[2])
+run_plan(sys.argv[1], config, on_step=lambda step: print("step", flush=True))
 """
 
 
@@ -58,7 +58,11 @@ def test_a_run_whose_temporary_folder_is_deleted_ends_and_says_so(
             shutil.rmtree(folder)
 
     with pytest.raises(RunError, match=r"temporary folder .*meshwright-run-\w+ was deleted") as failed:
-        run_plan(plan_for("dp2 mbs2"), steps=100_000, backend="gloo", out_dir=tmp_path / "out", on_step=sweep)
+        run_plan(
+            plan_for("dp2 mbs2"),
+            RunConfig(steps=100_000, backend="gloo", out=tmp_path / "out"),
+            on_step=sweep,
+        )
     assert "TMPDIR" in str(failed.value.hint)
     assert len(below) >= 3
     assert psutil.wait_procs(below, timeout=60)[1] == []

@@ -9,6 +9,7 @@ from training import plan_for, train
 from cost_models.errors import InputError
 from executor.launch.launch import run_plan
 from executor.rate import Rate
+from executor.run_config import RunConfig
 
 RATE = Rate(peak=0.2, warm_up=3, decay=6)
 CLIP = 0.5
@@ -54,7 +55,7 @@ def test_clip_and_schedule_make_a_difference(processes: Processes) -> None:
 
 def test_what_makes_no_sense_is_told_at_once() -> None:
     with pytest.raises(InputError, match="the optimizer cannot step like that") as refused:
-        run_plan(plan_for("mbs2"), rate=Rate(peak=-1.0, warm_up=5, decay=3), clip=0.0)
+        run_plan(plan_for("mbs2"), RunConfig(learning_rate=-1.0, rate_warm_up=5, rate_decay=3, clip=0.0))
     assert [problem.what for problem in refused.value.problems] == [
         "a learning rate of -1.0 is not above zero",
         "a decay by step 3 ends before its start at 5",

@@ -15,15 +15,15 @@ from executor.launch.launch import run_plan
 from executor.launch.record import read_progress
 from executor.launch.run_folder import cleared_by, starter, write_starters
 from executor.measure.report import RunReport, load_report, save_report
-from executor.run_options import Asked
+from executor.run_config import RunConfig
 from planner.plan_files import save_plan
 
 FIRST_START_FAILS = """
 import os, sys
 from pathlib import Path
 import torch.distributed as dist
-from executor.checkpoints.saving import Saving
 from executor.launch.launch import run_plan
+from executor.run_config import RunConfig
 
 first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 before, saved, *folder = sys.argv[1:]
@@ -31,8 +31,9 @@ if first and before == "before":
     sys.exit(1)
 if first:
     dist.destroy_process_group = lambda: os._exit(1)
-saving = Saving(folder=Path(saved), every=10) if before == "after" else None
-run_plan(Path(folder[0], "plan.yaml"), steps=4, warm_up=0, seed=7, backend="gloo", out_dir=folder[0], saving=saving)
+saved = saved if before == "after" else None
+config = RunConfig(steps=4, warm_up=0, seed=7, backend="gloo", out=folder[0], checkpoint=saved, every=10)
+run_plan(Path(folder[0], "plan.yaml"), config)
 """
 
 
@@ -57,7 +58,7 @@ def _environment() -> dict[str, str]:
 
 def test_a_start_before_the_ranks_met_leaves_another_runs_report_behind(tmp_path: Path) -> None:
     """And that is no answer to what this run was asked."""
-    other = run_plan(plan_for("mbs2"), steps=2, warm_up=0, seed=0, backend="gloo", out_dir=tmp_path)
+    other = run_plan(plan_for("mbs2"), RunConfig(steps=2, warm_up=0, seed=0, backend="gloo", out=tmp_path))
     save_report(other.model_copy(update={"losses": (9.0, 9.0)}), tmp_path / "run-report.json")
     report = _twice(tmp_path, "before")
     assert (report.seed, len(report.losses), report.notes) == (7, 4, ())
@@ -84,7 +85,7 @@ def test_a_folder_is_of_who_cleared_it(tmp_path: Path, monkeypatch: pytest.Monke
                 changed.delenv(name, raising=False)
             for name, value in environment.items():
                 changed.setenv(name, value)
-            return frozenset({starter(plan, Asked(steps=4, seed=seed))})
+            return frozenset({starter(plan, RunConfig(steps=4, seed=seed))})
 
     plan = plan_for("mbs2")
     token: dict[str, Any] = {LAUNCH: "one"}

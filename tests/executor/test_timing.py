@@ -17,12 +17,12 @@ LATE_SECONDS = 0.2
 
 def report(plan: Plan) -> tuple[RankReport, ...]:
     """All ranks' measurements of two steps."""
-    from executor.engine import Options
-    from executor.steps import Schedule, Watcher
+    from executor.run_config import RunConfig
+    from executor.steps import Watcher
     from executor.train import train
 
-    schedule = Schedule(steps=2, warm_up=1, measure_memory=False)
-    return train(plan, torch.device("cpu"), Options(), schedule, Watcher()).ranks
+    config = RunConfig(steps=2, warm_up=1, measure_memory=False)
+    return train(plan, torch.device("cpu"), config, Watcher()).ranks
 
 
 def waits_for_a_late_rank(plan: Plan) -> dict[str, float]:
@@ -30,10 +30,11 @@ def waits_for_a_late_rank(plan: Plan) -> dict[str, float]:
     import torch.distributed as dist
 
     from executor.data.batches import Batches
-    from executor.engine import Engine, Options
+    from executor.engine import Engine
+    from executor.run_config import EngineOptions
     from executor.timing import Waits
 
-    engine = Engine(plan, torch.device("cpu"), Options())
+    engine = Engine(plan, torch.device("cpu"), EngineOptions())
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     place = engine.place.dp
     engine.step(*batches.slice(0, place, plan.layout.dp))

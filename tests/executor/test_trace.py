@@ -95,12 +95,12 @@ def test_predicted_spans_end_with_the_step(layout: str) -> None:
 
 def traced(plan: Plan, path: Path) -> tuple[RankReport, ...]:
     """All ranks' reports; rank 0 writes the trace."""
-    from executor.engine import Options
-    from executor.steps import Schedule, Watcher
+    from executor.run_config import RunConfig
+    from executor.steps import Watcher
     from executor.train import train
 
-    schedule = Schedule(steps=1, warm_up=1, waiting_steps=1, measure_memory=False, trace_path=path)
-    return train(plan, torch.device("cpu"), Options(), schedule, Watcher()).ranks
+    config = RunConfig(steps=1, warm_up=1, waiting_steps=1, measure_memory=False, trace=path)
+    return train(plan, torch.device("cpu"), config, Watcher()).ranks
 
 
 @pytest.mark.parametrize("layout", ["pp2 mbs2", "tp2 mbs4"])

@@ -40,10 +40,11 @@ def test_a_split_backward_that_reshards_trains_wrong(schedule: str, processes: P
 def products(plan: Plan) -> int:
     """FLOPs of this rank's matrix products in one step."""
     from executor.data.batches import Batches
-    from executor.engine import Engine, Options
+    from executor.engine import Engine
     from executor.measure.flops import FlopCounter
+    from executor.run_config import EngineOptions
 
-    engine = Engine(plan, torch.device("cpu"), Options())
+    engine = Engine(plan, torch.device("cpu"), EngineOptions())
     batch = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0).slice(0, engine.place.dp, 1)
     with FlopCounter() as counter:
         engine.step(*batch)

@@ -113,10 +113,11 @@ def train_weights(
     Parameters are whole, by their names in the model.
     """
     from executor.data.batches import Batches
-    from executor.engine import Engine, Options, mean_over_data
+    from executor.engine import Engine, mean_over_data
+    from executor.run_config import EngineOptions
 
     rate = rate or Rate(peak=0.1 if sgd else 1e-3)
-    options = Options(sgd=sgd, rate=rate, clip=clip, compile=compile)
+    options = EngineOptions(sgd=sgd, rate=rate, clip=clip, compile=compile)
     engine = Engine(plan, torch.device("cpu"), options)
     before = _whole(engine)
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)

@@ -53,7 +53,7 @@ def test_a_run_reads_its_plan_once(
 ) -> None:
     asked: list[object] = []
 
-    def run_plan(plan: object, **how: object) -> None:
+    def run_plan(plan: object, config: object, **how: object) -> None:
         asked.extend((plan, how["name"]))
         raise KeyboardInterrupt
 

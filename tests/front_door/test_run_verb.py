@@ -11,7 +11,6 @@ import pytest
 from command_line import BIG, QUICK
 
 from cost_models.files.whole import write_whole
-from executor.checkpoints.saving import Saving
 from executor.measure.report import (
     AllocatorPeak,
     Environment,
@@ -22,6 +21,7 @@ from executor.measure.report import (
     save_report,
 )
 from executor.rate import Rate
+from executor.run_config import RunConfig, Saving
 from meshwright.records.run_comparison import comparison, time_parts
 from planner.plan_files import load_plan
 
@@ -76,7 +76,7 @@ def test_a_trace_is_spoken_of_where_this_run_wrote_it(
     trace = tmp_path / "trace.json"
     trace.write_text("of an earlier run")
 
-    def run_plan(path: Path, **how: object) -> RunReport:
+    def run_plan(path: Path, config: RunConfig, **how: object) -> RunReport:
         if written:
             write_whole(trace, "{}")
         return run_report
@@ -90,10 +90,10 @@ def test_a_trace_is_spoken_of_where_this_run_wrote_it(
 def test_run_sets_measured_beside_predicted(
     meshwright, plan_file: Path, run_report: RunReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: dict[str, object] = {}
+    asked: list[RunConfig] = []
 
-    def run_plan(path: Path, *, on_step, on_note, **how: object) -> RunReport:
-        asked.update(how)
+    def run_plan(path: Path, config: RunConfig, *, on_step, on_note, **how: object) -> RunReport:
+        asked.append(config)
         on_note("resumed from saved/step-00000020 after step 20")
         on_step({"step": 0, "loss": 5.0, "seconds": 1.1, "measured": False})
         on_step({"step": 1, "loss": 4.5, "seconds": 1.0, "measured": True})
@@ -103,8 +103,8 @@ def test_run_sets_measured_beside_predicted(
     words = ("run", str(plan_file), "--steps", "2", "--out", str(tmp_path))
     answer = meshwright(*words)
     assert answer.code == 0
-    assert asked["saving"] is None
-    assert asked["data"] == "text"
+    assert asked[-1].saving is None
+    assert asked[-1].data == "text"
     other, note, *told = answer.err.splitlines()
     assert other.startswith("note: the plan is for stack megatron-core, what runs is meshwright")
     assert note.startswith("resumed from")
@@ -134,11 +134,11 @@ def test_run_sets_measured_beside_predicted(
     ]
     saved = ("--checkpoint", str(tmp_path / "saved"), "--every", "20", "--keep", "2", "--resume")
     assert meshwright(*words, *saved, "--data", "tokens", "--restarts", "5", "--timeout", "60").code == 0
-    assert asked["saving"] == Saving(folder=tmp_path / "saved", every=20, keep=2, resume=True)
-    assert (asked["data"], asked["restarts"], asked["timeout"]) == ("tokens", 5, 60.0)
+    assert asked[-1].saving == Saving(folder=tmp_path / "saved", every=20, keep=2, resume=True)
+    assert (asked[-1].data, asked[-1].restarts, asked[-1].timeout) == ("tokens", 5, 60.0)
     rising = ("--learning-rate", "0.01", "--rate-warm-up", "10", "--rate-decay", "90", "--clip", "1")
     assert meshwright(*words, *rising).code == 0
-    assert (asked["rate"], asked["clip"]) == (Rate(peak=0.01, warm_up=10, decay=90), 1.0)
+    assert (asked[-1].rate, asked[-1].clip) == (Rate(peak=0.01, warm_up=10, decay=90), 1.0)
 
 
 def test_flags_of_checkpoints_need_a_folder(meshwright, plan_file: Path) -> None:

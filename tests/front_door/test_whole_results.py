@@ -18,7 +18,7 @@ from executor.emulate.one_rank import EmulationReport, save_emulation
 from executor.faults.stopping import write_stopped
 from executor.measure.report import RunReport, save_report
 from executor.measure.trace import save_trace
-from executor.run_options import STOPPED
+from executor.run_files import STOPPED
 from meshwright.cli.output import Output
 from meshwright.plots.parts.style import save
 from planner.plan import Plan

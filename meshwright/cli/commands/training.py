@@ -69,7 +69,9 @@ def run(
     ] = 3,
     timeout: Annotated[
         float,
-        typer.Option("--timeout", metavar="SECONDS", min=1, help="A rank that stands still so long hangs."),
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=1, help="A rank without progress for so long counts as hung."
+        ),
     ] = 600,
     nodes: Annotated[
         int, typer.Option("--nodes", metavar="N", min=1, help="Nodes to run on; start it on each of them.")

@@ -1,0 +1,149 @@
+"""One rank of a run: it joins the others, trains, and leaves word of what happened.
+
+Rank 0 writes what it is told to `progress.jsonl` and, at the end, `run-report.json` or `stopped.json`; every rank says
+in `alive-RANK.json` where it is, and leaves `failure-RANK.json` where it fails.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from cost_models.errors import HostError, InputError, MeshwrightError
+from executor.faults.failures import forget_failures, read_failures, told, what_happened, write_failure
+from executor.faults.heartbeat import LAUNCH, Heartbeat, read_signs
+from executor.faults.last_words import last_words
+from executor.faults.stopping import StopRequest, most, write_stopped
+from executor.launch.agreement import require_same_job
+from executor.launch.loopback import store_here
+from executor.launch.nodes import forget_answers
+from executor.launch.record import FileWatcher
+from executor.launch.run_folder import cleared_by, everyones, starter, write_starters
+from executor.launch.torchrun import forget_run
+from executor.measure.exhausted import ExhaustedError
+from executor.measure.memory import predicted_parts
+from executor.measure.report import RunReport, save_report
+from executor.mesh import pipeline_rank
+from executor.run_config import RunConfig
+from executor.run_files import REPORT
+from executor.steps import Stopped
+from executor.train import train
+from planner.plan import Plan
+
+_LONGEST_GRACE = 10.0
+"""Seconds that the first rank to find that it hangs gives the others to say where they are."""
+
+
+def work(plan: Plan, config: RunConfig) -> RunReport | Stopped:
+    """Join the job that the environment describes, train, leave; rank 0 writes the files."""
+    out_dir, backend = config.out, config.backend
+    assert out_dir is not None
+    assert backend is not None
+    rank, restarts = int(os.environ["RANK"]), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    launch = os.environ.get(LAUNCH, "")
+    if restarts and any(one["final"] and one["launch"] == launch for one in read_failures(out_dir)):
+        raise InputError("the last failure would happen again")
+    with last_words(out_dir, rank):
+        try:
+            return _work(rank, restarts, launch, plan, config, out_dir, backend)
+        except ExhaustedError as error:
+            stage = pipeline_rank(plan.layout, rank)
+            predicted = predicted_parts(plan.prediction.rank_memory[stage])
+            found = {"stage": stage, "predicted": predicted, "allocated": error.parts}
+            write_failure(out_dir, rank, str(error), final=True, **found)
+            raise
+        except MeshwrightError as error:
+            write_failure(out_dir, rank, error.headline, final=True, **told(error))
+            raise
+        except BaseException as error:
+            write_failure(out_dir, rank, f"{type(error).__name__}: {error}", final=False)
+            raise
+
+
+def _work(
+    rank: int, restarts: int, launch: str, plan: Plan, config: RunConfig, out_dir: Path, backend: str
+) -> RunReport | Stopped:
+    # torchrun does not count a start with another node in the place of one that went without a word
+    began = bool(launch) and any(sign.get("launch") == launch for sign in read_signs(out_dir).values())
+    device = torch.device("cpu")
+    if backend == "nccl":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    _join(backend, restarts)
+    starts = most(device, max(restarts, int(began))) + 1  # a node that joins later counts from 0
+    require_same_job(plan, config, device)
+    watcher = _meet(out_dir, starts, everyones(starter(plan, config)), device)
+    heartbeat = watcher.heartbeat = Heartbeat(out_dir, rank)
+    heartbeat.watch(config.timeout, _Hang(out_dir, rank, config.timeout))
+    result = _train(plan, config, device, watcher, out_dir, again=starts > 1)
+    dist.destroy_process_group()
+    return result
+
+
+def _join(backend: str, restarts: int) -> None:
+    """Raises HostError where torchrun's store leads ranks that were started again to those that are gone."""
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = store_here(rank, ranks)
+    try:
+        if store is None:
+            dist.init_process_group(backend)
+        else:
+            dist.init_process_group(backend, store=store, rank=rank, world_size=ranks)
+    except RuntimeError as error:
+        if restarts and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+            raise HostError(
+                f"ranks that were started again do not find each other: {error}",
+                hint="export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 before torchrun",
+            ) from error
+        raise
+
+
+class _Hang:
+    """What is done when this rank stands still: say where, give the others time to say so too, and leave."""
+
+    def __init__(self, out_dir: Path, rank: int, timeout: float) -> None:
+        self.out_dir, self.rank, self.timeout = out_dir, rank, timeout
+
+    def __call__(self, phase: str, step: int, frames: list[str]) -> None:
+        reason = f"stood still for {self.timeout:.0f} s in step {step} ({phase})"
+        write_failure(self.out_dir, self.rank, reason, final=False, step=step, phase=phase, frames=frames)
+        time.sleep(min(_LONGEST_GRACE, self.timeout / 2))
+        os._exit(1)
+
+
+def _meet(out_dir: Path, starts: int, starters: frozenset[str], device: torch.device) -> FileWatcher:
+    """Who goes on with the record of earlier starts and notes why there is another, or clears away what was left."""
+    own_launcher = LAUNCH in os.environ and os.environ.get("GROUP_WORLD_SIZE") == "1"  # it cleared the folder
+    first = dist.get_rank() == 0
+    ours = first and starts > 1 and (own_launcher or cleared_by(out_dir, starters))
+    again = bool(most(device, int(ours)))
+    watcher = FileWatcher(out_dir, again=again)
+    if first:
+        if not again and not own_launcher:
+            forget_run(out_dir)
+        if again:
+            watcher.note(f"start {starts}: {what_happened(out_dir, dist.get_world_size())}")
+            forget_failures(out_dir)
+            forget_answers(out_dir)
+        write_starters(out_dir, starters)
+    dist.barrier()
+    return watcher
+
+
+def _train(
+    plan: Plan, config: RunConfig, device: torch.device, watcher: FileWatcher, out_dir: Path, *, again: bool
+) -> RunReport | Stopped:
+    if again and config.saving is not None:
+        config = config.model_copy(update={"resume": True})
+    with StopRequest(out_dir) as request:
+        result = train(plan, device, config, watcher, lambda: request.made)
+    if dist.get_rank() == 0:
+        if isinstance(result, Stopped):
+            write_stopped(out_dir, result.step, result.saved)
+        else:
+            save_report(result, out_dir / REPORT)
+    return result

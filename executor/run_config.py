@@ -1,0 +1,137 @@
+"""What is asked of a run beyond its plan: one record, which the launcher writes as JSON and every rank reads.
+
+A flag of `meshwright run` is a field here, an option of the command line, and a line where it is used. No torch here:
+the command line makes the record before it starts any rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from cost_models.base import Spec
+from cost_models.errors import InputError
+from executor.rate import CONSTANT_RATE, Rate
+
+Backend = Literal["gloo", "nccl"]
+TEXT, RANDOM = "text", "random"
+"""Data that no folder holds: the Python library's own sources, and tokens drawn at random."""
+_PathLike = Annotated[Path, Field(strict=False)]
+_Count = Annotated[int, Field(ge=1)]
+_PER_NODE = {"backend", "out", "restarts", "nodes", "rendezvous"}
+"""What nodes of one run may say differently, such as where they have mounted a folder."""
+
+
+class RunConfig(Spec):
+    """How to train, for how long, on what, and what to do about faults. Fields are named as flags are."""
+
+    steps: _Count = 20
+    """Steps that are measured, after the warm-up."""
+    backend: str | None = None
+    """`nccl` or `gloo`; None: as the plan's cluster has it."""
+    seed: int = 0
+    """Of the weights and of the order of the data."""
+    learning_rate: float = CONSTANT_RATE.peak
+    """At its highest."""
+    rate_warm_up: int = 0
+    """Steps in which the learning rate rises to it."""
+    rate_decay: int | None = None
+    """Step by which it has fallen to a tenth, as a cosine; None: it stays."""
+    clip: float | None = None
+    """Largest norm of the whole model's gradient; larger ones are scaled down to it."""
+    compile: bool = False
+    """Compile each block with `torch.compile`."""
+    out: _PathLike | None = None
+    """Folder that keeps `run-report.json` and `progress.jsonl`; None: nothing is kept."""
+    trace: _PathLike | None = None
+    """File for the Chrome trace of one step."""
+    data: Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given)] = (
+        TEXT
+    )
+    """`text`, `random`, or a folder that `meshwright tokens` made."""
+    checkpoint: _PathLike | None = None
+    """Folder of checkpoints; None: none are written, and lost ranks are not started again."""
+    every: _Count = 100
+    """Optimizer steps from one checkpoint to the next; there is one more at the end."""
+    keep: _Count = 3
+    """How many checkpoints stay, the newest."""
+    resume: bool = False
+    """Go on from the newest checkpoint that is whole; start at the beginning where there is none."""
+    restarts: Annotated[int, Field(ge=0)] = 3
+    """How often lost ranks are started again, where there are checkpoints."""
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
+    """Seconds without progress after which a rank is taken to hang; several nodes wait as long for one another."""
+    nodes: int = 1
+    """How many nodes share the ranks evenly; each of them starts the run."""
+    rendezvous: str | None = None
+    """`host:port` on one of several nodes, where they meet."""
+
+    # without a flag
+    warm_up: Annotated[int, Field(ge=0)] = 2
+    """Steps before those that are measured."""
+    waiting_steps: Annotated[int, Field(ge=0)] = 3
+    """More steps, slower, in which every pass and every wait for other ranks is timed, and then one in which torch's
+    profiler tells what operators compute; 0: none of it."""
+    measure_memory: bool = True
+    """One more step, slower, in which every storage is followed."""
+
+    @property
+    def engine(self) -> EngineOptions:
+        """The part that the engine needs."""
+        return EngineOptions(seed=self.seed, rate=self.rate, clip=self.clip, compile=self.compile)
+
+    @property
+    def rate(self) -> Rate:
+        """The schedule of the learning rate."""
+        return Rate(peak=self.learning_rate, warm_up=self.rate_warm_up, decay=self.rate_decay)
+
+    @property
+    def saving(self) -> Saving | None:
+        """What to do about checkpoints; None: nothing."""
+        if self.checkpoint is None:
+            return None
+        return Saving(folder=self.checkpoint, every=self.every, keep=self.keep, resume=self.resume)
+
+    def of_all_nodes(self) -> dict[str, object]:
+        """What all ranks of a run must agree on."""
+        return self.model_dump(mode="json", exclude=_PER_NODE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """How to train, apart from the plan."""
+
+    seed: int = 0
+    rate: Rate = CONSTANT_RATE
+    clip: float | None = None
+    """Largest global gradient norm, or None."""
+    compile: bool = False
+    """Compile each block with `torch.compile`."""
+    sgd: bool = False
+    """Plain gradient descent instead of the plan's optimizer: gradients of the wrong scale cannot hide."""
+    emulate_fp8: bool = False
+    """Multiply what was rounded to fp8 in fp32, where a device has no products in fp8."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """Where checkpoints go, how often, and how many stay."""
+
+    folder: Path
+    every: int = 100
+    """Optimizer steps from one to the next; there is one more at the end."""
+    keep: int = 3
+    """The newest so many stay."""
+    resume: bool = False
+    """Go on from the newest that is whole; start at the beginning where there is none."""
+
+
+def require_folder_of_checkpoints(config: RunConfig) -> None:
+    """Nothing where what was said of checkpoints goes together. Raises InputError."""
+    if config.checkpoint is None and config.resume:
+        raise InputError("--resume needs --checkpoint", hint="the folder to go on from")
+    if config.checkpoint is not None and config.checkpoint.exists() and not config.checkpoint.is_dir():
+        raise InputError(f"--checkpoint {config.checkpoint}: is no folder")

@@ -1,0 +1,11 @@
+"""Names of the files in a run's output folder that several of its processes know; those of one rank have its number."""
+
+PROGRESS = "progress.jsonl"
+"""A line for every step and every note, as they happen."""
+REPORT = "run-report.json"
+STOP = "stop"
+"""Asks the ranks to stop after the step they are in."""
+STOPPED = "stopped.json"
+"""Says after which step they did."""
+STARTERS = "started-by.json"
+"""Says who started the ranks that write here (`executor.launch.run_folder`)."""

@@ -1,0 +1,82 @@
+"""What is asked of a run reaches its ranks whole, as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cost_models.errors import InputError
+from executor.rate import Rate
+from executor.run_config import RunConfig, Saving, require_folder_of_checkpoints
+
+PLAIN = RunConfig()
+EVERYTHING = RunConfig(
+    steps=11,
+    backend="gloo",
+    seed=5,
+    learning_rate=1 / 3,
+    rate_warm_up=4,
+    rate_decay=9,
+    clip=0.1,
+    compile=True,
+    out=Path("an output"),
+    trace=Path("a trace.json"),
+    data="some tokens",
+    checkpoint=Path("saved here"),
+    every=4,
+    keep=2,
+    resume=True,
+    restarts=1,
+    timeout=12.5,
+    nodes=2,
+    rendezvous="node0:29500",
+    warm_up=3,
+    waiting_steps=0,
+    measure_memory=False,
+)
+
+
+@pytest.mark.parametrize("config", [PLAIN, EVERYTHING])
+def test_a_rank_reads_what_was_asked(config: RunConfig) -> None:
+    assert RunConfig.model_validate_json(config.model_dump_json()) == config
+
+
+def test_everything_is_more_than_what_is_so_anyway() -> None:
+    """A field that is left at its default above would prove nothing."""
+    for name in RunConfig.model_fields:
+        assert getattr(EVERYTHING, name) != getattr(PLAIN, name), name
+
+
+def test_engine_and_keeper_get_their_parts() -> None:
+    assert EVERYTHING.rate == Rate(peak=1 / 3, warm_up=4, decay=9)
+    engine = EVERYTHING.engine
+    assert (engine.seed, engine.rate, engine.clip, engine.compile) == (5, EVERYTHING.rate, 0.1, True)
+    assert EVERYTHING.saving == Saving(folder=Path("saved here"), every=4, keep=2, resume=True)
+    assert PLAIN.saving is None
+
+
+def test_paths_may_be_words_and_what_is_wrong_is_said_at_once() -> None:
+    assert RunConfig(out="there", data=Path("tokens")) == RunConfig(out=Path("there"), data="tokens")
+    with pytest.raises(InputError) as refused:
+        RunConfig(steps=0, tiemout=3)
+    assert [str(problem) for problem in refused.value.problems] == [
+        "steps: must be at least 1, not `0`",
+        "tiemout: unknown field `tiemout`; did you mean `timeout`?",
+    ]
+
+
+def test_nodes_may_differ_in_what_is_their_own() -> None:
+    here = RunConfig(steps=3, nodes=2, rendezvous="node0:29500", out="/mnt/a/run", backend="gloo")
+    there = RunConfig(steps=3, nodes=2, rendezvous="10.0.0.1:29500", out="/mnt/b/run", restarts=0)
+    assert here.of_all_nodes() == there.of_all_nodes()
+    assert here.of_all_nodes() != RunConfig(steps=4, nodes=2).of_all_nodes()
+
+
+def test_checkpoints_need_a_folder(tmp_path: Path) -> None:
+    require_folder_of_checkpoints(RunConfig(checkpoint=tmp_path / "new", resume=True))
+    with pytest.raises(InputError, match="--resume needs --checkpoint"):
+        require_folder_of_checkpoints(RunConfig(resume=True))
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="is no folder"):
+        require_folder_of_checkpoints(RunConfig(checkpoint=tmp_path / "file"))
