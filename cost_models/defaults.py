@@ -91,7 +91,7 @@ def questions_by_precision(question: Question, precisions: Sequence[Precision]) 
     Raises:
         InputError: the GPU has no matrix rate in one of them.
     """
-    for pool in question.pools if isinstance(question, MixedQuestion) else (question,):
+    for pool in question.by_pool:
         gpu = pool.cluster.gpu
         missing = [precision for precision in precisions if precision not in gpu.peak]
         if missing:

@@ -25,6 +25,11 @@ class Question:
     hardware: HardwareProfile
 
     @property
+    def by_pool(self) -> tuple[Question, ...]:
+        """The question of each pool of the cluster: of one kind of GPU, this one."""
+        return (self,)
+
+    @property
     def dropout(self) -> float:
         """Probability of dropping a hidden activation: the training job's, else the stack's usual one."""
         said = self.training.dropout
@@ -61,6 +66,11 @@ class MixedQuestion(Question):
             replace(pool, model=self.model, training=self.training, stack=self.stack) for pool in self.pools
         )
         object.__setattr__(self, "pools", pools)
+
+    @property
+    def by_pool(self) -> tuple[Question, ...]:
+        """The same as `pools`."""
+        return self.pools
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -20,8 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.layout import Layout
 from cost_models.communication.pipeline import boundary_seconds
 from cost_models.communication.topology import AxisGroups, axis_groups, pairs_over
+from cost_models.errors import InputError
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline.costs import add_up
 from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
@@ -92,6 +94,38 @@ def ranks_in(question: MixedQuestion, columns: LayoutColumns) -> Ints:
     gpus_K1 = np.array([pool.cluster.num_gpus for pool in question.pools])[:, None]
     ranks: Ints = gpus_K1 // (columns.tp * columns.replicas)
     return ranks
+
+
+def terms_of_ranks(question: Question, layout: Layout) -> tuple[TimeTerms, MemoryTerms, Array]:
+    """The coefficients of a layout: one row for all its ranks, or on several pools one for each.
+
+    The third value is what the peak of each rank's device may reach.
+    """
+    columns = LayoutColumns.of([layout])
+    if not isinstance(question, MixedQuestion):
+        return time_terms(question, columns), memory_terms(question, columns), memory_limit(question, columns)
+    return rank_terms(pool_terms(question, columns), np.zeros(1, dtype=np.int64), pools_of(question, layout))
+
+
+def pools_of(question: MixedQuestion, layout: Layout) -> Ints:
+    """(R,): the pool of each rank of a layout that names them."""
+    return np.array([question.names.index(name) for name in layout.pools])
+
+
+def with_pools(question: Question, layout: Layout) -> Layout:
+    """The layout with the pool of each rank; where it does not say, the pools follow one another as in the cluster.
+
+    Raises:
+        InputError: the ranks do not fill the pools.
+    """
+    if layout.pools or not isinstance(question, MixedQuestion):
+        return layout
+    counts = ranks_in(question, LayoutColumns.of([layout]))[:, 0].tolist()
+    ranks = [name for name, count in zip(question.names, counts, strict=True) for _ in range(count)]
+    if len(ranks) != layout.pp:
+        size = layout.tp * layout.replicas
+        raise InputError(f"`{layout}` has {layout.pp} ranks of {size} GPUs; the pools hold {len(ranks)}")
+    return layout.model_copy(update={"pools": tuple(ranks)})
 
 
 def rank_terms(terms: PoolTerms, rows: Ints, pool_R: Ints) -> tuple[TimeTerms, MemoryTerms, Array]:

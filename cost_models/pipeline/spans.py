@@ -16,13 +16,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
-from cost_models.pipeline.costs import stage_costs
-from cost_models.pipeline.estimating import once_a_step, place, stage_seconds
-from cost_models.pipeline.pool_estimating import mixed_durations, mixed_once_a_step
-from cost_models.question import MixedQuestion, Question
-from cost_models.schedules import KINDS, ActionTable, compile_timeline
+from cost_models.pipeline.placed import PricedRanks, price_ranks
+from cost_models.question import Question
+from cost_models.schedules import KINDS, ActionTable
 from cost_models.schedules.actions import IDLE
 
 Floats = npt.NDArray[np.float64]
@@ -57,14 +54,14 @@ def pass_spans(question: Question, layout: Layout) -> PassSpans:
     Raises:
         InputError: the layout cannot be placed or scheduled.
     """
-    placed = place(layout, question)
-    if isinstance(question, MixedQuestion):
-        (forward, backward, weight), delay = mixed_durations(question, placed.layout)
-    else:
-        costs = stage_costs(question, LayoutColumns.of([layout]))
-        (forward, backward, weight), delay = stage_seconds(placed, costs), float(costs.p2p[0])
-    start, end = compile_timeline(placed.table).spans(forward, backward, delay, weight)
-    return PassSpans(table=placed.table, start=start, end=end)
+    return _pass_spans(price_ranks(question, layout))
+
+
+def _pass_spans(ranks: PricedRanks) -> PassSpans:
+    pipeline, blocks = ranks.pipeline, ranks.placed.blocks
+    first, second = pipeline.halves(blocks)
+    start, end = pipeline.timeline.spans(pipeline.forward(blocks), first, pipeline.cost("p2p"), second)
+    return PassSpans(table=pipeline.table, start=start, end=end)
 
 
 def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, ...]:
@@ -73,8 +70,9 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
     Raises:
         InputError: the layout cannot be placed or scheduled.
     """
-    passes = pass_spans(question, layout)
-    table = passes.table
+    ranks = price_ranks(question, layout)
+    pipeline, blocks = ranks.pipeline, ranks.placed.blocks
+    passes, table = _pass_spans(ranks), pipeline.table
     spans = [
         PredictedSpan(
             at[0],
@@ -87,7 +85,7 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
         for at, kind in np.ndenumerate(table.kind)
         if kind != IDLE
     ]
-    sync_R, optimizer_R, overhead = _once_a_step(question, layout)
+    sync_R, optimizer_R = pipeline.once_a_step("sync", blocks), pipeline.once_a_step("optimizer", blocks)
     last_R = passes.end[:, -1]
     updating = float(np.max(last_R + sync_R))
     updated = updating + float(np.max(optimizer_R))
@@ -95,17 +93,8 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
         for kind, start, seconds in (
             ("sync", float(last), float(sync)),
             ("optimizer", updating, float(optimizer)),
-            ("overhead", updated, overhead),
+            ("overhead", updated, pipeline.overhead),
         ):
             spans.append(PredictedSpan(rank, kind, -1, -1, start, start + seconds))
     lasting = (span for span in spans if span.end > span.start)
     return tuple(sorted(lasting, key=lambda span: (span.rank, span.start)))
-
-
-def _once_a_step(question: Question, layout: Layout) -> tuple[Floats, Floats, float]:
-    """(R,) seconds of sync and optimizer, and the overhead."""
-    if isinstance(question, MixedQuestion):
-        return mixed_once_a_step(question, layout)
-    placed, costs = place(layout, question), stage_costs(question, LayoutColumns.of([layout]))
-    sync, optimizer = (once_a_step(placed, costs, kind) for kind in ("sync", "optimizer"))
-    return sync, optimizer, float(costs.step_overhead[0])

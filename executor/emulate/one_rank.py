@@ -27,7 +27,8 @@ from cost_models.defaults import OWN_STACK
 from cost_models.errors import HostError, InputError, RunError
 from cost_models.files.catalog import load_stack
 from cost_models.files.whole import write_whole
-from cost_models.pipeline.estimating import estimate, rank_seconds
+from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.placed import rank_seconds
 from cost_models.units import format_bytes
 from executor.emulate.fake_tensors import spread_evenly, without_values
 from executor.engine import Engine

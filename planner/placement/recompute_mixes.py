@@ -62,8 +62,8 @@ def _mixes_of(leaf: Leaf, chosen: tuple[int, ...], size_B: Ints) -> tuple[Ints, 
     """(B, R, P) the fastest mix of the chosen policies, and whether it fits (B, R)."""
     backward_RP, kept_RP = leaf.by_rank("layer_backward"), leaf.by_rank("layer_activation")
     faster_first_RU = np.array(chosen)[np.argsort(backward_RP[:, chosen], axis=1, kind="stable")]
-    live_R = np.array([live_KC.max() for live_KC in leaf.live], dtype=np.float64)
-    room_BR = _room(leaf, chosen, live_R, size_B)
+    live_R = leaf.memory.most_live
+    room_BR = leaf.memory_limit - leaf.memory.besides_blocks(size_B[:, None], chosen)
 
     def column(of_RP: Floats, place: int) -> Floats:
         policy_R = faster_first_RU[:, min(place, len(chosen) - 1)]
@@ -93,12 +93,3 @@ def _mixes_of(leaf: Leaf, chosen: tuple[int, ...], size_B: Ints) -> tuple[Ints, 
     if len(chosen) == 1:
         blocks_BRP[..., chosen[0]] = size_B[:, None]
     return blocks_BRP, leaf.rank_bytes(blocks_BRP) <= leaf.memory_limit
-
-
-def _room(leaf: Leaf, chosen: tuple[int, ...], live_R: Floats, size_B: Ints) -> Floats:
-    """(B, R): bytes left for what the blocks keep, if all of the chosen policies are at work."""
-    working_R = np.maximum(leaf.by_rank("working")[:, chosen].max(axis=1), leaf.head_moment)
-    ends_R = live_R * leaf.sum_by_rank(leaf.at_ends("embedding_activation", "head_activation"))
-    held_BR = leaf.rank_static + size_B[:, None] * leaf.by_rank("layer_static")
-    room: Floats = leaf.memory_limit - held_BR - working_R - ends_R
-    return room

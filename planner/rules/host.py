@@ -9,12 +9,12 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.rule import Bools, Rule, Words
 from cost_models.errors import InfeasibleError
 from cost_models.memory.host import host_bytes
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.units import format_bytes
 
 
 def _overflows(question: Question, x: LayoutColumns) -> Bools:
-    pools = question.pools if isinstance(question, MixedQuestion) else (question,)
+    pools = question.by_pool
     overflows = np.zeros(len(x), dtype=np.bool_)
     for pool in pools if question.stack.offloads != "none" else ():
         overflows |= host_bytes(pool, x) > (pool.cluster.host_memory or 0.0)
@@ -22,7 +22,7 @@ def _overflows(question: Question, x: LayoutColumns) -> Bools:
 
 
 def _sentence(question: Question, layout: Layout) -> Words:
-    pools = question.pools if isinstance(question, MixedQuestion) else (question,)
+    pools = question.by_pool
     columns = LayoutColumns.of([layout])
     pool = next(pool for pool in pools if _overflows(pool, columns)[0])
     cluster, size = pool.cluster, format_bytes(float(host_bytes(pool, columns)[0]))

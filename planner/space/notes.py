@@ -10,7 +10,7 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.rule import either
 from cost_models.defaults import OWN_STACKS
 from cost_models.memory.device import memory_limit
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.units import format_bytes, format_count, grouped
 from planner.space.layouts import divisors
 from planner.space.restrictions import Restrictions
@@ -63,7 +63,7 @@ def _memory(question: Question, limit: float | None) -> str:
     """The layout of one GPU leaves most of a device to a plan: it has no communicators."""
     if limit is None:
         return ""
-    pools = question.pools if isinstance(question, MixedQuestion) else (question,)
+    pools = question.by_pool
     one = LayoutColumns.of([Layout()])
     most = {pool.cluster.gpu.name: float(memory_limit(pool, one)[0]) for pool in pools}
     if limit <= max(most.values()):

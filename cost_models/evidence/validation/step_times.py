@@ -11,7 +11,7 @@ import numpy.typing as npt
 from cost_models.axes.columns import LayoutColumns
 from cost_models.evidence.rows.cases import Case
 from cost_models.pipeline.costs import time_costs
-from cost_models.pipeline.estimating import Placed, place, step_seconds
+from cost_models.pipeline.placed import Placed, place
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
 
@@ -46,7 +46,8 @@ class StepTimes:
         for group in self._groups:
             costs = time_costs(replace(group.question, hardware=profile), group.columns)
             for position, (row, placed) in enumerate(zip(group.rows, group.placed, strict=True)):
-                seconds[row] = step_seconds(placed, costs, position)
+                own = costs.rows(slice(position, position + 1))
+                seconds[row] = placed.pipeline(own).step_seconds(placed.blocks)
         return seconds
 
 

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from cost_models.estimate import Estimate
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.units import grouped
 from meshwright.records.estimates import pool_records
 from meshwright.render.tables import Table, table
@@ -17,7 +17,7 @@ HEADERS = ("pool", "GPUs", "ranks", "blocks each", "recompute", "peak mem")
 
 def gpus_in_words(question: Question) -> str:
     """ "64 x h100-sxm", with several pools all of them."""
-    pools = question.pools if isinstance(question, MixedQuestion) else (question,)
+    pools = question.by_pool
     return " + ".join(f"{grouped(pool.cluster.num_gpus)} x {pool.cluster.gpu.name}" for pool in pools)
 
 

@@ -123,8 +123,8 @@ class Program:
     def optimizer_step_is_no_shorter_than_any(self, choice: Choice) -> None:
         """O ≥ the optimizer step of every rank of layout l, where y[l] = 1."""
         leaf = choice.leaf
-        fixed_R = leaf.per_rank("optimizer", leaf.no_blocks)
-        own_JR = (leaf.per_rank("optimizer", choice.columns.blocks) - fixed_R) / self.scale
+        fixed_R = leaf.once_a_step("optimizer", leaf.no_blocks)
+        own_JR = (leaf.once_a_step("optimizer", choice.columns.blocks) - fixed_R) / self.scale
         for rank in range(leaf.pp):
             least = choice.sum(own_JR[:, rank]) + float(fixed_R[rank] / self.scale) * choice.y
             self.problem += self.O - least >= 0, f"optimizer_{choice.y.name}_{rank}"
@@ -141,7 +141,7 @@ class Program:
         """Step seconds of a placement by the program's paths alone, in full precision."""
         leaf, blocks = choice.leaf, placement.table
         longest = float(_lengths(leaf, choice.paths, blocks).max())
-        return longest + float(leaf.per_rank("optimizer", blocks).max()) + leaf.overhead
+        return longest + float(leaf.once_a_step("optimizer", blocks).max()) + leaf.overhead
 
 
 def stage_columns(choices: Choices) -> Columns:
@@ -171,6 +171,6 @@ def _lengths(leaf: Leaf, paths: Sequence[CriticalPath], blocks: Ints) -> Floats:
         + first_S @ np.stack([path.backward_counts for path in paths], axis=1)
         + second_S @ np.stack([path.weight_counts for path in paths], axis=1)
         + np.array([path.p2p_count for path in paths]) * leaf.cost("p2p")
-        + leaf.per_rank("sync", blocks)[..., [path.rank for path in paths]]
+        + leaf.once_a_step("sync", blocks)[..., [path.rank for path in paths]]
     )
     return seconds

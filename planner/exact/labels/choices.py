@@ -44,7 +44,7 @@ class Choices:
     @cached_property
     def forward(self) -> Floats:
         """(R, B): seconds of one forward pass."""
-        return self._affine(self.leaf.fixed_forward, self.leaf.by_stage("layer_forward"))
+        return self._affine(self.leaf.forward(self.leaf.no_blocks), self.leaf.by_stage("layer_forward"))
 
     @cached_property
     def seconds(self) -> Floats:
@@ -55,18 +55,21 @@ class Choices:
     @cached_property
     def sync(self) -> Floats:
         """(R, B): seconds of gradient synchronisation after a rank's last action."""
-        return self._affine(self.leaf.per_rank("sync", self.leaf.no_blocks), self.leaf.by_rank("layer_sync"))
+        return self._affine(
+            self.leaf.once_a_step("sync", self.leaf.no_blocks), self.leaf.by_rank("layer_sync")
+        )
 
     @cached_property
     def optimizer(self) -> Floats:
         """(R, B): seconds of a rank's optimizer step."""
-        fixed_R = self.leaf.per_rank("optimizer", self.leaf.no_blocks)
+        fixed_R = self.leaf.once_a_step("optimizer", self.leaf.no_blocks)
         return self._affine(fixed_R, self.leaf.by_rank("layer_optimizer"))
 
     @cached_property
     def fixed(self) -> Floats:
         """(R,): seconds of one pass forward and back without blocks."""
-        return self.leaf.fixed_forward + self.leaf.fixed_backward
+        nothing = self.leaf.no_blocks
+        return self.leaf.forward(nothing) + self.leaf.backward(nothing)
 
     @cached_property
     def least_block(self) -> float:

@@ -40,7 +40,7 @@ def longest_windows(leaf: Leaf, blocks_RP: Ints, most: int) -> list[CriticalPath
     both_R = forward_R + leaf.backward(blocks_RP)
     before_R, delay = np.cumsum(both_R) - both_R, leaf.cost("p2p")
     lead_R = np.cumsum(forward_R) - forward_R - before_R - np.arange(leaf.pp) * delay
-    lead_R = lead_R + leaf.per_rank("sync", blocks_RP)
+    lead_R = lead_R + leaf.once_a_step("sync", blocks_RP)
     ways = []
     for first in range(leaf.pp):
         windows = windows_from(first, leaf.pp, leaf.microbatches)

@@ -1,0 +1,143 @@
+"""The memory of every pipeline rank at the fullest moment of its step, in total or part by part.
+
+The moments are those at which the rank's live microbatches are maximal in the schedule, and the optimizer step. The
+formulas are those of `stage_costs`.
+
+Shape legend: `...` any batch of placements, R ranks, K moments, C chunks of a rank, P recompute policies, Q parts in
+the order of `MEMORY_PARTS`, or their total alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import Ints
+from cost_models.breakdown import Breakdown
+from cost_models.pipeline.memory_terms import MEMORY_PARTS, MemoryTerms, Term
+from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.schedules import ActionTable, live_profiles, pending_profiles
+
+Floats = npt.NDArray[np.float64]
+
+_NAMES = tuple(field.name for field in fields(MemoryTerms))
+
+
+def columns_of(costs: StageCosts) -> dict[str, Floats]:
+    """Each memory coefficient as one part: (·, 1), or (·, P, 1); a row, or one for each rank."""
+    return {name: getattr(costs, name)[..., None] for name in _NAMES}
+
+
+def parts_of(memories: MemoryTerms) -> dict[str, Floats]:
+    """Each coefficient's parts: (·, Q), or (·, P, Q)."""
+    return {name: _parts(getattr(memories, name)) for name in _NAMES}
+
+
+def _parts(term: Term) -> Floats:
+    known = next(iter(term.values()))
+    return np.stack([term.get(part, np.zeros_like(known)) for part in MEMORY_PARTS], axis=-1)
+
+
+class RankMemory:
+    """Peaks of the ranks of a pipeline under any placement."""
+
+    def __init__(self, columns: Mapping[str, Floats], table: ActionTable) -> None:
+        self._x = {
+            name: np.broadcast_to(column, (table.pp, *column.shape[1:])) for name, column in columns.items()
+        }
+        self._stages_RC = table.stages_of_rank
+        self._last = int(table.rank_of_stage[-1])
+        self._live_RKC = _together(live_profiles(table))
+        self._pending_RKC = _together(pending_profiles(table)) if table.splits_backward else None
+
+    def peaks(self, blocks_SP: Ints) -> Floats:
+        """(..., R): bytes of each rank at its fullest moment."""
+        peak_R: Floats = self.moments(blocks_SP).sum(axis=-1).max(axis=-1)
+        return peak_R
+
+    def breakdowns(self, blocks_SP: Ints) -> tuple[Breakdown, ...]:
+        """The parts of each rank's peak under one placement."""
+        moments_RKQ = self.moments(blocks_SP)
+        fullest_R = moments_RKQ.sum(axis=-1).argmax(axis=-1)
+        return tuple(
+            Breakdown(tuple(zip(MEMORY_PARTS, moments_KQ[fullest].tolist(), strict=True)))
+            for moments_KQ, fullest in zip(moments_RKQ, fullest_R, strict=True)
+        )
+
+    def moments(self, blocks_SP: Ints) -> Floats:
+        """(..., R, K + 1, Q): bytes of each rank at the moments that can be its peak, the optimizer step last."""
+        x = self._x
+        blocks_RCP = blocks_SP[..., self._stages_RC, :].astype(np.float64)
+        layers_RC = blocks_RCP.sum(axis=-1)
+        layers_R1 = layers_RC.sum(axis=-1)[..., None]
+        held_RQ = self._held(layers_R1)
+        update_RQ = held_RQ + layers_R1 * x["layer_update"]
+        update_RQ[..., 0, :] += x["embedding_update"][0]
+        update_RQ[..., self._last, :] += x["head_update"][self._last]
+        training_RKQ = held_RQ[..., None, :] + self._live_RKC @ blocks_RCP @ x["layer_activation"]
+        if self._pending_RKC is not None:
+            training_RKQ += self._pending(layers_RC, self._pending_RKC)
+        self._keep_at_ends(training_RKQ)
+        training_RKQ += self._working(blocks_RCP)[..., None, :]
+        return np.concatenate([training_RKQ, update_RQ[..., None, :]], axis=-2)
+
+    def _held(self, layers_R1: Floats) -> Floats:
+        """(..., R, Q) bytes that are always there."""
+        held_RQ: Floats = self._x["static"] + layers_R1 * self._x["layer_static"]
+        held_RQ[..., 0, :] += self._x["embedding_static"][0]
+        held_RQ[..., self._last, :] += self._x["head_static"][self._last]
+        return held_RQ
+
+    def _keep_at_ends(self, training_RKQ: Floats) -> None:
+        """Add what embedding and head keep for live microbatches."""
+        x, last, live_RKC = self._x, self._last, self._live_RKC
+        training_RKQ[..., 0, :, :] += live_RKC[0, :, :1] * x["embedding_activation"][0]
+        training_RKQ[..., last, :, :] += live_RKC[last, :, -1:] * x["head_activation"][last]
+
+    @property
+    def most_live(self) -> Floats:
+        """(R,): the most live microbatches of a rank; one chunk a rank."""
+        most_R: Floats = self._live_RKC.max(axis=(1, 2))
+        return most_R
+
+    def besides_blocks(self, layers_R: Ints, policies: Sequence[int]) -> Floats:
+        """(..., R): bytes in training besides what blocks keep, with all of some policies at work; one chunk a rank."""
+        used_RCP = np.zeros((len(self._live_RKC), 1, self._x["working"].shape[1]))
+        used_RCP[..., policies] = 1.0
+        training_RKQ = self._held(layers_R[..., None].astype(np.float64))[..., None, :] + np.zeros(
+            (self._live_RKC.shape[1], 1)
+        )
+        self._keep_at_ends(training_RKQ)
+        training_RKQ += self._working(used_RCP)[:, None, :]
+        most_R: Floats = training_RKQ.sum(axis=-1).max(axis=-1)
+        return most_R
+
+    def _pending(self, layers_RC: Floats, pending_RKC: Floats) -> Floats:
+        """(..., R, K, Q) gradients that wait for their weight products; the first stage runs no input half, so it has
+        none."""
+        waiting_RC = layers_RC.copy()
+        waiting_RC[..., 0, 0] = 0.0
+        waiting_RK = (pending_RKC @ waiting_RC[..., None])[..., 0]
+        pending_RKQ: Floats = waiting_RK[..., None] * self._x["layer_pending"][:, None]
+        head_KQ = pending_RKC[self._last, :, -1:] * self._x["head_pending"][self._last]
+        pending_RKQ[..., self._last, :, :] += head_KQ
+        return pending_RKQ
+
+    def _working(self, blocks_RCP: Floats) -> Floats:
+        """(..., R, Q): the largest temporary set."""
+        used_RP: npt.NDArray[np.bool_] = np.asarray(blocks_RCP.any(axis=-2))
+        working_RQ: Floats = np.where(used_RP[..., None], self._x["working"], 0.0).max(axis=-2)
+        last_Q = working_RQ[..., self._last, :]
+        np.maximum(last_Q, self._x["head_moment"][self._last], out=last_Q)
+        return working_RQ
+
+
+def _together(profiles: Sequence[Ints]) -> Floats:
+    """(R, K, C): the moments of all ranks; of ranks with fewer the last one again."""
+    most = max(map(len, profiles))
+    return np.stack(
+        [np.concatenate([one, np.repeat(one[-1:], most - len(one), axis=0)]) for one in profiles]
+    ).astype(np.float64)

@@ -1,0 +1,191 @@
+"""One pipeline: a schedule and what its ranks cost, from which every placement of blocks on its stages is priced.
+
+The formulas are those of `stage_costs`, for one placement or a batch of them, on ranks that cost the same or, in
+several pools, each something of its own.
+
+Shape legend: `...` any batch of placements, S virtual stages, R ranks, C chunks of a rank, P recompute policies. A
+placement is its blocks (S, P): so many of each stage under each policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models import schedules
+from cost_models.axes.columns import Ints
+from cost_models.axes.pipeline import Schedule
+from cost_models.pipeline.peak import RankMemory, columns_of
+from cost_models.pipeline.stage_costs import StageCosts
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """A pipeline before placement; seconds and bytes."""
+
+    costs: StageCosts
+    """One row, or one for each pipeline rank."""
+    pp: int
+    vpp: int
+    schedule: Schedule
+    microbatches: int
+    any_engine: bool = False
+    """Whether another engine than PyTorch's runs it: see `schedules.build`."""
+
+    @property
+    def num_stages(self) -> int:
+        """Virtual stages."""
+        return self.pp * self.vpp
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether weight halves of backward passes run at other times than input halves."""
+        return self.schedule in schedules.SPLIT_BACKWARD
+
+    @cached_property
+    def table(self) -> schedules.ActionTable:
+        """What every rank does, in order."""
+        return schedules.build(
+            self.schedule, self.pp, self.vpp, self.microbatches, any_engine=self.any_engine
+        )
+
+    @cached_property
+    def timeline(self) -> schedules.Timeline:
+        """The compiled action table."""
+        return schedules.compile_timeline(self.table)
+
+    @cached_property
+    def rank_of_stage(self) -> Ints:
+        """(S,): the pipeline rank that holds each virtual stage."""
+        return schedules.rank_of_stage(self.schedule, self.pp, self.vpp)
+
+    @cached_property
+    def stage_of(self) -> Ints:
+        """(C, R): the virtual stage that is each chunk of each rank."""
+        return schedules.stages_of_rank(self.schedule, self.pp, self.vpp).T
+
+    def cost(self, name: str) -> float:
+        """One column that is the same for the whole pipeline."""
+        return float(getattr(self.costs, name)[0])
+
+    def by_rank(self, name: str) -> Floats:
+        """(R,) or (R, P): one column on each rank."""
+        return self._column(name, self._by_rank, self._of_ranks)
+
+    def by_stage(self, name: str) -> Floats:
+        """(S,) or (S, P): one column on each virtual stage."""
+        return self._column(name, self._by_stage, lambda one: self.by_rank(one)[self.rank_of_stage])
+
+    def _column(self, name: str, known: dict[str, Floats], make: Callable[[str], Floats]) -> Floats:
+        if name not in known:
+            known[name] = make(name)
+        return known[name]
+
+    def _of_ranks(self, name: str) -> Floats:
+        column: Floats = getattr(self.costs, name)
+        return np.broadcast_to(column, (self.pp, *column.shape[1:]))
+
+    @cached_property
+    def _by_rank(self) -> dict[str, Floats]:
+        """Columns asked for so far: a placement asks for the same ones again and again."""
+        return {}
+
+    @cached_property
+    def _by_stage(self) -> dict[str, Floats]:
+        return {}
+
+    def sum_by_rank(self, value_S: Floats) -> Floats:
+        """(..., S) → (..., R): sum over the chunks of each rank, in their order."""
+        total_R: Floats = sum((value_S[..., chunk_R] for chunk_R in self.stage_of), start=np.zeros(self.pp))
+        return total_R
+
+    def forward(self, blocks_SP: Ints) -> Floats:
+        """(..., S): seconds of one forward pass."""
+        return on_stages(self.by_stage, "forward", blocks_SP, "stage_forward")
+
+    def backward(self, blocks_SP: Ints) -> Floats:
+        """(..., S): seconds of one whole backward pass with what it recomputes."""
+        return on_stages(self.by_stage, "backward", blocks_SP, "stage_backward")
+
+    def halves(self, blocks_SP: Ints) -> tuple[Floats, Floats]:
+        """(..., S) seconds of a backward pass and zero, or of its two halves where the schedule splits it."""
+        backward_S = self.backward(blocks_SP)
+        if not self.splits_backward:
+            return backward_S, np.zeros(self.num_stages)
+        weight_S = affine(blocks_SP, self.by_stage("layer_weight"), last=self.by_stage("head_weight")[-1])
+        return schedules.backward_halves(
+            backward_S, weight_S, self.by_stage("stage_backward"), self.by_stage("stage_weight")
+        )
+
+    def once_a_step(self, kind: Literal["sync", "optimizer"], blocks_SP: Ints) -> Floats:
+        """(..., R): seconds of what every rank does once a step."""
+        rank_R: Floats = self.sum_by_rank(on_stages(self.by_stage, kind, blocks_SP))
+        return rank_R + self.by_rank(f"rank_{kind}")
+
+    def step_seconds(self, blocks_SP: Ints, *, hand_over: bool = True) -> Floats:
+        """(...,): seconds of a step; without `hand_over`, if transfers between ranks took no time."""
+        forward_S, (first_S, second_S) = self.forward(blocks_SP), self.halves(blocks_SP)
+        if self.pp == 1:  # nobody to wait for
+            ends_R = self.microbatches * (forward_S + first_S + second_S).sum(axis=-1, keepdims=True)
+        else:
+            delay = self.cost("p2p") if hand_over else 0.0
+            ends_R = self.timeline.rank_ends(forward_S, first_S, delay, second_S)
+        last = (ends_R + self.once_a_step("sync", blocks_SP)).max(axis=-1)
+        step: Floats = last + self.once_a_step("optimizer", blocks_SP).max(axis=-1) + self.overhead
+        return step
+
+    def rank_seconds(self, blocks_SP: Ints) -> Floats:
+        """(..., R): seconds of a step in which each rank is busy."""
+        forward_S, (first_S, second_S) = self.forward(blocks_SP), self.halves(blocks_SP)
+        busy_R = self.microbatches * self.sum_by_rank(forward_S + first_S + second_S)
+        return busy_R + self.once_a_step("sync", blocks_SP) + self.once_a_step("optimizer", blocks_SP)
+
+    @cached_property
+    def overhead(self) -> float:
+        """What a step takes besides: the slowest rank's."""
+        return float(self.costs.step_overhead.max())
+
+    @cached_property
+    def memory(self) -> RankMemory:
+        """What prices the memory of its ranks."""
+        return RankMemory(columns_of(self.costs), self.table)
+
+    def rank_bytes(self, blocks_SP: Ints) -> Floats:
+        """(..., R): the peak of each rank, in training or in the optimizer step."""
+        return self.memory.peaks(blocks_SP)
+
+
+def on_stages(
+    column: Callable[[str], Floats], kind: str, blocks_SP: Ints, stage: str | None = None
+) -> Floats:
+    """(..., S): an affine coefficient, of which `column` gives the parts on every stage, for some placements."""
+    return affine(
+        blocks_SP,
+        column(f"layer_{kind}"),
+        first=column(f"embedding_{kind}")[0],
+        last=column(f"head_{kind}")[-1],
+        stage=0.0 if stage is None else column(stage),
+    )
+
+
+def affine(
+    blocks_SP: Ints,
+    layer_S: Floats,
+    *,
+    first: Floats | float = 0.0,
+    last: Floats | float = 0.0,
+    stage: Floats | float = 0.0,
+) -> Floats:
+    """(..., S): what each stage costs with its blocks; `layer_S` is (S,) or (S, P)."""
+    each_SP = layer_S if layer_S.ndim == 2 else layer_S[:, None]
+    values: Floats = stage + (blocks_SP * each_SP).sum(axis=-1)
+    values[..., 0] += first
+    values[..., -1] += last
+    return values

@@ -1,0 +1,149 @@
+"""A placed layout on the ranks of its pipeline, with every coefficient of theirs split into its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import Ints
+from cost_models.axes.layout import Layout
+from cost_models.axes.recompute import blocks_by_policy
+from cost_models.breakdown import Breakdown
+from cost_models.errors import InputError
+from cost_models.pipeline.costs import add_up
+from cost_models.pipeline.memory_terms import MemoryTerms
+from cost_models.pipeline.peak import RankMemory, parts_of
+from cost_models.pipeline.pipeline import Pipeline, on_stages
+from cost_models.pipeline.pool_terms import terms_of_ranks, with_pools
+from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.time_terms import TIME_PARTS, TimeTerms
+from cost_models.question import Question
+from cost_models.schedules import ActionTable, build
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A layout that says where every block lies, and its schedule's table."""
+
+    layout: Layout
+    blocks: Ints
+    """(S, P): blocks of each virtual stage under each recompute policy."""
+    table: ActionTable
+    any_engine: bool
+
+    def pipeline(self, costs: StageCosts) -> Pipeline:
+        """With what its ranks cost: one row, or one for each rank."""
+        return Pipeline(
+            costs=costs,
+            pp=self.layout.pp,
+            vpp=self.layout.vpp,
+            schedule=self.layout.schedule,
+            microbatches=self.table.microbatches,
+            any_engine=self.any_engine,
+        )
+
+
+def place(layout: Layout, question: Question) -> Placed:
+    """A layout with its action table; blocks are spread evenly where the layout does not place them.
+
+    On a cluster of several pools these follow one another as in the cluster where the layout does not say.
+
+    Raises:
+        InputError: the layout has no placement and the blocks do not divide, the placement has another sum, the ranks
+            do not fill the pools, or the schedule cannot run.
+    """
+    layout = with_pools(question, layout)
+    blocks, stages = question.model.num_layers, layout.num_stages
+    if not layout.layers:
+        if blocks % stages:
+            raise InputError(
+                f"{blocks} blocks do not divide into {stages} stages of `{layout}`",
+                hint="give `layers=`, or let `plan` place them",
+            )
+        layout = layout.model_copy(update={"layers": (blocks // stages,) * stages})
+    if sum(layout.layers) != blocks:
+        raise InputError(
+            f"`{layout}` places {sum(layout.layers)} blocks; `{question.model.name}` has {blocks}"
+        )
+    microbatches = layout.microbatches(question.training.global_batch)
+    any_engine = not question.stack.torch_pipelining
+    return Placed(
+        layout=layout,
+        blocks=blocks_by_policy(layout.layers, layout.stage_recompute),
+        table=build(layout.schedule, layout.pp, layout.vpp, microbatches, any_engine=any_engine),
+        any_engine=any_engine,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricedRanks:
+    """A placed layout with the coefficients of its ranks."""
+
+    placed: Placed
+    pipeline: Pipeline
+    times: TimeTerms
+    """One row, or one for each rank."""
+    memories: MemoryTerms
+    """Likewise."""
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """Bytes that a device of each rank may fill."""
+        return tuple(self.pipeline.by_rank("memory_limit").tolist())
+
+    def seconds(self, part: str) -> Floats:
+        """(R,) seconds each rank spends on one part in a step."""
+        pipeline, blocks = self.pipeline, self.placed.blocks
+
+        def of_ranks(name: str) -> Floats:
+            term = getattr(self.times, name)
+            none = np.zeros(1)
+            value: Floats = term.get(part, none)
+            return np.broadcast_to(value, (pipeline.pp, *value.shape[1:]))
+
+        def on_ranks(kind: str, stage: str | None = None) -> Floats:
+            def of_stages(name: str) -> Floats:
+                return of_ranks(name)[pipeline.rank_of_stage]
+
+            return pipeline.sum_by_rank(on_stages(of_stages, kind, blocks, stage))
+
+        compute = on_ranks("forward", "stage_forward") + on_ranks("backward", "stage_backward")
+        if pipeline.splits_backward:
+            compute = compute + pipeline.sum_by_rank(of_ranks("stage_weight")[pipeline.rank_of_stage])
+        once = on_ranks("sync") + of_ranks("rank_sync") + on_ranks("optimizer") + of_ranks("rank_optimizer")
+        seconds: Floats = pipeline.microbatches * compute + once + of_ranks("step_overhead")
+        return seconds
+
+    def memory(self) -> tuple[Breakdown, ...]:
+        """Parts of each rank's peak, taken at the moment of the step when it is highest."""
+        return RankMemory(parts_of(self.memories), self.placed.table).breakdowns(self.placed.blocks)
+
+
+def price_ranks(question: Question, layout: Layout) -> PricedRanks:
+    """A layout, placed, with what each of its ranks costs.
+
+    Raises:
+        InputError: the layout cannot be placed or scheduled.
+    """
+    placed = place(layout, question)
+    times, memories, limit = terms_of_ranks(question, placed.layout)
+    return PricedRanks(
+        placed=placed,
+        pipeline=placed.pipeline(add_up(times, memories, limit)),
+        times=times,
+        memories=memories,
+    )
+
+
+def rank_seconds(question: Question, layout: Layout) -> tuple[dict[str, float], ...]:
+    """For each pipeline rank, part → seconds of a step in which it is busy with it: the estimate's, rank by rank.
+
+    Transfers between stages and waiting for them belong to no rank and are left out.
+    """
+    ranks = price_ranks(question, layout)
+    seconds = {part: ranks.seconds(part) for part in TIME_PARTS}
+    return tuple({part: float(seconds[part][rank]) for part in TIME_PARTS} for rank in range(layout.pp))
