@@ -6,12 +6,18 @@ the executor; `tests/executor/test_operators.py` holds the two together.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from cost_models.operators.attention import attention_operators
 from cost_models.operators.feed_forward import feed_forward_operators, reads_one_norm
 from cost_models.operators.record import Half, Operator, Tensor
 from cost_models.specs.transformer import TransformerSpec
 
+_CACHED = 64
+"""Models whose operators are kept, so that prices that ask many times do not make them anew."""
 
+
+@lru_cache(maxsize=_CACHED)
 def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
     """All operators of a block; of a model whose blocks differ each with the share of the blocks that have it."""
     before, after = model.norm_placement != "after", model.norm_placement != "before"
