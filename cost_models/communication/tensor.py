@@ -49,9 +49,9 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     scatter = reduce_scatter_seconds(message, group, profile)
     sp = columns.sp == 1
     joined = question.model.parallel_block  # what attention and MLP find is added before it is reduced
-    forked = joined and question.model.parallel_norms == 1  # and both read what was gathered once
     times = _mlp_share(question, sp)  # of the MLP
-    entered, left = times + (not forked), times + (not joined)
+    entered = times + (not question.model.forked)  # where both halves read one norm it is gathered once
+    left = times + (not joined)
     keeps_gathered = question.stack.saves_gathered_activations
     none = np.zeros(len(columns))
     return TensorSeconds(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from cost_models.operators.attention import attention_operators
-from cost_models.operators.feed_forward import feed_forward_operators, reads_one_norm
+from cost_models.operators.feed_forward import feed_forward_operators
 from cost_models.operators.record import Half, Operator, Tensor
 from cost_models.specs.transformer import TransformerSpec
 
@@ -27,11 +27,7 @@ def block_operators(model: TransformerSpec) -> tuple[Operator, ...]:
         *attention_operators(model),
         *([_norm(model, "attention post-norm", "attention")] if after else []),
         *([] if parallel else _added(model, "attention", terms=2)),
-        *(
-            [_norm(model, "mlp norm", "mlp", shares_input=parallel)]
-            if before and not reads_one_norm(model)
-            else []
-        ),
+        *([_norm(model, "mlp norm", "mlp", shares_input=parallel)] if before and not model.forked else []),
         *feed_forward_operators(model),
         *([_norm(model, "mlp post-norm", "mlp")] if after else []),
         *_added(model, "mlp", terms=3 if parallel else 2),

@@ -20,13 +20,8 @@ def feed_forward_operators(model: TransformerSpec) -> tuple[Operator, ...]:
     )
 
 
-def reads_one_norm(model: TransformerSpec) -> bool:
-    """Attention and MLP run side by side behind one norm: what both read is kept once."""
-    return model.parallel_block and model.parallel_norms == 1
-
-
 def _dense(model: TransformerSpec, share: float) -> Iterator[Operator]:
-    width, bias, shares = model.ffn_hidden_size, model.mlp_bias, reads_one_norm(model)
+    width, bias, shares = model.ffn_hidden_size, model.mlp_bias, model.forked
     up = _up(model, width, behind_norm=True, kept_share=1 / _matrices_up(model))
     yield multiply(
         "mlp up", up, half="mlp", share=share, reads="entrance", bias=bias, kept=width, shares_input=shares
@@ -45,7 +40,7 @@ def _dense(model: TransformerSpec, share: float) -> Iterator[Operator]:
 
 def _mixture(model: TransformerSpec, share: float) -> Iterator[Operator]:
     """Router, the way to the experts and back, routed experts, and shared experts, which every token passes through."""
-    h, bias, shares = model.hidden_size, model.mlp_bias, reads_one_norm(model)
+    h, bias, shares = model.hidden_size, model.mlp_bias, model.forked
     router = Gemm(inputs=h, outputs=(model.num_experts,), split="whole", router=True)
     yield multiply(
         "router",

@@ -175,11 +175,9 @@ class TransformerShape(Spec):
         return self.num_kv_heads * self.head_dim
 
     @property
-    def block_norms(self) -> int:
-        """Number of a block's norms over the residual stream's width."""
-        if self.parallel_block:
-            return self.parallel_norms
-        return 4 if self.norm_placement == "around" else 2
+    def forked(self) -> bool:
+        """Whether both halves of a parallel block read what one norm returns."""
+        return self.parallel_block and self.parallel_norms == 1
 
     @property
     def turned_share(self) -> float:

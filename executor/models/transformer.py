@@ -44,14 +44,13 @@ class Block(nn.Module):
     ) -> None:
         super().__init__()
         before, after = spec.norm_placement != "after", spec.norm_placement != "before"
-        forked = spec.parallel_block and spec.parallel_norms == 1
         self.attention_norm = make_norm(spec) if before else None
         self.attention = LatentAttention(spec, layer) if spec.latent_attention else Attention(spec, layer)
         self.attention_post_norm = make_norm(spec) if after else None
-        self.mlp_norm = make_norm(spec) if before and not forked else None
+        self.mlp_norm = make_norm(spec) if before and not spec.forked else None
         self.mlp = FeedForward(spec) if experts is None else Mixture(spec, experts)
         self.mlp_post_norm = make_norm(spec) if after else None
-        self.fork = nn.Identity() if forked else None
+        self.fork = nn.Identity() if spec.forked else None
         self.join = nn.Identity() if spec.parallel_block else None
         self.dropout = dropout
 

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.rule import Bools, Rule, Words, either
+from cost_models.operators.block import block_operators
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
 
@@ -56,17 +57,17 @@ def _fp8_sides(question: Question, layout: Layout) -> Words:
 
 def _sides(question: Question, x: LayoutColumns) -> list[Array]:
     """(N,) each: rows and columns of what one tensor rank multiplies in a dense block."""
-    model, tp = question.model, x.tp.astype(np.float64)
-    split = [model.query_size, model.attended_size, model.ffn_hidden_size]
-    whole = [model.hidden_size]
+    whole = np.ones(len(x))
+    gemms = [one.gemm for one in block_operators(question.model) if one.gemm is not None]
+    dense = [gemm for gemm in gemms if not (gemm.routed or gemm.router)]
     tokens = question.training.sequence_length / x.cp
-    if latent := model.latent_attention:
-        split += [model.kv_size + model.value_size - model.num_kv_heads * latent.position_dim]
-        whole += [latent.kv_rank, latent.kv_rank + latent.position_dim, latent.query_rank or _WHOLE]
-        tokens = tokens / np.where(x.sp == 1, tp, 1.0)
-    else:
-        split += [model.kv_size]
-    return [*(side / tp for side in split), *(side + 0 * tp for side in whole), tokens]
+    if any(gemm.split == "whole" for gemm in dense):  # latents, of a rank's part of the tokens
+        tokens = tokens / np.where(x.sp == 1, x.tp, 1.0)
+    inputs = [gemm.inputs / (x.tp if gemm.split == "rows" else whole) for gemm in dense]
+    outputs = [
+        width / (x.tp if gemm.split == "columns" else whole) for gemm in dense for width in gemm.outputs
+    ]
+    return [*inputs, *outputs, tokens]
 
 
 def _fp8(question: Question, x: LayoutColumns) -> Bools:

@@ -258,14 +258,14 @@ def test_a_phi_block_by_hand(tmp_path: Path) -> None:
 )
 def test_halves_side_by_side(tmp_path: Path, config: dict[str, Any], norms: int) -> None:
     loaded = load(tmp_path, config)
-    assert (loaded.spec.parallel_block, loaded.spec.block_norms) == (True, norms)
+    assert (loaded.spec.parallel_block, loaded.spec.parallel_norms) == (True, norms)
     assert not loaded.spec.left_out
 
 
 @pytest.mark.parametrize("config", [STABLELM_3B, FALCON_7B | {"parallel_attn": False}])
 def test_halves_one_after_the_other(tmp_path: Path, config: dict[str, Any]) -> None:
     spec = load(tmp_path, config).spec
-    assert (spec.parallel_block, spec.block_norms) == (False, 2)
+    assert (spec.parallel_block, spec.norm_placement) == (False, "before")
 
 
 def test_command_r7b_turns_heads_where_it_has_a_window(tmp_path: Path) -> None:
