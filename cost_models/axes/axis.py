@@ -5,9 +5,9 @@ A field of `Layout` annotated with its `Axis` is the whole registration; `cost_m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,29 @@ from cost_models.axes.words import Word
 if TYPE_CHECKING:
     from cost_models.axes.columns import LayoutColumns
     from cost_models.axes.layout import Layout
+    from cost_models.question import Question
 
 Ints = npt.NDArray[np.int64]
+Terms = Mapping[str, Mapping[str, npt.NDArray[np.float64]]]
+"""Coefficient of `StageCosts` → part of it that a user sees → (N,), or where that has policies (N, P)."""
+Matter = Literal["states", "pipeline", "blocks"]
+"""`states`: which ZeRO stages and shard groups are legal. `pipeline`: which chunks and schedules are. `blocks`: how
+long a block computes and its tensor ranks communicate."""
+
+
+class Mesh(NamedTuple):
+    """Degrees whose product is the GPUs."""
+
+    tp: int
+    pp: int
+    cp: int
+    dp: int
+
+
+def divisors(number: int) -> list[int]:
+    """In rising order."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,3 +77,14 @@ class Axis:
     """What model, cluster and training ask of it."""
     stack_rules: tuple[Rule, ...] = ()
     """What a software stack cannot run though they would allow it."""
+
+    values: Callable[[Question, Mesh], Sequence[int] | Sequence[tuple[int, ...]]] | None = None
+    """What the search tries of it in a mesh, in the numbers of its columns; None: it is a degree of the mesh, or chosen
+    with the ZeRO stage or the schedule, or stays as if no layout named it."""
+    touches: frozenset[Matter] = frozenset({"states", "pipeline", "blocks"})
+    """What hangs on it; layouts that differ in nothing that matters are worked out once."""
+    seconds: Callable[[Question, LayoutColumns], Terms] | None = None
+    """What it adds to the time of a stage, beside what the parts of the cost model say themselves. ZeRO stages, shards,
+    chunks and schedules must not change it: bounds are taken without them."""
+    bytes: Callable[[Question, LayoutColumns], Terms] | None = None
+    """The same of memory; it may hang on the ZeRO stage."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.axis import Axis
+from cost_models.axes.axis import Axis, Matter
 from cost_models.axes.layout import AXES, Layout
 from cost_models.axes.words import Word
 
@@ -54,6 +54,11 @@ COLUMNS = {
     for column, (_, word) in axis.word.columns(name).items()
 }
 """By name, in the order of the notation; recompute, chosen stage by stage, is none."""
+
+
+def columns_that_touch(matter: Matter) -> tuple[str, ...]:
+    """Those of axes on which something hangs."""
+    return tuple(name for name, column in COLUMNS.items() if matter in column.axis.touches)
 
 
 class _Columns:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from cost_models.axes.axis import Axis, Ints
+from cost_models.axes.axis import Axis, Ints, Mesh
 from cost_models.axes.rule import Bools, Rule, Words, either, multiplied
 from cost_models.axes.words import UNSAID, Choice, Number
 
@@ -91,7 +91,18 @@ CP = Axis(
             sentence=_stack_has_no_context,
         ),
     ),
+    touches=frozenset({"states", "blocks"}),
 )
+
+
+def _ways(question: Question, mesh: Mesh) -> list[int]:
+    """Those of the software stack, its usual way without its name."""
+    if mesh.cp == 1:
+        return [USUAL_CONTEXT]
+    others = [way for way in question.stack.context_kinds if way != question.stack.context_parallel]
+    return [USUAL_CONTEXT, *(CONTEXTS.index(way) for way in others)]
+
+
 CONTEXT = Axis(
     word=Choice(CONTEXTS),
     settled=lambda layout: None if layout.cp == 1 else layout.context,
@@ -115,4 +126,6 @@ CONTEXT = Axis(
             sentence=_stack_lacks_context,
         ),
     ),
+    touches=frozenset({"blocks"}),
+    values=_ways,
 )

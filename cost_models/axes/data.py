@@ -53,7 +53,7 @@ def _stack_lacks_hybrid(question: Question, layout: Layout) -> Words:
     return Words(f"{what}, not over `shard{layout.shard}`", "leave out `shard`; `--stack` names another")
 
 
-DP = Axis(word=Number(), always_written=True, common=True)
+DP = Axis(word=Number(), always_written=True, common=True, touches=frozenset({"states"}))
 MBS = Axis(
     word=Number(),
     always_written=True,
@@ -65,6 +65,7 @@ MBS = Axis(
             sentence=_batch_divides,
         ),
     ),
+    touches=frozenset({"blocks"}),
 )
 ZERO = Axis(
     word=Number(least=0, most=ZERO_STAGES - 1, outside=f"ZeRO has stages 0 to {ZERO_STAGES - 1}"),
@@ -84,6 +85,7 @@ ZERO = Axis(
             sentence=_stack_has_no_zero,
         ),
     ),
+    touches=frozenset(),
 )
 SHARD = Axis(
     word=Number(),
@@ -109,4 +111,5 @@ SHARD = Axis(
             sentence=_stack_lacks_hybrid,
         ),
     ),
+    touches=frozenset(),
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.axes.axis import Axis
+from cost_models.axes.axis import Axis, Mesh, divisors
 from cost_models.axes.rule import Rule, Words, dividing, multiplied
 from cost_models.axes.words import Number
 from cost_models.units import counted
@@ -67,7 +67,18 @@ EP = Axis(
             sentence=_no_experts,
         ),
     ),
+    touches=frozenset({"states", "blocks"}),
+    values=lambda question, mesh: (
+        divisors(question.model.num_experts) if question.model.has_experts else (1,)
+    ),
 )
+
+
+def _expert_degrees(question: Question, mesh: Mesh) -> list[int]:
+    shares = question.model.has_experts and question.stack.expert_tensor_parallel
+    return divisors(mesh.tp) if shares else [mesh.tp]
+
+
 ETP = Axis(
     word=Number(),
     settled=lambda layout: None if layout.etp == layout.tp else layout.etp,
@@ -87,4 +98,6 @@ ETP = Axis(
             sentence=_stack_lacks_expert_tensor,
         ),
     ),
+    touches=frozenset({"states", "blocks"}),
+    values=_expert_degrees,
 )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from cost_models.axes.axis import Axis, Ints
+from cost_models.axes.axis import Axis, Ints, Mesh
 from cost_models.axes.rule import Bools, Rule, Words, either
 from cost_models.axes.words import Choice
 
@@ -94,9 +94,17 @@ def _not_offered(question: Question, x: LayoutColumns) -> Bools:
     return missing
 
 
+def _orders(question: Question, mesh: Mesh) -> list[int]:
+    """Those of the software stack, each seating of the ranks once."""
+    seats = same_seats(mesh.cp, mesh.dp, mesh.pp)
+    return sorted({seats[ORDERS.index(order)] for order in question.stack.axis_orders})
+
+
 ORDER = Axis(
     word=Choice(ORDERS),
     settled=lambda layout: first_same(layout.order, layout.cp, layout.dp, layout.pp),
     alike=lambda columns: same_seats_of(columns.cp, columns.dp, columns.pp),
     stack_rules=(Rule(name="the stack has this order", broken=_not_offered, sentence=_stack_lacks_order),),
+    touches=frozenset(),
+    values=_orders,
 )

@@ -92,6 +92,7 @@ PP = Axis(
             sentence=_stages_have_blocks,
         ),
     ),
+    touches=frozenset({"pipeline"}),
 )
 VPP = Axis(
     word=Number(),
@@ -104,6 +105,7 @@ VPP = Axis(
             sentence=_chunks_need_a_pipeline,
         ),
     ),
+    touches=frozenset(),
 )
 SCHEDULE = Axis(
     word=Choice(SCHEDULES),
@@ -133,4 +135,5 @@ SCHEDULE = Axis(
             sentence=_split_needs_weights,
         ),
     ),
+    touches=frozenset(),
 )

@@ -81,6 +81,7 @@ TP = Axis(
             ),
         ),
     ),
+    touches=frozenset({"states", "blocks"}),
 )
 SP = Axis(
     word=Switch(),
@@ -99,4 +100,6 @@ SP = Axis(
             sentence=_sequence_divides,
         ),
     ),
+    touches=frozenset({"blocks"}),
+    values=lambda question, mesh: (0, 1) if mesh.tp > 1 else (0,),
 )

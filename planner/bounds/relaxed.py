@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.columns import Ints, LayoutColumns, columns_that_touch
 from cost_models.axes.distinct import first_of_each
 from cost_models.axes.rule import Bools
 from cost_models.memory.device import memory_limit
@@ -59,7 +59,7 @@ def ideal_seconds(space: Space, allowed: Bools) -> Floats:
     """(N,) seconds that no layout of a core can undercut."""
     question, cores = space.question, space.cores
     m = space.microbatches
-    _, kind = first_of_each([cores.tp, cores.cp, cores.mbs, cores.ep, cores.etp, cores.sp, cores.context])
+    _, kind = first_of_each([getattr(cores, name) for name in columns_that_touch("blocks")])
     few = np.empty(int(kind.max(initial=-1)) + 1, dtype=np.int64)
     most_first = np.argsort(-m, kind="stable")
     few[kind[most_first]] = most_first  # gradients are added up least often where microbatches are few

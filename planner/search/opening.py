@@ -31,7 +31,8 @@ from planner.bounds.shapes import shape_bounds
 from planner.bounds.step import capacity_bounds
 from planner.placement.leaf import TOLERANCE, Leaf
 from planner.search.candidates import Tally
-from planner.space.layouts import ONE_CHUNK, legal_space
+from planner.space.cores import ONE_CHUNK
+from planner.space.layouts import legal_space
 from planner.space.nothing_fits import explain_infeasible, nothing_legal
 from planner.space.restrictions import Restrictions
 

@@ -1,42 +1,37 @@
 """All legal layouts of a model on a cluster, within what the user fixed or forbade, in three factors.
 
-    core      tp pp cp dp ep etp mbs sp, the order of the axes, the way of context parallelism
+    core      all other axes: tp pp cp dp ep etp mbs sp, the order of the axes, the way of context parallelism ...
     variant   zero and shard
     shape     vpp and schedule
 
-A layout is one of each. Which variants are legal with a core depends on its tp cp dp ep etp alone, which shapes on its
-pp and number of microbatches and on the ZeRO stage (the rules are asked once for each such case), so layouts are
-counted without being written out, and the search writes out those it needs.
+A layout is one of each. Which variants are legal with a core depends on its axes that touch `states` alone, which
+shapes on those that touch `pipeline`, its number of microbatches and the ZeRO stage (the rules are asked once for each
+such case), so layouts are counted without being written out, and the search writes out those it needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
 
 import numpy as np
 
 from cost_models import schedules
-from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
+from cost_models.axes.axis import divisors
+from cost_models.axes.columns import Ints, LayoutColumns, columns_that_touch
 from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.distinct import first_of_each
-from cost_models.axes.order import ORDERS, same_seats
 from cost_models.axes.pipeline import ENDS, SCHEDULES, goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.rule import Bools
 from cost_models.question import Question
 from planner.placement.chunks import covers
 from planner.rules.legality import legal_rows
+from planner.space.cores import ONE_CHUNK, candidate_cores, microbatch_sizes
 from planner.space.restriction_words import parse_restrictions as parse_restrictions
-from planner.space.restrictions import AXES as AXES
 from planner.space.restrictions import Restrictions as Restrictions
 from planner.space.restrictions import allowed_rows
 
-ONE_CHUNK = SCHEDULES.index("1f1b")
-"""The shape that stands for all others where shapes do not matter."""
 ROWS_TOGETHER = 200_000
 """Rows that the rules are asked of at once: bounds memory."""
 
@@ -183,118 +178,32 @@ class Space:
 def legal_space(question: Question, restrictions: Restrictions) -> Space:
     """Everything that breaks no rule of `planner.rules.legality` and keeps to the restrictions."""
     wide = restrictions.without(("zero", "shard", "vpp", "schedule", "mbs"))
-    cores = _candidates(question, restrictions)
+    cores = candidate_cores(question, restrictions)
     cores = cores.rows(np.flatnonzero(_legal_at_any_stage(question, wide, cores)))
     narrow = restrictions.without(("vpp", "schedule", "mbs"))
-    first, family = first_of_each([cores.tp, cores.cp, cores.dp, cores.ep, cores.etp])
+    first, family = first_of_each([getattr(cores, name) for name in columns_that_touch("states")])
     variants = _variants(question, narrow, cores.rows(first))
-    core, mbs = _microbatch_sizes(question, restrictions, cores)
+    core, mbs = microbatch_sizes(question, restrictions, cores)
     cores, family = replace(cores.rows(core), mbs=mbs), family[core]
     stages = np.array([np.bincount(own[:, 0], minlength=ZERO_STAGES) > 0 for own in variants])
     stages = stages.reshape(-1, ZERO_STAGES) @ (1 << np.arange(ZERO_STAGES))
     microbatches = cores.microbatches(question.training.global_batch)
-    first, pipeline = first_of_each([cores.pp, microbatches, stages[family]])
-    own = [variants[index] for index in family[first].tolist()]
+    own = [getattr(cores, name) for name in columns_that_touch("pipeline")]
+    first, pipeline = first_of_each([*own, microbatches, stages[family]])
+    of_first = [variants[index] for index in family[first].tolist()]
     return Space(
         question=question,
         cores=cores,
         family=family,
         variants=variants,
         pipeline=pipeline,
-        shapes=_shapes(question, restrictions, cores.rows(first), own),
+        shapes=_shapes(question, restrictions, cores.rows(first), of_first),
     )._without_empty_cores()
 
 
 def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutColumns:
     """The same, every layout written out: for small questions."""
     return legal_space(question, restrictions).all_rows()
-
-
-def _candidates(question: Question, restrictions: Restrictions) -> LayoutColumns:
-    """Cores of mbs1 from the divisors of GPUs, batch and experts; every legal one is among them."""
-    model, cluster, stack = question.model, question.cluster, question.stack
-
-    def permitted(axis: str, values: Sequence[int]) -> list[int]:
-        numbers = np.array(values, dtype=np.int64)
-        return [int(number) for number in numbers[restrictions.permits(axis, numbers)]]
-
-    fixed = restrictions.only
-    experts = permitted("ep", divisors(model.num_experts) if model.has_experts else [1])
-    blocks = []
-    for tp in permitted("tp", divisors(cluster.gpus_per_node)):
-        if cluster.num_gpus % tp:
-            continue
-        sequence_parallel = permitted("sp", [0, 1] if tp > 1 else [0])
-        splits = divisors(tp) if model.has_experts and stack.expert_tensor_parallel else [tp]
-        splits = permitted("etp", sorted({*splits, *fixed.get("etp", set())}))
-        for cp in permitted("cp", divisors(cluster.num_gpus // tp)):
-            if question.training.sequence_length % cp or (cp > 1 and not stack.context_kinds):
-                continue
-            for pp in permitted("pp", divisors(cluster.num_gpus // (tp * cp))):
-                dp = cluster.num_gpus // (tp * cp * pp)
-                if pp > model.num_layers or question.training.global_batch % dp or not permitted("dp", [dp]):
-                    continue
-                axes = [
-                    [tp],
-                    [pp],
-                    [cp],
-                    [dp],
-                    sequence_parallel,
-                    experts,
-                    splits,
-                    _orders(question, cp, dp, pp),
-                    _contexts(question, cp),
-                ]
-                blocks.append(np.array(list(product(*axes)), dtype=np.int64).reshape(-1, len(axes)))
-    table = np.concatenate([np.empty((0, 9), dtype=np.int64), *blocks])
-    tp_N, pp_N, cp_N, dp_N, sp_N, ep_N, etp_N, order_N, context_N = np.ascontiguousarray(table.T)
-
-    def everywhere(value: int) -> Ints:
-        return np.broadcast_to(np.int64(value), tp_N.shape)
-
-    return LayoutColumns(
-        tp=tp_N,
-        pp=pp_N,
-        cp=cp_N,
-        dp=dp_N,
-        mbs=everywhere(1),
-        sp=sp_N,
-        ep=ep_N,
-        etp=etp_N,
-        order=order_N,
-        context=context_N,
-        vpp=everywhere(1),
-        schedule=everywhere(ONE_CHUNK),
-        zero=everywhere(0),
-        shard=dp_N * cp_N,
-    )
-
-
-def _microbatch_sizes(
-    question: Question, restrictions: Restrictions, cores: LayoutColumns
-) -> tuple[Ints, Ints]:
-    """The core and the size, for every microbatch size that each core's share of the batch divides into."""
-    of_degree = {}
-    for dp in np.unique(cores.dp).tolist():
-        sizes = np.array(divisors(question.training.global_batch // dp), dtype=np.int64)
-        of_degree[dp] = sizes[restrictions.permits("mbs", sizes)]
-    own = [of_degree[dp] for dp in cores.dp.tolist()]
-    core = np.repeat(np.arange(len(cores)), [len(sizes) for sizes in own])
-    return core, np.concatenate([np.empty(0, dtype=np.int64), *own])
-
-
-def _orders(question: Question, cp: int, dp: int, pp: int) -> list[int]:
-    """Those of the software stack, each seating of the ranks once."""
-    seats = same_seats(cp, dp, pp)
-    return sorted({seats[ORDERS.index(order)] for order in question.stack.axis_orders})
-
-
-def _contexts(question: Question, cp: int) -> list[int]:
-    """Those of the software stack, its usual way without its name."""
-    if cp == 1:
-        return [USUAL_CONTEXT]
-    others = [way for way in question.stack.context_kinds if way != question.stack.context_parallel]
-    return [USUAL_CONTEXT, *(CONTEXTS.index(way) for way in others)]
 
 
 def _legal_at_any_stage(question: Question, restrictions: Restrictions, cores: LayoutColumns) -> Bools:
@@ -387,9 +296,3 @@ def _shapes(
         )
         for index in range(len(pipelines))
     )
-
-
-def divisors(number: int) -> list[int]:
-    """In rising order."""
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})

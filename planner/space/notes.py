@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+from cost_models.axes.axis import divisors
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.rule import either
@@ -12,7 +13,6 @@ from cost_models.defaults import OWN_STACKS
 from cost_models.memory.device import memory_limit
 from cost_models.question import Question
 from cost_models.units import format_bytes, format_count, grouped
-from planner.space.layouts import divisors
 from planner.space.restrictions import Restrictions
 
 _FP8_ROWS = 16

@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 
+from cost_models.axes.axis import divisors
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
 from cost_models.axes.data import ZERO_STAGES
@@ -21,7 +22,6 @@ from cost_models.units import counted
 from planner.placement.chunks import covers
 from planner.rules.legality import RULES, SCHEDULE_RULE
 from planner.rules.pools import fills_pools, pool_objections
-from planner.space.layouts import divisors
 from planner.space.restrictions import Restrictions, settled
 from planner.trainers import trainer_named
 
