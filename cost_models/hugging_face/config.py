@@ -80,7 +80,7 @@ def read_config(document: Document) -> tuple[Document, tuple[str, ...]]:
         raise InputError(f"{name} (model_type `{model_type}`) cannot be represented: {reason}")
     fields: dict[str, Any] = {field: config[key] for field, key in family.sizes.items()}
     keys = dict(family.sizes)
-    assumed = [f"{_say(facts)} (model_type {model_type})"] if (facts := dict(family.facts)) else []
+    assumed = [f"{_phrases(facts)} (model_type {model_type})"] if (facts := dict(family.facts)) else []
     assumed += [f"{key} {value} (model_type {model_type})" for key, value in taken.items()]
     if within:
         assumed.insert(0, f"the part for text alone ({within.rstrip('.')})")
@@ -174,7 +174,7 @@ def _phrase(name: str, value: Any) -> str:
     return f"{name.replace('_', ' ')} {value}" if isinstance(value, int | float) else str(value)
 
 
-def _say(facts: Mapping[str, Any]) -> str:
+def _phrases(facts: Mapping[str, Any]) -> str:
     return ", ".join(_phrase(name, value) for name, value in facts.items())
 
 

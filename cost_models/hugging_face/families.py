@@ -72,12 +72,12 @@ def without(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if name not in names}
 
 
-def together(*parts: Callable[[Config], Derived]) -> Callable[[Config], Derived]:
+def combined(*parts: Callable[[Config], Derived]) -> Callable[[Config], Derived]:
     """What several say of a config."""
     return lambda config: {name: value for part in parts for name, value in part(config).items()}
 
 
-def whole(config: Config, key: str, default: int) -> int:
+def whole_number(config: Config, key: str, default: int) -> int:
     """A whole number of the config; the default where it is absent or nonsense, which the field checks report."""
     value = config.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default

@@ -14,8 +14,8 @@ from cost_models.hugging_face.families import (
     LLAMA_SIZES,
     Config,
     Family,
+    combined,
     norms_by,
-    together,
     without,
 )
 from cost_models.hugging_face.rotary import rotary
@@ -138,7 +138,7 @@ GPT_FAMILIES: Mapping[str, Family] = {
             "attention_bias": ("attention_bias", True),
         },
         activation=("hidden_act", "gelu"),
-        derive=together(partial(rotary, base_key="rotary_emb_base", part=("rotary_pct", 0.25)), _neox_halves),
+        derive=combined(partial(rotary, base_key="rotary_emb_base", part=("rotary_pct", 0.25)), _neox_halves),
     ),
     "phi": Family(
         sizes=LLAMA_SIZES,
@@ -170,7 +170,7 @@ GPT_FAMILIES: Mapping[str, Family] = {
         ),
     ),
     "cohere": Family(
-        derive=together(rotary, partial(_qk_norms, "use_qk_norm")),
+        derive=combined(rotary, partial(_qk_norms, "use_qk_norm")),
         left_out=lambda config: (_SPLIT_NORMS,) if config.get("use_qk_norm") else (),
         **_COHERE,
     ),
@@ -185,7 +185,7 @@ GPT_FAMILIES: Mapping[str, Family] = {
             "attention_bias": ("use_qkv_bias", False),
             "parallel_block": ("use_parallel_residual", False),
         },
-        derive=together(
+        derive=combined(
             partial(rotary, part=("partial_rotary_factor", 0.25)), partial(_qk_norms, "qk_layernorm")
         ),
         left_out=lambda config: (_SPLIT_NORMS,) if config.get("qk_layernorm") else (),
@@ -201,7 +201,7 @@ GPT_FAMILIES: Mapping[str, Family] = {
             "mlp_bias": ("use_bias", True),
         },
         activation=("hidden_act", "gelu_pytorch_tanh"),
-        derive=together(windows, rotary),
+        derive=combined(windows, rotary),
     ),
     "opt": Family(
         sizes=without(LLAMA_SIZES, "ffn_hidden_size")

@@ -15,9 +15,9 @@ from cost_models.hugging_face.families import (
     LLAMA_SIZES,
     Config,
     Family,
+    combined,
     norms_by,
-    together,
-    whole,
+    whole_number,
     without,
 )
 from cost_models.hugging_face.rotary import rotary
@@ -30,7 +30,7 @@ _BIASED_BY_CONFIG = without(LLAMA_FACTS, "attention_bias", "attention_output_bia
 
 def _gemma_scale(config: Config) -> Derived:
     """Gemma multiplies embedded tokens by the root of their width."""
-    hidden = whole(config, "hidden_size", 0)
+    hidden = whole_number(config, "hidden_size", 0)
     return {"embedding_scale": ("hidden_size", hidden**0.5)} if hidden else {}
 
 
@@ -52,8 +52,8 @@ def _capped(config: Config, *, scores: float | None = None, logits: float | None
 
 
 def _gemma3(config: Config) -> Derived:
-    rounds = max(2, whole(config, "sliding_window_pattern", 6))
-    return together(
+    rounds = max(2, whole_number(config, "sliding_window_pattern", 6))
+    return combined(
         _gemma_scale,
         _score_scale,
         partial(windows, default=4096, pattern=every(min(rounds, 1000))),
@@ -65,15 +65,15 @@ def _olmo3(config: Config) -> Derived:
     """OLMo 3: blocks with a window have unscaled rotary positions, whatever the scaling in the others."""
     base = config.get("rope_theta", 10_000.0)
     scaled = ("", base) if config.get("rope_scaling") else None
-    return together(partial(windows, default=4096, pattern=every(4)), partial(rotary, windowed_base=scaled))(
+    return combined(partial(windows, default=4096, pattern=every(4)), partial(rotary, windowed_base=scaled))(
         config
     )
 
 
 def _smollm3(config: Config) -> Derived:
     """SmolLM3: every fourth block has no rotary positions, and may have a window."""
-    layers = min(whole(config, "num_hidden_layers", 0), 100_000)
-    interval = max(1, whole(config, "no_rope_layer_interval", 4))
+    layers = min(whole_number(config, "num_hidden_layers", 0), 100_000)
+    interval = max(1, whole_number(config, "no_rope_layer_interval", 4))
     listed = config.get("no_rope_layers") or [(index + 1) % interval != 0 for index in range(layers)]
     turned = [bool(one) for one in listed] if isinstance(listed, list) else []
     found = rotary(config, base=2e6, pattern=turned)
@@ -110,25 +110,25 @@ LLAMA_FAMILIES: Mapping[str, Family] = {
         sizes=LLAMA_SIZES,
         facts=LLAMA_FACTS,
         optional=LLAMA_OPTIONAL,
-        derive=together(partial(windows, default=4096), rotary),
+        derive=combined(partial(windows, default=4096), rotary),
     ),
     "phi3": Family(
         sizes=LLAMA_SIZES,
         facts=LLAMA_FACTS,
         optional=LLAMA_OPTIONAL | norms_by("rms_norm_eps", 1e-5),
-        derive=together(windows, partial(rotary, part=("partial_rotary_factor", 1.0))),
+        derive=combined(windows, partial(rotary, part=("partial_rotary_factor", 1.0))),
     ),
     "qwen2": Family(
         sizes=LLAMA_SIZES,
         facts=LLAMA_FACTS | {"attention_bias": True},
         optional=LLAMA_OPTIONAL,
-        derive=together(last_blocks, rotary),
+        derive=combined(last_blocks, rotary),
     ),
     "qwen3": Family(
         sizes=LLAMA_SIZES,
         facts=_BIASED_BY_CONFIG | {"qk_norm": True},
         optional=LLAMA_OPTIONAL | _NO_ATTENTION_BIAS | {"head_dim": ("head_dim", 128)},
-        derive=together(last_blocks, rotary),
+        derive=combined(last_blocks, rotary),
     ),
     "smollm3": Family(
         sizes=LLAMA_SIZES,
@@ -144,14 +144,14 @@ LLAMA_FAMILIES: Mapping[str, Family] = {
         facts=_BIASED_BY_CONFIG,
         optional=_GEMMA_OPTIONAL,
         activation=("hidden_act", "gelu_pytorch_tanh"),
-        derive=together(_gemma_scale, rotary),
+        derive=combined(_gemma_scale, rotary),
     ),
     "gemma2": Family(
         sizes=LLAMA_SIZES,
         facts=_BIASED_BY_CONFIG | {"norm_placement": "around"},
         optional=_GEMMA_OPTIONAL,
         activation=_GEMMA2_ACTIVATION,
-        derive=together(_gemma_scale, _score_scale, partial(windows, default=4096, pattern=every(2)), rotary),
+        derive=combined(_gemma_scale, _score_scale, partial(windows, default=4096, pattern=every(2)), rotary),
         left_out=partial(_capped, scores=50.0, logits=30.0),
     ),
     "gemma3_text": Family(

@@ -15,9 +15,9 @@ from cost_models.hugging_face.families import (
     LLAMA_SIZES,
     Config,
     Family,
+    combined,
     norms_by,
-    together,
-    whole,
+    whole_number,
     without,
 )
 from cost_models.hugging_face.rotary import rotary
@@ -41,12 +41,12 @@ def _mixtures(key: str, layers: int, chosen: Iterable[int]) -> Derived:
 
 
 def _blocks(config: Config) -> int:
-    return min(whole(config, "num_hidden_layers", 0), MAX_LAYERS)
+    return min(whole_number(config, "num_hidden_layers", 0), MAX_LAYERS)
 
 
 def _qwen_mixtures(config: Config) -> Derived:
     """Every `decoder_sparse_step`-th block has experts, except those in `mlp_only_layers`."""
-    step, layers = max(1, whole(config, "decoder_sparse_step", 1)), _blocks(config)
+    step, layers = max(1, whole_number(config, "decoder_sparse_step", 1)), _blocks(config)
     named = config.get("mlp_only_layers")
     dense = set(named) if isinstance(named, list) and all(isinstance(i, int) for i in named) else set()
     chosen = [index for index in range(step - 1, layers, step) if index not in dense]
@@ -55,9 +55,12 @@ def _qwen_mixtures(config: Config) -> Derived:
 
 def _after_the_first(config: Config) -> Derived:
     """The first blocks are dense, and later all but every so many-th; shared experts are as wide as routed ones."""
-    layers, first = _blocks(config), whole(config, "first_k_dense_replace", 0)
-    every = max(1, whole(config, "moe_layer_freq", 1))
-    width, shared = whole(config, "moe_intermediate_size", 0), whole(config, "n_shared_experts", 0)
+    layers, first = _blocks(config), whole_number(config, "first_k_dense_replace", 0)
+    every = max(1, whole_number(config, "moe_layer_freq", 1))
+    width, shared = (
+        whole_number(config, "moe_intermediate_size", 0),
+        whole_number(config, "n_shared_experts", 0),
+    )
     chosen = [index for index in range(0, layers, every) if index >= first]
     found = _mixtures("first_k_dense_replace", layers, chosen)
     return found | {
@@ -81,7 +84,7 @@ def _every_block(config: Config) -> Derived:
 
 def _deepseek(config: Config) -> Derived:
     """DeepSeek attention: a head has two parts, and everything comes out of latents."""
-    position = whole(config, "qk_rope_head_dim", 0)
+    position = whole_number(config, "qk_rope_head_dim", 0)
     third = config.get("model_type") != "deepseek_v2"
     latent = {
         "kv_rank": config.get("kv_lora_rank"),
@@ -90,7 +93,7 @@ def _deepseek(config: Config) -> Derived:
         "value_dim": config.get("v_head_dim"),
     }
     return {
-        "head_dim": ("qk_nope_head_dim", whole(config, "qk_nope_head_dim", 0) + position),
+        "head_dim": ("qk_nope_head_dim", whole_number(config, "qk_nope_head_dim", 0) + position),
         "latent_attention": ("kv_lora_rank", latent),
         "router_scores": ("scoring_func", config.get("scoring_func", "sigmoid" if third else "softmax")),
         **_groups(config, scored_by="two best" if third else "best"),
@@ -100,8 +103,8 @@ def _deepseek(config: Config) -> Derived:
 
 def _llama4(config: Config) -> Derived:
     """Llama 4: dense blocks have a width of their own; blocks without a window have no rotary positions."""
-    layers, step = _blocks(config), max(1, whole(config, "interleave_moe_layer_step", 1))
-    written, interval = config.get("moe_layers"), max(1, whole(config, "no_rope_layer_interval", 4))
+    layers, step = _blocks(config), max(1, whole_number(config, "interleave_moe_layer_step", 1))
+    written, interval = config.get("moe_layers"), max(1, whole_number(config, "no_rope_layer_interval", 4))
     chosen = written if isinstance(written, list) else range(step - 1, layers, step)
     listed = config.get("no_rope_layers") or [(index + 1) % interval != 0 for index in range(layers)]
     turned = [bool(one) for one in listed] if isinstance(listed, list) else []
@@ -136,7 +139,7 @@ def _latent_family(epsilon: float) -> Family:
         needed=("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
         facts=LLAMA_FACTS,
         optional=without(LLAMA_OPTIONAL, "num_kv_heads", "head_dim") | norms_by("rms_norm_eps", epsilon),
-        derive=together(_after_the_first, _deepseek, rotary),
+        derive=combined(_after_the_first, _deepseek, rotary),
         refuse=lambda config: (
             "its latents have biases (`attention_bias`)" if config.get("attention_bias") else None
         ),
@@ -151,7 +154,7 @@ MIXTURE_FAMILIES: dict[str, Family] = {
         sizes=LLAMA_SIZES | _CHOSEN | {"num_experts": "num_local_experts"},
         facts=LLAMA_FACTS,
         optional=LLAMA_OPTIONAL | norms_by("rms_norm_eps", 1e-5),
-        derive=together(partial(_routing, normalized=True), windows, partial(rotary, base=1e6)),
+        derive=combined(partial(_routing, normalized=True), windows, partial(rotary, base=1e6)),
     ),
     "qwen2_moe": Family(
         sizes=LLAMA_SIZES
@@ -163,7 +166,7 @@ MIXTURE_FAMILIES: dict[str, Family] = {
         },
         facts=LLAMA_FACTS | {"attention_bias": True, "shared_expert_gate": True},
         optional=LLAMA_OPTIONAL,
-        derive=together(_qwen_mixtures, last_blocks, rotary),
+        derive=combined(_qwen_mixtures, last_blocks, rotary),
     ),
     "qwen3_moe": Family(
         sizes=LLAMA_SIZES
@@ -172,7 +175,7 @@ MIXTURE_FAMILIES: dict[str, Family] = {
         facts=_BIASED_BY_CONFIG | {"qk_norm": True},
         optional=LLAMA_OPTIONAL
         | {"head_dim": ("head_dim", 128), "attention_bias": ("attention_bias", False)},
-        derive=together(_qwen_mixtures, _every_block, rotary),
+        derive=combined(_qwen_mixtures, _every_block, rotary),
     ),
     "glm4_moe": Family(
         sizes=LLAMA_SIZES | _OF_N_ROUTED,
@@ -180,7 +183,7 @@ MIXTURE_FAMILIES: dict[str, Family] = {
         optional=LLAMA_OPTIONAL
         | norms_by("rms_norm_eps", 1e-5)
         | {"attention_bias": ("attention_bias", False), "qk_norm": ("use_qk_norm", False)},
-        derive=together(
+        derive=combined(
             _after_the_first,
             partial(_routing, normalized=True),
             partial(_groups, scored_by="two best"),
@@ -200,7 +203,7 @@ MIXTURE_FAMILIES: dict[str, Family] = {
             "attention_bias": ("attention_bias", True),
             "load_balance": ("router_aux_loss_coef", 0.9),
         },
-        derive=together(
+        derive=combined(
             partial(windows, default=128, pattern=every(2)),
             partial(rotary, base=150_000.0),
         ),
