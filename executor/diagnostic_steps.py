@@ -24,10 +24,10 @@ from executor.measure.attention_kernels import AttentionKernels, in_words
 from executor.measure.memory import measure_memory
 from executor.measure.operators import operator_share
 from executor.measure.parts import step_parts
+from executor.measure.step_spans import StepSpans, gather_typical, record_steps
 from executor.measure.trace import chrome_trace, save_trace
-from executor.measure.watched import StepSpans, gather_typical, watch_steps
 from executor.messages import gather_json
-from executor.models import flexible
+from executor.models import flex_attention
 from executor.run_config import RunConfig
 
 LEFT_OUT = "the steps that tell parts and memory did not come to their end: both are left out"
@@ -38,7 +38,7 @@ _Told = TypeVar("_Told")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Further:
+class Diagnosis:
     """What they told; empty where they were not asked for, or failed."""
 
     steps: Sequence[StepSpans] = ()
@@ -47,13 +47,13 @@ class Further:
     notes: tuple[str, ...] = ()
 
 
-def look_further(
+def run_diagnostic_steps(
     engine: Engine,
     batches: Batches,
     config: RunConfig,
-    keep: Callable[[Further], None] = lambda so_far: None,
+    keep: Callable[[Diagnosis], None] = lambda so_far: None,
     stop: Callable[[], bool] = lambda: False,
-) -> Further:
+) -> Diagnosis:
     """Train the further steps, without compiled blocks, inside which nothing is seen; every rank calls it.
 
     `keep` is called on every rank with what was told so far. Where any of them is asked to `stop`, what is left is left
@@ -63,16 +63,16 @@ def look_further(
         RunError: one of them failed on this rank, which is not the only one.
     """
     with torch.compiler.set_stance("force_eager"):
-        return _look_further(engine, batches, config, keep, stop)
+        return _run_diagnostic_steps(engine, batches, config, keep, stop)
 
 
-def _look_further(
+def _run_diagnostic_steps(
     engine: Engine,
     batches: Batches,
     config: RunConfig,
-    keep: Callable[[Further], None],
+    keep: Callable[[Diagnosis], None],
     stop: Callable[[], bool],
-) -> Further:
+) -> Diagnosis:
     notes: list[str] = []
     steps: list[StepSpans] = []
     parts: dict[str, float] = {}
@@ -82,14 +82,14 @@ def _look_further(
         steps, parts = told or (steps, parts)
     if config.measure_memory and not _asked_to_stop("memory", notes, engine, stop):
         if config.waiting_steps:
-            keep(Further(steps=steps, parts=parts, notes=(*notes, MEMORY_LEFT_OUT)))
+            keep(Diagnosis(steps=steps, parts=parts, notes=(*notes, MEMORY_LEFT_OUT)))
         kernels = AttentionKernels()
         with kernels:
             found = _unless_it_fails("memory", notes, lambda: _memory(engine, batches, config))
         memory = found or memory
         if found and engine.device.type == "cuda":
             notes.append(in_words(_everyones(kernels.seen), flexible=takes_flexible(engine)))
-    return Further(steps=steps, parts=parts, memory=memory, notes=tuple(notes))
+    return Diagnosis(steps=steps, parts=parts, memory=memory, notes=tuple(notes))
 
 
 def _asked_to_stop(what: str, notes: list[str], engine: Engine, stop: Callable[[], bool]) -> bool:
@@ -122,7 +122,7 @@ def _parts(
 ) -> tuple[list[StepSpans], dict[str, float]]:
     """The watched steps, and where the typical one of them went on this rank; rank 0 writes its trace, or a note."""
     *watched, profiled = (_batch(engine, batches, config, more) for more in range(config.waiting_steps + 1))
-    steps = watch_steps(engine, watched)
+    steps = record_steps(engine, watched)
     share = operator_share(engine, *profiled)
     everyone = gather_typical(steps)
     parts = step_parts(everyone, dict(enumerate(gather_json(share))), on_cpu=engine.device.type != "cuda")
@@ -153,4 +153,4 @@ def takes_flexible(engine: Engine) -> bool:
     """Whether blocks take it while nobody follows: they have a window or ALiBi, and a whole sequence."""
     model, tokens = engine.plan.model, engine.plan.training.sequence_length
     biased = model.positions == "alibi" or (model.attention_window or tokens) < tokens
-    return biased and engine.layout.cp == 1 and flexible.fits(engine.device, model.head_dim)
+    return biased and engine.layout.cp == 1 and flex_attention.fits(engine.device, model.head_dim)

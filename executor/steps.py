@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch.distributed as dist
 
 from cost_models.errors import Problem, RunError
-from executor.checkpoints.keeper import Keeper
+from executor.checkpoints.checkpointer import Checkpointer
 from executor.data.batches import Batches
 from executor.engine import Engine, mean_over_data
 from executor.faults.heartbeat import Heartbeat
@@ -89,7 +89,7 @@ def run_steps(
     engine: Engine,
     batches: Batches,
     config: RunConfig,
-    keeper: Keeper | None,
+    checkpointer: Checkpointer | None,
     watcher: Watcher,
     stop: Callable[[], bool],
 ) -> Curve:
@@ -100,7 +100,7 @@ def run_steps(
         RunError: the loss is no number; a checkpoint could not be written; none is whole.
     """
     heart, last = watcher.heartbeat, config.warm_up + config.steps
-    start = _start(keeper, watcher)
+    start = _start(checkpointer, watcher)
     losses, norms = watcher.before(start)
     curve = Curve(
         clock=StepClock(engine.device),
@@ -124,12 +124,12 @@ def run_steps(
             if curve.warm_up:
                 routers_so_far(engine)  # what the warm-up did does not count
         _one_step(engine, batches, step, curve, heart)
-        _require_number(step, curve.losses[-1], curve.norms[-1], keeper)
+        _require_number(step, curve.losses[-1], curve.norms[-1], checkpointer)
         if dist.get_rank() == 0:
             watcher.step(_progress(step, curve, measured=step > start + curve.warm_up))
-        wanted, failed = any_rank(engine.device, stop(), keeper is not None and keeper.failed())
-        if keeper is not None:
-            _save(keeper, step, heart, due=wanted or step == last, failed=failed)
+        wanted, failed = any_rank(engine.device, stop(), checkpointer is not None and checkpointer.failed())
+        if checkpointer is not None:
+            _save(checkpointer, step, heart, due=wanted or step == last, failed=failed)
         if wanted and step < last:
             curve.stopped_at = step
             break
@@ -138,14 +138,14 @@ def run_steps(
     return curve
 
 
-def _start(keeper: Keeper | None, watcher: Watcher) -> int:
+def _start(checkpointer: Checkpointer | None, watcher: Watcher) -> int:
     """Steps that are done."""
-    if keeper is None:
+    if checkpointer is None:
         return 0
-    if not keeper.saving.resume:
-        keeper.require_empty()
+    if not checkpointer.saving.resume:
+        checkpointer.require_empty()
         return 0
-    resumed = keeper.resume()
+    resumed = checkpointer.resume()
     if dist.get_rank() == 0:
         for note in resumed.notes:
             watcher.note(note)
@@ -182,25 +182,25 @@ def _one_step(engine: Engine, batches: Batches, step: int, curve: Curve, heart: 
     curve.norms.append(norm)
 
 
-def _require_number(step: int, loss: float, norm: float, keeper: Keeper | None) -> None:
+def _require_number(step: int, loss: float, norm: float, checkpointer: Checkpointer | None) -> None:
     """Both are the same on every rank, so all of them stop here, before the state is saved."""
     if math.isfinite(loss) and math.isfinite(norm):
         return
     what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient norm is {norm}"
     problems, hint = [], "try a smaller learning rate, or clip gradients"
-    if keeper is not None:
-        keeper.wait()
-        kept = f"step {keeper.saved}" if keeper.saved else "none yet"
+    if checkpointer is not None:
+        checkpointer.wait()
+        kept = f"step {checkpointer.saved}" if checkpointer.saved else "none yet"
         problems = [Problem("last checkpoint", f"{kept}; the state since then was not saved")]
     raise RunError(f"{what} in step {step}", problems=problems, hint=hint)
 
 
-def _save(keeper: Keeper, step: int, heart: Heartbeat, *, due: bool, failed: bool) -> None:
+def _save(checkpointer: Checkpointer, step: int, heart: Heartbeat, *, due: bool, failed: bool) -> None:
     """Every so many steps, and where it is `due`; then it is waited for."""
     if failed:
-        keeper.wait()
-    if due or step % keeper.saving.every == 0:
+        checkpointer.wait()
+    if due or step % checkpointer.saving.every == 0:
         heart.beat(step, "save")
-        keeper.save(step, heart.alive)
+        checkpointer.save(step, heart.alive)
     if due:
-        keeper.wait(heart.alive)
+        checkpointer.wait(heart.alive)

@@ -12,12 +12,12 @@ import torch.distributed as dist
 
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.files.local import processor_name
-from executor.checkpoints.keeper import Keeper
+from executor.checkpoints.checkpointer import Checkpointer
 from executor.data.batches import Batches
-from executor.diagnostic_steps import LEFT_OUT, Further, look_further
+from executor.diagnostic_steps import LEFT_OUT, Diagnosis, run_diagnostic_steps
 from executor.engine import Engine
-from executor.measure.exhausted import telling_what_was_held
 from executor.measure.memory import allocator_peak, predicted_parts
+from executor.measure.out_of_memory import out_of_memory_by_part
 from executor.measure.report import (
     AllocatorPeak,
     Environment,
@@ -26,7 +26,7 @@ from executor.measure.report import (
     RunReport,
     make_report,
 )
-from executor.measure.watched import StepSpans, typical_thread, typical_waits
+from executor.measure.step_spans import StepSpans, typical_thread, typical_waits
 from executor.messages import gather_json, json_from_first
 from executor.run_config import RunConfig
 from executor.steps import Curve, Stopped, Watcher, run_steps
@@ -46,7 +46,7 @@ def train(
     stop: Callable[[], bool] = lambda: False,
 ) -> RunReport | Stopped:
     """Every rank calls it and gets the answer; `stop` is asked after every step, on every rank. After the last one it
-    costs only what further steps would have told.
+    costs only what diagnosis steps would have told.
 
     Raises:
         ExhaustedError: this rank's memory ran out; the error says which part held what.
@@ -56,27 +56,27 @@ def train(
     """
     if (kept := _kept(watcher)) is not None:
         return kept
-    with telling_what_was_held(device) as held:
+    with out_of_memory_by_part(device) as held:
         engine = Engine(plan, device, config.engine)
         held.append(engine)
         batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=config.seed, data=config.data)
-        keeper = Keeper(engine, config.saving, batches.name) if config.saving else None
-        curve = run_steps(engine, batches, config, keeper, watcher, stop)
+        checkpointer = Checkpointer(engine, config.saving, batches.name) if config.saving else None
+        curve = run_steps(engine, batches, config, checkpointer, watcher, stop)
         if curve.stopped_at is not None:
-            return Stopped(step=curve.stopped_at, saved=keeper.saved if keeper else None)
+            return Stopped(step=curve.stopped_at, saved=checkpointer.saved if checkpointer else None)
         peak = allocator_peak(device)
 
-        def keep(so_far: Further) -> None:
+        def keep(so_far: Diagnosis) -> None:
             report = _report(engine, curve, peak, so_far, watcher.notes)
             if dist.get_rank() == 0:
                 watcher.keep(report)
 
-        keep(Further(notes=(LEFT_OUT,)))
-        further = look_further(engine, batches, config, keep, stop)
+        keep(Diagnosis(notes=(LEFT_OUT,)))
+        diagnosis = run_diagnostic_steps(engine, batches, config, keep, stop)
         if dist.get_rank() == 0:
-            for note in further.notes:
+            for note in diagnosis.notes:
                 watcher.note(note)
-        return _report(engine, curve, peak, replace(further, notes=()), watcher.notes)
+        return _report(engine, curve, peak, replace(diagnosis, notes=()), watcher.notes)
 
 
 def _kept(watcher: Watcher) -> RunReport | None:
@@ -90,10 +90,10 @@ def _kept(watcher: Watcher) -> RunReport | None:
 
 
 def _report(
-    engine: Engine, curve: Curve, peak: AllocatorPeak | None, further: Further, notes: Sequence[str]
+    engine: Engine, curve: Curve, peak: AllocatorPeak | None, diagnosis: Diagnosis, notes: Sequence[str]
 ) -> RunReport:
     """Everything put together; `peak` is of the measured steps."""
-    plan, clock, steps = engine.plan, curve.clock, further.steps
+    plan, clock, steps = engine.plan, curve.clock, diagnosis.steps
     pipeline_rank = engine.mesh["pp"].get_local_rank()
     mine = RankReport(
         rank=dist.get_rank(),
@@ -103,8 +103,8 @@ def _report(
         process_seconds=tuple(sum(lap.process for lap in step) for step in clock.steps),
         forward_backward=_phase(clock, steps, update=False),
         update=_phase(clock, steps, update=True),
-        parts=dict(further.parts),
-        memory=dict(further.memory),
+        parts=dict(diagnosis.parts),
+        memory=dict(diagnosis.memory),
         predicted_memory=predicted_parts(plan.prediction.rank_memory[pipeline_rank]),
         allocator_peak=peak,
     )
@@ -119,7 +119,7 @@ def _report(
         seed=engine.options.seed,
         environment=_environment(engine.device),
         stack=_stack(engine),
-        notes=(*notes, *further.notes, *[_UNCOMPILED] * engine.options.compile),
+        notes=(*notes, *diagnosis.notes, *[_UNCOMPILED] * engine.options.compile),
         routers=curve.routers,
     )
 

@@ -16,7 +16,7 @@ from cost_models.estimate import Estimate
 from cost_models.operators.flops import model_flops, utilisation
 from cost_models.question import Question
 from executor.engine import Engine
-from executor.fp8_here import require_torchao
+from executor.fp8_support import require_torchao
 from executor.measure.attention_kernels import AttentionKernels
 from executor.measure.memory import measure_memory
 from executor.run_config import EngineOptions

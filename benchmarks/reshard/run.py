@@ -104,7 +104,7 @@ def _rank(rank: int, place: str, plan: Plan, folder: Path, resume: bool, answers
     import torch
     import torch.distributed as dist
 
-    from executor.checkpoints.keeper import Keeper
+    from executor.checkpoints.checkpointer import Checkpointer
     from executor.data.batches import Batches
     from executor.engine import Engine
     from executor.rate import Rate
@@ -117,8 +117,8 @@ def _rank(rank: int, place: str, plan: Plan, folder: Path, resume: bool, answers
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     saving = Saving(folder=folder, every=SAVED_AT, resume=resume)
     config = RunConfig(steps=STEPS, warm_up=0)
-    keeper = Keeper(engine, saving, batches.name)
-    curve = run_steps(engine, batches, config, keeper, Watcher(), lambda: False)
+    checkpointer = Checkpointer(engine, saving, batches.name)
+    curve = run_steps(engine, batches, config, checkpointer, Watcher(), lambda: False)
     if rank == 0:
         answers.send((curve.losses, curve.norms, curve.first_step))
     dist.destroy_process_group()

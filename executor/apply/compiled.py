@@ -15,7 +15,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 
 from executor.models.attention import Attention
-from executor.models.experts import Mixture
+from executor.models.experts import MoE
 from executor.models.feed_forward import FeedForward
 from executor.models.latent import LatentAttention
 from executor.models.sequence import WholeSequence
@@ -42,7 +42,7 @@ def _unbroken(block: Block) -> list[nn.Module]:
     plain = not isinstance(attention, CheckpointWrapper) and _is_plain(attention)
     if plain and isinstance(mlp, FeedForward):
         return [block]
-    dense = mlp.shared if isinstance(mlp, Mixture) else mlp
+    dense = mlp.shared if isinstance(mlp, MoE) else mlp
     return [*([attention] if plain else []), *([] if dense is None else [dense])]
 
 

@@ -24,12 +24,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from cost_models.axes.context import Context
-from executor.apply.exchange import Coming, Message, gather, pass_on, scatter, to_heads, to_tokens
-from executor.apply.tiles import Merged, Tile, dealt, tile_of_ring, tiles_of_whole
+from executor.apply.context_messages import Coming, Message, gather, pass_on, scatter, to_heads, to_tokens
+from executor.apply.tiles import Merged, Tile, tile_of_ring, tiles_of_whole, zigzag_places
 from executor.models.rotary import Turns
 from executor.models.sequence import Sequence, WholeSequence
 from executor.models.transformer import Block, Transformer
-from executor.models.visibility import Places, Sight
+from executor.models.visibility import Places, Visibility
 
 
 def share_sequence(model: Transformer, sequence: Sequence) -> None:
@@ -48,8 +48,8 @@ def make_sequence(way: Context, group: dist.ProcessGroup | None) -> Sequence:
         return WholeSequence()
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     if way == "all-to-all":
-        return _Traded(group, rank, ranks, WholeSequence())
-    return _Dealt(group, rank, ranks, rings=way == "ring")
+        return _Ulysses(group, rank, ranks, WholeSequence())
+    return _ZigZag(group, rank, ranks, rings=way == "ring")
 
 
 def take_tokens(tokens_BS: Tensor, sequence: Sequence, ranks: int) -> Tensor:
@@ -59,7 +59,7 @@ def take_tokens(tokens_BS: Tensor, sequence: Sequence, ranks: int) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Traded:
+class _Ulysses:
     """A run of the sequence for every rank; in attention some heads of all of it."""
 
     group: dist.ProcessGroup
@@ -72,18 +72,20 @@ class _Traded:
         """The `rank`-th of the runs."""
         return (range(self.rank * count, (self.rank + 1) * count),)
 
-    def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, sight: Sight) -> Tensor:
+    def attend(
+        self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visibility: Visibility
+    ) -> Tensor:
         """Attention over the whole sequence for a share of the heads."""
         heads = query_BHSK.shape[1] // self.ranks
         query, key, value = _ToHeads.apply(self.group, query_BHSK, key_BGSK, value_BGSK)  # type: ignore[no-untyped-call]
-        mine = replace(sight, first_head=sight.first_head + self.rank * heads)
+        mine = replace(visibility, first_head=visibility.first_head + self.rank * heads)
         mixed = self.whole.attend(query, key, value, mine)
         (out,) = _ToTokens.apply(self.group, mixed)  # type: ignore[no-untyped-call]
         return out  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
-class _Dealt:
+class _ZigZag:
     """Two pieces of the sequence for every rank, from either end."""
 
     group: dist.ProcessGroup
@@ -93,16 +95,18 @@ class _Dealt:
 
     def places(self, count: int) -> Places:
         """This rank's two."""
-        return dealt(self.rank, self.ranks, count)
+        return zigzag_places(self.rank, self.ranks, count)
 
     def tile(self, step: int, count: int) -> Tile:
         """What there is to attend to after so many steps of the ring."""
         return tile_of_ring(self.rank, (self.rank - step) % self.ranks, self.ranks, count)
 
-    def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, sight: Sight) -> Tensor:
+    def attend(
+        self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visibility: Visibility
+    ) -> Tensor:
         """Round the ring, or over what was gathered."""
         way = _Ring if self.rings else _Gathered
-        out: Tensor = way.apply(self, sight, query_BHSK, key_BGSK, value_BGSK)  # type: ignore[no-untyped-call]
+        out: Tensor = way.apply(self, visibility, query_BHSK, key_BGSK, value_BGSK)  # type: ignore[no-untyped-call]
         return out
 
 
@@ -110,24 +114,26 @@ class _Ring(torch.autograd.Function):
     """Keys and values travel to the next rank while this one attends to those it has."""
 
     @staticmethod
-    def forward(ctx: Any, share: _Dealt, sight: Sight, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, share: _ZigZag, visibility: Visibility, query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
         merged = Merged(query, value)
         held = Message.of((key, value))
         for step in range(share.ranks):
             coming = pass_on(held, share.group) if step + 1 < share.ranks else None
             tile = share.tile(step, query.shape[2])
-            merged.add(tile, tile.attend(sight, query, held.tensors))
+            merged.add(tile, tile.attend(visibility, query, held.tensors))
             if coming is not None:
                 held = coming.wait()
         out = merged.rows(query.dtype)
-        ctx.share, ctx.sight = share, sight
+        ctx.share, ctx.visibility = share, visibility
         ctx.save_for_backward(query, key, value, out, merged.lse)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
-        share, sight = ctx.share, ctx.sight
+        share, visibility = ctx.share, ctx.visibility
         query, key, value, out, lse = ctx.saved_tensors
         dquery = torch.zeros_like(query, dtype=torch.float32)
         held = Message.of((key, value))
@@ -138,7 +144,7 @@ class _Ring(torch.autograd.Function):
         for step in range(share.ranks):
             coming = pass_on(held, share.group) if step + 1 < share.ranks else None
             tile = share.tile(step, query.shape[2])
-            found = tile.gradients(sight, gradient, query, held.tensors, out, lse)
+            found = tile.gradients(visibility, gradient, query, held.tensors, out, lse)
             sums = mine
             if step > 0:
                 sums = behind.wait() if behind else Message(torch.zeros_like(held.buffer), held.shapes)
@@ -159,27 +165,29 @@ class _Gathered(torch.autograd.Function):
     """All keys and values, in their order in the sequence, for as long as this block attends to them."""
 
     @staticmethod
-    def forward(ctx: Any, share: _Dealt, sight: Sight, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, share: _ZigZag, visibility: Visibility, query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
         merged = Merged(query, value)
         whole = _whole(key, value, share.group)
-        for tile in tiles_of_whole(share.places(query.shape[2]), sight):
-            merged.add(tile, tile.attend(sight, query, whole))
+        for tile in tiles_of_whole(share.places(query.shape[2]), visibility):
+            merged.add(tile, tile.attend(visibility, query, whole))
         out = merged.rows(query.dtype)
-        ctx.share, ctx.sight = share, sight
+        ctx.share, ctx.visibility = share, visibility
         ctx.save_for_backward(query, key, value, out, merged.lse)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, Tensor, Tensor]:
-        share, sight = ctx.share, ctx.sight
+        share, visibility = ctx.share, ctx.visibility
         query, key, value, out, lse = ctx.saved_tensors
         dquery = torch.empty_like(query)
         whole = _whole(key, value, share.group)
-        tiles = tiles_of_whole(share.places(query.shape[2]), sight)
+        tiles = tiles_of_whole(share.places(query.shape[2]), visibility)
         parts = []
         for tile in tiles:
-            found = tile.gradients(sight, gradient, query, whole, out, lse)
+            found = tile.gradients(visibility, gradient, query, whole, out, lse)
             assert found is not None  # a query sees itself
             dquery[:, :, tile.rows] = found[0]
             parts.append(found[1:])

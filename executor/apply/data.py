@@ -1,4 +1,4 @@
-"""ZeRO-2 and ZeRO-3 with `fully_shard`; stages 0 and 1 are `executor.apply.flat`.
+"""ZeRO-2 and ZeRO-3 with `fully_shard`; stages 0 and 1 are `executor.apply.flat_parameters`.
 
 2  weights stay gathered between forward and backward
 3  weights are gathered again for the backward pass

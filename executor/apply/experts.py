@@ -109,7 +109,7 @@ class ExpertParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trades:
+class ExchangeSizes:
     """What comes and goes in one exchange."""
 
     sent: list[int]
@@ -126,10 +126,10 @@ class Trades:
     """Its inverse."""
 
     @staticmethod
-    def of(sent: list[int], arriving_teL: Tensor, place: int, device: torch.device) -> Trades:
+    def of(sent: list[int], arriving_teL: Tensor, place: int, device: torch.device) -> ExchangeSizes:
         """From what comes to each of the t ranks, of which this is one, from each of the e, for each expert."""
         order, back = _by_expert(arriving_teL, device)
-        return Trades(
+        return ExchangeSizes(
             sent=sent,
             received=arriving_teL[place].sum(-1).tolist(),
             each=arriving_teL.sum((1, 2)).tolist(),
@@ -148,23 +148,25 @@ class Exchange:
 
     def __call__(self, rows_RD: Tensor, counts_E: Tensor, run: Run) -> Tensor:
         """(R, D) copies in the order of all experts, (E,) how many for each → (R, D) results in the same order."""
-        trades = self._trades(rows_RD, counts_E)
-        each, mine = trades.each, trades.each[self._place]
-        rows_RD = _trade(rows_RD, trades.received, trades.sent, self.across)
+        sizes = self._exchange_sizes(rows_RD, counts_E)
+        each, mine = sizes.each, sizes.each[self._place]
+        rows_RD = _all_to_all(rows_RD, sizes.received, sizes.sent, self.across)
         if self.parts > 1:
-            rows_RD = _trade(rows_RD.repeat(self.parts, 1), each, [len(rows_RD)] * self.parts, self.inside)
-        rows_RD = reorder(rows_RD, trades.order, trades.back)
-        rows_RD = run(rows_RD, trades.held)
-        rows_RD = reorder(rows_RD, trades.back, trades.order)
+            rows_RD = _all_to_all(
+                rows_RD.repeat(self.parts, 1), each, [len(rows_RD)] * self.parts, self.inside
+            )
+        rows_RD = reorder(rows_RD, sizes.order, sizes.back)
+        rows_RD = run(rows_RD, sizes.held)
+        rows_RD = reorder(rows_RD, sizes.back, sizes.order)
         if self.parts > 1:
-            rows_RD = _trade(rows_RD, [mine] * self.parts, each, self.inside)
+            rows_RD = _all_to_all(rows_RD, [mine] * self.parts, each, self.inside)
             rows_RD = rows_RD.view(self.parts, mine, rows_RD.shape[-1]).sum(0)  # where mine is 0, too
-        return _trade(rows_RD, trades.sent, trades.received, self.across)
+        return _all_to_all(rows_RD, sizes.sent, sizes.received, self.across)
 
-    def _trades(self, rows_RD: Tensor, counts_E: Tensor) -> Trades:
+    def _exchange_sizes(self, rows_RD: Tensor, counts_E: Tensor) -> ExchangeSizes:
         """The sizes, of which every rank knows its own and asks for the others'."""
         sent, arriving_teL = self._counts(counts_E)
-        return Trades.of(sent, arriving_teL, self._place, rows_RD.device)
+        return ExchangeSizes.of(sent, arriving_teL, self._place, rows_RD.device)
 
     @property
     def _place(self) -> int:
@@ -193,6 +195,6 @@ def _by_expert(arriving_teL: Tensor, device: torch.device) -> tuple[Tensor, Tens
     return order.to(device), order.argsort().to(device)
 
 
-def _trade(rows: Tensor, received: list[int], sent: list[int], group: dist.ProcessGroup) -> Tensor:
+def _all_to_all(rows: Tensor, received: list[int], sent: list[int], group: dist.ProcessGroup) -> Tensor:
     """Rows in runs for each rank of the group → rows in runs from each; backward the same in reverse."""
     return all_to_all_single_autograd(rows.contiguous(), received, sent, group)

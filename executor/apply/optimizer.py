@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from executor.apply.experts import Copies, ExpertParameters
-from executor.apply.flat import FlatParameters
+from executor.apply.flat_parameters import FlatParameters
 from executor.apply.local import local, settle_gradient
 from executor.models.transformer import Transformer
 from executor.run_config import EngineOptions

@@ -14,7 +14,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
 from cost_models.schedules import schedule_named
-from executor.apply.alone import alone
+from executor.apply.emulated_stage import emulated_stage
 from executor.apply.local import local
 from executor.models.transformer import Transformer
 from executor.passes import Passes
@@ -111,7 +111,7 @@ def make_pipeline(
     """
     layout = plan.layout
     group = mesh["pp"].get_group()
-    kind = alone(_Stage, plan, dtype) if dist.get_backend(group) == "fake" else _Stage
+    kind = emulated_stage(_Stage, plan, dtype) if dist.get_backend(group) == "fake" else _Stage
     made = [
         kind(part, stage, layout.num_stages, device, group, take_gradients, passes)
         for part, stage in zip(parts, stages, strict=True)

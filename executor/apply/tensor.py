@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from executor.apply.tensor_styles import latent_plan, routed_plan
-from executor.models.experts import Mixture
+from executor.models.experts import MoE
 from executor.models.feed_forward import FeedForward
 from executor.models.latent import LatentAttention
 from executor.models.transformer import Block, Transformer
@@ -95,7 +95,7 @@ def _block_plan(
             plan |= {"attention.query_norm": heads, "attention.key_norm": heads}
         plan |= {} if forked else {"attention": enter}
     mlp: FeedForward | None
-    if isinstance(block.mlp, Mixture):
+    if isinstance(block.mlp, MoE):
         plan |= routed_plan(block.mlp, between)
         name, mlp = "mlp.shared", block.mlp.shared
     else:

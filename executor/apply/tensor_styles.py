@@ -16,11 +16,11 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-from executor.models.experts import Mixture
+from executor.models.experts import MoE
 from executor.models.latent import LatentAttention
 
 
-def routed_plan(mixture: Mixture, between: Replicate | Shard) -> dict[str, ParallelStyle]:
+def routed_plan(mixture: MoE, between: Replicate | Shard) -> dict[str, ParallelStyle]:
     """Each rank routes its part of every sequence; the router is whole on all, its gradients are sums over them."""
     ours = Shard(1)
     gate: dict[str, ParallelStyle] = {}

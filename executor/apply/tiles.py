@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from executor.models.kernels import kernel_for
-from executor.models.visibility import Places, Sight
+from executor.models.visibility import Places, Visibility
 
 Tensors = tuple[Tensor, ...]
 
@@ -28,18 +28,18 @@ class Tile:
     queries: Places
     keys: Places
 
-    def attend(self, sight: Sight, query: Tensor, pair: Tensors) -> tuple[Tensor, Tensor] | None:
+    def attend(self, visibility: Visibility, query: Tensor, pair: Tensors) -> tuple[Tensor, Tensor] | None:
         """Output and log-sum-exp of the rows over these keys; None where they see none of them."""
-        if sight.blind(self.queries, self.keys):
+        if visibility.blind(self.queries, self.keys):
             return None
         query = query[:, :, self.rows]
         key, value = (one[:, :, self.columns] for one in pair)
-        bias, causal = self._mask(sight, query)
+        bias, causal = self._mask(visibility, query)
         return kernel_for(query, value, bias).forward(query, key, value, bias, causal)
 
     def gradients(
         self,
-        sight: Sight,
+        visibility: Visibility,
         gradient: Tensor,
         query: Tensor,
         pair: Tensors,
@@ -47,26 +47,26 @@ class Tile:
         lse: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor] | None:
         """Of the rows and the columns; None where they do not see one another."""
-        if sight.blind(self.queries, self.keys):
+        if visibility.blind(self.queries, self.keys):
             return None
         gradient, query, out, lse = (one[:, :, self.rows] for one in (gradient, query, out, lse))
         key, value = (one[:, :, self.columns] for one in pair)
-        bias, causal = self._mask(sight, query)
+        bias, causal = self._mask(visibility, query)
         kernel = kernel_for(query, value, bias)
         return kernel.backward(gradient, query, key, value, out, lse.contiguous(), bias, causal)
 
-    def _mask(self, sight: Sight, query: Tensor) -> tuple[Tensor | None, bool]:
-        if sight.is_causal(self.queries, self.keys):
+    def _mask(self, visibility: Visibility, query: Tensor) -> tuple[Tensor | None, bool]:
+        if visibility.is_causal(self.queries, self.keys):
             return None, True
-        if sight.sees_all(self.queries, self.keys):
+        if visibility.sees_all(self.queries, self.keys):
             return None, False
-        return sight.bias(self.queries, self.keys, query.shape[1], query), False
+        return visibility.bias(self.queries, self.keys, query.shape[1], query), False
 
 
 _ALL = slice(None)
 
 
-def dealt(rank: int, ranks: int, count: int) -> Places:
+def zigzag_places(rank: int, ranks: int, count: int) -> Places:
     """The positions of a rank's `count` tokens: the `rank`-th of 2·ranks pieces, and the `rank`-th from the end."""
     size, last = count // 2, 2 * ranks - 1
     head, tail = (range(piece * size, (piece + 1) * size) for piece in (rank, last - rank))
@@ -80,7 +80,7 @@ def tile_of_ring(rank: int, source: int, ranks: int, count: int) -> Tile:
     second piece, and after its first.
     """
     half = count // 2
-    own, theirs = dealt(rank, ranks, count), dealt(source, ranks, count)
+    own, theirs = zigzag_places(rank, ranks, count), zigzag_places(source, ranks, count)
     if source == rank:
         return Tile(rows=_ALL, columns=_ALL, queries=own, keys=theirs)
     if source < rank:
@@ -88,11 +88,11 @@ def tile_of_ring(rank: int, source: int, ranks: int, count: int) -> Tile:
     return Tile(rows=slice(half, count), columns=_ALL, queries=own[1:], keys=theirs)
 
 
-def tiles_of_whole(places: Places, sight: Sight) -> list[Tile]:
+def tiles_of_whole(places: Places, visibility: Visibility) -> list[Tile]:
     """Each run of queries with all keys up to its end, from where a window lets it see them; keys lie in order."""
     tiles, row = [], 0
     for run in places:
-        first = sight.first_seen(run.start)
+        first = visibility.first_seen(run.start)
         rows, columns = slice(row, row + len(run)), slice(first, run.stop)
         tiles.append(Tile(rows=rows, columns=columns, queries=(run,), keys=(range(first, run.stop),)))
         row += len(run)

@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from executor.apply.experts import Exchange, Trades, routers
+from executor.apply.experts import Exchange, ExchangeSizes, routers
 from executor.models.experts import Run
 
 
@@ -88,7 +88,7 @@ def _outside(member: Any) -> Any:
 
 
 def spread_evenly(parts: Iterable[nn.Module]) -> None:
-    """Every mixture's experts get the same number of copies, from this rank and from all that it trades with; in place.
+    """Give the experts of every MoE layer the same number of copies, here and on all ranks it exchanges with; in place.
 
     Counted copies are numbers, which fake tensors do not have.
     """
@@ -109,14 +109,14 @@ class _EvenExchange(Exchange):
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange.across, exchange.inside)
 
-    def _trades(self, rows_RD: Tensor, counts_E: Tensor) -> Trades:
+    def _exchange_sizes(self, rows_RD: Tensor, counts_E: Tensor) -> ExchangeSizes:
         counts = _evenly(rows_RD.shape[0], counts_E.shape[0])
         with _disable_current_modes():
             counts_eL = torch.tensor(counts).view(self.ranks, -1)
             mine_L = counts_eL[dist.get_rank(self.across)]
             arriving_teL = mine_L.expand(self.parts, self.ranks, -1).contiguous()
             sent = counts_eL.sum(-1).tolist()
-            known = Trades.of(sent, arriving_teL, self._place, torch.device("cpu"))
+            known = ExchangeSizes.of(sent, arriving_teL, self._place, torch.device("cpu"))
         order = torch.empty(sum(known.held), dtype=torch.long, device=rows_RD.device)
         return replace(known, order=order, back=torch.empty_like(order))
 

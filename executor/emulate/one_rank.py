@@ -33,10 +33,10 @@ from cost_models.units import format_bytes
 from executor.emulate.fake_tensors import spread_evenly, without_values
 from executor.engine import Engine
 from executor.faults.failures import memory_failure
-from executor.fp8_here import require_fp8_products, require_torchao
+from executor.fp8_support import require_fp8_gemms, require_torchao
 from executor.launch.requirements import require_trainable
-from executor.measure.exhausted import ExhaustedError, telling_what_was_held
 from executor.measure.memory import allocator_peak, measure_memory, predicted_parts
+from executor.measure.out_of_memory import OutOfMemoryError, out_of_memory_by_part
 from executor.measure.report import AllocatorPeak
 from executor.mesh import pipeline_rank
 from executor.run_config import EngineOptions
@@ -130,10 +130,10 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
     device = torch.device("cpu") if fake else _device(plan)
     require_torchao(plan, "plan")
     if not fake:
-        require_fp8_products(plan, "plan", on_gpu=device.type == "cuda")
+        require_fp8_gemms(plan, "plan", on_gpu=device.type == "cuda")
         _require_memory(plan, rank, stage, device)
     try:
-        with _alone(rank, ranks), telling_what_was_held(device) as held:
+        with _alone(rank, ranks), out_of_memory_by_part(device) as held:
             if fake:
                 memory, seconds = _sizes(plan, device), {}
             else:
@@ -141,7 +141,7 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
                 held.append(engine)
                 seconds = _timed(engine, steps)
                 memory = measure_memory(engine, *_tokens(plan))
-    except ExhaustedError as error:
+    except OutOfMemoryError as error:
         predicted = predicted_parts(plan.prediction.rank_memory[stage])
         failure = {"rank": rank, "stage": stage, "predicted": predicted, "allocated": error.parts}
         raise memory_failure(failure) from error

@@ -59,14 +59,14 @@ def write_end(folder: Path, rank: int) -> None:
             write_failure(folder, rank, "was told to end (SIGTERM)", final=False, ended=True)
 
 
-def told(error: MeshwrightError) -> dict[str, Any]:
+def error_fields(error: MeshwrightError) -> dict[str, Any]:
     """An error a user can meet, as fields of a failure."""
     kind = next(name for name, known in _KINDS.items() if isinstance(error, known))
     problems = [[problem.where, problem.what] for problem in error.problems]
     return {"kind": kind, "headline": error.headline, "problems": problems, "hint": error.hint}
 
 
-def raised(failure: Failure) -> MeshwrightError:
+def error_of_fields(failure: Failure) -> MeshwrightError:
     """The error of which `told` made fields."""
     problems = [Problem(where, what) for where, what in failure["problems"]]
     return _KINDS[failure["kind"]](failure["headline"], problems=problems, hint=failure["hint"])
@@ -81,7 +81,7 @@ def read_failures(folder: Path) -> list[Failure]:
     return sorted(found, key=lambda failure: int(failure["rank"]))
 
 
-def forget_failures(folder: Path) -> None:
+def delete_failures(folder: Path) -> None:
     """Before the ranks start, or start again."""
     for path in folder.glob(_FAILURE.format(rank="*")):
         path.unlink(missing_ok=True)
@@ -129,7 +129,7 @@ def _lost(failures: list[Failure], ranks: int, answered: Container[int]) -> list
     return silent if len(silent) < ranks else []
 
 
-def worded_failure(
+def failure_error(
     folder: Path,
     logs: Path,
     ranks: int,
@@ -149,7 +149,7 @@ def worded_failure(
             return memory_failure(failure)
     for failure in failures:
         if "headline" in failure:
-            return raised(failure)
+            return error_of_fields(failure)
     headline, failed = _cause(folder, failures, ranks, answered, called=bool(answered))
     if hung := [failure for failure in failures if "step" in failure]:
         problems = [

@@ -88,7 +88,7 @@ def read_sign(folder: Path, rank: int) -> Sign:
     return _read(folder / SIGN.format(rank=rank))
 
 
-def forget_signs(folder: Path) -> None:
+def delete_signs(folder: Path) -> None:
     """Before the ranks of a new run start."""
     for path in folder.glob(SIGN.format(rank="*")):
         path.unlink(missing_ok=True)

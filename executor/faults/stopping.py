@@ -54,7 +54,7 @@ def any_rank(device: torch.device, *flags: bool) -> list[bool]:
     return [bool(flag) for flag in together.tolist()]
 
 
-def most(device: torch.device, count: int) -> int:
+def largest_count(device: torch.device, count: int) -> int:
     """The largest count of any rank; every rank must call it."""
     largest = torch.tensor(count, device=device)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)

@@ -8,7 +8,7 @@ from typing import get_args
 
 from cost_models.errors import UnknownNameError
 from cost_models.files.leftovers import temporary_folder
-from executor.fp8_here import require_fp8_products, require_torchao
+from executor.fp8_support import require_fp8_gemms, require_torchao
 from executor.launch.nodes import Nodes, require_nodes
 from executor.launch.requirements import (
     cuda_devices,
@@ -73,7 +73,7 @@ def run_plan(
     else:
         require_host(loaded, name, backend, nodes.count)
     require_torchao(loaded, name)
-    require_fp8_products(loaded, name, on_gpu=backend == "nccl")
+    require_fp8_gemms(loaded, name, on_gpu=backend == "nccl")
     with temporary_folder("meshwright-run-") as temporary:
         folder = config.out or temporary / "out"
         folder.mkdir(parents=True, exist_ok=True)

@@ -122,7 +122,7 @@ class Launch:
         )
 
 
-def forget_answers(folder: Path) -> None:
+def delete_answers(folder: Path) -> None:
     """Before the ranks of a new run start."""
     for path in folder.glob(_ANSWER.format(token="*")):
         path.unlink(missing_ok=True)

@@ -14,18 +14,24 @@ import torch
 import torch.distributed as dist
 
 from cost_models.errors import HostError, InputError, MeshwrightError
-from executor.faults.failures import forget_failures, read_failures, told, what_happened, write_failure
+from executor.faults.failures import (
+    delete_failures,
+    error_fields,
+    read_failures,
+    what_happened,
+    write_failure,
+)
 from executor.faults.heartbeat import LAUNCH, Heartbeat, read_signs
 from executor.faults.last_words import last_words
-from executor.faults.stopping import StopRequest, most, write_stopped
+from executor.faults.stopping import StopRequest, largest_count, write_stopped
 from executor.launch.agreement import require_same_job
 from executor.launch.loopback import store_here
-from executor.launch.nodes import forget_answers
+from executor.launch.nodes import delete_answers
 from executor.launch.record import FileWatcher
-from executor.launch.run_folder import cleared_by, everyones, starter, write_starters
-from executor.launch.torchrun import forget_run
-from executor.measure.exhausted import ExhaustedError
+from executor.launch.run_folder import is_owned_by, owner, owners_of_all_ranks, write_owners
+from executor.launch.torchrun import clear_run_folder
 from executor.measure.memory import predicted_parts
+from executor.measure.out_of_memory import OutOfMemoryError
 from executor.measure.report import RunReport, save_report
 from executor.mesh import pipeline_rank
 from executor.run_config import RunConfig
@@ -50,14 +56,14 @@ def work(plan: Plan, config: RunConfig) -> RunReport | Stopped:
     with last_words(out_dir, rank):
         try:
             return _work(rank, restarts, launch, plan, config, out_dir, backend)
-        except ExhaustedError as error:
+        except OutOfMemoryError as error:
             stage = pipeline_rank(plan.layout, rank)
             predicted = predicted_parts(plan.prediction.rank_memory[stage])
             found = {"stage": stage, "predicted": predicted, "allocated": error.parts}
             write_failure(out_dir, rank, str(error), final=True, **found)
             raise
         except MeshwrightError as error:
-            write_failure(out_dir, rank, error.headline, final=True, **told(error))
+            write_failure(out_dir, rank, error.headline, final=True, **error_fields(error))
             raise
         except BaseException as error:
             write_failure(out_dir, rank, f"{type(error).__name__}: {error}", final=False)
@@ -74,9 +80,9 @@ def _work(
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
     _join(backend, restarts)
-    starts = most(device, max(restarts, int(began))) + 1  # a node that joins later counts from 0
+    starts = largest_count(device, max(restarts, int(began))) + 1  # a node that joins later counts from 0
     require_same_job(plan, config, device)
-    watcher = _meet(out_dir, starts, everyones(starter(plan, config)), device)
+    watcher = _meet(out_dir, starts, owners_of_all_ranks(owner(plan, config)), device)
     heartbeat = watcher.heartbeat = Heartbeat(out_dir, rank)
     heartbeat.watch(config.timeout, _Hang(out_dir, rank, config.timeout))
     result = _train(plan, config, device, watcher, out_dir, again=starts > 1)
@@ -115,21 +121,21 @@ class _Hang:
         os._exit(1)
 
 
-def _meet(out_dir: Path, starts: int, starters: frozenset[str], device: torch.device) -> FileWatcher:
+def _meet(out_dir: Path, starts: int, owners: frozenset[str], device: torch.device) -> FileWatcher:
     """Who goes on with the record of earlier starts and notes why there is another, or clears away what was left."""
     own_launcher = LAUNCH in os.environ and os.environ.get("GROUP_WORLD_SIZE") == "1"  # it cleared the folder
     first = dist.get_rank() == 0
-    ours = first and starts > 1 and (own_launcher or cleared_by(out_dir, starters))
-    again = bool(most(device, int(ours)))
+    ours = first and starts > 1 and (own_launcher or is_owned_by(out_dir, owners))
+    again = bool(largest_count(device, int(ours)))
     watcher = FileWatcher(out_dir, again=again)
     if first:
         if not again and not own_launcher:
-            forget_run(out_dir)
+            clear_run_folder(out_dir)
         if again:
             watcher.note(f"start {starts}: {what_happened(out_dir, dist.get_world_size())}")
-            forget_failures(out_dir)
-            forget_answers(out_dir)
-        write_starters(out_dir, starters)
+            delete_failures(out_dir)
+            delete_answers(out_dir)
+        write_owners(out_dir, owners)
     dist.barrier()
     return watcher
 

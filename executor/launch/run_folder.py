@@ -17,13 +17,13 @@ from cost_models.files.whole import write_whole
 from executor.faults.heartbeat import LAUNCH
 from executor.messages import gather_json
 from executor.run_config import RunConfig
-from executor.run_files import STARTERS
+from executor.run_files import OWNERS
 from planner.plan import Plan
 
 _calls = 0
 
 
-def starter(plan: Plan, config: RunConfig) -> str:
+def owner(plan: Plan, config: RunConfig) -> str:
     """Who started this rank, for what: the same at each start of one run, and of no other. To be called once a run.
 
     A launcher gives its ranks a token. Of torchrun alone, the folder of its logs is known, a new one each time; where
@@ -40,19 +40,19 @@ def starter(plan: Plan, config: RunConfig) -> str:
     return f"{who} {_calls} {job}"
 
 
-def everyones(mine: str) -> frozenset[str]:
-    """The starters of all ranks; every rank must call it."""
+def owners_of_all_ranks(mine: str) -> frozenset[str]:
+    """The owners of all ranks; every rank must call it."""
     return frozenset(gather_json(mine))
 
 
-def cleared_by(folder: Path, starters: frozenset[str]) -> bool:
+def is_owned_by(folder: Path, owners: frozenset[str]) -> bool:
     """Whether one of these started the ranks that cleared the folder, or were started again since."""
     try:
-        return not starters.isdisjoint(json.loads((folder / STARTERS).read_text("utf-8")))
+        return not owners.isdisjoint(json.loads((folder / OWNERS).read_text("utf-8")))
     except FileNotFoundError:
         return False
 
 
-def write_starters(folder: Path, starters: frozenset[str]) -> None:
+def write_owners(folder: Path, owners: frozenset[str]) -> None:
     """Leave word, when it is cleared, and whenever ranks meet again."""
-    write_whole(folder / STARTERS, json.dumps(sorted(starters)))
+    write_whole(folder / OWNERS, json.dumps(sorted(owners)))

@@ -18,18 +18,18 @@ from typing import Any
 
 from cost_models.errors import MeshwrightError, Problem, RunError, StoppedError
 from executor.faults.failures import (
-    forget_failures,
+    delete_failures,
+    error_of_fields,
+    failure_error,
     last_lines,
-    raised,
     read_failures,
     what_happened,
-    worded_failure,
 )
-from executor.faults.heartbeat import LAUNCH, forget_signs
+from executor.faults.heartbeat import LAUNCH, delete_signs
 from executor.launch.environment import on_this_machine, worker_environment
-from executor.launch.nodes import ONE_NODE, Launch, Nodes, forget_answers, rendezvous_file
+from executor.launch.nodes import ONE_NODE, Launch, Nodes, delete_answers, rendezvous_file
 from executor.measure.report import load_report, save_report
-from executor.run_files import PROGRESS, REPORT, STARTERS, STOP, STOPPED
+from executor.run_files import OWNERS, PROGRESS, REPORT, STOP, STOPPED
 
 OnStep = Callable[[dict[str, Any]], None]
 """Called with step, loss, gradient_norm, seconds and measured (False in the warm-up)."""
@@ -79,7 +79,7 @@ def run_ranks(
     if (
         nodes.count == 1
     ):  # of several, others may have begun; their first rank does it (`executor.launch.rank`)
-        forget_run(folder)
+        clear_run_folder(folder)
     launch = Launch(folder, ranks)
     process = _start(
         [*nodes.arguments(ranks, timeout, folder, logs), "--max-restarts", str(restarts)],
@@ -88,19 +88,19 @@ def run_ranks(
         launch,
         nodes,
     )
-    following = _Following(launch, folder, logs, ranks, nodes, restarts, timeout, on_step, on_note)
+    follower = _Follower(launch, folder, logs, ranks, nodes, restarts, timeout, on_step, on_note)
     try:
         with _terminated_like_interrupted():
-            following.until_the_end(process)
+            follower.until_the_end(process)
     finally:
-        _end(process, kill=following.swept())
+        _end(process, kill=follower.swept())
     if nodes.count > 1 and not launch.begun():
         raise _never_begun(launch, folder, logs)
     if (folder / STOPPED).exists():
         where = json.loads((folder / STOPPED).read_text("utf-8"))
         raise stopped(where["step"], where["saved"])
     if process.returncode != 0 or not (folder / REPORT).exists():
-        error = _swept(logs) if following.swept() else _failure(launch, folder, logs, ranks, nodes, saved)
+        error = _swept(logs) if follower.swept() else _failure(launch, folder, logs, ranks, nodes, saved)
         if not (folder / REPORT).exists():
             raise error
         _add_note(folder / REPORT, error.headline, on_note)
@@ -114,13 +114,13 @@ def _add_note(path: Path, note: str, on_note: OnNote) -> None:
         save_report(report.model_copy(update={"notes": (*report.notes, note)}), path)
 
 
-def forget_run(folder: Path) -> None:
+def clear_run_folder(folder: Path) -> None:
     """Clear away what an earlier run left."""
-    for old in (PROGRESS, REPORT, STOP, STOPPED, STARTERS):
+    for old in (PROGRESS, REPORT, STOP, STOPPED, OWNERS):
         (folder / old).unlink(missing_ok=True)
-    forget_signs(folder)
-    forget_failures(folder)
-    forget_answers(folder)
+    delete_signs(folder)
+    delete_failures(folder)
+    delete_answers(folder)
 
 
 def _failure(
@@ -129,7 +129,7 @@ def _failure(
     answered: frozenset[int] = frozenset()
     if nodes.count > 1 and not any(failure["final"] for failure in read_failures(folder)):
         answered = launch.roll_call(_ROLL_CALL_SECONDS)
-    return worded_failure(folder, logs, ranks, launch=launch.token, answered=answered, saved=saved)
+    return failure_error(folder, logs, ranks, launch=launch.token, answered=answered, saved=saved)
 
 
 def _swept(logs: Path) -> RunError:
@@ -144,7 +144,7 @@ def _never_begun(launch: Launch, folder: Path, logs: Path) -> MeshwrightError:
     """Ranks of this node failed before they met the others, or nodes did not meet."""
     for failure in read_failures(folder):
         if failure.get("launch") == launch.token and "headline" in failure:
-            return raised(failure)
+            return error_of_fields(failure)
     return RunError(
         "the nodes did not come together",
         problems=[Problem("", line) for line in last_lines([logs / "torchrun.log"])],
@@ -172,7 +172,7 @@ def _start(
 
 
 @dataclass(slots=True)
-class _Following:
+class _Follower:
     """What a launcher sees of its run while it goes on."""
 
     launch: Launch

@@ -13,14 +13,14 @@ from torch._C._autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile
 
-from executor.measure.watched import Watchable
+from executor.measure.step_spans import Recordable
 from executor.timing import Waits, finish, lap_between, mark_on
 
 _MICROSECOND = 1e-6
 _OPERATOR = "aten::"
 
 
-def operator_share(engine: Watchable, inputs_BS: Tensor, targets_BS: Tensor) -> float:
+def operator_share(engine: Recordable, inputs_BS: Tensor, targets_BS: Tensor) -> float:
     """Train one step, its forward and backward pass profiled; at most 1."""
     on_gpu = engine.device.type == "cuda"
     waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cost_models.schedules.actions import KINDS
-from executor.measure.watched import StepSpans, WaitSpan, WorkSpan
+from executor.measure.step_spans import StepSpans, WaitSpan, WorkSpan
 from executor.timing import AXES
 
 STEP_PARTS = ("compute", "host", *(f"{axis}_comm" for axis in AXES), "bubble", "optimizer", "other")

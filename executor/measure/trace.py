@@ -14,7 +14,7 @@ from typing import Any
 
 from cost_models.files.whole import write_whole
 from cost_models.pipeline.spans import PredictedSpan, predicted_spans
-from executor.measure.watched import StepSpans
+from executor.measure.step_spans import StepSpans
 from planner.plan import Plan
 
 LANES = ("predicted", "measured", "waits for others")

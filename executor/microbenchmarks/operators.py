@@ -102,7 +102,8 @@ def memory(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 def optimizer(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """The norm of the gradients and a fused AdamW step, as the executor takes them; `size` is parameters.
 
-    As in `executor.apply.flat`: the norm over a view for each tensor, the update over the one flat buffer they lie in.
+    As in `executor.apply.flat_parameters`: the norm over a view for each tensor, the update over the one flat buffer
+    they lie in.
     """
     for tensors, parameters in scale.optimizer_shapes:
         flat = torch.nn.Parameter(torch.zeros(tensors * parameters, device=watch.device))

@@ -20,9 +20,9 @@ from cost_models.evidence.calibration.measurements import Measurement, quietest
 from executor.launch.orphans import end_with_parent
 from executor.microbenchmarks.announce import announce
 from executor.microbenchmarks.collectives import collectives
+from executor.microbenchmarks.gemms import attention_cores, cached_gemms, gemms
 from executor.microbenchmarks.host import host_overhead, tiny_engines
 from executor.microbenchmarks.operators import element_wise, memory, optimizer
-from executor.microbenchmarks.products import attention_cores, matrix_products, repeated_products
 from executor.microbenchmarks.scale import Scale, cpu_scale, cuda_scale
 from executor.microbenchmarks.stopwatch import Stopwatch
 
@@ -37,7 +37,7 @@ def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None
     world, rank = dist.get_world_size(), dist.get_rank()
     engines = tiny_engines(watch.device, scale.precision)
     families: dict[str, Family] = {
-        "matrix products": lambda: chain(matrix_products(watch, scale), repeated_products(watch, scale)),
+        "matrix products": lambda: chain(gemms(watch, scale), cached_gemms(watch, scale)),
         "attention": lambda: attention_cores(watch, scale),
         "element-wise operators": lambda: element_wise(watch, scale),
         "memory": lambda: memory(watch, scale),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cost_models.specs.transformer import TransformerSpec
 from executor.models.rotary import Turns, turning_of
 from executor.models.sequence import Sequence, WholeSequence
-from executor.models.visibility import sight_of
+from executor.models.visibility import visibility_of
 
 
 class Attention(nn.Module):
@@ -47,8 +47,8 @@ class Attention(nn.Module):
             key_BGSK = self.turns(key_BGSK, places, self.turning)
         if self.more != 1.0:
             query_BHSK = query_BHSK * self.more
-        sight = sight_of(self.spec, self.window, self.first_head)
-        mixed_BHSK = self.sequence.attend(query_BHSK, key_BGSK, value_BGSK, sight)
+        visibility = visibility_of(self.spec, self.window, self.first_head)
+        mixed_BHSK = self.sequence.attend(query_BHSK, key_BGSK, value_BGSK, visibility)
         out: Tensor = self.out(mixed_BHSK.transpose(1, 2).flatten(2))
         return out
 

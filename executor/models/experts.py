@@ -23,8 +23,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from cost_models.specs.transformer import TransformerSpec
-from executor.models.choosing import choose_experts
 from executor.models.feed_forward import ACTIVATIONS, FeedForward
+from executor.models.routing import choose_experts
 
 Run = Callable[[Tensor, list[int]], Tensor]
 """(R, D) rows in the order of this rank's experts, and how many each has → (R, D)."""
@@ -187,7 +187,7 @@ class Routed(nn.Module):
         return spec.load_balance * spec.num_experts * (share_BE * part_BE).sum(-1).mean()
 
 
-class Mixture(nn.Module):
+class MoE(nn.Module):
     """Routed experts, and an MLP of shared experts where the spec has them."""
 
     def __init__(self, spec: TransformerSpec, place: ExpertPlace) -> None:

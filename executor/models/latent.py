@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from cost_models.specs.transformer import TransformerSpec
 from executor.models.rotary import Turns, turning_of
 from executor.models.sequence import Sequence, WholeSequence
-from executor.models.visibility import sight_of
+from executor.models.visibility import visibility_of
 
 _LATENT_NORM_EPSILON = 1e-6
 
@@ -62,11 +62,11 @@ class LatentAttention(nn.Module):
         if self.more != 1.0:
             query_BHSK = query_BHSK * self.more
         key_BGSK, value_BGSW = self._key_value(x_BSD)
-        sight = sight_of(self.spec, self.window, self.first_head)
+        visibility = visibility_of(self.spec, self.window, self.first_head)
         width = value_BGSW.shape[-1]
         if self._wants_one_width(x_BSD):
             value_BGSW = F.pad(value_BGSW, (0, max(0, self.spec.head_dim - width)))
-        mixed_BHSW = self.sequence.attend(query_BHSK, key_BGSK, value_BGSW, sight)[..., :width]
+        mixed_BHSW = self.sequence.attend(query_BHSK, key_BGSK, value_BGSW, visibility)[..., :width]
         out: Tensor = self.out(mixed_BHSW.transpose(1, 2).flatten(2))
         return out
 

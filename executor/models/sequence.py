@@ -10,8 +10,8 @@ from typing import Protocol
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from executor.models import flexible
-from executor.models.visibility import Places, Sight
+from executor.models import flex_attention
+from executor.models.visibility import Places, Visibility
 
 
 class Sequence(Protocol):
@@ -20,7 +20,9 @@ class Sequence(Protocol):
     def places(self, count: int) -> Places:
         """The positions of the `count` tokens that this rank has."""
 
-    def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, sight: Sight) -> Tensor:
+    def attend(
+        self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visibility: Visibility
+    ) -> Tensor:
         """(B, H, S, K) causal attention of this rank's queries to the keys and values of the whole sequence."""
 
 
@@ -29,18 +31,20 @@ class WholeSequence:
 
     def __init__(self) -> None:
         self._mask: tuple[object, Tensor] | None = None
-        self._flexible = flexible.Flexible()
+        self._flexible = flex_attention.FlexAttention()
 
     def places(self, count: int) -> Places:
         """From 0 on."""
         return (range(count),)
 
-    def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, sight: Sight) -> Tensor:
+    def attend(
+        self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visibility: Visibility
+    ) -> Tensor:
         """One call of torch's kernel: on a GPU one that skips what a window hides."""
         places = self.places(query_BHSK.shape[2])
-        if not sight.is_causal(places, places) and flexible.suits(query_BHSK):
-            return self._flexible.attend(query_BHSK, key_BGSK, value_BGSK, sight)
-        mask = self._mask_of(query_BHSK, sight)
+        if not visibility.is_causal(places, places) and flex_attention.suits(query_BHSK):
+            return self._flexible.attend(query_BHSK, key_BGSK, value_BGSK, visibility)
+        mask = self._mask_of(query_BHSK, visibility)
         return F.scaled_dot_product_attention(
             query_BHSK,
             key_BGSK,
@@ -50,13 +54,13 @@ class WholeSequence:
             enable_gqa=query_BHSK.shape[1] != key_BGSK.shape[1],
         )
 
-    def _mask_of(self, query_BHSK: Tensor, sight: Sight) -> Tensor | None:
+    def _mask_of(self, query_BHSK: Tensor, visibility: Visibility) -> Tensor | None:
         """The last one again while nothing changes; None: the kernel's own causal mask does."""
         _, heads, tokens, _ = query_BHSK.shape
         places = self.places(tokens)
-        if sight.is_causal(places, places):
+        if visibility.is_causal(places, places):
             return None
-        asked = (sight, heads, tokens, query_BHSK.dtype, query_BHSK.device)
+        asked = (visibility, heads, tokens, query_BHSK.dtype, query_BHSK.device)
         if self._mask is None or self._mask[0] != asked:
-            self._mask = (asked, sight.bias(places, places, heads, query_BHSK))
+            self._mask = (asked, visibility.bias(places, places, heads, query_BHSK))
         return self._mask[1]

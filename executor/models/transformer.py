@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from cost_models.specs.transformer import TransformerSpec
 from executor.models.attention import Attention
 from executor.models.chunked_loss import chunked_loss
-from executor.models.experts import ExpertPlace, Mixture
+from executor.models.experts import ExpertPlace, MoE
 from executor.models.feed_forward import FeedForward
 from executor.models.latent import LatentAttention
 from executor.models.sequence import Sequence, WholeSequence
@@ -48,7 +48,7 @@ class Block(nn.Module):
         self.attention = LatentAttention(spec, layer) if spec.latent_attention else Attention(spec, layer)
         self.attention_post_norm = make_norm(spec) if after else None
         self.mlp_norm = make_norm(spec) if before and not spec.forked else None
-        self.mlp = FeedForward(spec) if experts is None else Mixture(spec, experts)
+        self.mlp = FeedForward(spec) if experts is None else MoE(spec, experts)
         self.mlp_post_norm = make_norm(spec) if after else None
         self.fork = nn.Identity() if spec.forked else None
         self.join = nn.Identity() if spec.parallel_block else None

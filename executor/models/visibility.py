@@ -24,7 +24,7 @@ def positions(places: Places, device: torch.device) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class Visibility:
     """A query sees itself and what is before it, as far back as `window` allows."""
 
     window: int | None = None
@@ -91,9 +91,9 @@ class Sight:
         return not self.slopes and self.first_seen(queries[-1].stop - 1) <= keys[0].start
 
 
-def sight_of(spec: TransformerSpec, window: int | None, first_head: int) -> Sight:
+def visibility_of(spec: TransformerSpec, window: int | None, first_head: int) -> Visibility:
     """What a block with that window sees; `first_head` is the first of the heads at hand."""
-    return Sight(
+    return Visibility(
         window=window,
         chunked=spec.window_kind == "chunked",
         slopes=spec.num_heads if spec.positions == "alibi" else 0,

@@ -13,7 +13,7 @@ from cost_models.evidence.calibration.refining import STEP, ObservedRun, Refinem
 from cost_models.evidence.calibration.saving import save_profile
 from cost_models.files import catalog
 from cost_models.specs.hardware import HardwareProfile
-from executor.measure.observed import Machine, machine_of, observed
+from executor.measure.observed_run import Machine, machine_of, observed_run
 from executor.measure.report import RunReport
 from meshwright.answers.run import Ran
 from meshwright.inputs.problems import Problems
@@ -144,7 +144,7 @@ def _calibrated(
     runs: list[ObservedRun] = []
     for name, read in named:
         report = problems.read(read)
-        run = problems.read(partial(observed, report, name)) if report is not None else None
+        run = problems.read(partial(observed_run, report, name)) if report is not None else None
         if report is not None and run is not None:
             reports.append(report)
             runs.append(run)

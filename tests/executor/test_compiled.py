@@ -16,9 +16,9 @@ from training import GPT, LATENT, LLAMA, MOE, SHARED, plan_for, traced, train
 from cost_models.specs.transformer import TransformerSpec
 from executor.apply import compiled as blocks
 from executor.data.batches import Batches
-from executor.diagnostic_steps import Further, look_further
+from executor.diagnostic_steps import Diagnosis, run_diagnostic_steps
 from executor.engine import Engine
-from executor.models import flexible
+from executor.models import flex_attention
 from executor.models.transformer import Block
 from executor.run_config import EngineOptions, RunConfig
 from planner.plan import Plan
@@ -89,12 +89,12 @@ def test_blocks_of_windows_are_compiled_whole(
     block = Block(spec, dropout=0.0)
     x_BSD = torch.randn(2, 40, spec.hidden_size, requires_grad=True)
     expected = outcome(block, x_BSD)
-    monkeypatch.setattr(flexible, "_DEVICES", ("cpu",))
+    monkeypatch.setattr(flex_attention, "_DEVICES", ("cpu",))
     # it wants a GPU for the backward pass
     monkeypatch.setattr(flex, "_validate_device", lambda *tensors: None)
-    assert flexible.suits(torch.zeros(1, 1, 1, 16))
+    assert flex_attention.suits(torch.zeros(1, 1, 1, 16))
     with FlopCounterMode(display=False):
-        assert not flexible.suits(torch.zeros(1, 1, 1, 16))  # whoever watches sees a dense mask
+        assert not flex_attention.suits(torch.zeros(1, 1, 1, 16))  # whoever watches sees a dense mask
     try:
         got = outcome(torch.compile(block, backend="aot_eager", fullgraph=True), x_BSD)
     finally:
@@ -120,14 +120,14 @@ def test_what_is_on_its_way_loses_its_gradient(processes: Processes) -> None:
     assert abs(got[1] / expected[1] - 1.0) > 1e-2
 
 
-def followed(plan: Plan) -> Further:
+def followed(plan: Plan) -> Diagnosis:
     """What the steps after the last one tell of compiled blocks."""
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     config = RunConfig(steps=1, warm_up=0, waiting_steps=1)
     with traced():
         engine = Engine(plan, torch.device("cpu"), EngineOptions(compile=True))
         engine.step(*batches.slice(0, engine.place.dp, plan.layout.dp))
-        return look_further(engine, batches, config)
+        return run_diagnostic_steps(engine, batches, config)
 
 
 def test_steps_that_are_followed_are_not_compiled(processes: Processes) -> None:

@@ -14,7 +14,7 @@ from training import plan_for
 
 from cost_models.errors import RunError, StoppedError
 from executor.checkpoints.folder import Folder
-from executor.faults.failures import told, what_happened, worded_failure, write_failure
+from executor.faults.failures import error_fields, failure_error, what_happened, write_failure
 from executor.faults.heartbeat import Heartbeat, read_signs
 from executor.launch.launch import run_plan
 from executor.run_config import RunConfig
@@ -111,7 +111,7 @@ def test_of_ranks_that_all_speak_the_one_least_far_hangs(tmp_path: Path) -> None
     for rank, phase in enumerate(("forward and backward", "data", "forward and backward")):
         write_failure(tmp_path, rank, "stood still", final=False, step=7, phase=phase, frames=["a.py:1 in f"])
     assert what_happened(tmp_path, 3) == "rank 1 hangs in step 7 (data)"
-    error = worded_failure(tmp_path, tmp_path, 3)
+    error = failure_error(tmp_path, tmp_path, 3)
     assert str(error).startswith("rank 1 hangs in step 7 (data)\n  rank 0: stood still: a.py:1 in f")
     write_failure(tmp_path, 1, "stood still", final=False, step=7, phase="forward and backward", frames=[])
     assert what_happened(tmp_path, 3) == "all ranks stand still in step 7 (forward and backward)"
@@ -128,6 +128,6 @@ def test_lost_ranks_are_those_that_leave_no_word(tmp_path: Path) -> None:
 
 def test_an_error_reaches_the_person_as_it_was_raised(tmp_path: Path) -> None:
     raised = RunError("the loss is nan in step 3", hint="a smaller learning rate")
-    write_failure(tmp_path, 1, raised.headline, final=True, **told(raised))
-    error = worded_failure(tmp_path, tmp_path, 2)
+    write_failure(tmp_path, 1, raised.headline, final=True, **error_fields(raised))
+    error = failure_error(tmp_path, tmp_path, 2)
     assert (type(error), str(error)) == (RunError, str(raised))

@@ -33,7 +33,7 @@ from cost_models.question import Question
 from cost_models.specs.cluster import Precision
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from executor import fp8_here
+from executor import fp8_support
 from executor.emulate.one_rank import emulate
 from executor.launch.launch import run_plan
 from planner.plan import Plan, make_plan
@@ -278,17 +278,17 @@ def test_a_host_that_cannot_says_so_before_it_starts(monkeypatch: pytest.MonkeyP
             start(plan)
         assert told.value.hint == "plan with --precision bf16"
     with pytest.raises(HostError, match="plan trains in fp8, and this host has no GPU"):
-        fp8_here.require_fp8_products(plan, "plan", on_gpu=True)
+        fp8_support.require_fp8_gemms(plan, "plan", on_gpu=True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100-SXM4-80GB")
     for capability, has in (((8, 0), False), ((8, 9), True), ((9, 0), True), ((10, 0), True)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda found=capability: found)
         if has:
-            fp8_here.require_fp8_products(plan, "plan", on_gpu=True)
+            fp8_support.require_fp8_gemms(plan, "plan", on_gpu=True)
             continue
         with pytest.raises(HostError, match="NVIDIA A100-SXM4-80GB has no products in fp8"):
-            fp8_here.require_fp8_products(plan, "plan", on_gpu=True)
-    monkeypatch.setattr(fp8_here, "find_spec", lambda name: None)
+            fp8_support.require_fp8_gemms(plan, "plan", on_gpu=True)
+    monkeypatch.setattr(fp8_support, "find_spec", lambda name: None)
     with pytest.raises(HostError, match="for which torchao is not installed") as told:
         emulate(plan, 0, fake=True)
     assert "pip install 'torchao>=0.18'" in told.value.hint

@@ -12,20 +12,20 @@ from torch import Tensor
 from torch._higher_order_ops.flex_attention import math_attention
 from torch.nn.attention.flex_attention import BlockMask
 
-from executor.apply.tiles import Merged, dealt, tile_of_ring, tiles_of_whole
-from executor.models.flexible import Flexible
+from executor.apply.tiles import Merged, tile_of_ring, tiles_of_whole, zigzag_places
+from executor.models.flex_attention import FlexAttention
 from executor.models.kernels import WrittenOut, kernel_for
 from executor.models.sequence import WholeSequence
-from executor.models.visibility import Places, Sight, positions
+from executor.models.visibility import Places, Visibility, positions
 
 SIGHTS = [
-    Sight(),
-    Sight(window=5),
-    Sight(window=1),
-    Sight(slopes=8, first_head=2),
-    Sight(window=3, slopes=4),
-    Sight(window=5, chunked=True),
-    Sight(window=3, chunked=True, slopes=4),
+    Visibility(),
+    Visibility(window=5),
+    Visibility(window=1),
+    Visibility(slopes=8, first_head=2),
+    Visibility(window=3, slopes=4),
+    Visibility(window=5, chunked=True),
+    Visibility(window=3, chunked=True, slopes=4),
 ]
 DEVICES = [
     "cpu",
@@ -33,46 +33,46 @@ DEVICES = [
 ]
 
 
-def seen(query: int, key: int, sight: Sight) -> bool:
-    if sight.window is None or key > query:
+def seen(query: int, key: int, visibility: Visibility) -> bool:
+    if visibility.window is None or key > query:
         return key <= query
-    if sight.chunked:
-        return key // sight.window == query // sight.window
-    return query - key < sight.window
+    if visibility.chunked:
+        return key // visibility.window == query // visibility.window
+    return query - key < visibility.window
 
 
-@pytest.mark.parametrize("sight", SIGHTS)
+@pytest.mark.parametrize("visibility", SIGHTS)
 @pytest.mark.parametrize("queries", [(range(4),), (range(2, 4), range(8, 10)), (range(6, 9),)])
 @pytest.mark.parametrize("keys", [(range(4),), (range(2, 4), range(8, 10)), (range(9),), (range(10, 12),)])
 def test_a_query_sees_what_is_before_it_as_far_as_the_window(
-    sight: Sight, queries: Places, keys: Places
+    visibility: Visibility, queries: Places, keys: Places
 ) -> None:
     like = torch.zeros(())
-    bias = sight.bias(queries, keys, 4, like)
+    bias = visibility.bias(queries, keys, 4, like)
     at, of = positions(queries, like.device).tolist(), positions(keys, like.device).tolist()
-    visible = [[seen(query, key, sight) for key in of] for query in at]
+    visible = [[seen(query, key, visibility) for key in of] for query in at]
     assert (bias[0, 0] > -1e30).tolist() == visible
-    assert sight.blind(queries, keys) == (not any(map(any, visible)))
-    if sight.sees_all(queries, keys):
+    assert visibility.blind(queries, keys) == (not any(map(any, visible)))
+    if visibility.sees_all(queries, keys):
         assert all(map(all, visible))
-        assert not sight.slopes
-    if sight.is_causal(queries, keys):
+        assert not visibility.slopes
+    if visibility.is_causal(queries, keys):
         late = len(of) - len(at)
         assert visible == [[column <= row + late for column in range(len(of))] for row in range(len(at))]
-    for head in range(4 if sight.slopes else 0):
-        slope = 2.0 ** (-8.0 * (sight.first_head + head + 1) / sight.slopes)
+    for head in range(4 if visibility.slopes else 0):
+        slope = 2.0 ** (-8.0 * (visibility.first_head + head + 1) / visibility.slopes)
         distances = [[slope * (key - query) for key in of] for query in at]
         shown = bias[0, head] > -1e30
         assert torch.allclose(bias[0, head][shown], torch.tensor(distances)[shown])
 
 
-def written_out(query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> Tensor:
+def written_out(query: Tensor, key: Tensor, value: Tensor, visibility: Visibility) -> Tensor:
     """Softmax of masked scores, for autograd to go through."""
     heads, length = query.shape[1], query.shape[2]
     groups = heads // key.shape[1]
     places = (range(length),)
     scores = query @ key.repeat_interleave(groups, 1).transpose(-1, -2) * query.shape[-1] ** -0.5
-    scores = scores + sight.bias(places, places, heads, query)
+    scores = scores + visibility.bias(places, places, heads, query)
     return scores.softmax(-1) @ value.repeat_interleave(groups, 1)
 
 
@@ -86,11 +86,11 @@ def tensors(
     return query.requires_grad_(), key.requires_grad_(), value.requires_grad_(), gradient
 
 
-@pytest.mark.parametrize("sight", SIGHTS)
-def test_torchs_kernel_gets_the_mask(sight: Sight) -> None:
+@pytest.mark.parametrize("visibility", SIGHTS)
+def test_torchs_kernel_gets_the_mask(visibility: Visibility) -> None:
     query, key, value, gradient = tensors(12)
-    out = WholeSequence().attend(query, key, value, sight)
-    expected = written_out(query, key, value, sight)
+    out = WholeSequence().attend(query, key, value, visibility)
+    expected = written_out(query, key, value, visibility)
     assert torch.allclose(out, expected, atol=1e-5)
     got = torch.autograd.grad(out, (query, key, value), gradient)
     for one, other in zip(got, torch.autograd.grad(expected, (query, key, value), gradient), strict=True):
@@ -116,11 +116,11 @@ def as_defined(
 
 def test_flex_attention_gets_the_window_and_the_slopes() -> None:
     """What a GPU's kernels are told, one after the other: output and gradients are those of the dense mask."""
-    flexible = Flexible(as_defined)
-    for sight, length in product(SIGHTS[1:], (12, 150)):
+    flexible = FlexAttention(as_defined)
+    for visibility, length in product(SIGHTS[1:], (12, 150)):
         query, key, value, gradient = tensors(length)
-        out = flexible.attend(query, key, value, sight)
-        expected = written_out(query, key, value, sight)
+        out = flexible.attend(query, key, value, visibility)
+        expected = written_out(query, key, value, visibility)
         assert torch.allclose(out, expected, atol=1e-5)
         got = torch.autograd.grad(out, (query, key, value), gradient)
         for one, other in zip(got, torch.autograd.grad(expected, (query, key, value), gradient), strict=True):
@@ -136,24 +136,24 @@ def test_a_mask_of_blocks_leaves_out_what_a_window_hides() -> None:
         return query
 
     query, key, value, _ = tensors(1024)
-    flexible = Flexible(kernel)
+    flexible = FlexAttention(kernel)
     for _ in range(2):
-        flexible.attend(query, key, value, Sight(window=128))
+        flexible.attend(query, key, value, Visibility(window=128))
     assert seen[0] is seen[1]
     assert int(seen[0].to_dense().sum()) == 8 + 7
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-@pytest.mark.parametrize("sight", SIGHTS[1:])
-def test_flex_attention_on_a_gpu(sight: Sight) -> None:
+@pytest.mark.parametrize("visibility", SIGHTS[1:])
+def test_flex_attention_on_a_gpu(visibility: Visibility) -> None:
     """The compiled kernels, with 16 bits of rounding, against the dense mask."""
     generator = torch.Generator().manual_seed(0)
     shapes = [(2, 4, 300, 64), (2, 2, 300, 64), (2, 2, 300, 64), (2, 4, 300, 64)]
     given = [torch.randn(shape, generator=generator).cuda().bfloat16().requires_grad_() for shape in shapes]
     *leaves, gradient = given
-    out = WholeSequence().attend(leaves[0], leaves[1], leaves[2], sight)
+    out = WholeSequence().attend(leaves[0], leaves[1], leaves[2], visibility)
     wide = [leaf.detach().float().requires_grad_() for leaf in leaves]
-    expected = written_out(wide[0], wide[1], wide[2], sight)
+    expected = written_out(wide[0], wide[1], wide[2], visibility)
     assert torch.allclose(out.float(), expected, atol=3e-2)
     got = torch.autograd.grad(out, leaves, gradient)
     for one, other in zip(got, torch.autograd.grad(expected, wide, gradient.float()), strict=True):
@@ -161,13 +161,13 @@ def test_flex_attention_on_a_gpu(sight: Sight) -> None:
 
 
 def test_a_shared_mask_is_the_one_asked_for() -> None:
-    """The same object for every sight and length in turn."""
+    """The same object for every visibility and length in turn."""
     shared = WholeSequence()
-    for sight in [*SIGHTS, *SIGHTS]:
+    for visibility in [*SIGHTS, *SIGHTS]:
         for length in (12, 12, 6):
             query, key, value, _ = (one.detach() for one in tensors(length))
-            expected = written_out(query, key, value, sight)
-            assert torch.allclose(shared.attend(query, key, value, sight), expected, atol=1e-5)
+            expected = written_out(query, key, value, visibility)
+            assert torch.allclose(shared.attend(query, key, value, visibility), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -197,22 +197,24 @@ def test_both_passes_of_a_kernel_are_autograds(
             assert torch.allclose(one.float(), other, atol=10 * near)
 
 
-@pytest.mark.parametrize("sight", SIGHTS)
+@pytest.mark.parametrize("visibility", SIGHTS)
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_tiles_of_a_ring_and_of_a_gathered_sequence_make_up_the_whole(sight: Sight, ranks: int) -> None:
+def test_tiles_of_a_ring_and_of_a_gathered_sequence_make_up_the_whole(
+    visibility: Visibility, ranks: int
+) -> None:
     """Every rank's rows, merged over the tiles of either way, without any communication."""
     query, key, value, _ = (one.detach() for one in tensors(4 * ranks))
-    expected = written_out(query, key, value, sight)
+    expected = written_out(query, key, value, visibility)
     for rank in range(ranks):
-        mine = positions(dealt(rank, ranks, 4), query.device)
+        mine = positions(zigzag_places(rank, ranks, 4), query.device)
         own = query[:, :, mine]
         ring, gathered = Merged(own, value), Merged(own, value)
         for source in range(ranks):
-            theirs = positions(dealt(source, ranks, 4), query.device)
+            theirs = positions(zigzag_places(source, ranks, 4), query.device)
             tile = tile_of_ring(rank, source, ranks, 4)
-            ring.add(tile, tile.attend(sight, own, (key[:, :, theirs], value[:, :, theirs])))
-        for tile in tiles_of_whole(dealt(rank, ranks, 4), sight):
-            gathered.add(tile, tile.attend(sight, own, (key, value)))
+            ring.add(tile, tile.attend(visibility, own, (key[:, :, theirs], value[:, :, theirs])))
+        for tile in tiles_of_whole(zigzag_places(rank, ranks, 4), visibility):
+            gathered.add(tile, tile.attend(visibility, own, (key, value)))
         assert torch.allclose(ring.out, expected[:, :, mine], atol=1e-5)
         assert torch.allclose(gathered.out, expected[:, :, mine], atol=1e-5)
 
@@ -221,9 +223,9 @@ def test_tiles_of_a_ring_and_of_a_gathered_sequence_make_up_the_whole(sight: Sig
 def test_a_dealt_sequence_is_the_same_work_for_every_rank(ranks: int) -> None:
     """Pairs of a query and a key that it sees."""
     work = [
-        sum(place + 1 for place in positions(dealt(rank, ranks, 8), torch.device("cpu")).tolist())
+        sum(place + 1 for place in positions(zigzag_places(rank, ranks, 8), torch.device("cpu")).tolist())
         for rank in range(ranks)
     ]
     assert len(set(work)) == 1
-    dealt_out = [place for rank in range(ranks) for run in dealt(rank, ranks, 8) for place in run]
+    dealt_out = [place for rank in range(ranks) for run in zigzag_places(rank, ranks, 8) for place in run]
     assert sorted(dealt_out) == list(range(8 * ranks))

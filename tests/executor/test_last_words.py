@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.faults.failures import what_happened, worded_failure, write_end, write_failure
+from executor.faults.failures import failure_error, what_happened, write_end, write_failure
 from executor.faults.last_words import last_words
 
 _WAIT = """
@@ -52,7 +52,7 @@ def test_the_rank_without_a_word_was_gone_first(tmp_path: Path) -> None:
     write_failure(tmp_path, 2, "was told to end (SIGTERM)", final=False, ended=True)
     assert what_happened(tmp_path, 3) == "rank 1 was ended from outside"
     assert (
-        worded_failure(tmp_path, tmp_path, 3).hint
+        failure_error(tmp_path, tmp_path, 3).hint
         == "with --checkpoint FOLDER a run goes on when ranks are lost"
     )
 
@@ -62,7 +62,7 @@ def test_ranks_that_are_told_to_end_are_named(tmp_path: Path) -> None:
     write_failure(tmp_path, 0, "RuntimeError: Connection closed by peer", final=False)
     write_failure(tmp_path, 1, "was told to end (SIGTERM)", final=False, ended=True)
     assert what_happened(tmp_path, 2) == "rank 1 was told to end from outside (SIGTERM)"
-    assert [one.where for one in worded_failure(tmp_path, tmp_path, 2).problems] == ["last checkpoint"]
+    assert [one.where for one in failure_error(tmp_path, tmp_path, 2).problems] == ["last checkpoint"]
     write_failure(
         tmp_path, 0, "was told to end (SIGTERM)", final=False, ended=True
     )  # by torchrun, therefore later
@@ -85,7 +85,7 @@ def test_a_node_that_is_shut_down_is_lost(tmp_path: Path) -> None:
         sign = {"rank": rank, "pid": 1, "step": 5, "phase": "update", "at": 0.0, "launch": ""} | node
         (tmp_path / f"alive-{rank}.json").write_text(json.dumps(sign), "utf-8")
         write_failure(tmp_path, rank, "was told to end (SIGTERM)", final=False, ended=True)
-    error = worded_failure(tmp_path, tmp_path, 4, answered={0, 1})
+    error = failure_error(tmp_path, tmp_path, 4, answered={0, 1})
     assert error.headline == "node 1 (h1) was lost, and with it ranks 2, 3 in step 5 (update)"
 
 

@@ -18,7 +18,7 @@ from training import plan_for
 import executor.launch.torchrun
 from cost_models.errors import InputError, RunError
 from executor.checkpoints.folder import Folder
-from executor.faults.failures import what_happened, worded_failure, write_failure
+from executor.faults.failures import failure_error, what_happened, write_failure
 from executor.faults.heartbeat import LAUNCH, Heartbeat, read_signs
 from executor.launch.launch import run_plan
 from executor.launch.nodes import Launch, Nodes
@@ -103,7 +103,7 @@ def test_a_node_that_says_nothing_more_is_named(tmp_path: Path, monkeypatch: pyt
         write_failure(
             tmp_path, rank, "stood still", final=False, step=9, phase="update", frames=["a.py:1 in f"]
         )
-    error = worded_failure(tmp_path, tmp_path, 4, saved=tmp_path / "saved")
+    error = failure_error(tmp_path, tmp_path, 4, saved=tmp_path / "saved")
     assert error.headline == "node 1 (host1) answers no longer: ranks 2, 3 hang in step 9 (update)"
     assert error.problems[-1].what == f"none yet, in {tmp_path / 'saved'}"
 

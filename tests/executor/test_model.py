@@ -16,10 +16,10 @@ from cost_models.specs.attention import RotaryScaling
 from cost_models.specs.transformer import TransformerSpec
 from executor.engine import loss
 from executor.measure.flops import FlopCounter
-from executor.models.choosing import choose_experts
-from executor.models.experts import Mixture
+from executor.models.experts import MoE
 from executor.models.initial import initialise
 from executor.models.rotary import slowed
+from executor.models.routing import choose_experts
 from executor.models.transformer import Transformer
 
 SPECS: dict[str, dict[str, Any]] = {
@@ -125,7 +125,7 @@ def test_a_stage_has_the_windows_of_its_place_in_the_model() -> None:
 
 def test_experts_are_in_the_blocks_that_are_named() -> None:
     _, model = build(SHARED | {"num_moe_layers": 2, "moe_layers": [0, 2]})
-    assert [isinstance(block.mlp, Mixture) for block in model.blocks.values()] == [True, False, True, False]
+    assert [isinstance(block.mlp, MoE) for block in model.blocks.values()] == [True, False, True, False]
 
 
 @pytest.mark.parametrize(

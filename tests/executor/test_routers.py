@@ -12,7 +12,7 @@ from cost_models.specs.transformer import TransformerSpec
 from executor.measure.flops import FlopCounter
 from executor.measure.routers import router_reports
 from executor.models import experts
-from executor.models.experts import ExpertPlace, Mixture, Routed, RoutedExperts
+from executor.models.experts import ExpertPlace, MoE, Routed, RoutedExperts
 from executor.models.initial import initialise
 
 
@@ -107,9 +107,9 @@ def test_the_grouped_product_is_the_loop(biased: bool, monkeypatch: pytest.Monke
 def test_parts_of_the_experts_make_the_whole() -> None:
     """What ranks hold of them, by expert and by width, is what one rank would."""
     spec = TransformerSpec.model_validate(MOE | {"mlp_bias": True})
-    whole = Mixture(spec, ExpertPlace())
+    whole = MoE(spec, ExpertPlace())
     initialise(whole, 3, tied=False)
-    second_of_upper = Mixture(spec, ExpertPlace(first=2, count=2, part=1, parts=2))
+    second_of_upper = MoE(spec, ExpertPlace(first=2, count=2, part=1, parts=2))
     initialise(second_of_upper, 3, tied=False)
     mine, theirs = second_of_upper.routed.experts, whole.routed.experts
     assert torch.equal(mine.up, theirs.up[2:, 24:])

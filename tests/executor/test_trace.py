@@ -15,7 +15,7 @@ from training import plan_for
 from cost_models.pipeline.spans import predicted_spans
 from executor.measure.parts import STEP_PARTS, step_parts
 from executor.measure.report import RankReport
-from executor.measure.watched import StepSpans, WaitSpan, WorkSpan
+from executor.measure.step_spans import StepSpans, WaitSpan, WorkSpan
 from executor.mesh import Place
 from planner.plan import Plan
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.units import counted
-from executor.measure.observed import tells_of_its_device
+from executor.measure.observed_run import tells_of_its_device
 from meshwright.answers.run import Ran
 from meshwright.cli.output import Output
 from meshwright.records import JSON_SCHEMA

@@ -65,7 +65,7 @@ class StepSpans:
         return [wait for wait in self.waits if (wait.start >= self.update_start) == update]
 
 
-class Watchable(Protocol):
+class Recordable(Protocol):
     """What is asked of an engine: its ranks, its device, the two phases of a step, and to tell of its passes."""
 
     mesh: DeviceMesh
@@ -82,7 +82,7 @@ class Watchable(Protocol):
         """The second."""
 
 
-def watch_steps(engine: Watchable, batches: Sequence[tuple[Tensor, Tensor]]) -> list[StepSpans]:
+def record_steps(engine: Recordable, batches: Sequence[tuple[Tensor, Tensor]]) -> list[StepSpans]:
     """Train a step on each batch; what this rank did in each."""
     waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
     steps = []

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from executor.models.visibility import Sight
+from executor.models.visibility import Visibility
 
 Kernel = Callable[..., Any]
 _NARROWEST = 16
@@ -42,7 +42,7 @@ def _watched() -> bool:
     return not torch.compiler.is_compiling() and _get_current_dispatch_mode() is not None
 
 
-class Flexible:
+class FlexAttention:
     """Attention of all tokens of a sequence; blocks that share one of these share its mask of blocks. Compiled blocks
     make it anew instead: what is kept from one to the next would have each compiled for itself."""
 
@@ -51,18 +51,20 @@ class Flexible:
         self._asked: object = None
         self._how: dict[str, Any] = {}
 
-    def attend(self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, sight: Sight) -> Tensor:
+    def attend(
+        self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visibility: Visibility
+    ) -> Tensor:
         """(B, H, S, K); compiled when first asked, and again for other shapes, unless a kernel was given; in a
         compiled block with it."""
         grouped = query_BHSK.shape[1] != key_BGSK.shape[1]
         out: Tensor
         if torch.compiler.is_compiling():
-            how = _how(sight, query_BHSK)
+            how = _how(visibility, query_BHSK)
             out = flex_attention(query_BHSK, key_BGSK, value_BGSK, enable_gqa=grouped, **how)
             return out
-        asked = (sight, query_BHSK.shape[1], query_BHSK.shape[2], query_BHSK.device)
+        asked = (visibility, query_BHSK.shape[1], query_BHSK.shape[2], query_BHSK.device)
         if self._asked != asked:
-            self._asked, self._how = asked, _how(sight, query_BHSK)
+            self._asked, self._how = asked, _how(visibility, query_BHSK)
         kernel = self._kernel or _compiled()
         out = kernel(query_BHSK, key_BGSK, value_BGSK, enable_gqa=grouped, **self._how)
         return out
@@ -73,17 +75,17 @@ def _compiled() -> Kernel:
     return torch.compile(flex_attention, dynamic=False)
 
 
-def _how(sight: Sight, query_BHSK: Tensor) -> dict[str, Any]:
+def _how(visibility: Visibility, query_BHSK: Tensor) -> dict[str, Any]:
     """Which blocks to look at, and what to do with the scores of those."""
     _, heads, tokens, _ = query_BHSK.shape
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return key <= query if sight.window is None else (key <= query) & ~sight.hides(query, key)
+        return key <= query if visibility.window is None else (key <= query) & ~visibility.hides(query, key)
 
     mask = create_block_mask(sees, None, None, tokens, tokens, device=query_BHSK.device)
-    if not sight.slopes:
+    if not visibility.slopes:
         return {"block_mask": mask}
-    slopes_H = sight.slopes_of(heads, query_BHSK.device)
+    slopes_H = visibility.slopes_of(heads, query_BHSK.device)
 
     def biased(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return score - slopes_H[head] * (query - key)

@@ -20,7 +20,7 @@ _CPU_ALLOCATOR_FAILED = "DefaultCPUAllocator: can't allocate memory"
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
-class ExhaustedError(RuntimeError):
+class OutOfMemoryError(RuntimeError):
     """This rank's memory ran out; `parts` maps part → bytes and sums to what had been allocated."""
 
     def __init__(self, reason: str, parts: dict[str, int]) -> None:
@@ -29,7 +29,7 @@ class ExhaustedError(RuntimeError):
 
 
 @contextmanager
-def telling_what_was_held(device: torch.device) -> Iterator[list[Trains]]:
+def out_of_memory_by_part(device: torch.device) -> Iterator[list[Trains]]:
     """Where memory runs out inside, raise ExhaustedError; the caller appends its engine to the list once it has one."""
     engines: list[Trains] = []
     before = _allocated_peak(device)
@@ -42,7 +42,7 @@ def telling_what_was_held(device: torch.device) -> Iterator[list[Trains]]:
         allocated = _allocated_peak(device) - before
         known = held_parts(engines[0]) if engines else {}
         parts = known | {REST: max(0, allocated - sum(known.values()))}
-        raise ExhaustedError((f"{cause}" or "out of memory").splitlines()[0], parts) from error
+        raise OutOfMemoryError((f"{cause}" or "out of memory").splitlines()[0], parts) from error
 
 
 def _exhaustion(error: BaseException | None) -> BaseException | None:

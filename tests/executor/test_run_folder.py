@@ -13,7 +13,7 @@ from training import plan_for
 from executor.faults.heartbeat import LAUNCH
 from executor.launch.launch import run_plan
 from executor.launch.record import read_progress
-from executor.launch.run_folder import cleared_by, starter, write_starters
+from executor.launch.run_folder import is_owned_by, owner, write_owners
 from executor.measure.report import RunReport, load_report, save_report
 from executor.run_config import RunConfig
 from planner.plan_files import save_plan
@@ -85,20 +85,20 @@ def test_a_folder_is_of_who_cleared_it(tmp_path: Path, monkeypatch: pytest.Monke
                 changed.delenv(name, raising=False)
             for name, value in environment.items():
                 changed.setenv(name, value)
-            return frozenset({starter(plan, RunConfig(steps=4, seed=seed))})
+            return frozenset({owner(plan, RunConfig(steps=4, seed=seed))})
 
     plan = plan_for("mbs2")
     token: dict[str, Any] = {LAUNCH: "one"}
-    assert not cleared_by(tmp_path, who(**token))
-    write_starters(tmp_path, who(**token) | who(**{LAUNCH: "two"}))
-    assert cleared_by(tmp_path, who(**token))
-    assert cleared_by(tmp_path, who(**token) | who(**{LAUNCH: "in the place of two"}))
-    assert not cleared_by(tmp_path, who(**{LAUNCH: "of a later run"}))
-    assert not cleared_by(tmp_path, who(seed=7, **token))
-    assert not cleared_by(tmp_path, who(calls=1, **token))
+    assert not is_owned_by(tmp_path, who(**token))
+    write_owners(tmp_path, who(**token) | who(**{LAUNCH: "two"}))
+    assert is_owned_by(tmp_path, who(**token))
+    assert is_owned_by(tmp_path, who(**token) | who(**{LAUNCH: "in the place of two"}))
+    assert not is_owned_by(tmp_path, who(**{LAUNCH: "of a later run"}))
+    assert not is_owned_by(tmp_path, who(seed=7, **token))
+    assert not is_owned_by(tmp_path, who(calls=1, **token))
     logs = "/logs/none_{}/attempt_{}/0/error.json"
-    write_starters(tmp_path, who(TORCHELASTIC_ERROR_FILE=logs.format("abc", 0)))
-    assert cleared_by(tmp_path, who(TORCHELASTIC_ERROR_FILE=logs.format("abc", 1)))
-    assert not cleared_by(tmp_path, who(TORCHELASTIC_ERROR_FILE=logs.format("xyz", 0)))
-    write_starters(tmp_path, who())
-    assert cleared_by(tmp_path, who())
+    write_owners(tmp_path, who(TORCHELASTIC_ERROR_FILE=logs.format("abc", 0)))
+    assert is_owned_by(tmp_path, who(TORCHELASTIC_ERROR_FILE=logs.format("abc", 1)))
+    assert not is_owned_by(tmp_path, who(TORCHELASTIC_ERROR_FILE=logs.format("xyz", 0)))
+    write_owners(tmp_path, who())
+    assert is_owned_by(tmp_path, who())

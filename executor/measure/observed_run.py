@@ -53,7 +53,7 @@ def machine_of(report: RunReport) -> Machine:
     )
 
 
-def observed(report: RunReport, name: str) -> ObservedRun:
+def observed_run(report: RunReport, name: str) -> ObservedRun:
     """The quantities of a report that constants follow from.
 
     On a CPU compute is the training thread's own time: what a busy machine does not disturb. On a GPU it is the time
@@ -111,7 +111,7 @@ def _require_whole(report: RunReport, plan: Plan, name: str) -> None:
 def tells_of_its_device(report: RunReport) -> bool:
     """Whether constants of the device that its plan is for follow from a report."""
     try:
-        observed(report, "")
+        observed_run(report, "")
     except InputError:
         return False
     return True

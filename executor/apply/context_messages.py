@@ -86,18 +86,18 @@ def to_heads(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tenso
     """(B, H, S, K) → (B, H/c, c·S, K): every rank has its heads of all tokens."""
     ranks = dist.get_world_size(group)
     rows = [torch.unflatten(one, 1, (ranks, -1)).movedim(1, 0) for one in tensors]  # (c, B, H/c, S, K)
-    return tuple(one.movedim(0, 2).flatten(2, 3) for one in _traded(rows, group))
+    return tuple(one.movedim(0, 2).flatten(2, 3) for one in _all_to_all(rows, group))
 
 
 def to_tokens(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
     """(B, H/c, c·S, K) → (B, H, S, K), which lies as (B, S, H, K): every rank has all heads of its tokens."""
     ranks = dist.get_world_size(group)
     rows = [torch.unflatten(one, 2, (ranks, -1)).movedim(2, 0) for one in tensors]  # (c, B, H/c, S, K)
-    by_token = (one.permute(1, 3, 0, 2, 4).flatten(2, 3) for one in _traded(rows, group))
+    by_token = (one.permute(1, 3, 0, 2, 4).flatten(2, 3) for one in _all_to_all(rows, group))
     return tuple(one.transpose(1, 2) for one in by_token)
 
 
-def _traded(rows: Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
+def _all_to_all(rows: Sequence[Tensor], group: dist.ProcessGroup) -> tuple[Tensor, ...]:
     """Row i of each tensor to rank i; (c, …) by where they came from."""
     message = Message.for_ranks(len(rows[0]), tuple(one.shape[1:] for one in rows), rows[0])
     for room, one in zip(message.tensors, rows, strict=True):

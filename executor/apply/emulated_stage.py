@@ -20,11 +20,11 @@ _SCALE = 0.02
 """Standard deviation of the noise: finite and small, as what trains is."""
 
 
-def alone(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[Stage]:
+def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[Stage]:
     """This kind of stage, alone."""
     between = torch.empty(_shape_between(plan), dtype=dtype, device="meta")
 
-    class Alone(stage):  # type: ignore[misc, valid-type]
+    class EmulatedStage(stage):  # type: ignore[misc, valid-type]
         """Answers its own questions."""
 
         def _recv_meta(self, src_stage: int) -> Any:
@@ -67,7 +67,7 @@ def alone(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[Stage]:
             self._create_noise(self.grad_recv_info)
             return answer
 
-    return Alone
+    return EmulatedStage
 
 
 def _shape_between(plan: Plan) -> tuple[int, int, int]:

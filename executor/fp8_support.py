@@ -22,7 +22,7 @@ def require_torchao(plan: Plan, name: str) -> None:
         )
 
 
-def require_fp8_products(plan: Plan, name: str, *, on_gpu: bool) -> None:
+def require_fp8_gemms(plan: Plan, name: str, *, on_gpu: bool) -> None:
     """Nothing where a plan does without them, or the device it would run on has them. Raises HostError."""
     if plan.training.precision != "fp8":
         return

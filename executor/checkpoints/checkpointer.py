@@ -71,7 +71,7 @@ class _HostCopy(AsyncStager):
         """Nothing is held between saves."""
 
 
-class Keeper:
+class Checkpointer:
     """The checkpoints of one run; every rank makes one, right after its engine and before the first step."""
 
     def __init__(self, engine: Engine, saving: Saving, data: str) -> None:

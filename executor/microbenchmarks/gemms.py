@@ -22,7 +22,7 @@ _BACKWARD_PRODUCTS = 2.5
 """Of attention, in forward's: the scores are computed again (Dao 2023)."""
 
 
-def matrix_products(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+def gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """Each linear layer's three products: output (with bias), input gradient, weight gradient."""
     for m, n, k in scale.products:
         count = copies(scale, scale.element_bytes * (m * k + n * k + m * n))
@@ -47,7 +47,7 @@ def matrix_products(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
             )
 
 
-def repeated_products(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+def cached_gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """Products whose operands never leave the cache: no product of a model is faster."""
     for m, n, k in scale.repeated_products:
         x_mk, w_kn = scale.tensor(watch.device, m, k), scale.tensor(watch.device, k, n)

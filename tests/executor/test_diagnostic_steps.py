@@ -25,7 +25,7 @@ from executor.faults.heartbeat import read_signs
 from executor.launch.launch import run_plan
 from executor.measure.attention_kernels import KERNELS, AttentionKernels, in_words
 from executor.measure.report import RunReport, load_report
-from executor.models import flexible
+from executor.models import flex_attention
 from executor.run_config import RunConfig
 from planner.plan import Plan
 
@@ -198,7 +198,7 @@ def test_where_nobody_follows_windows_take_another_kernel(
     change: dict[str, Any], layout: str, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if this CPU had its kernels."""
-    monkeypatch.setattr(flexible, "_DEVICES", ("cpu",))
+    monkeypatch.setattr(flex_attention, "_DEVICES", ("cpu",))
     plan = plan_for(layout, LLAMA | {"head_dim": 16} | change)
     engine: Any = SimpleNamespace(plan=plan, layout=plan.layout, device=torch.device("cpu"))
     assert further.takes_flexible(engine) == taken
