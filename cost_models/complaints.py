@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from cost_models.documents import Key, printable, show_key
@@ -120,14 +120,18 @@ def _field_names(spec_type: type[BaseModel], key: Key) -> list[str]:
     part, rest = key[0], key[1:]
     if part not in spec_type.model_fields:
         return []
-    inner = _inner_spec(spec_type.model_fields[str(part)].annotation)
+    in_list = bool(rest) and isinstance(rest[0], int)
     while rest and isinstance(rest[0], int):
         rest = rest[1:]
-    return _field_names(inner, rest) if inner else []
+    inner = _inner_specs(spec_type.model_fields[str(part)].annotation)
+    lists = [one for one in inner if issubclass(one, RootModel)]
+    if in_list and lists:
+        inner = _inner_specs(lists[0].model_fields["root"].annotation)
+    return _field_names(inner[0], rest) if inner else []
 
 
-def _inner_spec(annotation: Any) -> type[BaseModel] | None:
-    """The spec type inside `X`, `X | None` or `tuple[X, ...]`; None where there is none."""
+def _inner_specs(annotation: Any) -> list[type[BaseModel]]:
+    """The specs inside `X`, `X | None`, `tuple[X, ...]`; a list of specs that has a name of its own is one of them."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next(filter(None, map(_inner_spec, get_args(annotation))), None)
+        return [annotation]
+    return [spec for inner in get_args(annotation) for spec in _inner_specs(inner)]

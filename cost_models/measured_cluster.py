@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cost_models.specs.cluster import ClusterSpec, LinkSpec
+from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import CollectiveCurve, CurvePoint, HardwareProfile
+from cost_models.specs.links import LinkSpec
 
 
 def measured_cluster(profile: HardwareProfile, base: ClusterSpec) -> ClusterSpec:
@@ -25,7 +26,7 @@ def measured_cluster(profile: HardwareProfile, base: ClusterSpec) -> ClusterSpec
         )
     links = base.links
     if link := _measured_link(profile.collectives, links.intra_node):
-        links = links.model_copy(update={"intra_node": link})
+        links = links.with_intra_node(link)
     return base.model_copy(update={"gpu": gpu, "links": links})
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cost_models.specs.cluster import ClusterSpec, LinkSpec
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.links import LinkLevels, LinkSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,20 +37,43 @@ class Level:
 
 def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
     """From the inside out; the last joins all GPUs of the cluster."""
+    if isinstance(cluster.links, LinkLevels):
+        return _described(cluster.links, cluster.gpus_per_node)
     between, leaf = cluster.links.inter_node, cluster.nodes_per_leaf
-    node = _level("node", cluster.links.intra_node, cluster.gpus_per_node, opens=True)
+    node = _level("node", cluster.links.intra_node, cluster.gpus_per_node)
     if between is None:
         return (node,)
     if cluster.oversubscription == 1:
-        return node, _level("network", between, None, network=True, opens=True)
+        return node, _level("network", between, None, network=True)
     # leaves that nobody described hold one node each, so that none escapes the spine
-    below = _level("leaf", between, cluster.gpus_per_node * (leaf or 1), network=True, opens=True)
-    thin = between.model_copy(update={"bandwidth": between.bandwidth * (1.0 / cluster.oversubscription)})
-    return node, below, _level("spine", thin, None, network=True)
+    below = _level("leaf", between, cluster.gpus_per_node * (leaf or 1), network=True)
+    spine = between.faster(1.0 / cluster.oversubscription)
+    return node, below, _level("spine", spine, None, network=True, opens=False)
+
+
+def _described(links: LinkLevels, gpus_per_node: int) -> tuple[Level, ...]:
+    """Levels as they are written."""
+    return tuple(
+        _level(
+            one.name,
+            one,
+            one.gpus or (one.nodes and one.nodes * gpus_per_node),
+            network=one in links.network,
+            opens=links.opens(at),
+            sharers=one.sharers or 1,
+        )
+        for at, one in enumerate(links.root)
+    )
 
 
 def _level(
-    name: str, link: LinkSpec, gpus: int | None, *, network: bool = False, opens: bool = False
+    name: str,
+    link: LinkSpec,
+    gpus: int | None,
+    *,
+    network: bool = False,
+    opens: bool = True,
+    sharers: int = 1,
 ) -> Level:
     return Level(
         name=name,
@@ -57,7 +81,7 @@ def _level(
         gpus=gpus,
         bandwidth=link.bandwidth,
         latency=link.latency,
-        sharers=1 if opens else None,
+        sharers=sharers if opens else None,
         network=network,
         opens=opens,
     )

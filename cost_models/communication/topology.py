@@ -25,7 +25,8 @@ from cost_models.axes.distinct import over_distinct
 from cost_models.axes.order import ranks_inside
 from cost_models.communication.levels import Level, levels_of
 from cost_models.communication.packing import Runs, packing, runs_of_stage
-from cost_models.specs.cluster import ClusterSpec, LinkSpec
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.links import LinkSpec
 
 Array = npt.NDArray[np.float64]
 

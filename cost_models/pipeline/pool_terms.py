@@ -37,7 +37,7 @@ from cost_models.pipeline.time_terms import (
     with_jitter,
 )
 from cost_models.question import MixedQuestion, Question
-from cost_models.specs.cluster import LinkSpec
+from cost_models.specs.links import LinkLevels, LinkSpec
 
 Array = npt.NDArray[np.float64]
 Term = dict[str, Array]
@@ -189,7 +189,11 @@ def _as_large_as_all(pool: Question, question: MixedQuestion) -> Question:
     Groups of one rank stay as they are: each lies inside the pool, under its own leaf switches.
     """
     cluster = pool.cluster
-    links = cluster.links.model_copy(update={"inter_node": cluster.links.inter_node or question.mixed.link})
+    links = cluster.links
+    if links.inter_node is None:
+        links = links.with_inter_node(question.mixed.link)
+    elif isinstance(links, LinkLevels):
+        links = links.under(cluster.nodes)
     update: dict[str, object] = {"links": links}
     update["nodes"] = -(-question.mixed.num_gpus // cluster.gpus_per_node)
     if cluster.nodes <= (cluster.nodes_per_leaf or 0):

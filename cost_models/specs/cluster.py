@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from cost_models.base import GpuCount, Name, PositiveInt, Spec
-from cost_models.units import (
-    MIB,
-    Bandwidth,
-    Bytes,
-    FlopRate,
-    Seconds,
-    parse_bandwidth,
-    parse_bytes,
-    parse_flop_rate,
-    parse_seconds,
-    within,
-)
+from cost_models.specs.links import AnyLinks, LinkLevels, Rate
+from cost_models.units import MIB, Bytes, FlopRate, parse_bytes, parse_flop_rate, within
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8"]
 
@@ -31,8 +22,6 @@ AttentionKernel = Literal["unfused", "fused-softmax", "flash1", "flash2", "flash
 LEAST_MEMORY = MIB
 """Least memory of a device that is accepted: with less somebody forgot a letter."""
 DeviceMemory = Annotated[Bytes, within(parse_bytes, "1 MiB", "1000 TB")]
-Rate = Annotated[Bandwidth, within(parse_bandwidth, "1 KB/s", "100000 TB/s")]
-Latency = Annotated[Seconds, within(parse_seconds, "0.001 ns", "10 s")]
 Peak = Annotated[FlopRate, within(parse_flop_rate, "1 MFLOP/s", "100000 PFLOP/s")]
 """A rate between the slowest that anybody would compute with and more than there will be for long."""
 _Reached: Any = Field(ge=1e-3, le=1, allow_inf_nan=False)
@@ -90,25 +79,6 @@ class GpuSpec(Spec):
         return self.attention_kernels.get(kernel, _USUAL_SHARE)
 
 
-class LinkSpec(Spec):
-    """One kind of link."""
-
-    kind: Literal["nvlink", "nvswitch", "pcie", "infiniband", "roce", "ethernet", "xgmi", "shared-memory"]
-    bandwidth: Rate
-    """Bandwidth per GPU, bytes/s, one direction."""
-    latency: Latency
-    """Seconds until the first byte arrives, over one hop."""
-
-
-class Links(Spec):
-    """The links between GPUs."""
-
-    intra_node: LinkSpec
-    """Link between GPUs of one node."""
-    inter_node: LinkSpec | None = None
-    """Link between nodes, per GPU. Needed for more than one node."""
-
-
 class ClusterSpec(Spec):
     """A homogeneous cluster: `nodes` × `gpus_per_node` of one GPU."""
 
@@ -118,7 +88,8 @@ class ClusterSpec(Spec):
     """The GPU: a catalogue name or inline."""
     gpus_per_node: GpuCount
     nodes: GpuCount = 1
-    links: Links
+    links: AnyLinks
+    """`intra_node` and `inter_node`, or a list of levels."""
     rails: PositiveInt | None = None
     """Network adapters per node, which its GPUs share evenly. Default: one per GPU."""
     oversubscription: float = Field(default=1.0, ge=1.0, le=1000.0, allow_inf_nan=False)
@@ -137,9 +108,30 @@ class ClusterSpec(Spec):
 
     @model_validator(mode="after")
     def _nodes_reach_one_another(self) -> ClusterSpec:
-        if self.nodes > 1 and self.links.inter_node is None:
+        if isinstance(self.links, LinkLevels):
+            if problems := list(self._unlike(self.links)):
+                raise ValueError("; ".join(problems))
+        elif self.nodes > 1 and self.links.inter_node is None:
             raise ValueError(f"{self.nodes} nodes need `links.inter_node`")
         return self
+
+    def _unlike(self, links: LinkLevels) -> Iterator[str]:
+        """What levels of links contradict in the rest of the cluster."""
+        for name in ("rails", "nodes_per_leaf", "oversubscription"):
+            if getattr(self, name) not in (None, 1.0):
+                yield f"`{name}` goes with `intra_node` and `inter_node`; levels have `sharers`, `nodes`, `bandwidth`"
+        if self.nodes == 1:
+            return
+        if not links.network:
+            yield f"{self.nodes} nodes need a level of `links` beyond `{links.root[-1].name}`"
+        elif links.root[-1].nodes is not None and links.root[-1].nodes < self.nodes:
+            last = links.root[-1]
+            yield f"level `{last.name}` joins {last.nodes} of {self.nodes} nodes; a last one without `nodes` joins all"
+        for level in links.root:
+            for what in ("gpus", "sharers"):
+                count = getattr(level, what)
+                if count is not None and self.gpus_per_node % count:
+                    yield f"`{what}` {count} of level `{level.name}` do not divide a node of {self.gpus_per_node} GPUs"
 
     @property
     def num_gpus(self) -> int:

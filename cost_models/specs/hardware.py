@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from cost_models.base import MAX_GPUS, GpuCount, Name, Overhead, PositiveInt, Share, Spec
-from cost_models.specs.cluster import Peak, Rate
+from cost_models.specs.cluster import Peak
+from cost_models.specs.links import Rate
 
 Efficiency = Field(ge=1e-6, le=1.5, allow_inf_nan=False)
 """A share of a rate, as fits find it: from next to nothing to above 1, where a datasheet says too little."""

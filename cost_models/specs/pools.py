@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Tag, model_validator
 
 from cost_models.base import MAX_GPUS, POOL_NAME, Name, Spec
-from cost_models.specs.cluster import ClusterSpec, Links, LinkSpec
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.links import Links, LinkSpec
 
 MAX_POOLS = 4
 """Most pools of a cluster: a pipeline may pass through them in any order, 24 for four."""
@@ -61,7 +62,7 @@ class MixedCluster(Spec):
         """The link between two pools: as given, else least bandwidth and greatest latency of their networks."""
         if self.between is not None:
             return self.between
-        networks = [pool.links.inter_node for pool in self.pools if pool.links.inter_node is not None]
+        networks = [pool.links.farthest for pool in self.pools if pool.links.farthest is not None]
         narrow = min(networks, key=lambda link: link.bandwidth)
         return narrow.model_copy(update={"latency": max(link.latency for link in networks)})
 

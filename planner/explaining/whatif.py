@@ -10,7 +10,6 @@ from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import MixedQuestion, Question, each_pool, mixed_question
-from cost_models.specs.cluster import LinkSpec
 from cost_models.specs.hardware import AttentionCurve, CurvePoint
 from planner.search.search import search
 from planner.space.layouts import Restrictions
@@ -98,7 +97,7 @@ def _intra_node(factor: float) -> Callable[[Question], Question | None]:
         cluster = question.cluster
         if cluster.gpus_per_node == 1 or question.hardware.collectives:  # measured curves replace the formula
             return None
-        links = cluster.links.model_copy(update={"intra_node": _faster(cluster.links.intra_node, factor)})
+        links = cluster.links.faster(intra_node=factor)
         return replace(question, cluster=cluster.model_copy(update={"links": links}))
 
     return change
@@ -109,14 +108,14 @@ def _inter_node(factor: float) -> Callable[[Question], Question | None]:
         cluster = question.cluster
         if cluster.nodes == 1 or cluster.links.inter_node is None:
             return None
-        links = cluster.links.model_copy(update={"inter_node": _faster(cluster.links.inter_node, factor)})
+        links = cluster.links.faster(inter_node=factor)
         return replace(question, cluster=cluster.model_copy(update={"links": links}))
 
     return change
 
 
 def _between(question: MixedQuestion, factor: float) -> Question:
-    link = _faster(question.mixed.link, factor)
+    link = question.mixed.link.faster(factor)
     return mixed_question(question.mixed.model_copy(update={"between": link}), question.pools)
 
 
@@ -135,10 +134,6 @@ def _compute(factor: float) -> Callable[[Question], Question | None]:
 
 def _memory(factor: float) -> Callable[[Question], Question | None]:
     return lambda question: with_memory(question, factor)
-
-
-def _faster(link: LinkSpec, factor: float) -> LinkSpec:
-    return link.model_copy(update={"bandwidth": link.bandwidth * factor})
 
 
 def _faster_attention(curve: AttentionCurve, factor: float) -> AttentionCurve:

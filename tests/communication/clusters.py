@@ -7,8 +7,9 @@ from itertools import product
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.communication.topology import Groups, axis_groups
-from cost_models.specs.cluster import ClusterSpec, GpuSpec, Links, LinkSpec
+from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.hardware import CollectiveCurve, HardwareProfile
+from cost_models.specs.links import Links, LinkSpec
 
 GPU = GpuSpec(
     name="test",
@@ -30,6 +31,13 @@ def cluster(
     network = LinkSpec(kind="infiniband", bandwidth=inter, latency="5 us") if inter else None
     links = Links(intra_node=LinkSpec(kind="nvswitch", bandwidth=intra, latency="1 us"), inter_node=network)
     return ClusterSpec(gpu=GPU, gpus_per_node=gpus_per_node, nodes=nodes, links=links, **fields)
+
+
+def levelled(*levels: dict[str, object], gpus_per_node: int = 8, nodes: int = 8) -> ClusterSpec:
+    """A cluster whose links are levels; 1 us inside a node, 5 us between nodes unless they say."""
+    usual = {"kind": "pcie", "latency": "1 us"}, {"kind": "infiniband", "latency": "5 us"}
+    links = [usual["gpus" not in level and level.get("nodes") != 1] | level for level in levels]
+    return ClusterSpec(gpu=GPU, gpus_per_node=gpus_per_node, nodes=nodes, links=links)
 
 
 def columns(*degrees: tuple[int, int, int]) -> LayoutColumns:

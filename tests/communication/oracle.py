@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import networkx
 import numpy as np
@@ -54,14 +54,16 @@ def ring_rate(cluster: ClusterSpec, groups: Listed) -> float:
 
 
 def ring_cut(cluster: ClusterSpec, groups: Listed) -> float:
-    """The same by max-flow: out of every domain at once all that its GPUs can send, shared by the groups that leave."""
+    """The same by max-flow on a representative: out of the first domain of a level that groups leave all that its GPUs
+    can send, shared by the groups."""
     levels = levels_of(cluster)
     graph = link_graph(cluster, sorted(groups.reshape(-1).tolist()))
     leaving: Counter[tuple[int, int]] = Counter()
     for group in groups.tolist():
         leaving.update(_leaving(levels, group))
     found = [np.inf]
-    for (at, inner), hops in leaving.items():
+    for at in {level for level, _ in leaving}:
+        inner, hops = min((inner, hops) for (level, inner), hops in leaving.items() if level == at)
         first = passed(levels, at)[0]
         medium = graph.edge_subgraph(
             [(u, v) for u, v, edge in graph.edges(data=True) if first <= edge["level"] <= at]
@@ -88,6 +90,19 @@ def hand_over_rate(cluster: ClusterSpec, groups: Listed) -> float:
     return min(
         (graph.edges[edge]["bandwidth"] / load[edge] for path in paths for edge in path), default=np.inf
     )
+
+
+def all_to_all_rate(cluster: ClusterSpec, groups: Listed) -> float:
+    """Bytes/s from each member to each other while all of them send: the first edge that is full."""
+    levels = levels_of(cluster)
+    graph = link_graph(cluster, sorted(groups.reshape(-1).tolist()))
+    load = Counter(
+        _edge(levels, at, one)
+        for group in groups.tolist()
+        for one, other in permutations(group, 2)
+        for at in passed(levels, turn(levels, one, other))
+    )
+    return min((graph.edges[edge]["bandwidth"] / flow for edge, flow in load.items()), default=np.inf)
 
 
 def _leaving(levels: tuple[Level, ...], group: list[int]) -> Counter[tuple[int, int]]:

@@ -12,8 +12,9 @@ from cost_models.axes.layout import parse_layout
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate, Trust
 from cost_models.question import Question
-from cost_models.specs.cluster import ClusterSpec, GpuSpec, Links, LinkSpec
+from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.links import Links, LinkSpec
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec

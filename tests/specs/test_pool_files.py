@@ -14,7 +14,8 @@ from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.loading import json_schema, resolve_cluster
 from cost_models.question import MixedQuestion, each_pool, parts_of, question_of_parts
-from cost_models.specs.cluster import ClusterSpec, LinkSpec
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.links import LinkSpec
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.training import TrainingSpec
 

@@ -9,7 +9,8 @@ from cost_models.evidence.rows.notes import Notes
 from cost_models.evidence.rows.row import Row
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
-from cost_models.specs.cluster import ClusterSpec, GpuSpec, Links, LinkSpec
+from cost_models.specs.cluster import ClusterSpec, GpuSpec
+from cost_models.specs.links import Links, LinkSpec
 
 _GPUS: tuple[tuple[str, str], ...] = (
     (r"6000 ada|rtx ?6000.*ada", "rtx-6000-ada"),
@@ -91,15 +92,15 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
     links = cluster.links
     if network is not None and links.inter_node is not None:
         inter = links.inter_node.model_copy(update={"bandwidth": network / 8})
-        links = links.model_copy(update={"inter_node": inter})
+        links = links.with_inter_node(inter)
     elif num_gpus > per_node and links.inter_node is not None:
         notes.assume(f"network of {links.inter_node.bandwidth * 8 / 1e9:.0f} Gb/s a GPU")
     by_nvlink = links.intra_node.kind in ("nvlink", "nvswitch")
     if by_nvlink and "pcie" in words.lower() and "nvlink" not in words.lower():
-        links = links.model_copy(update={"intra_node": _through_host(cluster.gpu)})
+        links = links.with_intra_node(_through_host(cluster.gpu))
     if num_gpus > per_node and links.inter_node is None:
         notes.assume(f"network of {_UNNAMED_NETWORK.bandwidth * 8 / 1e9:.0f} Gb/s a GPU")
-        links = links.model_copy(update={"inter_node": _UNNAMED_NETWORK})
+        links = links.with_inter_node(_UNNAMED_NETWORK)
     return cluster.model_copy(
         update={
             "gpus_per_node": per_node,
@@ -122,7 +123,8 @@ def on_tensor_cores(cluster: ClusterSpec) -> ClusterSpec:
 def _catalogued(gpu: str, words: str) -> ClusterSpec:
     """The catalogue's cluster of that GPU with the named network; where none is named, InfiniBand if there is one."""
     specs = map(catalog.load_cluster, (name for name in catalog.names("clusters") if name != LOCAL))
-    having = [spec for spec in specs if spec.gpu.name == gpu]
+    # a row names a node and a network, no levels
+    having = [spec for spec in specs if spec.gpu.name == gpu and isinstance(spec.links, Links)]
     wanted = next((kind for pattern, kind in _NETWORKS if re.search(pattern, words.lower())), "infiniband")
     if not having:
         spec = catalog.load_gpu(gpu)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import yaml
 
 from cost_models.base import Spec
+from cost_models.communication.levels import Level, levels_of
 from cost_models.errors import InputError
 from cost_models.files import catalog as known
 from cost_models.files.schema import KINDS, json_schema
@@ -86,14 +87,23 @@ def _gpu_row(name: str) -> Row:
 
 def _cluster_row(name: str) -> Row:
     cluster = known.load_cluster(name)
-    between = cluster.links.inter_node
+    levels = levels_of(cluster)
     return {
         "cluster": name,
         "GPUs": str(cluster.gpus_per_node),
-        "inside a node": format_bandwidth(cluster.links.intra_node.bandwidth),
-        "between nodes": format_bandwidth(between.bandwidth) if between else "-",
+        "inside a node": _rates([level for level in levels if not level.network]),
+        "between nodes": _rates([level for level in levels if level.network]),
         "GPU": cluster.gpu.name,
     }
+
+
+def _rates(levels: list[Level]) -> str:
+    """The least bandwidth of a GPU and the most."""
+    rates = sorted({level.bandwidth for level in levels})
+    if not rates:
+        return "-"
+    low, high = (format_bandwidth(rate) for rate in (rates[0], rates[-1]))
+    return high if low == high else f"{low.partition(' ')[0] if low[-4:] == high[-4:] else low} to {high}"
 
 
 def _stack_row(name: str) -> Row:
