@@ -29,6 +29,10 @@ class Question:
         """The question of each pool of the cluster: of one kind of GPU, this one."""
         return (self,)
 
+    def of_pools(self, pools: tuple[Question, ...]) -> Question:
+        """The question with other questions of its pools."""
+        return pools[0]
+
     @property
     def dropout(self) -> float:
         """Probability of dropping a hidden activation: the training job's, else the stack's usual one."""
@@ -71,6 +75,10 @@ class MixedQuestion(Question):
     def by_pool(self) -> tuple[Question, ...]:
         """The same as `pools`."""
         return self.pools
+
+    def of_pools(self, pools: tuple[Question, ...]) -> Question:
+        """The same pools of one cluster."""
+        return mixed_question(self.mixed, pools)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -150,10 +158,7 @@ def question_of_parts(
 
 def each_pool(question: Question, change: Callable[[Question], Question | None]) -> Question | None:
     """The question with `change` made to each pool where it means something; None where it means nothing to any."""
-    if not isinstance(question, MixedQuestion):
-        return change(question)
-    changed = [change(pool) for pool in question.pools]
+    changed = [change(pool) for pool in question.by_pool]
     if not any(changed):
         return None
-    pools = tuple(new or old for new, old in zip(changed, question.pools, strict=True))
-    return mixed_question(question.mixed, pools)
+    return question.of_pools(tuple(new or old for new, old in zip(changed, question.by_pool, strict=True)))

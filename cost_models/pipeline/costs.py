@@ -11,9 +11,9 @@ from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.distinct import over_distinct
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline import memory_terms as memory
-from cost_models.pipeline import time_terms as time
 from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
 from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.time_parts import total as total_seconds
 from cost_models.pipeline.time_terms import TimeTerms, time_terms
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import REGISTRY
@@ -62,7 +62,7 @@ def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
         InputError: the GPU has no rate for the training precision.
     """
     terms = time_terms(question, columns)
-    seconds = {field.name: time.total(getattr(terms, field.name)) for field in fields(TimeTerms)}
+    seconds = {field.name: total_seconds(getattr(terms, field.name)) for field in fields(TimeTerms)}
     none = np.zeros(len(columns))
     space = {field.name: none for field in fields(MemoryTerms)}
     return StageCosts(**seconds, **space, memory_limit=none)
@@ -70,6 +70,6 @@ def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
 
 def add_up(times: TimeTerms, memories: MemoryTerms, limit: npt.NDArray[np.float64]) -> StageCosts:
     """Sum each coefficient over its parts; `limit` (N,) is what a device's peak may reach."""
-    seconds = {field.name: time.total(getattr(times, field.name)) for field in fields(TimeTerms)}
+    seconds = {field.name: total_seconds(getattr(times, field.name)) for field in fields(TimeTerms)}
     space = {field.name: memory.total(getattr(memories, field.name)) for field in fields(MemoryTerms)}
     return StageCosts(**seconds, **space, memory_limit=limit)

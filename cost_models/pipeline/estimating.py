@@ -13,7 +13,7 @@ from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate, Trust
 from cost_models.operators.flops import model_flops, recomputed_flops, utilisation
 from cost_models.pipeline.placed import PricedRanks, price_ranks
-from cost_models.pipeline.time_terms import HIDDEN_PARTS, TIME_PARTS
+from cost_models.pipeline.time_parts import HIDDEN_PARTS, TIME_PARTS
 from cost_models.question import Question, doubt
 
 _WORTH_NAMING = 0.05

@@ -18,7 +18,8 @@ from cost_models.pipeline.peak import RankMemory, parts_of
 from cost_models.pipeline.pipeline import Pipeline, on_stages
 from cost_models.pipeline.pool_terms import terms_of_ranks, with_pools
 from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.pipeline.time_terms import TIME_PARTS, TimeTerms
+from cost_models.pipeline.time_parts import TIME_PARTS
+from cost_models.pipeline.time_terms import TimeTerms
 from cost_models.question import Question
 from cost_models.schedules import ActionTable, build
 

@@ -28,14 +28,9 @@ from cost_models.memory.device import memory_limit
 from cost_models.pipeline.costs import add_up
 from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
 from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.pipeline.time_terms import (
-    TimeTerms,
-    jitter,
-    tied_reduce_seconds,
-    time_terms,
-    total,
-    with_jitter,
-)
+from cost_models.pipeline.time_parts import jitter, total, with_jitter
+from cost_models.pipeline.time_terms import TimeTerms, time_terms
+from cost_models.pipeline.update_terms import tied_reduce_seconds
 from cost_models.question import MixedQuestion, Question
 from cost_models.specs.links import LinkLevels, LinkSpec
 
@@ -105,6 +100,11 @@ def terms_of_ranks(question: Question, layout: Layout) -> tuple[TimeTerms, Memor
     if not isinstance(question, MixedQuestion):
         return time_terms(question, columns), memory_terms(question, columns), memory_limit(question, columns)
     return rank_terms(pool_terms(question, columns), np.zeros(1, dtype=np.int64), pools_of(question, layout))
+
+
+def costs_of_ranks(question: Question, layout: Layout) -> StageCosts:
+    """The same, parts added up."""
+    return add_up(*terms_of_ranks(question, layout))
 
 
 def pools_of(question: MixedQuestion, layout: Layout) -> Ints:

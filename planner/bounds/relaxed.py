@@ -21,10 +21,11 @@ from cost_models.axes.distinct import first_of_each
 from cost_models.axes.rule import Bools
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline import memory_terms as memory
-from cost_models.pipeline import time_terms as time
 from cost_models.pipeline.memory_terms import MemoryTerms, memory_terms
 from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.pipeline.time_terms import Term, TimeTerms, time_terms
+from cost_models.pipeline.time_parts import Term, jitter, total
+from cost_models.pipeline.time_terms import TimeTerms, time_terms
+from cost_models.pipeline.update_terms import block_update_seconds
 from planner.placement.shared_shape import how_many
 from planner.space.layouts import Space
 
@@ -65,7 +66,7 @@ def ideal_seconds(space: Space, allowed: Bools) -> Floats:
     few[kind[most_first]] = most_first  # gradients are added up least often where microbatches are few
     rows = cores.rows(few)
     terms = time_terms(question, replace(rows, zero=np.full(len(rows), max(question.stack.zero_stages))))
-    slowed = 1 + time.jitter(question, rows)  # all cores have as many ranks
+    slowed = 1 + jitter(question, rows)  # all cores have as many ranks
     own = {name: (_inside_node(getattr(terms, name)).T * slowed).T for name in _IDEAL}
     backward = np.where(allowed, own["layer_backward"], np.inf).min(axis=1)
     apart = question.model.num_layers * own["layer_weight"] + own["head_weight"] + own["embedding_backward"]
@@ -149,7 +150,7 @@ def _alone(space: Space, cores: Ints, allowed: Bools) -> Passes:
     passes, update = at(max(stages)), np.full(len(rows), np.inf)
     for zero, has in space.zero_stages_of(cores):
         staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0))
-        own = time.block_update_seconds(space.question, staged)
+        own = block_update_seconds(space.question, staged)
         update = np.minimum(update, np.where(has, own, np.inf))
     blocks = -(-space.question.model.num_layers // rows.pp)
     apart = at(min(stages)).apart if space.splits_backward else passes.apart
@@ -159,7 +160,7 @@ def _alone(space: Space, cores: Ints, allowed: Bools) -> Passes:
 def _passes_alone(space: Space, rows: LayoutColumns, allowed: Bools) -> Passes:
     """The same of rows, without the update of blocks."""
     terms = time_terms(space.question, rows, data_parallel=False)
-    seconds = {field.name: time.total(getattr(terms, field.name)) for field in fields(TimeTerms)}
+    seconds = {field.name: total(getattr(terms, field.name)) for field in fields(TimeTerms)}
     none = np.zeros(1)
     bytes_of = {field.name: none for field in fields(MemoryTerms)}
     costs = StageCosts(**seconds | {"layer_optimizer": none}, **bytes_of, memory_limit=none)

@@ -9,15 +9,16 @@ import numpy as np
 from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, blocks_by_policy, named_blocks, policies_in
 from cost_models.errors import InputError
+from cost_models.pipeline.pool_terms import costs_of_ranks
 from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.question import MixedQuestion, Question
+from cost_models.question import Question
 from cost_models.schedules import PLAIN
 from planner.exact.best_placement import best_placement
 from planner.placement.chunks import chunk_sizes
 from planner.placement.heuristics import good_placement
 from planner.placement.leaf import Leaf, Placement
 from planner.rules.legality import require_legal
-from planner.search.pools import layout_costs, orders_of
+from planner.search.pools import orders_of
 
 
 def place_layout(question: Question, layout: Layout) -> Layout:
@@ -35,15 +36,14 @@ def place_layout(question: Question, layout: Layout) -> Layout:
         return layout
     if layout.schedule not in PLAIN or layout.num_stages > question.model.num_layers:
         return _in_chunks(question, layout)
-    candidates = list(orders_of(question, layout)) if isinstance(question, MixedQuestion) else [layout]
-    found = [(_placed(question, candidate), candidate) for candidate in candidates]
+    found = [(_placed(question, candidate), candidate) for candidate in orders_of(question, layout)]
     (_, _, placement), chosen = min(found, key=lambda one: one[0][:2])
     return chosen.model_copy(update={"layers": placement.layers})
 
 
 def _placed(question: Question, layout: Layout) -> tuple[bool, float, Placement]:
     """(overflows, step seconds, placement): the best placement, which overflows memory only where every one does."""
-    costs = layout_costs(question, layout)
+    costs = costs_of_ranks(question, layout)
     for overflows, rows in ((False, costs), (True, replace(costs, memory_limit=np.full(len(costs), np.inf)))):
         leaf = _leaf(question, layout, rows)
         solution = best_placement(leaf, incumbent=good_placement(leaf))
@@ -64,7 +64,7 @@ def _in_chunks(question: Question, layout: Layout) -> Layout:
     sizes_ZS = sizes_ZS[(sizes_ZS >= named_S).all(axis=1)]
     if not len(sizes_ZS):
         raise _names_too_many(layout)
-    leaf = _leaf(question, layout, layout_costs(question, layout))
+    leaf = _leaf(question, layout, costs_of_ranks(question, layout))
     blocks_ZSP = np.stack([blocks_by_policy(sizes, layout.stage_recompute) for sizes in sizes_ZS.tolist()])
     best = np.lexsort((leaf.step_seconds(blocks_ZSP), ~leaf.fits(blocks_ZSP)))[0]
     return layout.model_copy(update={"layers": tuple(sizes_ZS[best].tolist())})

@@ -18,7 +18,6 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.pipeline import SCHEDULES
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.errors import InfeasibleError
-from cost_models.pipeline.costs import stage_costs
 from cost_models.pipeline.pool_terms import PoolTerms, pool_terms, rank_costs, ranks_in
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
@@ -225,21 +224,12 @@ def _layouts(question: MixedQuestion, limits: Restrictions) -> LayoutColumns:
     return space.rows_of(np.flatnonzero(fills_pools(question, space.cores)))
 
 
-def orders_of(question: MixedQuestion, layout: Layout) -> Iterator[Layout]:
-    """The layout in every order of the pools; as it is where it names the pools of its ranks."""
-    if layout.pools:
+def orders_of(question: Question, layout: Layout) -> Iterator[Layout]:
+    """The layout in every order of the pools; as it is where there is one, or it names the pools of its ranks."""
+    if layout.pools or not isinstance(question, MixedQuestion):
         yield layout
         return
     counts = ranks_in(question, LayoutColumns.of([layout]))[:, 0].tolist()
     for order in permutations(range(len(counts))):
         pools = tuple(question.names[k] for k in order for _ in range(counts[k]))
         yield layout.model_copy(update={"pools": pools})
-
-
-def layout_costs(question: Question, layout: Layout) -> StageCosts:
-    """One row of costs; on several pools one row for each rank of a layout that names their pools."""
-    columns = LayoutColumns.of([layout])
-    if not isinstance(question, MixedQuestion):
-        return stage_costs(question, columns)
-    pool_R = np.array([question.names.index(name) for name in layout.pools])
-    return rank_costs(pool_terms(question, columns), np.zeros(1, dtype=np.int64), pool_R)

@@ -1,0 +1,129 @@
+"""Time coefficients of a block: one pass forward, and backward under each recompute policy, whole or in halves."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.communication.data import exposed
+from cost_models.pipeline.time_parts import Term, total
+from cost_models.pipeline.time_pieces import Pieces
+from cost_models.schedules.traits import always_split
+
+Array = npt.NDArray[np.float64]
+
+MOST_PASSES = 2.0
+"""Of a block that a backward pass launches: its own, and the forward pass that full recompute repeats."""
+
+
+def _has_streams(pieces: Pieces) -> bool:
+    """A device that gathers weights behind its compute; on a CPU `fully_shard` waits for every gather."""
+    return pieces.question.cluster.gpu.kind != "cpu"
+
+
+def layer_forward(pieces: Pieces) -> Term:
+    """One block forward: compute, exposed tensor-parallel and gather time, and launches that outlast the device."""
+    block, tensor, context = pieces.block, pieces.tensor, pieces.context
+    data, experts = pieces.links.block, pieces.experts
+    gather = exposed(data.forward_gather, pieces.forward_window, overlapped=_has_streams(pieces))
+    shown = 1.0 - pieces.question.stack.overlap_tensor_parallel
+    apart = 1.0 - pieces.question.stack.overlap_expert_exchange
+    exchanged = context.forward + apart * experts
+    device_seconds = block.forward + shown * tensor.block_forward + exchanged + gather
+    return {
+        "compute": block.forward,
+        "tp_comm": shown * tensor.block_forward,
+        "cp_comm": context.forward,
+        "ep_comm": apart * experts,
+        "dp_comm": gather,
+        "host": _host(pieces, device_seconds, passes=1.0),
+        "tp_hidden": (1 - shown) * tensor.block_forward,
+        "cp_hidden": context.forward_hidden,
+        "ep_hidden": (1 - apart) * experts,
+        "dp_hidden": data.forward_gather - gather,
+    }
+
+
+def layer_backward(pieces: Pieces) -> Term:
+    """One block backward under each policy; what is recomputed repeats its communication too."""
+    question, block, tensor, context = pieces.question, pieces.block, pieces.tensor, pieces.context
+    none, n = pieces.none, len(pieces.columns)
+    data = pieces.links.block
+    recompute = block.recomputed
+    repeated = np.stack([none, none, tensor.block_forward], axis=-1)
+    shown = 1.0 - question.stack.overlap_tensor_parallel
+    regather = pieces.regather
+    communicated = data.backward_gather + data.backward_reduce
+    data_exposed = exposed(communicated, pieces.backward_window, overlapped=_has_streams(pieces))
+    tensor_exposed = shown * (tensor.block_backward[:, None] + repeated) + regather[:, None]
+    attends_again = np.array([0.0, 1.0, 1.0])  # both policies run the attention core once more
+    context_exposed = context.backward[:, None] + context.forward[:, None] * attends_again
+    apart = 1.0 - question.stack.overlap_expert_exchange
+    exchanged = pieces.experts[:, None] * np.array([1.0, 1.0, 2.0])  # with the block its exchange is repeated
+    device_seconds = (block.backward + data_exposed)[:, None] + recompute + tensor_exposed
+    device_seconds = device_seconds + context_exposed + apart * exchanged
+    hidden = tensor.block_backward[:, None] + repeated + tensor.block_regather[:, None] - tensor_exposed
+    # backward launches about as much as forward; full recompute adds a forward
+    passes = np.array([1.0, 1.0, MOST_PASSES])
+    every = np.ones((n, recompute.shape[-1]))
+    return {
+        "compute": block.backward[:, None] * every,
+        "recompute": recompute,
+        "tp_comm": tensor_exposed,
+        "cp_comm": context_exposed,
+        "ep_comm": apart * exchanged,
+        "dp_comm": data_exposed[:, None] * every,
+        "host": _host(pieces, device_seconds, passes=passes),
+        "tp_hidden": hidden,
+        "cp_hidden": context.backward_hidden[:, None] + context.forward_hidden[:, None] * attends_again,
+        "ep_hidden": (1 - apart) * exchanged,
+        "dp_hidden": (communicated - data_exposed)[:, None] * every,
+    }
+
+
+def halves(pieces: Pieces, backward: Term) -> tuple[Term, Term]:
+    """One block backward as its schedule runs it, and the part of that which a split runs apart, towards the weights.
+
+    Communication stays with the other half. Where every pass is split each half is launched by itself; where few are,
+    launches are shared out as the device's work is, so that the halves add up to the whole pass.
+    """
+    weight, launches = pieces.block.weight, launch_seconds(pieces)
+    device_seconds = total({part: value for part, value in backward.items() if part != "host"})
+    of_input, of_weight = pieces.question.stack.split_backward_launches
+    first = _outlasting(pieces, of_input * launches[:, None], device_seconds - weight[:, None])
+    second = _outlasting(pieces, of_weight * launches, weight)
+    shared = backward["host"][:, 0] * weight / device_seconds[:, 0]
+    always = always_split(pieces.columns)
+    host = np.where(always[:, None], first + second[:, None], backward["host"])
+    return {**backward, "host": host}, {"compute": weight, "host": np.where(always, second, shared)}
+
+
+def _host(pieces: Pieces, device_seconds: Array, *, passes: float | Array) -> Array:
+    """Time the host needs to launch a block: in full on a CPU, what outlasts the device's work on a GPU."""
+    per_pass = launch_seconds(pieces)
+    launches: Array = per_pass * passes if isinstance(passes, float) else per_pass[:, None] * passes
+    return _outlasting(pieces, launches, device_seconds)
+
+
+def launch_seconds(pieces: Pieces) -> Array:
+    """(N,) seconds to launch a block once."""
+    profile = pieces.question.hardware
+    split = np.where(pieces.columns.tp > 1, profile.tensor_parallel_host_seconds, 0.0)
+    split = split + np.where(pieces.columns.sp == 1, profile.sequence_parallel_host_seconds, 0.0)
+    sharded = pieces.question.stack.fully_shard & (pieces.columns.zero >= 2) & (pieces.columns.shard > 1)
+    split = split + np.where(sharded, profile.sharded_host_seconds, 0.0)
+    seconds: Array = profile.host_layer_seconds + split
+    return seconds
+
+
+def _outlasting(pieces: Pieces, launches: Array, device_seconds: Array) -> Array:
+    return np.maximum(0.0, launches - device_seconds) if pieces.device.launches_ahead else launches
+
+
+def or_launches(pieces: Pieces, window: Array, *, passes: float) -> Array:
+    """(N,) seconds of a pass behind which communication runs, those included in which the device waits for its host.
+
+    Stages differ in what they recompute, so of backward passes those count that launch most: behind a shorter window
+    a device that is faster than its host would show more the faster it is.
+    """
+    return np.maximum(window, passes * launch_seconds(pieces)) if pieces.device.launches_ahead else window

@@ -1,0 +1,123 @@
+"""What time coefficients are put together from: seconds of compute and of the communication of every axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.distinct import over_distinct
+from cost_models.communication.context import ContextSeconds, context_seconds
+from cost_models.communication.data import DataSeconds, data_seconds, exposed, no_seconds
+from cost_models.communication.expert import expert_seconds
+from cost_models.communication.tensor import TensorSeconds, tensor_seconds
+from cost_models.communication.topology import MeshGroups, axis_groups
+from cost_models.compute.block import BlockSeconds, block_seconds
+from cost_models.compute.device import Device, device_of
+from cost_models.compute.ends import EndSeconds, end_seconds
+from cost_models.operators.parameters import Parameters, parameters
+from cost_models.question import Question
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Where the ranks sit, and data-parallel seconds of each module."""
+
+    groups: MeshGroups
+    block: DataSeconds
+    """Its experts over the ranks that hold the same."""
+    embedding: DataSeconds
+    head: DataSeconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """What the coefficients are put together from."""
+
+    question: Question
+    columns: LayoutColumns
+    device: Device
+    links: Links
+    block: BlockSeconds
+    ends: EndSeconds
+    tensor: TensorSeconds
+    context: ContextSeconds
+    experts: Array
+    """Exchange of tokens between experts, one pass of one block."""
+    counts: Parameters
+
+    @property
+    def none(self) -> Array:
+        """(N,) zeros."""
+        return np.zeros(len(self.columns))
+
+    @property
+    def regather(self) -> Array:
+        """(N,) seconds of a block's backward pass that wait for inputs to be gathered again."""
+        return exposed(self.tensor.block_regather, self.block.matrices_backward / 2, overlapped=True)
+
+    @property
+    def forward_window(self) -> Array:
+        """(N,) seconds of a block's forward pass behind which data-parallel communication runs."""
+        return self.block.forward + self.context.forward
+
+    @property
+    def backward_window(self) -> Array:
+        """(N,) seconds of its backward pass. What already hides behind compute takes nothing from others, but where the
+        pass waits for it, they go on too: so no device is slower for computing faster."""
+        return self.block.backward + self.regather + self.context.backward
+
+
+def pieces_of(question: Question, columns: LayoutColumns, data_parallel: bool) -> Pieces:
+    """For N layouts at once, or as if no other ranks held the same parameters."""
+    device = device_of(question)
+    links = links_of(question, columns, data_parallel)
+    groups = links.groups
+    block = block_seconds(question, columns, device)
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    return Pieces(
+        question=question,
+        columns=columns,
+        device=device,
+        links=links,
+        block=block,
+        ends=end_seconds(question, columns, device_of(question, wide=True)),
+        tensor=tensor_seconds(question, columns, groups.tp),
+        context=context_seconds(question, columns, groups.cp, block.core_forward, block.core_backward),
+        experts=expert_seconds(question, columns, groups),
+        counts=counts,
+    )
+
+
+def links_of(question: Question, columns: LayoutColumns, data_parallel: bool) -> Links:
+    """Everything that does not depend on the size of a microbatch and on what is done with it."""
+    names = ("tp", "cp", "pp", "dp", "ep", "etp", "shard", "zero", "order")
+    return over_distinct(columns, names, lambda rows: _links_of_each(question, rows, data_parallel))
+
+
+def _links_of_each(question: Question, columns: LayoutColumns, data_parallel: bool) -> Links:
+    groups = axis_groups(question.cluster, columns)
+    mesh = MeshGroups(tp=groups.tp, cp=groups.cp, pp=groups.pp, ep=groups.ep, etp=groups.etp)
+    if not data_parallel:
+        none = no_seconds(len(columns))
+        return Links(groups=mesh, block=none, embedding=none, head=none)
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    block = data_seconds(question, columns, groups.data, counts.block)
+    if question.model.has_experts:  # experts have fewer replicas than the rest
+        block = block + data_seconds(question, columns, groups.experts, counts.experts)
+    return Links(
+        groups=mesh,
+        block=block,
+        embedding=data_seconds(question, columns, groups.data, counts.embedding),
+        head=data_seconds(question, columns, groups.data, head_parameters(question, columns, counts)),
+    )
+
+
+def head_parameters(question: Question, columns: LayoutColumns, counts: Parameters) -> Array:
+    """Final norm and output matrix of the last stage; a tied matrix on the embedding's own rank is not held twice."""
+    shared = question.model.tied_embeddings & (columns.pp == 1)
+    return counts.head_vectors + np.where(shared, 0.0, counts.head_matrix)

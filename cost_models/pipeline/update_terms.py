@@ -1,0 +1,124 @@
+"""Time coefficients of what a rank does once a step: reduces the gradients still left, and updates its parameters."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.communication.collectives import point_to_point_seconds
+from cost_models.communication.data import exposed
+from cost_models.communication.topology import Groups
+from cost_models.compute.device import Device, device_of
+from cost_models.compute.host_update import host_update_seconds
+from cost_models.memory.states import state_bytes
+from cost_models.operators.accumulation import gradient_dtype
+from cost_models.operators.parameters import Parameters, parameters
+from cost_models.pipeline.block_terms import MOST_PASSES, or_launches
+from cost_models.pipeline.time_parts import Term, jitter
+from cost_models.pipeline.time_pieces import Pieces, head_parameters
+from cost_models.question import Question
+from cost_models.schedules.traits import v_shaped
+from cost_models.specs.training import STATE_BYTES
+
+Array = npt.NDArray[np.float64]
+
+
+def sync(pieces: Pieces) -> dict[str, Term]:
+    """Gradients still to be reduced after the last backward of a rank."""
+    overlapped = pieces.question.stack.overlap_gradient_reduce
+    columns, links = pieces.columns, pieces.links
+    layer = links.block.step_reduce
+    backward = or_launches(pieces, pieces.backward_window, passes=MOST_PASSES)
+    layer_shown = exposed(layer, backward, overlapped=overlapped)
+    embedding, head = links.embedding.step_reduce, links.head.step_reduce
+    head_shown = exposed(head, pieces.ends.head_backward, overlapped=overlapped)
+    tied = tied_reduce_seconds(pieces.question, pieces.columns, links.groups.pp)
+    return {
+        "layer_sync": {"dp_comm": layer_shown, "dp_hidden": layer - layer_shown},
+        "embedding_sync": {"dp_comm": embedding, "pp_comm": tied},
+        "head_sync": {"dp_comm": head_shown, "dp_hidden": head - head_shown, "pp_comm": tied},
+        "rank_sync": {
+            "dp_comm": np.where(columns.replicas > 1, pieces.question.hardware.collective_seconds, 0.0)
+        },
+    }
+
+
+def optimizer(pieces: Pieces) -> dict[str, Term]:
+    """Update of the rank's share of the states, then the gather of updated weights (ZeRO-1/2).
+
+    On the device it is bound by memory: per parameter it reads gradient, moments and (master) weight and writes all but
+    the gradient. The gradient norm reads the gradients once more, averaging over replicas reads and writes them, a
+    buffer that stays is zeroed. Offloaded states are the CPU's to update.
+    """
+    columns, counts, links = pieces.columns, pieces.counts, pieces.links
+    each = _update_seconds(pieces.question, columns, pieces.device, experts=False)
+    head = head_parameters(pieces.question, columns, counts)
+    block = _block_update(pieces.question, columns, pieces.device, counts, each)
+    forward = or_launches(pieces, pieces.forward_window, passes=1.0)
+
+    def term(update: Array, gather: Array, window: Array) -> Term:
+        shown = exposed(gather, window, overlapped=pieces.question.stack.overlap_parameter_gather)
+        return {
+            "optimizer": update,
+            "dp_comm": shown,
+            "dp_hidden": gather - shown,
+        }
+
+    return {
+        "layer_optimizer": term(block, links.block.step_gather, forward),
+        "embedding_optimizer": term(counts.embedding * each, links.embedding.step_gather, pieces.none),
+        "head_optimizer": term(head * each, links.head.step_gather, pieces.ends.head_forward),
+        "rank_optimizer": {"optimizer": np.full(len(columns), pieces.device.profile.kernel_seconds)},
+    }
+
+
+def block_update_seconds(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) seconds to update the parameters of a block, jitter included."""
+    device = device_of(question)
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    each = _update_seconds(question, columns, device, experts=False)
+    return _block_update(question, columns, device, counts, each) * (1 + jitter(question, columns))
+
+
+def _block_update(
+    question: Question, columns: LayoutColumns, device: Device, counts: Parameters, each: Array
+) -> Array:
+    """(N,) the same without jitter, with the seconds of `each` parameter that is no expert's."""
+    block = counts.block * each
+    if question.model.has_experts:
+        block = block + counts.experts * _update_seconds(question, columns, device, experts=True)
+    return block
+
+
+def _update_seconds(question: Question, columns: LayoutColumns, device: Device, *, experts: bool) -> Array:
+    """(N,) seconds to update one parameter of the rank."""
+    if question.stack.offloads != "none":
+        return host_update_seconds(question, columns, experts=experts)
+    return _touched_bytes(question, columns, experts=experts) / device.optimizer_rate
+
+
+def _touched_bytes(question: Question, columns: LayoutColumns, *, experts: bool) -> Array:
+    """(N,) bytes that a step reads and writes for each parameter of the rank."""
+    states = state_bytes(question, columns, experts=experts)
+    shard, copies = columns.shard, columns.replicas
+    if experts:
+        shard, copies = columns.expert_shard, columns.expert_replicas
+    sharded = np.where(columns.zero >= 1, shard, 1)
+    gradient = STATE_BYTES[gradient_dtype(question)]
+    buffered = question.stack.gradient_buffer & (columns.zero <= 1)
+    passes = 2 + np.where(copies > 1, 2, 0) + np.where(buffered, sharded, 0)
+    touched: Array = passes * gradient / sharded + 2 * states.optimizer + 2 * states.updated
+    return touched
+
+
+def tied_reduce_seconds(question: Question, columns: LayoutColumns, boundary: Groups) -> Array:
+    """First and last stage add the gradients of a tied matrix: one transfer over the stage boundary's links.
+
+    In a V both are on one rank.
+    """
+    matrix = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp).head_matrix
+    message = matrix * STATE_BYTES[gradient_dtype(question)]
+    seconds = point_to_point_seconds(message, boundary, question.hardware)
+    apart = (columns.pp > 1) & ~v_shaped(columns)
+    return np.where(question.model.tied_embeddings & apart, seconds, 0.0)
