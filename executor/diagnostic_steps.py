@@ -1,9 +1,9 @@
-"""Steps after the last one, which tell what the measured ones cannot: where time goes, what holds memory, what attends.
+"""Diagnostic steps after the measured ones: where time goes, what holds memory, which attention kernel runs.
 
-They are slower, and some of them larger: windows and ALiBi take a dense mask where operators are followed. So one
-that fails must not cost what was measured before. A rank that is alone goes on without what it would have told. Of
-several, the others are in the middle of a collective then: the run ends, and what counts is the report that was kept
-before (`Watcher.keep`).
+They are slower, and some of them larger: windows and ALiBi take a dense mask where operators are recorded. So one that
+fails must not cost what was measured before. A run of one rank goes on without what that step would have found. Of
+several ranks the others are then in the middle of a collective: the run ends, and what counts is the report that was
+kept before (`Watcher.keep`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Told = TypeVar("_Told")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What they told; empty where they were not asked for, or failed."""
+    """What the diagnostic steps found; empty where they were not asked for, or failed."""
 
     steps: Sequence[StepSpans] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -54,7 +54,7 @@ def run_diagnostic_steps(
     keep: Callable[[Diagnosis], None] = lambda so_far: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Diagnosis:
-    """Train the further steps, without compiled blocks, inside which nothing is seen; every rank calls it.
+    """Train the diagnostic steps, without compiled blocks, inside which nothing is seen; every rank calls it.
 
     `keep` is called on every rank with what was told so far. Where any of them is asked to `stop`, what is left is left
     out, with a note.
@@ -93,15 +93,17 @@ def _run_diagnostic_steps(
 
 
 def _asked_to_stop(what: str, notes: list[str], engine: Engine, stop: Callable[[], bool]) -> bool:
-    """The same on every rank."""
+    """Whether any rank was asked to stop, known on every rank; a note says what is left out."""
     (asked,) = any_rank(engine.device, stop())
     notes += [f"asked to stop after the last step: {what} not measured"] * asked
     return asked
 
 
 def _unless_it_fails(what: str, notes: list[str], tell: Callable[[], _Told]) -> _Told | None:
-    """What it tells; None, and a note, where this rank is alone and it fails. Of several, the one that fails says what
-    it was at, and those that lose touch with it do not."""
+    """What `tell` returns; None, and a note, where it fails and there is one rank.
+
+    Of several ranks the one that fails raises RunError, and those that lose touch with it go on raising that.
+    """
     try:
         return tell()
     except Exception as error:
@@ -120,7 +122,7 @@ def _unless_it_fails(what: str, notes: list[str], tell: Callable[[], _Told]) -> 
 def _parts(
     engine: Engine, batches: Batches, config: RunConfig, notes: list[str]
 ) -> tuple[list[StepSpans], dict[str, float]]:
-    """The watched steps, and where the typical one of them went on this rank; rank 0 writes its trace, or a note."""
+    """The recorded steps, and the parts of the typical one on this rank; rank 0 writes its trace, or a note."""
     *watched, profiled = (_batch(engine, batches, config, more) for more in range(config.waiting_steps + 1))
     steps = record_steps(engine, watched)
     share = operator_share(engine, *profiled)
@@ -139,10 +141,10 @@ def _memory(engine: Engine, batches: Batches, config: RunConfig) -> dict[str, in
 
 
 def _batch(
-    engine: Engine, batches: Batches, config: RunConfig, more: int
+    engine: Engine, batches: Batches, config: RunConfig, number: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of the step that is so many `more` than the first after the last."""
-    return batches.slice(config.warm_up + config.steps + more, engine.place.dp, engine.layout.dp)
+    """This rank's part of the batch of diagnostic step `number`, counted from 0 after the last measured step."""
+    return batches.slice(config.warm_up + config.steps + number, engine.place.dp, engine.layout.dp)
 
 
 def _everyones(seen: set[str]) -> set[str]:
@@ -150,7 +152,7 @@ def _everyones(seen: set[str]) -> set[str]:
 
 
 def takes_flexible(engine: Engine) -> bool:
-    """Whether blocks take it while nobody follows: they have a window or ALiBi, and a whole sequence."""
+    """Whether blocks use FlexAttention in measured steps: they have a window or ALiBi, and a whole sequence."""
     model, tokens = engine.plan.model, engine.plan.training.sequence_length
     biased = model.positions == "alibi" or (model.attention_window or tokens) < tokens
     return biased and engine.layout.cp == 1 and flex_attention.fits(engine.device, model.head_dim)

@@ -105,7 +105,7 @@ class Engine:
 
     @property
     def holds_loss(self) -> bool:
-        """This rank computes the loss."""
+        """Whether this rank computes the loss."""
         return any(part.head is not None for part in self.parts)
 
     def _forward_backward(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
@@ -193,7 +193,7 @@ class Engine:
 
 @contextmanager
 def _made_of(dtype: torch.dtype) -> Iterator[None]:
-    """Parameters made inside have this type."""
+    """Make parameters of this type inside the block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

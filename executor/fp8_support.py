@@ -14,7 +14,7 @@ _AMD_ARCHITECTURES = ("gfx94", "gfx95")
 
 
 def require_torchao(plan: Plan, name: str) -> None:
-    """Nothing where a plan does without it, or it is there. Raises HostError."""
+    """Raise HostError where a plan needs torchao and it is not installed."""
     if plan.training.precision == "fp8" and find_spec("torchao") is None:
         raise HostError(
             f"{name} trains in fp8, for which torchao is not installed",
@@ -23,7 +23,7 @@ def require_torchao(plan: Plan, name: str) -> None:
 
 
 def require_fp8_gemms(plan: Plan, name: str, *, on_gpu: bool) -> None:
-    """Nothing where a plan does without them, or the device it would run on has them. Raises HostError."""
+    """Raise HostError where a plan needs fp8 GEMMs and the device it would run on has none."""
     if plan.training.precision != "fp8":
         return
     if not on_gpu:

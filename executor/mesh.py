@@ -54,7 +54,7 @@ def parameter_places(layout: Layout) -> Tensor:
 
 @with_values
 def place_of(layout: Layout, rank: int) -> Place:
-    """What a global rank works on."""
+    """The place in the work of a global rank."""
     found = (rank_places(layout) == rank).nonzero()[0].tolist()
     return Place(**dict(zip(AXES, found, strict=True)))
 
@@ -92,7 +92,7 @@ EXPERT_AXES = ("pp", "copy", "shard", "ep", "etp")
 def make_expert_mesh(layout: Layout, device_type: str) -> DeviceMesh:
     """A (pp, copy, shard, ep, etp) mesh over the same ranks: those of a stage, in their order, dealt to the experts.
 
-    etp neighbours share an expert, ep groups trade tokens (`cost_models.communication.topology`).
+    etp neighbours share an expert, ep groups exchange tokens (`cost_models.communication.topology`).
     """
     stages = rank_places(layout).flatten(1).sort(dim=1).values
     shard = int(LayoutColumns.of([layout]).expert_shard[0])

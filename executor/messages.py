@@ -1,4 +1,4 @@
-"""What ranks tell one another besides tensors: JSON. Torch's own way is pickles, which run code where they are read."""
+"""Sends JSON between ranks. Torch's own object collectives use pickles, which run code where they are read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 
 def gather_json(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
-    """What each rank of the group said, in their order; every one of them calls it."""
+    """Gather a value from each rank of the group, in rank order; each of them calls it."""
     mine = _letters(value, group)
     lengths = [
         torch.zeros(1, dtype=torch.int64, device=mine.device) for _ in range(dist.get_world_size(group))
@@ -24,7 +24,7 @@ def gather_json(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]
 
 
 def json_from_first(value: Any, group: dist.ProcessGroup | None = None) -> Any:
-    """What rank 0 of the job said; every rank of the group calls it."""
+    """Rank 0's value on every rank; every rank calls it."""
     mine = _letters(value if dist.get_rank() == 0 else None, group)
     length = torch.tensor([len(mine)], device=mine.device)
     dist.broadcast(length, src=0, group=group)

@@ -1,4 +1,4 @@
-"""Which pass of which microbatch this rank ran when: kept while somebody wants to know, else nothing is done."""
+"""Records which pass of which microbatch this rank ran when, while a recording is on."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Pass(NamedTuple):
 
 @dataclass(slots=True)
 class Passes:
-    """What engine and pipeline stages tell of their passes."""
+    """The recording of passes that engine and pipeline stages write to."""
 
     device: torch.device
     kept: list[Pass] | None = None
-    """None: nobody wants to know."""
+    """None: no recording is on."""
 
     @contextmanager
     def run(self, kind: str, stage: int, microbatch: int) -> Iterator[None]:
-        """Around one pass."""
+        """Record the pass inside the block."""
         if self.kept is None:
             yield
             return

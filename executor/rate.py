@@ -35,11 +35,11 @@ class Rate:
 
 
 CONSTANT_RATE = Rate()
-"""What is trained with unless somebody says."""
+"""The default."""
 
 
 def require_descent(rate: Rate, clip: float | None) -> None:
-    """Nothing for numbers that a model can be trained with. Raises InputError with all that are wrong."""
+    """Raise InputError, with all problems, where a model cannot be trained with these numbers."""
     problems = []
     if not 0.0 < rate.peak < inf:
         problems.append(Problem("", f"a learning rate of {rate.peak} is not above zero"))

@@ -96,7 +96,7 @@ class RunConfig(Spec):
         return Saving(folder=self.checkpoint, every=self.every, keep=self.keep, resume=self.resume)
 
     def of_all_nodes(self) -> dict[str, object]:
-        """What all ranks of a run must agree on."""
+        """The fields that all nodes of a run must agree on."""
         return self.model_dump(mode="json", exclude=_PER_NODE)
 
 
@@ -130,7 +130,7 @@ class Saving:
 
 
 def require_folder_of_checkpoints(config: RunConfig) -> None:
-    """Nothing where what was said of checkpoints goes together. Raises InputError."""
+    """Raise InputError where the flags of checkpoints do not go together."""
     if config.checkpoint is None and config.resume:
         raise InputError("--resume needs --checkpoint", hint="the folder to go on from")
     if config.checkpoint is not None and config.checkpoint.exists() and not config.checkpoint.is_dir():

@@ -34,28 +34,28 @@ class Progress:
 
 
 class Watcher:
-    """Who is told what happens; every rank is told where it is, rank 0 also of steps and notes."""
+    """Is told what happens in a run: on every rank its progress, on rank 0 also steps and notes."""
 
     def __init__(self) -> None:
         self.heartbeat = Heartbeat(None, dist.get_rank())
         self.notes: list[str] = []
 
     def step(self, progress: Progress) -> None:
-        """A step was trained."""
+        """Told of a step that was trained."""
 
     def note(self, text: str) -> None:
-        """Something a person should know."""
+        """Told something a person should know."""
         self.notes.append(text)
 
     def keep(self, report: RunReport) -> None:
-        """Every step was measured; the report is complete but for what further steps tell that are still to come."""
+        """Keep a report that has every measured step, and lacks only what diagnostic steps will find."""
 
     def kept(self) -> RunReport | None:
-        """What was kept, where the run was started again after that."""
+        """The report that was kept, where the run was started again after that."""
         return None
 
     def before(self, step: int) -> tuple[list[float], list[float]]:
-        """Losses and gradient norms of the steps up to this one, where the run was started again; else nothing."""
+        """Losses and gradient norms of earlier starts, up to this step; empty where there are none."""
         return [], []
 
 
@@ -71,7 +71,7 @@ class Stopped:
 
 @dataclass(slots=True)
 class Curve:
-    """What the steps showed."""
+    """What the steps of a run measured."""
 
     clock: StepClock
     """Of the measured steps."""
@@ -139,7 +139,7 @@ def run_steps(
 
 
 def _start(checkpointer: Checkpointer | None, watcher: Watcher) -> int:
-    """Steps that are done."""
+    """The number of steps that are done, after resuming where that was asked for."""
     if checkpointer is None:
         return 0
     if not checkpointer.saving.resume:
@@ -153,7 +153,7 @@ def _start(checkpointer: Checkpointer | None, watcher: Watcher) -> int:
 
 
 def _progress(step: int, curve: Curve, *, measured: bool) -> Progress:
-    """What there is to say of the step that was done last."""
+    """The progress to tell of after the last step."""
     return Progress(
         step=step,
         loss=curve.losses[-1],
@@ -164,7 +164,7 @@ def _progress(step: int, curve: Curve, *, measured: bool) -> Progress:
 
 
 def _one_step(engine: Engine, batches: Batches, step: int, curve: Curve, heart: Heartbeat) -> None:
-    """Train it and put it down; steps count from 1."""
+    """Train one step and add it to the curve; steps count from 1."""
     heart.beat(step, "data")
     engine.optimizer.set_rate(engine.options.rate.at(step - 1))
     batch = batches.slice(step - 1, engine.place.dp, engine.layout.dp)
@@ -183,7 +183,7 @@ def _one_step(engine: Engine, batches: Batches, step: int, curve: Curve, heart: 
 
 
 def _require_number(step: int, loss: float, norm: float, checkpointer: Checkpointer | None) -> None:
-    """Both are the same on every rank, so all of them stop here, before the state is saved."""
+    """Raise RunError, on every rank alike, where loss or norm is no number, before the state is saved."""
     if math.isfinite(loss) and math.isfinite(norm):
         return
     what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient norm is {norm}"
@@ -196,7 +196,7 @@ def _require_number(step: int, loss: float, norm: float, checkpointer: Checkpoin
 
 
 def _save(checkpointer: Checkpointer, step: int, heart: Heartbeat, *, due: bool, failed: bool) -> None:
-    """Every so many steps, and where it is `due`; then it is waited for."""
+    """Begin a checkpoint every `saving.every` steps; where one is `due`, make it now and wait for it."""
     if failed:
         checkpointer.wait()
     if due or step % checkpointer.saving.every == 0:

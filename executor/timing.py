@@ -1,4 +1,4 @@
-"""The clocks of a step on this rank: its two phases in every step, its waiting for others in steps of their own.
+"""Clocks of a step on this rank: its two phases in every step, its waits for others in recorded steps.
 
 forward_backward   forward and backward of every microbatch, with the communication inside
 update             gradients synchronised, their norm, the optimizer, weights gathered
@@ -62,7 +62,7 @@ class StepClock:
     """Whole steps, from a common start to their end on this rank."""
 
     def time(self, *phases: Callable[[], float]) -> list[float]:
-        """Run the phases of one step after one another; what they returned."""
+        """Run and time the phases of one step, and return what they returned."""
         dist.barrier()
         finish(self.device)
         marks, results = [mark_on(self.device)], []
@@ -81,7 +81,7 @@ class StepClock:
 
 
 class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Use as a context; `seconds()` is then how long this rank waited for others, by axis of the mesh.
+    """A context that times how long this rank waits for others, by axis of the mesh (`seconds()`).
 
     On a CPU that is the time its thread spends issuing collectives and waiting for them. On a GPU it is the time its
     compute stream stands still for them, so communication that compute hides does not count there either.
@@ -125,7 +125,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Every collective and every wait inside is timed."""
+        """Time every collective and every wait inside the block."""
         original, original_event = dist.Work.wait, torch.cuda.Stream.wait_event
         waits = self
 
@@ -195,7 +195,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def seconds_by_axis(waits: Sequence[Wait]) -> dict[str, float]:
-    """Axis → seconds of these waits together."""
+    """Axis → total seconds of these waits."""
     waited = dict.fromkeys(AXES, 0.0)
     for wait in waits:
         waited[wait.axis] += lap_between(wait.start, wait.end).wall
@@ -203,7 +203,7 @@ def seconds_by_axis(waits: Sequence[Wait]) -> dict[str, float]:
 
 
 def mark_on(device: torch.device) -> Mark:
-    """Now."""
+    """A mark of this moment."""
     event = _event() if device.type == "cuda" else None
     return time.perf_counter(), time.thread_time(), time.process_time(), event
 

@@ -45,11 +45,12 @@ def train(
     watcher: Watcher,
     stop: Callable[[], bool] = lambda: False,
 ) -> RunReport | Stopped:
-    """Every rank calls it and gets the answer; `stop` is asked after every step, on every rank. After the last one it
-    costs only what diagnosis steps would have told.
+    """Train and measure a plan; every rank calls it and gets the answer.
+
+    Every rank asks `stop` after each step. After the last one stopping costs only what diagnostic steps would find.
 
     Raises:
-        ExhaustedError: this rank's memory ran out; the error says which part held what.
+        OutOfMemoryError: this rank's memory ran out; the error says which part held what.
         InputError: data or checkpoint do not go with the plan.
         RunError: the loss is no number, or a checkpoint could not be written; on every rank. Or a step after the last
             one failed on this of several ranks, and the watcher keeps the report of what came before.
@@ -80,7 +81,7 @@ def train(
 
 
 def _kept(watcher: Watcher) -> RunReport | None:
-    """The report of ranks that were lost after every step was measured, and notes since: nothing is left to do."""
+    """The report kept by an earlier start whose ranks were lost after the measured steps; None where there is none."""
     found = watcher.kept() if dist.get_rank() == 0 else None
     if found is not None:
         notes = dict.fromkeys((*watcher.notes, *found.notes))
@@ -92,7 +93,7 @@ def _kept(watcher: Watcher) -> RunReport | None:
 def _report(
     engine: Engine, curve: Curve, peak: AllocatorPeak | None, diagnosis: Diagnosis, notes: Sequence[str]
 ) -> RunReport:
-    """Everything put together; `peak` is of the measured steps."""
+    """The report of all ranks; `peak` is of the measured steps."""
     plan, clock, steps = engine.plan, curve.clock, diagnosis.steps
     pipeline_rank = engine.mesh["pp"].get_local_rank()
     mine = RankReport(

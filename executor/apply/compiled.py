@@ -23,7 +23,7 @@ from executor.models.transformer import Block, Transformer
 
 
 def compile_blocks(model: Transformer, *, split: bool) -> None:
-    """Every block of the slice is compiled when it is first called; `split` says that tensor ranks share it.
+    """Compile every block of the slice when it is first called; `split` says that tensor ranks share it.
 
     What recomputes does so inside the graph, which then knows that it does; over tensor ranks around it, where a piece
     must find its graph again: none has a mask that is made in one call and kept for the next.
@@ -64,7 +64,7 @@ def _wait(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
 
 
 class _Arrived(torch.autograd.Function):
-    """The same numbers, once they are here; waiting for them alone would leave their history behind."""
+    """Waits for a tensor that is on its way without losing its gradient's way back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -4,10 +4,10 @@
                  them; what each step finds is merged by its log-sum-exp (Liu et al. 2023)
     all-gather   all keys and values at once, and once more in the backward pass, which scatters their gradients
                  (Llama 3, arXiv 2407.21783, section 3.3.2)
-    all-to-all   tokens are traded for heads before attention and back after it (Jacobs et al. 2023, Ulysses)
+    all-to-all   tokens are exchanged for heads before attention and back after it (Jacobs et al. 2023, Ulysses)
 
 A ring and a gathered sequence are dealt in 2c pieces, and rank r has the r-th from either end, so that the causal mask
-leaves every rank the same work; where heads are traded it has the r-th of c. Why this is not torch's own
+leaves every rank the same work; with all-to-all it has the r-th of c. Why this is not torch's own
 `context_parallel`: docs/decisions/0011-sequences-over-ranks.md.
 
 Shape legend: B batch, H query heads, G key/value heads, S tokens of this rank, K head width.
@@ -33,7 +33,7 @@ from executor.models.visibility import Places, Visibility
 
 
 def share_sequence(model: Transformer, sequence: Sequence) -> None:
-    """Tell every part of the slice that knows of positions which tokens it has; before anything wraps its blocks."""
+    """Give every module that knows of positions the tokens of this rank; call it before anything wraps the blocks."""
     if model.embedding is not None and model.embedding.positions is not None:
         model.embedding.positions.sequence = sequence
     turns = Turns()
@@ -60,7 +60,7 @@ def take_tokens(tokens_BS: Tensor, sequence: Sequence, ranks: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Ulysses:
-    """A run of the sequence for every rank; in attention some heads of all of it."""
+    """All-to-all: each rank has a run of the sequence, and in attention some heads of all of it."""
 
     group: dist.ProcessGroup
     rank: int
@@ -69,7 +69,7 @@ class _Ulysses:
     """What attention sees."""
 
     def places(self, count: int) -> Places:
-        """The `rank`-th of the runs."""
+        """The `rank`-th run of the sequence."""
         return (range(self.rank * count, (self.rank + 1) * count),)
 
     def attend(
@@ -86,7 +86,7 @@ class _Ulysses:
 
 @dataclass(frozen=True, slots=True)
 class _ZigZag:
-    """Two pieces of the sequence for every rank, from either end."""
+    """Ring and all-gather: each rank has two pieces of the sequence, one from either end."""
 
     group: dist.ProcessGroup
     rank: int
@@ -94,24 +94,24 @@ class _ZigZag:
     rings: bool
 
     def places(self, count: int) -> Places:
-        """This rank's two."""
+        """This rank's two pieces."""
         return zigzag_places(self.rank, self.ranks, count)
 
     def tile(self, step: int, count: int) -> Tile:
-        """What there is to attend to after so many steps of the ring."""
+        """The queries and keys that meet after `step` steps of the ring."""
         return tile_of_ring(self.rank, (self.rank - step) % self.ranks, self.ranks, count)
 
     def attend(
         self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visibility: Visibility
     ) -> Tensor:
-        """Round the ring, or over what was gathered."""
+        """Attention around the ring, or over gathered keys and values."""
         way = _Ring if self.rings else _Gathered
         out: Tensor = way.apply(self, visibility, query_BHSK, key_BGSK, value_BGSK)  # type: ignore[no-untyped-call]
         return out
 
 
 class _Ring(torch.autograd.Function):
-    """Keys and values travel to the next rank while this one attends to those it has."""
+    """Ring attention: keys and values travel to the next rank while this one attends to those it has."""
 
     @staticmethod
     def forward(
@@ -162,7 +162,7 @@ class _Ring(torch.autograd.Function):
 
 
 class _Gathered(torch.autograd.Function):
-    """All keys and values, in their order in the sequence, for as long as this block attends to them."""
+    """All-gather attention: all keys and values, in sequence order, while this block attends to them."""
 
     @staticmethod
     def forward(
@@ -214,7 +214,7 @@ def _whole(key: Tensor, value: Tensor, group: dist.ProcessGroup) -> tuple[Tensor
 
 
 def _deal(room: Tensor, parts: list[tuple[Tile, Tensor]]) -> None:
-    """The way back, with what tiles found for their columns added up: → (c, B, G, S, K), in place."""
+    """The inverse of `_whole`, in place: gradients of all tiles, added up by column → (c, B, G, S, K)."""
     ranks, batch, heads, tokens, width = room.shape
     whole = room.new_zeros(batch, heads, ranks * tokens, width)
     for tile, part in parts:
@@ -239,7 +239,7 @@ class _ToHeads(torch.autograd.Function):
 
 
 class _ToTokens(torch.autograd.Function):
-    """The way back."""
+    """(B, H/c, c·S, K) → (B, H, S, K): the inverse of `_ToHeads`."""
 
     @staticmethod
     def forward(ctx: Any, group: dist.ProcessGroup, *tensors: Tensor) -> tuple[Tensor, ...]:

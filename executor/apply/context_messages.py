@@ -1,4 +1,4 @@
-"""What ranks that share a sequence send one another: several tensors in one message, forward and backward alike.
+"""Messages between ranks that share a sequence: several tensors in one buffer.
 
 A message is one buffer; the tensors in it are views, so what is computed into them can go on as it lies there.
 
@@ -25,7 +25,7 @@ class Message:
 
     @staticmethod
     def of(tensors: Sequence[Tensor]) -> Message:
-        """A copy of them."""
+        """A message that holds a copy of these tensors."""
         buffer = torch.cat([one.flatten() for one in tensors])
         return Message(buffer, tuple(one.shape for one in tensors))
 
@@ -36,7 +36,7 @@ class Message:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Views."""
+        """Views of the buffer, one for each tensor."""
         parts = torch.split(self.buffer, [shape.numel() for shape in self.shapes], dim=-1)
         return tuple(torch.unflatten(part, -1, shape) for part, shape in zip(parts, self.shapes, strict=True))
 
@@ -48,10 +48,10 @@ class Coming:
     message: Message
     work: dist.Work
     sent: Message
-    """Must live until it has gone."""
+    """Kept alive until it has been sent."""
 
     def wait(self) -> Message:
-        """What came."""
+        """The message, once it has arrived."""
         self.work.wait()
         return self.message
 

@@ -33,8 +33,8 @@ def share_experts(
 ) -> None:
     """Wrap the routed experts of every mixture, in place and before the rest, for the ranks that hold the same ones.
 
-    A rank's gradients come from the tokens of all ranks that trade with it, so the mean is over `ranks`, those that
-    hold the same of the rest of the model, as it is for that.
+    A rank's gradients come from the tokens of all ranks that exchange copies with it, so the mean is over `ranks`,
+    those that hold the same of the rest of the model, as it is for that.
     """
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
     mesh = experts["copy", "shard"] if experts["copy"].size() > 1 else experts["shard"]
@@ -47,7 +47,7 @@ def share_experts(
 
 
 def synchronise_only_when(model: nn.Module, last_microbatch: bool) -> None:
-    """Gradient accumulation: gradients stay local until the step's last microbatch."""
+    """Synchronise gradients in the step's last microbatch only; before, they accumulate locally."""
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(last_microbatch)
         model.set_is_last_backward(last_microbatch)

@@ -1,4 +1,4 @@
-"""A pipeline stage whose neighbours never answer: the only one of its plan, in a process group that sends nothing.
+"""A pipeline stage that runs without its neighbours, in a process group that sends nothing.
 
 What it would have been told of them it knows from the plan, and what would have come from them is noise.
 """
@@ -21,11 +21,11 @@ _SCALE = 0.02
 
 
 def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[Stage]:
-    """This kind of stage, alone."""
+    """A subclass of this kind of stage that runs without its neighbours."""
     between = torch.empty(_shape_between(plan), dtype=dtype, device="meta")
 
     class EmulatedStage(stage):  # type: ignore[misc, valid-type]
-        """Answers its own questions."""
+        """Takes shapes from the plan, and noise for what neighbours would send."""
 
         def _recv_meta(self, src_stage: int) -> Any:
             """What the neighbour would say: its outputs, or the gradients of its inputs."""
@@ -36,7 +36,7 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
             return described._StageBackwardMeta(backward_metas=gradients)  # type: ignore[arg-type]
 
         def _send_meta(self, meta: Any, dst_stage: int) -> None:
-            """To nobody."""
+            """Send nothing: nobody listens."""
 
         def _shape_inference(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
             """Before torch 2.13 all in one; what a stage of this rank gives the next one is handed on in `args`."""

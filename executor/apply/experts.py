@@ -25,7 +25,7 @@ from executor.models.transformer import Transformer
 
 
 def expert_place(model: TransformerSpec, experts: DeviceMesh) -> ExpertPlace:
-    """The share of this rank: a run of experts, each whole or a part of its inner width."""
+    """The experts of this rank: a run of them, each whole or a part of its inner width."""
     held = model.num_experts // experts["ep"].size()
     return ExpertPlace(
         first=experts["ep"].get_local_rank() * held,
@@ -48,7 +48,7 @@ def connect_experts(
     context_group: dist.ProcessGroup | None,
     microbatches: int,
 ) -> None:
-    """Tell the mixtures of a slice who holds the other experts, and who has the rest of their sequences; in place.
+    """Connect the MoE layers of a slice with ranks that hold other experts or the rest of the sequence; in place.
 
     Every microbatch's balance loss is its share of the mean over the step's sequences.
     """
@@ -110,7 +110,7 @@ class ExpertParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeSizes:
-    """What comes and goes in one exchange."""
+    """How many rows go to and come from each rank in one exchange."""
 
     sent: list[int]
     """Copies to each of the e ranks."""
@@ -140,7 +140,7 @@ class ExchangeSizes:
 
 
 class Exchange:
-    """Brings copies to the ranks of their experts, has these work on them, and brings the results back."""
+    """The all-to-all of expert parallelism: copies go to the ranks of their experts, and results come back."""
 
     def __init__(self, across: dist.ProcessGroup, inside: dist.ProcessGroup) -> None:
         self.across, self.inside = across, inside
@@ -164,7 +164,7 @@ class Exchange:
         return _all_to_all(rows_RD, sizes.sent, sizes.received, self.across)
 
     def _exchange_sizes(self, rows_RD: Tensor, counts_E: Tensor) -> ExchangeSizes:
-        """The sizes, of which every rank knows its own and asks for the others'."""
+        """The sizes of an exchange: each rank knows what it sends, and is told what it gets."""
         sent, arriving_teL = self._counts(counts_E)
         return ExchangeSizes.of(sent, arriving_teL, self._place, rows_RD.device)
 

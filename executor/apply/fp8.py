@@ -23,7 +23,7 @@ from executor.models.transformer import Transformer
 
 @contextmanager
 def _without_remarks() -> Iterator[None]:
-    """torchao tells of kernels that it cannot load here, none of which training uses."""
+    """Silence torchao's warnings about kernels that it cannot load here and training does not use."""
     loggers = [logging.getLogger(name) for name in ("torchao", "torch.utils._pytree")]
     before = [logger.level for logger in loggers]
     for logger in loggers:
@@ -43,7 +43,7 @@ RECIPE = "rowwise"
 
 
 def multiply_in_fp8(model: Transformer, *, emulate: bool) -> None:
-    """Have every projection and dense MLP of the slice's blocks multiply in fp8, in place, before anything is split.
+    """Replace every projection and dense MLP of the slice's blocks by fp8 layers, in place, before anything is split.
 
     `emulate` rounds operands to fp8 and multiplies them in fp32, on any device.
     """
@@ -56,7 +56,7 @@ def multiply_in_fp8(model: Transformer, *, emulate: bool) -> None:
 
 
 class _LocalFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has no types
-    """Multiplies what this rank has; where that is a part, says so of the result.
+    """An fp8 linear layer over this rank's shards; the result says how it is sharded.
 
     DTensor would have the ranks agree on a scale for every row that is split over them.
     """

@@ -16,7 +16,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def made_of_others(kinds: Iterable[type]) -> bool:
-    """Whether some of these kinds of tensor work on tensors inside them: shards, numbers in fp8 with their scales.
+    """Whether some of these types wrap other tensors: shards, or fp8 values with their scales.
 
     A dispatch mode that leaves their operators to them sees those on what is inside.
     """

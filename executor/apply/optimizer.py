@@ -73,7 +73,7 @@ class Optimizer:
                 settle_gradient(parameter)
 
     def set_rate(self, rate: float) -> None:
-        """Update with this learning rate from now on."""
+        """Set the learning rate of the updates to come."""
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate
@@ -119,7 +119,7 @@ class Optimizer:
         return torch.optim.AdamW(parameters, lr=rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY, fused=True)
 
     def _norm(self) -> float:
-        """Each element once: sums of squares by the axes they are split over, added up over those axes."""
+        """The global gradient norm, each element counted once: squares are summed by the axes they are split over."""
         kinds: dict[tuple[int, int], list[Tensor]] = {}  # by (split over tp, over replicas)
         routed: list[tuple[nn.Parameter, Tensor]] = []
         for parameter, gradient, over_replicas in self._gradients():

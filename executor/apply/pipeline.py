@@ -24,7 +24,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class _Stage(PipelineStage):
-    """Tells what it runs when, and when the weight half of a backward pass has run: autograd calls no hooks of the
+    """Records what it runs when, and when the weight half of a backward pass has run: autograd calls no hooks of the
     parameters then."""
 
     def __init__(

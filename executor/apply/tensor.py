@@ -52,7 +52,7 @@ def split_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bo
 
 
 def _parallelize(module: nn.Module, mesh: DeviceMesh, plan: dict[str, ParallelStyle]) -> None:
-    """Every rank keeps its slice of its own values, which are the same on all ranks: nothing is sent."""
+    """Split a module without sending anything: every rank keeps its slice of values that all have."""
     parallelize_module(module, mesh, plan, src_data_rank=None)
 
 

@@ -46,7 +46,7 @@ class Tile:
         out: Tensor,
         lse: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Of the rows and the columns; None where they do not see one another."""
+        """Gradients of queries, keys and values; None where the queries see none of the keys."""
         if visibility.blind(self.queries, self.keys):
             return None
         gradient, query, out, lse = (one[:, :, self.rows] for one in (gradient, query, out, lse))
@@ -74,7 +74,7 @@ def zigzag_places(rank: int, ranks: int, count: int) -> Places:
 
 
 def tile_of_ring(rank: int, source: int, ranks: int, count: int) -> Tile:
-    """What the causal mask leaves of a rank's queries and the keys of `source`.
+    """The queries of a rank and the keys of `source` that the causal mask lets meet.
 
     Of an earlier rank everyone sees the first piece and nobody the second; a later rank's are both before this one's
     second piece, and after its first.
@@ -112,7 +112,7 @@ class Merged:
         self.lse = like.new_full((batch, heads, tokens), -torch.inf)
 
     def add(self, tile: Tile, found: tuple[Tensor, Tensor] | None) -> None:
-        """Weigh in what a tile found for its rows."""
+        """Add the output of a tile to its rows."""
         if found is None:
             return
         out, lse = found
@@ -123,6 +123,6 @@ class Merged:
         old.copy_(new)
 
     def rows(self, dtype: torch.dtype) -> Tensor:
-        """(B, H, S, K) what was merged."""
+        """(B, H, S, K) the merged outputs."""
         rows: Tensor = self.out.to(dtype)
         return rows

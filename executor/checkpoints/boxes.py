@@ -19,7 +19,7 @@ class Box:
 
     @property
     def elements(self) -> int:
-        """How many it holds; a scalar is one."""
+        """How many elements the box holds; a scalar is one."""
         return prod(self.sizes)
 
     def moved(self, by: tuple[int, ...]) -> Box:

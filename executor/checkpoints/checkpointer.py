@@ -1,4 +1,4 @@
-"""Saving while training goes on, and resuming, on this plan or on another.
+"""Saves checkpoints while training goes on, and resumes from them, on this plan or on another.
 
 A save copies the state to host memory, which is all that training waits for; a thread with a gloo group of its own
 writes it. The state a run needs to go on bit for bit: weights, optimizer, random generators, and the step, from which
@@ -47,7 +47,7 @@ _POLL_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """Where a run goes on."""
+    """The step a run was resumed at, and what to say of it."""
 
     step: int
     """Optimizer steps that are done; 0: from the beginning."""
@@ -56,7 +56,7 @@ class Resumed:
 
 
 class _HostCopy(AsyncStager):
-    """What training must wait for: a copy that it will not change."""
+    """Copies the state to host memory, all that training waits for."""
 
     _synchronize_after_execute = False
 
@@ -65,7 +65,7 @@ class _HostCopy(AsyncStager):
         return {name: held.staged() for name, held in state_dict.items()}
 
     def synchronize_staging(self) -> None:
-        """It is done when `stage` returns."""
+        """Nothing is left to do: the copy is made when `stage` returns."""
 
     def close(self) -> None:
         """Nothing is held between saves."""
@@ -112,7 +112,7 @@ class Checkpointer:
         return Resumed(0, (f"nothing to resume in {self.folder.path}; starting at step 1",))
 
     def require_empty(self) -> None:
-        """Nothing where no other run has left checkpoints. Raises InputError."""
+        """Raise InputError where another run has left checkpoints in the folder."""
         found = self._from_first_rank(self.folder.complete)
         if found:
             raise InputError(
@@ -178,7 +178,7 @@ class Checkpointer:
         return training_state(self.engine, self._names)
 
     def _random(self) -> Contents:
-        """The states of this rank's generators."""
+        """The states of this rank's random generators."""
         rank = f"{dist.get_rank():05}"
         states = {f"random.cpu.{rank}": whole(torch.get_rng_state())}
         if self.engine.device.type == "cuda":
@@ -244,7 +244,7 @@ class Checkpointer:
         self._restore_random(generators, step)
 
     def _restore_random(self, generators: Contents, step: int) -> None:
-        """Where there is none for this rank, one that follows from its own and the step."""
+        """Restore the generators; where none was saved for this rank, seed them from its own seed and the step."""
         if not generators:
             torch.manual_seed((torch.initial_seed() + step) % 2**63)
         for name, held in generators.items():
@@ -255,7 +255,7 @@ class Checkpointer:
                 torch.set_rng_state(state)
 
     def _notes(self, step: int, manifest: Manifest, broken: list[tuple[int, list[str]]]) -> tuple[str, ...]:
-        """In words; sets aside what is broken."""
+        """What a person should know of a resume, in words; broken checkpoints are set aside."""
         notes = []
         for bad, problems in broken:
             aside = self._from_first_rank(partial(self.folder.set_aside, bad))
@@ -266,7 +266,7 @@ class Checkpointer:
         return tuple(notes) + tuple(changes(manifest.progress, self._progress(step)))
 
     def _from_first_rank(self, what: Callable[[], Any]) -> Any:
-        """Call it on rank 0 only; every rank gets the answer."""
+        """Call a function on rank 0 only; every rank gets its answer."""
         return json_from_first(what() if dist.get_rank() == 0 else None, self.group)
 
 

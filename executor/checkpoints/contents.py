@@ -1,4 +1,4 @@
-"""What this rank holds of a training state, by names that no layout changes.
+"""The part of the training state that this rank holds, under names that no layout changes.
 
     weights.NAME       fp32: the master copy where weights are 16 bits wide
     exp_avg.NAME       AdamW's first moment      exp_avg_sq.NAME  its second
@@ -85,7 +85,7 @@ def parameter_names(parts: Sequence[nn.Module]) -> dict[int, Named]:
 
 
 def training_state(engine: Engine, names: dict[int, Named]) -> Contents:
-    """Views of the weights and of the optimizer's states, which are made where no step has made them yet."""
+    """Views of this rank's weights and optimizer states; states that no step has made yet are made here."""
     contents: Contents = {}
     for flat in engine.optimizer.flats:
         states = {"weights": flat.shard.detach()} | _states(flat.optimizer, flat.shard)
@@ -105,13 +105,13 @@ def training_state(engine: Engine, names: dict[int, Named]) -> Contents:
 
 
 def whole(tensor: Tensor) -> Held:
-    """A tensor that is here from end to end."""
+    """What is held of a tensor that is whole on this rank."""
     box = Box((0,) * tensor.dim(), tuple(tensor.shape))
     return Held(tuple(tensor.shape), tensor.dtype, [Piece(box, tensor.detach())])
 
 
 def _add(contents: Contents, named: Named, boxes: list[Box], states: dict[str, Tensor], start: int) -> None:
-    """The parameter's weights and states, whose elements begin at `start` in tensors that are read flat."""
+    """Add a parameter's weights and states, whose elements begin at `start` in flat tensors."""
     for kind, tensor in states.items():
         key = f"{kind}.{named.name}"
         if tensor.dim() == 0:
@@ -154,7 +154,7 @@ def _states(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[s
 
 
 def _plain(name: str) -> str:
-    """Without what wrappers for recompute and compilation add."""
+    """A parameter's name without what wrappers for recompute and compilation add."""
     for wrapper in _WRAPPERS:
         name = name.replace(wrapper, "")
     return name

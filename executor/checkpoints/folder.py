@@ -23,22 +23,22 @@ class Folder:
         self.path = path
 
     def complete(self) -> list[int]:
-        """Steps, newest first."""
+        """Steps of the complete checkpoints, newest first."""
         if not self.path.is_dir():
             return []
         found = [_COMPLETE.match(entry.name) for entry in self.path.iterdir() if entry.is_dir()]
         return sorted((int(match[1]) for match in found if match), reverse=True)
 
     def at(self, step: int) -> Path:
-        """Where the complete checkpoint of a step lies."""
+        """The folder of the complete checkpoint of a step."""
         return self.path / f"step-{step:08}"
 
     def partial(self, step: int) -> Path:
-        """Where one is written."""
+        """The folder in which the checkpoint of a step is written."""
         return self.path / f".partial-step-{step:08}"
 
     def begin(self, step: int) -> Path:
-        """An empty folder to write into; what killed runs left goes."""
+        """Make an empty folder to write into; what killed runs left is deleted."""
         self.path.mkdir(parents=True, exist_ok=True)
         for pattern in _HIDDEN:
             for left in self.path.glob(pattern):
@@ -55,7 +55,7 @@ class Folder:
         _sync(self.path)
 
     def abandon(self, step: int) -> None:
-        """Free what a failed save took."""
+        """Delete what a failed save wrote."""
         shutil.rmtree(self.partial(step), ignore_errors=True)
 
     def keep(self, newest: int) -> None:

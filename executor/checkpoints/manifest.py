@@ -54,7 +54,7 @@ class SavedTensor(Spec):
 
 
 class Descent(Spec):
-    """What a run was asked for beside its plan that shapes its curve."""
+    """Flags of a run that shape its loss curve."""
 
     peak: float
     """Of the learning rate; with `warm_up` and `decay` as in `executor.rate`."""
@@ -67,7 +67,7 @@ class Descent(Spec):
 
 
 class Progress(Spec):
-    """How far a run had come, and what it must go on with to be the same run."""
+    """How far a run had come, and what must stay the same for it to go on."""
 
     step: Count
     """Optimizer steps done."""
@@ -152,7 +152,7 @@ def digest_of(path: Path) -> str:
 
 
 def differences(then: Progress, now: Progress) -> Iterable[str]:
-    """What keeps a run from going on where another stopped; the layout and `changes` may, `step` must."""
+    """Why a run cannot go on where another stopped; the layout and what `changes` names may differ."""
     if then.model != now.model:
         fields = [
             name
@@ -174,7 +174,7 @@ _MAY_CHANGE = ("precision", "dropout")
 
 
 def changes(then: Progress, now: Progress) -> Iterable[str]:
-    """What a run may go on with that is not what it had, other than the layout: its curve is another one from here."""
+    """What differs from the saved run, other than the layout, and bends its loss curve from here on."""
     before, after = then.descent, now.descent
     if then.learning_rate != now.learning_rate:
         yield f"the learning rate was {then.learning_rate:g}, now it is {now.learning_rate:g}"

@@ -46,7 +46,7 @@ class SavePieces(DefaultSavePlanner):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
     def create_local_plan(self) -> SavePlan:
-        """All that this rank holds; what others hold too is left to one of them afterwards."""
+        """Plan to write all that this rank holds; of what several hold, torch later leaves all but one out."""
         self.plan = SavePlan(
             [
                 _write_item(name, held, index)
@@ -66,7 +66,7 @@ class SavePieces(DefaultSavePlanner):
 
 
 class LoadPieces(LoadPlanner):
-    """Reads whatever saved boxes overlap with a piece.
+    """Reads the saved boxes that overlap with this rank's pieces.
 
     `substitutes` maps a name to the one to read where the checkpoint lacks it. A tensor may have grown or shrunk along
     its first dim since it was saved (a vocabulary padded for other tensor ranks): rows that were not saved stay as

@@ -214,7 +214,7 @@ def _slices(item: ReadItem) -> tuple[slice, ...]:
 
 
 def _system_error(error: Exception, path: Path) -> Exception:
-    """safetensors words what the system said; give it its number back."""
+    """The OSError behind a safetensors error, which has only its words."""
     found = _SYSTEM_ERROR.search(str(error))
     if found is None:
         return error

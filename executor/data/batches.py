@@ -33,7 +33,7 @@ _Draw = Callable[[int, int, int], _Windows]
 
 
 class Batches:
-    """Sequences of a run, by step.
+    """The sequences of a run, by step.
 
     `data` is `text` (the Python library's own sources, byte by byte), `random`, or the path of a token folder.
 
@@ -65,14 +65,14 @@ class Batches:
         return both[:, :-1].contiguous(), both[:, 1:].contiguous()
 
     def _of_text(self, step: int, first: int, last: int) -> _Windows:
-        """Windows anywhere in the text."""
+        """Draw windows from anywhere in the text."""
         draw = np.random.default_rng((self.seed, step))
         most = len(self._tokens) - self.training.sequence_length
         starts = draw.integers(0, most, self.training.global_batch)
         return self._windows(starts[first:last])
 
     def _of_folder(self, step: int, first: int, last: int) -> _Windows:
-        """Windows side by side, each once an epoch, shuffled anew in every epoch."""
+        """Draw windows that lie side by side, each once an epoch, shuffled anew in every epoch."""
         sequence = self.training.sequence_length
         count = (len(self._tokens) - 1) // sequence
         places = step * self.training.global_batch + np.arange(first, last, dtype=np.uint64)

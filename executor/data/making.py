@@ -24,7 +24,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Encoder:
-    """How text becomes numbers."""
+    """An encoder of text as token numbers."""
 
     kind: str
     vocabulary: int
@@ -56,7 +56,7 @@ def make_tokens(
 
 
 def _write(files: Sequence[Path], encoder: _Encoder, folder: Path) -> TokenHeader:
-    """Every file of a token folder, flushed to the disk."""
+    """Write every file of a token folder and flush it to the disk."""
     dtype = "uint16" if encoder.vocabulary <= _NARROW else "uint32"
     digest, count = hashlib.sha256(), 0
     with (folder / TOKENS).open("wb") as stream:
@@ -86,7 +86,7 @@ def _write(files: Sequence[Path], encoder: _Encoder, folder: Path) -> TokenHeade
 
 
 def _files(texts: Sequence[Path]) -> list[Path]:
-    """Every text file that is meant, in order; all that are not there or are no text are named at once."""
+    """The text files that these paths stand for, in order; all that are missing or no text are named at once."""
     files: list[Path] = []
     for text in texts:
         files += sorted(path for path in text.rglob("*") if path.is_file()) if text.is_dir() else [text]
@@ -149,7 +149,7 @@ def _by_pairs(tokenizer: Any) -> _Encoder:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Whole lines, about a mebibyte at a time. Raises InputError where it is not UTF-8."""
+    """The whole lines of a file, about a mebibyte at a time. Raises InputError where it is not UTF-8."""
     try:
         with path.open(encoding="utf-8", newline="") as stream:
             while lines := stream.readlines(_CHUNK):

@@ -25,7 +25,7 @@ _HINT = "it is not what meshwright tokens --bpe writes: make the folder again"
 
 
 def learn(texts: Iterator[str], vocabulary: int) -> Any:
-    """A tokenizer of the `tokenizers` package. Raises InputError for a vocabulary that is none."""
+    """Learn a tokenizer with the `tokenizers` package. Raises InputError for an impossible vocabulary."""
     if vocabulary <= BYTES:
         raise InputError(
             f"{vocabulary} is no vocabulary of byte pairs: {BYTES} are bytes, and one ends a text"
@@ -77,7 +77,7 @@ def read(path: Path) -> Any:
 
 
 def _is_merge(pair: tuple[Any, ...], vocabulary: Container[str]) -> bool:
-    """Two entries that make a third."""
+    """Whether an entry is a merge of two entries."""
     words = len(pair) == 2 and all(isinstance(part, str) for part in pair)
     return words and all(entry in vocabulary for entry in (*pair, "".join(pair)))
 

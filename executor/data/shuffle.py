@@ -1,4 +1,4 @@
-"""A shuffle that needs no memory: any position's element without the others, so a run resumes anywhere at once.
+"""A shuffle without memory: each position is computed apart from the others, so a run resumes anywhere at once.
 
 A Feistel network is a bijection of 2^b numbers whatever its round function is (Luby & Rackoff 1988); numbers beyond the
 count are sent through again until they fall inside (cycle walking, Black & Rogaway 2002).

@@ -55,12 +55,12 @@ class TokenHeader(Spec):
 
 
 def numpy_dtype(dtype: str) -> np.dtype[np.generic]:
-    """As it lies on disk, whatever this machine's byte order."""
+    """The numpy type of tokens on disk, whatever this machine's byte order."""
     return np.dtype(_DTYPES[dtype])
 
 
 def read_header(folder: Path) -> TokenHeader:
-    """Raises InputError where the folder is none, or its files are not those its header describes."""
+    """Read the header. Raises InputError where this is no token folder, or its files differ from the header."""
     if not folder.is_dir():
         raise InputError(f"no token folder `{folder}`", hint=_HINT)
     path = folder / HEADER
@@ -118,14 +118,14 @@ def require_whole(folder: Path, on_note: Callable[[str], None] = lambda note: No
 
 
 def _checked(folder: Path) -> Any:
-    """What was hashed last; None where nothing was."""
+    """The record of the last hash; None where there is none."""
     with suppress(OSError, ValueError, RecursionError):
         return json.loads((folder / CHECKED).read_text("utf-8"))
     return None
 
 
 def require_a_sequence(tokens: int, sequence: int, name: str) -> None:
-    """Nothing where there is one sequence with its targets. Raises InputError."""
+    """Raise InputError where there is not even one sequence with its targets."""
     if tokens <= sequence:
         raise InputError(
             f"`{name}` has {tokens} tokens, too few for one sequence of {sequence} and its targets"
@@ -133,7 +133,7 @@ def require_a_sequence(tokens: int, sequence: int, name: str) -> None:
 
 
 def write_header(header: TokenHeader, folder: Path) -> None:
-    """The last file of a folder that is being made."""
+    """Write the header, the last file of a new token folder."""
     (folder / HEADER).write_text(json.dumps(header.model_dump(mode="json"), indent=1) + "\n", "utf-8")
 
 

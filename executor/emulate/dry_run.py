@@ -37,7 +37,7 @@ class BuiltRank:
 
 
 def build_without_devices(plan: Plan) -> tuple[BuiltRank, ...]:
-    """The first rank of every pipeline stage, in order. Call it where no process group exists.
+    """Build the first rank of every pipeline stage, in order. Call it where no process group exists.
 
     Raises:
         InputError: the executor cannot train this plan.

@@ -30,7 +30,7 @@ from executor.models.experts import Run
 
 @contextmanager
 def without_values() -> Iterator[None]:
-    """Every tensor made inside has a shape and a type, and no memory."""
+    """Make tensors with a shape and a type but no memory inside the block."""
     with _meshes_outside(), FakeTensorMode(), _NoNumbers():  # type: ignore[no-untyped-call]
         yield
 
@@ -57,7 +57,7 @@ def _grouped(left: Tensor, right: Tensor, ends_L: Tensor, *_: Any) -> Tensor:
 
 @contextmanager
 def _meshes_outside() -> Iterator[None]:
-    """Methods of meshes see no mode: they compute with the numbers of ranks."""
+    """Have methods of meshes run outside every mode, as they compute with the numbers of ranks."""
     own = {
         name: member
         for name, member in vars(DeviceMesh).items()
@@ -73,7 +73,7 @@ def _meshes_outside() -> Iterator[None]:
 
 
 def _outside(member: Any) -> Any:
-    """The same function, static function or property."""
+    """The same function, static function or property, run outside every mode."""
     if isinstance(member, staticmethod):
         return staticmethod(_outside(member.__func__))
     if isinstance(member, property):
@@ -99,12 +99,12 @@ def spread_evenly(parts: Iterable[nn.Module]) -> None:
 
 
 def _all_here(rows_RD: Tensor, counts_E: Tensor, run: Run) -> Tensor:
-    """No exchange: all experts are on this rank."""
+    """Run the experts without an exchange: all are on this rank."""
     return run(rows_RD, _evenly(rows_RD.shape[0], counts_E.shape[0]))
 
 
 class _EvenExchange(Exchange):
-    """An exchange whose sizes nobody has to be asked for."""
+    """An exchange whose sizes are known: experts are evenly loaded."""
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange.across, exchange.inside)
@@ -122,5 +122,5 @@ class _EvenExchange(Exchange):
 
 
 def _evenly(copies: int, experts: int) -> list[int]:
-    """The first ones get what is left over."""
+    """Split a total evenly; the first shares get what is left over."""
     return [copies // experts + (expert < copies % experts) for expert in range(experts)]

@@ -1,4 +1,4 @@
-"""One rank of a plan in this process, without the others: its compute and memory are real, its neighbours are not.
+"""Runs one rank of a plan in this process, without the others: compute and memory are real, neighbours are not.
 
 The process group is a fake one that sends nothing: gathers repeat what this rank has, sums keep its part, and what a
 pipeline neighbour would send is noise. Operators, shapes, buffers and their lives are those of the real rank; time
@@ -85,12 +85,12 @@ class EmulationReport(Spec):
 
     @property
     def on_a_device(self) -> bool:
-        """Not `--fake`."""
+        """Whether a device computed: not with `--fake`."""
         return self.device != NO_DEVICE
 
     @property
     def runs_otherwise(self) -> bool:
-        """What ran holds something else than the plan's stack on the plan's GPU does."""
+        """Whether what ran keeps other tensors than the plan's stack on the plan's GPU would."""
         return any(abs(size - self.predicted_memory[part]) >= 1 for part, size in self.memory_as_run.items())
 
     @property
@@ -167,7 +167,7 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
 
 
 def _as_run(plan: Plan, stage: int, device: torch.device) -> dict[str, float]:
-    """What the model has for a rank of the executor's own, in eager mode, where memory is followed."""
+    """The cost model's memory of a rank of our own executor in eager mode, as memory is measured."""
     asked, cluster = plan.question, plan.question.cluster
     if device.type == "cpu":
         cluster = cluster.model_copy(update={"gpu": cluster.gpu.model_copy(update={"kind": "cpu"})})
@@ -183,7 +183,7 @@ def save_emulation(report: EmulationReport, path: Path) -> None:
 
 @contextmanager
 def _alone(rank: int, ranks: int) -> Iterator[None]:
-    """This process as one rank of a group that sends nothing, on one thread as every worker has."""
+    """Make this process one rank of a group that sends nothing, on one thread as every worker has."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
@@ -210,7 +210,7 @@ def _timed(engine: Engine, steps: int) -> dict[str, tuple[float, ...]]:
 
 
 def _sizes(plan: Plan, device: torch.device) -> dict[str, int]:
-    """Part → bytes, of a second step, before which optimizer states exist."""
+    """Part → bytes in a second step, when optimizer states exist."""
     with without_values():
         engine = Engine(plan, device, EngineOptions())
         spread_evenly(engine.parts)
@@ -238,7 +238,7 @@ def _name(device: torch.device) -> str:
 
 
 def _require_memory(plan: Plan, rank: int, stage: int, device: torch.device) -> None:
-    """Nothing where the rank should fit. Raises HostError with what is missing."""
+    """Raise HostError, with what is missing, where the rank should not fit."""
     needs = sum(predicted_parts(plan.prediction.rank_memory[stage]).values())
     free = _free_bytes(device)
     if needs > free:

@@ -1,4 +1,4 @@
-"""Why a rank failed: written by the rank, read by whoever started it, and told to a person.
+"""Why a rank failed: the rank writes it, its launcher reads it and tells a person.
 
 A `final` failure would happen again: the run is not started again for it.
 """
@@ -25,7 +25,7 @@ _LAST_LINES = 5
 _PEER_LOST = re.compile(
     r"connection (closed|reset|refused|timed)|broken pipe|remote process|socket|NCCL", re.IGNORECASE
 )
-"""What a rank says that failed because another one was gone."""
+"""Matches errors of ranks that failed because another one was gone."""
 _KINDS: dict[str, type[MeshwrightError]] = {kind.__name__: kind for kind in (InputError, HostError, RunError)}
 _ON = "the same command with --resume goes on; with fewer GPUs, make another plan and resume with that"
 _ON_WITHOUT = "with --checkpoint FOLDER a run goes on when ranks are lost"
@@ -38,7 +38,7 @@ Failure = dict[str, Any]
 
 
 def write_failure(folder: Path, rank: int, reason: str, *, final: bool, **more: Any) -> None:
-    """Leave word of what happened; nothing where even that cannot be written, as on a full disk."""
+    """Write why this rank failed; nothing where even that cannot be written, as on a full disk."""
     partial = folder / f".failure-{rank}"
     word = {"rank": rank, "reason": reason, "final": final, "pid": os.getpid(), "at": time.time(), **more}
     word["launch"] = os.environ.get(LAUNCH, "")
@@ -52,7 +52,7 @@ def write_failure(folder: Path, rank: int, reason: str, *, final: bool, **more: 
 
 
 def write_end(folder: Path, rank: int) -> None:
-    """Leave word that this rank was told to end, unless it is ending and has said why."""
+    """Write that this rank was told to end, unless it has already written why it ends."""
     with _writing:
         said = [failure for failure in read_failures(folder) if failure["rank"] == rank]
         if not any(failure.get("pid") == os.getpid() for failure in said):
@@ -60,20 +60,20 @@ def write_end(folder: Path, rank: int) -> None:
 
 
 def error_fields(error: MeshwrightError) -> dict[str, Any]:
-    """An error a user can meet, as fields of a failure."""
+    """The fields of a failure that hold an error a user can meet."""
     kind = next(name for name, known in _KINDS.items() if isinstance(error, known))
     problems = [[problem.where, problem.what] for problem in error.problems]
     return {"kind": kind, "headline": error.headline, "problems": problems, "hint": error.hint}
 
 
 def error_of_fields(failure: Failure) -> MeshwrightError:
-    """The error of which `told` made fields."""
+    """The error of which `error_fields` made fields."""
     problems = [Problem(where, what) for where, what in failure["problems"]]
     return _KINDS[failure["kind"]](failure["headline"], problems=problems, hint=failure["hint"])
 
 
 def read_failures(folder: Path) -> list[Failure]:
-    """Of all ranks that left word, by rank; ranks that start again may be clearing them away meanwhile."""
+    """Failures that ranks wrote, by rank; ranks that start again may be deleting them meanwhile."""
     found: list[Failure] = []
     for path in folder.glob(_FAILURE.format(rank="*")):
         with suppress(OSError, ValueError):
@@ -82,25 +82,25 @@ def read_failures(folder: Path) -> list[Failure]:
 
 
 def delete_failures(folder: Path) -> None:
-    """Before the ranks start, or start again."""
+    """Delete all failures, before the ranks start or start again."""
     for path in folder.glob(_FAILURE.format(rank="*")):
         path.unlink(missing_ok=True)
 
 
 def is_peer_lost(failure: Failure) -> bool:
-    """Whether a rank left this word because another one was gone: it lost touch with it, or was told to end."""
+    """Whether a rank failed only because another one was gone: it lost touch with it, or was told to end."""
     return failure.get("ended", False) or _PEER_LOST.search(failure["reason"]) is not None
 
 
 def what_happened(folder: Path, ranks: int, answered: Container[int] = ()) -> str:
-    """One sentence, from what the ranks left; those of launchers that `answered` are not lost, whatever they left."""
+    """One sentence on why the run failed. Ranks of launchers that `answered` are not lost, whatever they wrote."""
     return _cause(folder, read_failures(folder), ranks, answered)[0]
 
 
 def _cause(
     folder: Path, failures: list[Failure], ranks: int, answered: Container[int], *, called: bool = False
 ) -> tuple[str, Failure | None]:
-    """That sentence, and the word of the rank whose own output may say more.
+    """That sentence, and the failure of the rank whose own output may say more.
 
     Once launchers were `called`, ranks that were told to end and whose launcher does not answer are lost, too: a node
     that is shut down tells them.
@@ -123,7 +123,7 @@ def _cause(
 
 
 def _lost(failures: list[Failure], ranks: int, answered: Container[int]) -> list[int]:
-    """Ranks that left no word where others did; nobody where none did, as then nothing tells them apart."""
+    """Ranks that wrote no failure where others did; none where nobody did, as then nothing tells them apart."""
     spoke = {int(failure["rank"]) for failure in failures}
     silent = [rank for rank in range(ranks) if rank not in spoke and rank not in answered]
     return silent if len(silent) < ranks else []
@@ -138,7 +138,7 @@ def failure_error(
     answered: Collection[int] = (),
     saved: Path | None = None,
 ) -> MeshwrightError:
-    """What a person is told: memory part by part, an error as it was raised, else the last lines of who failed.
+    """The error a person sees: memory part by part, an error as it was raised, else the last lines of who failed.
 
     `saved` is where checkpoints go; the newest is named where ranks hang or are gone. `logs` are those of ranks that
     this `launch` started, of all where it is None.
@@ -181,7 +181,7 @@ def _last_checkpoint(saved: Path | None) -> Problem:
 
 
 def _hang(folder: Path, failures: list[Failure], ranks: int) -> str:
-    """The rank that says nothing hangs; where all speak, the one that came least far."""
+    """A sentence on which rank hangs: the one that wrote nothing; where all did, the one that came least far."""
     hung = [failure for failure in failures if "step" in failure]
     silent = sorted(
         set(range(ranks)) - {int(failure["rank"]) for failure in failures if "ended" not in failure}
@@ -200,7 +200,7 @@ def _hang(folder: Path, failures: list[Failure], ranks: int) -> str:
 
 
 def _without(signs: dict[int, Sign], silent: list[int]) -> str:
-    """Ranks that are gone, by their nodes where no rank of these is left."""
+    """A sentence on ranks that are gone, by their nodes where whole nodes are."""
     seen = _last_seen(signs, silent)
     if nodes := _whole_nodes(signs, silent):
         them = "it" if len(nodes) == 1 else "them"
@@ -209,7 +209,7 @@ def _without(signs: dict[int, Sign], silent: list[int]) -> str:
 
 
 def _whole_nodes(signs: dict[int, Sign], silent: Sequence[int]) -> list[str]:
-    """Of several nodes those that these ranks are all of; nothing where they are some of a node's."""
+    """The nodes that these ranks make up; none where there is one node, or where some are only a part of one."""
     members: dict[tuple[object, object], set[int]] = {}
     for rank, sign in signs.items():
         members.setdefault((sign.get("node"), sign.get("host")), set()).add(rank)
@@ -244,7 +244,7 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def memory_failure(failure: Failure) -> RunError:
-    """Predicted beside allocated, part by part."""
+    """The error of a rank that ran out of memory: predicted beside allocated, part by part."""
     predicted, allocated = failure["predicted"], failure["allocated"]
     widest = max(map(len, predicted))
     problems = [
@@ -264,7 +264,7 @@ def memory_failure(failure: Failure) -> RunError:
 
 
 def last_lines(paths: Iterable[Path]) -> list[str]:
-    """Of what was written there, without blank ones."""
+    """The last lines of these files, without blank ones."""
     lines = [
         line
         for path in paths

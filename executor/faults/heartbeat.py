@@ -1,4 +1,4 @@
-"""Where this rank is, on disk for others to see; and a watch that ends it when it has stood still too long.
+"""Writes to disk where this rank is, for others to see, and ends it when it has made no progress for too long.
 
 A rank that hangs makes all others wait inside a collective, so each rank's watch finds its own standing still: the
 ranks say how far they came, and the one that came least far, or that says nothing, is the one that hangs.
@@ -19,9 +19,9 @@ from pathlib import Path
 from types import FrameType
 
 PHASES = ("start", "data", "forward and backward", "update", "save", "end")
-"""What a rank is at, in the order of a step."""
+"""What a rank may be doing, in the order of a step."""
 _OF_ANY_LENGTH = ("start", "end")
-"""Building a model, checking a checkpoint, measuring: they take as long as they take."""
+"""Phases without a time limit: building a model, checking a checkpoint, measuring."""
 SIGN = "alive-{rank}.json"
 LAUNCH = "MESHWRIGHT_LAUNCH"
 """Environment variable: the token of the launcher that started this rank."""
@@ -34,7 +34,7 @@ OnHang = Callable[[str, int, list[str]], None]
 
 
 class Heartbeat:
-    """Steps count from 1. Without a folder nothing is written."""
+    """The sign of life of one rank. Steps count from 1; without a folder nothing is written."""
 
     def __init__(self, folder: Path | None, rank: int) -> None:
         self._rank = rank
@@ -58,11 +58,11 @@ class Heartbeat:
             os.pwrite(self._file, json.dumps(sign | self._home).ljust(_WIDTH).encode(), 0)
 
     def alive(self) -> None:
-        """Still at the same, and rightly so."""
+        """Say that this phase goes on, as it should: the time without progress starts over."""
         self._at = time.monotonic()
 
     def watch(self, longest_seconds: float, on_hang: OnHang) -> None:
-        """From now on, call `on_hang` from a thread of its own when nothing has been heard for so long."""
+        """Start a thread that calls `on_hang` when there was no progress for so long."""
         training = threading.get_ident()
 
         def look() -> None:
@@ -84,18 +84,18 @@ def read_signs(folder: Path) -> dict[int, Sign]:
 
 
 def read_sign(folder: Path, rank: int) -> Sign:
-    """Of one rank; empty where there is none."""
+    """The last sign of one rank; empty where there is none."""
     return _read(folder / SIGN.format(rank=rank))
 
 
 def delete_signs(folder: Path) -> None:
-    """Before the ranks of a new run start."""
+    """Delete all signs, before the ranks of a new run start."""
     for path in folder.glob(SIGN.format(rank="*")):
         path.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> Sign:
-    """Empty while it is being written, or where a rank was killed then."""
+    """The sign in a file; empty while it is being written, or where a rank was killed then."""
     try:
         sign: Sign = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -104,6 +104,6 @@ def _read(path: Path) -> Sign:
 
 
 def _frames(frame: FrameType | None) -> list[str]:
-    """The innermost calls, innermost last."""
+    """The innermost calls of a thread, innermost last."""
     calls = traceback.extract_stack(frame)[-_LAST_FRAMES:] if frame is not None else []
     return [f"{Path(call.filename).name}:{call.lineno} in {call.name}" for call in calls]

@@ -1,4 +1,4 @@
-"""What a rank says when it is told to end.
+"""Has a rank that is told to end write that it was.
 
 torchrun ends the ranks that are left as soon as it finds one gone. If they went without a word, nobody could tell the
 one that was gone first from them.
@@ -20,8 +20,9 @@ _listening = False
 
 @contextmanager
 def last_words(folder: Path, rank: int) -> Iterator[None]:
-    """Meanwhile SIGTERM leaves word in `folder` and ends this process: in the main thread, where nobody else has taken
-    the signal; else nothing changes.
+    """Inside the block SIGTERM has this process write a failure to `folder`, and end.
+
+    Nothing changes outside the main thread, or where somebody else handles the signal.
 
     A rank mostly waits for another one inside a collective, where Python's own handlers never get their turn: the
     signal's number comes through a pipe to a thread that listens.
@@ -57,7 +58,7 @@ def last_words(folder: Path, rank: int) -> Iterator[None]:
 
 
 def _in_child() -> None:
-    """A forked process has the pipe to its parent's thread, but is another."""
+    """Undo it in a forked process, which has the pipe to its parent's thread but is another."""
     if _listening:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)

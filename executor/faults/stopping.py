@@ -22,7 +22,7 @@ from executor.run_files import STOP, STOPPED
 
 
 class StopRequest:
-    """Whether this rank knows of a wish to stop; entered, it takes note of Ctrl-C, which otherwise is as it was."""
+    """Knows whether this rank was asked to stop; inside its block Ctrl-C asks for it."""
 
     def __init__(self, folder: Path | None) -> None:
         self._file = None if folder is None or dist.get_rank() else folder / STOP
@@ -40,7 +40,7 @@ class StopRequest:
 
     @property
     def made(self) -> bool:
-        """By a signal to this process, or for rank 0 by the file."""
+        """Whether a signal to this process asked for it, or, on rank 0, the file."""
         return self._interrupted or (self._file is not None and self._file.exists())
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -48,7 +48,7 @@ class StopRequest:
 
 
 def any_rank(device: torch.device, *flags: bool) -> list[bool]:
-    """Each flag, true on every rank where it is on one; every rank must call it."""
+    """Each flag, true where it is on any rank; every rank must call it."""
     together = torch.tensor([int(flag) for flag in flags], device=device)
     dist.all_reduce(together, op=dist.ReduceOp.MAX)
     return [bool(flag) for flag in together.tolist()]
@@ -62,5 +62,5 @@ def largest_count(device: torch.device, count: int) -> int:
 
 
 def write_stopped(folder: Path, step: int, saved: int | None) -> None:
-    """Leave word for whoever started the ranks."""
+    """Write for the launcher after which step the run stopped."""
     write_whole(folder / STOPPED, json.dumps({"step": step, "saved": saved}))

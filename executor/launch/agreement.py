@@ -1,4 +1,4 @@
-"""Whether all ranks were given the same job: on several nodes everyone types the command again."""
+"""Checks that all ranks were given the same job, as on several nodes the command is typed once on each."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from executor.run_config import RunConfig
 from planner.plan import Plan
 
 _BYTES = 7
-"""Of the digest: a whole number of as many fits the type that every backend can compare."""
+"""How many bytes of the digest are compared: a whole number of that size fits int64, which every backend reduces."""
 
 
 def require_same_job(plan: Plan, config: RunConfig, device: torch.device) -> None:
-    """Every rank must call it.
+    """Compare plan and flags with those of all other ranks; every rank must call it.
 
     Raises:
         InputError: on every rank, where the plan or the flags of one differ from those of another.

@@ -29,7 +29,7 @@ _KEEP_PAGES = {
 
 
 def worker_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """`base` (default: this process's environment) with what it does not decide itself, for a new process.
+    """The environment of a new process: `base` (default: this process's) and defaults for what it leaves open.
 
     It must be set before the process starts: the C library reads it once, at start-up.
     """
@@ -44,7 +44,7 @@ def worker_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def on_this_machine(environment: Mapping[str, str]) -> dict[str, str]:
-    """For ranks that are all here; a network that somebody chose for them stays."""
+    """The environment of ranks that are all on this machine: they talk over loopback unless it names a network."""
     loopback = [
         name
         for name, addresses in psutil.net_if_addrs().items()

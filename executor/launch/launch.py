@@ -98,7 +98,7 @@ def run_plan(
 
 
 def _backend(name: str | None, plan: Plan) -> Backend:
-    """The one of that name; else a plan for CPU processes runs on them, one for GPUs takes them where there are any."""
+    """The backend of that name; without one, NCCL where the plan is for GPUs and there are any, else gloo."""
     for known in get_args(Backend):
         if name == known:
             return known  # type: ignore[no-any-return]  # get_args forgets that they are literals

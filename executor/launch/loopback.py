@@ -12,7 +12,7 @@ from executor.launch.environment import LOOPBACK
 
 
 def store_here(rank: int, ranks: int) -> dist.Store | None:  # type: ignore[name-defined]
-    """For ranks that were told to meet there; None: for others, and where they share torchrun's own store."""
+    """A store on loopback for ranks that meet there; None where they meet elsewhere or share torchrun's own store."""
     if os.environ.get("MASTER_ADDR") != LOOPBACK or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         return None
     port = int(os.environ["MASTER_PORT"])

@@ -31,7 +31,7 @@ class Nodes:
     """`host:port` on one of them, free; the run ends where that one is lost."""
 
     def arguments(self, ranks: int, longest_wait: float, folder: Path, logs: Path) -> list[str]:
-        """For torchrun, on each node; nodes wait `longest_wait` seconds for one another.
+        """The rendezvous arguments of torchrun on each node; nodes wait `longest_wait` seconds for one another.
 
         A single node meets nobody: its torchrun keeps what it knows in a file beside `logs`.
 
@@ -56,12 +56,12 @@ ONE_NODE = Nodes()
 
 
 def rendezvous_file(logs: Path) -> Path:
-    """Where the torchrun of a single node keeps what it knows."""
+    """The file in which torchrun of a single node keeps its rendezvous."""
     return logs.with_name("rendezvous")
 
 
 def require_nodes(nodes: Nodes, ranks: int, *, kept: bool, inside: bool) -> None:
-    """Nothing where so many nodes can share the ranks. Raises InputError."""
+    """Raise InputError where so many nodes cannot share the ranks."""
     if nodes.count < 1:
         raise InputError(f"a run has one node or more, not {nodes.count}")
     if nodes.count == 1 and nodes.rendezvous is not None:
@@ -98,11 +98,11 @@ class Launch:
         return self._begun
 
     def ranks(self) -> frozenset[int]:
-        """Those it started."""
+        """The ranks that this launcher started."""
         return self._started_by({self.token})
 
     def has_first_rank(self) -> bool:
-        """Whether it is the one to speak."""
+        """Whether rank 0 is among them: that launcher tells of the steps."""
         return read_sign(self._folder, 0).get("launch") == self.token
 
     def roll_call(self, longest_seconds: float) -> frozenset[int]:
@@ -123,6 +123,6 @@ class Launch:
 
 
 def delete_answers(folder: Path) -> None:
-    """Before the ranks of a new run start."""
+    """Delete what launchers of an earlier run answered, before the ranks of a new one start."""
     for path in folder.glob(_ANSWER.format(token="*")):
         path.unlink(missing_ok=True)

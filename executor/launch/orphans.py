@@ -13,9 +13,9 @@ _POLL_SECONDS = 0.5
 
 
 def end_with_parent() -> None:
-    """From now on, soon after its parent is gone, have this process told to end (SIGTERM), as its parent would tell it.
+    """Send this process SIGTERM as soon as its parent is gone, as the parent itself would to end it.
 
-    An orphan gets another parent, on every Unix. A thread looks, as the process may wait inside a collective.
+    An orphan gets another parent, on every Unix. A thread looks for that, as the process may wait inside a collective.
     """
     parent = int(os.environ.get(PARENT, os.getppid()))
 

@@ -45,7 +45,7 @@ _LONGEST_GRACE = 10.0
 
 
 def work(plan: Plan, config: RunConfig) -> RunReport | Stopped:
-    """Join the job that the environment describes, train, leave; rank 0 writes the files."""
+    """Join the job that the environment describes, train, and leave; rank 0 writes the files."""
     out_dir, backend = config.out, config.backend
     assert out_dir is not None
     assert backend is not None
@@ -91,7 +91,7 @@ def _work(
 
 
 def _join(backend: str, restarts: int) -> None:
-    """Raises HostError where torchrun's store leads ranks that were started again to those that are gone."""
+    """Join the process group. Raises HostError where torchrun's store leads restarted ranks to those that are gone."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = store_here(rank, ranks)
     try:
@@ -109,7 +109,7 @@ def _join(backend: str, restarts: int) -> None:
 
 
 class _Hang:
-    """What is done when this rank stands still: say where, give the others time to say so too, and leave."""
+    """Called when this rank hangs: writes where, gives the others time to write that too, and ends the process."""
 
     def __init__(self, out_dir: Path, rank: int, timeout: float) -> None:
         self.out_dir, self.rank, self.timeout = out_dir, rank, timeout
@@ -122,7 +122,10 @@ class _Hang:
 
 
 def _meet(out_dir: Path, starts: int, owners: frozenset[str], device: torch.device) -> FileWatcher:
-    """Who goes on with the record of earlier starts and notes why there is another, or clears away what was left."""
+    """Wait for all ranks; the record of the run, continued where earlier starts of this run wrote to the folder.
+
+    Otherwise rank 0 clears away what another run left there.
+    """
     own_launcher = LAUNCH in os.environ and os.environ.get("GROUP_WORLD_SIZE") == "1"  # it cleared the folder
     first = dist.get_rank() == 0
     ours = first and starts > 1 and (own_launcher or is_owned_by(out_dir, owners))

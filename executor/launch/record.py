@@ -26,30 +26,30 @@ class FileWatcher(Watcher):
             self.notes += [line["note"] for line in self._earlier if "note" in line]
 
     def step(self, progress: Progress) -> None:
-        """A line of numbers."""
+        """Append a line of numbers."""
         self._append(asdict(progress))
 
     def note(self, text: str) -> None:
-        """A line of words."""
+        """Append a line of words."""
         super().note(text)
         self._append({"note": text})
 
     def keep(self, report: RunReport) -> None:
-        """In the place of the final one, which replaces it."""
+        """Write a report that the final one will replace."""
         save_report(report, self._report)
 
     def kept(self) -> RunReport | None:
-        """Complete or not: what lies there is this run's where it goes on with what an earlier start wrote."""
+        """The report that an earlier start of this run wrote, complete or not; None where there is none."""
         return load_report(self._report) if self._again and self._report.exists() else None
 
     def before(self, step: int) -> tuple[list[float], list[float]]:
-        """Of the steps up to `step`, each as it was trained last."""
+        """Losses and gradient norms of the steps up to `step`, each as it was trained last."""
         lines = {line["step"]: line for line in self._earlier if line.get("step", step + 1) <= step}
         told = [lines[number] for number in sorted(lines)]
         return [line["loss"] for line in told], [line["gradient_norm"] for line in told]
 
     def _append(self, line: dict[str, Any]) -> None:
-        """In one write, so that a rank that is killed leaves no half of a line."""
+        """Append a line in one write, so that a rank that is killed leaves no half of it."""
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             os.write(descriptor, (json.dumps(line) + "\n").encode())
@@ -58,7 +58,7 @@ class FileWatcher(Watcher):
 
 
 def read_progress(path: Path, first: int = 0) -> list[dict[str, Any]]:
-    """The complete lines from number `first` on."""
+    """The complete lines of a progress file, from number `first` on."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text("utf-8").split("\n")[first:-1]]

@@ -1,4 +1,4 @@
-"""What a plan, its data and this host must be for a run to start: functions that return nothing, or raise."""
+"""Checks before a run starts, of its plan, its data and this host; each returns nothing, or raises."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BYTE_VOCABULARY = 256
 
 
 def require_trainable(plan: Plan, *, byte_text: bool) -> None:
-    """Nothing for a plan the executor can train. Raises InputError."""
+    """Raise InputError where the executor cannot train the plan."""
     require_runnable(plan.question, plan.layout)
     if byte_text and plan.model.vocab_size < _BYTE_VOCABULARY:
         raise InputError(
@@ -33,7 +33,7 @@ def require_trainable(plan: Plan, *, byte_text: bool) -> None:
 
 
 def require_data(plan: Plan, data: str, on_note: Callable[[str], None] | None = None) -> None:
-    """Nothing where there are whole tokens that go with the plan. Raises InputError."""
+    """Raise InputError where there are no whole tokens that go with the plan."""
     if data not in (TEXT, RANDOM):
         require_whole(Path(data), on_note or (lambda note: None))
         header, _ = open_tokens(Path(data), plan.model.vocab_size)
@@ -41,7 +41,7 @@ def require_data(plan: Plan, data: str, on_note: Callable[[str], None] | None = 
 
 
 def require_compilable(plan: Plan) -> None:
-    """Nothing for a plan whose blocks may be compiled, whatever stack it was made for. Raises InputError."""
+    """Raise InputError where the plan's blocks cannot be compiled, whatever stack it was made for."""
     schedule = plan.layout.schedule
     if schedule in SPLIT_BACKWARD:
         raise InputError(
@@ -52,7 +52,7 @@ def require_compilable(plan: Plan) -> None:
 
 
 def require_host(plan: Plan, name: str, backend: Backend, nodes: int = 1) -> None:
-    """Nothing where this host has a device for every rank, or for its share of so many nodes. Raises HostError."""
+    """Raise HostError where this host has too few devices for its share of the ranks."""
     ranks = plan.layout.num_gpus // nodes
     hint = "--nodes N and --rendezvous HOST:PORT run it on several hosts"
     name = name if nodes == 1 else f"each of {nodes} nodes of {name}"
@@ -69,7 +69,7 @@ def require_host(plan: Plan, name: str, backend: Backend, nodes: int = 1) -> Non
 
 
 def require_world(plan: Plan, name: str) -> None:
-    """Nothing where whoever started this rank started one for each of the plan's. Raises HostError."""
+    """Raise HostError where another number of ranks was started than the plan has."""
     ranks, started = plan.layout.num_gpus, int(os.environ.get("WORLD_SIZE", "1"))
     if started != ranks:
         raise HostError(

@@ -1,8 +1,8 @@
-"""Whose a run's folder is: this run's from when its ranks cleared it, whichever start of them that was.
+"""Tells whether what lies in a run's folder is of this run or of an earlier one.
 
-A start may fail before its ranks meet, and then what lies in the folder is an earlier run's. So ranks that clear it
-leave word of who started them, and those that are started again go on with what is there only where one of theirs is
-among these: another node may have taken the place of a lost one.
+A start may fail before its ranks meet, and then the folder still holds an earlier run. So ranks that clear the folder
+write down who started them: its owners. Ranks that are started again go on with what is there only where one of them
+has an owner among these; the others may be on another node, in the place of a lost one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ _calls = 0
 
 
 def owner(plan: Plan, config: RunConfig) -> str:
-    """Who started this rank, for what: the same at each start of one run, and of no other. To be called once a run.
+    """A name for who started this rank, and for what: the same at each start of one run, and of no other.
 
-    A launcher gives its ranks a token. Of torchrun alone, the folder of its logs is known, a new one each time; where
-    it keeps none, its process. It may run a script that trains more than once.
+    To be called once a run, as a process may train more than once.
+
+    A launcher gives its ranks a token. torchrun without one is known by the folder of its logs, a new one each time;
+    where it keeps none, by its process.
     """
     global _calls
     _calls += 1
@@ -41,12 +43,12 @@ def owner(plan: Plan, config: RunConfig) -> str:
 
 
 def owners_of_all_ranks(mine: str) -> frozenset[str]:
-    """The owners of all ranks; every rank must call it."""
+    """Gather the owners of all ranks; every rank must call it."""
     return frozenset(gather_json(mine))
 
 
 def is_owned_by(folder: Path, owners: frozenset[str]) -> bool:
-    """Whether one of these started the ranks that cleared the folder, or were started again since."""
+    """Whether one of these is an owner of the folder."""
     try:
         return not owners.isdisjoint(json.loads((folder / OWNERS).read_text("utf-8")))
     except FileNotFoundError:
@@ -54,5 +56,5 @@ def is_owned_by(folder: Path, owners: frozenset[str]) -> bool:
 
 
 def write_owners(folder: Path, owners: frozenset[str]) -> None:
-    """Leave word, when it is cleared, and whenever ranks meet again."""
+    """Write down the folder's owners, when it is cleared and whenever ranks meet again."""
     write_whole(folder / OWNERS, json.dumps(sorted(owners)))

@@ -66,7 +66,7 @@ def run_ranks(
     on_step: OnStep,
     on_note: OnNote,
 ) -> None:
-    """Until the report is in `folder`; the ranks' output goes to files of their own under `logs`.
+    """Run the ranks until their report is in `folder`; their output goes to files under `logs`.
 
     Of several nodes each calls it; the one with rank 0 is told of steps. `saved` is where checkpoints go.
 
@@ -107,7 +107,7 @@ def run_ranks(
 
 
 def _add_note(path: Path, note: str, on_note: OnNote) -> None:
-    """What happened after the report was kept (`executor.diagnostic_steps`), told and put into it."""
+    """Tell what happened after the report was kept (`executor.diagnostic_steps`), and put it into the report."""
     on_note(note)
     report = load_report(path)
     if note not in report.notes:
@@ -115,7 +115,7 @@ def _add_note(path: Path, note: str, on_note: OnNote) -> None:
 
 
 def clear_run_folder(folder: Path) -> None:
-    """Clear away what an earlier run left."""
+    """Delete what an earlier run left in the folder."""
     for old in (PROGRESS, REPORT, STOP, STOPPED, OWNERS):
         (folder / old).unlink(missing_ok=True)
     delete_signs(folder)
@@ -133,7 +133,7 @@ def _failure(
 
 
 def _swept(logs: Path) -> RunError:
-    """Without its file torchrun neither ends nor starts ranks again."""
+    """The error of a run whose temporary folder is gone: torchrun can then neither end nor start ranks again."""
     return RunError(
         f"the run's temporary folder {logs.parent} was deleted while it went on",
         hint="keep what clears temporary files away from it, or set TMPDIR to a folder that is left alone",
@@ -141,7 +141,7 @@ def _swept(logs: Path) -> RunError:
 
 
 def _never_begun(launch: Launch, folder: Path, logs: Path) -> MeshwrightError:
-    """Ranks of this node failed before they met the others, or nodes did not meet."""
+    """The error of a run whose nodes did not meet, or whose ranks here failed before they met the others."""
     for failure in read_failures(folder):
         if failure.get("launch") == launch.token and "headline" in failure:
             return error_of_fields(failure)
@@ -173,7 +173,7 @@ def _start(
 
 @dataclass(slots=True)
 class _Follower:
-    """What a launcher sees of its run while it goes on."""
+    """Follows a run while it goes on: hands on steps and notes, and sees when it must end."""
 
     launch: Launch
     folder: Path
@@ -185,7 +185,7 @@ class _Follower:
     on_step: OnStep
     on_note: OnNote
     told: int = 0
-    """Lines of the progress that were handed on."""
+    """How many lines of progress were handed on."""
     failed_at: float | None = None
     """When a failure was first seen that the ranks have not got over."""
     said: bool = False
@@ -193,7 +193,7 @@ class _Follower:
     """When torchrun's file was first missed."""
 
     def until_the_end(self, process: subprocess.Popen[bytes]) -> None:
-        """Until torchrun ends, or a failure is final. A first Ctrl-C asks the ranks to stop, a second is one."""
+        """Wait until torchrun ends or a failure is final. A first Ctrl-C asks the ranks to stop, a second ends them."""
         poll = _POLL_SECONDS if self.nodes.count == 1 else _SHARED_POLL_SECONDS
         while True:
             try:
@@ -215,14 +215,14 @@ class _Follower:
                 self.on_note("stopping after this step; Ctrl-C again stops at once")
 
     def swept(self) -> bool:
-        """Whether the file is gone that torchrun of a single node needs to start ranks again, and to end."""
+        """Whether the rendezvous file of a single node is gone: torchrun then neither restarts ranks nor ends."""
         if self.nodes.count > 1 or rendezvous_file(self.logs).exists():
             return False
         self.swept_at = self.swept_at or time.monotonic()
         return time.monotonic() - self.swept_at > _SWEPT_SECONDS
 
     def _given_up(self) -> bool:
-        """Whether a failure that would happen again was seen, and the other ranks had time to leave word, too."""
+        """Whether a rank failed in a way that would happen again, and the others had time to write why, too."""
         failures = read_failures(self.folder)
         if not failures:
             self.failed_at, self.said = None, False
@@ -241,7 +241,7 @@ class _Follower:
         return False
 
     def _tell(self) -> None:
-        """Hand on the complete lines that are new, where rank 0 was started here."""
+        """Hand on new lines of progress, where rank 0 was started here."""
         progress = self.folder / PROGRESS
         if not progress.exists():
             return
@@ -258,7 +258,7 @@ class _Follower:
 
 
 def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
-    """torchrun ends its ranks; where it is killed they end themselves (`executor.launch.orphans`)."""
+    """End torchrun, which ends its ranks; where it is killed they end themselves (`executor.launch.orphans`)."""
     if process.poll() is None and not kill:
         os.killpg(process.pid, signal.SIGTERM)
         shutdown = float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_SECONDS))
@@ -270,7 +270,7 @@ def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
 
 
 def stopped(step: int, saved: int | None) -> StoppedError:
-    """The end of a run that was asked to stop after `step`, in words; `saved` is its newest checkpoint."""
+    """The error with which a run ends that was asked to stop after `step`; `saved` is its newest checkpoint."""
     if saved is None:
         return StoppedError(
             f"stopped after step {step}; nothing was saved",
@@ -283,7 +283,7 @@ def stopped(step: int, saved: int | None) -> StoppedError:
 
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """A scheduler's SIGTERM is a Ctrl-C while it lasts; elsewhere than in the main thread nothing changes."""
+    """Treat a scheduler's SIGTERM as Ctrl-C inside the block; outside the main thread nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

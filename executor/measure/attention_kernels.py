@@ -1,4 +1,4 @@
-"""Which of its kernels torch took for attention: it chooses by device, type, shape and mask, and says so nowhere.
+"""Finds which of its attention kernels torch used: it chooses by device, type, shape and mask, and does not say.
 
 Each backend of `scaled_dot_product_attention` is an operator of its own below autograd, which is seen there by name.
 """
@@ -24,7 +24,7 @@ KERNELS = {
 
 
 class AttentionKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Use as a context; `seen` then has the names of what ran."""
+    """A context that collects in `seen` the names of the attention kernels that run inside."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -41,7 +41,7 @@ class AttentionKernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def in_words(seen: Collection[str], *, flexible: bool) -> str:
-    """For the report. `flexible`: steps that nobody follows take FlexAttention, which this never sees."""
+    """The note for the report. `flexible`: measured steps use FlexAttention, which is never seen here."""
     kinds = [name for name in KERNELS.values() if name in seen]
     found = " and ".join(kinds) or "none that torch has fused"
     if flexible:

@@ -30,7 +30,7 @@ _NAMED_PARTS = MEASURED_PARTS[:-1]
 
 
 class Trains(Protocol):
-    """What is asked of an engine: its slices of the model, its optimizers, and a step."""
+    """An engine as seen here: its slices of the model, its optimizers, and a step."""
 
     @property
     def parts(self) -> Iterable[nn.Module]:
@@ -81,7 +81,7 @@ def predicted_parts(rank_memory: dict[str, float]) -> dict[str, float]:
 
 @contextmanager
 def _naming(tracker: StorageTracker, models: Iterable[nn.Module]) -> Iterator[None]:
-    """While it lasts, weights are named where a module is about to use them, gradients where they come to be."""
+    """Name weights when a module is about to use them, and gradients when they are made, inside the block."""
     handles: list[RemovableHandle] = []
     watched: set[int] = set()
 
@@ -130,7 +130,7 @@ def _name_what_lasts(tracker: StorageTracker, engine: Trains) -> None:
 
 
 def _masters(optimizer: Optimizer, models: Iterable[nn.Module]) -> list[Tensor]:
-    """What it updates that is no weight of a model, but a copy of one in fp32."""
+    """The fp32 master weights that an optimizer updates."""
     weights = {_storage(parameter) for model in models for parameter in model.parameters()}
     return [one for one in _updated(optimizer) if _storage(one) not in weights]
 

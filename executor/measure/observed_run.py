@@ -1,4 +1,4 @@
-"""A run report → what the cost model is to explain of it, and what machine it speaks of."""
+"""A run report → the measured quantities that calibration fits, and the machine they are from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WATCHED_NOISE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What has to be the same in reports for one profile to explain them."""
+    """What reports must share for one profile to fit them."""
 
     device: str
     processor: str
@@ -40,7 +40,7 @@ class Machine:
 
 
 def machine_of(report: RunReport) -> Machine:
-    """Where and with what a report was measured. Needs its plan."""
+    """The machine and software a report was measured on. Needs its plan."""
     assert report.plan is not None
     there = report.environment
     return Machine(
@@ -54,7 +54,7 @@ def machine_of(report: RunReport) -> Machine:
 
 
 def observed_run(report: RunReport, name: str) -> ObservedRun:
-    """The quantities of a report that constants follow from.
+    """The quantities of a report that constants are fitted to.
 
     On a CPU compute is the training thread's own time: what a busy machine does not disturb. On a GPU it is the time
     of its kernels.
@@ -91,7 +91,7 @@ def observed_run(report: RunReport, name: str) -> ObservedRun:
 
 
 def _require_whole(report: RunReport, plan: Plan, name: str) -> None:
-    """Nothing where every rank has measured every step, and parts where it has any. Raises InputError."""
+    """Raise InputError where a rank lacks a measured step, or a part of those it has."""
     problems = layout_problems(plan)
     if len(report.ranks) != plan.layout.num_gpus:
         problems.append(Problem("ranks", f"{len(report.ranks)} of {plan.layout.num_gpus}"))
@@ -109,7 +109,7 @@ def _require_whole(report: RunReport, plan: Plan, name: str) -> None:
 
 
 def tells_of_its_device(report: RunReport) -> bool:
-    """Whether constants of the device that its plan is for follow from a report."""
+    """Whether a report was measured on the device its plan is for, so that constants can be fitted to it."""
     try:
         observed_run(report, "")
     except InputError:
@@ -128,7 +128,7 @@ def _by_thread(report: RunReport) -> dict[str, MeasuredQuantity]:
 
 
 def _busiest_parts(report: RunReport) -> dict[str, float]:
-    """Of the rank that computes most."""
+    """The parts of the rank that computes most."""
     return max((rank.parts for rank in report.ranks), key=lambda parts: parts["compute"] + parts["host"])
 
 
@@ -137,7 +137,7 @@ def _driving(parts: Mapping[str, float]) -> float:
 
 
 def _stretch(parts: Mapping[str, float]) -> float:
-    """How many times as long its work took because others had its core."""
+    """How many times as long the rank's work took because others had its core."""
     driving = _driving(parts)
     return 1.0 + parts["other"] / driving if driving > 0 else 1.0
 

@@ -1,4 +1,4 @@
-"""What a rank held when its memory ran out: the parts that can be seen by looking, and the rest of what was allocated.
+"""Tells what a rank held when its memory ran out: the parts that can still be seen, and the rest of what was allocated.
 
 No tracker can run then. Weights, gradients and optimizer states are found where they lie between steps, so copies
 gathered under ZeRO count as rest.
@@ -30,7 +30,7 @@ class OutOfMemoryError(RuntimeError):
 
 @contextmanager
 def out_of_memory_by_part(device: torch.device) -> Iterator[list[Trains]]:
-    """Where memory runs out inside, raise ExhaustedError; the caller appends its engine to the list once it has one."""
+    """Raise OutOfMemoryError where memory runs out inside; the caller appends its engine to the list it gets."""
     engines: list[Trains] = []
     before = _allocated_peak(device)
     try:
@@ -55,7 +55,7 @@ def _exhaustion(error: BaseException | None) -> BaseException | None:
 
 
 def _allocated_peak(device: torch.device) -> int:
-    """Most bytes so far: the CUDA allocator's, or what was resident of this process."""
+    """Peak bytes so far, of the CUDA allocator or of this process's resident memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT

@@ -1,4 +1,4 @@
-"""Where one watched step went on each rank: parts that add up to the step, which ends with its slowest rank.
+"""Splits one recorded step of each rank into parts that add up to the step, which ends with its slowest rank.
 
 compute    operators of forward and backward (`operators`)
 host       what drives them: Python, autograd, dispatch; on a GPU also when nothing is queued

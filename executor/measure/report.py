@@ -80,7 +80,7 @@ class RankReport(Spec):
 
 
 class Environment(Spec):
-    """What it ran on."""
+    """The machine and software of a run."""
 
     torch: str
     python: str
@@ -167,7 +167,7 @@ class RunReport(Spec):
 
     @property
     def all_step_seconds(self) -> tuple[float, ...]:
-        """Of each measured step: a step ends when its slowest rank does."""
+        """Seconds of each measured step, which ends when its slowest rank does."""
         return tuple(
             max(seconds) for seconds in zip(*(rank.wall_seconds for rank in self.ranks), strict=True)
         )
@@ -179,7 +179,7 @@ class RunReport(Spec):
 
     @property
     def thread_noise(self) -> float:
-        """The same of the CPU time of the busiest rank's training thread."""
+        """The same share of the CPU time of the busiest rank's training thread."""
         busiest = max(self.ranks, key=lambda rank: statistics.median(rank.thread_seconds))
         return middle_half(busiest.thread_seconds)
 

@@ -1,4 +1,4 @@
-"""What the routers of a run did: how evenly each mixture's tokens were spread over its experts."""
+"""Measures how evenly the routers of a run spread tokens over experts, by MoE layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from executor.models.transformer import Transformer
 
 
 def routers_so_far(engine: Engine) -> tuple[RouterReport, ...]:
-    """What the routers did since the last call; every rank must call it."""
+    """The load of every MoE layer since the last call; every rank must call it."""
     model, training = engine.plan.model, engine.plan.training
     if not model.has_experts:
         return ()

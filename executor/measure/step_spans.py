@@ -1,4 +1,4 @@
-"""Steps in which every pass and every wait of this rank is kept, on a clock that all ranks start together.
+"""Records every pass and every wait of this rank in a step, on a clock that all ranks start together.
 
 All ranks leave a barrier, and that moment is zero on each of them: clocks of different hosts need not agree, and spans
 of different ranks are as far off as ranks left it apart. Watching slows a step down a little.
@@ -66,7 +66,7 @@ class StepSpans:
 
 
 class Recordable(Protocol):
-    """What is asked of an engine: its ranks, its device, the two phases of a step, and to tell of its passes."""
+    """An engine as seen here: its ranks, its device, the two phases of a step, and its record of passes."""
 
     mesh: DeviceMesh
     device: torch.device
@@ -83,7 +83,7 @@ class Recordable(Protocol):
 
 
 def record_steps(engine: Recordable, batches: Sequence[tuple[Tensor, Tensor]]) -> list[StepSpans]:
-    """Train a step on each batch; what this rank did in each."""
+    """Train a step on each batch and return what this rank did in each."""
     waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
     steps = []
     for inputs_BS, targets_BS in batches:
@@ -124,7 +124,7 @@ def typical_thread(steps: Sequence[StepSpans], *, update: bool) -> float | None:
 
 
 def gather_typical(steps: Sequence[StepSpans]) -> list[StepSpans]:
-    """Of the watched steps the one of median length, as every rank of the job saw it; every rank calls it."""
+    """The recorded step of median length, as every rank of the job saw it; every rank calls it."""
     everyone = [[_step_of(one) for one in rank] for rank in gather_json([asdict(step) for step in steps])]
     ends = [max(rank[index].end for rank in everyone) for index in range(len(steps))]
     typical = ends.index(statistics.median_low(ends))
@@ -132,7 +132,7 @@ def gather_typical(steps: Sequence[StepSpans]) -> list[StepSpans]:
 
 
 def _step_of(told: dict[str, Any]) -> StepSpans:
-    """What another rank told of a step."""
+    """The step that another rank sent as JSON."""
     work = tuple(WorkSpan(*one) for one in told["work"])
     waits = tuple(WaitSpan(*one) for one in told["waits"])
     return StepSpans(**{**told, "place": Place(**told["place"]), "work": work, "waits": waits})

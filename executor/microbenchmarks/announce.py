@@ -7,5 +7,5 @@ FAMILY_MARK = "measuring: "
 
 
 def announce(family: str) -> None:
-    """Write the line at once."""
+    """Write the line and flush it."""
     print(f"{FAMILY_MARK}{family}", flush=True)

@@ -37,7 +37,7 @@ def calibrate(
     cluster: ClusterSpec | None = None,
     precision: Precision | None = None,
 ) -> HardwareProfile:
-    """The measured profile of one process among `processes` running at once; saved as YAML at `out` if given.
+    """Measure the profile of one process among `processes` running at once; saved as YAML at `out` if given.
 
     `cluster` (default: `local`) says what the device is: on a CPU `processes` share it over gloo, else each
     takes one CUDA device with NCCL. `precision` defaults to fp32 on a CPU and bf16 on a GPU. Takes under 25 s
@@ -89,7 +89,7 @@ def measure(
     quick: bool = False,
     on_progress: Progress | None = None,
 ) -> list[Measurement]:
-    """All rows of all processes. Raises HostError and RunError as `calibrate` does."""
+    """Run the processes and return all their rows. Raises HostError and RunError as `calibrate` does."""
     if device == "cuda":
         _require_devices(processes)
     with temporary_folder("meshwright-calibrate-") as folder:
@@ -120,7 +120,7 @@ def measure(
 
 
 def _wait(workers: list[subprocess.Popen[bytes]], logs: list[Path], on_progress: Progress) -> None:
-    """Until all have ended; each family that rank 0 begins is reported once."""
+    """Wait until all have ended; report each family that rank 0 begins."""
     reported = 0
     deadline = time.monotonic() + _LONGEST_SECONDS
     while True:

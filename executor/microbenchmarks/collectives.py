@@ -18,7 +18,7 @@ _PING, _PONG = 0, 1
 
 
 def collectives(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """All operations over groups of 2, 4, … ranks up to everybody; only the members of a group report."""
+    """Time all operations over groups of 2, 4, … ranks up to all; only members of a group report."""
     rank, world = dist.get_rank(), dist.get_world_size()
     for size in _group_sizes(world):
         members = list(range(size))
@@ -63,7 +63,7 @@ def _one_size(watch: Stopwatch, message: int, size: int, group: dist.ProcessGrou
 
 
 def _ping_pong(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
-    """There and back between ranks 0 and 1."""
+    """Time a message there and back between ranks 0 and 1."""
     if dist.get_rank() == _PING:
         dist.send(tensor, _PONG, group=group)
         dist.recv(tensor, _PONG, group=group)

@@ -1,4 +1,4 @@
-"""Matrix products and attention cores over the shapes a transformer's passes really run.
+"""Times GEMMs and attention cores of the shapes that a transformer runs.
 
 Shape legend: m rows (tokens), n columns out, k inner; B sequences, H heads, S sequence, K head width.
 """
@@ -23,7 +23,7 @@ _BACKWARD_PRODUCTS = 2.5
 
 
 def gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Each linear layer's three products: output (with bias), input gradient, weight gradient."""
+    """Time the three GEMMs of each linear layer: output (with bias), dgrad, wgrad."""
     for m, n, k in scale.products:
         count = copies(scale, scale.element_bytes * (m * k + n * k + m * n))
         operands = [
@@ -48,7 +48,7 @@ def gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def cached_gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Products whose operands never leave the cache: no product of a model is faster."""
+    """Time GEMMs whose operands never leave the cache: none of a model is faster."""
     for m, n, k in scale.repeated_products:
         x_mk, w_kn = scale.tensor(watch.device, m, k), scale.tensor(watch.device, k, n)
         out_mn = scale.tensor(watch.device, m, n)

@@ -1,4 +1,4 @@
-"""Element-wise operators, memory copies and the optimizer: what memory or plain arithmetic bounds."""
+"""Times element-wise operators, memory copies and the optimizer, which memory or plain arithmetic bounds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TENSORS_TOUCHED = 2.0
 
 
 def element_wise(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Every operator forward, and backward where autograd launches something."""
+    """Time every operator forward, and backward where autograd launches something."""
     engine_seconds = _autograd_call(watch)
     for elements in scale.elements:
         rows = max(1, elements // scale.width)
@@ -89,7 +89,7 @@ def _rotate(x_BSHD: torch.Tensor, *, cosine: torch.Tensor, sine: torch.Tensor) -
 
 
 def memory(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """Copies between two arrays, in the caches and beyond them; bytes read plus bytes written."""
+    """Time copies between two arrays, in the caches and beyond them; bytes read plus bytes written."""
     for size in scale.memory_bytes:
         source = torch.ones(size // 4, device=watch.device)
         target = torch.zeros_like(source)
@@ -100,7 +100,7 @@ def memory(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def optimizer(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """The norm of the gradients and a fused AdamW step, as the executor takes them; `size` is parameters.
+    """Time the norm of the gradients and a fused AdamW step, as the executor takes them; `size` is parameters.
 
     As in `executor.apply.flat_parameters`: the norm over a view for each tensor, the update over the one flat buffer
     they lie in.
@@ -135,7 +135,7 @@ def _autograd_call(watch: Stopwatch) -> float:
 
 
 def _without(engine_seconds: float, timing: Timing) -> Timing:
-    """Never less than a tenth of what was timed: the engine's own call is noisy."""
+    """The rest of a time without another; at least a tenth, as the engine's own call is noisy."""
     return Timing(
         seconds=max(timing.seconds - engine_seconds, _LEAST_SHARE * timing.seconds),
         quiet=max(timing.quiet - engine_seconds, _LEAST_SHARE * timing.quiet),

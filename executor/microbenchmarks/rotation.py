@@ -1,4 +1,4 @@
-"""Operands as cold as in a model: several copies of a call used in turn, their results kept for a round.
+"""Keeps operands as cold as in a model: several copies of a call run in turn, their results kept for a round.
 
 A call repeated on one set of operands finds them in the first cache, which no layer of a model does; on a CPU
 that flatters matrix products by 5 to 10 %.
@@ -16,7 +16,7 @@ Call = Callable[[], object]
 
 
 def copies(scale: Scale, call_bytes: float) -> int:
-    """Copies of a call touching `call_bytes` that together overflow the cache next to the core."""
+    """How many copies of a call that touches `call_bytes` overflow the cache next to the core."""
     return int(min(_MOST_COPIES, max(1.0, 1 + scale.cold_bytes // max(call_bytes, 1.0))))
 
 

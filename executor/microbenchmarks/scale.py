@@ -1,4 +1,4 @@
-"""Which sizes to measure: what a small model meets on a CPU, what a large one meets on a GPU."""
+"""The sizes to measure: those of a small model on a CPU, of a large one on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention kernels that tell the log-sum-exp of each row, so that parts of a row can be computed apart and merged.
+"""Attention kernels that return the log-sum-exp of each row, so that parts of a row can be merged.
 
 Where there is a flash kernel it is torch's; elsewhere the scores are written out. Both passes take the same arguments,
 and the backward pass takes the output and the log-sum-exp of the *whole* rows, over all keys wherever they were
@@ -44,7 +44,7 @@ class Kernel(Protocol):
 
 
 def kernel_for(query_BHQK: Tensor, value_BGSK: Tensor, bias: Tensor | None) -> Kernel:
-    """The fastest that can do it."""
+    """The fastest kernel for these tensors."""
     same_width = query_BHQK.shape[-1] == value_BGSK.shape[-1]
     if query_BHQK.device.type == "cpu" and same_width:
         return _FlashOfCpu()
@@ -61,7 +61,7 @@ def causal_bias(queries: int, keys: int, like: Tensor) -> Tensor:
 
 
 class _FlashOfCpu:
-    """Its causal mask is aligned to the first query and key, so only square ones are its own."""
+    """The flash kernel of a CPU: its causal mask is aligned to the first query and key, so it takes square ones."""
 
     def forward(
         self, query_BHQK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, bias: Tensor | None, causal: bool
@@ -107,7 +107,7 @@ class _FlashOfCpu:
 
 
 class _FlashOfCuda:
-    """Its causal mask is aligned to the last query and key, as we want it."""
+    """The flash kernel of a GPU: its causal mask is aligned to the last query and key, as it should be."""
 
     def forward(
         self, query_BHQK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, bias: Tensor | None, causal: bool

@@ -71,7 +71,7 @@ class LatentAttention(nn.Module):
         return out
 
     def _wants_one_width(self, x_BSD: Tensor) -> bool:
-        """The flash kernel of a CPU and those that split a sequence; others would store the scores instead."""
+        """Whether keys and values must be of one width: for a CPU's flash kernel, and where the sequence is split."""
         return x_BSD.device.type == "cpu" or not isinstance(self.sequence, WholeSequence)
 
     def _query(self, x_BSD: Tensor) -> Tensor:

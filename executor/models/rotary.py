@@ -18,7 +18,7 @@ from executor.models.visibility import Places, positions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turning:
-    """How the heads of a block turn."""
+    """The rotation of the heads of a block."""
 
     base: float = Rotary().base
     dim: int | None = None
@@ -27,7 +27,7 @@ class Turning:
 
 
 def turning_of(spec: TransformerSpec, layer: int) -> Turning | None:
-    """That of a block, counted from 0; None: its heads do not turn."""
+    """The rotation of a block, counted from 0; None: its heads do not turn."""
     rotary = spec.rotary or Rotary()
     if spec.positions != "rotary" or (rotary.pattern and not rotary.pattern[layer % len(rotary.pattern)]):
         return None
@@ -37,7 +37,7 @@ def turning_of(spec: TransformerSpec, layer: int) -> Turning | None:
 
 
 class Turns:
-    """Turns heads by their positions; blocks that share one of these share its cosines and sines."""
+    """Rotates heads by their positions; blocks that share one of these share its cosines and sines."""
 
     def __init__(self) -> None:
         self._last: dict[Turning, tuple[object, tuple[Tensor, Tensor]]] = {}

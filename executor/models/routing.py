@@ -1,4 +1,4 @@
-"""Which experts a token goes through and what each of them counts, from its router's scores.
+"""Top-k routing: the experts of a token and their weights, from its router's scores.
 
 Shape legend: B batch, S this rank's tokens of a sequence, E experts, K experts a token, G groups of M experts, C groups
 that a token chooses.

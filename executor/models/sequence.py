@@ -1,4 +1,4 @@
-"""Which tokens of a sequence a rank has, and attention over them: all of them here, else `executor.apply.context`.
+"""The tokens of a sequence that a rank has, and attention over them. Here all; shared: `executor.apply.context`.
 
 Shape legend: B batch, H query heads, G key/value heads, Q queries, S tokens, K head width.
 """
@@ -15,7 +15,7 @@ from executor.models.visibility import Places, Visibility
 
 
 class Sequence(Protocol):
-    """What the parts of a model that know of positions ask."""
+    """What modules that know of positions need of a sequence."""
 
     def places(self, count: int) -> Places:
         """The positions of the `count` tokens that this rank has."""
@@ -27,20 +27,20 @@ class Sequence(Protocol):
 
 
 class WholeSequence:
-    """This rank has every token. Blocks that share one of these share its mask, where theirs needs one."""
+    """A sequence of which this rank has every token. Blocks that share one of these share its mask."""
 
     def __init__(self) -> None:
         self._mask: tuple[object, Tensor] | None = None
         self._flexible = flex_attention.FlexAttention()
 
     def places(self, count: int) -> Places:
-        """From 0 on."""
+        """All positions, from 0 on."""
         return (range(count),)
 
     def attend(
         self, query_BHSK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, visibility: Visibility
     ) -> Tensor:
-        """One call of torch's kernel: on a GPU one that skips what a window hides."""
+        """Attention by torch's own kernel, on a GPU by FlexAttention where it can skip what a window hides."""
         places = self.places(query_BHSK.shape[2])
         if not visibility.is_causal(places, places) and flex_attention.suits(query_BHSK):
             return self._flexible.attend(query_BHSK, key_BGSK, value_BGSK, visibility)
@@ -55,7 +55,7 @@ class WholeSequence:
         )
 
     def _mask_of(self, query_BHSK: Tensor, visibility: Visibility) -> Tensor | None:
-        """The last one again while nothing changes; None: the kernel's own causal mask does."""
+        """The mask, made once and kept while nothing changes; None: the kernel's own causal mask does."""
         _, heads, tokens, _ = query_BHSK.shape
         places = self.places(tokens)
         if visibility.is_causal(places, places):

@@ -1,4 +1,4 @@
-"""What the queries of causal attention see of the keys, and the bias on their scores: a matter of positions alone.
+"""Which keys a query of causal attention sees, and the bias on its scores; both follow from positions.
 
 Shape legend: H heads, Q queries, S keys.
 """
@@ -25,7 +25,7 @@ def positions(places: Places, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visibility:
-    """A query sees itself and what is before it, as far back as `window` allows."""
+    """The mask of causal attention: a query sees itself and what is before it, as far back as `window` allows."""
 
     window: int | None = None
     """Keys that a query sees, itself included; None: all."""
@@ -41,22 +41,22 @@ class Visibility:
         return 0 if self.window is None else max(0, self._edge(position, self.window))
 
     def blind(self, queries: Places, keys: Places) -> bool:
-        """No query sees any key."""
+        """Whether no query sees any key."""
         return keys[0].start > queries[-1].stop - 1 or keys[-1].stop - 1 < self.first_seen(queries[0].start)
 
     def is_causal(self, queries: Places, keys: Places) -> bool:
-        """The keys end with the queries' own, and nothing but the causal mask is between them."""
+        """Whether a causal mask is enough: the keys end with the queries' own, nothing else is hidden or biased."""
         ends_alike = (
             len(queries) == 1 and keys[-1].start <= queries[0].start < keys[-1].stop == queries[0].stop
         )
         return self._unbiased(queries, keys) and (keys == queries or ends_alike)
 
     def sees_all(self, queries: Places, keys: Places) -> bool:
-        """Every query sees every key, and no bias tells them apart."""
+        """Whether every query sees every key, without a bias."""
         return self._unbiased(queries, keys) and keys[-1].stop - 1 <= queries[0].start
 
     def bias(self, queries: Places, keys: Places, heads: int, like: Tensor) -> Tensor:
-        """(1, H or 1, Q, S) what is added to the scores, of the type and on the device of `like`.
+        """(1, H or 1, Q, S) the bias added to the scores, of the type and on the device of `like`.
 
         What must not be seen gets a number so low that nothing is left of it, but a finite one: a row that sees nothing
         here is no row of NaN, and counts for nothing beside the same row elsewhere.
@@ -79,12 +79,12 @@ class Visibility:
         return key < self._edge(query, self.window)
 
     def slopes_of(self, heads: int, device: torch.device) -> Tensor:
-        """(H,) how fast the score of each of the heads at hand falls with the distance."""
+        """(H,) the ALiBi slopes of the heads at hand."""
         index = torch.arange(self.first_head + 1, self.first_head + heads + 1, device=device)
         return torch.as_tensor(2.0 ** (-8.0 * index.float() / self.slopes))
 
     def _edge(self, position: Position, window: int) -> Position:
-        """Where the window of the query there begins, be it before the sequence does."""
+        """The first position of a query's window, which may lie before the sequence."""
         return position - position % window if self.chunked else position - window + 1
 
     def _unbiased(self, queries: Places, keys: Places) -> bool:
@@ -92,7 +92,7 @@ class Visibility:
 
 
 def visibility_of(spec: TransformerSpec, window: int | None, first_head: int) -> Visibility:
-    """What a block with that window sees; `first_head` is the first of the heads at hand."""
+    """The mask of a block with that window; `first_head` is the first of the heads at hand."""
     return Visibility(
         window=window,
         chunked=spec.window_kind == "chunked",
