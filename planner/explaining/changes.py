@@ -22,7 +22,6 @@ WEIGHT: dict[Trouble, float] = {"a flag": 1.0, "re-sharding": 2.0}
 
 _DEGREES = ("tp", "pp", "cp", "dp", "ep", "etp")
 """Axes that decide which rank holds which parameters."""
-_SWITCHES = ("vpp", "mbs", "zero", "shard", "sp", "schedule", "order", "context", "recompute")
 _FACTORS = (2, 3, 4, 8)
 """Factors by which ranks are moved from one axis to another."""
 _MOST_MBS = 64

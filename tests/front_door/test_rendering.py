@@ -18,10 +18,10 @@ from meshwright.records.run_comparison import Compared
 from meshwright.render.plans.comparison import comparison_table
 from meshwright.render.plans.estimates import estimate_text, memory_sentence, time_sentence
 from meshwright.render.plans.goals import sizes_text
-from meshwright.render.plans.ranked import certificate_sentence, plans_table, question_header
+from meshwright.render.plans.ranked import HEADERS, certificate_sentence, plans_rows, question_header
 from meshwright.render.runs.run import comparison_table as run_table
 from meshwright.render.runs.run import on_other_devices, step_line
-from meshwright.render.tables import Table
+from meshwright.render.tables import Table, table
 from meshwright.render.words import (
     change,
     lines_of,
@@ -44,7 +44,8 @@ def drawn(table: Table, width: int = 80) -> str:
 
 
 def test_tables_fit_eighty_columns_and_keep_their_numbers(make_estimate: Callable[..., Estimate]) -> None:
-    text = drawn(plans_table([make_estimate(), make_estimate(LONG, scale=1.1)]))
+    rows = plans_rows([make_estimate(), make_estimate(LONG, scale=1.1)])
+    text = drawn(table(HEADERS, rows, words=("layout", "bound by")))
     lines = text.splitlines()
     assert max(len(line.rstrip()) for line in lines) <= 80
     assert lines[0].split() == ["#", "layout", "step", "MFU", "tok/s/GPU", "peak", "mem", "bound", "by"]

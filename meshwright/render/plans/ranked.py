@@ -38,18 +38,13 @@ def question_header(question: Question, trust: Trust, memory_limit: float) -> st
 HEADERS = ("#", "layout", "step", "MFU", "tok/s/GPU", "peak mem", "bound by")
 
 
-def plans_table(estimates: Sequence[Estimate]) -> Table:
-    """Plans best first; `peak mem` is that of the fullest rank."""
-    return table(HEADERS, plans_rows(estimates), words=("layout", "bound by"))
-
-
 def placed_on_pools(question: Question, estimate: Estimate) -> tuple[str | Table, ...]:
     """What to print of where a plan lies on several pools; nothing on a cluster of one kind of GPU."""
     return ("", pools_table(question, estimate)) if isinstance(question, MixedQuestion) else ()
 
 
 def plans_rows(estimates: Sequence[Estimate]) -> list[tuple[str, ...]]:
-    """The cells of that table, as text."""
+    """Cells of the plans table, best first, as text; `peak mem` is that of the fullest rank."""
     return [
         (
             str(rank),
