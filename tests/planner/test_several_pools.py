@@ -19,6 +19,7 @@ from cost_models.errors import InfeasibleError, InputError
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.pool_terms import costs_of_ranks
 from cost_models.question import MixedQuestion
 from cost_models.specs.training import TrainingSpec
 from planner.bounds.pools import capacity_bounds, leaf_sizes, quick_bounds
@@ -29,7 +30,7 @@ from planner.placement.leaf import TOLERANCE, Leaf
 from planner.placement.pool_shape import RankGroup
 from planner.rules.legality import check
 from planner.search.given_layout import place_layout
-from planner.search.pools import layout_costs, orders_of, pool_candidates
+from planner.search.pools import orders_of, pool_candidates
 from planner.search.result import SearchResult
 from planner.search.search import search
 from planner.space.layouts import Restrictions, parse_restrictions
@@ -106,7 +107,7 @@ def legal_layouts(question: MixedQuestion, zeros: tuple[int, ...], sps: tuple[bo
 def leaf_of(question: MixedQuestion, layout: Layout) -> Leaf:
     policies = ("none", "selective", "full")
     return Leaf(
-        costs=layout_costs(question, layout),
+        costs=costs_of_ranks(question, layout),
         pp=layout.pp,
         vpp=1,
         schedule=layout.schedule,
