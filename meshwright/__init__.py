@@ -23,15 +23,24 @@ if TYPE_CHECKING:
     from cost_models.specs.transformer import TransformerSpec
     from executor.microbenchmarks.calibrate import calibrate
     from meshwright.answers.advised import Advised
-    from meshwright.answers.calibrated import Calibrated, calibrate_from_run
+    from meshwright.answers.calibrated import Calibrated
+    from meshwright.answers.compared import Compared
+    from meshwright.answers.emulated import Emulated
     from meshwright.answers.estimated import Estimated
+    from meshwright.answers.explained import Explained, NotChosen
+    from meshwright.answers.fitted import Fitted
     from meshwright.answers.planned import Planned
     from meshwright.answers.ranked import Ranked
     from meshwright.answers.run import Ran, run
-    from meshwright.answers.validated import Validated, validate
+    from meshwright.answers.validated import Validated
     from meshwright.api.advise import advise
+    from meshwright.api.calibrate import calibrate_from_run, calibrate_from_runs
+    from meshwright.api.compare import compare
+    from meshwright.api.emulate import emulate
     from meshwright.api.estimate import estimate
+    from meshwright.api.explain import explain, why_not
     from meshwright.api.plan import plan
+    from meshwright.api.validate import validate
     from meshwright.api.verify import verify
     from meshwright.plots.drawing import Drawing
     from planner.plan import Plan
@@ -46,9 +55,19 @@ _HOMES = {
     "advise": "meshwright.api.advise",
     "Advised": "meshwright.answers.advised",
     "run": "meshwright.answers.run",
-    "validate": "meshwright.answers.validated",
+    "validate": "meshwright.api.validate",
     "calibrate": "executor.microbenchmarks.calibrate",
-    "calibrate_from_run": "meshwright.answers.calibrated",
+    "calibrate_from_run": "meshwright.api.calibrate",
+    "calibrate_from_runs": "meshwright.api.calibrate",
+    "Fitted": "meshwright.answers.fitted",
+    "compare": "meshwright.api.compare",
+    "Compared": "meshwright.answers.compared",
+    "explain": "meshwright.api.explain",
+    "why_not": "meshwright.api.explain",
+    "Explained": "meshwright.answers.explained",
+    "NotChosen": "meshwright.answers.explained",
+    "emulate": "meshwright.api.emulate",
+    "Emulated": "meshwright.answers.emulated",
     "Calibrated": "meshwright.answers.calibrated",
     "Planned": "meshwright.answers.planned",
     "Estimated": "meshwright.answers.estimated",
@@ -79,9 +98,13 @@ __all__ = [
     "Calibrated",
     "Check",
     "ClusterSpec",
+    "Compared",
     "Drawing",
+    "Emulated",
     "Estimate",
     "Estimated",
+    "Explained",
+    "Fitted",
     "HardwareProfile",
     "HostError",
     "InfeasibleError",
@@ -89,6 +112,7 @@ __all__ = [
     "Layout",
     "MeshwrightError",
     "MixedCluster",
+    "NotChosen",
     "Plan",
     "Planned",
     "Ran",
@@ -100,7 +124,11 @@ __all__ = [
     "advise",
     "calibrate",
     "calibrate_from_run",
+    "calibrate_from_runs",
+    "compare",
+    "emulate",
     "estimate",
+    "explain",
     "load_plan",
     "parse_layout",
     "plan",
@@ -108,6 +136,7 @@ __all__ = [
     "save_plan",
     "validate",
     "verify",
+    "why_not",
 ]
 
 

@@ -1,52 +1,35 @@
-"""Predict runs that others timed from Python, and the answer: every row, and how good each source's rows came out."""
+"""The answer of `validate`: every run with its prediction, and how good each source's rows came out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import UnknownNameError
-from cost_models.evidence.calibration.anchors import anchor
-from cost_models.evidence.rows.row import read_rows
-from cost_models.evidence.rows.shipped import shipped_rows
-from cost_models.evidence.validation.predicting import Prediction, predict
+from cost_models.evidence.validation.predicting import Prediction
 from cost_models.evidence.validation.scores import SourceScore, score
-from cost_models.files import catalog
-from cost_models.specs.hardware import HardwareProfile
+from cost_models.files.whole import write_whole
 from meshwright.plots.drawing import Drawing
-from meshwright.records.predictions import plot_subject, prediction_row, residual_frame, source_row
-from meshwright.render.runs.validation import STEP_HEADERS, step_cells, step_table, summary
+from meshwright.records import JSON_SCHEMA
+from meshwright.records.predictions import (
+    plot_subject,
+    prediction_record,
+    prediction_row,
+    residual_frame,
+    source_record,
+    source_row,
+)
+from meshwright.render.runs.accuracy_page import AXES_PLOT, PREDICTED_PLOT, accuracy_page
+from meshwright.render.runs.validation import STEP_HEADERS, step_cells, step_table, summary, validation_text
+from meshwright.render.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
 
+PAGE = "accuracy.md"
 _KINDS = ("accuracy", "errors")
-
-
-def validate(
-    *runs: str | Path,
-    stack: str | None = None,
-    profile: str | HardwareProfile | None = None,
-    anchors: int = 0,
-) -> Validated:
-    """Predict every row of the tables (none: the shipped ones) and compare.
-
-    `anchors` timed rows of each sweep calibrate its others, and are no predictions then.
-
-    Raises:
-        InputError: a table, a stack or a profile cannot be read.
-    """
-    if anchors < 0:
-        raise ValueError(f"anchors is {anchors}, and must not be negative")
-    if stack is not None:
-        catalog.load_stack(stack)
-    constants = catalog.load_profile(profile) if isinstance(profile, str) else profile
-    tables = [read_rows(Path(path)) for path in runs] if runs else [shipped_rows()]
-    rows = [row for table in tables for row in table]
-    predictions = anchor(predict(rows, stack=stack, profile=constants), anchors)
-    return Validated(predictions=predictions, anchors=anchors)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -57,6 +40,8 @@ class Validated:
     """One for each row, in order; what could not be predicted says why."""
     anchors: int = 0
     """Rows of each sweep that calibrated its others."""
+    interrupted: bool = False
+    """Ctrl-C left rows without a prediction."""
 
     @cached_property
     def sources(self) -> tuple[SourceScore, ...]:
@@ -67,7 +52,7 @@ class Validated:
         """A row for each run: predicted and measured seconds and bytes, parts, assumptions, trust, reason skipped."""
         import pandas as pd
 
-        return pd.DataFrame([prediction_row(one) for one in self.predictions])
+        return pd.DataFrame(self.rows)
 
     def sources_to_frame(self) -> pd.DataFrame:
         """A row for each source: errors of step time and memory, verdicts, order and regret; shares."""
@@ -91,6 +76,33 @@ class Validated:
             raise ValueError("no run was both timed and predicted")
         drawn = predicted_against_measured if kind == "accuracy" else errors_by_axis
         return Drawing(frame=frame, figure=drawn(frame, plot_subject(self.anchors)))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each run, flat."""
+        return [prediction_row(one) for one in self.predictions]
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {
+            "schema": JSON_SCHEMA,
+            "anchors": self.anchors,
+            "rows": [prediction_record(one) for one in self.predictions],
+            "sources": [source_record(one) for one in self.sources],
+        }
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright validate` prints."""
+        return tuple(validation_text(self.predictions, self.sources, anchors=self.anchors))
+
+    def save_page(self, folder: Path) -> None:
+        """Write a page of it all, `accuracy.md`, with its plots into a folder."""
+        (folder / PREDICTED_PLOT).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / PAGE, accuracy_page(self.predictions, self.sources, anchors=self.anchors))
+        if not residual_frame(self.predictions).empty:
+            self.plot("accuracy").save(folder / PREDICTED_PLOT)
+            self.plot("errors").save(folder / AXES_PLOT)
 
     def __repr__(self) -> str:
         return f"{step_table(self.sources)}\n\n{self._summary()}"

@@ -11,11 +11,11 @@ from cost_models.evidence.calibration.refitting import Refit
 from cost_models.evidence.rows.row import Row
 
 
-def refit_record(refit: Refit, file: Path) -> dict[str, Any]:
+def refit_record(refit: Refit, file: Path | None) -> dict[str, Any]:
     """One profile: what it was, what it is, and what every run says of both."""
     die, stack = refit.pair
     return {
-        "file": str(file),
+        "file": None if file is None else str(file),
         "gpu": die,
         "stack": stack,
         "started_from": refit.start.name,
@@ -46,10 +46,10 @@ def constant_records(refit: Refit) -> list[dict[str, Any]]:
     ]
 
 
-def constant_rows(refit: Refit, file: Path) -> list[dict[str, Any]]:
+def constant_rows(refit: Refit, file: Path | None) -> list[dict[str, Any]]:
     """The same, flat: the profile's file beside every constant, runs in one cell."""
     return [
-        {"file": str(file)} | record | {"moved_by": "; ".join(record["moved_by"])}
+        {"file": None if file is None else str(file)} | record | {"moved_by": "; ".join(record["moved_by"])}
         for record in constant_records(refit)
     ]
 

@@ -73,7 +73,7 @@ def test_interrupting_tells_the_rows_predicted_so_far(
     capsys, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit code 130; a page of all rows is not replaced by one of some."""
-    from meshwright.cli.verbs import validating
+    from meshwright.api import validate as validating
 
     def some(*args: object, **flags: object) -> Iterator[Prediction]:
         yield from islice(predict(*args, **flags), 3)  # type: ignore[arg-type]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from meshwright.cli.commands.evidence import calibrate, catalog, validate
 from meshwright.cli.commands.reading import plot
-from meshwright.cli.commands.training import emulate, run, tokens
+from meshwright.cli.commands.training import run
 from meshwright.cli.verbs.advise import advise
+from meshwright.cli.verbs.calibrate import calibrate
+from meshwright.cli.verbs.catalog import catalog
 from meshwright.cli.verbs.compare import compare
+from meshwright.cli.verbs.emulate import emulate
 from meshwright.cli.verbs.estimate import estimate
 from meshwright.cli.verbs.explain import explain
 from meshwright.cli.verbs.plan import plan
+from meshwright.cli.verbs.tokens import tokens
+from meshwright.cli.verbs.validate import validate
 from meshwright.cli.verbs.verify import verify
 
 VERBS = (

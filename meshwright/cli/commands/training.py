@@ -1,4 +1,4 @@
-"""Verbs that train: a plan here, one of its ranks alone, and the tokens to train on."""
+"""`meshwright run`: train with a plan here."""
 
 from __future__ import annotations
 
@@ -118,42 +118,3 @@ def run(
         rendezvous=rendezvous,
     )
     show(plan, train, steps=steps, nodes=nodes, compiled=compile, out=out, trace=trace, output=output)
-
-
-def emulate(
-    plan: o.PlanFile,
-    rank: Annotated[int, typer.Option("--rank", metavar="R", help="Which of the plan's ranks.")] = 0,
-    fake: Annotated[bool, typer.Option("--fake", help="Memory only, and no device.")] = False,
-    steps: Annotated[
-        int, typer.Option("--steps", metavar="N", min=1, help="Steps whose compute is timed.")
-    ] = 3,
-    out: Annotated[Path | None, o.out("Write a JSON report.")] = None,
-    json: o.Json = False,
-    csv: o.Csv = None,
-    quiet: o.Quiet = False,
-) -> None:
-    """Run one rank of a plan alone, for any number of GPUs."""
-    from meshwright.cli.verbs.emulating import emulate
-
-    output = Output(json=json, csv=csv, quiet=quiet)
-    emulate(plan, rank=rank, steps=steps, fake=fake, out=out, output=output)
-
-
-def tokens(
-    texts: Annotated[
-        list[Path],
-        typer.Argument(metavar="TEXT...", help="Text files, or folders of them.", show_default=False),
-    ],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Token folder to write.")],
-    bpe: Annotated[
-        int | None, o.optional("--bpe", "N", "Learn N byte pairs; default: a token is a byte.")
-    ] = None,
-    like: Annotated[Path | None, o.optional("--like", "DIR", "Use the tokenizer of a token folder.")] = None,
-    json: o.Json = False,
-    csv: o.Csv = None,
-    quiet: o.Quiet = False,
-) -> None:
-    """Make token files from texts, to train on with `run --data`."""
-    from meshwright.cli.verbs.tokenizing import tokens
-
-    tokens(texts, out, bpe=bpe, like=like, output=Output(json=json, csv=csv, quiet=quiet))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from cost_models.units import counted, format_seconds
+from cost_models.units import format_seconds
 from meshwright.render.tables import Table, table
 from meshwright.render.words import part_label, percent, sentence_list, wrapped
-
-if TYPE_CHECKING:
-    from meshwright.answers.calibrated import Calibrated
 
 _QUANTITIES = {"step_seconds": "step", "thread_cpu_seconds": "thread cpu"}
 RUN_HEADERS = ("run", "quantity", "measured", "before", "after", "noise")
@@ -18,15 +15,13 @@ _SILENT = 0.05
 """Share of what was uncertain about a factor below which the runs say nothing of it."""
 
 
-def refinement_text(found: Calibrated) -> Iterator[str | Table]:
+def refinement_text(
+    runs: Sequence[dict[str, Any]], factors: Sequence[dict[str, Any]]
+) -> Iterator[str | Table]:
     """The runs, before and after; then the factors that they settle at least a little."""
-    start = found.refinement.start
-    runs = counted(len(found.reports), "run")
-    yield wrapped(f"{found.profile.name}: moved by {runs} on {found.machine}; from: {start.source}")
-    yield ""
-    yield runs_table(found)
+    yield runs_table(runs)
     yield "(before: of the plan that ran; noise: what the middle half of its steps spans)"
-    told = [record for record in found.factors() if record["told"] >= _SILENT]
+    told = [record for record in factors if record["told"] >= _SILENT]
     if told:
         yield ""
         yield table(
@@ -39,13 +34,13 @@ def refinement_text(found: Calibrated) -> Iterator[str | Table]:
             " settle)",
             indent=" ",
         )
-    if silent := [part_label(one["kind"]) for one in found.factors() if one["told"] < _SILENT]:
+    if silent := [part_label(one["kind"]) for one in factors if one["told"] < _SILENT]:
         yield wrapped(f"The runs say nothing of {sentence_list(silent)}")
 
 
-def runs_table(found: Calibrated) -> Table:
+def runs_table(runs: Sequence[dict[str, Any]]) -> Table:
     """What was measured, and how far off the plan that ran and the moved profile are."""
-    rows = [run_cells(record) for record in found.runs()]
+    rows = [run_cells(record) for record in runs]
     return table(RUN_HEADERS, rows, words=("run",), names=("quantity",))
 
 

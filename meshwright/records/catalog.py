@@ -1,56 +1,35 @@
-"""`catalog`: what is known by name."""
+"""Entries of the catalogue as rows, and each in full."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import yaml
+from typing import Any
 
 from cost_models.base import Spec
 from cost_models.communication.levels import Level, levels_of
-from cost_models.errors import InputError
 from cost_models.files import catalog as known
-from cost_models.files.schema import KINDS, json_schema
 from cost_models.operators.parameters import total_parameters
 from cost_models.specs.cluster import Precision
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import format_bandwidth, format_bytes, format_count
-from meshwright.cli.output import Output, as_json
-from meshwright.records import JSON_SCHEMA
-from meshwright.render.tables import table
 
 Row = dict[str, str]
 _TRAINED_IN: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
 """The precision a GPU's rate is quoted in: the first it has."""
 
 
-def catalog(kind: str, name: str | None, *, output: Output) -> None:
-    """List one kind, show one entry in full, or print the schema of a kind of file.
+def entries(kind: str) -> list[Row]:
+    """A row for each entry of one kind: `models`, `gpus`, `clusters`, `stacks` or `profiles`."""
+    return [_ROWS[kind](entry) for entry in known.names(_LOADERS[kind][0])]
+
+
+def entry(kind: str, name: str) -> dict[str, Any]:
+    """One entry in full.
 
     Raises:
         UnknownNameError: no such entry.
     """
-    if kind == "schema":
-        _schema(name, output)
-    elif name is None:
-        rows = [_ROWS[kind](entry) for entry in known.names(_LOADERS[kind][0])]
-        headers = list(rows[0])
-        drawn = table(headers, [list(row.values()) for row in rows], names=headers[:1], words=headers[-1:])
-        output.answer({"schema": JSON_SCHEMA, kind: rows}, rows, drawn)
-    else:
-        entry = _LOADERS[kind][1](name).model_dump(mode="json", exclude_none=True)
-        text = yaml.safe_dump(entry, sort_keys=False, allow_unicode=True).rstrip()
-        flat = [{"field": field, "value": value} for field, value in entry.items()]
-        output.answer({"schema": JSON_SCHEMA, "entry": entry}, flat, text)
-
-
-def _schema(name: str | None, output: Output) -> None:
-    """The schema is the answer itself, so that it can be redirected into a file for an editor."""
-    if name is None:
-        raise InputError("which schema?", hint=f"meshwright catalog schema {'|'.join(KINDS)}")
-    schema = json_schema("transformer" if name == "model" else name)
-    rows = [{"field": field} for field in schema["properties"]]
-    output.answer(schema, rows, as_json(schema))
+    return _LOADERS[kind][1](name).model_dump(mode="json", exclude_none=True)
 
 
 def _model_row(name: str) -> Row:

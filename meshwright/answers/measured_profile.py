@@ -1,0 +1,66 @@
+"""The answer of `calibrate`: the profile that was measured on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.units import format_bandwidth, format_seconds
+from meshwright.records import JSON_SCHEMA
+from meshwright.render.tables import Table, table
+from meshwright.render.words import percent, wrapped
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredProfile:
+    """A profile and the file it is written to."""
+
+    profile: HardwareProfile
+    file: Path
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """What a person wants to check: rates and start-up times; the file has the rest."""
+        profile = self.profile
+        shares = (
+            "gemm_efficiency",
+            "attention_forward_efficiency",
+            "attention_backward_efficiency",
+            "memory_efficiency",
+            "optimizer_efficiency",
+            "link_efficiency",
+        )
+        times = ("kernel_seconds", "host_layer_seconds", "collective_seconds", "step_seconds")
+        rows = [(name, getattr(profile, name), percent(getattr(profile, name))) for name in shares]
+        rows += [(name, getattr(profile, name), format_seconds(getattr(profile, name))) for name in times]
+        if profile.measured_peak is not None:
+            rows.insert(
+                0, ("measured_peak", profile.measured_peak, f"{profile.measured_peak / 1e9:.4g} GFLOP/s")
+            )
+        if profile.measured_bandwidth is not None:
+            rows.insert(
+                1,
+                (
+                    "measured_bandwidth",
+                    profile.measured_bandwidth,
+                    format_bandwidth(profile.measured_bandwidth),
+                ),
+            )
+        return [{"constant": name, "value": repr(value), "text": text} for name, value, text in rows]
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {
+            "schema": JSON_SCHEMA,
+            "file": str(self.file),
+            "profile": self.profile.model_dump(mode="json"),
+        }
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright calibrate` prints."""
+        cells = [(row["constant"], row["text"]) for row in self.rows]
+        said = wrapped(f"profile {self.profile.name}: {self.profile.source}")
+        return said, "", table(("constant", "value"), cells, words=("constant",))

@@ -1,0 +1,244 @@
+"""Calibration from runs: a profile moved by runs of this machine, or fitted to tables of timed runs of any."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from cost_models.documents import printable
+from cost_models.errors import InputError, Problem
+from cost_models.evidence.calibration.cross_validation import UnseenSource
+from cost_models.evidence.calibration.cross_validation import cross_validate as leave_sources_out
+from cost_models.evidence.calibration.families import Pair
+from cost_models.evidence.calibration.refining import ObservedRun, refine
+from cost_models.evidence.calibration.refitting import Refit, Selection, refit, select_runs
+from cost_models.evidence.rows.cases import Case
+from cost_models.evidence.rows.row import Row, read_rows
+from cost_models.files import catalog
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.units import counted, grouped
+from executor.measure.observed_run import Machine, machine_of, observed_run
+from executor.measure.report import RunReport
+from meshwright.answers.calibrated import Calibrated
+from meshwright.answers.fitted import Fitted
+from meshwright.answers.run import Ran
+from meshwright.inputs.problems import Problems
+from meshwright.records.run_comparison import read_report
+from meshwright.render.words import percent
+
+OnStatus = Callable[[str], None]
+"""Told what is being done now."""
+_MAX_REASONS = 8
+
+
+def calibrate_from_run(
+    *runs: str | Path | Ran | RunReport,
+    profile: str | HardwareProfile | None = None,
+    out: str | Path | None = None,
+) -> Calibrated:
+    """Move the profile of this machine by what training runs on it measured: reports, or what `run` returned.
+
+    It starts from `profile`, else from the one that the first run's plan was made with, and in either case from what
+    was measured before any run moved it. The profile is written to `out` if given.
+
+    Raises:
+        InputError: no run, a file that is no report or too old, runs of several machines, torch versions, precisions or
+            software stacks, or a profile of another GPU.
+    """
+    found = _calibrated(_named(runs), profile)
+    if out is not None:
+        found.save(out)
+        return replace(found, file=Path(out))
+    return found
+
+
+def _named(runs: Sequence[str | Path | Ran | RunReport]) -> list[tuple[str, Callable[[], RunReport]]]:
+    named: list[tuple[str, Callable[[], RunReport]]] = []
+    for number, run in enumerate(runs, start=1):
+        if isinstance(run, (Ran, RunReport)):
+            report = run.report if isinstance(run, Ran) else run
+            named.append((f"run {number}", partial(_itself, report)))
+        else:
+            named.append((str(run), partial(read_report, Path(run))))
+    return named
+
+
+def _itself(report: RunReport) -> RunReport:
+    return report
+
+
+def _calibrated(
+    named: Sequence[tuple[str, Callable[[], RunReport]]],
+    profile: str | HardwareProfile | None,
+) -> Calibrated:
+    if not named:
+        raise InputError("there is no run to calibrate from", hint="meshwright run writes run-report.json")
+    problems = Problems()
+    reports: list[RunReport] = []
+    runs: list[ObservedRun] = []
+    for name, read in named:
+        report = problems.read(read)
+        run = problems.read(partial(observed_run, report, name)) if report is not None else None
+        if report is not None and run is not None:
+            reports.append(report)
+            runs.append(run)
+    start = problems.read(lambda: catalog.load_profile(profile)) if isinstance(profile, str) else profile
+    problems.require()
+    machine = _one_machine(runs, reports)
+    refinement = refine(start or runs[0].question.hardware, runs)
+    return Calibrated(
+        profile=refinement.profile, machine=machine, refinement=refinement, reports=tuple(reports)
+    )
+
+
+def _one_machine(runs: Sequence[ObservedRun], reports: Sequence[RunReport]) -> Machine:
+    """What all runs are of. Raises InputError where they differ."""
+    machines = {run.name: machine_of(report) for run, report in zip(runs, reports, strict=True)}
+    different = set(machines.values())
+    if len(different) > 1:
+        raise InputError(
+            f"{len(runs)} runs are of {len(different)} kinds, and one profile is of one",
+            problems=[Problem(name, str(machine)) for name, machine in machines.items()],
+            hint="calibrate from those that are alike",
+        )
+    return different.pop()
+
+
+def calibrate_from_runs(
+    *tables: str | Path,
+    stack: str | None = None,
+    gpu: str | None = None,
+    cross_validate: bool = False,
+    out: str | Path | None = None,
+) -> Fitted:
+    """Fit the catalogue's profiles to the timed rows of tables, one for each GPU and stack that they name.
+
+    `stack` and `gpu` choose among the rows; `cross_validate` also says how far off profiles are on sources left out of
+    every fit. A single profile is written to the file `out`, several into the folder `out`.
+
+    Raises:
+        InputError: a table, a stack or a GPU cannot be read, no row was timed, or rows of several GPUs or stacks for
+            one file.
+    """
+    files = None if out is None else str(out)
+    fitted = ask_tables(tables, stack=stack, gpu=gpu).answer(cross_validate=cross_validate, out=files)
+    fitted.save()
+    return fitted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitQuestion:
+    """Tables that were read: what is left is to fit profiles to their rows."""
+
+    tables: tuple[Path, ...]
+    rows: tuple[Row, ...]
+    stack: str | None
+    gpu: str | None
+
+    def answer(
+        self, *, cross_validate: bool = False, out: str | None = None, on_status: OnStatus | None = None
+    ) -> Fitted:
+        """Fit one profile, or with a folder as `out` (or none) one for each GPU and stack.
+
+        Raises:
+            InputError: no row was timed, or rows of several GPUs or stacks for one file.
+        """
+        say = on_status or _silent
+        selection = select_runs(
+            self.rows,
+            stack=self.stack,
+            gpu=self.gpu,
+            on_row=lambda done: say(f"reading  {grouped(done)}/{grouped(len(self.rows))} rows"),
+        )
+        pairs = selection.pairs()
+        _require_one_answer(pairs, selection, self.tables, folder=out is None or is_folder(out))
+        refits = tuple(_refitted(pair, cases, say) for pair, cases in pairs.items())
+        return Fitted(
+            refits=refits,
+            selection=selection,
+            stack=self.stack,
+            unseen=_unseen(selection, refits, say) if cross_validate else None,
+            files=() if out is None else _files(refits, out),
+        )
+
+
+def ask_tables(tables: Sequence[str | Path], *, stack: str | None, gpu: str | None) -> FitQuestion:
+    """Read tables of timed runs, of which `stack` and `gpu` choose rows.
+
+    Raises:
+        InputError: a table, a stack or a GPU cannot be read; everything that cannot, at once.
+    """
+    problems = Problems()
+    read = [problems.read(partial(read_rows, Path(path))) for path in tables]
+    problems.read(lambda: catalog.load_stack(stack) if stack else None)
+    problems.read(lambda: catalog.load_gpu(gpu) if gpu else None)
+    problems.require()
+    rows = tuple(row for table in read for row in table or ())
+    return FitQuestion(tables=tuple(map(Path, tables)), rows=rows, stack=stack, gpu=gpu)
+
+
+def is_folder(out: str) -> bool:
+    """Whether profiles go into a folder, which need not exist yet."""
+    return out.endswith("/") or Path(out).is_dir()
+
+
+def _require_one_answer(
+    pairs: Mapping[Pair, Sequence[Case]], selection: Selection, tables: Sequence[Path], *, folder: bool
+) -> None:
+    """At least one row to fit to, and rows of one GPU and stack unless profiles go to a folder."""
+    named = ", ".join(f"`{path}`" for path in tables)
+    if not pairs:
+        reasons = Counter(reason for _, reason in selection.left_out).most_common(_MAX_REASONS)
+        raise InputError(
+            f"{named} {'has' if len(tables) == 1 else 'have'} no row to fit to",
+            problems=[Problem(counted(rows, "row"), printable(reason)) for reason, rows in reasons],
+            hint="a row needs `step_time_best_s`, seconds of a step; see docs/guides/calibrating-from-runs.md",
+        )
+    if len(pairs) > 1 and not folder:
+        raise InputError(
+            f"{named} {'has' if len(tables) == 1 else 'have'} runs for {len(pairs)} profiles",
+            problems=[
+                Problem(f"--gpu {die} --stack {stack}", counted(len(cases), "row"))
+                for (die, stack), cases in pairs.items()
+            ],
+            hint="choose one, or write a file each: -o profiles/",
+        )
+
+
+def _refitted(pair: Pair, cases: Sequence[Case], say: OnStatus) -> Refit:
+    """One fit; a line says how far it is."""
+    name = f"{pair[0]} {pair[1]}"
+    say(f"fitting {name}  {counted(len(cases), 'row')}")
+    return refit(
+        pair,
+        cases,
+        on_round=lambda round_, error: say(
+            f"fitting {name}  {counted(len(cases), 'row')}  round {round_}  median error {percent(error)}"
+        ),
+    )
+
+
+def _unseen(selection: Selection, refits: Sequence[Refit], say: OnStatus) -> tuple[UnseenSource, ...]:
+    """What profiles say of sources they never saw; a line says which is left out."""
+    errors = {run: error for one in refits for run, error in one.fit.residuals.items()}
+    return leave_sources_out(
+        selection.cases,
+        errors,
+        on_source=lambda source: say(f"fitting without {printable(source, 40)}"),
+    )
+
+
+def _files(refits: Sequence[Refit], out: str) -> tuple[Path, ...]:
+    """A file for each profile."""
+    path = Path(out)
+    if not is_folder(out):
+        assert len(refits) == 1, "a file holds one profile"
+        return (path,)
+    return tuple(path / f"{one.profile.name.replace('/', '-')}.yaml" for one in refits)
+
+
+def _silent(_: str) -> None:
+    """Tell nobody."""

@@ -1,0 +1,83 @@
+"""`meshwright catalog`: what is known by name."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from meshwright.cli import completion
+from meshwright.cli import options as o
+from meshwright.cli.output import Output, as_json
+from meshwright.records import JSON_SCHEMA
+
+
+class CatalogKind(StrEnum):
+    """What the catalogue holds."""
+
+    MODELS = "models"
+    GPUS = "gpus"
+    CLUSTERS = "clusters"
+    STACKS = "stacks"
+    PROFILES = "profiles"
+    SCHEMA = "schema"
+
+
+def catalog(
+    kind: Annotated[CatalogKind, typer.Argument(help="What to list.", show_default=False)],
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="One entry in full; for schema: model, cluster, training, ...",
+            show_default=False,
+            autocompletion=completion.entries,
+        ),
+    ] = None,
+    json: o.Json = False,
+    csv: o.Csv = None,
+    quiet: o.Quiet = False,
+) -> None:
+    """List what is known, or print a YAML schema."""
+    output = Output(json=json, csv=csv, quiet=quiet)
+    if kind is CatalogKind.SCHEMA:
+        _schema(name, output)
+    elif name is None:
+        _list(kind.value, output)
+    else:
+        _show(kind.value, name, output)
+
+
+def _list(kind: str, output: Output) -> None:
+    """A row for each entry."""
+    from meshwright.records.catalog import entries
+    from meshwright.render.tables import table
+
+    rows = entries(kind)
+    headers = list(rows[0])
+    drawn = table(headers, [list(row.values()) for row in rows], names=headers[:1], words=headers[-1:])
+    output.answer({"schema": JSON_SCHEMA, kind: rows}, rows, drawn)
+
+
+def _show(kind: str, name: str, output: Output) -> None:
+    """One entry in full, as YAML."""
+    import yaml
+
+    from meshwright.records.catalog import entry
+
+    shown = entry(kind, name)
+    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True).rstrip()
+    rows = [{"field": field, "value": value} for field, value in shown.items()]
+    output.answer({"schema": JSON_SCHEMA, "entry": shown}, rows, text)
+
+
+def _schema(name: str | None, output: Output) -> None:
+    """The schema is the answer itself, so that it can be redirected into a file for an editor."""
+    from cost_models.errors import InputError
+    from cost_models.files.schema import KINDS, json_schema
+
+    if name is None:
+        raise InputError("which schema?", hint=f"meshwright catalog schema {'|'.join(KINDS)}")
+    schema = json_schema("transformer" if name == "model" else name)
+    rows = [{"field": field} for field in schema["properties"]]
+    output.answer(schema, rows, as_json(schema))
