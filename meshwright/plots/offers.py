@@ -67,7 +67,7 @@ def _finding(best: Frame) -> str:
 
     def words(row: Frame) -> str:
         where = f"{counted(int(row['gpus']), 'GPU')} of {row['cluster']}"
-        return f"{money(row['cost'])} in {row['days']:.1f} days on {where}"
+        return f"{money(row['cost'])} in {row['days']:,.1f} days on {where}"
 
     if len(best) == 1:
         return f"One choice is cheapest and soonest: {words(cheapest)}"

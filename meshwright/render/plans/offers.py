@@ -59,7 +59,7 @@ def answer_cells(ranking: Ranking, most: int) -> tuple[tuple[str, ...], list[tup
     if name == "gpu-hours":
         columns["GPU-hours"] = [value_text(one.optimum.value, "GPU-hours") for one in shown]
     if any(one.days is not None for one in shown):
-        columns["days"] = ["" if one.days is None else f"{one.days:.1f}" for one in shown]
+        columns["days"] = ["" if one.days is None else f"{one.days:,.1f}" for one in shown]
     if name != "gpu-hours" and any(one.cost is not None for one in shown):
         columns["cost"] = ["" if one.cost is None else money(one.cost) for one in shown]
     return tuple(columns), list(zip(*columns.values(), strict=True))
@@ -74,7 +74,7 @@ def _degrees(answer: Answer) -> str:
 def frontier_sentence(ranking: Ranking) -> str:
     """ "Frontier of cost and days: $1.2 M in 20.7 on 512 GPUs of a; $1.4 M in 10.4 on 1,024 GPUs of b"; or nothing."""
     words = [
-        f"{money(one.cost or 0.0)} in {one.days or 0.0:.1f} on"
+        f"{money(one.cost or 0.0)} in {one.days or 0.0:,.1f} on"
         f" {counted(one.optimum.question.cluster.num_gpus, 'GPU')} of {one.offer.name}"
         for one in reversed(ranking.frontier)
     ]
