@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from meshwright.answers.fitted import Fitted
     from meshwright.answers.planned import Planned
     from meshwright.answers.ranked import Ranked
-    from meshwright.answers.run import Ran, run
+    from meshwright.answers.run import Ran
     from meshwright.answers.validated import Validated
     from meshwright.api.advise import advise
     from meshwright.api.calibrate import calibrate_from_run, calibrate_from_runs
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from meshwright.api.estimate import estimate
     from meshwright.api.explain import explain, why_not
     from meshwright.api.plan import plan
+    from meshwright.api.run import run
     from meshwright.api.validate import validate
     from meshwright.api.verify import verify
     from meshwright.plots.drawing import Drawing
@@ -54,7 +55,7 @@ _HOMES = {
     "Check": "planner.proof.verifying",
     "advise": "meshwright.api.advise",
     "Advised": "meshwright.answers.advised",
-    "run": "meshwright.answers.run",
+    "run": "meshwright.api.run",
     "validate": "meshwright.api.validate",
     "calibrate": "executor.microbenchmarks.calibrate",
     "calibrate_from_run": "meshwright.api.calibrate",

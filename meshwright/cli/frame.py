@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from cost_models.errors import MeshwrightError, StoppedError
-from meshwright.cli.commands import VERBS
 from meshwright.cli.output import print_error, word_os_error
 from meshwright.cli.printing import say_aside
 from meshwright.cli.usage_errors import UsageError, word_usage_error
+from meshwright.cli.verbs import VERBS
 
 app = typer.Typer(
     name="meshwright",

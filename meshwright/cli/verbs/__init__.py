@@ -1,1 +1,34 @@
-"""What each verb does: ask, call, show. One module per verb, imported when it is called."""
+"""The verbs: each declares its flags, calls the API, and prints the answer; the work is imported when it is called."""
+
+from __future__ import annotations
+
+from meshwright.cli.verbs.advise import advise
+from meshwright.cli.verbs.calibrate import calibrate
+from meshwright.cli.verbs.catalog import catalog
+from meshwright.cli.verbs.compare import compare
+from meshwright.cli.verbs.emulate import emulate
+from meshwright.cli.verbs.estimate import estimate
+from meshwright.cli.verbs.explain import explain
+from meshwright.cli.verbs.plan import plan
+from meshwright.cli.verbs.plot import plot
+from meshwright.cli.verbs.run import run
+from meshwright.cli.verbs.tokens import tokens
+from meshwright.cli.verbs.validate import validate
+from meshwright.cli.verbs.verify import verify
+
+VERBS = (
+    plan,
+    estimate,
+    compare,
+    explain,
+    advise,
+    verify,
+    plot,
+    run,
+    emulate,
+    tokens,
+    calibrate,
+    validate,
+    catalog,
+)
+"""In the order of `--help`."""

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
-from cost_models.units import format_bytes, format_count, format_seconds
-from meshwright.records.run_comparison import Compared
+from cost_models.units import counted, format_bytes, format_count, format_seconds
+from meshwright.records.run_comparison import MeasuredQuantity, comparison
 from meshwright.render.tables import Table, table
-from meshwright.render.words import percent, sentence_list
+from meshwright.render.words import percent, sentence_list, wrapped
 from planner.plan import Plan, Prediction
 
 if TYPE_CHECKING:
     from executor.emulate.dry_run import BuiltRank
-    from executor.measure.report import RouterReport
+    from executor.measure.report import RouterReport, RunReport
 
 SHARES = ("mfu", "hfu")
 """Quantities whose error is in points."""
@@ -33,6 +33,21 @@ def step_line(
         f"step {step:>4}  loss {loss:.4f}  {format_seconds(seconds)} "
         f"(predicted {format_seconds(prediction.step_seconds)})  MFU {percent(mfu)} ({percent(prediction.mfu)}){note}"
     )
+
+
+def run_text(report: RunReport, plan: Plan, steps: int) -> Iterator[str | Table]:
+    """What ran, predicted beside measured, and what to know of the comparison."""
+    environment = report.environment
+    yield wrapped(
+        f"{report.model}, {report.layout}, {counted(steps, 'step')} on {environment.device} "
+        f"({environment.backend}); steps vary by {percent(report.step_spread)}"
+    )
+    yield ""
+    yield comparison_table(comparison(report))
+    if report.routers:
+        yield wrapped(routers_line(report.routers))
+    if elsewhere := on_other_devices(plan, environment.device):
+        yield wrapped(elsewhere)
 
 
 def of_another_stack(stack: str, *, compiled: bool = False) -> str | None:
@@ -54,7 +69,7 @@ def on_other_devices(plan: Plan, device: str) -> str:
     return f"The plan is for {gpu.name} and ran on {device}: errors of times and memory say nothing of it."
 
 
-def comparison_table(lines: Sequence[Compared], measured: str = "measured") -> Table:
+def comparison_table(lines: Sequence[MeasuredQuantity], measured: str = "measured") -> Table:
     """Predicted beside measured, and how far steps of a run are from one another where it has several."""
     headers = ["", "predicted", measured, "error", "noise"]
     if all(line.noise is None for line in lines):
@@ -62,7 +77,7 @@ def comparison_table(lines: Sequence[Compared], measured: str = "measured") -> T
     return table(headers, [row[: len(headers)] for row in comparison_rows(lines)], words=("",))
 
 
-def next_step(lines: Sequence[Compared], report: Path) -> str:
+def next_step(lines: Sequence[MeasuredQuantity], report: Path) -> str:
     """What to do with a report: learn from it where its plan was further off than steps are from one another."""
     if far := [line for line in lines if line.beyond_noise]:
         off = sentence_list([f"{quantity_label(line.quantity)} {error_text(line)}" for line in far])
@@ -96,7 +111,7 @@ def built_table(ranks: Sequence[BuiltRank]) -> Table:
     return table(("rank", "stage", "blocks", "parameters", "weights"), rows)
 
 
-def comparison_rows(lines: Sequence[Compared]) -> list[tuple[str, str, str, str, str]]:
+def comparison_rows(lines: Sequence[MeasuredQuantity]) -> list[tuple[str, str, str, str, str]]:
     """Its cells as text; shares differ in points, everything else relative to what was measured."""
     return [
         (
@@ -129,7 +144,7 @@ def quantity_text(quantity: str, value: float) -> str:
     return format_count(value)
 
 
-def error_text(line: Compared) -> str:
+def error_text(line: MeasuredQuantity) -> str:
     """ "-3.2 %", of shares "+1.4 pt"; "-" where nothing was measured."""
     if not line.measured:
         return "-"

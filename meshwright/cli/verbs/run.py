@@ -1,14 +1,19 @@
-"""`meshwright run`: train with a plan here."""
+"""`meshwright run`: train with a plan on this machine."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from meshwright.cli import options as o
 from meshwright.cli.output import Output
+from meshwright.records import JSON_SCHEMA
+
+if TYPE_CHECKING:
+    from planner.plan import Plan
 
 
 def run(
@@ -84,18 +89,34 @@ def run(
     quiet: o.Quiet = False,
 ) -> None:
     """Train with a plan here and set measured beside predicted."""
-    from functools import partial
-
-    from meshwright.answers import run as ran
-    from meshwright.cli.verbs.running import dry_run as build
-    from meshwright.cli.verbs.running import run as show
+    from executor.measure.observed_run import tells_of_its_device
+    from meshwright.api.run import run
+    from meshwright.records.run_comparison import comparison
+    from meshwright.render.runs.run import next_step, of_another_stack, run_text, step_line
+    from planner.plan_files import load_plan
 
     output = Output(json=json, csv=csv, quiet=quiet)
+    loaded = load_plan(plan)
     if dry_run:
-        build(plan, output=output)
+        _build(loaded, plan, output)
         return
-    train = partial(
-        ran.run,
+    speaks = os.environ.get("RANK", "0") == "0"  # under torchrun every rank trains, and rank 0 tells of it
+    if speaks and (note := of_another_stack(loaded.stack.name, compiled=compile)):
+        output.note(note)
+    told: list[int] = []
+
+    def tell(step: dict[str, Any]) -> None:
+        told.append(step["step"])
+        warm_up = not step["measured"]
+        output.note(
+            step_line(step["step"], step["loss"], step["seconds"], loaded.prediction, warm_up=warm_up)
+        )
+
+    earlier = _version(trace)
+    answer = run(
+        loaded,
+        on_step=tell,
+        on_note=output.note,
         name=plan.name,
         steps=steps,
         backend=backend,
@@ -117,4 +138,46 @@ def run(
         nodes=nodes,
         rendezvous=rendezvous,
     )
-    show(plan, train, steps=steps, nodes=nodes, compiled=compile, out=out, trace=trace, output=output)
+    if not speaks or (nodes > 1 and not told):  # of several nodes the one that has rank 0 tells of it
+        return
+    report = answer.report
+    output.answer(answer.record(), answer.rows, *run_text(report, loaded, steps))
+    written = out / "run-report.json"
+    if _version(trace) != earlier:
+        output.note(f"Wrote {trace}: open it in ui.perfetto.dev or chrome://tracing")
+    learns = comparison(report) if tells_of_its_device(report) else ()
+    output.note(f"Wrote {written}. {next_step(learns, written)}")
+
+
+def _version(file: Path | None) -> tuple[int, int] | None:
+    """Another one once the file is written again; None where there is none."""
+    if file is None or not file.is_file():
+        return None
+    status = file.stat()
+    return status.st_ino, status.st_mtime_ns
+
+
+def _build(plan: Plan, path: Path, output: Output) -> None:
+    """Build the first rank of every stage without its devices and say what it holds."""
+    from dataclasses import asdict
+
+    from executor.emulate.dry_run import build_without_devices
+    from meshwright.render.runs.run import built_table
+    from meshwright.render.words import wrapped
+
+    layout = plan.layout
+    built = build_without_devices(plan)
+    rows = [asdict(rank) for rank in built]
+    mesh = {axis: getattr(layout, axis) for axis in ("pp", "dp", "cp", "tp") if axis != "cp" or layout.cp > 1}
+    degrees = " x ".join(f"{axis}{degree}" for axis, degree in mesh.items())
+    output.answer(
+        {"schema": JSON_SCHEMA, "mesh": mesh, "ranks": rows},
+        rows,
+        wrapped(
+            f"{plan.model.name}, {layout}: built without devices on a mesh of {degrees}; the first rank of each"
+            " stage holds"
+        ),
+        "",
+        built_table(built),
+    )
+    output.note(f"Next: meshwright run {path}")

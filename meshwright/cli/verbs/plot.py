@@ -10,7 +10,8 @@ import typer
 
 from meshwright.cli import completion
 from meshwright.cli import options as o
-from meshwright.cli.output import Output
+from meshwright.cli.output import Output, check_places
+from meshwright.cli.printing import say
 
 
 class PlotKind(StrEnum):
@@ -52,9 +53,15 @@ def plot(
     quiet: o.Quiet = False,
 ) -> None:
     """Draw a curve or a breakdown."""
-    from meshwright.cli.verbs.plotting import Wanted, plot
+    from dataclasses import replace
 
-    wanted = Wanted(
+    from meshwright.api.plot import CURVE_SECONDS, PlotOptions, check_options
+    from meshwright.api.plot import plot as draw
+    from meshwright.cli.progress import searching
+    from meshwright.plots.parts.style import check_suffix
+
+    output = Output(json=json, csv=csv, quiet=quiet)
+    options = PlotOptions(
         gpus=gpus,
         between=between,
         points=points,
@@ -63,4 +70,17 @@ def plot(
         price=price,
         time_limit=time_limit,
     )
-    plot(kind.value, files, wanted, out=out, output=Output(json=json, csv=csv, quiet=quiet))
+    check_options(kind.value, options)
+    path = out or Path(f"{kind.value}.png")
+    check_suffix(path)
+    check_places(("-o", path), ("--csv", csv))
+    with searching(output, time_limit or CURVE_SECONDS) as budget:
+        answer = draw(kind.value, *files, options=options, budget=budget)
+    output.show(replace(answer, file=path), files=[lambda: answer.drawing.save(path)])
+    if not json:
+        say(f"Wrote {path}")
+    output.remark(answer.notes)
+    if budget.interrupted:
+        output.end_interrupted("not every point was searched")
+    if budget.ended:
+        output.note("warning: time ran out before every point was searched; allow more with --time-limit")

@@ -1,4 +1,4 @@
-"""`plot`: a plan or a run report as a picture."""
+"""Pictures of plans, of what they were chosen from, and of run reports."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cost_models.errors import InputError, Problem
+from cost_models.errors import InputError, Problem, UnknownNameError
+from meshwright.answers.plotted import Plotted
 from meshwright.answers.ranked import Ranked
-from meshwright.cli.output import Output, check_places
-from meshwright.cli.printing import say
-from meshwright.cli.progress import Reporter, progress
 from meshwright.inputs.goals import Goal, objective_of
 from meshwright.plots.drawing import (
     Drawing,
@@ -21,8 +19,8 @@ from meshwright.plots.drawing import (
     draw_time,
     draw_timeline,
 )
-from meshwright.records import JSON_SCHEMA, frames
-from meshwright.render.words import sentence_list, wrapped
+from meshwright.records import frames
+from meshwright.render.words import sentence_list
 from planner.answers.offers import Offer, offers_of, rank_offers
 from planner.answers.optimum import answered_question
 from planner.answers.pareto import POINTS
@@ -48,7 +46,7 @@ MOST_POINTS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class PlotOptions:
     """What the flags say of the curves that are searched for."""
 
     gpus: str | None = None
@@ -76,60 +74,36 @@ _MEANT_FOR = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class PlotRequest:
     """What to draw, and from what."""
 
     files: Sequence[Path]
-    wanted: Wanted
-    reporter: Reporter
+    options: PlotOptions
     budget: Budget
     """For the searches of a curve."""
     notes: list[str] = field(default_factory=list)
     """What the pictures pass over."""
 
 
-def plot(kind: str, files: Sequence[Path], wanted: Wanted, *, out: Path | None, output: Output) -> None:
-    """Draw one kind of plot and write it.
+def plot(
+    kind: str, *files: str | Path, options: PlotOptions | None = None, budget: Budget | None = None
+) -> Plotted:
+    """Draw one kind of plot of plan files; of run reports or tables `accuracy`.
 
     Raises:
-        InputError: a file, a flag, a list of GPUs or a suffix that is wrong.
+        InputError: a file, an option or a list of GPUs that is wrong.
+        UnknownNameError: there is no such kind.
     """
-    from meshwright.plots.parts.style import check_suffix
-
-    _only_what_it_means(kind, wanted)
-    path = out or Path(f"{kind}.png")
-    check_suffix(path)
-    check_places(("-o", path), ("--csv", output.csv))
-    with progress(output) as reporter:
-        budget = Budget(
-            time_limit=wanted.time_limit or CURVE_SECONDS,
-            on_progress=reporter.searching,
-            on_status=reporter.doing,
-            keep_on_interrupt=True,
-        )
-        request = Request(files=files, wanted=wanted, reporter=reporter, budget=budget)
-        drawing = _KINDS[kind](request)
-    rows = drawing.points
-    document = {
-        "schema": JSON_SCHEMA,
-        "plot": kind,
-        "file": str(path),
-        "title": drawing.title,
-        "notes": request.notes,
-        "points": rows,
-    }
-    output.answer(document, rows, wrapped(drawing.title), files=[lambda: drawing.save(path)])
-    if not output.json:
-        say(f"Wrote {path}")
-    for note in request.notes:
-        output.note(f"note: {note}")
-    if budget.interrupted:
-        output.end_interrupted("not every point was searched")
-    if budget.ended:
-        output.note("warning: time ran out before every point was searched; allow more with --time-limit")
+    if kind not in _KINDS:
+        raise UnknownNameError("plot", kind, tuple(_KINDS))
+    chosen = options or PlotOptions()
+    check_options(kind, chosen)
+    spending = budget or Budget(time_limit=chosen.time_limit or CURVE_SECONDS, keep_on_interrupt=True)
+    request = PlotRequest(files=tuple(map(Path, files)), options=chosen, budget=spending)
+    return Plotted(kind=kind, drawing=_KINDS[kind](request), notes=tuple(request.notes))
 
 
-def _only_what_it_means(kind: str, wanted: Wanted) -> None:
+def check_options(kind: str, options: PlotOptions) -> None:
     """No flag that says nothing to this kind of plot. Raises InputError."""
     problems = [
         Problem(
@@ -137,19 +111,19 @@ def _only_what_it_means(kind: str, wanted: Wanted) -> None:
             f"is for {sentence_list([f'`{one}`' for one in kinds])}, not `{kind}`",
         )
         for name, kinds in _MEANT_FOR.items()
-        if getattr(wanted, name) is not None and kind not in kinds
+        if getattr(options, name) is not None and kind not in kinds
     ]
     if problems:
         raise InputError(f"`{kind}` takes fewer flags", problems=problems)
 
 
-def _only_plan(request: Request, kind: str) -> Plan:
+def _only_plan(request: PlotRequest, kind: str) -> Plan:
     if len(request.files) != 1:
         raise InputError(f"`{kind}` draws one plan, not {len(request.files)}")
     return _plan(request, request.files[0])
 
 
-def _plan(request: Request, path: Path) -> Plan:
+def _plan(request: PlotRequest, path: Path) -> Plan:
     """A plan file, which may be a pipe and so is read once; what should be known of it is noted."""
     plan = load_plan(path)
     request.notes.extend(
@@ -158,33 +132,33 @@ def _plan(request: Request, path: Path) -> Plan:
     return plan
 
 
-def _frontier(request: Request) -> Drawing:
-    plan, wanted = _only_plan(request, "frontier"), request.wanted
+def _frontier(request: PlotRequest) -> Drawing:
+    plan, options = _only_plan(request, "frontier"), request.options
     question, chosen = plan.question, priced_again(plan)
     if offers := offers_of(plan):
-        return _offers(offers, plan, wanted, request.budget)
-    asked = question if wanted.gpus is None else answered_question(plan)
-    names = _two_objectives(wanted.between)
-    tokens = wanted.tokens or question.training.tokens
+        return _offers(offers, plan, options, request.budget)
+    asked = question if options.gpus is None else answered_question(plan)
+    names = _two_objectives(options.between)
+    tokens = options.tokens or question.training.tokens
     aims = [
-        objective_of(Goal(objective=name, tokens=tokens, price=wanted.price if name == "cost" else None))
+        objective_of(Goal(objective=name, tokens=tokens, price=options.price if name == "cost" else None))
         for name in names
     ]
     if aims[0][1] is not None:
         asked = replace(asked, training=asked.training.model_copy(update={"tokens": aims[0][1]}))
     tradeoff = Tradeoff(
         objectives=(aims[0][0], aims[1][0]),
-        sizes=() if wanted.gpus is None else parse_sizes(wanted.gpus, asked),
-        points=_points(wanted.points),
+        sizes=() if options.gpus is None else parse_sizes(options.gpus, asked),
+        points=_points(options.points),
         restrictions=plan.restrictions.read,
     )
     return draw_frontier(asked, chosen, tradeoff, request.budget)
 
 
-def _offers(offers: tuple[Offer, ...], plan: Plan, wanted: Wanted, budget: Budget) -> Drawing:
+def _offers(offers: tuple[Offer, ...], plan: Plan, options: PlotOptions, budget: Budget) -> Drawing:
     """The clusters that the plan was chosen from, asked again without its deadline."""
-    given = [name for name in ("gpus", "points", "tokens", "price") if getattr(wanted, name) is not None]
-    if given or wanted.between not in (None, "time,cost", "cost,time"):
+    given = [name for name in ("gpus", "points", "tokens", "price") if getattr(options, name) is not None]
+    if given or options.between not in (None, "time,cost", "cost,time"):
         flags = ["--" + name for name in given] or ["--between"]
         raise InputError(
             "a plan chosen from several clusters has its frontier of cost and time over all of them",
@@ -217,43 +191,44 @@ def _points(text: str | None) -> int | None:
     return int(text)
 
 
-def _scaling(request: Request) -> Drawing:
+def _scaling(request: PlotRequest) -> Drawing:
     question = _only_plan(request, "scaling").question
-    wanted = request.wanted
-    if wanted.kind not in (None, *KINDS):
+    options = request.options
+    if options.kind not in (None, *KINDS):
         raise InputError(
-            f"--kind: `{wanted.kind}` is not one of {sentence_list([f'`{one}`' for one in KINDS])}"
+            f"--kind: `{options.kind}` is not one of {sentence_list([f'`{one}`' for one in KINDS])}"
         )
-    counts = None if wanted.gpus is None else parse_sizes(wanted.gpus, question)
-    kinds = KINDS if wanted.kind is None else (wanted.kind,)
+    counts = None if options.gpus is None else parse_sizes(options.gpus, question)
+    kinds = KINDS if options.kind is None else (options.kind,)
     return draw_scaling(question, counts, kinds, request.budget)
 
 
-def _time(request: Request) -> Drawing:
+def _time(request: PlotRequest) -> Drawing:
     read = [_plan(request, path) for path in request.files]
     plans = [(plan.question, priced_again(plan)) for plan in read]
     if asked := differences([question for question, _ in plans]):
         what = "; ".join(f"{one.what} {' / '.join(one.values)}" for one in asked)
         request.notes.append(f"the plans answer different questions: {what}")
     if len(plans) == 1:
-        request.reporter.say("searching for rivals")
+        if request.budget.on_status is not None:
+            request.budget.on_status("searching for rivals")
         (question, own), restrictions = plans[0], read[0].restrictions.read
         rivals = search(question, top=RIVALS, restrictions=restrictions, time_limit=RIVALS_SECONDS).estimates
         plans += [(question, rival) for rival in rivals if rival.layout != own.layout][: RIVALS - 1]
     return draw_time([question for question, _ in plans], [estimate for _, estimate in plans])
 
 
-def _memory(request: Request) -> Drawing:
+def _memory(request: PlotRequest) -> Drawing:
     plan = _only_plan(request, "memory")
     return draw_memory(plan.question, priced_again(plan))
 
 
-def _timeline(request: Request) -> Drawing:
+def _timeline(request: PlotRequest) -> Drawing:
     plan = _only_plan(request, "timeline")
     return draw_timeline(plan.question, priced_again(plan))
 
 
-def _accuracy(request: Request) -> Drawing:
+def _accuracy(request: PlotRequest) -> Drawing:
     from meshwright.plots.accuracy import accuracy
 
     frame = frames.accuracy_frame(request.files)
@@ -261,7 +236,7 @@ def _accuracy(request: Request) -> Drawing:
     return Drawing(frame=frame, figure=figure)
 
 
-_KINDS: dict[str, Callable[[Request], Drawing]] = {
+_KINDS: dict[str, Callable[[PlotRequest], Drawing]] = {
     "frontier": _frontier,
     "scaling": _scaling,
     "time": _time,
