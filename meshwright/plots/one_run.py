@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from meshwright.plots.parts import style, ticks
 from meshwright.plots.parts.diagonal import BAND
 from meshwright.plots.parts.style import Frame
-from meshwright.records.run_comparison import MeasuredQuantity
+from meshwright.records.run_comparison import ComparedQuantity
 from meshwright.render.runs.run import SHARES, error_text, quantity_label, quantity_text
 from meshwright.render.words import size_unit, time_unit
 
@@ -32,7 +32,7 @@ def one_run(frame: Frame, subject: str) -> Figure:
         subject: where the run comes from.
     """
     lines = [
-        MeasuredQuantity(str(row["quantity"]), float(row["predicted"]), float(row["measured"]))
+        ComparedQuantity(str(row["quantity"]), float(row["predicted"]), float(row["measured"]))
         for _, row in frame.iterrows()
     ]
     charts = {
@@ -52,7 +52,7 @@ def one_run(frame: Frame, subject: str) -> Figure:
     return figure
 
 
-def _shown(lines: list[MeasuredQuantity]) -> list[MeasuredQuantity]:
+def _shown(lines: list[ComparedQuantity]) -> list[ComparedQuantity]:
     """What is large enough to see; of too many rows those that differ most."""
     least = _LEAST_SHARE * max((max(line.predicted, line.measured) for line in lines), default=0.0)
     some = [line for line in lines if max(line.predicted, line.measured) > least]
@@ -61,7 +61,7 @@ def _shown(lines: list[MeasuredQuantity]) -> list[MeasuredQuantity]:
     return [line for line in some if line in kept]
 
 
-def _pairs(axes: Axes, name: str, lines: list[MeasuredQuantity], rows: int) -> None:
+def _pairs(axes: Axes, name: str, lines: list[ComparedQuantity], rows: int) -> None:
     largest = max(max(line.predicted, line.measured) for line in lines)
     unit, scale = (size_unit if "_bytes" in lines[0].quantity else time_unit)(largest)
     reach = largest / scale
@@ -95,11 +95,11 @@ def _pairs(axes: Axes, name: str, lines: list[MeasuredQuantity], rows: int) -> N
     style.quiet_axis(axes, grid="x")
 
 
-def _miss(line: MeasuredQuantity) -> float:
+def _miss(line: ComparedQuantity) -> float:
     return line.predicted - line.measured
 
 
-def _rates(lines: list[MeasuredQuantity]) -> list[str]:
+def _rates(lines: list[ComparedQuantity]) -> list[str]:
     """Shares and rates, which have no bar, in words."""
     return [
         f"{quantity_label(line.quantity)} {quantity_text(line.quantity, line.predicted)} predicted, "
@@ -109,7 +109,7 @@ def _rates(lines: list[MeasuredQuantity]) -> list[str]:
     ]
 
 
-def _finding(lines: list[MeasuredQuantity]) -> str:
+def _finding(lines: list[ComparedQuantity]) -> str:
     """How far off the step is, and which part of it is to blame most."""
     step = next(line for line in lines if line.quantity == _STEP)
     words = (
@@ -125,5 +125,5 @@ def _finding(lines: list[MeasuredQuantity]) -> str:
     )
 
 
-def _text(line: MeasuredQuantity, side: str) -> str:
+def _text(line: ComparedQuantity, side: str) -> str:
     return quantity_text(line.quantity, getattr(line, side))

@@ -39,7 +39,7 @@ _LEAST_SHARE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredQuantity:
+class ComparedQuantity:
     """One quantity in base units; its name says which: `..._seconds`, `..._bytes`, a share, or tokens per second."""
 
     quantity: str
@@ -54,46 +54,46 @@ class MeasuredQuantity:
         return self.noise is not None and abs(self.predicted / self.measured - 1) > self.noise
 
 
-def comparison(report: RunReport) -> tuple[MeasuredQuantity, ...]:
+def comparison(report: RunReport) -> tuple[ComparedQuantity, ...]:
     """Speed and the parts of a step, then the peak of each pipeline rank's fullest process, and the fullest's parts."""
     said = report.predicted
     work = sum(seconds for part, seconds in said.time.items() if part in _WORK)
     on_cpu = report.environment.device == "cpu"
     thread_noise = report.thread_noise if on_cpu else None  # a GPU's host launches, and need not compute
     speed = (
-        MeasuredQuantity("step_seconds", said.step_seconds, report.step_seconds, report.step_noise),
+        ComparedQuantity("step_seconds", said.step_seconds, report.step_seconds, report.step_noise),
         *time_parts(report),
-        MeasuredQuantity("thread_cpu_seconds", work, report.thread_seconds, thread_noise),
-        MeasuredQuantity("tokens_per_second", said.tokens_per_second, report.tokens_per_second),
-        MeasuredQuantity("mfu", said.mfu, report.mfu),
-        MeasuredQuantity("hfu", said.hfu, report.hfu),
+        ComparedQuantity("thread_cpu_seconds", work, report.thread_seconds, thread_noise),
+        ComparedQuantity("tokens_per_second", said.tokens_per_second, report.tokens_per_second),
+        ComparedQuantity("mfu", said.mfu, report.mfu),
+        ComparedQuantity("hfu", said.hfu, report.hfu),
     )
     fullest = max(report.ranks, key=lambda rank: rank.peak_bytes)
     parts = [
-        MeasuredQuantity(f"{part}_bytes", fullest.predicted_memory.get(part, 0.0), float(size))
+        ComparedQuantity(f"{part}_bytes", fullest.predicted_memory.get(part, 0.0), float(size))
         for part, size in fullest.memory.items()
     ]
     return (*speed, *_peaks(report), *parts, *_of_the_allocator(report))
 
 
-def emulated(report: EmulationReport) -> tuple[MeasuredQuantity, ...]:
+def emulated(report: EmulationReport) -> tuple[ComparedQuantity, ...]:
     """The peak of one rank and its parts, then its compute and the step that follows; without a device no times.
 
     Memory is set against the model's price of what ran, which need not be the plan's stack or its GPU. Compute on
     another kind of device than the plan's says nothing of it.
     """
     memory = [
-        MeasuredQuantity(f"{part}_bytes", report.memory_as_run[part], float(size))
+        ComparedQuantity(f"{part}_bytes", report.memory_as_run[part], float(size))
         for part, size in report.memory.items()
     ]
-    peak = MeasuredQuantity("peak_bytes", sum(report.memory_as_run.values()), float(report.peak_bytes))
+    peak = ComparedQuantity("peak_bytes", sum(report.memory_as_run.values()), float(report.peak_bytes))
     compute = [
-        MeasuredQuantity(f"{phase}_compute_seconds", report.predicted_seconds[phase], seconds)
+        ComparedQuantity(f"{phase}_compute_seconds", report.predicted_seconds[phase], seconds)
         for phase, seconds in report.compute_seconds.items()
         if report.on_planned_device
     ]
     step = report.step_seconds
-    whole = [] if step is None else [MeasuredQuantity("step_seconds", report.predicted.step_seconds, step)]
+    whole = [] if step is None else [ComparedQuantity("step_seconds", report.predicted.step_seconds, step)]
     return (peak, *memory, *compute, *whole)
 
 
@@ -103,7 +103,7 @@ def planned_memory(report: EmulationReport) -> dict[str, float]:
     return {"peak_bytes": sum(parts.values()), **parts}
 
 
-def time_parts(report: RunReport) -> tuple[MeasuredQuantity, ...]:
+def time_parts(report: RunReport) -> tuple[ComparedQuantity, ...]:
     """One step of the rank that computes most, part by part; those that neither side has are left out.
 
     Either side adds up to its step. Parts are told apart in a few steps that are watched, and slower for it: what was
@@ -121,7 +121,7 @@ def time_parts(report: RunReport) -> tuple[MeasuredQuantity, ...]:
         part: sum(report.predicted.time.get(name, 0.0) for name in names) for part, names in _PARTS.items()
     }
     return tuple(
-        MeasuredQuantity(f"{part}_seconds", predicted[part], measured[part])
+        ComparedQuantity(f"{part}_seconds", predicted[part], measured[part])
         for part in _PARTS
         if max(predicted[part], measured[part]) > _LEAST_SHARE * report.step_seconds
     )
@@ -144,7 +144,7 @@ def read_report(path: Path) -> RunReport:
         ) from None
 
 
-def _of_the_allocator(report: RunReport) -> list[MeasuredQuantity]:
+def _of_the_allocator(report: RunReport) -> list[ComparedQuantity]:
     """On a GPU, of the rank whose allocator took most: predicted without and with what is held in reserve."""
     seen = [(rank, rank.allocator_peak) for rank in report.ranks if rank.allocator_peak is not None]
     if not seen:
@@ -152,19 +152,19 @@ def _of_the_allocator(report: RunReport) -> list[MeasuredQuantity]:
     rank, peak = max(seen, key=lambda pair: pair[1].reserved)
     everything = sum(report.predicted.rank_memory[rank.pipeline_rank].values())
     return [
-        MeasuredQuantity("allocated_bytes", sum(rank.predicted_memory.values()), float(peak.allocated)),
-        MeasuredQuantity("reserved_bytes", everything, float(peak.reserved)),
+        ComparedQuantity("allocated_bytes", sum(rank.predicted_memory.values()), float(peak.allocated)),
+        ComparedQuantity("reserved_bytes", everything, float(peak.reserved)),
     ]
 
 
-def _peaks(report: RunReport) -> list[MeasuredQuantity]:
+def _peaks(report: RunReport) -> list[ComparedQuantity]:
     by_stage: dict[int, RankReport] = {}
     for rank in report.ranks:
         other = by_stage.get(rank.pipeline_rank)
         if other is None or rank.peak_bytes > other.peak_bytes:
             by_stage[rank.pipeline_rank] = rank
     return [
-        MeasuredQuantity(
+        ComparedQuantity(
             "peak_bytes" if len(by_stage) == 1 else f"peak_bytes_stage_{stage}",
             sum(rank.predicted_memory.values()),
             float(rank.peak_bytes),

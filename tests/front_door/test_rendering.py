@@ -14,7 +14,7 @@ from cost_models.question import Question
 from cost_models.units import counted, format_days, grouped
 from meshwright.cli.output import as_csv, as_json
 from meshwright.records.estimates import estimate_record
-from meshwright.records.run_comparison import MeasuredQuantity
+from meshwright.records.run_comparison import ComparedQuantity
 from meshwright.render.plans.comparison import comparison_table
 from meshwright.render.plans.estimates import estimate_text, memory_sentence, time_sentence
 from meshwright.render.plans.goals import sizes_text
@@ -225,11 +225,11 @@ def test_a_run_is_told_step_by_step_and_compared(
     text = drawn(
         run_table(
             [
-                MeasuredQuantity("step_seconds", 0.45, 0.5),
-                MeasuredQuantity("mfu", 0.455, 0.41),
-                MeasuredQuantity("tokens_per_second", 2200.0, 2000.0),
-                MeasuredQuantity("peak_bytes", 2 * GIB, 1.9 * GIB),
-                MeasuredQuantity("rest_bytes", 1.0, 0.0),
+                ComparedQuantity("step_seconds", 0.45, 0.5),
+                ComparedQuantity("mfu", 0.455, 0.41),
+                ComparedQuantity("tokens_per_second", 2200.0, 2000.0),
+                ComparedQuantity("peak_bytes", 2 * GIB, 1.9 * GIB),
+                ComparedQuantity("rest_bytes", 1.0, 0.0),
             ]
         )
     )

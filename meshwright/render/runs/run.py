@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.units import counted, format_bytes, format_count, format_seconds
-from meshwright.records.run_comparison import MeasuredQuantity, comparison
+from meshwright.records.run_comparison import ComparedQuantity, comparison
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, sentence_list, wrapped
 from planner.plan import Plan, Prediction
@@ -69,7 +69,7 @@ def on_other_devices(plan: Plan, device: str) -> str:
     return f"The plan is for {gpu.name} and ran on {device}: errors of times and memory say nothing of it."
 
 
-def comparison_table(lines: Sequence[MeasuredQuantity], measured: str = "measured") -> Table:
+def comparison_table(lines: Sequence[ComparedQuantity], measured: str = "measured") -> Table:
     """Predicted beside measured, and how far steps of a run are from one another where it has several."""
     headers = ["", "predicted", measured, "error", "noise"]
     if all(line.noise is None for line in lines):
@@ -77,7 +77,7 @@ def comparison_table(lines: Sequence[MeasuredQuantity], measured: str = "measure
     return table(headers, [row[: len(headers)] for row in comparison_rows(lines)], words=("",))
 
 
-def next_step(lines: Sequence[MeasuredQuantity], report: Path) -> str:
+def next_step(lines: Sequence[ComparedQuantity], report: Path) -> str:
     """What to do with a report: learn from it where its plan was further off than steps are from one another."""
     if far := [line for line in lines if line.beyond_noise]:
         off = sentence_list([f"{quantity_label(line.quantity)} {error_text(line)}" for line in far])
@@ -111,7 +111,7 @@ def built_table(ranks: Sequence[BuiltRank]) -> Table:
     return table(("rank", "stage", "blocks", "parameters", "weights"), rows)
 
 
-def comparison_rows(lines: Sequence[MeasuredQuantity]) -> list[tuple[str, str, str, str, str]]:
+def comparison_rows(lines: Sequence[ComparedQuantity]) -> list[tuple[str, str, str, str, str]]:
     """Its cells as text; shares differ in points, everything else relative to what was measured."""
     return [
         (
@@ -144,7 +144,7 @@ def quantity_text(quantity: str, value: float) -> str:
     return format_count(value)
 
 
-def error_text(line: MeasuredQuantity) -> str:
+def error_text(line: ComparedQuantity) -> str:
     """ "-3.2 %", of shares "+1.4 pt"; "-" where nothing was measured."""
     if not line.measured:
         return "-"
