@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 else:
 
     class _InOurWords(type(BaseModel)):
-        """What makes specs from keyword arguments, and says what is wrong with these as it is said of files."""
+        """Metaclass of specs: reports wrong keyword arguments in the words in which wrong files are reported."""
 
         def __call__(cls, *args: Any, **fields: Any) -> Any:
             try:

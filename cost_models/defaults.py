@@ -36,9 +36,9 @@ def complete_question(
     """The question with its stack (default: our own here and on CPUs, Megatron Core on clusters) and its profile.
 
     The profile is the one given, the cluster's own, or the catalogue's nearest (`nearest_profile`). Where it measured
-    peak, bandwidth or links of a machine without a datasheet, they take the place of the cluster's: its other constants
-    are shares of them. A cluster of several pools gives a `MixedQuestion`: all pools have the stack of the first, and
-    a profile that is given counts for the pools whose GPU it is of.
+    peak, bandwidth or links of a machine without a datasheet, these replace the cluster's, since its other constants
+    are shares of them. A cluster of several pools gives a `MixedQuestion`: all pools have the stack of the first, and a
+    given profile counts for the pools with its GPU.
 
     Raises:
         UnknownNameError: no such stack or profile.

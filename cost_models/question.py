@@ -26,7 +26,7 @@ class Question:
 
     @property
     def by_pool(self) -> tuple[Question, ...]:
-        """The question of each pool of the cluster: of one kind of GPU, this one."""
+        """The question of each pool; on one kind of GPU this question alone."""
         return (self,)
 
     def of_pools(self, pools: tuple[Question, ...]) -> Question:
@@ -73,11 +73,11 @@ class MixedQuestion(Question):
 
     @property
     def by_pool(self) -> tuple[Question, ...]:
-        """The same as `pools`."""
+        """The questions of the pools, as `pools`."""
         return self.pools
 
     def of_pools(self, pools: tuple[Question, ...]) -> Question:
-        """The same pools of one cluster."""
+        """The question about this cluster with other questions of its pools."""
         return mixed_question(self.mixed, pools)
 
     @property

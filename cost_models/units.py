@@ -2,7 +2,7 @@
 
 `parse_*` reads what people write ("80 GiB", "400 Gb/s", "5 us", "312 TFLOP/s"); `format_*` writes what people read;
 `Bytes`, `Bandwidth`, `Seconds` and `FlopRate` are the pydantic field types that do both, losslessly.
-`within` keeps a field to what such a thing can have.
+`within` limits a field to plausible values.
 """
 
 from __future__ import annotations

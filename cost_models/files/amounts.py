@@ -50,7 +50,7 @@ def read_batch(given: Any, sequence: Any) -> Any:
     """Sequences of an optimizer step from `512`, or from `4M tokens` in sequences of `sequence` tokens; other than text
     stays.
 
-    Of `4M tokens` those are meant that fill whole sequences: 4 × 2²⁰, else 4 × 10⁶.
+    `4M tokens` are 4 × 2²⁰ where that fills whole sequences, else 4 × 10⁶.
 
     Raises:
         ValueError: no amount, an amount of nobody knows what (`4M`), or tokens that fill no whole number of sequences.

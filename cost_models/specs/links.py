@@ -27,7 +27,7 @@ class LinkSpec(Spec):
     """Seconds until the first byte arrives, over one hop."""
 
     def faster(self, factor: float) -> Self:
-        """With so many times the bandwidth."""
+        """The link with `factor` times the bandwidth."""
         return self.model_copy(update={"bandwidth": self.bandwidth * factor})
 
 
@@ -41,19 +41,19 @@ class Links(Spec):
 
     @property
     def farthest(self) -> LinkSpec | None:
-        """Between nodes that are farthest from one another."""
+        """The link between nodes that are farthest apart."""
         return self.inter_node
 
     def with_intra_node(self, link: LinkSpec) -> Links:
-        """With another link inside a node."""
+        """The links with another one inside a node."""
         return self.model_copy(update={"intra_node": link})
 
     def with_inter_node(self, link: LinkSpec) -> Links:
-        """With another link between nodes."""
+        """The links with another one between nodes."""
         return self.model_copy(update={"inter_node": link})
 
     def faster(self, *, intra_node: float = 1.0, inter_node: float = 1.0) -> Links:
-        """With so many times the bandwidth."""
+        """The links with their bandwidths multiplied by factors."""
         between = self.inter_node and self.inter_node.faster(inter_node)
         return self.model_copy(
             update={"intra_node": self.intra_node.faster(intra_node), "inter_node": between}
@@ -61,16 +61,16 @@ class Links(Spec):
 
 
 class LevelSpec(LinkSpec):
-    """One level: what joins the domains of the level inside it, the GPUs at first, to one of its own."""
+    """One level of links: it joins the domains of the level inside it (the innermost: GPUs) to domains of its own."""
 
     name: Name
-    """pair, socket, tray, node, rack, leaf, spine, building ..."""
+    """Name of the level: pair, socket, tray, node, rack, leaf, spine, building ..."""
     gpus: GpuCount | None = None
-    """For levels inside a node: GPUs of one domain."""
+    """GPUs of one domain, for levels inside a node."""
     nodes: GpuCount | None = None
-    """Nodes of one domain: 1 is the node. The last level may leave it out: it joins all."""
+    """Nodes of one domain; 1 is the node itself. The last level joins all and may leave it out."""
     sharers: GpuCount | None = None
-    """Where the medium changes: GPUs that share one adapter. Default: one adapter per GPU."""
+    """GPUs that share one adapter, where the medium changes. Default: one adapter per GPU."""
 
     @property
     def link(self) -> LinkSpec:
@@ -97,7 +97,7 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
 
     @property
     def inside(self) -> tuple[LevelSpec, ...]:
-        """Levels inside a node and the node."""
+        """Levels inside a node, the node's own included."""
         return tuple(level for level in self.root if level.gpus is not None or level.nodes == 1)
 
     @property
@@ -107,30 +107,30 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
 
     @property
     def intra_node(self) -> LinkSpec:
-        """Between GPUs of one node that share no level inside it."""
+        """The link between GPUs of one node that share no level inside it."""
         return self.inside[-1].link
 
     @property
     def inter_node(self) -> LinkSpec | None:
-        """Between the nearest nodes."""
+        """The link between the nearest nodes; None on a single node."""
         return self.network[0].link if self.network else None
 
     @property
     def farthest(self) -> LinkSpec | None:
-        """Between nodes that are farthest from one another."""
+        """The link between nodes that are farthest apart; None on a single node."""
         return self.network[-1].link if self.network else None
 
     def with_intra_node(self, link: LinkSpec) -> LinkLevels:
-        """With one link between all GPUs of a node."""
+        """The levels with one link between all GPUs of a node."""
         node = self.inside[-1].model_copy(update=dict(link) | {"sharers": None})
         return LinkLevels((node, *self.network))
 
     def with_inter_node(self, link: LinkSpec) -> LinkLevels:
-        """With one link between all nodes."""
+        """The levels with one link between all nodes."""
         return LinkLevels((*self.inside, LevelSpec.model_construct(**dict(link), name="network")))
 
     def faster(self, *, intra_node: float = 1.0, inter_node: float = 1.0) -> LinkLevels:
-        """With so many times the bandwidth of every level inside a node, or between nodes."""
+        """The levels with bandwidths inside a node, and between nodes, multiplied by factors."""
         inside = [level.faster(intra_node) for level in self.inside]
         return LinkLevels.model_construct((*inside, *(level.faster(inter_node) for level in self.network)))
 

@@ -70,7 +70,7 @@ class MixedCluster(Spec):
     def as_one(self) -> ClusterSpec:
         """One cluster with what holds for all pools: for rules of legality, never for prices.
 
-        Its nodes are as large as divides the nodes of every pool; its GPU is the one with the least memory.
+        Its node size is the largest that divides the node sizes of all pools; its GPU is the one with the least memory.
         """
         together = math.gcd(*(pool.gpus_per_node for pool in self.pools))
         smallest = min(self.pools, key=lambda pool: pool.gpu.memory)

@@ -43,10 +43,10 @@ def frontier_frame(
     time.
 
     A row per layout and policy: `layout`, `peak_bytes` of the fullest device, `step_seconds`, `tokens_per_second`,
-    `mfu`, `fits`, `pareto` (nothing that fits is both smaller and faster), `proven` (no layout at all is), `chosen`.
-    Blocks are spread evenly, except in the chosen plan. With `exact` the line starts from that of
-    `planner.answers.pareto` over all placements, with at most `points` points (None: all of them). What the cheap
-    price puts above the line is priced in full and takes its place on it or below; no row is left above.
+    `mfu`, `fits`, `pareto` (nothing known that fits is both smaller and faster), `proven` (no layout at all is),
+    `chosen`. Blocks are spread evenly, except in the chosen plan. With `exact` the frontier starts from that of
+    `planner.answers.pareto` over all placements, with at most `points` points (None: all). Rows whose cheap price beats
+    the frontier are priced in full, and join it or fall below; none is left above.
 
     Raises:
         InfeasibleError: `exact`, and nothing fits.
@@ -84,8 +84,8 @@ def _price_near_the_line(
 ) -> tuple[pd.DataFrame, list[Estimate]]:
     """The cloud as rows, none of which beats a known plan, and the plans found by pricing in full what looked better.
 
-    Looking better is cheap and sometimes wrong; the best-looking are priced in full until none does any more. Beyond
-    `MOST_PRICED` of them nobody knows how good the others are, and they are left out.
+    A cheap price is sometimes too good; the best-looking layouts are priced in full until none looks better any more.
+    Beyond `MOST_PRICED` of them the others are left out, since nobody knows how good they are.
     """
     import pandas as pd
 

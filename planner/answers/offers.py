@@ -1,6 +1,6 @@
 """The best plan over several clusters: each is searched on each of its numbers of GPUs, and the answers are ranked.
 
-The first is proven where every search is: it is the best of proven optima.
+The best answer is proven where every search is: it is the best of proven optima.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The best plan for any objective, over one number of GPUs or several, from proven time-optimal searches.
 
-What is minimised on one number of GPUs is the step time, except for MFU (one search for each padding of the vocabulary,
-the best of them) and for peak memory (`planner.answers.least_memory`). Over several numbers every one is searched;
-for the fewest GPUs they are searched in rising order until one meets the deadline, and each before it is proven not to.
+On one number of GPUs the step time is minimised, except for MFU (one search for each padding of the vocabulary, of
+which the best counts) and peak memory (`planner.answers.least_memory`). Of several numbers of GPUs each is searched;
+for the fewest GPUs in rising order until one meets the deadline, when each before it is proven not to.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def optimise(
 ) -> Optimum:
     """The `top` best plans of a question for an objective.
 
-    `sizes` are numbers of GPUs to choose from, `precisions` types of matrix products, both in place of the question's
-    own. When the budget's time runs out, or on Ctrl-C where it keeps interrupts, the best so far comes back with its
-    proven gap. The ranked plans are all of the best one's precision.
+    `sizes` are numbers of GPUs and `precisions` precisions of GEMMs to choose from, both in place of the question's
+    own. When the budget's time runs out, or on Ctrl-C where it keeps interrupts, the best so far is returned with its
+    proven gap. All ranked plans have the best one's precision.
 
     Raises:
         InputError: the objective lacks what it needs, or the GPU has no matrix rate in a precision.

@@ -65,8 +65,8 @@ def exact_frontier(
 ) -> Frontier:
     """The frontier over all layouts, placements and numbers of GPUs in `sizes` (default: the question's own).
 
-    At most `points` of each size are searched for where memory is one of the objectives; None: all there are. On Ctrl-C
-    and at the budget's limit the points found so far come back.
+    Where memory is one of the objectives, at most `points` points of each size are searched; None: all. On Ctrl-C and
+    at the budget's limit the points found so far are returned.
 
     Raises:
         InputError: an objective lacks what it needs, or both are the same.
@@ -136,7 +136,8 @@ def _down_the_memory(
 ) -> bool:
     """Walk from the fastest plan to the one that needs least memory; returns whether no plan between was skipped.
 
-    Each point is followed to its successor, the fastest plan of less memory: one that is as fast takes its place.
+    Each point is followed by its successor, the fastest plan of less memory; a successor that is as fast takes its
+    place.
     """
     levels, last = _levels(question, limits, points, budget, point)
     complete = True

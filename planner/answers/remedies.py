@@ -1,7 +1,8 @@
 """Remedies where nothing fits: single changes of the question, as the user would type them, with a plan that then fits.
 
-Looked for where memory is least: in microbatches as small as allowed, with states shared by all their replicas. What
-does not fit there fits nowhere; of what does, some plan is shown, and planning for it may find a faster one.
+They are searched where memory is least: with microbatches as small as allowed and states sharded over all their
+replicas. What does not fit there fits nowhere. Of what fits some plan is shown; planning for the change may find a
+faster one.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def remedies_told(
     """Add remedies to a DoesNotFitError raised inside; of several numbers of GPUs the largest is the one that is
     changed.
 
-    `whole_nodes` is the question's cluster where the question itself may have but part of a node.
+    `whole_nodes` is the cluster in whole nodes, where the question has only part of a node.
     """
     try:
         yield

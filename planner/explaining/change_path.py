@@ -158,8 +158,8 @@ class ChangePath:
     def _after(self, move: Move, layout: Layout) -> Estimate | None:
         """The price of a layout after a move; None where the move breaks a rule.
 
-        Where the move is of recompute, or the stages are others and what each recomputed has no meaning any more, as
-        little is recomputed as memory leaves room for.
+        Where the move changes recompute, or changes the stages so that recompute by stage loses its meaning, as little
+        is recomputed as memory allows.
         """
         moved = move.of(layout)
         if moved is None:

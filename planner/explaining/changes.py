@@ -42,7 +42,7 @@ class Move:
     def of(self, layout: Layout) -> Layout | None:
         """The layout after the move, not placed; None where the notation cannot express it.
 
-        What only a pipeline, a tensor group or replicas can have goes with them.
+        Settings that only a pipeline, a tensor group or replicas can have are reset with them.
         """
         fields = layout.model_dump() | {"layers": (), "pools": ()} | dict(self.values)
         if fields["pp"] == 1:

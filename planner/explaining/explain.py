@@ -115,9 +115,9 @@ def binding_constraint(
 ) -> BindingConstraint:
     """The binding constraint of a plan that was searched within `restrictions`.
 
-    Memory does when some neighbour within them (itself with less recomputed, another microbatch size, one degree moved
-    to data parallelism, a lower ZeRO stage) would be faster and does not fit, or when the plan itself does not;
-    otherwise the largest part of the step that is worth naming.
+    Memory binds where some neighbour within the restrictions (the plan with less recomputed, another microbatch size,
+    one degree moved to data parallelism, a lower ZeRO stage) would be faster but does not fit, or where the plan itself
+    does not fit. Otherwise the largest part of the step that is worth naming binds.
     """
     if overflows(estimate, estimate):
         return BindingConstraint(resource="memory")

@@ -57,8 +57,8 @@ def why_not(
 ) -> WhyNot:
     """Why the layout written in `text` is not the plan; `origin` and `restrictions` are the plan's.
 
-    What it leaves out is as in the plan. It is priced at its best: recompute is as `text` says, or as it was asked for
-    in a plan that nobody searched, and otherwise chosen stage by stage.
+    Words that the text leaves out are the plan's. The layout is priced at its best: with recompute as `text` says, as
+    in the plan where that was given and not searched, and otherwise chosen stage by stage.
 
     Raises:
         InputError: `text` is not a layout.
@@ -96,8 +96,8 @@ def _reason(estimate: Estimate, priced: Estimate) -> Literal["memory", "slower",
 def _best_placed(question: Question, layout: Layout, max_memory: float, *, recompute_given: bool) -> Estimate:
     """The price of a layout at its best: placement and recompute are searched where its text leaves them open.
 
-    Where the search finds nothing: evenly placed, with as little recompute as fits, or all there is, which needs nearly
-    the least memory.
+    Where the search finds nothing, the layout is placed evenly with the least recompute that fits, or with the most
+    there is, which needs nearly the least memory.
     """
     if layout.layers or recompute_given:
         return price(question, place_layout(question, layout))

@@ -1,8 +1,8 @@
 """Branch and bound over the candidates of a question: incumbents, bounds, and which row to look at next.
 
-First some of every kind are written out and placed, for a time to beat. Then closed entries are opened and layouts get
-a good placement, best bound first, until no bound of what is left is below the k-th best time; then those whose bound
-still is are placed exactly.
+First some rows of every kind are opened and placed, for an early incumbent. Then closed entries are opened and rows get
+a good placement, best bound first, until no bound that is left is below the k-th best time. Rows whose own bound still
+is are placed exactly.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ class BranchAndBound:
     def settle(self, solver: SolverName | None = None) -> None:
         """Let one integer program choose among the layouts that neither bounds nor label setting discard.
 
-        Layouts that are the same but in name stand for one another. Nothing is done where the search has not ended, or
-        where so many are left that it would take longer.
+        Layouts that differ only in name count as one. Nothing is done where the search has not ended, or where so many
+        layouts are left that the program would take long.
         """
         worst = self._best_seconds() * (1 + TOLERANCE)
         if self.is_unfinished or not self.best:
@@ -166,7 +166,7 @@ class BranchAndBound:
     def _next(self, wanted: Bools) -> int | None:
         """The wanted open row with the least bound, once that bound is refined; None when there is none or no time.
 
-        While that discards little, one of what is refined is taken after every batch: a better time to beat spares more
+        While refining discards little, the best refined row is taken after every batch: an early incumbent saves more
         than the right order does.
         """
         fruitless = False

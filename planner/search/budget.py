@@ -61,7 +61,7 @@ class Budget:
     ) -> SearchResult | None:
         """The best layouts of a question; None where the search ended before it had any.
 
-        `seconds` limits this search alone: running out of them ends nothing else.
+        `seconds` limits this search alone; when they run out, the budget has not ended.
 
         Raises:
             InfeasibleError: nothing fits, which is proven.

@@ -44,7 +44,7 @@ def _search_parts(
 ) -> tuple[list[SearchResult], Certificate]:
     """Results of all parts that have one, each searched in its share of the time, and one certificate for all of them.
 
-    Once one is interrupted, no more are started: their layouts are left undecided, and the bound is none.
+    After an interruption no further part is searched: its layouts stay undecided, and the proven bound is 0.
     """
     start = time.monotonic()
     answers: list[SearchResult] = []

@@ -24,8 +24,8 @@ from planner.search.pools import orders_of
 def place_layout(question: Question, layout: Layout) -> Layout:
     """The layout with its blocks placed as well as possible under the recompute policies it names.
 
-    A layout that is already placed comes back as it is; one that fits nowhere is placed as if memory had no limit, so
-    that its price can still be told.
+    A layout that is already placed is returned as it is. One that fits nowhere is placed as if memory had no limit, so
+    that it still has a price.
 
     Raises:
         InputError: the layout breaks a rule of `planner.rules.legality`, or recompute names more blocks than stages

@@ -7,7 +7,7 @@
     rows    layouts, bound of their pipeline at their own costs    → placed by `planner.search.branching`
 
 Opening replaces an entry by what it stands for. An entry whose bound cannot beat the k-th best layout is never opened,
-and all its layouts are done with at once.
+which decides all its layouts at once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The candidates of a question on several pools: all legal layouts in every order of the pools, with their costs.
 
-One search walks through these and those of one kind of GPU (`planner.search.candidates`).
+The search treats them as it does those of one kind of GPU (`planner.search.candidates`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Anchors: K timed rows of a sweep, as a user has them in old logs, calibrate the predictions of its other rows.
 
-A sweep here is what one source ran with one framework on one GPU: what is unknown about it (clocks, fabric, versions)
-is the same for all its rows, and a few of them tell most of it. They move the few constants of the profile that
-differ most between clusters, each pulled back to its value by what is known of it, so that one odd line moves little.
+A sweep here is the rows of one source, framework and GPU: what is unknown about them (clocks, fabric, versions) is the
+same for all, and a few rows tell most of it. They move the few constants of the profile that differ most between
+clusters, each pulled back to its value, so that one odd row moves little.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def anchor(
 ) -> tuple[Prediction, ...]:
     """The predictions in their order, with those of each sweep calibrated on `anchors` of its timed rows.
 
-    Anchors themselves are no longer predictions. A sweep without more timed rows than anchors keeps its own.
-    `on_sweep` hears how many sweeps of how many are done.
+    Anchors no longer have predictions. A sweep without more timed rows than anchors keeps its predictions. `on_sweep`
+    is called with the number of sweeps that are done and of all.
     """
     ordered = list(predictions)
     sweeps: dict[tuple[str, ...], list[int]] = defaultdict(list)

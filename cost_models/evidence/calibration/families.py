@@ -1,7 +1,7 @@
 """Profiles of every GPU and stack that published runs cover, and their cross-validation over sources.
 
-One profile for each (die, stack) with enough runs, one for each die over all its stacks: that is what a stack nobody
-timed is predicted with. Cross-validation leaves whole sources out of every fit, because rows of one sweep are alike.
+There is one profile for each (die, stack) with enough runs, and one for each die over all its stacks, for stacks that
+nobody timed. Cross-validation leaves whole sources out of every fit, because rows of one sweep are alike.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Host time of a block and of an update, from a model so small that its operators compute next to nothing.
 
-On a CPU one thread drives operators and runs them, so the host's time is what the tiny block takes beyond the curves of
-its operators. A GPU runs kernels beside the host: what was timed there is how long everything takes to launch, until
-the call returns; none of it is the kernels' own time, and nothing is subtracted.
+On a CPU the thread that drives operators also runs them, so host time is the tiny block's time beyond the curves of its
+operators. A GPU runs kernels beside the host: there the time until the last launch returns is measured, none of which
+is the kernels' own, so nothing is subtracted.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def _operator_seconds(shape: Sequence[int], profile: HardwareProfile, peak: floa
 def split_host_seconds(rows: Sequence[Measurement], name: str, than: str, *, otherwise: float) -> float:
     """Seconds of one pass that block `name` takes more than block `than`; `otherwise` where not measured.
 
-    `block.tensor-parallel` and `block.sharded` than `block`, `block.sequence-parallel` than the first of them.
+    `block.tensor-parallel` and `block.sharded` are compared with `block`, `block.sequence-parallel` with
+    `block.tensor-parallel`.
     """
     if not select(rows, "host", name):
         return otherwise

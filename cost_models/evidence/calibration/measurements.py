@@ -55,7 +55,7 @@ def select(measurements: Iterable[Measurement], kind: Kind, name: str | None = N
 def quietest(rounds: Sequence[Sequence[Measurement]]) -> list[Measurement]:
     """One row for each thing timed in several rounds: the mean of its fastest quarter of rounds, one at least.
 
-    Rounds lie apart in time, so that what disturbs the machine for a while does not disturb all of one thing.
+    Rounds lie apart in time, so that a passing disturbance of the machine does not hit every timing of one thing.
     """
     kept = max(1, len(rounds) // 4)
     found = []

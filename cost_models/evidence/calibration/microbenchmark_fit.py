@@ -240,7 +240,7 @@ def _provenance(source: str, measurements: Sequence[Measurement], residuals: Bre
 def measured_gpu(rows: Sequence[Measurement], gpu: GpuSpec) -> GpuSpec:
     """A CPU with its best matrix rate in each precision and its best copy rate; a GPU with its datasheet's.
 
-    The best of all repetitions, in the caches too: everything else is a share of it.
+    The best of all repetitions counts, with operands in caches too; every efficiency is a share of it.
     """
     if gpu.kind != "cpu":
         return gpu

@@ -1,9 +1,9 @@
 """Refining the profile of a machine by runs on it: measured constants move only as far as the runs say.
 
-Microbenchmarks time operators one by one. What they cannot see is how operators do inside a training step, beside
-everything else; a run sees just that, but of one layout, and with the machine's noise. So the fit is over factors of
-seconds, kind by kind (`Moved`), which start at 1 and are held there the more firmly the better their kind was measured
-apart. A quantity of a run pulls the less, the more it varied from step to step and the more others disturbed it.
+Microbenchmarks time operators one by one. They cannot see how operators do inside a training step; a run sees just
+that, but of one layout, and with the machine's noise. So the fit is over factors on seconds, one for each kind
+(`Moved`), which start at 1 and are held there the more firmly the better their kind was measured. A quantity of a run
+pulls the less, the more it varied from step to step and the more others disturbed it.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ def relative_least_squares(terms: Array, seconds: Array, least: Array | float = 
     """Coefficients c (T,), none below `least`, with `terms` (N, T) · c ≈ `seconds` (N,), rows weighted by 1 /
     seconds.
 
-    Iteratively reweighted with Huber's weights, so that a point disturbed by a neighbour does not move the
-    rest. Coefficients that come out lower have no meaning here and are fixed at the least, the lowest first.
+    Iteratively reweighted with Huber's weights, so that a disturbed point does not move the rest. Coefficients that
+    come out below `least` have no meaning and are fixed at it, the lowest first.
     """
     least = np.broadcast_to(np.asarray(least, dtype=np.float64), terms.shape[1:])
     free = np.ones(terms.shape[1], dtype=bool)

@@ -31,7 +31,7 @@ def known_paths(leaf: Leaf) -> list[CriticalPath]:
 def longest_windows(leaf: Leaf, blocks_RP: Ints, most: int) -> list[CriticalPath]:
     """1F1B paths around windows of neighbouring ranks: those that are longest for one placement.
 
-    `most` of them, the longest first; for each window the one that ends where that takes longest
+    At most `most` paths, the longest first; for each window the path that ends on the rank where it is longest
     (`planner.exact.labels.windows`).
     """
     if leaf.steady != "pairs":

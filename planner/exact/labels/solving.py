@@ -82,7 +82,7 @@ def place_by_labels(
 def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = ()) -> Choices | None:
     """Choices for a step of at most `target` seconds, as far as paths tell; None where no step is so short.
 
-    Every pass closes ways, which lets the next one see further.
+    Every pass closes ways, so that the next can close more.
     """
     choices = choices_of(leaf, target)
     if choices is None:
