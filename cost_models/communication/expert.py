@@ -18,7 +18,7 @@ from cost_models.communication.collectives import (
     reduce_scatter_seconds,
 )
 from cost_models.communication.topology import MeshGroups
-from cost_models.operators.routing import mixture
+from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.question import Question
 
 Array = npt.NDArray[np.float64]
@@ -26,10 +26,11 @@ Array = npt.NDArray[np.float64]
 
 def expert_seconds(question: Question, columns: LayoutColumns, groups: MeshGroups) -> Array:
     """(N,) seconds of one pass, forward or backward, averaged over blocks with and without experts."""
-    model, profile, routed = question.model, question.hardware, mixture(question, columns)
-    if routed is None:
+    model, profile = question.model, question.hardware
+    if not model.has_experts:
         return np.zeros(len(columns))
-    sent_bytes = routed.sent * model.hidden_size * question.training.element_bytes
+    sent = tokens_on_rank(question, columns, "sent")
+    sent_bytes = sent * model.hidden_size * question.training.element_bytes
     exchanged = 2 * all_to_all_seconds(columns.ep * sent_bytes, groups.ep, profile)
     gathered = all_gather_seconds(columns.etp * sent_bytes, groups.etp, profile)
     scattered = reduce_scatter_seconds(columns.etp * sent_bytes, groups.etp, profile)

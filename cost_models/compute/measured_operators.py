@@ -60,41 +60,37 @@ def measured_block(question: Question, columns: LayoutColumns) -> Passes:
     Over tensor ranks also the copies that their collectives begin or end with. Leaves out GEMMs, the attention core,
     and what is done to weights and their gradients.
     """
-    model = question.model
+    model, profile = question.model, question.hardware
     operators = block_operators(model)
-    both: dict[tuple[ElementwiseOperator, Tensor], float] = defaultdict(float)
-    summed: dict[Tensor, float] = defaultdict(float)
+
+    def calls(operator: ElementwiseOperator, amount: Amount, count: float = 1.0) -> _Calls:
+        return _Calls(operator=operator, elements=on_rank(question, columns, amount), count=count)
+
+    counted: dict[tuple[ElementwiseOperator, Tensor], float] = defaultdict(float)
     for one in operators:
         if (curve := _curve(question, one)) is not None:
-            both[curve, one.reads] += one.share
-        if one.kind == "residual":
-            summed[one.reads] += one.inputs - 1
-
-    def elements(amount: Amount) -> Array:
-        return on_rank(question, columns, amount)
-
-    def calls(operator: ElementwiseOperator, over: Mapping[Tensor, float]) -> list[_Calls]:
-        return [
-            _Calls(operator=operator, elements=elements({one.place: one.width}), count=count)
-            for one, count in over.items()
-        ]
-
-    each = [call for (curve, over), count in both.items() for call in calls(curve, {over: count})]
-    inner = elements(_inner(operators))
-    each.append(_Calls(operator=_measured_as(model.activation), elements=inner))
-    if any(one.kind == "activation" and one.inputs > 1 for one in operators):
-        each.append(_Calls(operator="multiply", elements=inner))
-    whole = columns.tokens(question.training.sequence_length) * model.hidden_size
-    copied = (
-        np.where(columns.tp > 1, np.where(columns.sp == 1, _COPIES_OF_SPLIT, _COPIES_OF_WHOLE), 0) * whole
+            counted[curve, one.reads] += one.share
+    both = [calls(curve, {over.place: over.width}, count) for (curve, over), count in counted.items()]
+    inner = added(
+        (one.share, {one.reads.place: one.reads.width}) for one in operators if one.kind == "activation"
     )
-    exchanged = _Calls(operator="copy", elements=copied)
-    biases = _Calls(operator="bias-gradient", elements=elements(_biased(operators)))
-    profile = question.hardware
+    both.append(calls(_measured_as(model.activation), inner))
+    if any(one.kind == "activation" and one.inputs > 1 for one in operators):
+        both.append(calls("multiply", inner))
+    sums = [
+        calls("add", {one.reads.place: one.reads.width}, one.inputs - 1)
+        for one in operators
+        if one.kind == "residual"
+    ]
+    met = _gradients_met(operators).items()
+    gradient_sums = [calls("add", {over.place: over.width}, count) for over, count in met]
+    copies = np.where(columns.tp > 1, np.where(columns.sp == 1, _COPIES_OF_SPLIT, _COPIES_OF_WHOLE), 0)
+    whole = columns.tokens(question.training.sequence_length) * model.hidden_size
+    exchanged = _Calls(operator="copy", elements=copies * whole)
+    once = [*gradient_sums, calls("bias-gradient", _biased(operators)), exchanged]
     return Passes(
-        forward=_seconds(profile, [*each, *calls("add", summed), exchanged], backward=False),
-        backward=_seconds(profile, each, backward=True)
-        + _seconds(profile, [*calls("add", _gradients_met(operators)), biases, exchanged], backward=False),
+        forward=_seconds(profile, [*both, *sums, exchanged], backward=False),
+        backward=_seconds(profile, both, backward=True) + _seconds(profile, once, backward=False),
     )
 
 
@@ -103,12 +99,6 @@ def _curve(question: Question, operator: Operator) -> ElementwiseOperator | None
     if operator.kind == "dropout":
         return "dropout" if question.dropout > 0 else None
     return "rotary" if operator.kind == "rotary" else operator.norm
-
-
-def _inner(operators: Sequence[Operator]) -> Amount:
-    """Inner activations of the MLP, averaged over blocks with and without experts."""
-    activations = [one for one in operators if one.kind == "activation"]
-    return added((one.share, {one.reads.place: one.reads.width}) for one in activations)
 
 
 def _biased(operators: Sequence[Operator]) -> Amount:

@@ -17,8 +17,8 @@ from cost_models.memory.device import workspace_bytes
 from cost_models.memory.pending import pending_bytes
 from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.operators.chunked_loss import chunks_loss
+from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.parameters import Parameters, padded_vocabulary, parameters
-from cost_models.operators.routing import mixture
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split, keeps_all_logits
 
@@ -141,9 +141,11 @@ def _working(
     tokens = columns.tokens(training.sequence_length)
     inner, copies = tokens * model.ffn_hidden_size / columns.tp, np.zeros(len(columns))
     matrix = model.hidden_size * model.ffn_hidden_size / columns.tp
-    if (routed := mixture(question, columns)) is not None:
-        inner, copies = np.maximum(inner, routed.inner), routed.rows * model.hidden_size
-        stacked = routed.local_experts * model.hidden_size * model.moe_ffn_hidden_size / columns.etp
+    if model.has_experts:
+        copies = tokens_on_rank(question, columns, "copies") * model.hidden_size
+        routed = tokens_on_rank(question, columns, "expert") * model.moe_ffn_hidden_size
+        inner = np.maximum(inner, routed)
+        stacked = model.num_experts / columns.ep * model.hidden_size * model.moe_ffn_hidden_size / columns.etp
         matrix = np.maximum(matrix, stacked)
     new_gradient = np.zeros(len(columns)) if question.stack.fused_gradient_accumulation else matrix
     widest = np.maximum(inner + new_gradient, 2 * inner if model.gated_mlp else 0.0)
