@@ -16,7 +16,7 @@ from cost_models.operators.chunked_loss import loss_chunk
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.schedules import stages_of_rank
 from executor.apply.compiled import compile_blocks
-from executor.apply.context import make_sequence, share_sequence, take_tokens
+from executor.apply.context.attention import make_sequence, share_sequence, take_tokens
 from executor.apply.data import share_data, share_experts, synchronise_only_when
 from executor.apply.experts import connect_experts, expert_place
 from executor.apply.local import local

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from flop_counter import FlopCounter
 from processes import Processes
 from test_memory import peak
 from torch import Tensor
@@ -17,7 +18,6 @@ from cost_models.operators.chunked_loss import loss_chunk
 from cost_models.pipeline.estimating import estimate
 from executor.emulate.one_rank import emulate
 from executor.engine import loss
-from executor.measure.flops import FlopCounter
 from executor.measure.memory import predicted_parts
 from executor.mesh import pipeline_rank
 from executor.models.chunked_loss import chunked_loss

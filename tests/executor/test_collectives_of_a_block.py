@@ -34,7 +34,7 @@ def collectives(plan: Plan) -> tuple[Counter[str], Counter[str]]:
                 self.seen[func.overloadpacket.__name__] += 1
             return func(*args, **(kwargs or {}))
 
-    from executor.apply.context import take_tokens
+    from executor.apply.context.attention import take_tokens
 
     engine = Engine(plan, torch.device("cpu"), EngineOptions())
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from flop_counter import FlopCounter
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from training import GPT, LLAMA
@@ -13,7 +14,6 @@ from cost_models.operators.parameters import padded_vocabulary
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from executor.engine import loss
-from executor.measure.flops import FlopCounter
 from executor.models.initial import initialise
 from executor.models.transformer import Transformer
 

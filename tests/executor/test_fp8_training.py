@@ -231,9 +231,10 @@ _HALVES: tuple[tuple[str, Precision], ...] = (
 
 def products(plan: Plan) -> int:
     """FLOPs of this rank's matrix products in one step, after the first."""
+    from flop_counter import FlopCounter
+
     from executor import engine, run_config
     from executor.data.batches import Batches
-    from executor.measure.flops import FlopCounter
 
     with emulated(torch.float32):
         made = engine.Engine(plan, torch.device("cpu"), run_config.EngineOptions())

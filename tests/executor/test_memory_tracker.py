@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from training import GPT, LLAMA, plan_for
 
-from executor.apply.context import share_sequence
+from executor.apply.context.attention import share_sequence
 from executor.apply.recompute import recompute_activations
 from executor.engine import loss
 from executor.measure.memory import predicted_parts

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from flop_counter import FlopCounter
 from training import GPT, LATENT, LLAMA, MOE, SHARED
 
 from cost_models.operators.flops import forward_flops
@@ -15,7 +16,6 @@ from cost_models.operators.parameters import padded_vocabulary, total_parameters
 from cost_models.specs.attention import RotaryScaling
 from cost_models.specs.transformer import TransformerSpec
 from executor.engine import loss
-from executor.measure.flops import FlopCounter
 from executor.models.experts import MoE
 from executor.models.initial import initialise
 from executor.models.rotary import slowed

@@ -39,9 +39,10 @@ def test_a_split_backward_that_reshards_trains_wrong(schedule: str, processes: P
 
 def products(plan: Plan) -> int:
     """FLOPs of this rank's matrix products in one step."""
+    from flop_counter import FlopCounter
+
     from executor.data.batches import Batches
     from executor.engine import Engine
-    from executor.measure.flops import FlopCounter
     from executor.run_config import EngineOptions
 
     engine = Engine(plan, torch.device("cpu"), EngineOptions())

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from flop_counter import FlopCounter
 from training import MOE
 
 from cost_models.specs.transformer import TransformerSpec
-from executor.measure.flops import FlopCounter
 from executor.measure.routers import router_reports
 from executor.models import experts
 from executor.models.experts import ExpertPlace, MoE, Routed, RoutedExperts

@@ -1,0 +1,1 @@
+"""Context parallelism: which tokens of a sequence each rank has, and attention over those that others have."""
