@@ -33,7 +33,7 @@ from executor.run_config import EngineOptions
 from planner.plan import Plan
 
 _COMPUTE_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-"""Of all but the operands of products in fp8."""
+"""Types of all but the operands of fp8 GEMMs."""
 
 
 class Engine:
@@ -139,7 +139,7 @@ class Engine:
         return [int(stage) for stage in stages[self.mesh["pp"].get_local_rank()]]
 
     def _part(self, stage: int) -> Transformer:
-        """One virtual stage: built, initialised, its products in fp8, split over tensor ranks, recomputing,
+        """Make one virtual stage: built, initialised, its GEMMs in fp8, split over tensor ranks, recomputing,
         compiled, sharded; in that order."""
         layout, model = self.layout, self.plan.model
         flat = layout.zero <= 1  # else parameters stay fp32 and are cast where they are gathered

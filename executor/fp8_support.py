@@ -9,7 +9,7 @@ from planner.plan import Plan
 from planner.rules.runnable import IN_16_BITS
 
 _LEAST_CAPABILITY = (8, 9)
-"""Of NVIDIA GPUs, Ada: the first with products in fp8."""
+"""The compute capability of Ada, the first NVIDIA GPUs with fp8 GEMMs."""
 _AMD_ARCHITECTURES = ("gfx94", "gfx95")
 
 

@@ -18,9 +18,9 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 
 AXES = ("pp", "dp", "cp", "tp")
-"""Of the work."""
+"""Axes of the work."""
 MESH_AXES = ("pp", "copy", "shard", "tp")
-"""Of the parameters: `shard` is what ZeRO shards over, `copy` the groups that hold the same."""
+"""Axes of the parameters: `shard` is what ZeRO shards over, `copy` the groups that hold the same."""
 
 with_values = _disable_current_modes()
 """Decorates what reads numbers out of tensors, which fake ones do not have (`executor.emulate.fake_tensors`)."""
@@ -85,7 +85,7 @@ def make_context_group(layout: Layout) -> dist.ProcessGroup | None:
 
 
 EXPERT_AXES = ("pp", "copy", "shard", "ep", "etp")
-"""Of the experts' parameters: `copy` times `shard` ranks hold the same experts, and ZeRO shards over the second."""
+"""Axes of the experts' parameters: `copy` times `shard` ranks hold the same experts, ZeRO shards over the second."""
 
 
 @with_values

@@ -11,7 +11,7 @@ from math import cos, inf, pi
 from cost_models.errors import InputError, Problem
 
 _FLOOR = 0.1
-"""Where the cosine ends, as a share of the peak."""
+"""The share of the peak at which the cosine ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,7 +162,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _axis(self, arguments: tuple[Any, ...]) -> str:
-        """From the group among an operator's arguments, or for a wait from the collective that made its tensor."""
+        """The axis of an operator, by the group among its arguments; of a wait, by the collective it waits for."""
         for argument in arguments:
             if isinstance(argument, str) and argument in self._axes:
                 return self._axes[argument]

@@ -52,7 +52,7 @@ def _is_plain(attention: Attention | LatentAttention) -> bool:
 
 
 def _inside(block: nn.Module) -> Block:
-    """Without its checkpoint."""
+    """The module that a recompute wrapper holds; any other itself."""
     inside = block._checkpoint_wrapped_module if isinstance(block, CheckpointWrapper) else block
     assert isinstance(inside, Block)
     return inside

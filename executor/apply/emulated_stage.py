@@ -28,7 +28,7 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
         """Takes shapes from the plan, and noise for what neighbours would send."""
 
         def _recv_meta(self, src_stage: int) -> Any:
-            """What the neighbour would say: its outputs, or the gradients of its inputs."""
+            """Shapes that a neighbour would send: of its outputs, or of the gradients of its inputs."""
             if src_stage < self.stage_index:
                 activations = described.extract_tensor_metas((between.detach().requires_grad_(),))
                 return described._StageForwardMeta(forward_metas=activations)  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ def emulated_stage(stage: type[Stage], plan: Plan, dtype: torch.dtype) -> type[S
             """Send nothing: nobody listens."""
 
         def _shape_inference(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-            """Before torch 2.13 all in one; what a stage of this rank gives the next one is handed on in `args`."""
+            """Both at once, as torch before 2.13 asks; stages of this rank hand their outputs on in `args`."""
             self.inputs_meta = tuple(one.to("meta") for one in args or (between,))
             with torch.no_grad():
                 zeros = [torch.zeros_like(one, device=self.device) for one in self.inputs_meta]

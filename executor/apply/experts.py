@@ -36,7 +36,7 @@ def expert_place(model: TransformerSpec, experts: DeviceMesh) -> ExpertPlace:
 
 
 def routers(part: nn.Module) -> list[Routed]:
-    """Every mixture of a slice of the model, in its order."""
+    """The routed experts of every MoE layer in a slice of the model, in order."""
     return [module for module in part.modules() if isinstance(module, Routed)]
 
 
@@ -88,7 +88,7 @@ class ExpertParameters:
         return id(parameter) in self._held
 
     def square_sum(self, gradients: Sequence[tuple[nn.Parameter, Tensor]], *, sharded: bool) -> Tensor:
-        """Of the gradients of all experts of the stage, each element once, known on all its ranks.
+        """The sum of squares of the gradients of all experts of the stage, each element once, on all its ranks.
 
         Biases behind an expert's last matrix are whole on the ranks that share it; `sharded` says that this rank has
         only its ZeRO share.
@@ -127,7 +127,7 @@ class ExchangeSizes:
 
     @staticmethod
     def of(sent: list[int], arriving_teL: Tensor, place: int, device: torch.device) -> ExchangeSizes:
-        """From what comes to each of the t ranks, of which this is one, from each of the e, for each expert."""
+        """The sizes that follow from the rows that each of e ranks sends to each of the t, for each expert."""
         order, back = _by_expert(arriving_teL, device)
         return ExchangeSizes(
             sent=sent,

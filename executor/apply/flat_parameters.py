@@ -88,7 +88,7 @@ class FlatParameters:
         return id(parameter) in self._starts
 
     def gradient(self, parameter: Tensor) -> Tensor:
-        """What has been accumulated for one parameter, a view in its local shape."""
+        """The accumulated gradient of one parameter, a view in its local shape."""
         return self._gradients[id(parameter)]
 
     def take_gradients(self) -> None:

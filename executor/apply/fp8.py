@@ -84,7 +84,7 @@ class _LocalFloat8Linear(Float8Linear):  # type: ignore[misc]  # torchao has no 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ways:
-    """How the result of a product lies over the tensor ranks, and the gradients of what went into it."""
+    """The placements of a GEMM over tensor ranks: of its result, and of the gradients of its operands."""
 
     output: Placement
     input_gradient: Placement
@@ -93,7 +93,7 @@ class _Ways:
 
 
 def _ways(input: DTensor, weight: DTensor) -> _Ways:
-    """Of (…, in) times (out, in) transposed: split by columns of the result, by rows of the weight, or by tokens."""
+    """The placements of (…, in) times (out, in) transposed: split by columns, by rows of the weight, or by tokens."""
     (taken,), (held,) = input.placements, weight.placements
     last = Shard(input.ndim - 1)
     if held == Shard(0):

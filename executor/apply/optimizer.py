@@ -53,7 +53,7 @@ class Optimizer:
         }
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
-        """What this rank has accumulated for a parameter, as a plain tensor."""
+        """The gradient that this rank has accumulated for a parameter, as a plain tensor."""
         for flat in self.flats:
             if flat.holds(parameter):
                 return flat.gradient(parameter)
@@ -94,7 +94,7 @@ class Optimizer:
         return norm
 
     def _flat(self, mesh: DeviceMesh) -> list[FlatParameters]:
-        """One buffer over the ranks that hold the same parameters, and one over those that hold the same experts."""
+        """One buffer over the ranks that hold the same parameters; another over those that hold the same experts."""
         replicas = Copies(mesh["shard"], mesh["copy"])
         routed = self.experts
         if routed is None or not routed.parameters:

@@ -46,14 +46,14 @@ class _Stage(PipelineStage):
         return [one for one in super()._get_init_p2p_neighbors_ops() if one.group_peer != self.group_rank]
 
     def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
-        """One microbatch forward."""
+        """Run the forward pass of one microbatch."""
         with self._passes.run("F", self.stage_index, fwd_chunk_id):
             return super().forward_one_chunk(fwd_chunk_id, *arguments, **options)
 
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
     ) -> Any:
-        """One microbatch backward, or the half of it towards the input."""
+        """Run the backward pass of one microbatch, or its dgrad half."""
         with self._passes.run("B" if full_backward else "I", self.stage_index, bwd_chunk_id):
             return super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
 

@@ -21,7 +21,7 @@ from executor.models.latent import LatentAttention
 
 
 def routed_plan(mixture: MoE, between: Replicate | Shard) -> dict[str, ParallelStyle]:
-    """Each rank routes its part of every sequence; the router is whole on all, its gradients are sums over them."""
+    """Have each rank route its part of every sequence; the router is whole on all, and its gradients are summed."""
     ours = Shard(1)
     gate: dict[str, ParallelStyle] = {}
     if mixture.shared_gate is not None and isinstance(between, Shard):  # else every rank does the same
@@ -40,7 +40,7 @@ def routed_plan(mixture: MoE, between: Replicate | Shard) -> dict[str, ParallelS
 
 
 def latent_plan(attention: LatentAttention, between: Replicate | Shard) -> dict[str, ParallelStyle]:
-    """What makes and joins heads is split; the latents are made by every rank, of what of the sequence it has."""
+    """Split the matrices that make and join heads; every rank makes the latents of its part of the sequence."""
     split: dict[str, ParallelStyle] = {
         "attention.query": ColwiseParallel(input_layouts=between),
         "attention.key_value": ColwiseParallel(input_layouts=between),
@@ -77,7 +77,7 @@ class _OnItsTokens(ParallelStyle):
 
 
 class _ForAllHeads(ParallelStyle):
-    """What every head reads: whole on each rank, and its gradient the sum of what the ranks' heads leave."""
+    """The style of what every head reads: whole on each rank, its gradient summed over the ranks' heads."""
 
     def __init__(self, between: Replicate | Shard) -> None:
         self.between = between

@@ -143,7 +143,7 @@ class Checkpointer:
         return future.done() and future.exception() is not None
 
     def wait(self, alive: Callable[[], None] = lambda: None) -> None:
-        """Until the last save is on the disk; calls `alive` meanwhile.
+        """Wait until the last save is on the disk, and call `alive` meanwhile.
 
         Raises:
             RunError: it could not be written, by which rank and why; older checkpoints are as they were.

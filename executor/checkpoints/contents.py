@@ -105,7 +105,7 @@ def training_state(engine: Engine, names: dict[int, Named]) -> Contents:
 
 
 def whole(tensor: Tensor) -> Held:
-    """What is held of a tensor that is whole on this rank."""
+    """The entry of a tensor that is whole on this rank."""
     box = Box((0,) * tensor.dim(), tuple(tensor.shape))
     return Held(tuple(tensor.shape), tensor.dtype, [Piece(box, tensor.detach())])
 

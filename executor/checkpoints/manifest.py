@@ -48,7 +48,7 @@ class SavedTensor(Spec):
     """A tensor and the boxes it was saved in, which cover it without overlap."""
 
     dtype: DtypeName
-    """As torch names it."""
+    """The name torch has for the type."""
     shape: tuple[Count, ...]
     pieces: tuple[SavedPiece, ...]
 
@@ -57,7 +57,7 @@ class Descent(Spec):
     """Flags of a run that shape its loss curve."""
 
     peak: float
-    """Of the learning rate; with `warm_up` and `decay` as in `executor.rate`."""
+    """The largest learning rate; with `warm_up` and `decay` as in `executor.rate`."""
     warm_up: int
     decay: int | None
     clip: float | None
@@ -73,7 +73,7 @@ class Progress(Spec):
     """Optimizer steps done."""
     seed: int
     learning_rate: float
-    """Of the step that comes next."""
+    """The learning rate of the step that comes next."""
     descent: Descent | None = None
     """None: saved before it was kept."""
     data: str
@@ -106,7 +106,7 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises BrokenError where it is missing, changed, or not a manifest."""
+    """Read a manifest. Raises BrokenError where it is missing, changed, or no manifest."""
     try:
         document = parse_json((folder / MANIFEST).read_text("utf-8"), source=MANIFEST).value
         content, digest = document["checkpoint"], document["sha256"]

@@ -1,4 +1,4 @@
-"""Who writes what and who reads what: planners of `torch.distributed.checkpoint` for contents in boxes.
+"""Plans who writes and who reads what: planners of `torch.distributed.checkpoint` for contents in boxes.
 
 Torch's own planners know whole tensors and `DTensor`s; a share of a flat buffer is neither. Everything else is theirs:
 of replicas one rank writes, what is to be written is checked to cover every tensor without overlap, and reads are
@@ -40,7 +40,7 @@ class MissingError(Exception):
 
 
 class SavePieces(DefaultSavePlanner):
-    """Every piece is one item to write."""
+    """Plans to write every piece of this rank as one item."""
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -85,7 +85,7 @@ class LoadPieces(LoadPlanner):
         self.contents, self.metadata = state_dict, metadata
 
     def create_local_plan(self) -> LoadPlan:
-        """Raises MissingError where the checkpoint lacks a tensor, or has it in another shape."""
+        """Plan what this rank reads. Raises MissingError where a tensor is missing or has another shape."""
         assert self.metadata is not None
         items: list[ReadItem] = []
         for name, held in self.contents.items():

@@ -69,7 +69,7 @@ class PieceWriter(StorageWriter):
         return [replace(plan, storage_data=rank) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Raises OSError, a full disk among them."""
+        """Write this rank's file. Raises OSError, as on a full disk."""
         written: Future[list[WriteResult]] = Future()
         written.set_result(self._write(plan, planner) if plan.items else [])
         return written
@@ -178,7 +178,7 @@ class PieceReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Each file is opened once, and of it only what is needed is read."""
+        """Read what is planned: each file is opened once, and only what is needed of it is read."""
         from safetensors import safe_open
 
         by_file: dict[str, list[ReadItem]] = {}

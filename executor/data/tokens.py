@@ -33,7 +33,7 @@ Numbers = npt.NDArray[np.generic]
 
 
 class TokenHeader(Spec):
-    """What the tokens of a folder are."""
+    """The header of a token folder: type, vocabulary, number, digest of its tokens."""
 
     schema_version: Literal[1] = 1
     dtype: Literal["uint16", "uint32"]

@@ -25,7 +25,7 @@ from planner.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltRank:
-    """What one rank holds before its first step."""
+    """What a built rank holds before its first step."""
 
     rank: int
     pipeline_rank: int

@@ -38,15 +38,15 @@ OnNote = Callable[[str], None]
 
 _POLL_SECONDS = 0.05
 _SHARED_POLL_SECONDS = 0.5
-"""Where the folder is looked at over a network."""
+"""Seconds between looks at a folder that several nodes share."""
 _LAST_WORDS_SECONDS = 1.0
-"""After a failure that would happen again: how long the other ranks have to leave word, too."""
+"""How long other ranks have to write why they failed, after a failure that would happen again."""
 _WAITING_SECONDS = 5.0
-"""After a failure on several nodes: until it is said that the run waits."""
+"""How long after a failure on several nodes it is said that the run waits."""
 _ROLL_CALL_SECONDS = 15.0
-"""How long launchers on other nodes have to say that they are there; they end theirs within the shutdown."""
+"""How long launchers on other nodes have to answer; ending their own ranks takes them the shutdown."""
 _SHUTDOWN_SECONDS = "10"
-"""After which torchrun kills a rank that does not end; a rank that is stopped cannot."""
+"""Seconds after which torchrun kills a rank that does not end, as one that was stopped by SIGSTOP."""
 _SWEPT_SECONDS = 5.0
 """How long torchrun may be without its file; it deletes it when it ends."""
 _KILL_SECONDS = 10.0

@@ -18,9 +18,9 @@ from planner.plan_files import layout_problems
 
 _WAITS = ("tp_comm", "cp_comm", "ep_comm", "dp_comm")
 _PARTS = ("compute", "host", "optimizer", "other", *_WAITS)
-"""Of a watched step, what is read here; see `executor.measure.parts`."""
+"""The parts of a recorded step that are read here; see `executor.measure.parts`."""
 _WATCHED_NOISE = 0.1
-"""Of a quantity from the few steps that are watched, beyond what steps vary by."""
+"""Noise of a quantity from the few recorded steps, beyond what steps vary by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ def _stretch(parts: Mapping[str, float]) -> float:
 
 
 def _watched(report: RunReport) -> dict[str, MeasuredQuantity]:
-    """What the watched steps tell of the median one, by the rank that computes most.
+    """Quantities of the median recorded step, of the rank that computes most.
 
     Others on the cores of a CPU stretch its communication too: as much is taken off as they stretch its work, and the
     more that is, the less what is left can be trusted.

@@ -73,7 +73,7 @@ def _parts(
 
 
 def _senders(step: StepSpans, steps: Sequence[StepSpans]) -> _Senders:
-    """Of the ranks that hold the other stages of this rank's pipeline, itself included."""
+    """The end of every pass of this rank's pipeline, by kind, stage and microbatch."""
     place = step.place
     return {
         (span.kind == "F", span.stage, span.microbatch): span.end

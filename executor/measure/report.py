@@ -90,22 +90,22 @@ class Environment(Spec):
     world_size: int
     cores: int
     processor: str = ""
-    """Of the CPU, by its maker's name; empty where nobody knows."""
+    """The CPU's name; empty where it is unknown."""
 
 
 class RouterReport(Spec):
-    """How one mixture of experts was loaded over the measured steps, all ranks together."""
+    """The load of the experts of one MoE layer over the measured steps, all ranks together."""
 
     layer: int
     """Block of the model, from 0."""
     mean_load: float
     """Copies of tokens that an expert gets in a step, on average over the experts."""
     largest_load: float
-    """Of the busiest expert, in units of the mean."""
+    """Load of the busiest expert, in units of the mean."""
     smallest_load: float
-    """Of the idlest, likewise; 0: it never got a token."""
+    """Load of the idlest expert, in units of the mean; 0: it never got a token."""
     entropy: float
-    """Of the experts' shares, as a part of what an even load has: 1 is even, 0 is one expert for all."""
+    """Entropy of the experts' shares, relative to that of an even load: 1 is even, 0 is one expert for all."""
 
 
 class RunReport(Spec):
@@ -135,7 +135,7 @@ class RunReport(Spec):
     mfu: float
     hfu: float
     peak_bytes: int
-    """Of the fullest rank."""
+    """Peak bytes of the fullest rank."""
     ranks: tuple[RankReport, ...]
     routers: tuple[RouterReport, ...] = ()
     """Every mixture of experts, in the order of the model."""

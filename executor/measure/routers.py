@@ -41,7 +41,7 @@ def take_loads(
 
 
 def router_reports(loads: Tensor, copies_per_step: float) -> tuple[RouterReport, ...]:
-    """One for each layer of (layers, E) `loads` that has any; `copies_per_step` is what all its experts get a step."""
+    """A report for each layer of (layers, E) `loads` that has any; its experts get `copies_per_step` together."""
     return tuple(
         _report(layer, load.double(), copies_per_step) for layer, load in enumerate(loads) if load.sum() > 0
     )

@@ -26,7 +26,7 @@ class WorkSpan(NamedTuple):
     """One pass of one microbatch; seconds from the common start."""
 
     kind: str
-    """As in the action table: F, B, I, W."""
+    """The letter of the action table: F, B, I, W."""
     stage: int
     microbatch: int
     start: float
@@ -45,13 +45,13 @@ class WaitSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSpans:
-    """One watched step of one rank; seconds from the common start."""
+    """One recorded step of one rank; seconds from the common start."""
 
     rank: int
     place: Place
     work: tuple[WorkSpan, ...]
     waits: tuple[WaitSpan, ...]
-    """In both phases, in order."""
+    """The waits of both phases, in order."""
     update_start: float
     """The end of forward and backward."""
     end: float
@@ -61,7 +61,7 @@ class StepSpans:
     """Likewise in the update."""
 
     def waits_in_phase(self, *, update: bool) -> list[WaitSpan]:
-        """Those in forward and backward, or those in the update."""
+        """The waits in forward and backward, or those in the update."""
         return [wait for wait in self.waits if (wait.start >= self.update_start) == update]
 
 

@@ -52,7 +52,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._resize: Callable[[_Storage, int], _Storage] | None = None
 
     def name(self, part: str, tensors: Iterable[Tensor]) -> None:
-        """From now on these tensors' storages count as `part`, however they came to be."""
+        """Count the storages of these tensors as `part` from now on, however they came to be."""
         self.now.setdefault(part, 0)
         for tensor in tensors:
             storage = _plain(tensor).untyped_storage()

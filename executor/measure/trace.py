@@ -107,7 +107,7 @@ def _span(rank: int, lane: int, kind: str, stage: int, microbatch: int, start: f
 
 
 def _arrows(spans: Sequence[Event], steps: Sequence[StepSpans], numbers: Iterable[int]) -> list[Event]:
-    """From the end of each pass to the start of the one on another rank that needed it."""
+    """Arrows from the end of each pass to the start of the one on another rank that needed it."""
     pipeline_of = {step.rank: (step.place.dp, step.place.cp, step.place.tp) for step in steps}
     sent = {}
     for event in spans:

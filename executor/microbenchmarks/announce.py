@@ -1,4 +1,4 @@
-"""How a calibrating process tells its parent what it begins, on a line of its own among warnings."""
+"""Lines by which a calibrating process tells its parent what it begins, among warnings."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from executor.microbenchmarks.stopwatch import Stopwatch, Timing
 
 Tensors = tuple[torch.Tensor, ...]
 _BACKWARD_PRODUCTS = 2.5
-"""Of attention, in forward's: the scores are computed again (Dao 2023)."""
+"""FLOPs of attention's backward pass, in those of forward: the scores are computed again (Dao 2023)."""
 
 
 def gemms(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:

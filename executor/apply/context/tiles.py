@@ -89,7 +89,7 @@ def tile_of_ring(rank: int, source: int, ranks: int, count: int) -> Tile:
 
 
 def tiles_of_whole(places: Places, visibility: Visibility) -> list[Tile]:
-    """Each run of queries with all keys up to its end, from where a window lets it see them; keys lie in order."""
+    """A tile for each run of queries, with all keys that it may see; keys lie in order."""
     tiles, row = [], 0
     for run in places:
         first = visibility.first_seen(run.start)
