@@ -39,9 +39,9 @@ else:
             try:
                 return super().__call__(*args, **fields)
             except ValidationError as error:
-                from cost_models.complaints import refused
+                from cost_models.complaints import spec_error
 
-                raise refused(error, cls) from None
+                raise spec_error(error, cls) from None
 
     class _Model(BaseModel, metaclass=_InOurWords):
         """The base of specs; type checkers see pydantic's."""

@@ -13,7 +13,7 @@ from cost_models.errors import MOST_PROBLEMS, InputError, MeshwrightError, Probl
 from cost_models.units import counted
 
 
-def refused(error: ValidationError, spec_type: type[BaseModel] = BaseModel) -> InputError:
+def spec_error(error: ValidationError, spec_type: type[BaseModel] = BaseModel) -> InputError:
     """An InputError with every problem of a spec made in Python; with its type, misspelt names get suggestions."""
     told, _ = complaints(error, spec_type, most=None)
     problems = [Problem(show_key(key), what) for key, what in told.items()]

@@ -59,7 +59,7 @@ def complete_question(
         hardware = named
     else:
         hardware = catalog.load_profile(named)
-    if named is not None and hardware.tier != "datasheet" and not _is_of(hardware, cluster.gpu):
+    if named is not None and hardware.tier != "datasheet" and not _made_for(hardware, cluster.gpu):
         raise InputError(
             f"profile `{hardware.name}` was made for `{hardware.gpu}`; the cluster has `{cluster.gpu.name}`",
             hint="leave out --profile for the catalogue's nearest, or calibrate one on that GPU",
@@ -113,7 +113,9 @@ def _complete_all(
     profile: str | HardwareProfile | None,
 ) -> MixedQuestion:
     given = catalog.load_profile(profile) if isinstance(profile, str) else profile
-    suits = [given is not None and (given.tier == "datasheet" or _is_of(given, p.gpu)) for p in mixed.pools]
+    suits = [
+        given is not None and (given.tier == "datasheet" or _made_for(given, p.gpu)) for p in mixed.pools
+    ]
     if given is not None and not any(suits):
         raise InputError(
             f"profile `{given.name}` was made for `{given.gpu}`; no pool of `{mixed.name}` has it",
@@ -128,7 +130,7 @@ def _complete_all(
     return mixed_question(mixed, tuple(pools))
 
 
-def _is_of(profile: HardwareProfile, gpu: GpuSpec) -> bool:
+def _made_for(profile: HardwareProfile, gpu: GpuSpec) -> bool:
     """Whether the profile was made on this GPU or its die."""
     return gpu.name in (profile.gpu, *profile.also_for)
 

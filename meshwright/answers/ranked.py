@@ -19,7 +19,7 @@ from meshwright.render.plans.offers import (
 )
 from meshwright.render.tables import Table
 from meshwright.render.words import as_html
-from planner.answers.offers import Answer, Ranking
+from planner.answers.offers import OfferAnswer, Ranking
 from planner.answers.optimum import PROVEN
 from planner.plan import Plan, make_plan
 from planner.plan_files import save_plan
@@ -47,7 +47,7 @@ class Ranked:
     """Answers in the table that `meshwright plan` prints; None: a dozen."""
 
     @property
-    def best(self) -> Answer:
+    def best(self) -> OfferAnswer:
         """The first of all."""
         return self.ranking.best
 

@@ -106,9 +106,9 @@ def _worded(error: Exception) -> MeshwrightError | None:
         from pydantic import ValidationError
 
         if isinstance(error, ValidationError):
-            from cost_models.complaints import refused
+            from cost_models.complaints import spec_error
 
-            return refused(error)
+            return spec_error(error)
     return None
 
 

@@ -14,7 +14,7 @@ from planner.search.ties import by_speed
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BestPlans:
     """The best plans on one number of GPUs in one precision."""
 
     question: Question
@@ -34,9 +34,9 @@ class Answer:
         return min(values, key=objective.measure.loss)
 
 
-def ranked_answer(
+def ranked_plans(
     question: Question, objective: Objective, found: Sequence[SearchResult], top: int, *, everywhere: bool
-) -> Answer | None:
+) -> BestPlans | None:
     """One answer from several searches of a question; None where time ran out before they decided anything."""
     in_time = [e for result in found for e in result.estimates if objective.meets_deadline(question, e)]
     if not in_time:
@@ -44,7 +44,7 @@ def ranked_answer(
         if not everywhere or objective.may_meet_deadline(question, soonest):
             return None
         certificate = added([result.certificate for result in found])
-        return Answer(question, (), certificate.model_copy(update={"bound": soonest}), 0.0)
+        return BestPlans(question, (), certificate.model_copy(update={"bound": soonest}), 0.0)
     measure = objective.measure
     ranked = sorted(in_time, key=lambda e: (measure.loss(objective.value(question, e)), *by_speed(e)))
     loss = min(measure.loss(objective.value(question, _at_bound(result))) for result in found)
@@ -53,7 +53,7 @@ def ranked_answer(
         best = ranked[0]
         gap = measure.gap(objective.value(question, best), measure.loss(loss)) if everywhere else 1.0
         certificate = certificate.model_copy(update={"gap": gap, "bound": best.step_seconds * (1 - gap)})
-    return Answer(
+    return BestPlans(
         question, tuple(ranked[:top]), certificate, measure.loss(loss) if everywhere else measure.open
     )
 

@@ -60,7 +60,7 @@ def offers_of(plan: Plan) -> tuple[Offer, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class OfferAnswer:
     """The best plans of one cluster on one number of GPUs."""
 
     offer: Offer
@@ -99,14 +99,14 @@ class Ranking:
     objective: Objective
     """What plans are ranked by; without a price, since each cluster has its own."""
     offers: tuple[Offer, ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[OfferAnswer, ...]
     left_out: tuple[LeftOut, ...]
     unanswered: int
     """Searches that ended before they had an answer; the others of `left_out` are proven to have none."""
     seconds: float
 
     @property
-    def best(self) -> Answer:
+    def best(self) -> OfferAnswer:
         """The best answer of all clusters."""
         return self.answers[0]
 
@@ -128,7 +128,7 @@ class Ranking:
         return self.measure.gap(self.best.optimum.value, self.bound)
 
     @property
-    def frontier(self) -> tuple[Answer, ...]:
+    def frontier(self) -> tuple[OfferAnswer, ...]:
         """Answers that no other beats in both days and cost, the soonest first; empty where either is unknown."""
         known = [(one.days, one.cost, one) for one in self.answers]
         pairs = sorted(
@@ -170,7 +170,7 @@ def rank_offers(
         raise found.nothing(offers[0].question)
     measure = objective.measure
 
-    def order(answer: Answer) -> tuple[float, float, float]:
+    def order(answer: OfferAnswer) -> tuple[float, float, float]:
         step = answer.optimum.result.best.step_seconds
         return (
             measure.loss(answer.optimum.value),
@@ -184,7 +184,7 @@ def rank_offers(
         answers=tuple(sorted(found.answers, key=order)),
         left_out=tuple(found.left_out),
         unanswered=found.unanswered,
-        seconds=spending.spent,
+        seconds=spending.seconds_spent,
     )
 
 
@@ -196,7 +196,7 @@ class _Found:
     precisions: tuple[Precision, ...]
     limits: Restrictions
     budget: Budget
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[OfferAnswer] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
     unanswered: int = 0
 
@@ -204,7 +204,7 @@ class _Found:
         """Search one cluster on one number of GPUs, and keep the answer or why there is none."""
         if self.objective.name == "gpus" and any(one.offer is offer for one in self.answers):
             return  # fewer do
-        if self.budget.interrupted or self.budget.left <= 0:
+        if self.budget.interrupted or self.budget.seconds_left <= 0:
             self._leave_open(offer, size)
             return
         own = self.budget.share(searches_left)
@@ -230,7 +230,7 @@ class _Found:
             self.budget.interrupted = True
             self._leave_open(offer, size)
         else:
-            self.answers.append(Answer(offer=offer, optimum=optimum))
+            self.answers.append(OfferAnswer(offer=offer, optimum=optimum))
             self.budget.interrupted = own.interrupted
 
     def _leave_open(self, offer: Offer, size: int) -> None:

@@ -16,7 +16,7 @@ from cost_models.operators.flops import model_flops
 from cost_models.question import Question
 from cost_models.specs.cluster import Precision
 from cost_models.units import counted, format_count, format_days
-from planner.answers.best_plans import Answer, added, ranked_answer
+from planner.answers.best_plans import BestPlans, added, ranked_plans
 from planner.answers.least_memory import least_memory
 from planner.answers.optimum import PROVEN, Optimum
 from planner.objectives import Objective, training_seconds
@@ -72,7 +72,7 @@ class _Choices:
     limits: Restrictions
     top: int
     budget: Budget
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[BestPlans] = field(default_factory=list)
     failures: list[tuple[int, InfeasibleError]] = field(default_factory=list)
     """Numbers of GPUs on which nothing fits or nothing is fast enough, with the error."""
     unfinished: list[Question] = field(default_factory=list)
@@ -104,7 +104,7 @@ class _Choices:
             self.failures.append((gpus, InfeasibleError(f"at least {days}")))
             self.lost.append(answer.certificate)
 
-    def _answer(self, question: Question) -> Answer | None:
+    def _answer(self, question: Question) -> BestPlans | None:
         """The best plans that meet the deadline (none where none does); None where time ran out before that was
         decided.
 
@@ -117,7 +117,7 @@ class _Choices:
             if least is None:
                 return None
             in_time = tuple(e for e in least.result.estimates if objective.meets_deadline(question, e))
-            return Answer(question, in_time, least.result.certificate, least.bound)
+            return BestPlans(question, in_time, least.result.certificate, least.bound)
         groups = paddings(question, self.limits) if objective.name == "mfu" else [self.limits]
         results, failures = [], []
         for group in groups:
@@ -128,7 +128,7 @@ class _Choices:
         if len(failures) == len(groups):
             raise failures[0]
         found = [result for result in results if result is not None]
-        return ranked_answer(question, objective, found, self.top, everywhere=len(found) == len(results))
+        return ranked_plans(question, objective, found, self.top, everywhere=len(found) == len(results))
 
     def best(self, question: Question, sizes: tuple[int, ...], precisions: tuple[Precision, ...]) -> Optimum:
         """The best answer over all questions, with the layouts of all of them counted.
@@ -188,7 +188,7 @@ class _Choices:
             others=tuple((one.question, one.estimates[0]) for one in others.values()),
         )
 
-    def _certificate(self, chosen: Answer, gap: float) -> Certificate:
+    def _certificate(self, chosen: BestPlans, gap: float) -> Certificate:
         """The chosen answer's certificate, with the layouts of all searches counted and the gap over all of them."""
         rest = [one.certificate for one in self.answers if one is not chosen] + self.lost
         if self.objective.name == "memory" and gap > PROVEN:
@@ -202,7 +202,7 @@ class _Choices:
         types = dict.fromkeys(_precision(one) for one in self.covered)
         where = f"{' / '.join(types)} on {', '.join(gpus)} GPUs: {both.space}"
         changed: dict[str, object] = {
-            "seconds": self.budget.spent,
+            "seconds": self.budget.seconds_spent,
             "space": where,
             "layouts": both.layouts + self.unfit + unsearched,
             "undecided": both.undecided + unsearched,

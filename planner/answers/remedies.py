@@ -172,7 +172,7 @@ class _Remedies:
         """The fewest GPUs that do: every size from what the states need; once that takes too long, doublings."""
         gpus, device = self.question.cluster.num_gpus, self.question.cluster.gpu.memory
         least = max(gpus + 1, int(self.state_bytes / device))
-        share = self.budget.spent + (SECONDS - self.budget.spent) / 2
+        share = self.budget.seconds_spent + (SECONDS - self.budget.seconds_spent) / 2
         one_by_one = self._sizes(least)
         last, skipped = gpus, False
         for size in one_by_one:
@@ -186,7 +186,7 @@ class _Remedies:
             if found is not None:
                 yield replace(found, note="") if skipped else found
                 return
-            if self.budget.spent > share:
+            if self.budget.seconds_spent > share:
                 break
         doubled = (last * 2**power for power in range(1, DOUBLINGS + 1))
         sizes = (size for size in doubled if size <= MAX_GPUS and possible(size, self.whole.cluster))
@@ -197,7 +197,7 @@ class _Remedies:
         per_node = self.whole.cluster.gpus_per_node
         whole = -(-max(least, per_node + 1) // per_node) * per_node
         for size in chain(range(least, per_node + 1), range(whole, MAX_GPUS, per_node)):
-            if not possible(size, self.whole.cluster) or self.budget.left <= 0:
+            if not possible(size, self.whole.cluster) or self.budget.seconds_left <= 0:
                 return
             if plain_layouts(self.whole, size)[1]:
                 yield size
@@ -244,7 +244,7 @@ class _Remedies:
         while high - low > 1:
             middle = (low + high) // 2
             model = _cut(self.question.model, middle)
-            if model is None or self.budget.left <= 0:
+            if model is None or self.budget.seconds_left <= 0:
                 return
             words = f"num_layers: {middle} (of {blocks}) in the model's file"
             try:

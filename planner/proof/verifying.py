@@ -181,7 +181,9 @@ def _searched(plan: Plan, certificate: Certificate, priced: Estimate, budget: Bu
         return
     yield _optimum(plan, objective, priced, optimum)
     if optimum.gap > PROVEN and certificate.gap <= 0:
-        yield Check("proof", None, f"not proven again within {format_seconds(budget.spent)}; allow more time")
+        yield Check(
+            "proof", None, f"not proven again within {format_seconds(budget.seconds_spent)}; allow more time"
+        )
         return
     yield _proof(plan, certificate, optimum)
     if certificate.settled is not None and certificate.gap <= 0:
@@ -217,7 +219,9 @@ def _chosen_cluster(plan: Plan, written: PlanObjective, budget: Budget) -> Check
         return Check("clusters", False, f"{found}, better than {written.value:.6g}")
     if ranking.gap > PROVEN:
         return Check(
-            "clusters", None, f"not proven again within {format_seconds(budget.spent)}; allow more time"
+            "clusters",
+            None,
+            f"not proven again within {format_seconds(budget.seconds_spent)}; allow more time",
         )
     return Check("clusters", True, f"of {len(written.offers)} none is better: {found}")
 

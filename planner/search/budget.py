@@ -37,17 +37,17 @@ class Budget:
     searches: int = 0
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds that are left; infinite without a limit."""
         return math.inf if self.time_limit is None else self.time_limit - (time.monotonic() - self.start)
 
     def share(self, parts: int) -> Budget:
         """A budget of its own for one part of the answer: an even share, of `parts`, of the time that is left."""
-        limit = None if self.time_limit is None else self.left / parts
+        limit = None if self.time_limit is None else self.seconds_left / parts
         return replace(self, time_limit=limit, start=time.monotonic(), ended=False, searches=0)
 
     @property
-    def spent(self) -> float:
+    def seconds_spent(self) -> float:
         """Seconds since this budget was started."""
         return time.monotonic() - self.start
 
@@ -67,10 +67,10 @@ class Budget:
             InfeasibleError: nothing fits, which is proven.
             KeyboardInterrupt: before anything was found, unless interrupts are kept.
         """
-        if self.ended or self.left <= 0:
+        if self.ended or self.seconds_left <= 0:
             self.ended = True
             return None
-        limit, start = min(self.left, seconds), time.monotonic()
+        limit, start = min(self.seconds_left, seconds), time.monotonic()
         self.searches += 1
         found: SearchResult | None = None
         try:
@@ -91,7 +91,7 @@ class Budget:
             self.interrupted = True
         self.interrupted = self.interrupted or (found is not None and found.interrupted)
         proven = found is not None and not found.certificate.undecided
-        by_choice = limit < self.left and time.monotonic() - start >= limit
+        by_choice = limit < self.seconds_left and time.monotonic() - start >= limit
         self.ended = self.interrupted or not (proven or by_choice)
         return found
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from cost_models.axes.layout import Layout
-from cost_models.complaints import refused
+from cost_models.complaints import spec_error
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
 from cost_models.evidence.rows.even_split import spread
@@ -63,7 +63,7 @@ def read_case(row: Row, *, stack: str | None = None, profile: str | HardwareProf
 
 def _short(error: InputError | ValidationError) -> str:
     if isinstance(error, ValidationError):
-        return _short(refused(error))
+        return _short(spec_error(error))
     return "; ".join(map(str, error.problems)) or error.headline
 
 

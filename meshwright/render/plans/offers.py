@@ -7,7 +7,7 @@ from cost_models.units import counted, format_bytes, format_count, format_second
 from meshwright.render.plans.goals import value_text
 from meshwright.render.tables import Table, table
 from meshwright.render.words import money, percent, sentence_list, wrapped
-from planner.answers.offers import Answer, Ranking
+from planner.answers.offers import OfferAnswer, Ranking
 from planner.answers.optimum import PROVEN
 
 _FEW = 6
@@ -65,7 +65,7 @@ def answer_cells(ranking: Ranking, most: int) -> tuple[tuple[str, ...], list[tup
     return tuple(columns), list(zip(*columns.values(), strict=True))
 
 
-def _degrees(answer: Answer) -> str:
+def _degrees(answer: OfferAnswer) -> str:
     """The layout without how its blocks are placed and recomputed, which a plan file has."""
     words = str(answer.optimum.result.best.layout).split()
     return " ".join(word for word in words if not word.startswith(("layers=", "recompute=")))
