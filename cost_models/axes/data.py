@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cost_models.axes.axis import Axis
+from cost_models.axes.axis import Axis, Terms
 from cost_models.axes.rule import Rule, Words, either, multiplied
 from cost_models.axes.words import Number
 
 if TYPE_CHECKING:
+    from cost_models.axes.columns import LayoutColumns
     from cost_models.axes.layout import Layout
     from cost_models.question import Question
 
@@ -53,6 +54,12 @@ def _stack_lacks_hybrid(question: Question, layout: Layout) -> Words:
     return Words(f"{what}, not over `shard{layout.shard}`", "leave out `shard`; `--stack` names another")
 
 
+def _buckets(question: Question, x: LayoutColumns) -> Terms:
+    """Buffers that shards of gradients and weights are collected in."""
+    size = question.stack.collective_buffers or 0.0
+    return {"static": {"buffers": np.where((x.zero >= 1) & (x.replicas > 1), size, 0.0)}}
+
+
 DP = Axis(word=Number(), always_written=True, common=True, touches=frozenset({"states"}))
 MBS = Axis(
     word=Number(),
@@ -86,6 +93,7 @@ ZERO = Axis(
         ),
     ),
     touches=frozenset(),
+    bytes=_buckets,
 )
 SHARD = Axis(
     word=Number(),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.parameters import Parameters, padded_vocabulary, parameters
+from cost_models.pipeline.axis_terms import axis_bytes
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split, keeps_all_logits
 
@@ -62,10 +64,8 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     shared_head = question.model.tied_embeddings & (columns.pp == 1)
     head = counts.head_vectors + np.where(shared_head, 0.0, counts.head_matrix)
     always_gathered = states.gathered if question.stack.fully_shard else 0.0
-    buckets = question.stack.collective_buffers or 0.0
-    collected = np.where((columns.zero >= 1) & (columns.replicas > 1), buckets, 0.0)
-    return MemoryTerms(
-        static={"buffers": boundaries.every_rank + workspace_bytes(question) + collected},
+    terms = MemoryTerms(
+        static={"buffers": boundaries.every_rank + workspace_bytes(question)},
         layer_static=_joined(
             _held(states, counts.block, fp8_copies), _held(experts, counts.experts, fp8_copies)
         ),
@@ -83,6 +83,7 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
         working={"working": working},
         head_moment={"working": head_moment},
     )
+    return replace(terms, **axis_bytes(question, columns, partial(getattr, terms)))
 
 
 def total(term: Term) -> Array:

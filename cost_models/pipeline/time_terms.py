@@ -8,6 +8,7 @@ import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.communication.pipeline import boundary_seconds
+from cost_models.pipeline.axis_terms import axis_seconds
 from cost_models.pipeline.block_terms import halves, launch_seconds, layer_backward, layer_forward
 from cost_models.pipeline.time_parts import Term, jitter, with_jitter
 from cost_models.pipeline.time_pieces import pieces_of
@@ -76,5 +77,6 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
         **optimizer(pieces),
         "step_overhead": {"host": np.full(len(columns), question.hardware.step_seconds)},
     }
+    terms |= axis_seconds(question, columns, terms.__getitem__)
     slowdown = jitter(question, columns)
     return TimeTerms(**{name: with_jitter(term, slowdown) for name, term in terms.items()})
