@@ -88,3 +88,7 @@ class Axis:
     chunks and schedules must not change it: bounds are taken without them."""
     bytes: Callable[[Question, LayoutColumns], Terms] | None = None
     """The same of memory; it may hang on the ZeRO stage."""
+
+    def value_in(self, name: str, layout: Layout) -> Any:
+        """Its value in a layout, where it is left out what it comes to."""
+        return getattr(layout, name) if self.comes_to is None else self.comes_to(layout)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from cost_models.axes.layout import Layout
+from cost_models.axes.layout import AXES, Layout
+from cost_models.axes.words import Number
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
 from cost_models.question import MixedQuestion, Question
@@ -71,18 +72,8 @@ def estimate_row(estimate: Estimate) -> dict[str, Any]:
 
 def layout_cells(layout: Layout) -> dict[str, int]:
     """The numeric axes of a layout, for sorting and grouping."""
-    return {
-        "tp": layout.tp,
-        "pp": layout.pp,
-        "vpp": layout.vpp,
-        "cp": layout.cp,
-        "dp": layout.dp,
-        "ep": layout.ep,
-        "etp": layout.expert_tp,
-        "mbs": layout.mbs,
-        "zero": layout.zero,
-        "shard": layout.shard_group,
-    }
+    numbers = {name: axis for name, axis in AXES.items() if isinstance(axis.word, Number)}
+    return {name: int(axis.value_in(name, layout)) for name, axis in numbers.items()}
 
 
 def optimum_record(

@@ -9,9 +9,11 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from cost_models.axes.layout import Layout
-from cost_models.axes.pipeline import SCHEDULES, goes_with
+from cost_models.axes.axis import Mesh
+from cost_models.axes.layout import AXES, Layout
+from cost_models.axes.pipeline import goes_with
 from cost_models.axes.recompute import allowed_recompute
+from cost_models.axes.words import Switch
 from cost_models.question import Question
 
 Trouble = Literal["a flag", "re-sharding"]
@@ -22,6 +24,9 @@ WEIGHT: dict[Trouble, float] = {"a flag": 1.0, "re-sharding": 2.0}
 
 _DEGREES = ("tp", "pp", "cp", "dp", "ep", "etp")
 """Axes that decide which rank holds which parameters."""
+_MOVED = ("sp", "order", "context", "ep", "etp")
+"""Axes that the search tries and whose moves are named below; other such axes move to every value of theirs."""
+_PLACING = ("layers", "pools")
 _FACTORS = (2, 3, 4, 8)
 """Factors by which ranks are moved from one axis to another."""
 _MOST_MBS = 64
@@ -86,6 +91,12 @@ def moves(question: Question, layout: Layout) -> Iterator[Move]:
         for group in range(2, layout.replicas + 1):
             if layout.replicas % group == 0:
                 yield Move(values={"shard": group})
+    mesh = Mesh(layout.tp, layout.pp, layout.cp, layout.dp)
+    for name, axis in AXES.items():
+        if axis.values is not None and name not in _MOVED:
+            for numbers in axis.values(question, mesh):
+                value = axis.word.value(*numbers) if isinstance(numbers, tuple) else axis.word.value(numbers)
+                yield Move(values={name: value})
     yield from _degrees(question, layout)
 
 
@@ -115,31 +126,26 @@ def recompute_allowed(question: Question, layout: Layout) -> tuple[str, ...]:
 def changed_words(before: Layout, after: Layout) -> str:
     """The words of the notation that change, placement aside: "tp4 dp4", "mbs2", "no sp", "recompute=full:3"."""
     words = []
-    for axis in ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "mbs", "zero", "shard"):
-        old, new = _degree(before, axis), _degree(after, axis)
-        follows = (axis == "etp" and after.etp is None) or (axis == "shard" and after.shard is None)
-        if old != new and not follows:
-            words.append(f"{axis}{new}")
-    if before.sp != after.sp:
-        words.append("sp" if after.sp else "no sp")
-    usual = SCHEDULES[SCHEDULES.index("interleaved" if after.vpp > 1 else "1f1b")]
-    if before.schedule != after.schedule and not (after.schedule == usual and before.vpp != after.vpp):
-        words.append(f"schedule={after.schedule}")
-    if before.order != after.order:
-        words.append(f"order={after.order}")
-    if before.context != after.context and after.cp > 1:
-        words.append(f"context={after.context or 'as usual'}")
-    if before.recompute != after.recompute:
-        words += [word for word in str(after).split() if word.startswith("recompute=")] or ["recompute=none"]
+    for name, axis in AXES.items():
+        old, new = axis.value_in(name, before), axis.value_in(name, after)
+        follows = axis.comes_to is not None and getattr(after, name) is None
+        silent = bool(axis.within) and getattr(after, axis.within) == 1
+        if name in _PLACING or old == new or follows or silent or _is_implied(name, before, after):
+            continue
+        if isinstance(axis.word, Switch):
+            words.append(name if new else f"no {name}")
+        else:
+            words.append(axis.word.write(name, "as usual" if new is None else new))
     return " ".join(words)
+
+
+def _is_implied(name: str, before: Layout, after: Layout) -> bool:
+    """Whether the schedule follows from a change of vpp."""
+    usual = "interleaved" if after.vpp > 1 else "1f1b"
+    return name == "schedule" and after.schedule == usual and before.vpp != after.vpp
 
 
 def trouble_between(before: Layout, after: Layout) -> Trouble:
     """The trouble of going from one layout to another: the greatest of all their differences."""
-    other = any(_degree(before, axis) != _degree(after, axis) for axis in _DEGREES)
+    other = any(AXES[axis].value_in(axis, before) != AXES[axis].value_in(axis, after) for axis in _DEGREES)
     return "re-sharding" if other else "a flag"
-
-
-def _degree(layout: Layout, axis: str) -> int:
-    named = {"etp": layout.expert_tp, "shard": layout.shard_group}
-    return named[axis] if axis in named else int(getattr(layout, axis))

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from cost_models.axes.axis import divisors
-from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.columns import COLUMNS, LayoutColumns
 from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
 from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.layout import Layout
@@ -25,6 +25,7 @@ from planner.rules.pools import fills_pools, pool_objections
 from planner.space.restrictions import Restrictions, settled
 from planner.trainers import trainer_named
 
+_MESH, _SHAPE = ("tp", "cp", "pp", "dp"), ("vpp", "schedule")
 MOST_NAMED = 3
 """Layouts whose obstacles are told, where each has others."""
 
@@ -172,41 +173,35 @@ def _within(question: Question, limits: Restrictions) -> LayoutColumns:
         for vpp in values("vpp", (1, 2))
         if goes_with(SCHEDULES[schedule], vpp)
     ]
+    inside = [name for name in COLUMNS if name not in (*_MESH, *_SHAPE)]
     rows = []
     for tp, cp, pp in _meshes(question, values):
         left, rest = divmod(question.cluster.num_gpus, tp * cp * pp)
         for dp in values("dp", [1 if rest else left]):
-            others = product(
-                choices("ep", divisors(max(1, model.num_experts)), 1),
-                choices("etp", {1, *divisors(tp)}, tp),
-                choices("mbs", divisors(question.training.global_batch), 1),
-                values("zero", range(ZERO_STAGES) if "zero" in named else stack.zero_stages),
-                choices("shard", divisors(dp * cp), dp * cp),
-                values("sp", (0, 1) if tp > 1 else (0,)),
-                choices("order", range(len(ORDERS)), ORDERS.index(stack.axis_orders[0])),
-                choices("context", range(len(CONTEXTS)), USUAL_CONTEXT) if cp > 1 else [USUAL_CONTEXT],
-                shapes,
-            )
-            rows += [(tp, cp, pp, dp, *other, *shape) for *other, shape in others]
-    names = [
-        "tp",
-        "cp",
-        "pp",
-        "dp",
-        "ep",
-        "etp",
-        "mbs",
-        "zero",
-        "shard",
-        "sp",
-        "order",
-        "context",
-        "vpp",
-        "schedule",
-    ]
+            known = {
+                "ep": choices("ep", divisors(max(1, model.num_experts)), 1),
+                "etp": choices("etp", {1, *divisors(tp)}, tp),
+                "mbs": choices("mbs", divisors(question.training.global_batch), 1),
+                "zero": values("zero", range(ZERO_STAGES) if "zero" in named else stack.zero_stages),
+                "shard": choices("shard", divisors(dp * cp), dp * cp),
+                "sp": values("sp", (0, 1) if tp > 1 else (0,)),
+                "order": choices("order", range(len(ORDERS)), ORDERS.index(stack.axis_orders[0])),
+                "context": [USUAL_CONTEXT],
+            }
+            if cp > 1:
+                known["context"] = choices("context", range(len(CONTEXTS)), USUAL_CONTEXT)
+            every = [known[name] if name in known else choices(name, *_any_of(name)) for name in inside]
+            rows += [(tp, cp, pp, dp, *other, *shape) for other, shape in product(product(*every), shapes)]
+    names = (*_MESH, *inside, *_SHAPE)
     table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
     columns = LayoutColumns(**dict(zip(names, np.ascontiguousarray(table.T), strict=True)))
     return columns.rows(np.flatnonzero(limits.allows(settled(question, columns))))
+
+
+def _any_of(name: str) -> tuple[Iterable[int], int]:
+    """Numbers of a column of which nothing more is known, and the one that stands for going without."""
+    word = COLUMNS[name].word
+    return word.every or (word.simplest, word.simplest + 1), word.simplest
 
 
 def _meshes(
