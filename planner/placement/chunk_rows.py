@@ -14,25 +14,16 @@ from functools import cached_property
 import numpy as np
 
 from cost_models.axes.columns import Ints
-from cost_models.axes.pipeline import Schedule
-from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.schedules import SPLIT_BACKWARD, V_SHAPED, schedule_named
+from planner.placement.priced_rows import PricedRows
 from planner.placement.shared_shape import Bools, Floats, Group, how_many
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChunkRows:
+class ChunkRows(PricedRows):
     """The rows of one schedule; of their ranks the first and the last."""
 
-    costs: StageCosts
-    """N rows."""
     pp: Ints
     vpp: Ints
-    schedule: Schedule
-    microbatches: Ints
-    num_layers: int
-    allowed: Bools
-    """(P,)"""
 
     @classmethod
     def of(cls, group: Group) -> ChunkRows:
@@ -47,16 +38,6 @@ class ChunkRows:
             num_layers=group.num_layers,
             allowed=group.allowed,
         )
-
-    @property
-    def splits_backward(self) -> bool:
-        """Weight halves of backward passes run at other times than input halves."""
-        return self.schedule in SPLIT_BACKWARD
-
-    @property
-    def is_v_shaped(self) -> bool:
-        """The first rank has the last stage too."""
-        return self.schedule in V_SHAPED
 
     @cached_property
     def one_rank_has_both_ends(self) -> Bools:
@@ -82,16 +63,10 @@ class ChunkRows:
         return np.where(self.starts_empty, self.vpp - 1, self.vpp * self.size)
 
     @cached_property
-    def block_seconds(self) -> Floats:
-        """(N, P): forward plus backward of one block; infinite under a policy that may not be used."""
-        seconds = self.costs.layer_forward[:, None] + self.costs.layer_backward
-        return np.where(self.allowed, seconds, np.inf)
-
-    @cached_property
     def live(self) -> tuple[Ints, Ints, Ints]:
         """(N,) each: live microbatches of the first rank's first chunk, of its last, and of all its chunks, at the
         moment that `Group.live` takes; the first chunk has most."""
-        known, shape = schedule_named(self.schedule), (self.pp, self.vpp, self.microbatches)
+        known, shape = self.known, (self.pp, self.vpp, self.microbatches)
         first, last = (known.live_of_chunk(*shape, 0, chunk) for chunk in (0, self.vpp - 1))
         return first, last, known.live_of_rank(*shape, 0)
 

@@ -6,17 +6,15 @@ P recompute policies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 
 import numpy as np
 
 from cost_models.axes.columns import Ints
-from cost_models.axes.pipeline import Schedule
-from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.schedules import schedule_named
-from planner.placement.leaf import TOLERANCE, Bools, Floats, stage_sizes
+from planner.placement.leaf import TOLERANCE, Floats, stage_sizes
+from planner.placement.priced_rows import PricedRows
 from planner.placement.shared_shape import how_many
 
 PRICES = 16
@@ -24,34 +22,16 @@ PRICES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankGroup:
+class RankGroup(PricedRows):
     """The rows of one pipeline shape, every rank with costs of its own."""
 
-    costs: StageCosts
-    """N · R rows, a layout's ranks together."""
     pp: int
-    schedule: Schedule
-    microbatches: Ints
-    """(N,)"""
-    num_layers: int
-    allowed: Bools
-    """(P,)"""
-
-    def __len__(self) -> int:
-        return len(self.microbatches)
 
     def rows(self, index: Ints | slice) -> RankGroup:
         """Some of the layouts."""
         rows = np.arange(len(self))[index]
         every = (rows[:, None] * self.pp + np.arange(self.pp)).reshape(-1)
-        return RankGroup(
-            costs=self.costs.rows(every),
-            pp=self.pp,
-            schedule=self.schedule,
-            microbatches=self.microbatches[rows],
-            num_layers=self.num_layers,
-            allowed=self.allowed,
-        )
+        return replace(self, costs=self.costs.rows(every), microbatches=self.microbatches[rows])
 
     def of_ranks(self, name: str) -> Floats:
         """(N, R) or (N, R, P): one column."""
@@ -85,20 +65,18 @@ class RankGroup:
     @cached_property
     def live(self) -> Floats:
         """(N, R): most live microbatches."""
-        known, rank_R = schedule_named(self.schedule), np.arange(self.pp)
-        live_NR = known.live_of_chunk(self.pp, 1, self.microbatches[:, None], rank_R, 0)
+        live_NR = self.known.live_of_chunk(self.pp, 1, self.microbatches[:, None], np.arange(self.pp), 0)
         return live_NR.astype(np.float64)
 
     @cached_property
-    def block_seconds(self) -> Floats:
-        """(N, R, P): forward plus backward of one block; infinite under a policy that may not be used."""
-        seconds = self.of_ranks("layer_forward")[..., None] + self.of_ranks("layer_backward")
-        return np.where(self.allowed, seconds, np.inf)
+    def of_blocks(self) -> Floats:
+        """(N, R, P): `block_seconds` of each rank."""
+        return self.block_seconds.reshape(len(self), self.pp, self.block_seconds.shape[1])
 
     @cached_property
     def least_block_seconds(self) -> Floats:
         """(N, R): under the fastest policy."""
-        least: Floats = self.block_seconds.min(axis=2)
+        least: Floats = self.of_blocks.min(axis=2)
         return least
 
     @cached_property
@@ -136,7 +114,7 @@ class RankGroup:
         """
         held_NRB = self.of_ranks("layer_static")[..., None] * self.sizes
         room_NRB = (self.room_bytes[..., None] - held_NRB) / (self.live[..., None] * self.sizes)
-        each_NRB = _mixed(room_NRB, self.of_ranks("layer_activation"), self.block_seconds)
+        each_NRB = _mixed(room_NRB, self.of_ranks("layer_activation"), self.of_blocks)
         fits_NRB = self.sizes <= self.most_blocks[..., None]
         return np.where(fits_NRB, self.sizes * each_NRB, np.inf) + self.fixed_seconds[..., None]
 
@@ -150,7 +128,7 @@ class RankGroup:
         seconds_NRB = np.where(np.isfinite(self.seconds), self.seconds, np.finfo(np.float64).max / 1e6)
         low_N, high_N = (
             np.zeros(len(self)),
-            2 * np.nanmax(np.where(np.isfinite(self.block_seconds), self.block_seconds, np.nan), axis=(1, 2)),
+            2 * np.nanmax(np.where(np.isfinite(self.of_blocks), self.of_blocks, np.nan), axis=(1, 2)),
         )
         best_N = np.full(len(self), -np.inf)
         for _ in range(PRICES):

@@ -12,44 +12,25 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import Ints
-from cost_models.axes.pipeline import Schedule
-from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.schedules import PLAIN, SPLIT_BACKWARD, V_SHAPED, schedule_named
 from planner.placement.leaf import TOLERANCE, Leaf, stage_sizes
+from planner.placement.priced_rows import PricedRows
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class Group(PricedRows):
     """The rows of one pipeline shape."""
 
-    costs: StageCosts
-    """N rows."""
     pp: int
     vpp: int
-    schedule: Schedule
-    microbatches: Ints
-    """(N,)"""
-    num_layers: int
-    allowed: Bools
-    """(P,)"""
     most_blocks: int | None = None
     """Of one virtual stage, where that is less than the search covers."""
 
     def rows(self, index: Ints | slice) -> Group:
         """Some of the layouts."""
-        return Group(
-            costs=self.costs.rows(index),
-            pp=self.pp,
-            vpp=self.vpp,
-            schedule=self.schedule,
-            microbatches=self.microbatches[index],
-            num_layers=self.num_layers,
-            allowed=self.allowed,
-            most_blocks=self.most_blocks,
-        )
+        return replace(self, costs=self.costs.rows(index), microbatches=self.microbatches[index])
 
     def in_time(self, seconds: float) -> Group:
         """Only numbers of blocks that some rank passes m times in so many seconds (one chunk a rank)."""
@@ -59,31 +40,15 @@ class Group:
         return replace(self, most_blocks=max(int(self.sizes[0]), int(held_N.max()) + 1))
 
     @property
-    def is_plain(self) -> bool:
-        """Whether every number of blocks on every stage is covered."""
-        return self.schedule in PLAIN
-
-    @property
-    def splits_backward(self) -> bool:
-        """Weight halves of backward passes run at other times than input halves."""
-        return self.schedule in SPLIT_BACKWARD
-
-    @property
     def last_rank(self) -> int:
         """The rank of the last stage: in a V the first."""
-        return 0 if self.schedule in V_SHAPED else self.pp - 1
+        return 0 if self.is_v_shaped else self.pp - 1
 
     @cached_property
     def sizes(self) -> Ints:
         """(B,): blocks one virtual stage may hold."""
         low, high = stage_sizes(self.num_layers, self.pp, self.vpp, self.schedule)
         return np.arange(low, high + 1 if self.most_blocks is None else min(high, self.most_blocks) + 1)
-
-    @cached_property
-    def block_seconds(self) -> Floats:
-        """(N, P): forward plus backward of one block; infinite under a policy that may not be used."""
-        seconds = self.costs.layer_forward[:, None] + self.costs.layer_backward
-        return np.where(self.allowed, seconds, np.inf)
 
     @cached_property
     def least_block_seconds(self) -> Floats:
@@ -128,8 +93,7 @@ class Group:
     def live(self) -> Floats:
         """(N, R, C): live microbatches of each chunk at one moment of the schedule; with one chunk it is the peak."""
         m_N11, rank_R1 = self.microbatches[:, None, None], np.arange(self.pp)[:, None]
-        known = schedule_named(self.schedule)
-        live_NRC = known.live_of_chunk(self.pp, self.vpp, m_N11, rank_R1, np.arange(self.vpp))
+        live_NRC = self.known.live_of_chunk(self.pp, self.vpp, m_N11, rank_R1, np.arange(self.vpp))
         return live_NRC.astype(np.float64)
 
     @cached_property
