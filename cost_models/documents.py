@@ -51,7 +51,7 @@ def show_key(key: Key) -> str:
 
 def printable(text: str, limit: int | None = 300) -> str:
     """`text` without control characters and cut to `limit` characters, so that no file can write to the terminal."""
-    clean = "".join(
-        char if char.isprintable() else "?" for char in text[: None if limit is None else limit + 1]
-    )
+    clean = text[: None if limit is None else limit + 1]
+    if not clean.isprintable():
+        clean = "".join(char if char.isprintable() else "?" for char in clean)
     return clean if limit is None or len(text) <= limit else clean[:limit] + "…"

@@ -43,18 +43,21 @@ def explain_infeasible(
         hint = f"{format_bytes(closest.peak_bytes)} a GPU would do; or use more GPUs, or shorter sequences"
     return DoesNotFitError(
         f"no layout of {question.model.name} fits {format_bytes(limit)} x {counted(gpus, 'GPU')}",
-        problems=[Problem("closest", _in_words(closest))],
+        problems=_closest_in_words(closest),
         hint=hint,
         state_bytes=states,
     )
 
 
-def _in_words(closest: Estimate) -> str:
-    """`tp8 pp2 … needs 428.0 GiB on stage 0 (weights 47, gradients 95, optimizer 284, activations 2)`, in GiB."""
+def _closest_in_words(closest: Estimate) -> list[Problem]:
+    """A line with the layout, and one with what fills its fullest rank, as `explain` says it."""
     rank = closest.fullest_rank
     layout = closest.layout.model_copy(update={"layers": ()})
-    parts = [f"{name} {value / GIB:.1f}" for name, value in closest.rank_memory[rank] if value]
-    return f"{layout.brief} needs {format_bytes(closest.peak_bytes)} on stage {rank} ({', '.join(parts)} GiB)"
+    parts = " + ".join(f"{name} {value / GIB:.1f}" for name, value in closest.rank_memory[rank] if value)
+    return [
+        Problem("closest", layout.brief),
+        Problem("needs", f"{format_bytes(closest.peak_bytes)} on pipeline rank {rank} = {parts}"),
+    ]
 
 
 def _closest(

@@ -189,3 +189,5 @@ def test_clusters_are_named_at_their_lines() -> None:
     assert " ".join(figure.get_suptitle().split()) == (
         "$300.0 k in 15.6 days on 64 GPUs of fast, or $300.0 k in 3.9 days on 256 GPUs of fast"
     )
+    frame["days"] *= 200.0
+    assert "$300.0 k in 3,125.0 days on 64 GPUs" in " ".join(cost_and_days(frame, "").get_suptitle().split())

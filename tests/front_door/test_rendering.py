@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from meshwright.records.run_comparison import ComparedQuantity
 from meshwright.render.plans.comparison import comparison_table
 from meshwright.render.plans.estimates import estimate_text, memory_sentence, time_sentence
 from meshwright.render.plans.goals import sizes_text
+from meshwright.render.plans.offers import answer_cells, frontier_sentence
 from meshwright.render.plans.ranked import HEADERS, certificate_sentence, plans_rows, question_header
 from meshwright.render.runs.run import comparison_table as run_table
 from meshwright.render.runs.run import on_other_devices, step_line
@@ -250,3 +253,18 @@ def test_lines_end_at_spaces_and_long_placements_after_commas() -> None:
         assert all(line.endswith(",") or not line[-1].isalpha() for line in lines[:-1])
     assert wrapped("a b") == "a b"
     assert wrapped("  x " + "y" * 79, indent="    ").splitlines() == ["  x", "    " + "y" * 79]
+
+
+def test_days_of_a_ranking_have_a_thousands_separator() -> None:
+    cluster = SimpleNamespace(num_gpus=8)
+    estimate = SimpleNamespace(layout="tp8", step_seconds=1.0, mfu=0.5)
+    optimum = SimpleNamespace(
+        question=SimpleNamespace(cluster=cluster), result=SimpleNamespace(best=estimate)
+    )
+    answer = SimpleNamespace(offer=SimpleNamespace(name="a"), optimum=optimum, days=2509.5, cost=1e6)
+    ranking: Any = SimpleNamespace(
+        answers=(answer, answer), frontier=(answer,), objective=SimpleNamespace(name="time")
+    )
+    headers, rows = answer_cells(ranking, 2)
+    assert rows[0][headers.index("days")] == "2,509.5"
+    assert "in 2,509.5 on 8 GPUs of a" in frontier_sentence(ranking)

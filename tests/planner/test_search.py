@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
@@ -206,9 +207,10 @@ def test_when_nothing_fits_the_closest_layout_is_told() -> None:
     told = str(caught.value)
     assert "no layout of small fits" in told
     assert "x 4 GPUs" in told
-    assert "closest" in told
-    assert "on stage" in told
-    assert "weights" in told
+    assert [problem.where for problem in caught.value.problems] == ["closest", "needs"]
+    closest, needs = (problem.what for problem in caught.value.problems)
+    assert str(parse_layout(closest)) == closest
+    assert re.fullmatch(r"[\d.]+ MiB on pipeline rank \d = weights [\d.]+ \+ .*", needs)
     assert "model states alone need" in caught.value.hint
     assert caught.value.exit_code == 1
 
