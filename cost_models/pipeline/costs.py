@@ -26,7 +26,7 @@ def stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
         InputError: the GPU has no rate for the training precision.
     """
     assert not isinstance(question, MixedQuestion), (
-        "ranks in several pools have no one price: see `pools.terms`"
+        "ranks in several pools have no one price: see `pool_terms`"
     )
     names = [field.name for field in fields(LayoutColumns)]
     return over_distinct(as_priced(question, columns), names, lambda rows: _stage_costs(question, rows))
