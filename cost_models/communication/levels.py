@@ -9,10 +9,11 @@ out: what goes to the network does not pass the links between the node's own GPU
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from cost_models.specs.cluster import ClusterSpec
-from cost_models.specs.links import LinkLevels, LinkSpec
+from cost_models.specs.links import LevelSpec, LinkLevels, LinkSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +86,22 @@ def _level(
         network=network,
         opens=opens,
     )
+
+
+def only(cluster: ClusterSpec, at: int) -> ClusterSpec:
+    """The cluster where only the links of one level take time, and these no latency."""
+    levels = levels_of(cluster)
+    root = tuple(
+        LevelSpec.model_construct(
+            name=level.name,
+            kind=level.kind,
+            bandwidth=level.bandwidth if index == at else math.inf,
+            latency=0.0,
+            gpus=None if level.network or level.gpus == cluster.gpus_per_node else level.gpus,
+            nodes=level.gpus and (level.gpus // cluster.gpus_per_node or None),
+            sharers=level.sharers,
+        )
+        for index, level in enumerate(levels)
+    )
+    update = {"links": LinkLevels.model_construct(root), "oversubscription": 1.0, "nodes_per_leaf": None}
+    return cluster.model_copy(update=update)

@@ -39,9 +39,10 @@ class Plotted:
         }
 
     @property
-    def text(self) -> tuple[str]:
+    def text(self) -> tuple[str, ...]:
         """What `meshwright plot` prints."""
-        return (wrapped(self.drawing.title),)
+        table = self.drawing.table
+        return (wrapped(self.drawing.title), *(("", table) if table else ()))
 
     def __repr__(self) -> str:
         return self.drawing.title

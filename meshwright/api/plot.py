@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, UnknownNameError
+from cost_models.files.loading import resolve_cluster
+from cost_models.question import parts_of
 from meshwright.answers.plotted import Plotted
 from meshwright.answers.ranked import Ranked
 from meshwright.inputs.goals import Goal, objective_of
@@ -18,6 +22,7 @@ from meshwright.plots.drawing import (
     draw_scaling,
     draw_time,
     draw_timeline,
+    draw_topology,
 )
 from meshwright.records import frames
 from meshwright.render.words import sentence_list
@@ -41,6 +46,7 @@ RIVALS_SECONDS = 20.0
 """Time limit of the search for them."""
 CURVE_SECONDS = 120.0
 """Time limit of all searches of a curve, unless the user says otherwise."""
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 MOST_POINTS = 1000
 """Points of a frontier that can be asked for by number."""
 
@@ -50,7 +56,7 @@ class PlotOptions:
     """What the flags say of the curves that are searched for."""
 
     gpus: str | None = None
-    """Numbers of GPUs, for `scaling` and `frontier`."""
+    """Numbers of GPUs, for `scaling` and `frontier`; one for `topology`."""
     between: str | None = None
     """Two objectives, for `frontier`."""
     points: str | None = None
@@ -63,7 +69,7 @@ class PlotOptions:
 
 
 _MEANT_FOR = {
-    "gpus": ("scaling", "frontier"),
+    "gpus": ("scaling", "frontier", "topology"),
     "between": ("frontier",),
     "points": ("frontier",),
     "kind": ("scaling",),
@@ -88,7 +94,7 @@ class PlotRequest:
 def plot(
     kind: str, *files: str | Path, options: PlotOptions | None = None, budget: Budget | None = None
 ) -> Plotted:
-    """Draw one kind of plot of plan files; of run reports or tables `accuracy`.
+    """Draw one kind of plot of plan files; of run reports or tables `accuracy`, of a cluster and its plan `topology`.
 
     Raises:
         InputError: a file, an option or a list of GPUs that is wrong.
@@ -228,6 +234,30 @@ def _timeline(request: PlotRequest) -> Drawing:
     return draw_timeline(plan.question, priced_again(plan))
 
 
+def _topology(request: PlotRequest) -> Drawing:
+    """A cluster, alone or with a plan for it."""
+    name, *plans = map(str, request.files)
+    gpus = request.options.gpus
+    if len(plans) > 1:
+        raise InputError(f"`topology` draws one cluster with one plan, not {len(plans)}")
+    if gpus is not None and not _NUMBER.fullmatch(gpus):
+        raise InputError(
+            f"--gpus: `{printable(gpus)}` is not one number of GPUs; `topology` draws one cluster"
+        )
+    if not plans:
+        return draw_topology(resolve_cluster(name, None if gpus is None else int(gpus)))
+    if gpus is not None:
+        raise InputError("the plan says how many GPUs there are", hint="leave out --gpus")
+    plan = _plan(request, Path(plans[0]))
+    asked, planned = resolve_cluster(name).name, parts_of(plan.question)[0]
+    if asked != planned.name:
+        raise InputError(
+            f"`{plans[0]}` is a plan for `{planned.name}`, not for `{asked}`",
+            hint=f"meshwright plot topology {planned.name} {plans[0]}",
+        )
+    return draw_topology(planned, plan.question, priced_again(plan))
+
+
 def _accuracy(request: PlotRequest) -> Drawing:
     from meshwright.plots.accuracy import accuracy
 
@@ -242,5 +272,6 @@ _KINDS: dict[str, Callable[[PlotRequest], Drawing]] = {
     "time": _time,
     "memory": _memory,
     "timeline": _timeline,
+    "topology": _topology,
     "accuracy": _accuracy,
 }

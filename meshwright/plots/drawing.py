@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import InfeasibleError, InputError, UnknownNameError
 from cost_models.estimate import Estimate
-from cost_models.question import MixedQuestion, Question
+from cost_models.pipeline.link_use import link_use
+from cost_models.question import MixedQuestion, Question, parts_of
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.pools import MixedCluster
+from cost_models.units import counted, format_seconds
 from meshwright.records import frames
 from meshwright.render.plans.goals import sizes_text
 from meshwright.render.plans.pools import gpus_in_words
@@ -36,6 +40,8 @@ class Drawing:
     frame: pd.DataFrame
     """What is drawn, in base units."""
     figure: Figure
+    table: str = ""
+    """The same as text, where the title does not say enough."""
 
     @property
     def title(self) -> str:
@@ -187,6 +193,33 @@ def draw_timeline(question: Question, estimate: Estimate) -> Drawing:
     return Drawing(frame=frame, figure=figure)
 
 
+def draw_topology(
+    cluster: ClusterSpec | MixedCluster, question: Question | None = None, estimate: Estimate | None = None
+) -> Drawing:
+    """The links of a cluster, and with an estimate how full each axis makes them.
+
+    Raises:
+        InputError: a cluster of several pools.
+    """
+    from meshwright.plots.topology import topology
+    from meshwright.records.links import links_frame
+    from meshwright.render.links import links_finding, links_table
+
+    if isinstance(cluster, MixedCluster):
+        raise _several_kinds("topology", cluster.name)
+    use = None
+    subject = f"{cluster.name}: {counted(cluster.num_gpus, 'GPU')}, {counted(cluster.nodes, 'node')}"
+    if question is not None and estimate is not None:
+        use = link_use(question, estimate)
+        step = format_seconds(estimate.step_seconds)
+        subject = f"{_subject(question, estimate)}; bars: share of {step}"
+    return Drawing(
+        frame=links_frame(cluster, use),
+        figure=topology(cluster, links_finding(cluster, use), subject, use),
+        table=links_table(cluster, use),
+    )
+
+
 def draw(
     kind: str,
     question: Question,
@@ -208,6 +241,7 @@ def draw(
         "time": lambda: draw_time([question] * len(estimates), estimates),
         "memory": lambda: draw_memory(question, best),
         "timeline": lambda: draw_timeline(question, best),
+        "topology": lambda: draw_topology(parts_of(question)[0], question, best),
     }
     if kind not in kinds:
         raise UnknownNameError("plot", kind, tuple(kinds))
@@ -217,10 +251,15 @@ def draw(
 def _require_one_kind(question: Question, kind: str) -> None:
     """Raises InputError for a question on several pools."""
     if isinstance(question, MixedQuestion):
-        raise InputError(
-            f"`{kind}` is drawn for one kind of GPU, and `{question.cluster.name}` has several pools",
-            hint="time, memory and timeline are drawn for any plan",
-        )
+        raise _several_kinds(kind, question.cluster.name)
+
+
+def _several_kinds(kind: str, cluster: str) -> InputError:
+    """What to say of a cluster of several pools."""
+    return InputError(
+        f"`{kind}` is drawn for one kind of GPU, and `{cluster}` has several pools",
+        hint="time, memory and timeline are drawn for any plan",
+    )
 
 
 def _subject(question: Question, estimate: Estimate | None = None, *, sized: bool = True) -> str:

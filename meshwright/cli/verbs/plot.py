@@ -22,6 +22,7 @@ class PlotKind(StrEnum):
     TIME = "time"
     MEMORY = "memory"
     TIMELINE = "timeline"
+    TOPOLOGY = "topology"
     ACCURACY = "accuracy"
 
 
@@ -31,7 +32,7 @@ def plot(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="A plan; for time several; for accuracy run reports.",
+            help="A plan; time: several; accuracy: run reports; topology: CLUSTER [PLAN].",
             show_default=False,
             autocompletion=completion.plans,
         ),

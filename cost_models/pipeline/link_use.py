@@ -1,0 +1,73 @@
+"""Which links each axis of a layout uses in a step, and how full they are.
+
+A link is full for the seconds that the step's bytes over it take at its nominal bandwidth. These come from the prices
+themselves: of a cluster on which every other link is free, without latency or start-up, at full efficiency.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.communication.levels import Level, levels_of, only
+from cost_models.communication.pipeline import boundary_seconds
+from cost_models.communication.topology import axis_groups
+from cost_models.estimate import Estimate
+from cost_models.pipeline.placed import price_ranks
+from cost_models.question import Question
+
+AXES = ("tp", "cp", "ep", "pp", "dp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkUse:
+    """What an axis sends over the links of one level in a step, on the pipeline rank that sends most."""
+
+    level: Level
+    axis: str
+    share: float
+    """Bytes over capacity × step: 1 is a link that is never idle."""
+    gpu_bytes: float
+    """Bytes of one GPU's share of the link."""
+
+
+def link_use(question: Question, estimate: Estimate) -> tuple[LinkUse, ...]:
+    """Every level from the inside out with every axis that uses it; `question` is of one kind of GPU."""
+    return tuple(
+        LinkUse(
+            level=level,
+            axis=axis,
+            share=seconds / estimate.step_seconds,
+            gpu_bytes=seconds * level.bandwidth,
+        )
+        for at, level in enumerate(levels_of(question.cluster))
+        for axis, seconds in _busy_seconds(_alone(question, at), estimate, at).items()
+        if seconds > 0
+    )
+
+
+def _alone(question: Question, at: int) -> Question:
+    """The question where only the links of one level take time, and no more than their bytes take."""
+    update = {"link_efficiency": 1.0, "network_efficiency": 1.0, "collective_seconds": 0.0, "collectives": ()}
+    hardware = question.hardware.model_copy(update=update)
+    return replace(question, cluster=only(question.cluster, at), hardware=hardware)
+
+
+def _busy_seconds(alone: Question, estimate: Estimate, at: int) -> dict[str, float]:
+    """Axis → seconds of a step for which it fills the links of the level."""
+    layout = estimate.layout
+    ranks = price_ranks(alone, layout)
+    found = {
+        axis: float(np.max(ranks.seconds(f"{axis}_comm") + ranks.seconds(f"{axis}_hidden")))
+        for axis in AXES
+        if axis != "pp"
+    }
+    columns = LayoutColumns.of([layout])
+    groups = axis_groups(alone.cluster, columns)
+    # out of a domain go activations to the next stage and gradients to the one before, unless it is at an end
+    ways = 2 if layout.vpp > 1 or groups.pp.reach[at].domains[0] > 2 else 1
+    transfers = ways * estimate.microbatches * layout.vpp
+    found["pp"] = transfers * float(boundary_seconds(alone, columns, groups)[0])
+    return {axis: found[axis] for axis in AXES}

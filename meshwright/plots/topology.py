@@ -1,0 +1,303 @@
+"""The links of a cluster, level by level: who is plugged into what, at which rate, and how full a plan makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import networkx
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.textpath import TextToPath
+
+from cost_models.communication.graph import link_graph
+from cost_models.communication.levels import Level
+from cost_models.pipeline.link_use import LinkUse
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.units import format_bandwidth, format_seconds, grouped
+from meshwright.plots.parts import style
+from meshwright.records.links import met_levels
+from meshwright.render.links import share_text
+
+_WIDTH, _TREE, _TITLE = 11.4, 6.0, 0.75
+"""Inches: the picture, the tree in it, and what the title takes."""
+_ROW, _LOW = 0.86, 0.42
+"""Inches between rows, and below the lowest."""
+_MOST_GPUS, _MOST_OTHERS, _LEAVES = 8, 4, 16
+"""GPUs of one domain, other members of one, and GPUs in all that are drawn one by one."""
+_FULL = 2.3
+"""Inches of a bar that is full."""
+
+
+@dataclass(slots=True)
+class _Places:
+    """Where things are, in inches."""
+
+    y: list[float]
+    """Of the switches of each level."""
+    gpus: float
+    gpu_x: dict[int, float] = field(default_factory=dict)
+    spans: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
+    """(level, domain) → left and right end."""
+    more: list[tuple[int, float, int]] = field(default_factory=list)
+    """Members left out: level, x, how many."""
+    right: float = 0.0
+    side: float = 0.2
+    """Of a GPU."""
+
+
+def topology(
+    cluster: ClusterSpec, finding: str, subject: str, use: Sequence[LinkUse] | None = None
+) -> Figure:
+    """A tree from the GPUs up; beside each level its links and, with a plan, the share of the step they are busy."""
+    levels = met_levels(cluster)
+    with style.drawing():
+        below = _below(levels)
+        height = _LOW + _ROW * len(levels) + 0.45 + _TITLE
+        figure = style.new_figure(_WIDTH, height)
+        figure.set_layout_engine("none")
+        axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+        axes.set_xlim(0, _WIDTH)
+        axes.set_ylim(0, height)
+        axes.axis("off")
+        places = _placed(cluster, levels, below)
+        _draw_tree(axes, cluster, levels, places, use)
+        for at, level in enumerate(levels):
+            own = None if use is None else [one for one in use if one.level.name == level.name]
+            _describe(axes, cluster, levels, at, places.y[at], own)
+        figure.set_layout_engine("constrained")
+        style.put_title(figure, finding, subject)
+        figure.set_layout_engine("none")
+    return figure
+
+
+def _below(levels: Sequence[Level]) -> int:
+    """Levels drawn below the GPUs: those of the first medium, where another follows inside the node."""
+    openings = [at for at, level in enumerate(levels) if level.opens and not level.network]
+    return openings[1] if len(openings) > 1 else 0
+
+
+def _size(cluster: ClusterSpec, levels: Sequence[Level], at: int) -> int:
+    """GPUs of one domain of a level; below the first, one."""
+    if at < 0:
+        return 1
+    return min(levels[at].gpus or cluster.num_gpus, cluster.num_gpus)
+
+
+def _shown(cluster: ClusterSpec, levels: Sequence[Level]) -> list[int]:
+    """Members of each level's domains that are drawn: all where there is room, else the first and how many more."""
+    members = [-(-_size(cluster, levels, at) // _size(cluster, levels, at - 1)) for at in range(len(levels))]
+    shown = [1] * len(levels)
+    order = [0, len(levels) - 1, *range(1, len(levels) - 1)]  # GPUs first, then the widest level
+    for at in dict.fromkeys(order):
+        most = _MOST_GPUS if at == 0 else _MOST_OTHERS
+        drawn = 1
+        for other in shown:
+            drawn *= other
+        room = max(1, _LEAVES // drawn)
+        some = (1 if len(levels) > 3 else 2) if at else 4
+        shown[at] = members[at] if members[at] <= min(most, room) else min(some, room)
+    return shown
+
+
+def _placed(cluster: ClusterSpec, levels: Sequence[Level], below: int) -> _Places:
+    """GPUs from the left, a gap wider for every level between them, scaled to the width of the tree."""
+    rows = [_LOW + _ROW * at for at in range(len(levels) + 1)]
+    gpus = rows.pop(below)
+    places = _Places(y=rows, gpus=gpus)
+    shown = _shown(cluster, levels)
+    _place(cluster, levels, shown, len(levels) - 1, 0, places)
+    left, wide = 0.45, max(places.right, 1.0)
+    scale = min(1.0, (_TREE - 0.9) / wide)
+    shift = left + (_TREE - 0.9 - wide * scale) / 2
+    places.side = min(places.side, 0.24 * scale)
+    places.gpu_x = {gpu: shift + x * scale for gpu, x in places.gpu_x.items()}
+    places.spans = {key: (shift + a * scale, shift + b * scale) for key, (a, b) in places.spans.items()}
+    places.more = [(at, shift + x * scale, count) for at, x, count in places.more]
+    return places
+
+
+def _place(
+    cluster: ClusterSpec, levels: Sequence[Level], shown: list[int], at: int, first: int, places: _Places
+) -> None:
+    """One domain of a level, whose first GPU is `first`."""
+    if at < 0:
+        places.gpu_x[first] = places.right
+        places.right += 0.3
+        return
+    size, inner = _size(cluster, levels, at), _size(cluster, levels, at - 1)
+    members = -(-min(size, cluster.num_gpus - first) // inner)
+    begin = places.right
+    for member in range(min(shown[at], members)):
+        if member:
+            places.right += 0.16 * at + 0.2 * levels[at].network
+        _place(cluster, levels, shown, at - 1, first + member * inner, places)
+    end = places.right
+    if members > shown[at]:
+        places.more.append((at, places.right + 0.36, members - shown[at]))
+        places.right += 1.0
+        end = places.right
+    places.spans[at, first // size] = (begin - 0.15, end - 0.15)
+
+
+def _draw_tree(
+    axes: Axes, cluster: ClusterSpec, levels: Sequence[Level], places: _Places, use: Sequence[LinkUse] | None
+) -> None:
+    graph = link_graph(cluster, sorted(places.gpu_x))
+    node = sum(not level.network for level in levels) - 1
+    half = 0.1
+    top = max([places.gpus, *places.y[: node + 1]]) + 0.3
+    if node < len(levels) - 1:
+        bottom = min([places.gpus, *places.y[: node + 1]]) - 0.27
+        for (at, _), (left, right) in places.spans.items():
+            if at == node:
+                axes.add_patch(_box(left - 0.06, bottom, right - left + 0.12, top - bottom))
+    for one, other, edge in graph.edges(data=True):
+        at = edge["level"]
+        if at >= len(levels):
+            continue
+        ends = [_point(graph, vertex, places, top) for vertex in (one, other)]
+        kinds = {graph.nodes[vertex]["kind"] for vertex in (one, other)}
+        if kinds == {"gpu", "adapter"} and levels[at].network:
+            continue  # inside the box, which says it
+        colour = _colour(levels[at], use)
+        (x0, y0), (x1, y1) = sorted(ends, key=lambda end: end[1])
+        if {"switch"} != kinds:  # a bar is right above whoever is plugged into it
+            x1 = x0 if y0 < places.y[at] else x1
+            x0 = x1 if y0 >= places.y[at] else x0
+        axes.plot(
+            [x0, x1], [y0, y1], color=colour, linewidth=_line(levels[at]), zorder=1, solid_capstyle="butt"
+        )
+    for (at, _), (left, right) in places.spans.items():
+        axes.add_patch(_bar(left, places.y[at] - half, right - left, 2 * half, _colour(levels[at], use)))
+        if right - left > 0.55:
+            name = levels[at].name
+            ink = "white" if use is None else style.text_colour(_colour(levels[at], use))
+            axes.text((left + right) / 2, places.y[at], name, ha="center", va="center", size=8, color=ink)
+    for vertex, data in graph.nodes(data=True):
+        if data["kind"] == "adapter" and data["level"] < len(levels):
+            x, y = _point(graph, vertex, places, top)
+            axes.add_patch(
+                Rectangle(
+                    (x - 0.055, y - 0.04),
+                    0.11,
+                    0.08,
+                    facecolor="white",
+                    edgecolor=style.INK,
+                    lw=0.8,
+                    zorder=3,
+                )
+            )
+    side = places.side
+    for gpu, x in places.gpu_x.items():
+        corner = (x - side / 2, places.gpus - side / 2)
+        axes.add_patch(Rectangle(corner, side, side, facecolor=style.BLUE, linewidth=0, zorder=3))
+        if len(places.gpu_x) <= 8:
+            axes.text(x, places.gpus, str(gpu), ha="center", va="center", size=7, color="white", zorder=4)
+    for at, x, count in places.more:
+        y = places.gpus if at == 0 else places.y[at - 1]
+        axes.text(x, y, f"× {grouped(count)}", ha="center", va="center", size=10, color=style.SOFT)
+
+
+def _point(graph: networkx.Graph[str], vertex: str, places: _Places, top: float) -> tuple[float, float]:
+    data = graph.nodes[vertex]
+    if data["kind"] == "gpu":
+        return places.gpu_x[data["index"]], places.gpus
+    if data["kind"] == "switch":
+        left, right = places.spans.get((data["level"], data["index"]), (0.0, 0.0))
+        return (left + right) / 2, places.y[data["level"]] if data["level"] < len(places.y) else top
+    of = [
+        places.gpu_x[graph.nodes[one]["index"]] for one in graph[vertex] if graph.nodes[one]["kind"] == "gpu"
+    ]
+    return sum(of) / len(of), top
+
+
+def _describe(
+    axes: Axes,
+    cluster: ClusterSpec,
+    levels: Sequence[Level],
+    at: int,
+    y: float,
+    use: Sequence[LinkUse] | None,
+) -> None:
+    """What a level is, beside it: its name, its links, and for a plan a bar of the step that they are busy."""
+    level, x = levels[at], _TREE + 0.25
+    size, inner = _size(cluster, levels, at), _size(cluster, levels, at - 1)
+    lift = 0.2 if use is not None else 0.09
+    rate = f"{level.kind}, {format_bandwidth(level.bandwidth)} a GPU, {format_seconds(level.latency)}"
+    axes.text(x, y + lift, level.name, weight="bold", va="center")
+    axes.text(x + _wide(level.name) + 0.1, y + lift, rate, va="center")
+    count = -(-cluster.num_gpus // size)
+    told = f"joins {grouped(-(-size // inner))} × {levels[at - 1].name if at else 'GPU'}"
+    told += f", {grouped(count)} times" if count > 1 else ""
+    if at:
+        told += f"; {format_bandwidth(inner * level.bandwidth)} out of each"
+    axes.text(x, y + lift - 0.18, told, va="center", size=8, color=style.SOFT)
+    if use is not None:
+        _busy(axes, x, y + lift - 0.4, use)
+
+
+def _wide(name: str) -> float:
+    """Inches of a name in bold."""
+    font = FontProperties(family="sans-serif", size=9, weight="bold")
+    return TextToPath().get_text_width_height_descent(name, font, ismath=False)[0] / style.POINTS_PER_INCH
+
+
+def _busy(axes: Axes, x: float, y: float, use: Sequence[LinkUse]) -> None:
+    """A bar of the whole step, filled axis by axis."""
+    axes.add_patch(Rectangle((x, y - 0.07), _FULL, 0.14, facecolor=style.FAINT, linewidth=0))
+    left = x
+    for one in use:
+        wide = min(_FULL * one.share, x + _FULL - left)
+        axes.add_patch(
+            Rectangle(
+                (left, y - 0.07), wide, 0.14, facecolor=style.TIME_COLOURS[f"{one.axis}_comm"], linewidth=0
+            )
+        )
+        left += wide
+    if not use:
+        axes.text(x + _FULL + 0.08, y, "idle", va="center", size=9, color=style.SOFT)
+    right = x + _FULL + 0.08
+    for one in use:
+        words = f"{one.axis} {share_text(one.share)}"
+        axes.text(right, y, words, va="center", weight="bold", color=style.TIME_COLOURS[f"{one.axis}_comm"])
+        right += _wide(words) + 0.1
+
+
+def _colour(level: Level, use: Sequence[LinkUse] | None) -> str:
+    """Grey, and with a plan the colour of the axis that uses the links of a level most."""
+    if use is None:
+        return style.SOFT
+    own = [one for one in use if one.level.name == level.name]
+    if not own:
+        return style.PALE
+    return style.TIME_COLOURS[f"{max(own, key=lambda one: one.share).axis}_comm"]
+
+
+def _line(level: Level) -> float:
+    """Points: wider the faster, by the logarithm."""
+    wide = 0.6
+    for limit in (2e9, 10e9, 40e9, 150e9, 400e9):
+        wide += 0.6 * (level.bandwidth >= limit)
+    return wide
+
+
+def _bar(x: float, y: float, width: float, height: float, colour: str) -> FancyBboxPatch:
+    return FancyBboxPatch(
+        (x, y),
+        width,
+        height,
+        boxstyle="round,pad=0,rounding_size=0.06",
+        facecolor=colour,
+        linewidth=0,
+        zorder=2,
+    )
+
+
+def _box(x: float, y: float, width: float, height: float) -> FancyBboxPatch:
+    rounded = "round,pad=0,rounding_size=0.1"
+    return FancyBboxPatch(
+        (x, y), width, height, boxstyle=rounded, fc="#F5F5F5", ec=style.PALE, lw=0.8, zorder=0
+    )

@@ -1,0 +1,57 @@
+"""The levels of a cluster's links in words: a sentence and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cost_models.pipeline.link_use import LinkUse
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.units import format_bandwidth, format_seconds, grouped
+from meshwright.records.links import met_levels
+from meshwright.render.tables import table
+from meshwright.render.words import percent, sentence_list
+
+
+def links_finding(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> str:
+    """What the picture shows, in a sentence."""
+    levels = met_levels(cluster)
+    if use is None:
+        rates = [f"{format_bandwidth(level.bandwidth)} in its {level.name}" for level in levels]
+        return f"A GPU has {sentence_list(rates)}"
+    busy = {level.name: sum(one.share for one in use if one.level.name == level.name) for level in levels}
+    fullest = max(busy, key=lambda name: busy[name])
+    if not busy[fullest]:
+        return "No link is used"
+    most = max((one for one in use if one.level.name == fullest), key=lambda one: one.share)
+    part = most.share / busy[fullest]
+    only = "all" if part == 1 else "most" if part > 0.5 else "the largest part"
+    full = share_text(busy[fullest])
+    return (
+        f"The fullest links are those of the {fullest}: busy {full} of the step, {only} of it by {most.axis}"
+    )
+
+
+def links_table(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> str:
+    """The levels as text, from the inside out."""
+    headers = ["level", "links", "a GPU", "latency", "GPUs"]
+    rows = [
+        [
+            level.name,
+            level.kind,
+            format_bandwidth(level.bandwidth),
+            format_seconds(level.latency),
+            grouped(min(level.gpus or cluster.num_gpus, cluster.num_gpus)),
+        ]
+        for level in met_levels(cluster)
+    ]
+    if use is not None:
+        headers.append("busy")
+        for row in rows:
+            own = [f"{one.axis} {share_text(one.share)}" for one in use if one.level.name == row[0]]
+            row.append(", ".join(own) or "idle")
+    return str(table(headers, rows, names=headers[:2], words=headers[5:]))
+
+
+def share_text(share: float) -> str:
+    """Percent of a step; what is next to nothing as such."""
+    return percent(share) if share >= 0.001 else "< 0.1 %"

@@ -1,0 +1,92 @@
+"""`plot topology`: the links of a cluster, and what a plan does to them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import meshwright as mw
+from cost_models.files.loading import resolve_cluster
+from cost_models.specs.cluster import ClusterSpec
+from meshwright.plots.drawing import draw_topology
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gpus", "said"),
+    [
+        ("dgx-h100", 16, {"node", "network"}),
+        ("dgx-h100", 1024, {"node", "network", "× 126"}),
+        ("pcie-a40-pairs", 8, {"pair", "box", "joins 4 × pair; 64 GB/s out of each"}),
+        ("gb200-nvl72-64", 128, {"rack", "× 60", "joins 64 × GPU, 2 times"}),
+        (
+            "two-buildings",
+            8192,
+            {"campus", "building", "pod", "× 127", "joins 2 × building; 3.2 TB/s out of each"},
+        ),
+        ("pcie-a100", 3, {"node"}),
+        ("local", 1, {"node"}),
+    ],
+)
+def test_a_picture_names_every_level_and_what_it_leaves_out(cluster: str, gpus: int, said: set[str]) -> None:
+    found = resolve_cluster(cluster, gpus)
+    assert isinstance(found, ClusterSpec)
+    drawing = draw_topology(found)
+    texts = {text.get_text() for text in drawing.figure.axes[0].texts}
+    assert said <= texts
+    levels = set(drawing.frame["level"])
+    assert levels <= texts
+    assert {line.split()[0] for line in drawing.table.splitlines()[1:]} == levels
+    assert max(map(len, drawing.table.splitlines())) <= 80
+
+
+def test_a_cluster_from_the_command_line(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "x.svg"
+    answer = meshwright("plot", "topology", "pcie-a40-pairs", "--gpus", "16", "-o", str(path), "--json")
+    assert answer.code == 0, answer.err
+    assert [row["level"] for row in json.loads(answer.out)["points"]] == ["pair", "box", "network"]
+    assert path.read_text().startswith("<?xml")
+
+
+def test_a_plan_says_which_axis_uses_which_links(meshwright, plan_file: Path, tmp_path: Path) -> None:
+    picture = str(tmp_path / "x.png")
+    answer = meshwright("plot", "topology", "dgx-a100-80gb", str(plan_file), "-o", picture, "--json")
+    assert answer.code == 0, answer.err
+    rows = json.loads(answer.out)["points"]
+    assert {"level", "axis", "gpu_bytes", "share", "bandwidth", "latency"} <= set(rows[0])
+    assert all(0 <= row["share"] < 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("dgx-h10",), "unknown cluster `dgx-h10`; did you mean `dgx-h100`?"),
+        (
+            ("dgx-h100", "--gpus", "8,16"),
+            "--gpus: `8,16` is not one number of GPUs; `topology` draws one cluster",
+        ),
+        (("dgx-h100", "--gpus", "12"), "12 GPUs are no whole number of `dgx-h100` nodes"),
+        (("dgx-h100:8+dgx-a100-80gb:8",), "`topology` is drawn for one kind of GPU"),
+        (("dgx-h100", "a.yaml", "b.yaml"), "`topology` draws one cluster with one plan, not 2"),
+        (("dgx-h100", "--points", "3"), "--points: is for `frontier`, not `topology`"),
+    ],
+)
+def test_what_cannot_be_drawn(meshwright, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    answer = meshwright("plot", "topology", *words, "-o", str(tmp_path / "x.png"))
+    assert answer.code == 2
+    assert said in answer.err
+
+
+def test_a_plan_for_another_cluster_is_refused(meshwright, plan_file: Path, tmp_path: Path) -> None:
+    answer = meshwright("plot", "topology", "dgx-h100", str(plan_file), "-o", str(tmp_path / "x.png"))
+    assert answer.code == 2
+    assert "is a plan for `dgx-a100-80gb`, not for `dgx-h100`" in answer.err
+
+
+def test_from_python() -> None:
+    training = mw.TrainingSpec(global_batch=64, sequence_length=1024)
+    answer = mw.estimate("gpt2-small", "dgx-h100", training, "dp16 mbs4 zero1", gpus=16)
+    drawing = answer.plot("topology")
+    assert drawing.title.startswith("The fullest links are those of the network: busy")
+    assert set(drawing.frame["axis"]) == {"dp"}
