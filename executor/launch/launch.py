@@ -9,6 +9,7 @@ from typing import get_args
 from cost_models.errors import UnknownNameError
 from cost_models.files.leftovers import temporary_folder
 from executor.fp8_support import require_fp8_gemms, require_torchao
+from executor.launch.follower import OnNote, OnStep
 from executor.launch.nodes import Nodes, require_nodes
 from executor.launch.requirements import (
     cuda_devices,
@@ -18,7 +19,7 @@ from executor.launch.requirements import (
     require_trainable,
     require_world,
 )
-from executor.launch.torchrun import OnNote, OnStep, run_ranks, stopped
+from executor.launch.torchrun import run_ranks, stopped
 from executor.measure.report import RunReport, load_report
 from executor.rate import require_descent
 from executor.run_config import TEXT, Backend, RunConfig, require_folder_of_checkpoints

@@ -1,4 +1,4 @@
-"""Start a plan's ranks here with torchrun, follow them, start them again after a fault, and stop them when asked."""
+"""Start a plan's ranks here with torchrun, follow them to their end, and say why they failed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from cost_models.errors import MeshwrightError, Problem, RunError, StoppedError
 from executor.faults.failures import (
@@ -23,32 +20,18 @@ from executor.faults.failures import (
     failure_error,
     last_lines,
     read_failures,
-    what_happened,
 )
 from executor.faults.heartbeat import LAUNCH, delete_signs
 from executor.launch.environment import on_this_machine, worker_environment
+from executor.launch.follower import Follower, OnNote, OnStep
 from executor.launch.nodes import ONE_NODE, Launch, Nodes, delete_answers, rendezvous_file
 from executor.measure.report import load_report, save_report
 from executor.run_files import OWNERS, PROGRESS, REPORT, STOP, STOPPED
 
-OnStep = Callable[[dict[str, Any]], None]
-"""Called with step, loss, gradient_norm, seconds and measured (False in the warm-up)."""
-OnNote = Callable[[str], None]
-"""Called with what a person should know: a resume, a restart."""
-
-_POLL_SECONDS = 0.05
-_SHARED_POLL_SECONDS = 0.5
-"""Seconds between looks at a folder that several nodes share."""
-_LAST_WORDS_SECONDS = 1.0
-"""How long other ranks have to write why they failed, after a failure that would happen again."""
-_WAITING_SECONDS = 5.0
-"""How long after a failure on several nodes it is said that the run waits."""
 _ROLL_CALL_SECONDS = 15.0
 """How long launchers on other nodes have to answer; ending their own ranks takes them the shutdown."""
 _SHUTDOWN_SECONDS = "10"
 """Seconds after which torchrun kills a rank that does not end, as one that was stopped by SIGSTOP."""
-_SWEPT_SECONDS = 5.0
-"""How long torchrun may be without its file; it deletes it when it ends."""
 _KILL_SECONDS = 10.0
 """Beyond the shutdown: when torchrun is killed because it does not end."""
 
@@ -76,10 +59,8 @@ def run_ranks(
         RunError, InputError, HostError: a rank failed, and was not to be started again.
         StoppedError: it was asked to stop, by Ctrl-C or SIGTERM, and did after a whole step.
     """
-    if (
-        nodes.count == 1
-    ):  # of several, others may have begun; their first rank does it (`executor.launch.rank`)
-        clear_run_folder(folder)
+    if nodes.count == 1:
+        clear_run_folder(folder)  # of several, others may have begun; their first rank does it
     launch = Launch(folder, ranks)
     process = _start(
         [*nodes.arguments(ranks, timeout, folder, logs), "--max-restarts", str(restarts)],
@@ -88,7 +69,7 @@ def run_ranks(
         launch,
         nodes,
     )
-    follower = _Follower(launch, folder, logs, ranks, nodes, restarts, timeout, on_step, on_note)
+    follower = Follower(launch, folder, logs, ranks, nodes, restarts, timeout, on_step, on_note)
     try:
         with _terminated_like_interrupted():
             follower.until_the_end(process)
@@ -169,92 +150,6 @@ def _start(
         return subprocess.Popen(
             command, stdout=stream, stderr=subprocess.STDOUT, env=environment, start_new_session=True
         )
-
-
-@dataclass(slots=True)
-class _Follower:
-    """Follows a run while it goes on: hands on steps and notes, and sees when it must end."""
-
-    launch: Launch
-    folder: Path
-    logs: Path
-    ranks: int
-    nodes: Nodes
-    restarts: int
-    timeout: float
-    on_step: OnStep
-    on_note: OnNote
-    told: int = 0
-    """How many lines of progress were handed on."""
-    failed_at: float | None = None
-    """When a failure was first seen that the ranks have not got over."""
-    said: bool = False
-    swept_at: float | None = None
-    """When torchrun's file was first missed."""
-
-    def until_the_end(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait until torchrun ends or a failure is final. A first Ctrl-C asks the ranks to stop, a second ends them."""
-        poll = _POLL_SECONDS if self.nodes.count == 1 else _SHARED_POLL_SECONDS
-        while True:
-            try:
-                ended = process.poll() is not None
-                if self.nodes.count == 1 or self.launch.begun():
-                    self._tell()
-                    given_up = self._given_up()
-                    if ended or given_up:
-                        return
-                elif ended:
-                    return
-                if self.swept():
-                    return
-                time.sleep(poll)
-            except KeyboardInterrupt:
-                if (self.folder / STOP).exists() or (self.nodes.count > 1 and not self.launch.begun()):
-                    raise
-                (self.folder / STOP).touch()
-                self.on_note("stopping after this step; Ctrl-C again stops at once")
-
-    def swept(self) -> bool:
-        """Whether the rendezvous file of a single node is gone: torchrun then neither restarts ranks nor ends."""
-        if self.nodes.count > 1 or rendezvous_file(self.logs).exists():
-            return False
-        self.swept_at = self.swept_at or time.monotonic()
-        return time.monotonic() - self.swept_at > _SWEPT_SECONDS
-
-    def _given_up(self) -> bool:
-        """Whether a rank failed in a way that would happen again, and the others had time to write why, too."""
-        failures = read_failures(self.folder)
-        if not failures:
-            self.failed_at, self.said = None, False
-            return False
-        self.failed_at = self.failed_at or time.monotonic()
-        since = time.monotonic() - self.failed_at
-        if any(failure["final"] for failure in failures):
-            return since > _LAST_WORDS_SECONDS
-        if self.nodes.count > 1 and self.restarts and not self.said and since > _WAITING_SECONDS:
-            self.said = True
-            what = what_happened(self.folder, self.ranks, self.launch.ranks())
-            self.on_note(
-                f"{what}; waiting up to {self.timeout:.0f} s for all nodes: the same command on another one takes the"
-                " place of one that is lost"
-            )
-        return False
-
-    def _tell(self) -> None:
-        """Hand on new lines of progress, where rank 0 was started here."""
-        progress = self.folder / PROGRESS
-        if not progress.exists():
-            return
-        lines = progress.read_text("utf-8").split("\n")[self.told : -1]
-        self.told += len(lines)
-        if not lines or (self.nodes.count > 1 and not self.launch.has_first_rank()):
-            return
-        for text in lines:
-            line = json.loads(text)
-            if "note" in line:
-                self.on_note(line["note"])
-            else:
-                self.on_step(line)
 
 
 def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:

@@ -6,8 +6,8 @@ import inspect
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from executor.launch.follower import OnNote, OnStep
 from executor.launch.launch import run_plan
-from executor.launch.torchrun import OnNote, OnStep
 from executor.run_config import RunConfig
 from meshwright.answers.run import Ran
 from meshwright.inputs.plans import HasPlan
