@@ -43,12 +43,12 @@ def ranked_plans(
         soonest = min((result.certificate.bound for result in found), default=0.0)
         if not everywhere or objective.may_meet_deadline(question, soonest):
             return None
-        certificate = added([result.certificate for result in found])
+        certificate = merged([result.certificate for result in found])
         return BestPlans(question, (), certificate.model_copy(update={"bound": soonest}), 0.0)
     measure = objective.measure
     ranked = sorted(in_time, key=lambda e: (measure.loss(objective.value(question, e)), *by_speed(e)))
     loss = min(measure.loss(objective.value(question, _at_bound(result))) for result in found)
-    certificate = added([result.certificate for result in found])
+    certificate = merged([result.certificate for result in found])
     if len(found) > 1:
         best = ranked[0]
         gap = measure.gap(objective.value(question, best), measure.loss(loss)) if everywhere else 1.0
@@ -65,7 +65,7 @@ def _at_bound(result: SearchResult) -> Estimate:
     return replace(best, step_seconds=bound, mfu=best.mfu * faster, hfu=best.hfu * faster)
 
 
-def added(certificates: Sequence[Certificate]) -> Certificate:
+def merged(certificates: Sequence[Certificate]) -> Certificate:
     """One certificate with the counts of all; its bound and gap are those of the first."""
     counts = ("layouts", "infeasible", "pruned", "solved", "undecided", "seconds")
     sums = {name: sum(getattr(one, name) for one in certificates) for name in counts}

@@ -16,7 +16,7 @@ from cost_models.operators.flops import model_flops
 from cost_models.question import Question
 from cost_models.specs.cluster import Precision
 from cost_models.units import counted, format_count, format_days
-from planner.answers.best_plans import BestPlans, added, ranked_plans
+from planner.answers.best_plans import BestPlans, merged, ranked_plans
 from planner.answers.least_memory import least_memory
 from planner.answers.optimum import PROVEN, Optimum
 from planner.objectives import Objective, training_seconds
@@ -196,7 +196,7 @@ class _Choices:
             chosen = replace(chosen, certificate=chosen.certificate.model_copy(update=nothing))
         if not rest and not self.unfit and not self.unfinished:
             return chosen.certificate
-        both = added([chosen.certificate, *rest])
+        both = merged([chosen.certificate, *rest])
         unsearched = sum(count_layouts(one, self.limits) for one in self.unfinished)
         gpus = dict.fromkeys(str(one.cluster.num_gpus) for one in self.covered)
         types = dict.fromkeys(_precision(one) for one in self.covered)

@@ -47,7 +47,7 @@ def search(
         RunError: time ran out before anything was placed.
     """
     limits = restrictions or Restrictions()
-    if parts := limits.alike(question.training):
+    if parts := limits.by_recompute(question.training):
 
         def part(asked: Question, within: Restrictions, seconds: float | None) -> SearchResult:
             return search(

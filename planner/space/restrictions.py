@@ -118,8 +118,8 @@ class Restrictions:
             )
         return kept
 
-    def alike(self, training: TrainingSpec) -> tuple[Restrictions, ...]:
-        """The same with one recompute policy each, where the trainer has one setting for all stages; else nothing.
+    def by_recompute(self, training: TrainingSpec) -> tuple[Restrictions, ...]:
+        """Restrictions to one recompute policy each, where the trainer has one setting for all stages; else none.
 
         Raises:
             InputError: no policy is left.

@@ -21,7 +21,7 @@ from cost_models.specs.hardware import HardwareProfile
 Array = npt.NDArray[np.float64]
 Pair = tuple[str, str]
 """What one profile is for: the GPU that stands for a die, and the name of a stack."""
-Heard = Callable[[str, int, float], None]
+OnRound = Callable[[str, int, float], None]
 """Called in every round of a fit with the profile's name, the round and the median error."""
 
 ANY = "any"
@@ -47,7 +47,7 @@ def fit_families(
     needed: Collection[Pair] | None = None,
     *,
     fewest: int = _FEWEST,
-    on_round: Heard | None = None,
+    on_round: OnRound | None = None,
 ) -> dict[str, StepTimeFit]:
     """Name → fit, for every (die, stack) and every die with `fewest` timed `cases` or more, as far as `needed`."""
     groups: dict[Pair, list[Case]] = {}
