@@ -39,17 +39,17 @@ class Advised:
 
     @property
     def today(self) -> Estimate:
-        """What is run."""
+        """The layout that is run today, priced."""
         return self.advice.today
 
     @property
     def best(self) -> Estimate:
-        """Where the changes lead."""
+        """The best layout, to which the changes lead."""
         return self.advice.best
 
     @property
     def plan(self) -> Plan:
-        """The best plan."""
+        """The best layout as a plan."""
         found = self.advice.result
         certificate = found.certificate if self.best is found.best else None
         return make_plan(self.advice.question, self.best, certificate, self.restrictions)
@@ -82,7 +82,7 @@ class Advised:
         }
 
     def to_frame(self) -> pd.DataFrame:
-        """The same as a frame; seconds, bytes, shares."""
+        """The rows as a frame; seconds, bytes, shares."""
         import pandas as pd
 
         return pd.DataFrame(self.rows)
@@ -126,7 +126,7 @@ class Advised:
 
     @property
     def reached(self) -> bool:
-        """The changes lead to the best plan."""
+        """Whether the changes lead to the best plan, or next to it."""
         return is_reached(self.advice)
 
     def __repr__(self) -> str:

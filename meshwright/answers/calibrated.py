@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Calibrated:
-    """The profile, the runs that moved it, and how far."""
+    """A profile with the runs that moved it, and how far they did."""
 
     profile: HardwareProfile
     machine: Machine
@@ -45,7 +45,7 @@ class Calibrated:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """As `runs`."""
+        """The records of `runs`, for `--csv`."""
         return self.runs()
 
     def record(self) -> dict[str, Any]:

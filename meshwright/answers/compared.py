@@ -36,12 +36,12 @@ class Compared:
 
     @property
     def questions(self) -> list[Question]:
-        """Of the plans, in their order."""
+        """One for each plan, in their order."""
         return [plan.question for plan in self.plans]
 
     @property
     def estimates(self) -> list[Estimate]:
-        """Of the plans, in their order."""
+        """One for each plan, in their order."""
         return [plan.estimate for plan in self.plans]
 
     @property

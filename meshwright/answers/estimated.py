@@ -43,25 +43,25 @@ class Estimated:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the question says that its answer passes over."""
+        """What the answer passes over of the question."""
         return notes_of(self.question)
 
     @property
     def plan(self) -> Plan:
-        """It as a plan that was asked for, not searched."""
+        """The layout as a plan that was given, not searched for."""
         return make_plan(self.question, self.estimate, None, Restrictions(trainer=self.trainer))
 
     def explain(self) -> str:
-        """What binds the layout, what a search finds, and what would change its step."""
+        """Say what binds the layout, what a search finds, and what would change its step."""
         return explanation_text(explain(self.plan, self.estimate))
 
     def why_not(self, layout: str) -> str:
-        """How another layout does beside it."""
+        """Say how another layout compares."""
         origin = Origin.of(self.plan)
         return why_not_text(why_not(self.question, self.estimate, layout, origin=origin), self.estimate)
 
     def save(self, path: str | Path) -> None:
-        """Write that plan."""
+        """Write the layout as a plan."""
         save_plan(self.plan, Path(path))
 
     def to_frame(self) -> pd.DataFrame:
@@ -69,7 +69,7 @@ class Estimated:
         return estimates_frame([self.estimate])
 
     def plot(self, kind: str, *, gpus: Sequence[int] | None = None) -> Drawing:
-        """As for a plan; `scaling` has the best layout at each number of GPUs, not this one."""
+        """Draw one kind of picture, as of a plan; `scaling` shows the best layouts, not this one."""
         return draw(kind, self.question, [self.estimate], gpus)
 
     @property

@@ -54,12 +54,12 @@ class Planned:
 
     @property
     def question(self) -> Question:
-        """On the best plan's number of GPUs."""
+        """The question that was asked, on the best plan's number of GPUs."""
         return self.optimum.question
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the question says that its answer passes over."""
+        """What the answer passes over of the question."""
         return notes_of(self.question, self.restrictions)
 
     @property
@@ -79,7 +79,7 @@ class Planned:
 
     @property
     def certificate(self) -> Certificate:
-        """Why none is better."""
+        """The proof that no layout is better, or how far it got."""
         return self.result.certificate
 
     @property
@@ -93,11 +93,11 @@ class Planned:
         save_plan(self.plan, Path(path))
 
     def explain(self) -> str:
-        """What binds the plan, what it wins by, what would change it."""
+        """Say what binds the plan, what it wins by, and what would change it."""
         return explanation_text(explain(self.plan, self.best))
 
     def why_not(self, layout: str) -> str:
-        """Why a layout is not the plan."""
+        """Say why another layout is not the plan."""
         origin = Origin.of(self.plan)
         return why_not_text(why_not(self.question, self.best, layout, self.restrictions, origin), self.best)
 
@@ -193,6 +193,6 @@ class Planned:
         return pd.DataFrame(rows, columns=list(headers))
 
     def _around_the_table(self) -> tuple[str, str]:
-        """What was asked, and why nothing is better."""
+        """The lines above the table, with the question, and those below it, with the proof."""
         header = question_header(self.question, self.best.trust, self.best.memory_limit)
         return header, answer_sentence(self.optimum)

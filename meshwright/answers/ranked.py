@@ -10,7 +10,7 @@ from cost_models.errors import InputError
 from cost_models.units import counted, format_count
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, estimate_row, question_record
-from meshwright.render.plans.offers import (
+from meshwright.render.plans.clusters import (
     answer_cells,
     left_out_of_ranking,
     offers_header,
@@ -48,12 +48,12 @@ class Ranked:
 
     @property
     def best(self) -> OfferAnswer:
-        """The first of all."""
+        """The best of all answers."""
         return self.ranking.best
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the question says that its answer passes over, on any of the clusters."""
+        """What the answer passes over of the question, on any of the clusters."""
         asked = [offer.question for offer in self.ranking.offers]
         return tuple(dict.fromkeys(note for one in asked for note in notes_of(one, self.restrictions)))
 
@@ -95,7 +95,7 @@ class Ranked:
         ]
 
     def to_frame(self) -> pd.DataFrame:
-        """The same as a frame; seconds, bytes, shares."""
+        """The rows as a frame; seconds, bytes, shares."""
         import pandas as pd
 
         return pd.DataFrame(self.rows)
@@ -106,8 +106,8 @@ class Ranked:
         Raises:
             InputError: there are no prices, or no tokens.
         """
+        from meshwright.plots.clusters import cost_and_days
         from meshwright.plots.drawing import Drawing
-        from meshwright.plots.offers import cost_and_days
 
         frame = self.to_frame()
         if not frame["frontier"].any():

@@ -27,7 +27,7 @@ class Verified:
 
     @property
     def passed(self) -> bool:
-        """Every check passed."""
+        """Whether every check passed."""
         return all(one.passed for one in self.checks)
 
     @property
@@ -69,7 +69,7 @@ class Verified:
 
     @property
     def _conclusion(self) -> str:
-        """What all of it amounts to."""
+        """The verdict in a sentence."""
         checks = counted(len(self.checks), "check")
         failed = [one for one in self.checks if one.passed is False]
         still_open = [one for one in self.checks if one.passed is None]

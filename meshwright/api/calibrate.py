@@ -95,7 +95,7 @@ def _calibrated(
 
 
 def _one_machine(runs: Sequence[ObservedRun], reports: Sequence[RunReport]) -> Machine:
-    """What all runs are of. Raises InputError where they differ."""
+    """The machine that all runs are of. Raises InputError where they differ."""
     machines = {run.name: machine_of(report) for run, report in zip(runs, reports, strict=True)}
     different = set(machines.values())
     if len(different) > 1:
@@ -188,7 +188,7 @@ def is_folder(out: str) -> bool:
 def _require_one_answer(
     pairs: Mapping[Pair, Sequence[Case]], selection: Selection, tables: Sequence[Path], *, folder: bool
 ) -> None:
-    """At least one row to fit to, and rows of one GPU and stack unless profiles go to a folder."""
+    """Raises InputError without a row to fit to, or with several GPUs or stacks for one file."""
     named = ", ".join(f"`{path}`" for path in tables)
     if not pairs:
         reasons = Counter(reason for _, reason in selection.left_out).most_common(_MAX_REASONS)
@@ -209,7 +209,7 @@ def _require_one_answer(
 
 
 def _refitted(pair: Pair, cases: Sequence[Case], say: OnStatus) -> Refit:
-    """One fit; a line says how far it is."""
+    """Fit one profile, and say how far the fit is."""
     name = f"{pair[0]} {pair[1]}"
     say(f"fitting {name}  {counted(len(cases), 'row')}")
     return refit(
@@ -222,7 +222,7 @@ def _refitted(pair: Pair, cases: Sequence[Case], say: OnStatus) -> Refit:
 
 
 def _unseen(selection: Selection, refits: Sequence[Refit], say: OnStatus) -> tuple[UnseenSource, ...]:
-    """What profiles say of sources they never saw; a line says which is left out."""
+    """Fit without each source in turn, and say which is left out."""
     errors = {run: error for one in refits for run, error in one.fit.residuals.items()}
     return leave_sources_out(
         selection.cases,
@@ -232,7 +232,7 @@ def _unseen(selection: Selection, refits: Sequence[Refit], say: OnStatus) -> tup
 
 
 def _files(refits: Sequence[Refit], out: str) -> tuple[Path, ...]:
-    """A file for each profile."""
+    """Name a file for each profile."""
     path = Path(out)
     if not is_folder(out):
         assert len(refits) == 1, "a file holds one profile"

@@ -105,7 +105,7 @@ def make_offers(
     aim: tuple[Objective, float | None],
     prices: Sequence[float | None],
 ) -> tuple[Offer, ...]:
-    """One question for each cluster, as it was named, with what the best is best at and the tokens to train on.
+    """Make an offer of each cluster: its question with the tokens to train on, its numbers of GPUs and its price.
 
     Raises:
         InputError: different software stacks, a number of GPUs that cannot be, or something that is missing.
@@ -125,7 +125,7 @@ def make_offers(
 
 
 def aim_of(goal: Goal) -> tuple[Objective, float | None]:
-    """The objective, each offer having its own price, and the tokens to train on. Raises InputError."""
+    """Read the objective, without a price as each offer has its own, and the tokens to train on. Raises InputError."""
     name = goal.objective or ("cost" if goal.price is not None else "time")
     return objective_of(replace(goal, objective=name, price=None))
 
@@ -153,7 +153,7 @@ def _require_alike(questions: Sequence[Question]) -> None:
 
 
 def prices_of(goal: Goal, clusters: int) -> tuple[float | None, ...]:
-    """One for each cluster, or none for any."""
+    """Read a price for each cluster, or none for any."""
     try:
         prices = read_prices(goal.price)
     except ValueError as error:
@@ -169,7 +169,7 @@ def prices_of(goal: Goal, clusters: int) -> tuple[float | None, ...]:
 def _sizes(
     cluster: str | ClusterSpec, gpus: str | None, question: Question, objective: Objective
 ) -> tuple[int, ...]:
-    """The numbers of GPUs that this cluster can have; others may have others."""
+    """Read the numbers of GPUs, and keep those that this cluster can have."""
     per_node = question.cluster.gpus_per_node
     if gpus is None:
         return (question.cluster.num_gpus,)
@@ -185,7 +185,7 @@ def _sizes(
 
 
 def _has(cluster: str | ClusterSpec, gpus: int) -> bool:
-    """Whether the cluster goes so far: a file has the nodes that it states."""
+    """Whether the cluster has so many GPUs; one from a file has the nodes that it states."""
     try:
         return isinstance(cluster, ClusterSpec) or bool(resolve_cluster(cluster, gpus))
     except InputError:
@@ -193,7 +193,7 @@ def _has(cluster: str | ClusterSpec, gpus: int) -> bool:
 
 
 def _require_complete(objective: Objective, offers: Sequence[Offer]) -> None:
-    """Nothing where every cluster has what the objective needs. Raises InputError."""
+    """Raises InputError where a cluster lacks what the objective needs."""
     if objective.name == "cost" and offers[0].price is None:
         raise InputError(
             "`--objective cost` cannot be answered",

@@ -70,7 +70,7 @@ class EstimateQuestion:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the question says that its answer passes over."""
+        """What the answer passes over of the question."""
         return notes_of(self.question)
 
     def answer(self) -> Estimated:

@@ -46,7 +46,7 @@ def why_not(plan: Plan | HasPlan | str | Path, layout: str) -> NotChosen:
 
 
 def drift_of(plan: Plan, name: object) -> str:
-    """Say that the plan in a file was written with another price than it has today; nothing where it was not."""
+    """A note where the plan in a file was written with another step time than it has today; else nothing."""
     priced: Estimate = priced_again(plan)
     if abs(priced.step_seconds / plan.prediction.step_seconds - 1) <= DRIFT:
         return ""

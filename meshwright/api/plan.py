@@ -156,7 +156,7 @@ class PlanQuestion:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the question says that its answer passes over."""
+        """What the answer passes over of the question."""
         return notes_of(self.question, self.restrictions)
 
     def answer(self, top: int | None, budget: Budget) -> Planned:
@@ -227,7 +227,7 @@ def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
 
 
 def _ask_one(inputs: Inputs, gpus: int | str | Sequence[int] | None, goal: Goal) -> PlanQuestion:
-    """The question on one cluster, what its answer should be best at, and the numbers of GPUs to choose from."""
+    """Read the question on one cluster, its objective, and the numbers of GPUs to choose from."""
     problems = Problems()
     aim = problems.read(lambda: objective_of(goal))
     single = _single(gpus)
@@ -288,7 +288,7 @@ def _up_to(inputs: Inputs, most: int | None, question: Question) -> tuple[int, .
 
 
 def _whole_nodes(inputs: Inputs) -> ClusterSpec:
-    """The cluster, its nodes whole whatever part of one may be chosen."""
+    """The cluster with whole nodes, where the answer may use part of one."""
     cluster = cluster_of(inputs.cluster)
     if isinstance(cluster, MixedCluster):
         raise InputError(

@@ -53,7 +53,7 @@ MOST_POINTS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotOptions:
-    """What the flags say of the curves that are searched for."""
+    """Options of the curves that are searched for."""
 
     gpus: str | None = None
     """Numbers of GPUs, for `scaling` and `frontier`; one for `topology`."""
@@ -81,7 +81,7 @@ _MEANT_FOR = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotRequest:
-    """What to draw, and from what."""
+    """Files to draw, options, and the notes met on the way."""
 
     files: Sequence[Path]
     options: PlotOptions
@@ -110,7 +110,7 @@ def plot(
 
 
 def check_options(kind: str, options: PlotOptions) -> None:
-    """No flag that says nothing to this kind of plot. Raises InputError."""
+    """Raises InputError where an option means nothing to this kind of plot."""
     problems = [
         Problem(
             "--" + name.replace("_", "-"),
@@ -130,7 +130,7 @@ def _only_plan(request: PlotRequest, kind: str) -> Plan:
 
 
 def _plan(request: PlotRequest, path: Path) -> Plan:
-    """A plan file, which may be a pipe and so is read once; what should be known of it is noted."""
+    """Read a plan file, once as it may be a pipe, and note what its question says."""
     plan = load_plan(path)
     request.notes.extend(
         note for note in notes_of(plan.question, plan.restrictions.read) if note not in request.notes
@@ -162,7 +162,7 @@ def _frontier(request: PlotRequest) -> Drawing:
 
 
 def _offers(offers: tuple[Offer, ...], plan: Plan, options: PlotOptions, budget: Budget) -> Drawing:
-    """The clusters that the plan was chosen from, asked again without its deadline."""
+    """Rank the clusters that the plan was chosen from again, without its deadline."""
     given = [name for name in ("gpus", "points", "tokens", "price") if getattr(options, name) is not None]
     if given or options.between not in (None, "time,cost", "cost,time"):
         flags = ["--" + name for name in given] or ["--between"]

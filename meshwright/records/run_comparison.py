@@ -50,12 +50,12 @@ class ComparedQuantity:
 
     @property
     def beyond_noise(self) -> bool:
-        """What was predicted is further off than steps of one run are from one another."""
+        """Whether the prediction is further off than the steps of one run are from one another."""
         return self.noise is not None and abs(self.predicted / self.measured - 1) > self.noise
 
 
 def comparison(report: RunReport) -> tuple[ComparedQuantity, ...]:
-    """Speed and the parts of a step, then the peak of each pipeline rank's fullest process, and the fullest's parts."""
+    """Compare speed and the parts of a step, then the peak of each pipeline rank's fullest process, and its parts."""
     said = report.predicted
     work = sum(seconds for part, seconds in said.time.items() if part in _WORK)
     on_cpu = report.environment.device == "cpu"
@@ -104,7 +104,7 @@ def planned_memory(report: EmulationReport) -> dict[str, float]:
 
 
 def time_parts(report: RunReport) -> tuple[ComparedQuantity, ...]:
-    """One step of the rank that computes most, part by part; those that neither side has are left out.
+    """Compare one step of the rank that computes most, part by part; parts that neither side has are left out.
 
     Either side adds up to its step. Parts are told apart in a few steps that are watched, and slower for it: what was
     measured is their shares of a typical one of these, of the median step. A run that watched none has no parts.
@@ -145,7 +145,7 @@ def read_report(path: Path) -> RunReport:
 
 
 def _of_the_allocator(report: RunReport) -> list[ComparedQuantity]:
-    """On a GPU, of the rank whose allocator took most: predicted without and with what is held in reserve."""
+    """Allocated and reserved memory of the rank whose allocator reserved most; nothing without a GPU."""
     seen = [(rank, rank.allocator_peak) for rank in report.ranks if rank.allocator_peak is not None]
     if not seen:
         return []

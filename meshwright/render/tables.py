@@ -115,7 +115,7 @@ def _block(columns: Sequence[Column], width: int) -> list[str]:
 
 
 def _widths(columns: Sequence[Column], free: int) -> list[int]:
-    """What each column cannot do without, and of what is left even shares for those that could use more."""
+    """Give each column its least width, and share what is left evenly among those that could use more."""
     widths = [column.least for column in columns]
     wanted = [column.need - column.least for column in columns]
     free = max(0, free - sum(widths))

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
-from meshwright.plots.offers import cost_and_days
+from meshwright.plots.clusters import cost_and_days
 from meshwright.plots.pareto import pareto
 from meshwright.plots.tradeoff import frontier
 from planner.objectives import MEASURES, ObjectiveName

@@ -17,10 +17,10 @@ from cost_models.units import counted, format_days, grouped
 from meshwright.cli.output import as_csv, as_json
 from meshwright.records.estimates import estimate_record
 from meshwright.records.run_comparison import ComparedQuantity
+from meshwright.render.plans.clusters import answer_cells, frontier_sentence
 from meshwright.render.plans.comparison import comparison_table
 from meshwright.render.plans.estimates import estimate_text, memory_sentence, time_sentence
 from meshwright.render.plans.goals import sizes_text
-from meshwright.render.plans.offers import answer_cells, frontier_sentence
 from meshwright.render.plans.ranked import HEADERS, certificate_sentence, plans_rows, question_header
 from meshwright.render.runs.run import comparison_table as run_table
 from meshwright.render.runs.run import on_other_devices, step_line

@@ -29,7 +29,7 @@ def estimate_text(estimate: Estimate, *, chosen: bool = False) -> str:
 
 
 def split_lines(estimate: Estimate, *, chosen: bool) -> list[str]:
-    """How uneven stages came to be, where nobody said so; else nothing."""
+    """Lines about a split of blocks over stages that was chosen, not given; else nothing."""
     layout = estimate.layout
     if not chosen or len(set(layout.layers)) == 1:
         return []

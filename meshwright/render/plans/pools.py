@@ -22,7 +22,7 @@ def gpus_in_words(question: Question) -> str:
 
 
 def pools_table(question: Question, estimate: Estimate) -> Table:
-    """The same for people."""
+    """A table of what each pool holds of the plan."""
     records = pool_records(question, estimate)
     unit = size_unit(max(record["memory_limit"] for record in records))
     rows = [

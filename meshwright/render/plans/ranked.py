@@ -39,7 +39,7 @@ HEADERS = ("#", "layout", "step", "MFU", "tok/s/GPU", "peak mem", "bound by")
 
 
 def placed_on_pools(question: Question, estimate: Estimate) -> tuple[str | Table, ...]:
-    """What to print of where a plan lies on several pools; nothing on a cluster of one kind of GPU."""
+    """The table of pools below a plan; nothing on a cluster of one kind of GPU."""
     return ("", pools_table(question, estimate)) if isinstance(question, MixedQuestion) else ()
 
 
@@ -86,7 +86,7 @@ def optimum_cells(optimum: Optimum) -> tuple[tuple[str, ...], list[tuple[str, ..
 
 
 def _swapped(cells: tuple[str, ...], cell: str) -> tuple[str, ...]:
-    """The cells with another one in the place of tok/s/GPU."""
+    """Replace the cell of tok/s/GPU."""
     place = HEADERS.index("tok/s/GPU")
     return (*cells[:place], cell, *cells[place + 1 :])
 
@@ -120,7 +120,7 @@ def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:
 
 
 def _settled_words(certificate: Certificate) -> str:
-    """What the integer program has to say; it agrees only where it had a choice."""
+    """Whether the integer program agrees; it does so only where it had a choice."""
     settled = certificate.settled
     if settled is None:
         return ""

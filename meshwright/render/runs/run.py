@@ -112,7 +112,7 @@ def built_table(ranks: Sequence[BuiltRank]) -> Table:
 
 
 def comparison_rows(lines: Sequence[ComparedQuantity]) -> list[tuple[str, str, str, str, str]]:
-    """Its cells as text; shares differ in points, everything else relative to what was measured."""
+    """Cells of the comparison table; shares differ in points, everything else relative to what was measured."""
     return [
         (
             quantity_label(line.quantity),
@@ -134,7 +134,7 @@ def quantity_label(quantity: str) -> str:
 
 
 def quantity_text(quantity: str, value: float) -> str:
-    """In the unit that the quantity's name says."""
+    """Write a value in the unit that its quantity's name says."""
     if quantity in SHARES:
         return percent(value)
     if "_seconds" in quantity:

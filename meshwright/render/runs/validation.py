@@ -47,7 +47,7 @@ def validation_text(
 
 
 def step_table(sources: Sequence[SourceScore]) -> Table:
-    """Of those with runs that were timed."""
+    """A line of step-time errors for each source with timed runs."""
     return table(STEP_HEADERS, [step_cells(one) for one in sources if one.step], words=("source",))
 
 
