@@ -82,7 +82,7 @@ def measured_block(question: Question, columns: LayoutColumns) -> Passes:
         for one in operators
         if one.kind == "residual"
     ]
-    met = _gradients_met(operators).items()
+    met = gradients_met(operators).items()
     gradient_sums = [calls("add", {over.place: over.width}, count) for over, count in met]
     copies = np.where(columns.tp > 1, np.where(columns.sp == 1, _COPIES_OF_SPLIT, _COPIES_OF_WHOLE), 0)
     whole = columns.tokens(question.training.sequence_length) * model.hidden_size
@@ -111,12 +111,14 @@ def _biased(operators: Sequence[Operator]) -> Amount:
     return added(terms)
 
 
-def _gradients_met(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
+def gradients_met(operators: Sequence[Operator]) -> Mapping[Tensor, float]:
     """Additions of gradients in the backward pass: wherever several operators read the same, one less than they are."""
     met: dict[Tensor, float] = defaultdict(float)
     for one in operators:
         if one.kind == "residual" or (one.kind == "norm" and one.shares_input):
             met[one.reads] += 1
+        if one.kind == "routing":  # its own tokens, which the router reads, too
+            met[Tensor(width=one.reads.width, place="split")] += one.share
         readers = len(one.gemm.outputs) if one.gemm is not None else 1 if one.kind == "gate" else 0
         if readers and not one.reads_core:
             place = "whole" if one.reads.place == "entrance" else one.reads.place

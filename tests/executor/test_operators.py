@@ -16,13 +16,16 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.pipelining._backward import stage_backward_input
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from training import GPT, LATENT, LLAMA, MOE, SHARED, question_for
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.compute.measured_operators import gradients_met
 from cost_models.memory.activations import activation_bytes
 from cost_models.memory.pending import pending_bytes
+from cost_models.operators.block import block_operators
 from cost_models.operators.flops import forward_flops
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
@@ -109,7 +112,7 @@ def test_each_dropout_keeps_its_mask(switch: str) -> None:
     element = asked(switch).training.element_bytes
     predicted = activation_bytes(asked(switch, 0.1), ONE).block - activation_bytes(asked(switch), ONE).block
     masks = saved_bytes(asked(switch, 0.1)) - saved_bytes(asked(switch))
-    assert predicted[0, 0] >= masks / element
+    assert predicted[0, 0] == masks / element
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
@@ -123,6 +126,37 @@ def test_gradients_that_wait_are_those_that_torch_holds(switch: str) -> None:
     waiting = [one for grads in each for one in grads if one is not None]
     held = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in waiting}
     assert pending_bytes(question, ONE).block[0] == sum(held.values())
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_gradients_meet_as_often_as_torch_adds_them(switch: str) -> None:
+    """Wherever several operators read the same; an RMS norm written out adds once itself, a router few numbers."""
+    question = asked(switch)
+    block, x = block_of(question)
+    out = block(x).sum()
+    with Additions(question.model.num_experts) as added:
+        out.backward()
+    tokens, model = MICROBATCH * SEQUENCE, question.model
+    listed = sum(
+        times * over.width * tokens * (model.experts_per_token if over.place == "copies" else 1)
+        for over, times in gradients_met(block_operators(model)).items()
+    )
+    norms = [one.reads.width for one in block_operators(model) if one.norm == "rmsnorm"]
+    assert added.elements == listed + tokens * sum(norms)
+
+
+class Additions(TorchDispatchMode):
+    """Counts the elements of all sums of two tensors, but for those of scores of experts."""
+
+    def __init__(self, experts: int) -> None:
+        super().__init__()
+        self.elements, self.experts = 0, experts
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.overloadpacket is torch.ops.aten.add and out.shape[-1:] != (self.experts,):
+            self.elements += out.numel()
+        return out
 
 
 def saved_bytes(question: Question) -> int:
