@@ -14,6 +14,8 @@ from cost_models.units import Bandwidth, Seconds, format_bandwidth, parse_bandwi
 Rate = Annotated[Bandwidth, within(parse_bandwidth, "1 KB/s", "100000 TB/s")]
 Latency = Annotated[Seconds, within(parse_seconds, "0.001 ns", "10 s")]
 
+MOST_LEVELS = 16
+"""Levels of links: with two domains in each of more, there are fewer GPUs on earth."""
 _NVLINK = ("nvlink", "nvswitch")
 
 
@@ -87,7 +89,7 @@ class LinkLevels(RootModel[tuple[LevelSpec, ...]]):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    root: Annotated[tuple[LevelSpec, ...], Field(strict=False)]
+    root: Annotated[tuple[LevelSpec, ...], Field(strict=False, min_length=1, max_length=MOST_LEVELS)]
 
     @model_validator(mode="after")
     def _levels_nest(self) -> LinkLevels:

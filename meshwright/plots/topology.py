@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import networkx
 from matplotlib.axes import Axes
@@ -18,34 +17,14 @@ from cost_models.pipeline.link_use import LinkUse
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import format_bandwidth, format_seconds, grouped
 from meshwright.plots.parts import style
+from meshwright.plots.parts.link_places import LOW, ROW, TREE, Places, domain_size, levels_below, placed
 from meshwright.records.links import met_levels
 from meshwright.render.links import share_text
 
-_WIDTH, _TREE, _TITLE = 11.4, 6.0, 0.75
-"""Inches: the picture, the tree in it, and what the title takes."""
-_ROW, _LOW = 0.86, 0.42
-"""Inches between rows, and below the lowest."""
-_MOST_GPUS, _MOST_OTHERS, _LEAVES = 8, 4, 16
-"""GPUs of one domain, other members of one, and GPUs in all that are drawn one by one."""
+_WIDTH, _TITLE = 11.4, 0.75
+"""Inches: the picture, and what the title takes."""
 _FULL = 2.3
 """Inches of a bar that is full."""
-
-
-@dataclass(slots=True)
-class _Places:
-    """Where things are, in inches."""
-
-    y: list[float]
-    """Of the switches of each level."""
-    gpus: float
-    gpu_x: dict[int, float] = field(default_factory=dict)
-    spans: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
-    """(level, domain) → left and right end."""
-    more: list[tuple[int, float, int]] = field(default_factory=list)
-    """Members left out: level, x, how many."""
-    right: float = 0.0
-    side: float = 0.2
-    """Of a GPU."""
 
 
 def topology(
@@ -54,15 +33,15 @@ def topology(
     """A tree from the GPUs up; beside each level its links and, with a plan, the share of the step they are busy."""
     levels = met_levels(cluster)
     with style.drawing():
-        below = _below(levels)
-        height = _LOW + _ROW * len(levels) + 0.45 + _TITLE
+        below = levels_below(levels)
+        height = LOW + ROW * len(levels) + 0.45 + _TITLE
         figure = style.new_figure(_WIDTH, height)
         figure.set_layout_engine("none")
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.set_xlim(0, _WIDTH)
         axes.set_ylim(0, height)
         axes.axis("off")
-        places = _placed(cluster, levels, below)
+        places = placed(cluster, levels, below)
         _draw_tree(axes, cluster, levels, places, use)
         for at, level in enumerate(levels):
             own = None if use is None else [one for one in use if one.level.name == level.name]
@@ -73,77 +52,8 @@ def topology(
     return figure
 
 
-def _below(levels: Sequence[Level]) -> int:
-    """Levels drawn below the GPUs: those of the first medium, where another follows inside the node."""
-    openings = [at for at, level in enumerate(levels) if level.opens and not level.network]
-    return openings[1] if len(openings) > 1 else 0
-
-
-def _size(cluster: ClusterSpec, levels: Sequence[Level], at: int) -> int:
-    """GPUs of one domain of a level; below the first, one."""
-    if at < 0:
-        return 1
-    return min(levels[at].gpus or cluster.num_gpus, cluster.num_gpus)
-
-
-def _shown(cluster: ClusterSpec, levels: Sequence[Level]) -> list[int]:
-    """Members of each level's domains that are drawn: all where there is room, else the first and how many more."""
-    members = [-(-_size(cluster, levels, at) // _size(cluster, levels, at - 1)) for at in range(len(levels))]
-    shown = [1] * len(levels)
-    order = [0, len(levels) - 1, *range(1, len(levels) - 1)]  # GPUs first, then the widest level
-    for at in dict.fromkeys(order):
-        most = _MOST_GPUS if at == 0 else _MOST_OTHERS
-        drawn = 1
-        for other in shown:
-            drawn *= other
-        room = max(1, _LEAVES // drawn)
-        some = (1 if len(levels) > 3 else 2) if at else 4
-        shown[at] = members[at] if members[at] <= min(most, room) else min(some, room)
-    return shown
-
-
-def _placed(cluster: ClusterSpec, levels: Sequence[Level], below: int) -> _Places:
-    """GPUs from the left, a gap wider for every level between them, scaled to the width of the tree."""
-    rows = [_LOW + _ROW * at for at in range(len(levels) + 1)]
-    gpus = rows.pop(below)
-    places = _Places(y=rows, gpus=gpus)
-    shown = _shown(cluster, levels)
-    _place(cluster, levels, shown, len(levels) - 1, 0, places)
-    left, wide = 0.45, max(places.right, 1.0)
-    scale = min(1.0, (_TREE - 0.9) / wide)
-    shift = left + (_TREE - 0.9 - wide * scale) / 2
-    places.side = min(places.side, 0.24 * scale)
-    places.gpu_x = {gpu: shift + x * scale for gpu, x in places.gpu_x.items()}
-    places.spans = {key: (shift + a * scale, shift + b * scale) for key, (a, b) in places.spans.items()}
-    places.more = [(at, shift + x * scale, count) for at, x, count in places.more]
-    return places
-
-
-def _place(
-    cluster: ClusterSpec, levels: Sequence[Level], shown: list[int], at: int, first: int, places: _Places
-) -> None:
-    """One domain of a level, whose first GPU is `first`."""
-    if at < 0:
-        places.gpu_x[first] = places.right
-        places.right += 0.3
-        return
-    size, inner = _size(cluster, levels, at), _size(cluster, levels, at - 1)
-    members = -(-min(size, cluster.num_gpus - first) // inner)
-    begin = places.right
-    for member in range(min(shown[at], members)):
-        if member:
-            places.right += 0.16 * at + 0.2 * levels[at].network
-        _place(cluster, levels, shown, at - 1, first + member * inner, places)
-    end = places.right
-    if members > shown[at]:
-        places.more.append((at, places.right + 0.36, members - shown[at]))
-        places.right += 1.0
-        end = places.right
-    places.spans[at, first // size] = (begin - 0.15, end - 0.15)
-
-
 def _draw_tree(
-    axes: Axes, cluster: ClusterSpec, levels: Sequence[Level], places: _Places, use: Sequence[LinkUse] | None
+    axes: Axes, cluster: ClusterSpec, levels: Sequence[Level], places: Places, use: Sequence[LinkUse] | None
 ) -> None:
     graph = link_graph(cluster, sorted(places.gpu_x))
     node = sum(not level.network for level in levels) - 1
@@ -201,7 +111,7 @@ def _draw_tree(
         axes.text(x, y, f"× {grouped(count)}", ha="center", va="center", size=10, color=style.SOFT)
 
 
-def _point(graph: networkx.Graph[str], vertex: str, places: _Places, top: float) -> tuple[float, float]:
+def _point(graph: networkx.Graph[str], vertex: str, places: Places, top: float) -> tuple[float, float]:
     data = graph.nodes[vertex]
     if data["kind"] == "gpu":
         return places.gpu_x[data["index"]], places.gpus
@@ -223,8 +133,8 @@ def _describe(
     use: Sequence[LinkUse] | None,
 ) -> None:
     """What a level is, beside it: its name, its links, and for a plan a bar of the step that they are busy."""
-    level, x = levels[at], _TREE + 0.25
-    size, inner = _size(cluster, levels, at), _size(cluster, levels, at - 1)
+    level, x = levels[at], TREE + 0.25
+    size, inner = domain_size(cluster, levels, at), domain_size(cluster, levels, at - 1)
     lift = 0.2 if use is not None else 0.09
     rate = f"{level.kind}, {format_bandwidth(level.bandwidth)} a GPU, {format_seconds(level.latency)}"
     axes.text(x, y + lift, level.name, weight="bold", va="center")

@@ -76,6 +76,8 @@ def test_two_levels_mean_what_intra_node_and_inter_node_mean(tmp_path: Path) -> 
         ),
         ((PAIR, BOX.replace("32 GB/s", "1 B/s")), 1, "must be between 1 KB/s and 100000 TB/s"),
         ((PAIR, BOX.replace("box", "pair")), 1, "two levels are called `pair`"),
+        ((" []\n",), 1, "links: lists 0; at least 1 is needed"),
+        ((BOX * 17,), 1, "links: tuple should have at most 16 items"),
         ((PAIR,), 1, "one level is the node: it has `nodes: 1`"),
         ((BOX, PAIR), 1, "level `pair` is inside the node and stands after `box`: begin at the GPUs"),
         ((PAIR.replace("gpus: 2", "gpus: 2, nodes: 3"), BOX), 1, "level `pair` has `gpus` and `nodes`"),
