@@ -103,6 +103,8 @@ class Pipeline:
 
     def sum_by_rank(self, value_S: Floats) -> Floats:
         """(..., S) → (..., R): sum over the chunks of each rank, in their order."""
+        if value_S.ndim == 1:
+            return np.bincount(self.rank_of_stage, weights=value_S, minlength=self.pp).astype(np.float64)
         total_R: Floats = sum((value_S[..., chunk_R] for chunk_R in self.stage_of), start=np.zeros(self.pp))
         return total_R
 

@@ -98,25 +98,25 @@ class PricedRanks:
 
     def seconds(self, part: str) -> Floats:
         """(R,) seconds each rank spends on one part in a step."""
-        pipeline, blocks = self.pipeline, self.placed.blocks
+        pipeline, blocks, none = self.pipeline, self.placed.blocks, np.zeros(1)
+        only_row_S = np.zeros(pipeline.num_stages, dtype=np.int64)
 
-        def of_ranks(name: str) -> Floats:
-            term = getattr(self.times, name)
-            none = np.zeros(1)
-            value: Floats = term.get(part, none)
-            return np.broadcast_to(value, (pipeline.pp, *value.shape[1:]))
+        def of_rows(name: str) -> Floats:
+            value: Floats = getattr(self.times, name).get(part, none)
+            return value
+
+        def of_stages(name: str) -> Floats:
+            value = of_rows(name)
+            return value[pipeline.rank_of_stage if len(value) > 1 else only_row_S]
 
         def on_ranks(kind: str, stage: str | None = None) -> Floats:
-            def of_stages(name: str) -> Floats:
-                return of_ranks(name)[pipeline.rank_of_stage]
-
             return pipeline.sum_by_rank(on_stages(of_stages, kind, blocks, stage))
 
         compute = on_ranks("forward", "stage_forward") + on_ranks("backward", "stage_backward")
         if pipeline.splits_backward:
-            compute = compute + pipeline.sum_by_rank(of_ranks("stage_weight")[pipeline.rank_of_stage])
-        once = on_ranks("sync") + of_ranks("rank_sync") + on_ranks("optimizer") + of_ranks("rank_optimizer")
-        seconds: Floats = pipeline.microbatches * compute + once + of_ranks("step_overhead")
+            compute = compute + pipeline.sum_by_rank(of_stages("stage_weight"))
+        once = on_ranks("sync") + of_rows("rank_sync") + on_ranks("optimizer") + of_rows("rank_optimizer")
+        seconds: Floats = pipeline.microbatches * compute + once + of_rows("step_overhead")
         return seconds
 
     def memory(self) -> tuple[Breakdown, ...]:
