@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from cost_models.axes.layout import Layout
 
 
+def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
+    """Blocks as even as they divide, the larger shares in the middle, away from embedding and head."""
+    share, rest = divmod(num_layers, stages)
+    first = (stages - rest) // 2
+    return tuple(share + (first <= stage < first + rest) for stage in range(stages))
+
+
 def _layers_complaint(layout: Layout) -> str:
     layers, stages = layout.layers, layout.num_stages
     if layers and len(layers) != stages:

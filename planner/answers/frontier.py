@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.placement import even_layers
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.estimate import Estimate
 from cost_models.memory.device import memory_limit
@@ -18,7 +19,7 @@ from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from planner.answers.pareto import POINTS, Frontier, exact_frontier
 from planner.objectives import Objective
-from planner.placement.even_prices import BalancedPrices, Floats, balanced_prices, even_layers
+from planner.placement.even_prices import BalancedPrices, Floats, balanced_prices
 from planner.search.budget import Budget
 from planner.space.plain_layouts import cloud
 from planner.space.restrictions import Restrictions

@@ -7,6 +7,7 @@ from typing import Literal
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.placement import even_layers
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.breakdown import Breakdown
 from cost_models.errors import InfeasibleError, Problem
@@ -17,7 +18,6 @@ from planner.explaining.compare import difference
 from planner.explaining.completing import Completed, completed
 from planner.explaining.explain import Origin, gain, keeps_to, overflows
 from planner.explaining.whatif import NEXT_TO_NOTHING
-from planner.placement.even_prices import even_layers
 from planner.search.given_layout import place_layout
 from planner.search.search import search
 from planner.space.restrictions import AXES, Restrictions, settled

@@ -57,13 +57,6 @@ def balanced_prices(question: Question, columns: LayoutColumns) -> BalancedPrice
     return BalancedPrices(step_seconds=seconds, peak_bytes=size)
 
 
-def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
-    """Blocks as even as they divide, the larger shares in the middle, away from embedding and head."""
-    share, rest = divmod(num_layers, stages)
-    first = (stages - rest) // 2
-    return tuple(share + (first <= stage < first + rest) for stage in range(stages))
-
-
 def _step_seconds(group: Group) -> Floats:
     blocks = group.num_layers / group.pp
     rank_NRP = group.fixed_seconds[..., None] + blocks * group.block_seconds[:, None, :]

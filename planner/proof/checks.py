@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.axes.placement import even_layers
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.estimate import Estimate
 from cost_models.pipeline.estimating import estimate as price
@@ -14,7 +15,7 @@ from cost_models.question import MixedQuestion
 from cost_models.units import format_seconds
 from planner.answers.optimum import PROVEN
 from planner.objectives import Objective
-from planner.placement.even_prices import balanced_prices, even_layers
+from planner.placement.even_prices import balanced_prices
 from planner.plan import Plan
 from planner.space.plain_layouts import cloud
 

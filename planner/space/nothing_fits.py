@@ -11,6 +11,7 @@ import numpy as np
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.pipeline import SCHEDULES
+from cost_models.axes.placement import even_layers
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute, allowed_recompute
 from cost_models.errors import DoesNotFitError, InfeasibleError, Problem
 from cost_models.estimate import Estimate
@@ -87,15 +88,9 @@ def _rough_peak(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> F
 
 
 def _even(layout: Layout, policy: Recompute, num_layers: int) -> Layout:
-    """Blocks as even as they go, the larger shares on the stages in the middle."""
-    low, larger = divmod(num_layers, layout.num_stages)
-    middle_first = sorted(
-        range(layout.num_stages), key=lambda stage: (-min(stage, layout.num_stages - 1 - stage), stage)
-    )
-    layers = [low] * layout.num_stages
-    for stage in middle_first[:larger]:
-        layers[stage] += 1
-    return layout.model_copy(update={"layers": tuple(layers), "recompute": (policy,)})
+    """The layout with its blocks placed evenly, all under one policy."""
+    layers = even_layers(num_layers, layout.num_stages)
+    return layout.model_copy(update={"layers": layers, "recompute": (policy,)})
 
 
 def _model_states(columns: LayoutColumns, costs: StageCosts, num_layers: int) -> float:

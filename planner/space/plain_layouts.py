@@ -20,7 +20,7 @@ _PLAIN = ("etp", "shard", "order")
 
 def cloud(question: Question, limits: Restrictions, like: Layout | None = None) -> LayoutColumns:
     """Legal layouts within the restrictions; cp and ep are 1 or, with a plan to compare with, its own."""
-    named = {*limits.only, *limits.never, *limits.at_least, *limits.at_most, *limits.unused}
+    named = limits.named
     degrees = {axis: {1} if like is None else {1, getattr(like, axis)} for axis in ("cp", "ep")}
     only = {axis: frozenset(values) for axis, values in degrees.items() if axis not in named}
     plain = frozenset(axis for axis in _PLAIN if axis not in named)

@@ -7,6 +7,7 @@ import pytest
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import parse_layout
+from cost_models.axes.placement import even_layers
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.breakdown import Breakdown
 from cost_models.defaults import complete_question
@@ -21,7 +22,7 @@ from planner.explaining.compare import compare, difference
 from planner.explaining.explain import Origin, binding_constraint, rivalry, ties
 from planner.explaining.whatif import CHANGES, sensitivities
 from planner.explaining.why_not import why_not
-from planner.placement.even_prices import balanced_prices, even_layers
+from planner.placement.even_prices import balanced_prices
 from planner.search.given_layout import place_layout
 from planner.search.search import search
 from planner.space.layouts import Restrictions, parse_restrictions

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from cost_models.axes.layout import Layout
+from cost_models.axes.placement import even_layers
 from cost_models.complaints import spec_error
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
-from cost_models.evidence.rows.even_split import spread
 from cost_models.evidence.rows.flags_of import expert_tensor_parallel, training_changes
 from cost_models.evidence.rows.hardware_of import cluster_of, gpu_of, on_tensor_cores
 from cost_models.evidence.rows.models_of import model_of
@@ -213,7 +213,7 @@ def _layout(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> La
         shard=_shard_group(row, degrees, question.cluster.gpus_per_node, notes),
         sp=bool(row.flag("sequence_parallel")) and degrees.tp > 1,
         recompute=(recompute_of(row, question.stack, notes),),
-        layers=spread(blocks, stages),
+        layers=even_layers(blocks, stages),
     )
 
 
