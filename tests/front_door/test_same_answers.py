@@ -1,0 +1,60 @@
+"""The command line and Python give the same answers: `--json` is the record of what the function returned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import Answer
+
+import meshwright as mw
+from meshwright.cli.output import as_json
+from meshwright.cli.verbs import VERBS
+
+QUESTION = ("gpt2-nano", "dgx-h100")
+GIVEN = ("--gpus", "4", "--global-batch", "8", "--sequence", "128")
+
+
+def without_seconds(record: Any) -> Any:
+    """The document as it is printed, but for how long the search took."""
+    document = json.loads(as_json(record))
+    document.get("certificate", {}).pop("seconds", None)
+    return document
+
+
+def test_plan_chooses_a_precision_alike(meshwright: Callable[..., Answer]) -> None:
+    printed = json.loads(meshwright("plan", *QUESTION, *GIVEN, "--precision", "bf16,fp8", "--json").out)
+    answer = mw.plan(*QUESTION, gpus=4, global_batch=8, sequence=128, precision=("bf16", "fp8"))
+    assert without_seconds(answer.record()) == without_seconds(printed)
+    assert len(answer.optimum.others) == 1
+
+
+def test_amounts_replace_those_of_a_job() -> None:
+    job = mw.TrainingSpec(global_batch=1, sequence_length=128, precision="fp16")
+    answer = mw.estimate(*QUESTION, job, "dp4", gpus=4, global_batch="1K tokens")
+    training = answer.question.training
+    assert (training.global_batch, training.sequence_length, training.precision) == (8, 128, "fp16")
+
+
+def test_estimate_explain_and_compare_say_the_same(meshwright: Callable[..., Answer], tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    answer = mw.estimate(*QUESTION, None, "tp2 dp2", gpus=4, global_batch=8, sequence=128)
+    printed = meshwright("estimate", *QUESTION, *GIVEN, "--layout", "tp2 dp2", "-o", str(file), "--json")
+    assert without_seconds(answer.record()) == without_seconds(json.loads(printed.out))
+    for verb, words, same in (
+        ("explain", (), mw.explain(file)),
+        ("explain", ("--why-not", "dp4"), mw.why_not(answer, "dp4")),
+        ("compare", ("dp4",), mw.compare(file, "dp4")),
+    ):
+        printed = meshwright(verb, str(file), *words, "--json")
+        assert json.loads(printed.out) == without_seconds(same.record())
+        assert meshwright(verb, str(file), *words).out == "\n".join(map(str, same.text)) + "\n"
+
+
+@pytest.mark.parametrize("verb", [verb.__name__ for verb in VERBS])
+def test_every_verb_that_answers_is_a_function(verb: str) -> None:
+    if verb not in ("tokens", "catalog", "plot"):
+        assert callable(getattr(mw, verb))
