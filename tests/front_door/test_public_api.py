@@ -149,7 +149,7 @@ def test_runs_of_others_are_validated(tmp_path: Path) -> None:
         mw.validate(table, stack="megatrom")
 
 
-@pytest.mark.parametrize("kind", ["frontier", "scaling", "time", "memory", "timeline"])
+@pytest.mark.parametrize("kind", ["frontier", "scaling", "time", "memory", "timeline", "topology"])
 def test_answers_draw_themselves(kind: str, tmp_path: Path) -> None:
     fix = ("tp=1", "pp=1", "cp=1", "zero=1") if kind == "frontier" else ()
     training = mw.TrainingSpec(**TRAINING)
