@@ -36,6 +36,7 @@ from cost_models.specs.transformer import TransformerSpec
 from executor import fp8_support
 from executor.emulate.one_rank import emulate
 from executor.launch.launch import run_plan
+from executor.run_config import RunConfig
 from planner.plan import Plan, make_plan
 from planner.rules.legality import check
 
@@ -274,7 +275,7 @@ def test_layouts_that_cannot_multiply_in_fp8_are_no_plans() -> None:
 
 def test_a_host_that_cannot_says_so_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_for("mbs2")
-    for start in (partial(run_plan, backend="gloo"), partial(emulate, rank=0)):
+    for start in (partial(run_plan, config=RunConfig(backend="gloo")), partial(emulate, rank=0)):
         with pytest.raises(HostError, match="plan trains in fp8, which it cannot on CPU processes") as told:
             start(plan)
         assert told.value.hint == "plan with --precision bf16"
