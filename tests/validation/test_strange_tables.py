@@ -124,12 +124,22 @@ def test_any_cells_are_predicted_or_skipped_with_a_reason(cells: dict[str, str])
     if one.skipped:
         assert one.step_seconds is None
         assert one.skipped.isprintable()
-    else:
-        assert one.step_seconds is not None
-        assert one.peak_bytes is not None
-        assert 0 < one.step_seconds < math.inf
-        assert 0 < one.peak_bytes < math.inf
-        assert sum(one.parts.values()) == pytest.approx(one.step_seconds)
+        return
+    assert one.peak_bytes is not None
+    assert 0 < one.peak_bytes < math.inf
+    if one.step_seconds is None:  # how many GPUs there were is not said: memory can be told, time cannot
+        row = Row(GOOD | cells)
+        assert row.count("dp") is None
+        assert row.count("num_gpus") is None
+        return
+    assert 0 < one.step_seconds < math.inf
+    assert sum(one.parts.values()) == pytest.approx(one.step_seconds)
+
+
+def test_a_row_of_unknown_size_has_a_peak_and_no_time() -> None:
+    one = predicted(dp="", num_gpus="")
+    assert (one.skipped, one.step_seconds) == ("", None)
+    assert one.peak_bytes is not None
 
 
 @settings(max_examples=100, deadline=None)
