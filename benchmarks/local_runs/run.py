@@ -35,7 +35,7 @@ from executor.launch.launch import run_plan
 from executor.measure.report import RunReport, load_report, save_report
 from executor.microbenchmarks.calibrate import calibrate
 from executor.run_config import RunConfig
-from meshwright.answers.calibrated import calibrate_from_run
+from meshwright.api.calibrate import calibrate_from_run
 from meshwright.cli.output import as_csv
 from planner.plan import make_plan
 
