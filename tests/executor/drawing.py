@@ -55,10 +55,10 @@ def completed(layout: Layout, shape: str, choose: Choose[Any]) -> Layout:
     stages, blocks = layout.num_stages, int(SHAPES[shape]["num_layers"])
     layers = _spread(blocks, stages, choose) if blocks % stages or choose((False, True)) else ()
     policies = [*allowed_recompute(layout.schedule)]
-    if len(policies) > 1:
+    if stages <= blocks and len(policies) > 1:  # else some stage has no block to name
         policies.append(f"{policies[-1]}:1")
-    if "full" in policies and "selective" in policies:
-        policies.append("full:1/selective")
+        if "full" in policies and "selective" in policies:
+            policies.append("full:1/selective")
     each = choose((False, True))
     recompute = tuple(choose(policies) for _ in range(stages if each else 1))
     whole = Layout.model_validate(layout.model_dump() | {"layers": layers, "recompute": recompute})
@@ -67,8 +67,13 @@ def completed(layout: Layout, shape: str, choose: Choose[Any]) -> Layout:
 
 
 def _spread(blocks: int, stages: int, choose: Choose[Any]) -> tuple[int, ...]:
-    """At least one block a stage, the others where they fall."""
+    """At least one block a stage, the others where they fall; of more stages than blocks the ends have none."""
     layers = [1] * stages
+    empty = stages - blocks
+    if empty == 1:
+        layers[choose((0, -1))] = 0
+    elif empty == 2:
+        layers[0] = layers[-1] = 0
     for _ in range(blocks - stages):
         layers[choose(range(stages))] += 1
     return tuple(layers)

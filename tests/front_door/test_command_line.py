@@ -168,7 +168,7 @@ ERRORS = {
     ),
     "counts": (
         ("plot", "memory", "plan.yaml", "--gpus", "8"),
-        "error: `memory` takes fewer flags\n  --gpus: is for `scaling` and `frontier`, not `memory`\n",
+        "error: `memory` takes fewer flags\n  --gpus: is for `scaling`, `frontier` and `topology`, not `memory`\n",
     ),
     "replay and model": (
         ("plan", "gpt2-small", "--replay", "plan.yaml", "--fix", "tp=2"),
