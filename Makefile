@@ -3,8 +3,8 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Two processes share the files of tests, in the order of tests/conftest.py; each keeps a pool of ranks of its own.
-TESTS := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Two processes share the files of tests; each keeps a pool of ranks of its own.
+TESTS := $(BIN)/python -m pytest -n 2 --dist loadfile
 
 .PHONY: demo test test-all clean
 
