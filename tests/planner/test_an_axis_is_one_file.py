@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import cost_models
+from toy_folder import answer_with, copied
 
-HOME = Path(cost_models.__file__).parent
 FILE = '''
 """A toy: a switch that saves memory and costs time, and a number of each of two parts that do."""
 
@@ -117,14 +112,7 @@ print(json.dumps({
 
 def test_an_axis_is_one_file_and_its_field(tmp_path: Path) -> None:
     """All but the folder of axes is the real thing; of that, one file is added and one has a field more each."""
-    (tmp_path / "cost_models").mkdir()
-    for one in HOME.iterdir():
-        if one.name != "axes":
-            (tmp_path / "cost_models" / one.name).symlink_to(one)
-    folder = tmp_path / "cost_models" / "axes"
-    folder.mkdir()
-    for one in (HOME / "axes").glob("*.py"):
-        (folder / one.name).write_text(one.read_text("utf-8"), encoding="utf-8")
+    folder = copied("axes", tmp_path)
     (folder / "toy.py").write_text(FILE, encoding="utf-8")
     table = (folder / "layout.py").read_text("utf-8")
     first, last = "from cost_models.axes.words import", "    recompute: "
@@ -132,12 +120,7 @@ def test_an_axis_is_one_file_and_its_field(tmp_path: Path) -> None:
     (folder / "layout.py").write_text(
         table.replace(first, IMPORT + first).replace(last, FIELDS + last), encoding="utf-8"
     )
-
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(HOME.parent)])}
-    command = [sys.executable, "-c", ASKED]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = answer_with(folder, ASKED)
     assert told["written"] == told["columns"] == "tp2 pp1 dp2 mbs1 zero0 toy stash=blocks:2/states:1"
     assert told["wrong"] == [
         "`toy=2`: not part of a layout; did you mean `toy`?",

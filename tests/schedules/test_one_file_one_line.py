@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import cost_models
+from toy_folder import answer_with, copied
 
-HOME = Path(cost_models.__file__).parent
 FILE = '''
 """Breadth-first: every chunk runs all microbatches before the next chunk begins (Lamy-Poirier 2023)."""
 
@@ -82,26 +77,13 @@ print(json.dumps({
 
 def test_a_toy_schedule_is_one_file_and_one_line(tmp_path: Path) -> None:
     """All but the folder of schedules is the real thing; of that, one file is added and one line of one file."""
-    (tmp_path / "cost_models").mkdir()
-    for one in HOME.iterdir():
-        if one.name != "schedules":
-            (tmp_path / "cost_models" / one.name).symlink_to(one)
-    folder = tmp_path / "cost_models" / "schedules"
-    folder.mkdir()
-    for one in (HOME / "schedules").glob("*.py"):
-        (folder / one.name).write_text(one.read_text("utf-8"), encoding="utf-8")
+    folder = copied("schedules", tmp_path)
     (folder / "breadth_first.py").write_text(FILE, encoding="utf-8")
     registry = (folder / "registry.py").read_text("utf-8")
     last = '    "dualpipev": "dualpipev",\n'
     assert registry.count(last) == 1
     (folder / "registry.py").write_text(registry.replace(last, last + LINE), encoding="utf-8")
-
-    path = os.pathsep.join([str(tmp_path), str(HOME.parent)])
-    environment = os.environ | {"PYTHONPATH": path}
-    command = [sys.executable, "-c", ASKED]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = answer_with(folder, ASKED)
     assert told["refused"] == "breadth-first needs at least two chunks per pipeline rank"
     assert told["actions"] == "F" * 24 + "B" * 24
     assert told["live"] == [[8, 8, 8]] * 2
