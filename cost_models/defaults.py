@@ -10,7 +10,7 @@ from cost_models.errors import InputError
 from cost_models.files import catalog
 from cost_models.files.local import LOCAL
 from cost_models.measured_cluster import measured_cluster
-from cost_models.question import MixedQuestion, Question, mixed_question, require_tiles, usual_dropout
+from cost_models.question import MixedQuestion, Question, mixed_question, require_tiles
 from cost_models.specs.cluster import ClusterSpec, GpuSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.pools import MixedCluster
@@ -65,14 +65,14 @@ def complete_question(
             hint="leave out --profile for the catalogue's nearest, or calibrate one on that GPU",
         )
     require_tiles(hardware, cluster.gpu)
-    dropout = usual_dropout(model, chosen) if training.dropout is None else training.dropout
-    return Question(
+    question = Question(
         model=model,
         cluster=measured_cluster(hardware, cluster),
-        training=training.model_copy(update={"dropout": dropout}),
+        training=training,
         stack=chosen,
         hardware=hardware,
     )
+    return replace(question, training=training.model_copy(update={"dropout": question.dropout}))
 
 
 def assumed_dropout(training: TrainingSpec, question: Question) -> tuple[str, ...]:

@@ -36,13 +36,9 @@ class Question:
     @property
     def dropout(self) -> float:
         """Probability of dropping a hidden activation: the training job's, else the stack's usual one."""
-        said = self.training.dropout
-        return usual_dropout(self.model, self.stack) if said is None else said
-
-
-def usual_dropout(model: TransformerSpec, stack: StackSpec) -> float:
-    """Dropout where nobody says: 0.1 for GPT-style models under stacks of their era, else 0."""
-    return _USUAL_DROPOUT if stack.usual_dropout and not model.gated_mlp else 0.0
+        if self.training.dropout is not None:
+            return self.training.dropout
+        return _USUAL_DROPOUT if self.stack.usual_dropout and not self.model.gated_mlp else 0.0
 
 
 _USUAL_DROPOUT = 0.1
