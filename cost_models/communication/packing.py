@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from cost_models.axes.columns import Ints
 
@@ -69,6 +70,18 @@ def packing(runs: Runs, capacity: int, world: Ints) -> tuple[Ints, Ints]:
         nodes = np.where(several, np.where(whole, pieces_spanned, nodes * runs.pieces), nodes)
     fits = world <= capacity
     return np.where(fits, runs.size, members), np.where(fits, 1, nodes)
+
+
+def crosses(runs: Runs, inner: int, outer: int, world: Ints) -> npt.NDArray[np.bool_]:
+    """(N,): neighbours in a group may lie in one domain of `outer` ranks, and in two of the `inner` ranks inside it.
+
+    Neighbours in a run do where a border of an inner domain cuts the run. The last of a run and the first of the next
+    do unless each run begins with domains of its own; of runs that nobody placed this is not known.
+    """
+    _, spanned = _single(runs.length, runs.stride, inner)
+    apart = (runs.pieces == 1) | ((runs.outer % outer == 0) & (runs.outer < world))
+    cut: npt.NDArray[np.bool_] = (runs.stride < outer) & ((spanned > 1) | ~apart)
+    return cut
 
 
 def _single(size: Ints, stride: Ints, capacity: int) -> tuple[Ints, Ints]:

@@ -24,7 +24,7 @@ from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.distinct import over_distinct
 from cost_models.axes.order import ranks_inside
 from cost_models.communication.levels import Level, levels_of
-from cost_models.communication.packing import Runs, packing, runs_of_stage
+from cost_models.communication.packing import Runs, crosses, packing, runs_of_stage
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.links import LinkSpec
 
@@ -201,7 +201,8 @@ def _groups(cluster: ClusterSpec, runs: Runs, world: Ints) -> Groups:
     reach: list[Reach] = []
     together, domains = ones, runs.size
     for index, (level, (held, spanned)) in enumerate(zip(levels, packed, strict=True)):
-        meets = spanned == 1 if level.gpus is None else (spanned == 1) | (runs.stride < level.gpus)
+        inner = levels[index - 1].gpus if index else 1
+        meets = (spanned == 1) | (crosses(runs, inner, level.gpus, world) if level.gpus and inner else False)
         reach.append(
             Reach(
                 level=level,

@@ -168,6 +168,17 @@ def test_a_pipeline_between_buildings_has_all_of_the_way_between_them() -> None:
     np.testing.assert_allclose(found.dp.bandwidth[1:], [10e9, 4e9])
 
 
+def test_pieces_of_a_group_that_fill_their_pairs_leave_the_box_between_them_alone() -> None:
+    box, network = (
+        {"name": "box", "nodes": 1, "bandwidth": "1 GB/s"},
+        {"name": "network", "bandwidth": "2 GB/s"},
+    )
+    of = levelled(PAIRS | {"bandwidth": "3 GB/s"}, box, network, gpus_per_node=4, nodes=2)
+    layout = Layout(cp=2, pp=2, dp=2, ep=4, order="tp-cp-pp-dp")
+    assert listed(layout, "ep").tolist() == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    assert of_axis(layout, "ep", of).bandwidth[0] == pytest.approx(3e9)
+
+
 def test_more_than_a_pair_meets_pcie_by_the_ways_out_of_both_cards() -> None:
     of = levelled(PAIRS, BOX, nodes=1)
     found = axis_groups(of, LayoutColumns.of([Layout(tp=2, dp=4), Layout(tp=4, dp=2), Layout(tp=8)]))
