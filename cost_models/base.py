@@ -16,8 +16,8 @@ LargeInt = Annotated[int, Field(gt=0, le=10**9)]
 """A count that may be large: tokens of a sequence, entries of a vocabulary."""
 MAX_GPUS = 10**7
 """Most GPUs accepted, more than exist: a larger number is a mistake, and finding its divisors takes for ever."""
-MAX_LAYERS = 100_000
-"""Most blocks of a model that are accepted, a hundred times more than anybody has trained."""
+MAX_LAYERS = 4096
+"""Most blocks of a model that are accepted, four times more than anybody has trained."""
 GpuCount = Annotated[int, Field(gt=0, le=MAX_GPUS)]
 """A count of devices, nodes, or sequences in a batch."""
 Overhead = Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)]

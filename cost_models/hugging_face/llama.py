@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from cost_models.base import MAX_LAYERS
 from cost_models.hugging_face.families import (
     LLAMA_FACTS,
     LLAMA_OPTIONAL,
@@ -72,7 +73,7 @@ def _olmo3(config: Config) -> Derived:
 
 def _smollm3(config: Config) -> Derived:
     """SmolLM3: every fourth block has no rotary positions, and may have a window."""
-    layers = min(whole_number(config, "num_hidden_layers", 0), 100_000)
+    layers = min(whole_number(config, "num_hidden_layers", 0), MAX_LAYERS)
     interval = max(1, whole_number(config, "no_rope_layer_interval", 4))
     listed = config.get("no_rope_layers") or [(index + 1) % interval != 0 for index in range(layers)]
     turned = [bool(one) for one in listed] if isinstance(listed, list) else []

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
+from cost_models.base import MAX_LAYERS
 from cost_models.documents import printable
 
 T = TypeVar("T")
@@ -17,7 +18,6 @@ Derived = dict[str, tuple[str, Any]]
 """Our field → the key that it mostly follows from, and its value."""
 
 _KINDS = {"full_attention": "full", "sliding_attention": "window", "chunked_attention": "window"}
-_MOST_BLOCKS = 100_000
 
 
 def windows(
@@ -50,8 +50,8 @@ def last_blocks(config: Mapping[str, Any]) -> Derived:
     )
     if not (isinstance(layers, int) and isinstance(first, int)):
         return windows(config, default=4096)
-    full = max(0, min(first, layers, _MOST_BLOCKS))
-    pattern = ["full"] * full + ["window"] * min(layers - full, _MOST_BLOCKS)
+    full = max(0, min(first, layers, MAX_LAYERS))
+    pattern = ["full"] * full + ["window"] * min(layers - full, MAX_LAYERS)
     return windows(config, default=4096, pattern=pattern)
 
 

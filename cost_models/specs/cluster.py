@@ -46,7 +46,7 @@ class GpuSpec(Spec):
     """Usable device memory, bytes: what the runtime reports, not the label."""
     memory_bandwidth: Rate
     """Peak device-memory bandwidth, bytes/s."""
-    peak: dict[Precision, Peak]
+    peak: Annotated[dict[Precision, Peak], Field(min_length=1)]
     """Peak dense matrix rate by precision, FLOP/s; fp32 is without TF32."""
     sustained: dict[Precision, Annotated[float, _Reached]] = Field(default_factory=dict)
     """Share of the peak that the best-shaped large product was measured to reach under the board's power limit; 1 where

@@ -50,6 +50,14 @@ def test_the_cluster_of_the_user_guide_reports_its_four_problems(tmp_path: Path)
     )
 
 
+def test_a_gpu_that_computes_in_no_precision_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    gpu = "gpu: {name: mine, memory: 80 GiB, memory_bandwidth: 3 TB/s, peak: {}}"
+    file.write_text(CLUSTER.replace("gpu: h100-sxm", gpu))
+    with pytest.raises(InputError, match=r"cluster.yaml:4  gpu.peak: "):
+        resolve_cluster(str(file))
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
@@ -62,7 +70,7 @@ def test_the_cluster_of_the_user_guide_reports_its_four_problems(tmp_path: Path)
         ("num_layers: .nan", "model.yaml:2  num_layers: `.nan` is not a finite number"),
         ("num_layers: -.inf", "model.yaml:2  num_layers: `-.inf` is not a finite number"),
         ("num_layers: 1e999", "model.yaml:2  num_layers: `1e999` is too large a number"),
-        ("num_layers: " + "9" * 20, f"model.yaml:2  num_layers: must be at most 100000, not `{'9' * 20}`"),
+        ("num_layers: " + "9" * 20, f"model.yaml:2  num_layers: must be at most 4096, not `{'9' * 20}`"),
         ("num_layers:", "model.yaml:2  num_layers: nothing is not a whole number"),
         ("num_layers: [1]", "model.yaml:2  num_layers: this list is not a whole number"),
         ("num_layer: 2", "model.yaml:2  num_layer: unknown field `num_layer`; did you mean `num_layers`?"),

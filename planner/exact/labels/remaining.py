@@ -28,7 +28,6 @@ def least_remaining(choices: Choices, ways: Bools, added_CRB: Floats) -> Floats:
     `ways` (R, L + 1, B) are those that are left of `all_ways`.
     """
     layers, pp = choices.leaf.num_layers, choices.leaf.pp
-    closed = np.where(ways, 0.0, np.inf)
     least = np.full((pp + 1, len(added_CRB), layers + 1), np.inf)
     least[pp, :, layers] = 0.0
     for rank in range(pp - 1, -1, -1):
@@ -36,7 +35,7 @@ def least_remaining(choices: Choices, ways: Bools, added_CRB: Floats) -> Floats:
             size = choices.fewest + index
             begun = least[rank, :, : layers + 1 - size]
             after = least[rank + 1, :, size:] + added_CRB[:, rank, index, None]
-            np.minimum(begun, after + closed[rank, : layers + 1 - size, index], out=begun)
+            np.minimum(begun, after, out=begun, where=ways[rank, : layers + 1 - size, index])
     return least
 
 
