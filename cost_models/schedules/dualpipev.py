@@ -12,7 +12,7 @@ from cost_models.schedules.actions import BACKWARD, FORWARD, INPUT, WEIGHT, Acti
 from cost_models.schedules.phases import KIND, OVERLAPPED, overlap, repeat, table_of_phases
 from cost_models.schedules.schedule import PipelineSchedule
 from cost_models.schedules.stages import Ints
-from cost_models.schedules.v_shape import live_in_v, two_chunks_objection
+from cost_models.schedules.zbv import live_in_v, two_chunks_objection
 
 
 def _objection(pp: int, vpp: int, microbatches: int) -> str | None:

@@ -1,12 +1,30 @@
-"""ZB-V: two chunks a rank in a V, no bubble where F, I and W take equally long (Qi et al. 2023, section 6)."""
+"""ZB-V: two chunks a rank in a V, no bubble where F, I and W take equally long (Qi et al. 2023, section 6).
+
+Stages go down the ranks and up again; what that means for any schedule of the kind is here, too.
+"""
 
 from __future__ import annotations
+
+import numpy as np
 
 from cost_models.schedules.actions import FORWARD, INPUT, WEIGHT, ActionTable
 from cost_models.schedules.phases import repeat, table_of_phases
 from cost_models.schedules.schedule import PipelineSchedule
 from cost_models.schedules.stages import Ints
-from cost_models.schedules.v_shape import live_in_v, two_chunks_objection
+
+
+def two_chunks_objection(vpp: int, schedule: str) -> str | None:
+    """What forbids a V here, as a sentence, or None."""
+    if vpp != 2:
+        return f"{schedule} runs two chunks per pipeline rank, not vpp{vpp}"
+    return None
+
+
+def live_in_v(pp: Ints, vpp: Ints, m: Ints, rank: Ints, chunk: Ints) -> Ints:
+    """`PipelineSchedule.live` before the first backward pass: forwards of the first chunk until the first microbatch
+    has gone down to the turn and come up again, and one of the second chunk for each rank that it met on the way up."""
+    live: Ints = np.minimum(m, np.where(chunk == 0, 2 * pp - 1 - rank, 1 + rank))
+    return live
 
 
 def _objection(pp: int, vpp: int, microbatches: int) -> str | None:
