@@ -12,7 +12,7 @@ from cost_models.axes.columns import Ints, LayoutColumns, taken
 
 T = TypeVar("T")
 
-_WORTH_IT = 256
+WORTH_IT = 256
 """Rows below which looking for equal ones takes longer than computing them all."""
 _DENSE = 4
 """Values that span no more than so many times their number are numbered by a table, which is faster than sorting."""
@@ -73,7 +73,7 @@ def first_of_each(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
 def over_distinct(columns: LayoutColumns, names: Sequence[str], compute: Callable[[LayoutColumns], T]) -> T:
     """`compute(columns)`, a record of (N,) arrays that depends on the named columns alone, computed once for each
     combination of them."""
-    if len(columns) < _WORTH_IT:
+    if len(columns) < WORTH_IT:
         return compute(columns)
     first, kind = first_of_each([getattr(columns, name) for name in names])
     if len(first) > len(columns) // 2:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from cost_models.errors import InputError
 from cost_models.question import Question
 from cost_models.specs.cluster import KernelShare, Precision
@@ -76,7 +78,6 @@ def _attention(question: Question) -> KernelShare:
     """Share of peak of the stack's kernel: what was published for the GPU, times the profile's constants."""
     profile = question.hardware
     share = question.cluster.gpu.attention_share(question.stack.attention)
-    return KernelShare(
-        forward=min(1.0, share.forward * profile.attention_forward_efficiency),
-        backward=min(1.0, share.backward * profile.attention_backward_efficiency),
-    )
+    forward = np.minimum(1.0, share.forward * profile.attention_forward_efficiency)
+    backward = np.minimum(1.0, share.backward * profile.attention_backward_efficiency)
+    return share.model_copy(update={"forward": forward, "backward": backward})

@@ -49,7 +49,12 @@ def load_gpu(name: str) -> GpuSpec:
 
 def load_cluster(name: str) -> ClusterSpec:
     """A cluster by name: one node of it, with its GPU written out. Raises UnknownNameError."""
-    return local_cluster() if name == LOCAL else _load("clusters", "cluster", name, ClusterSpec)
+    return local_cluster() if name == LOCAL else _shipped_cluster(name)
+
+
+@cache
+def _shipped_cluster(name: str) -> ClusterSpec:
+    return _load("clusters", "cluster", name, ClusterSpec)
 
 
 def local_cluster(processes: int | None = None) -> ClusterSpec:

@@ -9,7 +9,7 @@ placement is its blocks (S, P): so many of each stage under each policy.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -24,6 +24,7 @@ from cost_models.pipeline.peak import RankMemory, columns_of
 from cost_models.pipeline.stage_costs import StageCosts
 
 Floats = npt.NDArray[np.float64]
+Delay = Floats | float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,15 +134,31 @@ class Pipeline:
 
     def step_seconds(self, blocks_SP: Ints, *, hand_over: bool = True) -> Floats:
         """(...,): seconds of a step; without `hand_over`, if transfers between ranks took no time."""
-        forward_S, (first_S, second_S) = self.forward(blocks_SP), self.halves(blocks_SP)
+        delay = self.cost("p2p") if hand_over else 0.0
+        return self._step_seconds(self._seconds_of(blocks_SP), delay, self.overhead)
+
+    def _seconds_of(self, blocks_SP: Ints) -> tuple[Floats, ...]:
+        """(..., S) forward passes and halves of backward passes, (..., R) what every rank does once a step."""
+        once_R = (self.once_a_step("sync", blocks_SP), self.once_a_step("optimizer", blocks_SP))
+        return (self.forward(blocks_SP), *self.halves(blocks_SP), *once_R)
+
+    def _step_seconds(self, seconds: Sequence[Floats], delay: Delay, overhead: Delay) -> Floats:
+        """(...,): seconds of a step from those of `_seconds_of`, each for itself."""
+        forward_S, first_S, second_S, sync_R, optimizer_R = seconds
         if self.pp == 1:  # nobody to wait for
             ends_R = self.microbatches * (forward_S + first_S + second_S).sum(axis=-1, keepdims=True)
         else:
-            delay = self.cost("p2p") if hand_over else 0.0
             ends_R = self.timeline.rank_ends(forward_S, first_S, delay, second_S)
-        last = (ends_R + self.once_a_step("sync", blocks_SP)).max(axis=-1)
-        step: Floats = last + self.once_a_step("optimizer", blocks_SP).max(axis=-1) + self.overhead
+        step: Floats = (ends_R + sync_R).max(axis=-1) + optimizer_R.max(axis=-1) + overhead
         return step
+
+    @staticmethod
+    def step_seconds_of_each(pipelines: Sequence[Pipeline], blocks_SP: Ints) -> Floats:
+        """(K,): seconds of a step of one pipeline at K prices."""
+        each = zip(*(one._seconds_of(blocks_SP) for one in pipelines), strict=True)
+        delays = np.array([one.cost("p2p") for one in pipelines])
+        overheads = np.array([one.overhead for one in pipelines])
+        return pipelines[0]._step_seconds([np.stack(values) for values in each], delays, overheads)
 
     def rank_seconds(self, blocks_SP: Ints) -> Floats:
         """(..., R): seconds of a step in which each rank is busy."""

@@ -13,9 +13,15 @@ from cost_models.errors import UnknownNameError
 from cost_models.evidence.calibration.cross_validation import cross_validate
 from cost_models.evidence.calibration.families import blank_profile
 from cost_models.evidence.calibration.refitting import Selection, refit, select_runs
-from cost_models.evidence.calibration.step_time_fit import StepTimeFit, fit_step_times, fitted_profile
+from cost_models.evidence.calibration.step_time_fit import (
+    CONSTANTS,
+    StepTimeFit,
+    fit_step_times,
+    fitted_profile,
+)
 from cost_models.evidence.rows.cases import Case
 from cost_models.evidence.rows.row import Row
+from cost_models.evidence.rows.shipped import timed_cases
 from cost_models.evidence.validation.step_times import StepTimes
 from cost_models.specs.hardware import HardwareProfile
 
@@ -151,6 +157,23 @@ def test_what_the_rows_cannot_tell_stays_at_its_default(clean: StepTimeFit, star
         assert clean.constants[name].told == pytest.approx(0, abs=1e-6)
         assert clean.constants[name].moved_by == ()
     assert clean.constants["gemm_efficiency"].told > 0.5
+
+
+def test_profiles_together_are_as_one_by_one(cases, start: HardwareProfile) -> None:
+    several = [*cases, *(case for case in timed_cases()[::40] if case.question.hardware.tier == "profile")]
+    times, factors = StepTimes(several), np.array([1.0, 0.7, 1.3])
+    constants = {name: getattr(start, name) * factors for name in CONSTANTS}
+    together = times.under(start, constants, len(factors))
+    for index in range(len(factors)):
+        one = start.model_copy(update={name: float(values[index]) for name, values in constants.items()})
+        assert together[index] == pytest.approx(times.seconds(one), rel=1e-12)
+
+
+def test_a_fit_may_start_from_that_of_more_runs(cases, start, true_seconds, clean: StepTimeFit) -> None:
+    some = timed(cases, true_seconds, sources="each")[::2]
+    cold, warm = (fit_step_times(start, some, around=at) for at in (None, clean.around_runs(some)))
+    assert warm.profile.gemm_efficiency == pytest.approx(cold.profile.gemm_efficiency, rel=1e-3)
+    assert list(warm.residuals.values()) == pytest.approx(list(cold.residuals.values()), abs=1e-3)
 
 
 def test_fewer_rows_say_less(cases, start, true_seconds, clean: StepTimeFit) -> None:

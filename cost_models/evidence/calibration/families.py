@@ -6,13 +6,19 @@ nobody timed. Cross-validation leaves whole sources out of every fit, because ro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.defaults import nearest_profile
-from cost_models.evidence.calibration.step_time_fit import StepTimeFit, fit_step_times, measured_seconds
+from cost_models.evidence.calibration.step_time_fit import (
+    StepTimeFit,
+    TimedCases,
+    fit_step_times,
+    measured_seconds,
+)
 from cost_models.evidence.rows.cases import Case
 from cost_models.evidence.validation.step_times import StepTimes
 from cost_models.files import catalog
@@ -43,28 +49,44 @@ def die_of(gpu: str) -> str:
 
 
 def fit_families(
-    cases: Sequence[Case],
+    cases: Sequence[Case] | TimedCases,
     needed: Collection[Pair] | None = None,
     *,
     fewest: int = _FEWEST,
+    around: Mapping[str, StepTimeFit] | None = None,
     on_round: OnRound | None = None,
 ) -> dict[str, StepTimeFit]:
-    """Name → fit, for every (die, stack) and every die with `fewest` timed `cases` or more, as far as `needed`."""
-    groups: dict[Pair, list[Case]] = {}
-    for case in cases:
+    """Name → fit, for every (die, stack) and every die with `fewest` timed `cases` or more, as far as `needed`.
+
+    A fit starts `around` that of the same name to more cases, where there is one.
+    """
+    timed = cases if isinstance(cases, TimedCases) else timed_by_default(cases)
+    groups: dict[Pair, list[int]] = {}
+    for index, case in enumerate(timed.cases):
         die, stack = pair_of(case)
-        groups.setdefault((die, stack), []).append(case)
-        groups.setdefault((die, ANY), []).append(case)
+        groups.setdefault((die, stack), []).append(index)
+        groups.setdefault((die, ANY), []).append(index)
     fits = {}
-    for (die, stack), members in sorted(groups.items()):
-        if len(members) >= fewest and (needed is None or (die, stack) in needed):
+    for (die, stack), rows in sorted(groups.items()):
+        if len(rows) >= fewest and (needed is None or (die, stack) in needed):
             start = blank_profile(die, stack)
             name = start.name
-            heard = None if on_round is None else (lambda n, e, name=name: on_round(name, n, e))
-            fit = fit_step_times(start, members, on_round=heard)
+            members = timed.of(rows)
+            near = around.get(name) if around else None
+            fit = fit_step_times(
+                start,
+                members,
+                around=None if near is None else near.around_runs(members.cases),
+                on_round=None if on_round is None else partial(on_round, name),
+            )
             if fit.median_error <= _UNEXPLAINED:
                 fits[name] = fit
     return fits
+
+
+def timed_by_default(cases: Sequence[Case]) -> TimedCases:
+    """Cases prepared to be fitted from the documented defaults."""
+    return TimedCases(catalog.load_profile("datasheet-gpu"), cases)
 
 
 def blank_profile(gpu: str, stack: str) -> HardwareProfile:
@@ -98,18 +120,18 @@ def leave_sources_out(
     cases: Sequence[Case], *, fewest: int = _FEWEST, on_source: Callable[[str], None] | None = None
 ) -> dict[str, Array]:
     """Source → (n,) errors of its cases under profiles fitted to all other sources."""
+    timed = timed_by_default(cases)
+    of_all = fit_families(timed, fewest=fewest)
     errors = {}
-    pairs = {case.row.row_id: pair_of(case) for case in cases}
     for source in dict.fromkeys(case.row.source for case in cases):
         if on_source is not None:
             on_source(source)
-        rest = [case for case in cases if case.row.source != source]
-        held_out = [case for case in cases if case.row.source == source]
-        known = {pairs[case.row.row_id] for case in rest}
-        wanted = {pairs[case.row.row_id] for case in held_out}
+        rest = [row for row, case in enumerate(cases) if case.row.source != source]
+        held_out = [row for row, case in enumerate(cases) if case.row.source == source]
+        known, wanted = ({pair_of(cases[row]) for row in rows} for rows in (rest, held_out))
         needed = (wanted & known) | {(die, ANY) for die, _ in (known if wanted - known else ())}
-        fits = fit_families(rest, needed, fewest=fewest)
-        errors[source] = predict_with((fit.profile for fit in fits.values()), held_out)
+        fits = fit_families(timed.of(rest), needed, fewest=fewest, around=of_all)
+        errors[source] = predict_with((fit.profile for fit in fits.values()), timed.of(held_out).cases)
     return errors
 
 

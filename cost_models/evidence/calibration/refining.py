@@ -140,7 +140,10 @@ def refine(
     measured = np.log([one.seconds for _, _, one in seen])
     totals = _totals()
 
-    def errors_at(point: Array) -> Array:
+    def errors_at(points: Array) -> Array:
+        return np.array([errors_of(point) for point in points])
+
+    def errors_of(point: Array) -> Array:
         there = _moved_to(start, totals @ point)
         predicted = [quantities(priced(run, there)) for run in runs]
         logarithms = np.log([predicted[index][quantity] for index, quantity, _ in seen])

@@ -6,6 +6,9 @@ Minimises, over a point θ (logarithms of constants, as a rule),
 
 by Gauss-Newton steps (Levenberg's damping) on iteratively reweighted errors (Huber 1964). An error of 1 is where a
 measurement begins to pull linearly: one that is far off must not move a constant far.
+
+Errors are asked for at many points together, which is far cheaper than one by one: a step is tried together with the
+probes for the slopes there, which it will need, since nearly all steps succeed.
 """
 
 from __future__ import annotations
@@ -17,41 +20,71 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
+ErrorsAt = Callable[[Array], Array]
+"""(K, C) points → (K, R) errors."""
 
 _PROBE = 0.02
 """Step in a coordinate for numerical derivatives."""
 _ROUNDS = 25
+_REWEIGHTED = 6
+"""Times that a step of the linear problem is solved anew with the weights that its own errors give."""
 _TRIALS = 8
 _DONE = 1e-3
 """Relative gain of a round below which iteration ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shrinkage:
-    """The best point, and the linearised problem around it."""
+class Expansion:
+    """The errors around a point, to first order."""
 
     point: Array
     """(C,)"""
+    errors: Array
+    """(R,)"""
     slopes: Array
     """(R, C) derivatives of the errors."""
+
+    def of(self, rows: Array | list[int]) -> Expansion:
+        """The same of some of the measurements."""
+        return Expansion(point=self.point, errors=self.errors[rows], slopes=self.slopes[rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shrinkage:
+    """The best point, and the linearised problem around it."""
+
+    around: Expansion
     curvature: Array
     """(C, C) curvature of the loss; its inverse is the covariance of the point."""
 
+    @property
+    def point(self) -> Array:
+        """(C,)"""
+        return self.around.point
+
+
+def expand(errors_at: ErrorsAt, point: Array) -> Expansion:
+    """The errors and their slopes at a point, by forward differences."""
+    errors = errors_at(np.concatenate([point[None], point + _PROBE * np.eye(len(point))]))
+    return Expansion(point=point, errors=errors[0], slopes=(errors[1:] - errors[0]).T / _PROBE)
+
 
 def shrink(
-    errors_at: Callable[[Array], Array],
+    errors_at: ErrorsAt,
     origin: Array,
     pulls: Array,
     weights: Array,
     *,
     floor: Array | float = -np.inf,
     ceiling: Array | float = np.inf,
+    around: Expansion | None = None,
     on_round: Callable[[int, Array], None] | None = None,
 ) -> Shrinkage:
-    """The point (C,) between `floor` and `ceiling` with the least loss; `errors_at(point)` gives (R,) errors.
+    """The point (C,) between `floor` and `ceiling` with the least loss.
 
     `pulls` (C,) are distances from `origin` that cost as much as one measurement of weight 1 with an error of 1.
-    `on_round` hears of every step and its errors.
+    The search starts where the errors are known `around`, by default at the origin. `on_round` hears of every step
+    and its errors.
     """
 
     def loss(errors: Array, point: Array) -> float:
@@ -59,30 +92,36 @@ def shrink(
         huber = np.where(size < 1, size**2 / 2, size - 0.5)
         return float((weights * huber).sum() + 0.5 * (((point - origin) / pulls) ** 2).sum())
 
-    point = origin.copy()
-    errors = errors_at(point)
-    best, damping = loss(errors, point), 1e-2
-    slopes = np.zeros((len(weights), len(origin)))
-    curvature = np.diag(pulls**-2.0)
-    for round_ in range(_ROUNDS):
-        for index in range(len(origin)):
-            probe = point.copy()
-            probe[index] += _PROBE
-            slopes[:, index] = (errors_at(probe) - errors) / _PROBE
+    def curvature_of(errors: Array, slopes: Array) -> tuple[Array, Array]:
         inlier = weights * np.minimum(1.0, 1.0 / np.maximum(np.abs(errors), 1e-12))
-        curvature = slopes.T @ (inlier[:, None] * slopes) + np.diag(pulls**-2.0)
-        gradient = slopes.T @ (inlier * errors) + (point - origin) / pulls**2
+        return slopes.T @ (inlier[:, None] * slopes) + np.diag(pulls**-2.0), inlier
+
+    def step_from(here: Expansion, damping: float) -> Array:
+        """(C,) the point where the linear problem around `here` is least, damped."""
+        slopes, point = here.slopes, here.point
+        for _ in range(_REWEIGHTED):
+            errors = here.errors + slopes @ (point - here.point)
+            curvature, inlier = curvature_of(errors, slopes)
+            downhill = slopes.T @ (inlier * errors) + (point - origin) / pulls**2
+            brake = damping * np.diag(np.diag(curvature))
+            step = np.linalg.solve(curvature + brake, downhill + brake @ (point - here.point))
+            point = np.clip(point - step, floor, ceiling)
+        return point
+
+    here = around or expand(errors_at, origin)
+    best, damping = loss(here.errors, here.point), 1e-2
+    for round_ in range(_ROUNDS):
         before = best
         for _ in range(_TRIALS):
-            damped = curvature + damping * np.diag(np.diag(curvature))
-            trial = np.clip(point - np.linalg.solve(damped, gradient), floor, ceiling)
-            trial_errors = errors_at(trial)
-            if (value := loss(trial_errors, trial)) < best:
-                point, errors, best, damping = trial, trial_errors, value, damping / 3
+            trial = expand(errors_at, step_from(here, damping))
+            if (value := loss(trial.errors, trial.point)) < best:
+                here, best, damping = trial, value, damping / 3
                 break
             damping *= 4
+            if value - best < _DONE * max(1.0, best):
+                break
         if on_round is not None:
-            on_round(round_ + 1, errors)
+            on_round(round_ + 1, here.errors)
         if before - best < _DONE * max(1.0, best):
             break
-    return Shrinkage(point=point, slopes=slopes, curvature=curvature)
+    return Shrinkage(around=here, curvature=curvature_of(here.errors, here.slopes)[0])

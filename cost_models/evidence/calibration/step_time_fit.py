@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.evidence.calibration.shrinkage import Shrinkage, shrink
+from cost_models.evidence.calibration.shrinkage import Expansion, Shrinkage, expand, shrink
 from cost_models.evidence.rows.cases import Case
 from cost_models.evidence.validation.scores import measured_seconds as timed_seconds
 from cost_models.evidence.validation.step_times import StepTimes
@@ -77,11 +79,18 @@ class StepTimeFit:
     sources: dict[str, str]
     """Run → its source."""
     constants: dict[str, Interval]
+    around: Expansion
+    """The errors around the fitted constants, from which a fit to some of the runs can start."""
 
     @property
     def median_error(self) -> float:
         """Median absolute relative error of step time."""
         return float(np.median(np.abs(list(self.residuals.values()))))
+
+    def around_runs(self, cases: Sequence[Case]) -> Expansion:
+        """The errors of some of the runs around the fitted constants."""
+        place_of = {run: place for place, run in enumerate(self.residuals)}
+        return self.around.of([place_of[case.row.row_id] for case in cases])
 
     def by_source(self) -> dict[str, Array]:
         """Source → errors of its runs."""
@@ -91,48 +100,96 @@ class StepTimeFit:
         return {source: np.array(found) for source, found in errors.items()}
 
 
+class TimedCases:
+    """Cases with their measured times, prepared for one fit after another of some constants of `start`."""
+
+    def __init__(
+        self, start: HardwareProfile, cases: Sequence[Case], constants: Sequence[str] = CONSTANTS
+    ) -> None:
+        self.start, self.cases = start, tuple(cases)
+        self.constants = tuple(name for name in constants if getattr(start, name) > 0)
+        """A constant that is 0 stays 0: factors do not move it."""
+        self._times = StepTimes(cases)
+        self._measured = np.array([measured_seconds(case) for case in cases])
+
+    @cached_property
+    def origin(self) -> Array:
+        """(C,) logarithms of the constants of `start`."""
+        return np.log([getattr(self.start, name) for name in self.constants])
+
+    @cached_property
+    def at_start(self) -> Expansion:
+        """The errors around the constants of `start`."""
+        return expand(self.errors_at, self.origin)
+
+    def of(self, rows: Sequence[int]) -> TimedCases:
+        """Some of the cases; what is known of all is known of them."""
+        some = copy(self)
+        some.cases = tuple(self.cases[row] for row in rows)
+        some._times, some._measured = self._times.of(rows), self._measured[list(rows)]
+        if "at_start" in vars(self):
+            vars(some)["at_start"] = self.at_start.of(list(rows))
+        return some
+
+    def values_at(self, points: Array) -> dict[str, Array]:
+        """Constants by name at (..., C) points, with the digits that a profile's file has."""
+        rounded = np.vectorize(lambda value: float(f"{value:.4g}"))(np.exp(points))
+        return dict(zip(self.constants, np.moveaxis(rounded, -1, 0), strict=True))
+
+    def profile_at(self, point: Array) -> HardwareProfile:
+        """`start` with other constants."""
+        values = {name: float(value) for name, value in self.values_at(point).items()}
+        return self.start.model_copy(update=values)
+
+    def errors_at(self, points: Array) -> Array:
+        """(K, N) errors at (K, C) points, in units of `_HUBER`."""
+        seconds = self._times.under(self.start, self.values_at(points), len(points))
+        return np.asarray(np.log(seconds / self._measured) / _HUBER)
+
+
 def fit_step_times(
     start: HardwareProfile,
-    cases: Sequence[Case],
+    cases: Sequence[Case] | TimedCases,
     constants: Sequence[str] = CONSTANTS,
     *,
     weight_of_a_run: float | None = None,
+    around: Expansion | None = None,
     on_round: Callable[[int, float], None] | None = None,
 ) -> StepTimeFit:
     """Move `constants` of `start` so that timed `cases` come out right; `on_round` is called after every step.
 
-    A constant that is 0 in `start` stays 0: factors do not move it. Each run weighs `weight_of_a_run`, by default 1/√n
-    where its source has n.
+    Each run weighs `weight_of_a_run`, by default 1/√n where its source has n. The fit starts where the errors are known
+    `around`, by default at the constants of `start`.
     """
-    constants = [name for name in constants if getattr(start, name) > 0]
-    measured = np.array([measured_seconds(case) for case in cases])
-    times = StepTimes(cases)
-    origin = np.log([getattr(start, name) for name in constants])
-    pulls = np.array([_pull(name) for name in constants])
-    weight = _weights(cases) if weight_of_a_run is None else np.full(len(cases), weight_of_a_run)
-    ceiling = np.log([_ceiling(name) for name in constants])
-
-    def profile_at(point: Array) -> HardwareProfile:
-        values = {name: float(f"{value:.4g}") for name, value in zip(constants, np.exp(point), strict=True)}
-        return start.model_copy(update=values)
-
-    def errors_at(point: Array) -> Array:
-        return np.asarray(np.log(times.seconds(profile_at(point)) / measured) / _HUBER)
+    timed = cases if isinstance(cases, TimedCases) else TimedCases(start, cases, constants)
+    pulls = np.array([_pull(name) for name in timed.constants])
+    weight = _weights(timed.cases)
+    if weight_of_a_run is not None:
+        weight = np.full(len(timed.cases), weight_of_a_run)
+    ceiling = np.log([_ceiling(name) for name in timed.constants])
 
     def heard(round_: int, errors: Array) -> None:
         if on_round is not None:
             on_round(round_, float(np.median(np.abs(np.expm1(_HUBER * errors)))))
 
-    shrunk = shrink(errors_at, origin, pulls, weight, ceiling=ceiling, on_round=heard)
-    point = shrunk.point
-    fitted = profile_at(point)
-    final = np.expm1(_HUBER * errors_at(point))
-    names = [case.row.row_id for case in cases]
+    shrunk = shrink(
+        timed.errors_at,
+        timed.origin,
+        pulls,
+        weight,
+        ceiling=ceiling,
+        around=around or timed.at_start,
+        on_round=heard,
+    )
+    names = [case.row.row_id for case in timed.cases]
+    residuals = np.expm1(_HUBER * shrunk.around.errors)
+    moved = timed.profile_at(shrunk.point)
     return StepTimeFit(
-        profile=fitted,
-        residuals=dict(zip(names, final.tolist(), strict=True)),
-        sources={case.row.row_id: case.row.source for case in cases},
-        constants=_intervals(constants, shrunk, weight, pulls, names),
+        profile=start.model_copy(update={name: getattr(moved, name) for name in timed.constants}),
+        residuals=dict(zip(names, residuals.tolist(), strict=True)),
+        sources={case.row.row_id: case.row.source for case in timed.cases},
+        constants=_intervals(timed.constants, shrunk, weight, pulls, names),
+        around=shrunk.around,
     )
 
 
@@ -186,7 +243,7 @@ def _intervals(
     """90 % interval of each constant from the curvature, and the runs with the largest influence on it."""
     covariance = np.linalg.inv(shrunk.curvature)
     spread = _Z90 * np.sqrt(np.diag(covariance))
-    influence = np.abs(covariance @ (shrunk.slopes * weight[:, None]).T)
+    influence = np.abs(covariance @ (shrunk.around.slopes * weight[:, None]).T)
     intervals = {}
     for index, name in enumerate(constants):
         strongest = np.argsort(influence[index])[::-1][:3]
