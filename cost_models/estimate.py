@@ -8,6 +8,7 @@ from typing import Literal
 
 from cost_models.axes.layout import Layout
 from cost_models.breakdown import Breakdown
+from cost_models.confidence import EVEN, SURE, confident_share, fits_probability
 from cost_models.units import counted
 
 Verdict = Literal["fits", "tight", "does not fit"]
@@ -79,6 +80,8 @@ class Estimate:
     trust: Trust
     rank_limits: tuple[float, ...] = ()
     """With several pools: bytes that a device of each pipeline rank may fill. Empty: `memory_limit` everywhere."""
+    confidence: float = EVEN
+    """Least probability of fitting for which `memory_limit` leaves room; at one half it leaves none."""
 
     @property
     def peak_bytes(self) -> float:
@@ -108,12 +111,19 @@ class Estimate:
         )
 
     @property
+    def fits_probability(self) -> float:
+        """Chance that the step fits, from the error that peaks predicted for its stack have shown."""
+        error = self.trust.memory_error
+        whole = self.memory_limit / confident_share(self.confidence, error)
+        return fits_probability(self.peak_bytes, whole, error)
+
+    @property
     def verdict(self) -> Verdict:
         """Whether the step fits, or is so close to the limit that the error of peaks leaves it open."""
-        off = abs(self.peak_bytes / self.memory_limit - 1)
-        if off <= self.trust.memory_error:
+        chance = self.fits_probability
+        if 1 - SURE < chance < SURE:
             return "tight"
-        return "fits" if self.fits else "does not fit"
+        return "fits" if chance >= SURE else "does not fit"
 
     @property
     def fits(self) -> bool:

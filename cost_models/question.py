@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from cost_models.confidence import EVEN
 from cost_models.errors import InputError
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.hardware import HardwareProfile
@@ -23,6 +24,8 @@ class Question:
     training: TrainingSpec
     stack: StackSpec
     hardware: HardwareProfile
+    confidence: float = EVEN
+    """Least probability of fitting that a plan must have."""
 
     @property
     def by_pool(self) -> tuple[Question, ...]:
@@ -63,7 +66,14 @@ class MixedQuestion(Question):
             "what is asked of each pool is changed there: see `each_pool`"
         )
         pools = tuple(
-            replace(pool, model=self.model, training=self.training, stack=self.stack) for pool in self.pools
+            replace(
+                pool,
+                model=self.model,
+                training=self.training,
+                stack=self.stack,
+                confidence=self.confidence,
+            )
+            for pool in self.pools
         )
         object.__setattr__(self, "pools", pools)
 
@@ -92,6 +102,7 @@ def mixed_question(mixed: MixedCluster, pools: tuple[Question, ...]) -> MixedQue
         training=first.training,
         stack=first.stack,
         hardware=max((pool.hardware for pool in pools), key=doubt),
+        confidence=first.confidence,
         mixed=known,
         pools=pools,
     )
@@ -135,6 +146,7 @@ def question_of_parts(
     stack: StackSpec,
     cluster: ClusterSpec | MixedCluster,
     hardware: HardwareProfile | tuple[HardwareProfile, ...],
+    confidence: float = EVEN,
 ) -> Question:
     """A question from the parts of a plan file; the inverse of `parts_of`.
 
@@ -146,7 +158,14 @@ def question_of_parts(
     for one, profile in zip(clusters, profiles, strict=True):
         require_tiles(profile, one.gpu)
     questions = tuple(
-        Question(model=model, cluster=one, training=training, stack=stack, hardware=profile)
+        Question(
+            model=model,
+            cluster=one,
+            training=training,
+            stack=stack,
+            hardware=profile,
+            confidence=confidence,
+        )
         for one, profile in zip(clusters, profiles, strict=True)
     )
     return mixed_question(cluster, questions) if isinstance(cluster, MixedCluster) else questions[0]

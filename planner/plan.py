@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag
 
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.base import GpuCount, Spec
+from cost_models.confidence import EVEN, MOST_CONFIDENT
 from cost_models.estimate import Estimate
 from cost_models.question import Question, parts_of, question_of_parts
 from cost_models.specs.cluster import ClusterSpec, Precision
@@ -30,6 +31,7 @@ def _read_layout(value: Any) -> Layout:
 
 LayoutText = Annotated[Layout, BeforeValidator(_read_layout), PlainSerializer(str, return_type=str)]
 """A layout, written in its notation."""
+Confidence = Annotated[float, Field(ge=EVEN, le=MOST_CONFIDENT, allow_inf_nan=False)]
 
 
 class Prediction(Spec):
@@ -183,6 +185,8 @@ class Plan(Spec):
     prediction: Prediction
     certificate: Certificate | None = None
     """The proof; None for a layout that was given, not searched."""
+    confidence: Confidence = EVEN
+    """`--confidence`: least probability of fitting that the plan must have."""
 
     @model_validator(mode="after")
     def _a_profile_for_each_pool(self) -> Plan:
@@ -195,7 +199,9 @@ class Plan(Spec):
     @property
     def question(self) -> Question:
         """The question that the plan answers."""
-        return question_of_parts(self.model, self.training, self.stack, self.cluster, self.hardware)
+        return question_of_parts(
+            self.model, self.training, self.stack, self.cluster, self.hardware, self.confidence
+        )
 
 
 def make_plan(
@@ -229,6 +235,7 @@ def make_plan(
             trust=str(estimate.trust),
         ),
         certificate=certificate,
+        confidence=question.confidence,
     )
 
 

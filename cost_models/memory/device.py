@@ -1,10 +1,11 @@
 """What of a device's memory a plan may fill: the rest belongs to the driver, to NCCL and to the allocator's holes.
 
     in use  = allocated / (1 − fragmentation) + context + communicators × buffers
-    limit   = (device − context − communicators × buffers) · (1 − fragmentation)
+    limit   = (device − context − communicators × buffers) · (1 − fragmentation) · share
 
-The first line is what `nvidia-smi` shows; the second is the largest peak, as the allocator counts, that runs. Besides
-its tensors the allocator holds the workspaces of the libraries, which the peak includes.
+The first line is what `nvidia-smi` shows; the second is the largest peak, as the allocator counts, that is predicted to
+run with the confidence asked for (`cost_models.confidence`). Besides its tensors the allocator holds the workspaces of
+the libraries, which the peak includes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
+from cost_models.confidence import confident_share
 from cost_models.question import Question
 from cost_models.units import MIB
 
@@ -23,14 +25,15 @@ _DETERMINISTIC_WORKSPACE = 32.25 * MIB
 
 
 def memory_limit(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes the allocator's peak may reach under each layout.
+    """(N,) bytes the predicted peak of the allocator may reach under each layout.
 
-    A cluster's own `memory_reserve` replaces all of it: it is a share of the device.
+    A cluster's own `memory_reserve` replaces what drivers and allocator take: it is a share of the device.
     """
     device, reserve = question.cluster.gpu.memory, question.cluster.memory_reserve
+    share = confident_share(question.confidence, question.stack.memory_error)
     if reserve is not None:
-        return np.full(len(columns), device * (1.0 - reserve))
-    return (device - context_bytes(question, columns)) * (1.0 - question.stack.fragmentation)
+        return np.full(len(columns), device * (1.0 - reserve) * share)
+    return (device - context_bytes(question, columns)) * (1.0 - question.stack.fragmentation) * share
 
 
 def in_use(question: Question, columns: LayoutColumns, allocated: Array | float) -> Array:

@@ -52,6 +52,7 @@ def estimate(question: Question, layout: Layout) -> Estimate:
         bound_by=bound_by(parts),
         trust=trust_of(max(question.by_pool, key=lambda pool: doubt(pool.hardware))),
         rank_limits=limits if several else (),
+        confidence=question.confidence,
     )
 
 

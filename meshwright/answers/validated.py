@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import UnknownNameError
+from cost_models.evidence.validation.chances import chance_ranges
 from cost_models.evidence.validation.predicting import Prediction
 from cost_models.evidence.validation.scores import SourceScore, score
 from cost_models.files.whole import write_whole
@@ -89,6 +90,7 @@ class Validated:
             "anchors": self.anchors,
             "rows": [prediction_record(one) for one in self.predictions],
             "sources": [source_record(one) for one in self.sources],
+            "chances": [asdict(one) for one in chance_ranges(self.predictions)],
         }
 
     @property

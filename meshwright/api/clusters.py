@@ -35,6 +35,11 @@ class ClustersQuestion:
     assumptions: tuple[str, ...] = ()
 
     @property
+    def question(self) -> Question:
+        """The question on the first of the clusters."""
+        return self.offers[0].question
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Nothing: what holds of any of the clusters is said of their ranking."""
         return ()

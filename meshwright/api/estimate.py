@@ -34,11 +34,13 @@ def estimate(
     dropout: float | None = None,
     stack: str | None = None,
     profile: str | HardwareProfile | None = None,
+    confidence: float | str | None = None,
     trainer: str | None = None,
 ) -> Estimated:
     """Price one layout, written in its notation.
 
-    The question is said as to `plan`; a `trainer` is one whose rules the layout must obey (`--for`).
+    The question is said as to `plan`; a `trainer` is one whose rules the layout must obey (`--for`), and
+    `confidence` the least probability with which it must fit.
 
     Raises:
         InputError: what was asked is wrong, or the layout cannot run.
@@ -55,6 +57,7 @@ def estimate(
         stack=stack,
         profile=profile,
         trainer=trainer,
+        confidence=confidence,
     )
     return ask(inputs, layout).answer()
 

@@ -19,7 +19,7 @@ from meshwright.answers.planned import Planned
 from meshwright.answers.ranked import Ranked
 from meshwright.api.clusters import ClustersQuestion, ask_clusters, clusters_of_plan
 from meshwright.inputs.goals import Goal, objective_of
-from meshwright.inputs.limits import Limits, restrictions_of
+from meshwright.inputs.limits import Limits, confident, restrictions_of
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import Inputs, cluster_of, in_words, questions_of
 from planner.answers.optimising import optimise
@@ -49,6 +49,7 @@ class PlanOptions(TypedDict, total=False):
     fix: Sequence[str]
     forbid: Sequence[str]
     max_memory: str | None
+    confidence: float | str | None
     trainer: str | None
     objective: str | None
     tokens: str | float | None
@@ -95,6 +96,7 @@ def plan(
     fix: Sequence[str] = (),
     forbid: Sequence[str] = (),
     max_memory: str | None = None,
+    confidence: float | str | None = None,
     trainer: str | None = None,
     objective: str | None = None,
     tokens: str | float | None = None,
@@ -110,7 +112,8 @@ def plan(
     `TrainingSpec`, or said by `global_batch`, `sequence`, `precision` and `dropout`, which replace its fields. Several
     `gpus`, as a list or written like `64..1024`, are a choice, and so are several precisions (`bf16,fp8`);
     `objective`, `tokens`, `price` and `deadline` say what the best is. A `trainer` is one whose rules the plan obeys
-    (`--for`). Several clusters have a price each, in their order, and one plan on each number of GPUs.
+    (`--for`), and `confidence` the least probability with which it must fit. Several clusters have a price each, in
+    their order, and one plan on each number of GPUs.
 
     Raises:
         InputError: what was asked is wrong; everything that is, at once.
@@ -127,6 +130,7 @@ def plan(
         stack=stack,
         profile=profile,
         trainer=trainer,
+        confidence=confidence,
     )
     question = ask(
         inputs,
@@ -207,7 +211,7 @@ def ask(
     found = asked[0]
     assert found is not None
     assert restrictions is not None
-    return replace(found, restrictions=restrictions)
+    return replace(found, restrictions=confident(restrictions, found.question))
 
 
 def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:

@@ -91,6 +91,9 @@ Forbid = Annotated[
 ]
 For = Annotated[str | None, optional("--for", "TRAINER", "Obey its rules: megatron or torchtitan.")]
 MaxMemory = Annotated[str | None, optional("--max-memory", "SIZE", "Device memory to fill, e.g. 70GiB.")]
+Confidence = Annotated[
+    str | None, optional("--confidence", "SHARE", "Least chance that it fits, e.g. 95%; default 50%.")
+]
 TIME_LIMIT = 60.0
 """Seconds after which a search ends with the gap it has proven, so that no question hangs."""
 TimeLimit = Annotated[

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from cost_models.confidence import confident_share
 from cost_models.errors import InputError
+from cost_models.question import Question
 from cost_models.units import parse_bytes
 from meshwright.inputs.problems import Problems
 from planner.space.layouts import parse_restrictions
@@ -32,6 +34,15 @@ def restrictions_of(limits: Limits, trainer: str | None = None) -> Restrictions:
     problems.require()
     assert restrictions is not None
     return replace(restrictions, max_memory=size, trainer=trainer)
+
+
+def confident(restrictions: Restrictions, question: Question) -> Restrictions:
+    """The restrictions with the memory limit that predicted peaks may reach if what was asked for is to hold with the
+    question's confidence."""
+    if restrictions.max_memory is None:
+        return restrictions
+    share = confident_share(question.confidence, question.stack.memory_error)
+    return replace(restrictions, max_memory=restrictions.max_memory * share)
 
 
 def _size(max_memory: str | None) -> float | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast, get_args
 
+from cost_models.confidence import EVEN, MOST_CONFIDENT
 from cost_models.defaults import assumed_dropout, complete_question, questions_by_precision
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files import catalog
@@ -43,6 +45,8 @@ class Inputs:
     profile: str | HardwareProfile | None = None
     trainer: str | None = None
     """Whose rules the layout obeys."""
+    confidence: float | str | None = None
+    """Least probability of fitting, as a share or as `95%`."""
 
 
 def question_of(inputs: Inputs) -> tuple[Question, tuple[str, ...]]:
@@ -61,12 +65,15 @@ def question_of(inputs: Inputs) -> tuple[Question, tuple[str, ...]]:
     problems.read(
         lambda: catalog.load_profile(inputs.profile) if isinstance(inputs.profile, str) else inputs.profile
     )
+    confidence = problems.read(lambda: read_confidence(inputs.confidence))
     problems.require()
     assert model is not None
     assert cluster is not None
     assert training is not None
+    assert confidence is not None
     stack = inputs.stack or (trainer_named(inputs.trainer).stack if inputs.trainer else None)
     question = complete_question(model.spec, cluster, training, stack=stack, profile=inputs.profile)
+    question = replace(question, confidence=confidence)
     return question, (*model.assumptions, *_read_as(inputs, training), *assumed_dropout(training, question))
 
 
@@ -112,6 +119,27 @@ def read_precisions(text: str | None) -> tuple[Precision, ...]:
     if problems:
         raise InputError("--precision names what is none", problems=problems)
     return tuple(known[known.index(cast(Precision, name))] for name in names)
+
+
+def read_confidence(said: float | str | None) -> float:
+    """Read `95%` or 0.95; unless it is said, predictions are taken as they are.
+
+    Raises:
+        InputError: it is no share, or outside what can be asked for.
+    """
+    if said is None:
+        return EVEN
+    text = str(said).strip()
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = math.nan
+    if not EVEN <= share <= MOST_CONFIDENT:
+        raise InputError(
+            f"--confidence: `{text}` is not a probability from {EVEN:.0%} to {MOST_CONFIDENT:.2%}",
+            hint="write it as `95%` or `0.95`",
+        )
+    return share
 
 
 def in_words(values: str | float | Sequence[str] | Sequence[int] | None) -> str | None:

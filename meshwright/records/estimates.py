@@ -30,6 +30,7 @@ def estimate_record(estimate: Estimate, question: Question | None = None) -> dic
         "peak_bytes": estimate.peak_bytes,
         "memory_limit": estimate.memory_limit,
         "fits": estimate.fits,
+        "fits_probability": estimate.fits_probability,
         "verdict": estimate.verdict,
         "bound_by": estimate.bound_by,
         "warnings": list(estimate.warnings),
@@ -63,6 +64,7 @@ def estimate_row(estimate: Estimate) -> dict[str, Any]:
         "peak_bytes": estimate.peak_bytes,
         "memory_limit": estimate.memory_limit,
         "fits": estimate.fits,
+        "fits_probability": estimate.fits_probability,
         "verdict": estimate.verdict,
         "bound_by": estimate.bound_by,
         **{f"{part}_seconds": seconds for part, seconds in estimate.time},
@@ -135,6 +137,7 @@ def question_record(question: Question) -> dict[str, Any]:
         "precision": question.training.precision,
         "dropout": question.dropout,
         "stack": question.stack.name,
+        "confidence": question.confidence,
         "profile": None if mixed else question.hardware.name,
         **({"pools": pools} if mixed else {}),
     }

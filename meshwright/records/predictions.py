@@ -32,6 +32,7 @@ def prediction_record(prediction: Prediction) -> dict[str, Any]:
         "predicted_step_seconds": prediction.step_seconds,
         "predicted_peak_bytes": prediction.peak_bytes,
         "predicted_fits": prediction.fits,
+        "fits_probability": prediction.fits_probability,
         "verdict": prediction.verdict,
         "measured_step_seconds": measured_seconds(prediction.row),
         "measured_peak_bytes": measured_bytes(prediction.row),

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.base import MAX_GPUS
+from cost_models.confidence import EVEN, confident_share
 from cost_models.defaults import complete_question
 from cost_models.errors import Alternative, DoesNotFitError, InfeasibleError, InputError
 from cost_models.files import catalog
@@ -140,6 +141,11 @@ class _Remedies:
             one_less.append((f"without {flag} {word}", self.question, less))
         if limits.max_memory is not None:
             one_less.append(("without --max-memory", self.question, replace(limits, max_memory=None)))
+        if (sure := self.question.confidence) > EVEN:
+            share = confident_share(sure, self.question.stack.memory_error)
+            most = None if limits.max_memory is None else limits.max_memory / share
+            even = replace(self.question, confidence=EVEN)
+            one_less.append(("without --confidence", even, replace(limits, max_memory=most)))
         found = list(self._first(iter(one_less)))
         yield from found
         if not found and len(one_less) > 1:
@@ -220,7 +226,12 @@ class _Remedies:
             key=lambda one: one.gpu.memory,
         )
         questions = (
-            complete_question(self.question.model, one, self.question.training, stack=self.question.stack)
+            replace(
+                complete_question(
+                    self.question.model, one, self.question.training, stack=self.question.stack
+                ),
+                confidence=self.question.confidence,
+            )
             for one in larger
         )
         sized = ((f"{one.cluster.name} --gpus {gpus}", resized(one, gpus), None) for one in questions)

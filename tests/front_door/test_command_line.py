@@ -43,11 +43,12 @@ def test_help_lists_every_verb_with_a_sentence(meshwright) -> None:
         (
             "plan",
             "--gpus --global-batch --sequence --precision --dropout --training --stack --profile --fix --forbid"
-            " --max-memory --objective --tokens --price --deadline --top --time-limit --replay --out",
+            " --max-memory --confidence --objective --tokens --price --deadline --top --time-limit --replay --out",
         ),
         (
             "estimate",
-            "--layout --gpus --global-batch --sequence --precision --dropout --training --stack --profile --out",
+            "--layout --gpus --global-batch --sequence --precision --dropout --training --stack --profile --confidence"
+            " --out",
         ),
         ("compare", ""),
         ("explain", "--why-not"),

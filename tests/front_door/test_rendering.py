@@ -71,6 +71,16 @@ def test_memory_sentence_says_when_it_does_not_fit(make_estimate: Callable[..., 
 
 
 @pytest.mark.parametrize(
+    ("activations", "chance"), [(20, "> 99 %"), (45, "89 %"), (55, "13 %"), (70, "< 1 %")]
+)
+def test_memory_sentence_says_how_likely_it_fits(
+    make_estimate: Callable[..., Estimate], activations: float, chance: str
+) -> None:
+    estimate = make_estimate(activations=activations * GIB)
+    assert f"; fits: {chance}" in " ".join(memory_sentence(estimate).split())
+
+
+@pytest.mark.parametrize(
     ("activations", "verdict"), [(20, "fits"), (45, "tight"), (55, "tight"), (70, "does not fit")]
 )
 def test_a_peak_near_the_limit_is_tight(

@@ -26,6 +26,8 @@ class Prediction:
     peak_bytes: float | None = None
     """Predicted peak as the row measured it: allocated on the rank it names, or as the driver reports."""
     fits: bool | None = None
+    fits_probability: float | None = None
+    """Chance that it fits."""
     verdict: Verdict | None = None
     """Whether it fits, `tight` where the error of peaks leaves that open; None where nothing was predicted."""
     parts: dict[str, float] = field(default_factory=dict)
@@ -58,6 +60,7 @@ def _prediction(case: Case, priced: Estimate) -> Prediction:
         step_seconds=priced.step_seconds if case.sized else None,
         peak_bytes=peak_bytes(case, priced),
         fits=priced.fits,
+        fits_probability=priced.fits_probability,
         verdict=priced.verdict,
         parts=dict(priced.time) if case.sized else {},
         assumptions=case.assumptions,

@@ -26,6 +26,7 @@ def estimate(
     training: o.Training = None,
     stack: o.Stack = None,
     profile: o.Profile = None,
+    confidence: o.Confidence = None,
     trainer: o.For = None,
     out: Annotated[Path | None, o.out("Write it as a plan.")] = None,
     json: o.Json = False,
@@ -50,6 +51,7 @@ def estimate(
         stack=stack,
         profile=profile,
         trainer=trainer,
+        confidence=confidence,
     )
     problems = Problems()
     question = problems.read(lambda: ask(inputs, layout))

@@ -43,6 +43,7 @@ def plan(
     fix: o.Fix = None,
     forbid: o.Forbid = None,
     max_memory: o.MaxMemory = None,
+    confidence: o.Confidence = None,
     trainer: o.For = None,
     objective: Annotated[
         str | None,
@@ -84,6 +85,7 @@ def plan(
         stack=stack,
         profile=profile,
         trainer=trainer,
+        confidence=confidence,
     )
     limits = Limits(fix=tuple(fix or ()), forbid=tuple(forbid or ()), max_memory=max_memory)
     goal = Goal(objective=objective, tokens=tokens, price=price, deadline=deadline)

@@ -6,6 +6,9 @@ from cost_models.estimate import Estimate
 from cost_models.units import counted, format_bytes, format_count, format_seconds
 from meshwright.render.words import in_unit, parts_sentence, percent, size_unit, time_unit, wrapped
 
+_UNLIKELY = 0.01
+"""Chances below it are written as `< 1 %`, and their opposites as `> 99 %`."""
+
 
 def estimate_text(estimate: Estimate, *, chosen: bool = False) -> str:
     """Four sentences: layout, speed, time by part, memory by part; the split where it was `chosen`; and warnings."""
@@ -68,6 +71,14 @@ def memory_sentence(estimate: Estimate) -> str:
     )
     if not estimate.fits:
         text += f"; does not fit: {in_unit(memory.total - estimate.memory_limit, unit)} {unit[0]} too many"
+    text += f"; fits: {chance_text(estimate.fits_probability)}"
     if estimate.verdict == "tight":
-        text += f"; tight: peaks have been missed by up to {100 * estimate.trust.memory_error:.0f} %"
+        text += f", tight: peaks have been missed by up to {100 * estimate.trust.memory_error:.0f} %"
     return wrapped(text)
+
+
+def chance_text(chance: float) -> str:
+    """0.968 → "97 %"; no chance is said to be none or certain."""
+    if chance < _UNLIKELY:
+        return "< 1 %"
+    return "> 99 %" if chance > 1 - _UNLIKELY else f"{100 * chance:.0f} %"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cost_models.confidence import EVEN
 from cost_models.estimate import Estimate, Trust
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
@@ -28,6 +29,8 @@ def question_header(question: Question, trust: Trust, memory_limit: float) -> st
     )
     if not mixed:  # pools have limits of their own
         asked += f", limit {format_bytes(memory_limit)} each"
+        if question.confidence > EVEN:
+            asked += f" to fit with {100 * question.confidence:.4g} %"
     profile = f"hardware profile {trust}"
     if isinstance(question, MixedQuestion):
         names = sentence_list([pool.hardware.name for pool in question.pools])

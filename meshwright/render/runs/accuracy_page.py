@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from cost_models.documents import printable
 from cost_models.evidence.rows.source_notes import source_notes
+from cost_models.evidence.validation.chances import chance_ranges
 from cost_models.evidence.validation.predicting import Prediction
 from cost_models.evidence.validation.scores import (
     SourceScore,
@@ -17,8 +18,10 @@ from cost_models.evidence.validation.scores import (
 )
 from cost_models.units import format_seconds
 from meshwright.render.runs.validation import (
+    CHANCE_HEADERS,
     MEMORY_HEADERS,
     STEP_HEADERS,
+    chance_cells,
     memory_cells,
     reasons,
     signed_percent,
@@ -64,6 +67,9 @@ def _lines(predictions: Sequence[Prediction], sources: Sequence[SourceScore], an
         yield "`caught`: of the runs that ran out of memory; `alarms`: of the runs that did not."
         yield ""
         yield from _table(MEMORY_HEADERS, [memory_cells(source) for source in held])
+    if any(one.row.flag("oom") for one in predictions):
+        yield from ("", "Of the runs that were said to fit with so much chance, how many ran:", "")
+        yield from _table(CHANCE_HEADERS, [chance_cells(one) for one in chance_ranges(predictions)])
     yield from _anchored(sources)
     yield from _sweeps(sources)
     if any(step_error(one) is not None for one in predictions):

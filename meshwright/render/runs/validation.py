@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from cost_models.documents import printable
+from cost_models.evidence.validation.chances import ChanceRange, chance_ranges
 from cost_models.evidence.validation.predicting import Prediction
 from cost_models.evidence.validation.scores import SourceScore
 from cost_models.units import counted
@@ -14,6 +15,7 @@ from meshwright.render.words import wrapped
 
 STEP_HEADERS = ("source", "timed", "median", "p90", "bias", "tau", "regret", "worst")
 MEMORY_HEADERS = ("source", "peaks", "median", "p90", "bias", "caught", "alarms", "precision")
+CHANCE_HEADERS = ("chance", "runs", "said", "ran")
 _NOTHING = "-"
 _MAX_REASONS = 8
 
@@ -40,6 +42,11 @@ def validation_text(
         )
         yield ""
         yield table(MEMORY_HEADERS, [memory_cells(source) for source in held], words=("source",))
+        yield ""
+    if any(one.row.flag("oom") for one in predictions):
+        yield wrapped("Chances (of the runs that were said to fit with so much, how many ran)", indent="")
+        yield ""
+        yield table(CHANCE_HEADERS, [chance_cells(one) for one in chance_ranges(predictions)])
         yield ""
     yield summary(predictions, anchors=anchors)
     for reason, rows in reasons(predictions)[:_MAX_REASONS]:
@@ -82,6 +89,12 @@ def memory_cells(source: SourceScore) -> list[str]:
         f"{verdicts.false_alarms}/{ran}" if ran else _NOTHING,
         _percent(verdicts.precision),
     ]
+
+
+def chance_cells(found: ChanceRange) -> list[str]:
+    """One line of the table of chances."""
+    chance = f"{100 * found.least:.0f} to {100 * found.most:.0f} %"
+    return [chance, str(found.runs), _percent(found.said), _percent(found.ran)]
 
 
 def speaks_of_memory(source: SourceScore) -> bool:

@@ -1,0 +1,60 @@
+"""P(fits): the error that peaks have shown, against the room left; and the limit that a confidence leaves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cost_models.confidence import confident_share, fits_probability
+from cost_models.evidence.rows.row import Row
+from cost_models.evidence.validation.chances import chance_ranges
+from cost_models.evidence.validation.predicting import Prediction
+
+ERROR = 0.1
+
+
+@pytest.mark.parametrize(
+    ("peak", "chance"), [(100.0, 0.5), (100.0 / 1.1, 0.95), (110.0, 0.05), (1.0, 1.0), (0.0, 1.0)]
+)
+def test_nine_in_ten_peaks_are_within_the_error(peak: float, chance: float) -> None:
+    assert fits_probability(peak, 100.0, ERROR) == pytest.approx(chance)
+
+
+def test_nothing_fits_in_no_memory() -> None:
+    assert fits_probability(1.0, 0.0, ERROR) == 0.0
+
+
+def test_it_is_the_share_of_measured_peaks_below_the_limit() -> None:
+    """Of 100,000 peaks drawn around the predicted one, nine in ten within a factor 1.1."""
+    drawn = 90.0 * np.exp(np.log(1.1) / 1.645 * np.random.default_rng(0).standard_normal(100_000))
+    assert fits_probability(90.0, 100.0, ERROR) == pytest.approx((drawn <= 100.0).mean(), abs=0.005)
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.8, 0.95, 0.9999])
+def test_a_peak_at_the_confident_limit_fits_with_that_confidence(confidence: float) -> None:
+    assert fits_probability(confident_share(confidence, ERROR), 1.0, ERROR) == pytest.approx(confidence)
+
+
+def test_half_a_chance_leaves_the_limit_alone() -> None:
+    assert confident_share(0.5, ERROR) == 1.0
+
+
+def test_chances_are_held_against_what_ran() -> None:
+    """Two runs at 90 % of which one ran, one at 100 %, and one that nobody knows of."""
+
+    def prediction(chance: float, **cells: str) -> Prediction:
+        return Prediction(row=Row({"row_id": "a", "source_id": "b", **cells}), fits_probability=chance)
+
+    found = chance_ranges(
+        [
+            prediction(0.9, oom="1"),
+            prediction(0.9, step_time_best_s="1"),
+            prediction(1.0, peak_memory_gb="1"),
+            prediction(0.1),
+        ]
+    )
+    assert [(one.least, one.most, one.runs, one.ran) for one in found] == [
+        (0.8, 0.95, 2, 0.5),
+        (0.95, 1.0, 1, 1.0),
+    ]
+    assert found[0].said == pytest.approx(0.9)

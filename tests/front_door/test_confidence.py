@@ -1,0 +1,99 @@
+"""`--confidence`: plans that fit with at least so much chance, the same limit for every part of the search."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command_line import ASKED, QUICK
+
+import meshwright as mw
+from cost_models.confidence import confident_share
+from cost_models.defaults import complete_question
+from cost_models.errors import InputError
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
+from cost_models.question import Question
+from cost_models.specs.training import TrainingSpec
+from planner.plan_files import load_plan
+from planner.search.search import search
+
+FULL = ("llama2-7b", "dgx-a100-80gb", "--gpus", "8", "--global-batch", "64", "--sequence", "4096")
+
+
+@pytest.mark.parametrize("clusters", ["dgx-a100-80gb:8", "dgx-a100-80gb:8+dgx-h100:8"])
+def test_it_is_a_search_with_so_much_less_memory(clusters: str) -> None:
+    """A share of the device kept free by the cluster finds the same plans as the confidence that leaves that share."""
+    confidence = 0.9
+
+    def asked(reserve: float, sure: float) -> Question:
+        pools = resolve_cluster(clusters, None)
+        less = {"memory_reserve": reserve}
+        parts = tuple(pool.model_copy(update=less) for pool in pools.pools) if hasattr(pools, "pools") else ()
+        cluster = pools.model_copy(update={"pools": parts} if parts else less)
+        training = TrainingSpec(global_batch=64, sequence_length=4096)
+        question = complete_question(catalog.load_model("llama2-7b"), cluster, training, stack="nanotron")
+        return replace(question, confidence=sure)
+
+    share = confident_share(confidence, catalog.load_stack("nanotron").memory_error)
+    sure = search(asked(0.1, confidence), top=3)
+    room = search(asked(1 - 0.9 * share, 0.5), top=3)
+    assert [one.layout for one in sure.estimates] == [one.layout for one in room.estimates]
+    assert sure.certificate.infeasible == room.certificate.infeasible
+    for one in sure.estimates:
+        assert one.fits_probability >= confidence - 1e-9
+
+
+def test_a_plan_file_keeps_it(meshwright, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    answer = meshwright("plan", *FULL, "--confidence", "99%", "--top", "1", "--json", "-o", str(path))
+    document = json.loads(answer.out)
+    assert document["question"]["confidence"] == 0.99
+    assert document["plans"][0]["fits_probability"] >= 0.99
+    assert load_plan(path).confidence == 0.99
+    again = meshwright("plan", "--replay", str(path), "--json")
+    assert json.loads(again.out)["plans"] == document["plans"]
+    assert meshwright("verify", str(path)).code == 0
+
+
+def test_it_holds_below_a_limit_of_ones_own(meshwright) -> None:
+    """The chance is that of staying below `--max-memory`."""
+    flags = ("--max-memory", "40 GiB", "--confidence", "95%", "--top", "1", "--json")
+    best = json.loads(meshwright("plan", *FULL, *flags).out)["plans"][0]
+    assert best["memory_limit"] < 40 * 2**30
+    assert best["fits_probability"] >= 0.95
+
+
+def test_an_estimate_is_held_to_it(meshwright) -> None:
+    """Under a limit that the peak just meets it fits as likely as not, and not with 95 %."""
+    training = TrainingSpec(global_batch=64, sequence_length=4096)
+    asked = ("llama2-7b", "dgx-a100-80gb", training, "tp1 pp1 dp8 mbs1 zero1 recompute=full")
+    plain = mw.estimate(*asked, gpus=8).estimate
+    sure = mw.estimate(*asked, gpus=8, confidence=0.95).estimate
+    assert sure.memory_limit < plain.memory_limit
+    assert sure.fits_probability == pytest.approx(plain.fits_probability)
+    assert sure.fits == (plain.fits_probability >= 0.95)
+
+
+def test_its_chance_is_told(meshwright) -> None:
+    layout = ("--layout", "tp8 dp1 mbs1 recompute=full")
+    answer = meshwright("estimate", *FULL, *layout, "--confidence", "95%")
+    assert "fits: > 99 %" in " ".join(answer.out.split())
+    assert "each to fit with 95 %" in " ".join(answer.out.split())
+
+
+@pytest.mark.parametrize("said", ["9", "40%", "100%", "sure", "nan"])
+def test_what_is_no_confidence_is_refused(said: str) -> None:
+    with pytest.raises(InputError, match="is not a probability from 50% to 99"):
+        mw.plan(*ASKED[:2], gpus=8, global_batch=64, sequence=1024, confidence=said)
+
+
+def test_without_it_something_may_fit(meshwright) -> None:
+    """One of the remedies where nothing fits with so much chance."""
+    asked = (*ASKED[:2], "--gpus", "1", *ASKED[4:], "--max-memory", "2600 MiB")
+    assert meshwright("plan", *asked, *QUICK).code == 0
+    answer = meshwright("plan", *asked, *QUICK, "--confidence", "99.99%")
+    assert answer.code == 1
+    assert "  without --confidence: " in answer.err
