@@ -29,7 +29,11 @@ from cost_models.curves import curve_seconds
 from cost_models.specs.hardware import HardwareProfile
 
 Array = npt.NDArray[np.float64]
-Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"]
+Operation = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "p2p"]
+
+_CHUNK = 2.0**19
+"""Bytes of a channel that NCCL hands on at a time: its buffer of 4 MiB (NCCL_BUFFSIZE) in NCCL_STEPS = 8 parts, of
+which a broadcast sends one (nccl/src/include/collectives.h, BROADCAST_CHUNKSTEPS)."""
 
 
 def all_reduce_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
@@ -49,6 +53,18 @@ def reduce_scatter_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile
     """Every rank ends with 1/n of the sum: (n − 1)/n of the message over the slowest link."""
     formula = _once_around_seconds(groups) + _ring_transfer_seconds(message_bytes, groups, profile)
     return _seconds("reduce_scatter", message_bytes, formula, groups, profile)
+
+
+def broadcast_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
+    """One rank sends all of the message to all others, along a chain: NCCL broadcasts over rings only.
+
+    A rank hands on a channel's chunk when it has all of it, so the last rank begins so many chunks later as there are
+    hops. There is a channel for each adapter of a node.
+    """
+    bandwidth = groups.ring_bandwidth(profile.link_efficiency, profile.network_efficiency)
+    transfer = _float(message_bytes) / bandwidth
+    formula = _once_around_seconds(groups) + _fill_seconds(groups, profile) + transfer
+    return _seconds("broadcast", message_bytes, formula, groups, profile)
 
 
 def all_to_all_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
@@ -86,6 +102,17 @@ def _once_around_seconds(groups: Groups) -> Array:
     hops = groups.size - 1
     leaving = [np.where(at.domains > 1, np.minimum(at.domains, hops), 0) for at in groups.reach[1:]]
     return _latency(groups.reach, [hops, *leaving])
+
+
+def _fill_seconds(groups: Groups, profile: HardwareProfile) -> Array:
+    """Seconds until the last rank of a chain gets its first chunk: one chunk of every channel, at each hop's rate."""
+    adapters = np.maximum(1.0, groups.ranks_per_node / max(at.level.sharers or 1 for at in groups.reach))
+    leaving = [groups.size - 1, *(np.where(at.domains > 1, at.domains - 1, 0) for at in groups.reach[1:])]
+    seconds = np.zeros(len(groups.size))
+    for at, hops, farther in zip(groups.reach, leaving, [*leaving, 0][1:], strict=True):
+        rate = at.bandwidth * _efficiency(at, profile)
+        seconds = seconds + (hops - farther) * adapters * _CHUNK / rate
+    return seconds
 
 
 def _tree_seconds(groups: Groups) -> Array:

@@ -17,11 +17,13 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.communication.collectives import (
     all_gather_seconds,
     all_reduce_seconds,
+    broadcast_seconds,
     reduce_scatter_seconds,
 )
-from cost_models.communication.topology import ReplicaGroups
+from cost_models.communication.topology import Groups, ReplicaGroups
 from cost_models.operators.accumulation import gradient_dtype
 from cost_models.question import Question
+from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.training import STATE_BYTES
 
 Array = npt.NDArray[np.float64]
@@ -50,9 +52,16 @@ class DataSeconds:
 
 
 def data_seconds(
-    question: Question, columns: LayoutColumns, groups: ReplicaGroups, module_parameters: Array
+    question: Question,
+    columns: LayoutColumns,
+    groups: ReplicaGroups,
+    module_parameters: Array,
+    owners: Array | float = 1.0,
 ) -> DataSeconds:
-    """Costs over the ranks that hold a module, of `module_parameters` (N,) parameters on each."""
+    """Costs over the ranks that hold a module, of `module_parameters` (N,) parameters on each.
+
+    Where the stack updates by owner, `owners` (N,) ranks have tensors of the module; below 1 where one owns several.
+    """
     stack, profile = question.stack, question.hardware
     weights = module_parameters * question.training.element_bytes
     gradients = module_parameters * STATE_BYTES[gradient_dtype(question)]
@@ -65,6 +74,7 @@ def data_seconds(
     gather = all_gather_seconds(weights, groups.shard, profile)
     pieces = stack.zero3_collectives_per_block
     pieced = gather if pieces == 1 else pieces * all_gather_seconds(weights / pieces, groups.shard, profile)
+    updated = broadcasts_seconds(weights, owners, groups.shard, profile) if stack.updates_by_owner else gather
     each_microbatch = (zero >= 2) & (not stack.unsharded_gradients_until_sync)
     regathers = (zero == 3) & stack.zero3_gathers_every_microbatch
     none = np.zeros(len(columns))
@@ -73,8 +83,20 @@ def data_seconds(
         backward_gather=np.where(regathers, pieced, none),
         backward_reduce=np.where(each_microbatch, reduce, none),
         step_reduce=np.where(each_microbatch, none, reduce),
-        step_gather=np.where((zero >= 1) & ~regathers, gather, none),
+        step_gather=np.where((zero >= 1) & ~regathers, updated, none),
     )
+
+
+def broadcasts_seconds(
+    weights: Array, owners: Array | float, group: Groups, profile: HardwareProfile
+) -> Array:
+    """(N,) one after another, each owner's part to all others."""
+    return owners * broadcast_seconds(weights / owners, group, profile)
+
+
+def owners_of(columns: LayoutColumns, module: Array, held: Array, tensors: float) -> Array:
+    """(N,) ranks that own tensors of a module: as many as its share of the `held` parameters, at most one a tensor."""
+    return np.minimum(tensors, columns.shard * module / held)
 
 
 def no_seconds(rows: int) -> DataSeconds:

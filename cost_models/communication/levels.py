@@ -44,10 +44,11 @@ def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
     node = _level("node", cluster.links.intra_node, cluster.gpus_per_node)
     if between is None:
         return (node,)
+    sharers = max(1, cluster.gpus_per_node // (cluster.rails or cluster.gpus_per_node))
     if cluster.oversubscription == 1:
-        return node, _level("network", between, None, network=True)
+        return node, _level("network", between, None, network=True, sharers=sharers)
     # leaves that nobody described hold one node each, so that none escapes the spine
-    below = _level("leaf", between, cluster.gpus_per_node * (leaf or 1), network=True)
+    below = _level("leaf", between, cluster.gpus_per_node * (leaf or 1), network=True, sharers=sharers)
     spine = between.faster(1.0 / cluster.oversubscription)
     return node, below, _level("spine", spine, None, network=True, opens=False)
 

@@ -10,13 +10,14 @@ import numpy.typing as npt
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import over_distinct
 from cost_models.communication.context import ContextSeconds, context_seconds
-from cost_models.communication.data import DataSeconds, data_seconds, exposed, no_seconds
+from cost_models.communication.data import DataSeconds, data_seconds, exposed, no_seconds, owners_of
 from cost_models.communication.expert import expert_seconds
 from cost_models.communication.tensor import TensorSeconds, tensor_seconds
 from cost_models.communication.topology import MeshGroups, axis_groups
 from cost_models.compute.block import BlockSeconds, block_seconds
 from cost_models.compute.device import Device, device_of
 from cost_models.compute.ends import EndSeconds, end_seconds
+from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import Parameters, parameters
 from cost_models.question import Question
 
@@ -106,14 +107,22 @@ def _links_of_each(question: Question, columns: LayoutColumns, data_parallel: bo
         none = no_seconds(len(columns))
         return Links(groups=mesh, block=none, embedding=none, head=none)
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    block = data_seconds(question, columns, groups.data, counts.block)
+    head = head_parameters(question, columns, counts)
+    held = counts.block * question.model.num_layers / columns.pp + counts.embedding + head
+    matrices = sum(len(one.gemm.outputs) for one in block_operators(question.model) if one.gemm)
+
+    def seconds(module: Array, tensors: float) -> DataSeconds:
+        owners = owners_of(columns, module, held, tensors)
+        return data_seconds(question, columns, groups.data, module, owners)
+
+    block = seconds(counts.block, matrices)
     if question.model.has_experts:  # experts have fewer replicas than the rest
         block = block + data_seconds(question, columns, groups.experts, counts.experts)
     return Links(
         groups=mesh,
         block=block,
-        embedding=data_seconds(question, columns, groups.data, counts.embedding),
-        head=data_seconds(question, columns, groups.data, head_parameters(question, columns, counts)),
+        embedding=seconds(counts.embedding, 1.0),
+        head=seconds(head, 1.0),
     )
 
 

@@ -24,7 +24,7 @@ class CurvePoint(Spec):
 class CollectiveCurve(Spec):
     """A measured collective over a group: message bytes → seconds, interpolated in log-log."""
 
-    operation: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"]
+    operation: Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "p2p"]
     group_size: int = Field(ge=2, le=MAX_GPUS)
     nodes: GpuCount = 1
     """Nodes that the group spanned; `p2p` between nodes spans 2."""

@@ -162,5 +162,8 @@ class StackSpec(Spec):
     """Whether every kernel is waited for before the next is launched (CUDA_LAUNCH_BLOCKING=1)."""
     scatters_by_all_reduce: bool = False
     """Whether ZeRO-1 reduces gradients everywhere and then keeps its share, instead of scattering them."""
+    updates_by_owner: bool = False
+    """Whether ZeRO-1 and 2 give whole tensors to owners, each of which broadcasts what it updated, instead of cutting
+    all into equal shards that one gather collects."""
     source: str = ""
     """Code or paper that the facts were read from."""

@@ -11,6 +11,7 @@ from cost_models.communication.collectives import (
     all_gather_seconds,
     all_reduce_seconds,
     all_to_all_seconds,
+    broadcast_seconds,
     point_to_point_seconds,
     reduce_scatter_seconds,
 )
@@ -22,6 +23,7 @@ COLLECTIVES = {
     "all_reduce": all_reduce_seconds,
     "all_gather": all_gather_seconds,
     "reduce_scatter": reduce_scatter_seconds,
+    "broadcast": broadcast_seconds,
     "all_to_all": all_to_all_seconds,
     "p2p": point_to_point_seconds,
 }
@@ -54,6 +56,16 @@ def test_all_members_of_a_node_share_its_network() -> None:
     """16 ranks on 2 nodes: 8 · 25 GB/s · 0.9 out of a node; 13 hops inside and 2 between nodes."""
     seconds = all_gather_seconds(1e9, dp_groups(16), profile())
     np.testing.assert_allclose(seconds, 15 / 16 * 1e9 / 180e9 + 13 * 1e-6 + 2 * 5e-6)
+
+
+def test_a_broadcast_goes_along_a_chain_chunk_by_chunk() -> None:
+    """16 ranks on 2 nodes of four adapters: all of 180 MB at 180 GB/s, and the first 512 KiB of four channels over 14
+    hops at 240 GB/s and one at 180 GB/s before the last rank begins."""
+    four = cluster(nodes=2, rails=4)
+    seconds = broadcast_seconds(180e6, dp_groups(16, of=four), profile())
+    latency = 13 * 1e-6 + 2 * 5e-6
+    fill = 4 * 2**19 * (14 / 240e9 + 1 / 180e9)
+    np.testing.assert_allclose(seconds, 1e-3 + latency + fill)
 
 
 def test_a_tree_keeps_the_latency_of_large_all_reduces_logarithmic() -> None:

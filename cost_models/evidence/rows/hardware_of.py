@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cost_models.evidence.rows.network_of import network_bits
+from cost_models.evidence.rows.network_of import adapters, network_bits
 from cost_models.evidence.rows.notes import Notes
 from cost_models.evidence.rows.row import Row
 from cost_models.files import catalog
@@ -106,9 +106,15 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
             "gpus_per_node": per_node,
             "nodes": -(-num_gpus // per_node),
             "links": links,
-            "rails": None,
+            "rails": _rails(words, per_node),
         }
     )
+
+
+def _rails(words: str, per_node: int) -> int | None:
+    """Adapters that the GPUs of a node share evenly, where the row counts them."""
+    count = adapters(words)
+    return count if count and per_node % count == 0 else None
 
 
 def on_tensor_cores(cluster: ClusterSpec) -> ClusterSpec:

@@ -50,6 +50,12 @@ def network_bits(words: str, per_node: int) -> float | None:
     return None
 
 
+def adapters(words: str) -> int | None:
+    """Network adapters of a node, where the words count them: `4x100Gb RoCE per node`."""
+    match = _RAILS.search(_BUS.sub("", words))
+    return int(match["rails"]) if match else None
+
+
 def _bits(match: re.Match[str]) -> float:
     """A rate in bits/s: `GB` and `Gbyte` are bytes; `Gb`, `Gbit`, `GbE` and a bare `G` are bits."""
     unit = match["unit"] or "b"
