@@ -54,7 +54,7 @@ def complete_question(
     )
     named = profile or cluster.profile
     if named is None:
-        hardware = nearest_profile(cluster.gpu, chosen.name)
+        hardware = nearest_profile(cluster.gpu, chosen.name, family=chosen.family)
     elif isinstance(named, HardwareProfile):
         hardware = named
     else:
@@ -144,13 +144,18 @@ def _distance(profile: HardwareProfile, gpu: GpuSpec) -> float:
 
 
 def nearest_profile(
-    gpu: GpuSpec, stack: str, known: Iterable[HardwareProfile] | None = None
+    gpu: GpuSpec,
+    stack: str,
+    known: Iterable[HardwareProfile] | None = None,
+    *,
+    family: str | None = None,
 ) -> HardwareProfile:
     """The profile, of `known` or of the catalogue, that says most about a GPU under a stack.
 
-    In this order: this GPU and stack, its die and this stack, this GPU with any stack, its die with any stack, this
-    stack on another GPU (shares are shares of what a GPU sustains), this GPU or die with another stack, any stack on
-    another GPU, the defaults. Of other GPUs the one whose peak is closest counts.
+    In this order: this GPU and stack, its die and this stack, both with the stack's family, this GPU with any stack,
+    its die with any stack, this stack on another GPU (shares are shares of what a GPU sustains) or its family, this GPU
+    or die with another stack, any stack on another GPU, the defaults. Of other GPUs the one whose peak is closest
+    counts.
     """
     profiles = [catalog.load_profile(name) for name in catalog.names("profiles")] if known is None else known
     fitted = sorted(
@@ -161,9 +166,12 @@ def nearest_profile(
     preferences: tuple[Callable[[HardwareProfile], bool], ...] = (
         lambda profile: profile.gpu == gpu.name and profile.stack == stack,
         lambda profile: gpu.name in profile.also_for and profile.stack == stack,
+        lambda profile: profile.gpu == gpu.name and profile.stack == family,
+        lambda profile: gpu.name in profile.also_for and profile.stack == family,
         lambda profile: profile.gpu == gpu.name and profile.stack == "any",
         lambda profile: gpu.name in profile.also_for and profile.stack == "any",
         lambda profile: accelerator and profile.stack == stack,
+        lambda profile: accelerator and profile.stack == family,
         lambda profile: gpu.name in (profile.gpu, *profile.also_for),
         lambda profile: accelerator and profile.stack == "any",
     )

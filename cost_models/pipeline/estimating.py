@@ -59,9 +59,10 @@ def estimate(question: Question, layout: Layout) -> Estimate:
 def trust_of(question: Question) -> Trust:
     """What the hardware profile says of itself."""
     hardware = question.hardware
-    pairs = ((hardware.gpu, question.cluster.gpu.name), (hardware.stack, question.stack.name))
-    differs = [name for name, here in pairs if name not in (here, "any")]
-    its_own = all(name == here for name, here in pairs)
+    stack = question.stack
+    pairs = ((hardware.gpu, {question.cluster.gpu.name}), (hardware.stack, {stack.name, stack.family}))
+    differs = [name for name, here in pairs if name not in here | {"any"}]
+    its_own = all(name in here for name, here in pairs)
     return Trust(
         tier=hardware.tier,
         profile=hardware.name,

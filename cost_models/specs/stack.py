@@ -25,6 +25,8 @@ class StackSpec(Spec):
 
     kind: Literal["stack"] = "stack"
     name: Name
+    family: Name | None = None
+    """Stack whose fitted profiles are also this one's: the same kernels and collectives under another recipe."""
     zero_stages: tuple[Literal[0, 1, 2, 3], ...] = Field(default=(0, 1, 2, 3), min_length=1)
     """ZeRO stages that the stack can run (0 is needed where nothing is replicated)."""
     usual_zero_stage: Literal[0, 1, 2, 3] = 0
@@ -39,6 +41,8 @@ class StackSpec(Spec):
     """Whether the vocabulary is padded to a multiple of 128 × tp."""
     attention: AttentionKernel = "flash2"
     """Attention kernel."""
+    native_attention: AttentionKernel = "unfused"
+    """Kernel of its attention in PyTorch's own operators: flash where it calls `scaled_dot_product_attention`."""
     fused_elementwise: bool = True
     """Whether bias, activation, dropout and residual additions run as one kernel each (or are compiled together)."""
     compiled: bool = False
@@ -89,6 +93,8 @@ class StackSpec(Spec):
     """Share of the MoE all-to-all that is hidden behind other work."""
     zero3_gathers_every_microbatch: bool = True
     """Whether ZeRO-3 gathers weights again for each microbatch (reshard after forward)."""
+    pipelines_keep_weights: bool = False
+    """Whether ZeRO-3 in a pipeline keeps the weights that it gathered until the step ends, as ZeRO-2 does."""
     zero3_collectives_per_block: PositiveInt = 1
     """Collectives in which ZeRO-3 gathers a block's weights: one for all, or one a parameter tensor."""
     unsharded_gradients_until_sync: bool = False
@@ -96,6 +102,8 @@ class StackSpec(Spec):
     retains_boundary_tensors: bool = False
     """Whether gradients received from the next stage (with several chunks a rank also what was sent) live until the
     step ends."""
+    usual_offload: Literal["optimizer", "parameters"] = "optimizer"
+    """What its users keep in host memory where they say no more than that they offload."""
     offloads: Literal["none", "optimizer", "parameters"] = "none"
     """What lives in host memory, where the CPU updates it: optimizer states (and what ZeRO shards of the gradients), or
     with them the weights that ZeRO-3 shards."""

@@ -32,3 +32,10 @@ def test_datasheets_stay() -> None:
 def test_a_profile_of_a_cpu_prices_no_products_on_a_gpu() -> None:
     with pytest.raises(InputError, match=r"`gemm_tiles`.* 108 multiprocessors of `a100-sxm-80gb`"):
         complete_question(MODEL, catalog.load_cluster("dgx-a100-80gb"), TRAINING, profile="datasheet-cpu")
+
+
+def test_stacks_of_one_family_share_a_profile() -> None:
+    node = catalog.load_cluster("dgx-a100-80gb")
+    training = TRAINING.model_copy(update={"precision": "bf16"})
+    for stack in ("fsdp", "torchtitan", "llm-foundry"):
+        assert complete_question(MODEL, node, training, stack=stack).hardware.stack == "fsdp"

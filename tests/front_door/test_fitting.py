@@ -56,12 +56,12 @@ def test_three_old_log_lines(capsys, here: Path) -> None:
     code, out, err = calibrate(capsys, "--from-runs", "mine.csv", "-o", "ours.yaml")
     assert code == 0
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
-    assert out.startswith("h100-sxm under fsdp: 3 rows (3 of mine), from profile ")
+    assert out.startswith("h100-sxm under torchtitan: 3 rows (3 of mine), from profile ")
     assert "gemm_efficiency" in out
     assert "3 rows fitted to, 0 left out" in out
     assert err == "Wrote ours.yaml\nNext: meshwright validate --runs mine.csv --profile ours.yaml\n"
     profile = load_profile("ours.yaml")
-    assert (profile.gpu, profile.stack, profile.validated_runs) == ("h100-sxm", "fsdp", 3)
+    assert (profile.gpu, profile.stack, profile.validated_runs) == ("h100-sxm", "torchtitan", 3)
 
 
 def test_what_was_written_is_what_later_verbs_use(capsys, here: Path) -> None:
@@ -74,11 +74,11 @@ def test_what_was_written_is_what_later_verbs_use(capsys, here: Path) -> None:
     for row, of_fit in zip(validated["rows"], fitted["runs"], strict=True):
         off = row["predicted_step_seconds"] / row["measured_step_seconds"] - 1
         assert off == pytest.approx(of_fit["after"])
-        assert row["profile"] == "fitted-h100-sxm-fsdp"
-    asked = ("llama3-8b", "dgx-h100", "--stack", "fsdp", "--gpus", "64", "--global-batch", "128")
+        assert row["profile"] == "fitted-h100-sxm-torchtitan"
+    asked = ("llama3-8b", "dgx-h100", "--stack", "torchtitan", "--gpus", "64", "--global-batch", "128")
     words = ("--sequence", "8192", "--layout", "dp64 mbs1 zero3 recompute=full", "--profile", "ours.yaml")
     estimated = json.loads(run(capsys, "estimate", *asked, *words, "--json")[1])["estimate"]
-    assert estimated["trust"]["profile"] == "fitted-h100-sxm-fsdp"
+    assert estimated["trust"]["profile"] == "fitted-h100-sxm-torchtitan"
     predicted = validated["rows"][1]["predicted_step_seconds"]
     assert estimated["step_seconds"] == pytest.approx(predicted, rel=0.02)
 
@@ -107,7 +107,7 @@ def test_several_stacks_need_a_choice(capsys, here: Path) -> None:
     assert (code, out) == (2, "")
     assert err == (
         "error: `mixed.csv` has runs for 2 profiles\n"
-        "  --gpu h100-sxm --stack fsdp: 3 rows\n"
+        "  --gpu h100-sxm --stack torchtitan: 3 rows\n"
         "  --gpu h100-sxm --stack nemo: 1 row\n"
         "\n"
         "hint: choose one, or write a file each: -o profiles/\n"
@@ -115,7 +115,7 @@ def test_several_stacks_need_a_choice(capsys, here: Path) -> None:
     assert not Path("profile.yaml").exists()
     out = calibrate(capsys, "--from-runs", "mixed.csv", "--stack", "nemo", "--gpu", "h200")[1]
     assert "1 row fitted to, 5 left out" in out
-    assert "  3 left out: ran under fsdp" in out
+    assert "  3 left out: ran under torchtitan" in out
     assert "  1 left out: GPU `Abacus` is not in the catalogue" in out
     assert "  1 left out: no step time" in out
     assert load_profile("profile.yaml").stack == "nemo"
@@ -125,7 +125,7 @@ def test_a_folder_takes_a_file_for_each_gpu_and_stack(capsys, here: Path) -> Non
     code, _, err = calibrate(capsys, "--from-runs", "mixed.csv", "-o", "fitted/")
     assert code == 0
     files = sorted(path.name for path in Path("fitted").iterdir())
-    assert files == ["fitted-h100-sxm-fsdp.yaml", "fitted-h100-sxm-nemo.yaml"]
+    assert files == ["fitted-h100-sxm-nemo.yaml", "fitted-h100-sxm-torchtitan.yaml"]
     assert err.count("Wrote fitted/") == 2
 
 

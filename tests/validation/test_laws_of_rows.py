@@ -40,7 +40,7 @@ LAWS: tuple[tuple[str, tuple[str, ...], str, str], ...] = (
     ("cp", ("1", "2", "4", "8"), "falls", ""),
     ("seq_len", ("2048", "4096", "8192"), "rises", "rises"),
     ("precision", ("fp32", "tf32", "bf16", "fp8"), "", "falls"),
-    ("attention_kernel", ("torch", "megatron-fused", "flash1", "flash2", "flash3"), "falls", "falls"),
+    ("attention_kernel", ("eager", "megatron-fused", "flash1", "flash2", "flash3"), "falls", "falls"),
     ("gpu", ("V100", "A100 40GB", "A100 80GB", "H100", "H200", "B200"), "", "falls"),
     ("num_gpus", ("8", "16", "64", "256"), "falls", "falls"),
     ("compile", ("0", "1"), "falls", "falls"),

@@ -148,8 +148,8 @@ def test_hybrid_sharding_of_no_size_is_a_node(cells: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("cells", "stack", "kernel"),
     [
-        ({"framework": "Megatron-LM"}, "megatron-core", "flash2"),  # H100: not the Megatron of 2021
-        ({"framework": "HAI-LLM", "tp": "2"}, "megatron-core", "flash2"),
+        ({"framework": "Megatron-LM"}, "megatron-core", "cudnn"),  # H100: not the Megatron of 2021
+        ({"framework": "HAI-LLM", "tp": "2"}, "megatron-core", "cudnn"),
         ({"framework": "Megatron-LM", "gpu": "A100-80GB"}, "megatron-2023", "flash2"),
         (GPT | {"framework": "Megatron-LM", "gpu": "A100-80GB"}, "megatron-2021", "fused-softmax"),
         ({"framework": "DeepSpeed", "gpu": "V100-32GB"}, "deepspeed", "unfused"),
@@ -158,6 +158,11 @@ def test_hybrid_sharding_of_no_size_is_a_node(cells: dict[str, str]) -> None:
         ({"attention_kernel": "sdpa-math"}, "fsdp", "unfused"),
         ({"attention_kernel": "F.scaled_dot_product_attention"}, "fsdp", "flash2"),
         ({"attention_kernel": "naive"}, "fsdp", "unfused"),
+        ({"attention_kernel": "torch"}, "fsdp", "flash2"),  # scaled_dot_product_attention
+        ({"attention_kernel": "torch", "gpu": "V100-32GB"}, "fsdp", "unfused"),
+        ({"attention_kernel": "torch", "framework": "torchtitan 2025-06"}, "torchtitan", "flash2"),
+        ({"attention_kernel": "torch", "framework": "llm-foundry"}, "llm-foundry", "unfused"),
+        ({"attention_kernel": "torch", "framework": "Megatron-Core r0.8"}, "megatron-core", "unfused"),
     ],
 )  # fmt: skip
 def test_stacks_and_kernels(cells: dict[str, Any], stack: str, kernel: str) -> None:

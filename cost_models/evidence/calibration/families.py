@@ -1,7 +1,7 @@
 """Profiles of every GPU and stack that published runs cover, and their cross-validation over sources.
 
-There is one profile for each (die, stack) with enough runs, and one for each die over all its stacks, for stacks that
-nobody timed. Cross-validation leaves whole sources out of every fit, because rows of one sweep are alike.
+There is one profile for each (die, family of stacks) with enough runs, and one for each die over all its stacks, for
+stacks that nobody timed. Cross-validation leaves whole sources out of every fit, because rows of one sweep are alike.
 """
 
 from __future__ import annotations
@@ -106,7 +106,10 @@ def blank_profile(gpu: str, stack: str) -> HardwareProfile:
 def predict_with(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) -> Array:
     """(N,) relative error of each case under the nearest of `profiles`."""
     known = tuple(profiles)
-    chosen = [nearest_profile(case.question.cluster.gpu, case.question.stack.name, known) for case in cases]
+    chosen = [
+        nearest_profile(question.cluster.gpu, question.stack.name, known, family=question.stack.family)
+        for question in (case.question for case in cases)
+    ]
     errors = np.empty(len(cases))
     for name in dict.fromkeys(profile.name for profile in chosen):
         rows = [index for index, profile in enumerate(chosen) if profile.name == name]
@@ -136,5 +139,6 @@ def leave_sources_out(
 
 
 def pair_of(case: Case) -> Pair:
-    """The die and stack that a case ran on."""
-    return die_of(case.question.cluster.gpu.name), case.question.stack.name
+    """The die and family of stacks that a case ran on."""
+    stack = case.question.stack
+    return die_of(case.question.cluster.gpu.name), stack.family or stack.name

@@ -11,7 +11,7 @@ import numpy as np
 
 from cost_models.defaults import nearest_profile
 from cost_models.documents import printable
-from cost_models.evidence.calibration.families import DIES, Pair, die_of, pair_of
+from cost_models.evidence.calibration.families import DIES, Pair, die_of
 from cost_models.evidence.calibration.step_time_fit import (
     WEIGHT_ON_ONE_CLUSTER,
     StepTimeFit,
@@ -47,7 +47,7 @@ class Selection:
         """Cases by the (die, stack) that they ran on, the largest group first."""
         groups: dict[Pair, list[Case]] = {}
         for case in self.cases:
-            groups.setdefault(pair_of(case), []).append(case)
+            groups.setdefault(_pair(case), []).append(case)
         ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
         return {pair: tuple(members) for pair, members in ordered}
 
@@ -111,10 +111,15 @@ def _why_not(prediction: Prediction, case: Case, stack: str | None, die: str | N
     ratio = measured_seconds(case) / prediction.step_seconds
     if not 1 / _SLIP < ratio < _SLIP:
         return f"its time is more than {_SLIP:g} times off: a slip of units?"
-    of_die, of_stack = pair_of(case)
+    of_die, of_stack = _pair(case)
     if die is not None and of_die != die:
         return f"ran on {of_die}"
     return f"ran under {of_stack}" if stack is not None and of_stack != stack else ""
+
+
+def _pair(case: Case) -> Pair:
+    """The die and the stack that a case ran on: one's own runs need not speak for a family."""
+    return die_of(case.question.cluster.gpu.name), case.question.stack.name
 
 
 def _distinct(rows: Iterable[Row]) -> tuple[list[Row], list[tuple[Row, str]]]:
@@ -167,7 +172,7 @@ def refit(
     n runs counts 1/√n, and none is followed far from the others.
     """
     die, stack = pair
-    start = nearest_profile(catalog.load_gpu(die), stack)
+    start = nearest_profile(catalog.load_gpu(die), stack, family=cases[0].question.stack.family)
     predicted = StepTimes(cases).seconds(start)
     errors = predicted / np.array([measured_seconds(case) for case in cases]) - 1
     identity = {

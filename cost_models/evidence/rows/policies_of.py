@@ -87,8 +87,8 @@ def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:
     stated = int(stage) if stage is not None and 0 <= stage <= 3 else _named_stage(words)
     if replicas == 1:
         return 0
-    if (row.count("pp") or 1) > 1 and stated == 3 and "titan" in row.text("framework").lower():
-        notes.assume("ZeRO-2: torchtitan does not reshard weights between a pipeline's microbatches")
+    if (row.count("pp") or 1) > 1 and stated == 3 and stack.pipelines_keep_weights:
+        notes.assume(f"ZeRO-2: {stack.name} does not reshard weights between a pipeline's microbatches")
         return 2
     if stated is not None:
         return stated

@@ -22,13 +22,15 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"nanotron|picotron", "nanotron"),
     (r"aa-scaling|aleph", "aleph-alpha"),
     (r"megatron|colossal|internevo|optimus", "megatron"),
-    (r"fsdp|foundry|composer|torchtitan|fairscale|fairseq|metaseq|litgpt|lightning|olmo|axolotl", "fsdp"),
+    (r"torchtitan", "torchtitan"),
+    (r"foundry|composer", "llm-foundry"),
+    (r"fsdp|fairscale|fairseq|metaseq|litgpt|lightning|olmo|axolotl", "fsdp"),
     (r"deepspeed|zero", "deepspeed"),
     (r"transformers|hugging|accelerate|trl|llama-factory|unsloth|hf\b", "fsdp"),
 )
 """Pattern in a table → family of frameworks; the first pattern found counts."""
 
-_ATTENTION: tuple[tuple[str, str], ...] = (
+_ATTENTION: tuple[tuple[str, AttentionKernel], ...] = (
     (r"flash[- _]?(attn|attention)?[- _]?(v)?3|fa3", "flash3"),
     (r"\bte\b|te[-_ ]|transformer ?engine|cudnn", "cudnn"),
     (r"math", "unfused"),
@@ -38,23 +40,11 @@ _ATTENTION: tuple[tuple[str, str], ...] = (
     (r"xformers|mem[-_ ]?eff", "flash1"),
     (r"sdpa|flash", "flash2"),
     (r"megatron|fused", "fused-softmax"),
-    (r"torch|eager|unfused|native|naive|none|vanilla|standard|no\b", "unfused"),
+    (r"eager|unfused|naive|none|vanilla|standard|no\b", "unfused"),
 )
 """Pattern in a table → attention kernel of a stack."""
-
-
-_FUSED_CROSS_ENTROPY = {"fused_loss": True}
-"""llm-foundry's default `loss_fn: fused_crossentropy` needs 6 bytes a logit, as Megatron's does: logits, their
-contiguous copy and their gradient in 16 bits. Its tables chose the largest microbatches that this leaves room for."""
-
-
-_TORCHTITAN = {
-    "selective_drops": "all-but-every-other-product",
-    "fully_shard": True,
-    "gradient_dtype": "fp32",
-}
-"""torchtitan's defaults where they are not those of older users of FSDP: `selective_ac_option: op`,
-`fully_shard`, `training.mixed_precision_reduce: float32`."""
+_NATIVE = re.compile(r"torch|native")
+"""What tables call the attention that a trainer writes in PyTorch's own operators."""
 
 _RECENT_GPUS = re.compile(r"h100|h200|h800|h20\b|gh200|hopper|b[23]00|mi3\d\d|(fp|float)-?8")
 """Pattern of GPUs, and of a type, later than 2021: an undated Megatron on them is a Megatron Core."""
@@ -68,20 +58,14 @@ _FLASH_YEAR = 2022
 def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
     """The stack given, or the catalogue's for the row's framework, with the attention kernel that the row names."""
     stack = catalog.load_stack(forced) if forced else catalog.load_stack(_named(row, notes))
-    changes: dict[str, object] = {}
-    if not forced and re.search(r"foundry|composer", row.text("framework").lower()):
-        changes |= _FUSED_CROSS_ENTROPY
-    if not forced and "titan" in row.text("framework").lower():
-        changes |= _TORCHTITAN
-    if (kernel := _attention(row)) or (kernel := _instead_of_flash(row, stack, notes)):
-        changes["attention"] = kernel
+    changes: dict[str, object] = {"attention": _kernel(row, stack, notes)}
     if row.flag("compile") or re.search(r"compile|inductor|\bjit\b", row.text("other_kernels").lower()):
         changes |= {"fused_elementwise": True, "fused_norms": True, "fused_loss": True}
     elif "norm" in row.text("other_kernels").lower():
         changes["fused_norms"] = True
     changes |= _offloaded(row, stack, notes)
     changes |= stack_changes(row)
-    return stack.model_copy(update=changes) if changes else stack
+    return stack.model_copy(update=changes)
 
 
 def _named(row: Row, notes: Notes) -> str:
@@ -94,7 +78,8 @@ def _named(row: Row, notes: Notes) -> str:
         notes.assume(f"{words or 'an unnamed framework'} works as {family}")
     if family == "megatron":
         kernel = _attention(row)
-        stored = kernel in STORES_SCORES or (kernel is None and not _LLAMA_LIKE.search(_shape(row)))
+        unnamed = kernel is None and not _LLAMA_LIKE.search(_shape(row))
+        stored = kernel in STORES_SCORES or _is_native(row) or unnamed
         year = _year(row) or (2024 if _RECENT_GPUS.search(_machine(row)) else 2021 if stored else 2023)
         return "megatron-2021" if year < 2023 else "megatron-2023" if year == 2023 else "megatron-core"
     return family
@@ -111,7 +96,7 @@ def _offloaded(row: Row, stack: StackSpec, notes: Notes) -> dict[str, object]:
     if "nvme" in words:
         notes.assume("NVMe as fast as host memory")
     whole = re.search(r"param|weight|model|nvme|infinity", words) or (
-        stack.name == "fsdp" and not re.search("optim|state", words)
+        stack.usual_offload == "parameters" and not re.search("optim|state", words)
     )
     kept = "weights, gradients and optimizer states" if whole else "optimizer states"
     notes.assume(f"{kept} in host memory, updated by the CPU")
@@ -126,21 +111,31 @@ def _shape(row: Row) -> str:
     return f"{row.text('ffn_kind')} {row.text('model_name')}".lower()
 
 
-def _instead_of_flash(row: Row, stack: StackSpec, notes: Notes) -> AttentionKernel | None:
-    """The kernel of rows that name none, where flash kernels did not run: before Ampere, or before 2022."""
-    if row.text("attention_kernel"):
+def _kernel(row: Row, stack: StackSpec, notes: Notes) -> AttentionKernel:
+    """The attention kernel that the row names; where it names none that is known, its stack's default."""
+    if (named := _attention(row)) is not None:
+        return named
+    native = _is_native(row)
+    if row.text("attention_kernel") and not native:
         notes.assume(f"{stack.attention} attention: the kernel named is not known")
-        return None
-    year = _year(row)
-    if stack.attention in STORES_SCORES or not (
-        _WITHOUT_FLASH.search(_machine(row)) or (year is not None and year < _FLASH_YEAR)
-    ):
-        return None
+    usual = stack.native_attention if native else stack.attention
+    if usual in STORES_SCORES or not _before_flash(row):
+        return usual
     notes.assume("attention stores its scores: no flash kernel for this GPU or year")
     return "unfused"
 
 
-def _attention(row: Row) -> str | None:
+def _is_native(row: Row) -> bool:
+    return _NATIVE.search(row.text("attention_kernel").lower()) is not None
+
+
+def _before_flash(row: Row) -> bool:
+    """Whether flash kernels did not run: before Ampere, or before 2022."""
+    year = _year(row)
+    return _WITHOUT_FLASH.search(_machine(row)) is not None or (year is not None and year < _FLASH_YEAR)
+
+
+def _attention(row: Row) -> AttentionKernel | None:
     """The attention kernel that the row names, where it is known."""
     words = row.text("attention_kernel").lower()
     return next((name for pattern, name in _ATTENTION if words and re.search(pattern, words)), None)
