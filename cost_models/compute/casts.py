@@ -1,8 +1,9 @@
-"""Seconds around the products of a block in fp8: what casts their operands and what scales their results.
+"""Seconds around the products of a block in fp8 or fp4: what casts their operands and what scales their results.
 
 Transformer Engine casts what is new in a product, forward its input, backward the gradient of its output: read in 16
 bits and written twice, as it is and transposed (the product towards the weight wants both operands the other way
-round). Weights are cast once a step, which is left out, and so are scaling factors.
+round). In fp4 (NVFP4) what is cast is read once more before: its largest element sets a scale of scales. Weights are
+cast once a step, which is left out, and so are scaling factors.
 
 torchao's `Float8Linear` casts both operands of every product, with a scale for each row: forward input and weight,
 backward the gradient twice, and weight and input again. Run operator by operator a cast is absolute value, maximum,
@@ -63,7 +64,8 @@ def _casts(device: Device) -> bool:
 
 def _once(elements: Array, device: Device) -> Array:
     """What is new, for both its uses."""
-    moved = elements * (device.element_bytes + 2 * device.operand_bytes)
+    read = 2 if device.operand_bytes < 1 else 1
+    moved = elements * (read * device.element_bytes + 2 * device.operand_bytes)
     seconds: Array = device.profile.kernel_seconds + moved / device.memory_rate
     return seconds
 

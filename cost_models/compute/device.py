@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from cost_models.errors import InputError
 from cost_models.question import Question
-from cost_models.specs.cluster import KernelShare, Precision
+from cost_models.specs.cluster import NARROW, KernelShare, Precision
 from cost_models.specs.hardware import HardwareProfile
 
 
@@ -20,7 +21,9 @@ class Device:
     peak: float
     """FLOP/s of matrix products, by the datasheet."""
     sustained: float
-    """Share of it that the best products reach."""
+    """Share of it that the best products reach at full clocks."""
+    power_rate: float = math.inf
+    """FLOP/s of products that the power limit pays for, whatever share of the peak their shape could reach."""
     memory_rate: float
     """Bytes/s that element-wise kernels reach."""
     optimizer_rate: float
@@ -51,10 +54,12 @@ def device_of(question: Question, *, wide: bool = False) -> Device:
     if precision not in gpu.peak:
         known = ", ".join(f"`{name}`" for name in gpu.peak)
         raise InputError(f"`{gpu.name}` has no {precision} matrix rate", hint=f"it has {known}")
+    narrow = _narrow_share(profile, precision)
     return Device(
         profile=profile,
         peak=gpu.peak[precision],
-        sustained=gpu.sustained.get(precision, 1.0) * _fp8_share(profile, precision),
+        sustained=gpu.sustained.get(precision, 1.0) * narrow,
+        power_rate=gpu.power_rate(precision, question.cluster.gpu_watts) * narrow,
         memory_rate=gpu.memory_bandwidth * profile.memory_efficiency,
         optimizer_rate=gpu.memory_bandwidth * profile.optimizer_efficiency,
         attention=_attention(question),
@@ -67,9 +72,9 @@ def device_of(question: Question, *, wide: bool = False) -> Device:
     )
 
 
-def _fp8_share(profile: HardwareProfile, precision: Precision) -> float:
-    """What products in fp8 reach of their rate, relative to those of the profile's precision."""
-    if precision != "fp8" or profile.fp8_gemm_efficiency is None:
+def _narrow_share(profile: HardwareProfile, precision: Precision) -> float:
+    """What products in fp8 or fp4 reach of their rate, relative to those of the profile's precision."""
+    if precision not in NARROW or profile.fp8_gemm_efficiency is None:
         return 1.0
     return profile.fp8_gemm_efficiency / profile.gemm_efficiency
 

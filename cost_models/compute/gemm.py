@@ -3,9 +3,13 @@
 A GPU computes a product of (m, k) by (k, n) as output tiles, `sm_count` at a time. The last wave is seldom full, a
 short inner dimension never fills the pipeline, and a narrow product is bound by memory:
 
-    seconds = max(kernel, 2mnk / (peak · sustained · efficiency · fill · alignment · waves), bytes / bandwidth)
+    seconds = max(kernel, 2mnk / rate, bytes / bandwidth)
+    rate  = efficiency · min(peak · sustained · fill · alignment · waves, watts · FLOP/s per watt)
     fill  = k / (k + gemm_k_half)
     waves = best over tile shapes of  tile_efficiency · (m·n) / (tile area · sm_count · ceil(tiles / sm_count))
+
+A large product of today's GPUs costs more power than their boards may draw, and clocks sink until it does not: then
+energy sets its rate and not its shape, whose idle tile slots cost next to none.
 
 Rows in memory that are no multiple of 128 bytes waste part of what memory delivers, of 16 bytes most of it
 (`alignment`). How long a row is counts, not how many there are: tensors are (tokens, width), so widths count and tokens
@@ -13,9 +17,10 @@ do not. Only in fp8, whose kernels sum along rows alone, has a weight gradient t
 
 A CPU core fetches operands and multiplies in turn: there the two times add up, at `gemm_operand_bandwidth`.
 
-Sources: NVIDIA, Matrix Multiplication Background guide (tile and wave quantisation; alignment of the dimensions that
-vary fastest in memory); cuBLAS, Tensor Core Usage (the same for each transposition); Williams et al. 2009 (roofline).
-Leaves out split-k, L2 locality and clock changes inside one product; the profile's efficiency averages over them.
+Sources: He 2024, "Strangely, matrix multiplications on GPUs run faster when given predictable data" (power); NVIDIA,
+Matrix Multiplication Background guide (tile and wave quantisation; alignment of the dimensions that vary fastest in
+memory); cuBLAS, Tensor Core Usage (the same for each transposition); Williams et al. 2009 (roofline). Leaves out
+split-k, L2 locality and how energy per FLOP falls with clocks; the profile's efficiency averages over them.
 """
 
 from __future__ import annotations
@@ -39,11 +44,12 @@ def gemm_seconds(
     """
     flops = 2.0 * m * n * k * batch
     fill = k / (k + device.profile.gemm_k_half)
-    share = device.profile.gemm_efficiency * fill * _tile_utilisation(m, n, batch, device)
+    share = device.sustained * fill * _tile_utilisation(m, n, batch, device)
     widths = [n, m if over_rows else k]
     if over_rows and device.operand_bytes < device.element_bytes:
         widths.append(k)
-    rate = device.peak * device.sustained * share * _alignment(widths, device)
+    rate = np.minimum(device.peak * share * _alignment(widths, device), device.power_rate)
+    rate = device.profile.gemm_efficiency * rate
     traffic = ((m * k + k * n) * device.operand_bytes + m * n * device.element_bytes) * batch
     if operand_bandwidth := device.profile.gemm_operand_bandwidth:
         return np.maximum(device.profile.kernel_seconds, flops / rate + traffic / operand_bandwidth)

@@ -130,15 +130,15 @@ def _block(question: Question, columns: LayoutColumns, entered: Array) -> _Block
 
 
 def _input(question: Question, operator: Operator) -> Amount:
-    """What a matrix multiplies, for wgrad, unless another operator keeps the same: in fp8 as it was multiplied.
+    """What a matrix multiplies, for wgrad, unless another operator keeps the same: in fp8 and fp4 as multiplied.
 
     Latents stay in 16 bits. The core keeps its output in 16 bits besides, for its own backward pass.
     """
     training, reads = question.training, operator.reads
-    fp8 = question.stack.fp8_saves_inputs and training.precision == "fp8"
-    if operator.shares_input and not (fp8 and operator.reads_core):
+    cast = question.stack.fp8_saves_inputs and training.narrow
+    if operator.shares_input and not (cast and operator.reads_core):
         return {}
-    narrow = fp8 and reads.place != "stream"
+    narrow = cast and reads.place != "stream"
     return {reads.place: (training.operand_bytes if narrow else training.element_bytes) * reads.width}
 
 

@@ -92,9 +92,10 @@ def total(term: Term) -> Array:
 
 
 def _fp8_weight_bytes(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes per parameter of a block of copies for products in fp8; ZeRO-3 makes them as it gathers."""
-    fp8 = question.training.precision == "fp8"
-    return np.where(columns.zero <= 2, question.stack.fp8_weight_bytes if fp8 else 0.0, 0.0)
+    """(N,) bytes per parameter of a block of copies for products in fp8 or fp4; ZeRO-3 makes them as it gathers."""
+    training = question.training
+    copies = question.stack.fp8_weight_bytes * training.operand_bytes if training.narrow else 0.0
+    return np.where(columns.zero <= 2, copies, 0.0)
 
 
 def _joined(one: Term, other: Term) -> Term:
@@ -152,11 +153,7 @@ def _working(
     widest = np.maximum(inner + new_gradient, 2 * inner if model.gated_mlp else 0.0)
     attending = 2 * gathered_elements(question, columns)
     in_flight = training.element_bytes * (tokens * model.hidden_size + np.maximum(widest + copies, attending))
-    if (
-        training.precision == "fp8"
-        and question.stack.fp8_casts_apart
-        and not question.stack.fused_elementwise
-    ):
+    if training.narrow and question.stack.fp8_casts_apart and not question.stack.fused_elementwise:
         in_flight = in_flight + EAGER_CAST_BYTES * np.maximum(inner, matrix)
     recomputed: Array = kept.block[:, :1] - kept.block
     # attention is computed again once the MLP is done with

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -11,7 +12,9 @@ from cost_models.base import GpuCount, Name, PositiveInt, Spec
 from cost_models.specs.links import AnyLinks, LinkLevels, Rate
 from cost_models.units import MIB, Bytes, FlopRate, parse_bytes, parse_flop_rate, within
 
-Precision = Literal["bf16", "fp16", "fp32", "fp8"]
+Precision = Literal["bf16", "fp16", "fp32", "fp8", "fp4"]
+NARROW: tuple[Precision, ...] = ("fp8", "fp4")
+"""Precisions to which the operands of a block's products are cast; everything else of a step stays in 16 bits."""
 
 
 AttentionKernel = Literal["unfused", "fused-softmax", "flash1", "flash2", "flash3", "cudnn"]
@@ -49,8 +52,11 @@ class GpuSpec(Spec):
     peak: Annotated[dict[Precision, Peak], Field(min_length=1)]
     """Peak dense matrix rate by precision, FLOP/s; fp32 is without TF32."""
     sustained: dict[Precision, Annotated[float, _Reached]] = Field(default_factory=dict)
-    """Share of the peak that the best-shaped large product was measured to reach under the board's power limit; 1 where
-    nobody measured. Profiles' shares are shares of this."""
+    """Share of the peak that the best-shaped large product reaches at the board's full clocks, or as measured where
+    nobody knows what its products cost in power; 1 where nobody measured. Profiles' shares are shares of this."""
+    rate_per_watt: dict[Precision, Peak] = Field(default_factory=dict)
+    """FLOP/s of large products for each watt of the power limit, with random operands: multiplying costs energy, and a
+    GPU lowers its clocks until it may (He 2024). Empty: power is not known to limit it."""
     vector_rate: Peak | None = None
     """Peak rate of element-wise fp32 arithmetic, FLOP/s."""
     sm_count: PositiveInt = 1
@@ -63,7 +69,7 @@ class GpuSpec(Spec):
     host_bandwidth: Rate | None = None
     """Bandwidth of the link to host memory (PCIe, C2C), bytes/s, one direction."""
     tdp_watts: PositiveInt | None = None
-    """Board power limit, W."""
+    """Power limit of the GPU, W."""
     kind: Literal["cuda", "rocm", "cpu"] = "cuda"
     attention_kernels: dict[AttentionKernel, KernelShare] = Field(default_factory=dict)
     """Shares of peak that published benchmarks show for flash kernels on this GPU."""
@@ -73,6 +79,12 @@ class GpuSpec(Spec):
     """Names that the driver gives this GPU."""
     source: str = ""
     """Datasheet and its date."""
+
+    def power_rate(self, precision: Precision, watts: float | None = None) -> float:
+        """FLOP/s of products that the power limit, or `watts` where a machine sets less, pays for; else infinite."""
+        limit = watts or self.tdp_watts
+        each = self.rate_per_watt.get(precision)
+        return math.inf if limit is None or each is None else each * limit
 
     def attention_share(self, kernel: AttentionKernel) -> KernelShare:
         """Shares of peak of a kernel: those published for this GPU, or the usual ones where none are."""
@@ -102,6 +114,8 @@ class ClusterSpec(Spec):
     """CPU cores of one host."""
     memory_reserve: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
     """Share of device memory never given to the model (context, fragmentation); default from the stack."""
+    gpu_watts: PositiveInt | None = None
+    """Power limit of each GPU, W, where this machine sets another than the board's own."""
     profile: str | None = None
     """Path or name of a measured hardware profile; default: the catalogue's best match."""
     source: str = ""

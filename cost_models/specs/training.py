@@ -8,12 +8,14 @@ from pydantic import Field
 
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
 from cost_models.base import GpuCount, LargeInt, Spec
-from cost_models.specs.cluster import Precision
+from cost_models.specs.cluster import NARROW, Precision
 from cost_models.units import LARGEST
 
 StateDtype = Literal["fp32", "bf16"]
 STATE_BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0}
-_ELEMENT_BYTES: dict[Precision, float] = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 2.0}
+_ELEMENT_BYTES: dict[Precision, float] = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 2.0, "fp4": 2.0}
+_OPERAND_BYTES: dict[Precision, float] = {"fp8": 1.0, "fp4": 0.5 + 1 / 16}
+"""What products are cast to; in fp4 with a scale of a byte for every sixteen (NVFP4)."""
 
 
 class TrainingSpec(Spec):
@@ -46,15 +48,21 @@ class TrainingSpec(Spec):
 
     @property
     def wide_precision(self) -> Precision:
-        """Type of what fp8 training leaves in 16 bits: attention, router, output matrix, everything element-wise."""
-        return "bf16" if self.precision == "fp8" else self.precision
+        """Type of what fp8 or fp4 training leaves in 16 bits: attention, router, output matrix, everything
+        element-wise."""
+        return "bf16" if self.narrow else self.precision
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the operands of a block's products are cast to fewer bits than weights and activations have."""
+        return self.precision in NARROW
 
     @property
     def element_bytes(self) -> float:
-        """Bytes of one weight or activation in memory and in messages; fp8 training stores them in 16 bits."""
+        """Bytes of one weight or activation in memory and in messages; fp8 and fp4 training stores them in 16 bits."""
         return _ELEMENT_BYTES[self.precision]
 
     @property
     def operand_bytes(self) -> float:
         """Bytes of one operand element of a block's GEMMs."""
-        return 1.0 if self.precision == "fp8" else self.element_bytes
+        return _OPERAND_BYTES.get(self.precision, self.element_bytes)

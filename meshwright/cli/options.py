@@ -67,9 +67,10 @@ GlobalBatch = Annotated[
     str | None, optional("--global-batch", "N", "Sequences per optimizer step, or '4M tokens'.")
 ]
 Sequence = Annotated[str | None, optional("--sequence", "N", "Tokens per sequence; also 8K.")]
-Precision = Annotated[str | None, optional("--precision", "TYPE", "bf16, fp16, fp32 or fp8.")]
+Precision = Annotated[str | None, optional("--precision", "TYPE", "bf16, fp16, fp32, fp8 or fp4.")]
 Precisions = Annotated[
-    str | None, optional("--precision", "TYPE[,TYPE]", "bf16, fp16, fp32 or fp8; of several the fastest.")
+    str | None,
+    optional("--precision", "TYPE[,TYPE]", "bf16, fp16, fp32, fp8 or fp4; of several the fastest."),
 ]
 Dropout = Annotated[
     float | None,

@@ -52,7 +52,7 @@ def test_casts_by_hand() -> None:
     The norms of Transformer Engine hand over the inputs of qkv and up already cast.
     """
     wide, fp8 = asked("bf16"), asked("fp8")
-    gpu = wide.cluster.gpu.model_copy(update={"sustained": {}, "sm_count": 1})
+    gpu = wide.cluster.gpu.model_copy(update={"sustained": {}, "rate_per_watt": {}, "sm_count": 1})
     wide, fp8 = (replace(q, cluster=q.cluster.model_copy(update={"gpu": gpu})) for q in (wide, fp8))
     device = device_of(fp8)
     forward, backward, _ = matrix_seconds(fp8, ONE, device)
@@ -78,7 +78,7 @@ def test_casts_apart_by_hand(
     q, k, v and gate, up are matrices of their own, whose input is cast for each of them unless a compiler sees it.
     """
     wide, fp8 = (asked(p, stack="meshwright", fused_elementwise=fuses) for p in ("bf16", "fp8"))
-    gpu = wide.cluster.gpu.model_copy(update={"sustained": {}, "sm_count": 1})
+    gpu = wide.cluster.gpu.model_copy(update={"sustained": {}, "rate_per_watt": {}, "sm_count": 1})
     wide, fp8 = (replace(q, cluster=q.cluster.model_copy(update={"gpu": gpu})) for q in (wide, fp8))
     device = device_of(fp8)
     got = matrix_seconds(fp8, ONE, device)

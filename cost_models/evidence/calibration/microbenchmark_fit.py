@@ -174,6 +174,7 @@ def _matrices(
         profile=perfect,
         peak=gpu.peak[precision],
         sustained=gpu.sustained.get(precision, 1.0),
+        power_rate=gpu.power_rate(precision),
         memory_rate=np.inf,
         optimizer_rate=np.inf,
         attention=KernelShare(forward=1.0, backward=1.0),

@@ -12,6 +12,7 @@ from cost_models.specs.stack import STORES_SCORES, StackSpec
 
 _PRECISIONS: tuple[tuple[str, Precision], ...] = (
     (r"(fp|float)-?8|e4m3|e5m2", "fp8"),
+    (r"(fp|float)-?4|e2m1", "fp4"),
     (r"bf-?16|bfloat", "bf16"),
     (r"(fp|float|f)-?16|half", "fp16"),
     (r"tf-?32|(fp|float|f)-?32|32-true|single|full precision", "fp32"),
@@ -43,14 +44,13 @@ def precision_of(row: Row, cluster: ClusterSpec, notes: Notes) -> Precision:
     """The row's precision of matrix products, where its GPU has it."""
     words = row.text("precision").lower()
     found = next((kind for pattern, kind in _PRECISIONS if re.search(pattern, words)), None)
-    if found is None and re.search(r"fp-?4|nvfp4|mxfp4", words):
-        notes.assume("fp8 in place of 4-bit products")
-        found = "fp8"
-    elif found is None and not _MIXED.fullmatch(words):
+    if found is None and not _MIXED.fullmatch(words):
         notes.assume(f"bf16: precision `{_short(words)}` is not known")
     wanted = found or "bf16"
     if wanted not in cluster.gpu.peak:
         instead: Precision = "fp16" if "bf16" not in cluster.gpu.peak else "bf16"
+        if wanted == "fp4" and "fp8" in cluster.gpu.peak:
+            instead = "fp8"
         notes.assume(f"{instead}: {cluster.gpu.name} has no {wanted}")
         return instead
     if not words:

@@ -1,0 +1,83 @@
+"""Power: large products run as fast as the GPU's power limit pays for, small ones as fast as their shape allows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.compute.block_gemms import matrix_seconds
+from cost_models.compute.device import device_of
+from cost_models.compute.gemm import gemm_seconds
+from cost_models.defaults import complete_question
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
+from cost_models.question import Question
+from cost_models.specs.training import TrainingSpec
+
+ONE = LayoutColumns.of([Layout(dp=8, zero=1)])
+
+
+def asked(cluster: str, precision: str = "bf16") -> Question:
+    training = TrainingSpec(global_batch=64, sequence_length=8192, precision=precision)  # type: ignore[arg-type]
+    return complete_question(catalog.load_model("llama3-8b"), resolve_cluster(cluster, 8), training)
+
+
+def test_a_large_product_by_hand() -> None:
+    """8192³ at 700 W · 1.134 TFLOP/s a watt, times the profile's share."""
+    device = device_of(asked("dgx-h100"))
+    side = np.array([8192.0])
+    rate = 700 * 1.134e12 * device.profile.gemm_efficiency
+    np.testing.assert_allclose(gemm_seconds(side, side, side, device), 2 * 8192.0**3 / rate)
+
+
+def test_a_machine_may_set_less_than_the_board() -> None:
+    """What is bound by power slows in proportion; a product that fills few tiles does not."""
+    question = asked("dgx-h100")
+    capped = replace(question, cluster=question.cluster.model_copy(update={"gpu_watts": 350}))
+    full, half = device_of(question), device_of(capped)
+    large, small = np.array([8192.0]), np.array([512.0])
+    np.testing.assert_allclose(
+        gemm_seconds(large, large, large, half) / gemm_seconds(large, large, large, full), 2
+    )
+    np.testing.assert_allclose(
+        gemm_seconds(small, small, large, half), gemm_seconds(small, small, large, full)
+    )
+    board = question.cluster.gpu.model_copy(update={"tdp_watts": 350})
+    same = replace(question, cluster=question.cluster.model_copy(update={"gpu": board}))
+    assert device_of(same).power_rate == half.power_rate
+
+
+def test_modules_share_their_power_with_the_cpu() -> None:
+    """Alps: 660 W for a GH200's CPU and GPU together, where the GPU alone could take 900."""
+    alone = asked("gh200-quad")
+    assert device_of(alone).power_rate == pytest.approx(560 * 1.134e12)
+
+
+def test_a_gpu_without_power_figures_is_bound_by_its_peak() -> None:
+    gpu = catalog.load_gpu("mi300x")
+    assert gpu.power_rate("bf16") == math.inf
+    assert gpu.model_copy(update={"tdp_watts": None}).power_rate("bf16") == math.inf
+
+
+def test_blackwell_is_bound_by_power_and_not_by_its_peak() -> None:
+    """GB300, GB200 and B200 differ as their watts do, not as their peaks do."""
+    seconds = {}
+    for name in ("dgx-b200", "gb300-nvl72"):
+        question = asked(name)
+        forward, _, _ = matrix_seconds(question, ONE, device_of(question))
+        seconds[question.cluster.gpu.name] = forward[0]
+    assert seconds["b200"] / seconds["gb300"] == pytest.approx(1.4, rel=0.02)
+
+
+def test_products_in_fp4_are_quicker_behind_longer_casts() -> None:
+    fp8, fp4 = asked("dgx-b200", "fp8"), asked("dgx-b200", "fp4")
+    assert fp4.training.element_bytes == 2.0
+    assert fp4.training.operand_bytes == pytest.approx(0.5625)
+    assert fp4.training.wide_precision == "bf16"
+    (narrow, *_), (wide, *_) = (matrix_seconds(q, ONE, device_of(q)) for q in (fp4, fp8))
+    assert 0.5 * wide < narrow < 0.85 * wide
