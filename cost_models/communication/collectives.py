@@ -81,6 +81,24 @@ def all_to_all_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: Ha
     return _seconds("all_to_all", message_bytes, latency + slowest, groups, profile)
 
 
+def fan_out_seconds(
+    rank_bytes: npt.ArrayLike, node_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile
+) -> Array:
+    """Each rank sends pieces to some of the others: between nodes one for all that want it there, who hand it on.
+
+    `rank_bytes` is what a rank has for all members of its group, each with a piece of its own; `node_bytes` what it has
+    for all nodes. One kernel does both at once, so the slower sets the pace (DeepEP's internode kernels).
+    """
+    latency, slowest = np.zeros(len(groups.size)), np.zeros(len(groups.size))
+    for at in groups.reach:
+        message = _float(node_bytes if at.level.network else rank_bytes)
+        leaving = message * (at.reached - at.together) / at.reached
+        latency = latency + np.where(at.held > at.together, at.level.latency, 0.0)
+        slowest = np.maximum(slowest, leaving / (at.level.bandwidth * _efficiency(at, profile)))
+    seconds = latency + slowest + profile.collective_seconds
+    return np.where((groups.size > 1) & (_float(rank_bytes) > 0), seconds, 0.0)
+
+
 def point_to_point_seconds(message_bytes: npt.ArrayLike, groups: Groups, profile: HardwareProfile) -> Array:
     """One rank sends the message to the next member, at the worst boundary of the group.
 

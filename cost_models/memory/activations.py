@@ -170,7 +170,9 @@ def _gated(question: Question, gate: Operator) -> Amount:
 
 
 def _came_back(question: Question, routing: Operator) -> Amount:
-    """Copies of tokens out of the experts, whose weighted sum a token becomes."""
+    """Copies of tokens out of the experts, whose weighted sum a token becomes; none where they were weighed before."""
+    if question.stack.weighs_inside_experts:
+        return {}
     return {routing.reads.place: question.training.element_bytes * routing.reads.width}
 
 

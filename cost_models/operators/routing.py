@@ -7,17 +7,23 @@ group, each split over etp ranks (Megatron Core's `alltoall` dispatcher; Lepikhi
     copies = sent · etp      copies its experts work on, gathered over the ranks that share an expert
 
 The load is taken to be even and no token dropped, so that a rank receives as many copies as it sends. Left out: padding
-to a capacity, and routing that keeps a token's copies on few nodes and sends them there once (DeepSeek-V3).
+to a capacity.
 """
 
 from __future__ import annotations
 
+from math import comb
+
 import numpy as np
+import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.traffic import Traffic
 from cost_models.question import Question
+from cost_models.specs.transformer import TransformerSpec
+
+Array = npt.NDArray[np.float64]
 
 _FP32 = 4.0
 _ROUTER_PASSES = 4.0
@@ -43,3 +49,44 @@ def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic | Non
     return Traffic(
         forward_bytes=moved, backward_bytes=moved, forward_kernels=kernels, backward_kernels=kernels
     )
+
+
+def destinations(model: TransformerSpec, parts: npt.NDArray[np.int64]) -> Array:
+    """(N,) parts that a token goes to, of so many into which the experts are cut in order: ranks, or nodes.
+
+    Every choice of k experts is as likely as any other, where a token chooses groups first within those groups: with 8
+    groups on 8 nodes of which it chooses 4 no token goes to more than 4 (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
+    """
+    experts, chosen, groups = model.num_experts, model.experts_per_token, model.expert_groups
+    count = np.asarray(parts, dtype=np.float64)
+    size = experts / count
+    if groups is None:
+        reached: Array = count * (1.0 - _none_of(size, experts, chosen))
+        return reached
+    of_group = experts // groups.count
+    open_to = groups.per_token * of_group
+    # a part of one group, or of a share of it
+    share = groups.per_token / groups.count
+    inside: Array = share * (1.0 - _none_of(np.minimum(size, of_group), open_to, chosen))
+    spans = np.maximum(1.0, np.round(size / of_group))  # groups in a part
+    several = np.zeros(len(size))
+    for taken in range(1, groups.per_token + 1):
+        several = several + _draws(taken, spans, groups.per_token, groups.count) * (
+            1.0 - _none_of(np.full(len(size), float(taken * of_group)), open_to, chosen)
+        )
+    in_groups: Array = count * np.where(size > of_group, several, inside)
+    return in_groups
+
+
+def _none_of(marked: Array, among: int, drawn: int) -> Array:
+    """(N,) probability that so many draws without replacement take none of the marked ones."""
+    none = np.ones(len(marked))
+    for draw in range(drawn):
+        none = none * np.maximum(0.0, among - marked - draw) / (among - draw)
+    return none
+
+
+def _draws(taken: int, marked: Array, drawn: int, among: int) -> Array:
+    """(N,) probability that draws without replacement take exactly so many of the marked ones."""
+    ways = np.array([comb(int(count), taken) * comb(among - int(count), drawn - taken) for count in marked])
+    return np.asarray(ways / comb(among, drawn))

@@ -24,22 +24,21 @@ def _has_streams(pieces: Pieces) -> bool:
 def layer_forward(pieces: Pieces) -> Term:
     """One block forward: compute, exposed tensor-parallel and gather time, and launches that outlast the device."""
     block, tensor, context = pieces.block, pieces.tensor, pieces.context
-    data, experts = pieces.links.block, pieces.experts
+    data, experts, experts_shown = pieces.links.block, pieces.experts, pieces.experts_shown
     gather = exposed(data.forward_gather, pieces.forward_window, overlapped=_has_streams(pieces))
     shown = 1.0 - pieces.question.stack.overlap_tensor_parallel
-    apart = 1.0 - pieces.question.stack.overlap_expert_exchange
-    exchanged = context.forward + apart * experts
+    exchanged = context.forward + experts_shown
     device_seconds = block.forward + shown * tensor.block_forward + exchanged + gather
     return {
         "compute": block.forward,
         "tp_comm": shown * tensor.block_forward,
         "cp_comm": context.forward,
-        "ep_comm": apart * experts,
+        "ep_comm": experts_shown,
         "dp_comm": gather,
         "host": _host(pieces, device_seconds, passes=1.0),
         "tp_hidden": (1 - shown) * tensor.block_forward,
         "cp_hidden": context.forward_hidden,
-        "ep_hidden": (1 - apart) * experts,
+        "ep_hidden": experts - experts_shown,
         "dp_hidden": data.forward_gather - gather,
     }
 
@@ -58,10 +57,10 @@ def layer_backward(pieces: Pieces) -> Term:
     tensor_exposed = shown * (tensor.block_backward[:, None] + repeated) + regather[:, None]
     attends_again = np.array([0.0, 1.0, 1.0])  # both policies run the attention core once more
     context_exposed = context.backward[:, None] + context.forward[:, None] * attends_again
-    apart = 1.0 - question.stack.overlap_expert_exchange
-    exchanged = pieces.experts[:, None] * np.array([1.0, 1.0, 2.0])  # with the block its exchange is repeated
+    exchanges = np.array([1.0, 1.0, 2.0])  # with the block its exchange is repeated
+    exchanged = pieces.experts_shown[:, None] * exchanges
     device_seconds = (block.backward + data_exposed)[:, None] + recompute + tensor_exposed
-    device_seconds = device_seconds + context_exposed + apart * exchanged
+    device_seconds = device_seconds + context_exposed + exchanged
     hidden = tensor.block_backward[:, None] + repeated + tensor.block_regather[:, None] - tensor_exposed
     # backward launches about as much as forward; full recompute adds a forward
     passes = np.array([1.0, 1.0, MOST_PASSES])
@@ -71,12 +70,12 @@ def layer_backward(pieces: Pieces) -> Term:
         "recompute": recompute,
         "tp_comm": tensor_exposed,
         "cp_comm": context_exposed,
-        "ep_comm": apart * exchanged,
+        "ep_comm": exchanged,
         "dp_comm": data_exposed[:, None] * every,
         "host": _host(pieces, device_seconds, passes=passes),
         "tp_hidden": hidden,
         "cp_hidden": context.backward_hidden[:, None] + context.forward_hidden[:, None] * attends_again,
-        "ep_hidden": (1 - apart) * exchanged,
+        "ep_hidden": (pieces.experts - pieces.experts_shown)[:, None] * exchanges,
         "dp_hidden": (communicated - data_exposed)[:, None] * every,
     }
 
@@ -113,7 +112,24 @@ def launch_seconds(pieces: Pieces) -> Array:
     sharded = pieces.question.stack.fully_shard & (pieces.columns.zero >= 2) & (pieces.columns.shard > 1)
     split = split + np.where(sharded, profile.sharded_host_seconds, 0.0)
     seconds: Array = profile.host_layer_seconds + split
-    return seconds
+    return seconds + _expert_launch_seconds(pieces, seconds)
+
+
+def _expert_launch_seconds(pieces: Pieces, dense: Array) -> Array:
+    """(N,) what experts add to the launches of a dense block: routing at the host's pace, kernels at the library's.
+
+    Negative where CUDA graphs replay more of such blocks than is added.
+    """
+    question, profile = pieces.question, pieces.question.hardware
+    stack, model = question.stack, question.model
+    if not model.has_experts:
+        return np.zeros(len(pieces.columns))
+    each = stack.expert_launches + stack.expert_cast_launches * (question.training.precision == "fp8")
+    kernels = each * model.num_experts / pieces.columns.ep
+    routed = profile.host_layer_seconds * stack.routing_launches + profile.kernel_seconds * kernels
+    left = 1.0 - stack.captured_expert_launches
+    added: Array = model.moe_share * (left * (dense + routed) - dense)
+    return added
 
 
 def _outlasting(pieces: Pieces, launches: Array, device_seconds: Array) -> Array:

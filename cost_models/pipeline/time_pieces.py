@@ -57,6 +57,19 @@ class Pieces:
         return np.zeros(len(self.columns))
 
     @property
+    def experts_shown(self) -> Array:
+        """(N,) seconds by which the exchange with experts lengthens one pass of a block.
+
+        What runs behind compute is that of another microbatch: forward behind backward and the other way round, so both
+        exchanges of a block hide behind both its passes. Compute is slower by the multiprocessors that it lends.
+        """
+        stack, gpu = self.question.stack, self.question.cluster.gpu
+        window = (self.block.forward + self.block.backward) / 2
+        hidden = np.minimum(stack.overlap_expert_exchange * self.experts, window)
+        lent = min(1.0, stack.expert_exchange_processors / gpu.sm_count)
+        return self.experts - (1.0 - lent) * hidden
+
+    @property
     def regather(self) -> Array:
         """(N,) seconds of a block's backward pass that wait for inputs to be gathered again."""
         return exposed(self.tensor.block_regather, self.block.matrices_backward / 2, overlapped=True)

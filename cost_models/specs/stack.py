@@ -89,8 +89,27 @@ class StackSpec(Spec):
     """Whether an expert may be split over other ranks than the rest of the model (etp other than tp)."""
     hybrid_shard: bool = True
     """Whether ZeRO may shard over fewer ranks than hold the same parameters (shard less than dp × cp)."""
+    expert_dispatch: Literal["copies", "tokens"] = "copies"
+    """What travels to experts: every copy of a token by itself (Megatron Core's `alltoall` dispatcher), or a token once
+    to each rank that has experts for it, over the network once to each of their nodes (its `flex`: DeepEP, HybridEP).
+    """
+    fp8_expert_dispatch: bool = False
+    """Whether in fp8 training tokens travel to experts in fp8, back always in 16 bits (DeepSeek-V3, section 3.3.2)."""
     overlap_expert_exchange: Share = 0.0
-    """Share of the MoE all-to-all that is hidden behind other work."""
+    """Share of the exchange with experts that runs behind the compute of another microbatch, as far as that lasts."""
+    expert_exchange_processors: int = Field(default=0, ge=0, le=1024)
+    """Multiprocessors that the exchange takes from compute while both run."""
+    weighs_inside_experts: bool = False
+    """Whether the weights of a token's experts are multiplied in before their second product, so that nobody keeps what
+    came back (Megatron Core since 0.13); else the weighted sum keeps every copy."""
+    routing_launches: Factor = 0.0
+    """Launches of a block's router, permutations and exchange in one pass, relative to those of a dense block."""
+    expert_launches: Factor = 0.0
+    """Kernels a pass launches for each expert of the rank, the mean over both passes; 0 where one kernel does all."""
+    expert_cast_launches: Factor = 0.0
+    """Kernels besides for each of them in fp8, which cast what its products read."""
+    captured_expert_launches: Share = 0.0
+    """Share of the launches of blocks with experts that CUDA graphs replay without the host."""
     zero3_gathers_every_microbatch: bool = True
     """Whether ZeRO-3 gathers weights again for each microbatch (reshard after forward)."""
     pipelines_keep_weights: bool = False

@@ -11,6 +11,7 @@ from cost_models.axes.placement import even_layers
 from cost_models.complaints import spec_error
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
+from cost_models.evidence.rows.experts_of import keeps_experts_whole
 from cost_models.evidence.rows.flags_of import expert_tensor_parallel, training_changes
 from cost_models.evidence.rows.hardware_of import cluster_of, gpu_of, on_tensor_cores
 from cost_models.evidence.rows.models_of import model_of
@@ -218,8 +219,10 @@ def _layout(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> La
 
 
 def _expert_tensor(row: Row, degrees: _Degrees) -> int | None:
-    """Expert tensor parallelism: as the row notes, else as the rest of the model where enough ranks are left."""
+    """Expert tensor parallelism: as the row notes, else as its recipes or the rest of the model, if ranks are left."""
     stated = expert_tensor_parallel(row)
+    if stated is None and degrees.ep > 1 and degrees.tp > 1 and keeps_experts_whole(row):
+        stated = 1
     if stated is not None and degrees.tp * degrees.dp * degrees.cp % (degrees.ep * stated) == 0:
         return stated
     if degrees.ep == 1 or degrees.dp * degrees.cp % degrees.ep == 0:

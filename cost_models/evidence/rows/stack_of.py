@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from cost_models.evidence.rows.experts_of import expert_changes
 from cost_models.evidence.rows.flags_of import stack_changes
 from cost_models.evidence.rows.notes import Notes
 from cost_models.evidence.rows.policies_of import NOTHING
@@ -64,6 +65,7 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
     elif "norm" in row.text("other_kernels").lower():
         changes["fused_norms"] = True
     changes |= _offloaded(row, stack, notes)
+    changes |= expert_changes(row)
     changes |= stack_changes(row)
     return stack.model_copy(update=changes)
 

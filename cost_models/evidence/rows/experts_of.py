@@ -1,0 +1,48 @@
+"""How a row's trainer exchanged tokens with experts: by the words of its table, or as that release's recipes did."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from cost_models.evidence.rows.row import Row
+
+_DISPATCHERS: tuple[tuple[str, str], ...] = (
+    (r"deep-?ep|hybrid-?ep|\bflex\b", "tokens"),  # Megatron Core 0.13 and later
+    (r"\ba2a\b|all-?to-?all|\bmoe alltoall", "copies"),
+)
+"""Pattern in a table → `expert_dispatch` of a stack; the first pattern found counts."""
+_OVERLAPS = re.compile(r"(?:1f1b|a2a|ep|expert)[- ]overlap|overlap[-_ ]moe")
+_CONTAINER = re.compile(r"container (\d\d)\.(\d\d)")
+_NEMO = re.compile(r"nemo")
+_WHOLE_STEP_GRAPHS = (26, 6)
+"""Containers from here on have Megatron Bridge 0.5, whose recipes in MXFP8 capture the whole step in a CUDA graph and
+run the exchange behind the other microbatch (scripts/performance/configs, `cuda_graph_impl`, `moe_a2a_overlap`)."""
+_MICROSCALED = re.compile(r"mx-?fp8|nvfp4")
+
+
+def keeps_experts_whole(row: Row) -> bool:
+    """Whether the row's recipes split no expert over tensor ranks where they do not say: all of Megatron Bridge's set
+    `expert_tensor_parallel_size` to 1, and so does Megatron Core's guide for experts that DeepEP exchanges."""
+    return "bridge" in row.text("framework").lower() or expert_changes(row).get("expert_dispatch") == "tokens"
+
+
+def expert_changes(row: Row) -> dict[str, Any]:
+    """Field of `StackSpec` → value, of a row whose model has experts."""
+    if (row.count("moe_experts") or 1) == 1:
+        return {}
+    words = f"{row.text('other_kernels')}; {row.text('notes')}".lower()
+    framework = row.text("framework").lower()
+    changes: dict[str, Any] = {}
+    container = _CONTAINER.search(framework)
+    if container is None and _NEMO.search(framework):  # before Megatron Bridge
+        changes |= {"expert_dispatch": "copies", "weighs_inside_experts": False}
+    release = (int(container[1]), int(container[2])) if container else (0, 0)
+    if release >= _WHOLE_STEP_GRAPHS and _MICROSCALED.search(row.text("precision").lower()):
+        changes |= {"overlap_expert_exchange": 1.0, "captured_expert_launches": 1.0}
+    if dispatch := next((kind for pattern, kind in _DISPATCHERS if re.search(pattern, words)), None):
+        changes["expert_dispatch"] = dispatch
+        changes |= {"weighs_inside_experts": True} if dispatch == "tokens" else {}
+    if _OVERLAPS.search(words):
+        changes["overlap_expert_exchange"] = 1.0
+    return changes

@@ -1,0 +1,159 @@
+"""Tokens on their way to experts: how many ranks and nodes they go to, what hides, and what the host launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import parse_layout
+from cost_models.communication.expert import expert_seconds
+from cost_models.communication.topology import axis_groups
+from cost_models.defaults import complete_question
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
+from cost_models.memory.activations import activation_bytes
+from cost_models.operators.routing import destinations
+from cost_models.pipeline.block_terms import launch_seconds, layer_backward, layer_forward
+from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.time_pieces import pieces_of
+from cost_models.question import Question
+from cost_models.specs.routing import ExpertGroups
+from cost_models.specs.training import TrainingSpec
+
+SEQUENCE = 4096
+
+
+def asked(model: str = "deepseek-v3", precision: str = "bf16", **facts: Any) -> Question:
+    """On 256 H100 without latencies and start-ups, at the links' full rates."""
+    training = TrainingSpec.model_validate(
+        {"global_batch": 256, "sequence_length": SEQUENCE, "precision": precision}
+    )
+    cluster = resolve_cluster("dgx-h100", 256)
+    links = cluster.links
+    inside = links.intra_node.model_copy(update={"latency": 0.0})
+    between = links.inter_node.model_copy(update={"latency": 0.0})
+    links = links.model_copy(update={"intra_node": inside, "inter_node": between})
+    cluster = cluster.model_copy(update={"links": links})
+    question = complete_question(catalog.load_model(model), cluster, training, stack="megatron-core")
+    free = {"link_efficiency": 1.0, "network_efficiency": 1.0, "collective_seconds": 0.0}
+    hardware = question.hardware.model_copy(update=free)
+    return replace(question, hardware=hardware, stack=question.stack.model_copy(update=facts))
+
+
+def columns(*layouts: str) -> LayoutColumns:
+    return LayoutColumns.of([parse_layout(text) for text in layouts])
+
+
+def exchange(question: Question, *layouts: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    x = columns(*layouts)
+    return expert_seconds(question, x, axis_groups(question.cluster, x))
+
+
+def choices(experts: int, chosen: int, groups: ExpertGroups | None) -> Iterator[tuple[int, ...]]:
+    """Every choice of experts that routing allows, each as often as it is likely."""
+    if groups is None:
+        yield from combinations(range(experts), chosen)
+        return
+    size = experts // groups.count
+    for open_groups in combinations(range(groups.count), groups.per_token):
+        allowed = [group * size + one for group in open_groups for one in range(size)]
+        yield from combinations(allowed, chosen)
+
+
+@pytest.mark.parametrize(
+    "groups", [None, ExpertGroups(count=4, per_token=2), ExpertGroups(count=2, per_token=1)]
+)
+def test_destinations_are_those_of_all_choices(groups: ExpertGroups | None) -> None:
+    mixture = {"num_experts": 16, "experts_per_token": 3, "expert_groups": groups}
+    model = catalog.load_model("deepseek-v3").model_copy(update=mixture)
+    parts = np.array([1, 2, 4, 8, 16])
+    reached = [
+        [len({expert * int(count) // 16 for expert in choice}) for choice in choices(16, 3, groups)]
+        for count in parts
+    ]
+    np.testing.assert_allclose(destinations(model, parts), np.mean(reached, axis=1), rtol=1e-12)
+
+
+def test_a_token_crosses_to_a_node_once() -> None:
+    """ep64 on 8 nodes: DeepSeek-V3 chooses 4 groups of 8, so 3.63 nodes of 4 at most, 7/8 of them elsewhere; the
+    network sets the pace, there and back."""
+    question = asked()
+    nodes = destinations(question.model, np.array([8]))[0]
+    assert 3.5 < nodes < 4
+    link = question.cluster.links.inter_node
+    by_hand = 2 * nodes * 7 / 8 * SEQUENCE * 7168 * 2 / link.bandwidth * 58 / 61
+    assert exchange(question, "dp256 ep64")[0] == pytest.approx(by_hand)
+    copies = exchange(asked(expert_dispatch="copies"), "dp256 ep64")[0]
+    assert copies == pytest.approx(by_hand * 8 * 56 / 64 / (nodes * 7 / 8))
+
+
+def test_inside_a_node_a_rank_gets_a_token_once() -> None:
+    """ep8 with 6 of 160 experts: a token goes to 4.1 ranks and not to 6."""
+    question = asked("deepseek-v2", expert_dispatch="tokens")
+    ranks = destinations(question.model, np.array([8]))[0]
+    ratio = exchange(question, "dp256 ep8") / exchange(
+        asked("deepseek-v2", expert_dispatch="copies"), "dp256 ep8"
+    )
+    assert ratio[0] == pytest.approx(ranks / 6)
+
+
+def test_dispatch_in_fp8_is_half_and_combining_is_not() -> None:
+    wide, narrow = (
+        exchange(asked(precision="fp8", fp8_expert_dispatch=fact), "dp256 ep64")[0] for fact in (False, True)
+    )
+    assert narrow == pytest.approx(0.75 * wide)
+
+
+def test_what_is_hidden_is_no_longer_than_compute_and_slows_it() -> None:
+    x = columns("dp256 ep64 zero1")
+    apart = pieces_of(asked(overlap_expert_exchange=0.0), x, data_parallel=False)
+    behind = pieces_of(
+        asked(overlap_expert_exchange=1.0, expert_exchange_processors=0), x, data_parallel=False
+    )
+    window = (behind.block.forward + behind.block.backward) / 2
+    np.testing.assert_allclose(behind.experts_shown, np.maximum(0.0, behind.experts - window))
+    lent = pieces_of(
+        asked(overlap_expert_exchange=1.0, expert_exchange_processors=33), x, data_parallel=False
+    )
+    hidden = np.minimum(lent.experts, window)
+    np.testing.assert_allclose(lent.experts_shown - behind.experts_shown, hidden / 4)  # 33 of 132
+    np.testing.assert_allclose(apart.experts_shown, apart.experts)
+    for term in (layer_forward(lent), layer_backward(lent)):
+        assert (term["ep_comm"] > 0).all()
+        assert (term["ep_hidden"] > 0).all()
+
+
+def test_launches_grow_with_the_experts_of_a_rank_and_graphs_take_them() -> None:
+    x = columns("dp256 ep8 zero1", "dp256 ep64 zero1")
+    facts = {"routing_launches": 2.0, "expert_launches": 3.0, "expert_cast_launches": 6.0}
+    launches = launch_seconds(pieces_of(asked("qwen3-30b-a3b", "fp8", **facts), x, data_parallel=False))
+    profile = asked().hardware
+    assert launches[0] == pytest.approx(3 * profile.host_layer_seconds + 9 * 16 * profile.kernel_seconds)
+    assert launches[1] == pytest.approx(3 * profile.host_layer_seconds + 9 * 2 * profile.kernel_seconds)
+    captured = asked("qwen3-30b-a3b", "fp8", captured_expert_launches=1.0, **facts)
+    assert launch_seconds(pieces_of(captured, x, data_parallel=False)) == pytest.approx(np.zeros(2))
+
+
+def test_weights_inside_experts_leave_no_copies_that_came_back() -> None:
+    """Qwen3 30B: eight copies of 2048 numbers in bf16 a token and block less."""
+    x = columns("dp256 ep8")
+    inside, outside = (
+        activation_bytes(asked("qwen3-30b-a3b", weighs_inside_experts=fact), x).block[0, 0]
+        for fact in (True, False)
+    )
+    assert outside - inside == SEQUENCE * 8 * 2048 * 2
+
+
+def test_a_step_over_eight_nodes_has_the_shorter_exchange() -> None:
+    """Copies by themselves over eight nodes cost more than twice what tokens do."""
+    layout = parse_layout("dp256 ep64 mbs1 zero1")
+    tokens, copies = (
+        estimate(asked(expert_dispatch=kind), layout).time["ep_comm"] for kind in ("tokens", "copies")
+    )
+    assert 2 * tokens < copies

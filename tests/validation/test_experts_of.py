@@ -1,0 +1,42 @@
+"""How rows say that their trainer exchanged tokens with experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cost_models.evidence.rows.experts_of import expert_changes, keeps_experts_whole
+from cost_models.evidence.rows.row import Row
+
+FLEX = {"expert_dispatch": "tokens", "weighs_inside_experts": True}
+BRIDGE = "Megatron-Bridge, NeMo container {}"
+
+
+@pytest.mark.parametrize(
+    ("cells", "changes"),
+    [
+        ({"framework": "Megatron-Core", "other_kernels": "DeepEP"}, FLEX),
+        ({"framework": "Megatron-Core", "other_kernels": "A2A"}, {"expert_dispatch": "copies"}),
+        ({"framework": "Megatron-Core", "notes": "+1f1b overlap, main"}, {"overlap_expert_exchange": 1.0}),
+        (
+            {"framework": "NeMo 24.07"},
+            {"expert_dispatch": "copies", "weighs_inside_experts": False},
+        ),
+        ({"framework": BRIDGE.format("26.04"), "precision": "fp8-mxfp8"}, {}),
+        ({"framework": BRIDGE.format("26.06"), "precision": "bf16"}, {}),
+        (
+            {"framework": BRIDGE.format("26.06.01"), "precision": "fp8-mxfp8"},
+            {"overlap_expert_exchange": 1.0, "captured_expert_launches": 1.0},
+        ),
+    ],
+)
+def test_words_and_releases(cells: dict[str, str], changes: dict[str, Any]) -> None:
+    assert expert_changes(Row({"moe_experts": "128", **cells})) == changes
+    assert expert_changes(Row({"moe_experts": "", **cells})) == {}
+
+
+def test_recipes_that_keep_experts_whole() -> None:
+    assert keeps_experts_whole(Row({"moe_experts": "128", "framework": BRIDGE.format("26.04")}))
+    assert keeps_experts_whole(Row({"moe_experts": "128", "framework": "mcore", "other_kernels": "DeepEP"}))
+    assert not keeps_experts_whole(Row({"moe_experts": "8", "framework": "NeMo (DGXC recipe v24.11.1)"}))
