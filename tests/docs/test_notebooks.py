@@ -55,6 +55,7 @@ def test_short_and_with_outputs(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=by_name)
+@pytest.mark.timeout(4 * CELL_SECONDS)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:zmq", "ignore::DeprecationWarning:jupyter_client")
 def test_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if path.stem in SLOW and not THOROUGH:
