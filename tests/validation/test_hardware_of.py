@@ -84,3 +84,12 @@ def test_pcie_takes_the_place_of_nvlink() -> None:
     row = Row({"interconnect": "PCIe only", "gpus_per_node": "8"})
     assert cluster_of(row, "h100-sxm", 8, Notes()).links.intra_node.bandwidth == 64e9
     assert cluster_of(row, "t4", 8, Notes()).links.intra_node.bandwidth == 8e9
+
+
+@pytest.mark.parametrize(
+    ("gpus", "per_rack", "racks"), [(64, 64, 1), (72, 72, 1), (144, 72, 2), (256, 64, 4), (512, 64, 8)]
+)
+def test_jobs_of_several_racks_take_sixteen_trays_of_each(gpus: int, per_rack: int, racks: int) -> None:
+    """256 GPUs are four racks of 64: groups of 32 or 64 lie inside one."""
+    cluster = cluster_of(Row({"gpus_per_node": "4"}), "gb200", gpus, Notes())
+    assert (cluster.gpus_per_node, cluster.nodes, cluster.num_gpus) == (per_rack, racks, gpus)

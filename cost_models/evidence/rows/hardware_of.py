@@ -86,7 +86,7 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
         per_node = cluster.gpus_per_node
         notes.assume(f"{per_node} GPUs a node")
     if cluster.gpus_per_node > _LARGEST_BOX:  # a rack is one NVLink domain, whatever sits in a tray
-        per_node = max(per_node, cluster.gpus_per_node)
+        per_node = _allocated(num_gpus, max(per_node, cluster.gpus_per_node), notes)
     per_node = min(per_node, num_gpus)
     network = network_bits(words, row.count("gpus_per_node") or cluster.gpus_per_node)
     links = cluster.links
@@ -115,6 +115,18 @@ def _rails(words: str, per_node: int) -> int | None:
     """Adapters that the GPUs of a node share evenly, where the row counts them."""
     count = adapters(words)
     return count if count and per_node % count == 0 else None
+
+
+def _allocated(num_gpus: int, rack: int, notes: Notes) -> int:
+    """GPUs that a job of several racks has in each: all of them, or sixteen of eighteen trays where those divide it.
+
+    Megatron Bridge's recipes give HybridEP 64 ranks of an NVLink domain of 72 (perf_recipes, `NVLINK_DOMAIN_SIZE`).
+    """
+    even = 1 << (rack.bit_length() - 1)
+    if num_gpus <= rack or num_gpus % rack == 0 or num_gpus % even:
+        return rack
+    notes.assume(f"{even} of a rack's {rack} GPUs")
+    return even
 
 
 def on_tensor_cores(cluster: ClusterSpec) -> ClusterSpec:
