@@ -59,6 +59,8 @@ def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) 
             cast_by_norm = question.stack.transformer_engine and one.gemm.behind_norm
             forward = forward + one.share * forward_seconds(local, runs_on, cast_by_norm=cast_by_norm)
             both, towards_weight = _backward_seconds(local, runs_on)
+            if one.gemm.from_latent and question.stack.recomputes_latent_heads:
+                both = both + forward_seconds(local, runs_on)
             backward, weight = backward + one.share * both, weight + one.share * towards_weight
     return forward, backward, weight
 

@@ -150,9 +150,14 @@ def _normed(question: Question, operator: Operator) -> Amount:
 
 
 def _attended(question: Question, core: Operator) -> Amount:
-    """Queries, keys, values and the core's output; an eager core has keys and values repeated to all query heads."""
+    """Queries, keys, values and the core's output; an eager core has keys and values repeated to all query heads.
+
+    Heads that are made again out of latents are not kept, their latents are.
+    """
     model = question.model
     read = core.reads.width
+    if question.stack.recomputes_latent_heads and model.latent_attention is not None:
+        read = 0.0 if model.latent_attention.query_rank else model.query_size
     if _eager(question) and model.latent_attention is None:
         read = 3 * model.query_size
     return {core.reads.place: question.training.element_bytes * (read + model.attended_size)}

@@ -58,13 +58,13 @@ def _latents(model: TransformerSpec) -> Iterator[Operator]:
         down = Gemm(inputs=h, outputs=(rank,), split="whole", behind_norm=True)
         yield _multiply("query latent", down, reads="entrance")
         yield _norm("norm of the query latent", rank, "stream", {"whole": rank})
-    up = Gemm(inputs=rank or h, outputs=(q,), split="columns", behind_norm=not rank)
+    up = Gemm(inputs=rank or h, outputs=(q,), split="columns", from_latent=bool(rank), behind_norm=not rank)
     yield _multiply("queries", up, reads="stream" if rank else "entrance", kept=q)
     down = Gemm(inputs=h, outputs=(latent.kv_rank + latent.position_dim,), split="whole")
     yield _multiply("key and value latent", down, reads="entrance", shares_input=True)
     yield _norm("norm of the key and value latent", latent.kv_rank, "stream", {"whole": latent.kv_rank})
     keys = model.num_kv_heads * (model.head_dim - latent.position_dim)
-    up = Gemm(inputs=latent.kv_rank, outputs=(keys + model.value_size,), split="columns")
+    up = Gemm(inputs=latent.kv_rank, outputs=(keys + model.value_size,), split="columns", from_latent=True)
     yield _multiply("keys and values", up, reads="stream", kept=kv)
 
 

@@ -55,6 +55,8 @@ class Gemm:
     """One for each routed expert, all of a rank in one grouped product."""
     router: bool = False
     """Scores experts: each tensor rank for its part of the tokens, and never in fp8."""
+    from_latent: bool = False
+    """It makes the heads of latent attention."""
     behind_norm: bool = False
     """A norm hands over its input, already cast where it can."""
     last: bool = False

@@ -157,6 +157,8 @@ class StackSpec(Spec):
     but the attention core's output and every other matrix product's (torchtitan's per-operator policy)."""
     recompute_stops_early: bool = False
     """Whether recomputation ends before the last GEMM of what was dropped (torch.utils.checkpoint does)."""
+    recomputes_latent_heads: bool = False
+    """Whether backward passes always make the heads of latent attention again, which nothing keeps (DeepSeek-V3)."""
     eager_attention_and_norms: bool = False
     """Where the GPU has no fused kernels (a CPU), RMS norms keep their normalised input, and grouped-query attention
     keeps keys and values repeated to all query heads."""

@@ -18,6 +18,7 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"maxtext|pax|jax|t5x|levanter|\bxla\b", "jax"),
     (r"nemo|megatron[- ]bridge|dgxc", "nemo"),
     (r"bigscience", "bigscience"),
+    (r"hai-?llm", "deepseek"),
     (r"megatron[- ]?deepspeed|neox|deepspeed 3d", "megatron-deepspeed"),
     (r"megatron[- ]?core|mcore|transformer ?engine", "megatron-core"),
     (r"nanotron|picotron", "nanotron"),
