@@ -105,6 +105,12 @@ def no_seconds(rows: int) -> DataSeconds:
     return DataSeconds(**{field.name: none for field in fields(DataSeconds)})
 
 
-def exposed(communication: Array, window: Array, *, overlapped: bool) -> Array:
-    """What is left of `communication` when it runs behind `window` seconds of compute."""
-    return np.maximum(0.0, communication - window) if overlapped else communication
+def exposed(communication: Array, window: Array, profile: HardwareProfile, *, overlapped: bool) -> Array:
+    """What is left of `communication` when it runs behind `window` seconds of compute.
+
+    Both together take max(C, M) + κ min(C, M): while they overlap each slows the other down.
+    """
+    if not overlapped:
+        return communication
+    contended = profile.overlap_slowdown * np.minimum(communication, window)
+    return np.maximum(0.0, communication - window) + contended

@@ -26,7 +26,7 @@ from cost_models.compute.measured_operators import (
     has_measured_operators,
     measured_block,
 )
-from cost_models.operators.accumulation import gradient_accumulation_bytes
+from cost_models.operators.accumulation import copied_bytes, gradient_accumulation_bytes
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import parameters
 from cost_models.operators.record import Gemm
@@ -65,7 +65,9 @@ class BlockSeconds:
 def block_seconds(question: Question, columns: LayoutColumns, device: Device) -> BlockSeconds:
     """Roofline of every operator of the block."""
     names = ["tp", "cp", "mbs", "ep", "etp", "sp", "context"]
-    if has_measured_operators(question) or not question.stack.fused_gradient_accumulation:
+    stack = question.stack
+    copies = stack.copies_gathered_weights or stack.copies_reduced_gradients
+    if has_measured_operators(question) or copies or not stack.fused_gradient_accumulation:
         names += ["dp", "zero", "shard"]  # gradients are added as often as there are microbatches
     return over_distinct(columns, names, lambda rows: _block_seconds(question, rows, device))
 
@@ -77,7 +79,7 @@ def _block_seconds(question: Question, columns: LayoutColumns, device: Device) -
     )
     others_forward, others_backward = _other_operators(question, columns, device)
     accumulation = _accumulation_seconds(question, columns, device)
-    gathered_forward, gathered_backward = _gathering_seconds(question, columns)
+    gathered_forward, gathered_backward = _gathering_seconds(question, columns, device)
     forward = matrix_forward + attention_forward + others_forward
     return BlockSeconds(
         forward=forward + gathered_forward,
@@ -180,12 +182,14 @@ def _accumulation_seconds(question: Question, columns: LayoutColumns, device: De
     return seconds
 
 
-def _gathering_seconds(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
-    """Forward and backward, what the device itself copies to gather weights, where such copies were measured."""
-    if not has_measured_operators(question):
-        return np.zeros(len(columns)), np.zeros(len(columns))
+def _gathering_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
+    """Forward and backward, what the device itself copies to gather weights and to reduce gradients."""
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    copied = gathering_seconds(question, columns, counts.block + counts.experts)
+    weights = counts.block + counts.experts
+    if not has_measured_operators(question):
+        forward, backward = copied_bytes(question, columns)
+        return forward * weights / device.memory_rate, backward * weights / device.memory_rate
+    copied = gathering_seconds(question, columns, weights)
     return copied.forward, copied.backward
 
 

@@ -24,6 +24,28 @@ def gradient_accumulation_bytes(question: Question, columns: LayoutColumns) -> A
     return moved * added_share(question, columns)
 
 
+def copied_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
+    """(N,) bytes per parameter, forward and backward, that a rank moves itself around collectives over its replicas.
+
+    Gathered weights are read and written once more before each pass that gathers them. Gradients are read, and written
+    in the type they are reduced in, as often as they are reduced; where all get the whole sum it is copied back, too.
+    """
+    stack = question.stack
+    weights = np.where(
+        (columns.zero == 3) & (columns.shard > 1) & stack.zero3_gathers_every_microbatch,
+        2 * question.training.element_bytes * stack.copies_gathered_weights,
+        0.0,
+    )
+    microbatches = columns.microbatches(question.training.global_batch)
+    each = (columns.zero >= 2) & (not stack.unsharded_gradients_until_sync)
+    once = question.training.element_bytes + STATE_BYTES[gradient_dtype(question)]
+    passes = (
+        (1 + stack.scatters_by_all_reduce) * stack.copies_reduced_gradients / np.where(each, 1, microbatches)
+    )
+    gradients = np.where(columns.replicas > 1, once * passes, 0.0)
+    return weights, weights + gradients
+
+
 def added_share(question: Question, columns: LayoutColumns) -> Array:
     """(N,) share of a step's microbatches whose gradients are added to a buffer by a kernel of their own.
 

@@ -25,6 +25,7 @@ _SCORE_PASSES: dict[str, tuple[float, float]] = {"fused-softmax": (2.0, 3.0), "u
 _FUSED_ROTARY = 2.0
 _EAGER_ROTARY = 10.0
 """Two products with a rotated copy between and a sum, in the elements' type or in complex fp32: as many bytes."""
+_FP32 = 4.0
 _MASK = 1.0
 """Bytes of an element of a dropout mask."""
 _FORWARD_KERNELS, _BACKWARD_KERNELS = 3.0, 5.0
@@ -75,8 +76,14 @@ def _norm(question: Question, norm: Operator) -> _Moved:
     """
     element = question.training.element_bytes
     if question.stack.fused_norms or norm.norm == "layernorm":
-        return _Moved(2 * element, 3 * element, 1)
-    return _Moved(24 + 4 * element, 44 + 6 * element, 6)
+        moved = _Moved(2 * element, 3 * element, 1)
+        if question.stack.casts_norm_inputs:  # to fp32, and their gradients back
+            moved = _Moved(moved.forward + 2 * _FP32, moved.backward - element + 3 * _FP32, 2)
+    else:
+        moved = _Moved(24 + 4 * element, 44 + 6 * element, 6)
+    if question.stack.recomputes_norms:
+        return _Moved(moved.forward, moved.forward + moved.backward, moved.kernels)
+    return moved
 
 
 def _rotary(question: Question, turned: Operator) -> _Moved:

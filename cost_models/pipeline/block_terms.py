@@ -25,7 +25,8 @@ def layer_forward(pieces: Pieces) -> Term:
     """One block forward: compute, exposed tensor-parallel and gather time, and launches that outlast the device."""
     block, tensor, context = pieces.block, pieces.tensor, pieces.context
     data, experts, experts_shown = pieces.links.block, pieces.experts, pieces.experts_shown
-    gather = exposed(data.forward_gather, pieces.forward_window, overlapped=_has_streams(pieces))
+    profile = pieces.question.hardware
+    gather = exposed(data.forward_gather, pieces.forward_window, profile, overlapped=_has_streams(pieces))
     shown = 1.0 - pieces.question.stack.overlap_tensor_parallel
     exchanged = context.forward + experts_shown
     device_seconds = block.forward + shown * tensor.block_forward + exchanged + gather
@@ -53,7 +54,9 @@ def layer_backward(pieces: Pieces) -> Term:
     shown = 1.0 - question.stack.overlap_tensor_parallel
     regather = pieces.regather
     communicated = data.backward_gather + data.backward_reduce
-    data_exposed = exposed(communicated, pieces.backward_window, overlapped=_has_streams(pieces))
+    data_exposed = exposed(
+        communicated, pieces.backward_window, question.hardware, overlapped=_has_streams(pieces)
+    )
     tensor_exposed = shown * (tensor.block_backward[:, None] + repeated) + regather[:, None]
     attends_again = np.array([0.0, 1.0, 1.0])  # both policies run the attention core once more
     context_exposed = context.backward[:, None] + context.forward[:, None] * attends_again

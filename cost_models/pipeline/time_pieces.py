@@ -72,7 +72,12 @@ class Pieces:
     @property
     def regather(self) -> Array:
         """(N,) seconds of a block's backward pass that wait for inputs to be gathered again."""
-        return exposed(self.tensor.block_regather, self.block.matrices_backward / 2, overlapped=True)
+        return exposed(
+            self.tensor.block_regather,
+            self.block.matrices_backward / 2,
+            self.question.hardware,
+            overlapped=True,
+        )
 
     @property
     def forward_window(self) -> Array:

@@ -30,9 +30,9 @@ def sync(pieces: Pieces) -> dict[str, Term]:
     columns, links = pieces.columns, pieces.links
     layer = links.block.step_reduce
     backward = or_launches(pieces, pieces.backward_window, passes=MOST_PASSES)
-    layer_shown = exposed(layer, backward, overlapped=overlapped)
+    layer_shown = exposed(layer, backward, pieces.question.hardware, overlapped=overlapped)
     embedding, head = links.embedding.step_reduce, links.head.step_reduce
-    head_shown = exposed(head, pieces.ends.head_backward, overlapped=overlapped)
+    head_shown = exposed(head, pieces.ends.head_backward, pieces.question.hardware, overlapped=overlapped)
     tied = tied_reduce_seconds(pieces.question, pieces.columns, links.groups.pp)
     return {
         "layer_sync": {"dp_comm": layer_shown, "dp_hidden": layer - layer_shown},
@@ -56,9 +56,10 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
     head = head_parameters(pieces.question, columns, counts)
     block = _block_update(pieces.question, columns, pieces.device, counts, each)
     forward = or_launches(pieces, pieces.forward_window, passes=1.0)
+    overlapped = pieces.question.stack.overlap_parameter_gather
 
     def term(update: Array, gather: Array, window: Array) -> Term:
-        shown = exposed(gather, window, overlapped=pieces.question.stack.overlap_parameter_gather)
+        shown = exposed(gather, window, pieces.question.hardware, overlapped=overlapped)
         return {
             "optimizer": update,
             "dp_comm": shown,
@@ -108,7 +109,8 @@ def _touched_bytes(question: Question, columns: LayoutColumns, *, experts: bool)
     gradient = STATE_BYTES[gradient_dtype(question)]
     buffered = question.stack.gradient_buffer & (columns.zero <= 1)
     passes = 2 + np.where(copies > 1, 2, 0) + np.where(buffered, sharded, 0)
-    touched: Array = passes * gradient / sharded + 2 * states.optimizer + 2 * states.updated
+    unfused = question.stack.unfused_update_bytes / sharded
+    touched: Array = passes * gradient / sharded + 2 * states.optimizer + 2 * states.updated + unfused
     return touched
 
 

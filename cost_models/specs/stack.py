@@ -49,6 +49,10 @@ class StackSpec(Spec):
     """Whether our executor compiles every block with `torch.compile`."""
     fused_norms: bool = True
     """Whether RMS norms are one kernel each way; layer norms are in every library."""
+    casts_norm_inputs: bool = False
+    """Whether fused norms read an fp32 copy of the residual stream, made by a kernel of its own."""
+    recomputes_norms: bool = False
+    """Whether norms always run again in the backward pass instead of keeping what they return."""
     eager_norm_bytes: Factor = 6.0
     """Bytes per element that an unfused RMS norm in 16 bits keeps: an fp32 copy and the normalised input."""
     gradient_dtype: StateDtype = "fp32"
@@ -116,6 +120,10 @@ class StackSpec(Spec):
     """Whether ZeRO-3 in a pipeline keeps the weights that it gathered until the step ends, as ZeRO-2 does."""
     zero3_collectives_per_block: PositiveInt = 1
     """Collectives in which ZeRO-3 gathers a block's weights: one for all, or one a parameter tensor."""
+    copies_gathered_weights: bool = False
+    """Whether ZeRO-3 copies what it gathered from the collective's buffer to where the weights are used."""
+    copies_reduced_gradients: bool = False
+    """Whether gradients are copied into a buffer, in the type in which they are reduced, before the collective."""
     unsharded_gradients_until_sync: bool = False
     """Whether ZeRO-2 and 3 with accumulation keep full gradients until the last microbatch."""
     retains_boundary_tensors: bool = False
@@ -129,6 +137,9 @@ class StackSpec(Spec):
     host_update_seconds: float = Field(default=2.57e-10, ge=0.0, le=1e-3, allow_inf_nan=False)
     """Seconds per parameter of one process's update on the CPU: DeepSpeed's CPU Adam took 2.57 s for 10 B parameters
     (Ren et al. 2021, ZeRO-Offload, table 4)."""
+    unfused_update_bytes: Factor = 0.0
+    """Bytes per parameter of its shard that an update moves beyond reading states and gradients and writing states,
+    where it runs operator by operator; 0 for a fused one."""
     optimizer_temporary_bytes: Factor = 0.0
     """Bytes per parameter of the optimizer's shard that an update holds for a moment; 0 for a fused one."""
     collective_buffers: Bytes | None = None

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
+import numpy as np
+import pytest
+
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.communication.data import exposed
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
+from cost_models.operators.accumulation import copied_bytes
 from cost_models.pipeline.estimating import estimate
+from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 
 
-def step_seconds(stack: str, gpus: int, shard: int | None = None) -> float:
-    """Of 7 B parameters, ZeRO-1, 4 microbatches of 2 × 2048 tokens a rank on A100s with four adapters a node."""
+def question(stack: str, gpus: int = 8) -> Question:
+    """7 B parameters, 4 microbatches of 2 × 2048 tokens a rank on A100s with four adapters a node."""
     cluster = catalog.load_cluster("a100-80gb-roce").model_copy(update={"nodes": gpus // 8, "rails": 4})
     training = TrainingSpec(global_batch=8 * gpus, sequence_length=2048)
-    question = complete_question(catalog.load_model("llama2-7b"), cluster, training, stack=stack)
+    return complete_question(catalog.load_model("llama2-7b"), cluster, training, stack=stack)
+
+
+def step_seconds(stack: str, gpus: int, shard: int | None = None) -> float:
+    """Of ZeRO-1 over so many replicas."""
     layout = Layout(dp=gpus, mbs=2, zero=1, shard=shard, layers=(32,))
-    return estimate(question, layout).step_seconds
+    return estimate(question(stack, gpus), layout).step_seconds
 
 
 def test_updates_by_owner_cost_a_chain_for_every_tensor() -> None:
@@ -30,3 +41,35 @@ def test_updates_by_owner_cost_a_chain_for_every_tensor() -> None:
     assert inside[1] / inside[0] < 1.05
     gathered = np.array([step_seconds("megatron-core", n) for n in (128, 1024)])
     assert gathered[1] / gathered[0] < 1.1
+
+
+def test_overlapped_communication_and_compute_slow_each_other_down() -> None:
+    """Both together take max(C, M) + 0.25 min(C, M), so less compute or less to send never takes longer."""
+    profile = catalog.load_profile("datasheet-gpu").model_copy(update={"overlap_slowdown": 0.25})
+    communication, window = np.array([4.0, 10.0, 4.0]), np.array([10.0, 4.0, 0.0])
+    left = exposed(communication, window, profile, overlapped=True)
+    np.testing.assert_allclose(window + left, [11.0, 11.0, 4.0])
+    np.testing.assert_allclose(exposed(communication, window, profile, overlapped=False), communication)
+
+
+def test_copies_around_collectives_by_hand() -> None:
+    """bf16 weights in fully_shard: 2 + 2 bytes after each gather, 2 + 4 before gradients are scattered in fp32.
+
+    ZeRO-2 with four microbatches gathers once; InternEvo joins bf16 gradients once a step and takes them apart again.
+    """
+    layouts = LayoutColumns.of([Layout(dp=8, mbs=2, zero=zero, layers=(32,)) for zero in (0, 2, 3)])
+    torchtitan = copied_bytes(question("torchtitan"), layouts)
+    np.testing.assert_allclose(torchtitan, [[0, 0, 4], [6 / 4, 6, 4 + 6]])
+    replicas = LayoutColumns.of([Layout(dp=8, mbs=2, zero=1, layers=(32,)), Layout(dp=1, layers=(32,))])
+    np.testing.assert_allclose(copied_bytes(question("internevo"), replicas), [[0, 0], [2 * 4 / 4, 0]])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("unfused_update_bytes", 60.0), ("casts_norm_inputs", True), ("recomputes_norms", True)],
+)
+def test_what_a_stack_leaves_unfused_takes_time(field: str, value: float) -> None:
+    layout = Layout(dp=8, zero=1, layers=(32,))
+    plain = question("megatron-core")
+    slower = replace(plain, stack=plain.stack.model_copy(update={field: value}))
+    assert estimate(slower, layout).step_seconds > estimate(plain, layout).step_seconds

@@ -23,7 +23,9 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"megatron[- ]?core|mcore|transformer ?engine", "megatron-core"),
     (r"nanotron|picotron", "nanotron"),
     (r"aa-scaling|aleph", "aleph-alpha"),
-    (r"megatron|colossal|internevo|optimus", "megatron"),
+    (r"internevo|internlm", "internevo"),
+    (r"xtuner", "xtuner"),
+    (r"megatron|colossal|optimus", "megatron"),
     (r"torchtitan", "torchtitan"),
     (r"foundry|composer", "llm-foundry"),
     (r"fsdp|fairscale|fairseq|metaseq|litgpt|lightning|olmo|axolotl", "fsdp"),
@@ -45,6 +47,9 @@ _ATTENTION: tuple[tuple[str, AttentionKernel], ...] = (
     (r"eager|unfused|naive|none|vanilla|standard|no\b", "unfused"),
 )
 """Pattern in a table → attention kernel of a stack."""
+_SOME_FLASH = re.compile(r"flash[- _]?(attn|attention)?")
+"""A flash kernel that does not say which: that of the trainer's release."""
+_FLASH: frozenset[AttentionKernel] = frozenset({"flash1", "flash2", "flash3"})
 _NATIVE = re.compile(r"torch|native")
 """What tables call the attention that a trainer writes in PyTorch's own operators."""
 
@@ -117,7 +122,8 @@ def _shape(row: Row) -> str:
 def _kernel(row: Row, stack: StackSpec, notes: Notes) -> AttentionKernel:
     """The attention kernel that the row names; where it names none that is known, its stack's default."""
     if (named := _attention(row)) is not None:
-        return named
+        own = _SOME_FLASH.fullmatch(row.text("attention_kernel").lower()) and stack.attention in _FLASH
+        return stack.attention if own else named
     native = _is_native(row)
     if row.text("attention_kernel") and not native:
         notes.assume(f"{stack.attention} attention: the kernel named is not known")
