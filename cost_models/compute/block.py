@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.distinct import over_distinct
-from cost_models.communication.context import attention_calls
 from cost_models.compute.block_gemms import (
     LocalGemm,
     forward_seconds,
@@ -18,6 +17,7 @@ from cost_models.compute.block_gemms import (
     product_seconds,
 )
 from cost_models.compute.device import Device, device_of
+from cost_models.compute.flash import flash_seconds
 from cost_models.compute.gemm import gemm_seconds
 from cost_models.compute.measured_operators import (
     accumulation_seconds,
@@ -36,12 +36,6 @@ from cost_models.question import Question
 from cost_models.specs.stack import STORES_SCORES
 
 Array = npt.NDArray[np.float64]
-
-
-_FLASH_BLOCK = 128
-"""Side of the square blocks of scores that flash kernels compute or skip."""
-_FLASH_BACKWARD_PRODUCTS = 2.5
-"""Backward products per forward product: four, and the scores once more (Dao 2023, FlashAttention-2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,16 +123,7 @@ def _attention_seconds(question: Question, columns: LayoutColumns, device: Devic
     if question.hardware.attention:
         core = attention_core(question, columns)
         return core.forward, core.backward
-    sequence = question.training.sequence_length
-    widths = (question.model.query_size + question.model.attended_size) / columns.tp
-    flops = 2.0 * columns.tokens(sequence) * sequence * widths
-    # the rest is skipped block by block
-    unmasked = question.model.unmasked(sequence) / sequence + _FLASH_BLOCK / sequence / 2
-    executed = flops * np.minimum(1.0, unmasked)
-    least = device.profile.kernel_seconds * attention_calls(question, columns)
-    forward = executed / (device.peak * device.attention.forward)
-    backward = _FLASH_BACKWARD_PRODUCTS * executed / (device.peak * device.attention.backward)
-    return np.maximum(forward, least), np.maximum(backward, least)
+    return flash_seconds(question, columns, device)
 
 
 def _stored_scores_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:

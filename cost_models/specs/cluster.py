@@ -73,6 +73,8 @@ class GpuSpec(Spec):
     kind: Literal["cuda", "rocm", "cpu"] = "cuda"
     attention_kernels: dict[AttentionKernel, KernelShare] = Field(default_factory=dict)
     """Shares of peak that published benchmarks show for flash kernels on this GPU."""
+    attention_tokens: PositiveInt = 4096
+    """Length of the causal sequences at which they were measured."""
     prefers_cudnn: bool = False
     """Whether Transformer Engine takes cuDNN's attention kernel where FlashAttention's runs too (it does on Hopper)."""
     reported_as: tuple[str, ...] = ()

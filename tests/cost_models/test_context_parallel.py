@@ -16,6 +16,8 @@ from cost_models.axes.layout import Layout, parse_layout
 from cost_models.communication.context import context_seconds
 from cost_models.communication.data import data_seconds
 from cost_models.communication.topology import axis_groups
+from cost_models.compute.device import device_of
+from cost_models.compute.flash import flash_seconds
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
@@ -42,7 +44,12 @@ def columns(*layouts: str) -> LayoutColumns:
 def only_links(question: Question) -> Question:
     """No start-up, no latency, links at their full rate: times are bytes / bandwidth."""
     hardware = question.hardware.model_copy(
-        update={"link_efficiency": 1.0, "network_efficiency": 1.0, "collective_seconds": 0.0}
+        update={
+            "link_efficiency": 1.0,
+            "network_efficiency": 1.0,
+            "collective_seconds": 0.0,
+            "overlap_cost": 0.0,
+        }
     )
     links = question.cluster.links
     inside = links.intra_node.model_copy(update={"latency": 0.0})
@@ -64,6 +71,36 @@ def test_a_ring_passes_every_key_and_value_round_and_hides_behind_attention() ->
     assert behind.backward == pytest.approx(6 * step - 3 * step / 2)
     assert behind.forward + behind.forward_hidden == pytest.approx(3 * step)
     assert context_seconds(question, layout, group, long, long).forward == 0
+
+
+def test_what_runs_behind_attention_holds_it_up() -> None:
+    """C seconds of kernels and M of messages take max(C, M) + a share of the smaller: no ring is free."""
+    question, layout = only_links(asked()), columns("tp1 cp4 dp16")
+    group = axis_groups(question.cluster, layout).cp
+    long = np.ones(1)
+    alone = context_seconds(question, layout, group, np.zeros(1), np.zeros(1))
+    shared = replace(question, hardware=question.hardware.model_copy(update={"overlap_cost": 0.1}))
+    behind = context_seconds(shared, layout, group, long, long)
+    assert behind.forward == pytest.approx(0.1 * alone.forward)
+    assert behind.backward + behind.backward_hidden == pytest.approx(alone.backward)
+    seconds = [estimate(asked(), parse_layout("tp1 cp8 dp8")).time["cp_comm"]]
+    assert seconds[0] > 0
+
+
+def test_short_parts_of_a_sequence_attend_slowly() -> None:
+    """A ring of eight calls a kernel for an eighth of the keys at a time, and adds up what the calls return."""
+    question = asked(sequence_length=32768, global_batch=64)
+    ring, traded = (
+        replace(question, stack=question.stack.model_copy(update={"context_parallel": how}))
+        for how in ("ring", "all-to-all")
+    )
+    layout, device = columns("tp1 cp8 dp8"), device_of(question)
+    slow, quick = flash_seconds(ring, layout, device), flash_seconds(traded, layout, device)
+    tokens, heads = 32768 / 8, 32 * 128
+    merged = 8 * tokens * heads * (2 + 8) / device.memory_rate
+    assert slow[0] == pytest.approx(quick[0] * (1 + 600 / 4096) / (1 + 600 / 32768) + merged, rel=1e-6)
+    merged = 8 * tokens * 3 * 2 * (heads + 2 * 1024) / device.memory_rate
+    assert slow[1] == pytest.approx(quick[1] * (1 + 600 / 4096) / (1 + 600 / 32768) + merged, rel=1e-6)
 
 
 def test_gathering_and_trading_heads_by_hand() -> None:
@@ -154,7 +191,7 @@ def test_memory_falls_with_context_and_parts_sum(
 
 def test_each_rank_computes_its_share_of_a_sequence() -> None:
     """On a device without tiles and start-ups a microbatch takes 1/cp of the time."""
-    question = asked()
+    question = asked("all-to-all")  # a ring calls its kernel for shorter parts
     flat = question.hardware.model_copy(update={"kernel_seconds": 0.0, "host_layer_seconds": 0.0})
     gpu = question.cluster.gpu.model_copy(update={"sm_count": 1})
     question = replace(question, hardware=flat, cluster=question.cluster.model_copy(update={"gpu": gpu}))

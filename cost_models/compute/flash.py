@@ -1,0 +1,65 @@
+"""Seconds of the attention core where a flash kernel runs it: scores are never stored, masked blocks never computed.
+
+    seconds = FLOPs · (u + calls · half / 2) / s / (peak · share · (1 + half / reference))
+    u       = keys that a row of the scores sees, of s: half of them under a causal mask, at most a window
+
+Tensor cores wait at the start and the end of a call and compute half of the blocks on the diagonal in vain, and causal
+rows are of unlike length: kernels take as long as if a sequence had `half` tokens more. Their published shares were
+measured at `reference` tokens (`attention_tokens` of a GPU). None runs faster than a product that its power allows.
+
+A ring of context ranks makes one call a step, for a part of the keys, and adds up what the steps found: forward a pass
+over the output in fp32 for each, backward one over the gradients of queries, keys and values (TransformerEngine,
+`AttnFuncWithCPAndKVP2P`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.context import CONTEXTS, context_ways
+from cost_models.communication.context import attention_calls
+from cost_models.compute.device import Device
+from cost_models.question import Question
+
+Array = npt.NDArray[np.float64]
+
+_HALF = 600.0
+"""Tokens, between 4,096 of them under a causal mask and what kernels end at without one (Shah et al. 2024,
+FlashAttention-3, figures 5 to 7, head 128: FlashAttention-2 655, cuDNN 648, FlashAttention-3 488)."""
+_BACKWARD_PRODUCTS = 2.5
+"""Backward products per forward product: four, and the scores once more (Dao 2023, FlashAttention-2)."""
+_FP32 = 4.0
+
+
+def flash_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
+    """Forward and backward, (N,) each, of one block and microbatch."""
+    sequence = question.training.sequence_length
+    widths = (question.model.query_size + question.model.attended_size) / columns.tp
+    flops = 2.0 * columns.tokens(sequence) * sequence * widths
+    unmasked = question.model.unmasked(sequence)
+    calls = attention_calls(question, columns)
+    executed = flops * (unmasked + calls * _HALF / 2) / sequence
+    longest = 1.0 + _HALF / question.cluster.gpu.attention_tokens
+    least = device.profile.kernel_seconds * calls
+    paid = flops * unmasked / sequence / device.power_rate
+    forward = executed / (device.peak * device.attention.forward * longest)
+    backward = executed / (device.peak * device.attention.backward * longest)
+    merged, merged_back = _merging_seconds(question, columns, device)
+    return (
+        np.maximum(np.maximum(forward, paid), least) + merged,
+        np.maximum(_BACKWARD_PRODUCTS * np.maximum(backward, paid), least) + merged_back,
+    )
+
+
+def _merging_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
+    """What the steps of a ring found, put together: read, and what is there read and written."""
+    ring = (context_ways(question, columns) == CONTEXTS.index("ring")) & (columns.cp > 1)
+    width = device.element_bytes
+    local = columns.tokens(question.training.sequence_length) / columns.tp
+    passes = np.where(ring, columns.cp, 0) * local / device.memory_rate
+    keys_values = question.model.kv_size + question.model.value_size
+    forward = passes * question.model.attended_size * (width + 2 * _FP32)
+    backward = passes * 3 * width * (question.model.query_size + keys_values)
+    return forward, backward
