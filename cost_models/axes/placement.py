@@ -19,6 +19,16 @@ def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
     return tuple(share + (first <= stage < first + rest) for stage in range(stages))
 
 
+def layers_up_to_shares(num_layers: int, stages: int, head: float) -> tuple[int, ...]:
+    """Stages filled in turn, each until all work so far passes its share; the head works as `head` blocks do.
+
+    The head follows the last block, so the last stages may have none.
+    """
+    share = (num_layers + head) / stages
+    ends = [min(num_layers, int(share * (stage + 1)) + 1) for stage in range(stages - 1)] + [num_layers]
+    return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
+
+
 def _layers_complaint(layout: Layout) -> str:
     layers, stages = layout.layers, layout.num_stages
     if layers and len(layers) != stages:

@@ -37,6 +37,9 @@ class StackSpec(Spec):
     """Whether its recipes interleave pipelines, one block a chunk, unless they say otherwise."""
     usual_dropout: bool = False
     """Whether its recipes drop hidden activations unless they say otherwise (GPT-era trainers: 0.1)."""
+    places_blocks: Literal["evenly", "by-compute"] = "evenly"
+    """How blocks go on stages where nobody says: as evenly as they divide, or up to equal shares of the matrix products
+    of blocks and head."""
     pads_vocabulary: bool = False
     """Whether the vocabulary is padded to a multiple of 128 × tp."""
     attention: AttentionKernel = "flash2"

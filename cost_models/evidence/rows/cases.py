@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.placement import even_layers
+from cost_models.axes.placement import even_layers, layers_up_to_shares
 from cost_models.complaints import spec_error
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
@@ -26,6 +26,8 @@ from cost_models.evidence.rows.policies_of import (
 )
 from cost_models.evidence.rows.row import Row
 from cost_models.evidence.rows.stack_of import stack_of
+from cost_models.operators.block import block_operators
+from cost_models.operators.parameters import padded_vocabulary
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
@@ -199,8 +201,6 @@ def _layout(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> La
         raise UnpredictableError(f"{blocks} blocks on {stages} stages")
     if stages * (question.training.global_batch // (micro * degrees.dp)) > MAX_ACTIONS:
         raise UnpredictableError(f"global batch {question.training.global_batch} is too many microbatches")
-    if blocks % stages:
-        notes.assume("blocks placed as evenly as they go, fewer where embedding and head sit")
     return Layout(
         tp=degrees.tp,
         pp=degrees.pp,
@@ -214,8 +214,21 @@ def _layout(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> La
         shard=_shard_group(row, degrees, question.cluster.gpus_per_node, notes),
         sp=bool(row.flag("sequence_parallel")) and degrees.tp > 1,
         recompute=(recompute_of(row, question.stack, notes),),
-        layers=even_layers(blocks, stages),
+        layers=_placed(question, stages, notes),
     )
+
+
+def _placed(question: Question, stages: int, notes: Notes) -> tuple[int, ...]:
+    """Blocks on stages as the stack places them."""
+    model = question.model
+    if question.stack.places_blocks == "by-compute" and stages > 1:
+        block = sum(one.flops for one in block_operators(model))
+        notes.assume("blocks placed up to equal shares of their products and the head's")
+        head = 2.0 * model.hidden_size * float(padded_vocabulary(model, 1)) / block
+        return layers_up_to_shares(model.num_layers, stages, head)
+    if model.num_layers % stages:
+        notes.assume("blocks placed as evenly as they go, fewer where embedding and head sit")
+    return even_layers(model.num_layers, stages)
 
 
 def _expert_tensor(row: Row, degrees: _Degrees) -> int | None:
