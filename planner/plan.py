@@ -161,6 +161,27 @@ class PlanObjective(Spec):
         return Objective(name=self.name, price=self.price, deadline=self.deadline)
 
 
+class PlanRecommendation(Spec):
+    """What stood beside a recommended layout when the plan was made: the plan's restrictions are those within which it
+    is proved the fastest."""
+
+    why: str
+    """What layouts of its kind have in common; empty where it is the fastest of all."""
+    asked: PlanRestrictions = PlanRestrictions()
+    """Restrictions of the question, within which the fastest on paper was searched for."""
+    top: int = Field(default=1, ge=1)
+    """How many of the fastest were searched for."""
+    fastest: LayoutText
+    """The fastest on paper."""
+    fastest_seconds: float = Field(gt=0, allow_inf_nan=False)
+    fastest_bytes: float = Field(gt=0, allow_inf_nan=False)
+    chance: float = Field(ge=0, le=1)
+    """Chance that it is faster than the plan."""
+    classical: LayoutText | None = None
+    """What an expert would write down without a search."""
+    classical_seconds: float | None = None
+
+
 class Plan(Spec):
     """A question and its answer: the layout with its prediction and its certificate."""
 
@@ -180,6 +201,8 @@ class Plan(Spec):
     """Restrictions within which the layout is the best."""
     objective: PlanObjective | None = None
     """The objective; None for the fastest step on all GPUs of the cluster."""
+    recommendation: PlanRecommendation | None = None
+    """Why this layout where it is the recommended one; None where it is the best at the objective."""
     layout: LayoutText
     """The placed layout: it names `layers` and `recompute` of every virtual stage."""
     prediction: Prediction
@@ -210,6 +233,7 @@ def make_plan(
     certificate: Certificate | None = None,
     restrictions: Restrictions | None = None,
     objective: PlanObjective | None = None,
+    recommendation: PlanRecommendation | None = None,
 ) -> Plan:
     """The plan that runs an estimated layout; without a certificate the layout was given, not searched."""
     cluster, hardware = parts_of(question)
@@ -222,6 +246,7 @@ def make_plan(
         hardware=hardware,
         restrictions=PlanRestrictions.of(restrictions or Restrictions()),
         objective=objective,
+        recommendation=recommendation,
         layout=estimate.layout,
         prediction=Prediction(
             step_seconds=estimate.step_seconds,

@@ -100,6 +100,25 @@ class Moved(Spec):
     collectives: float = Factor
 
 
+class TimedRuns(Spec):
+    """Timed runs that a profile rests on: those of one source on one GPU under one software stack."""
+
+    source: str
+    gpu: Name
+    stack: Name
+    runs: int = Field(ge=1, le=10**9)
+    median_error: float = Field(ge=0, allow_inf_nan=False)
+    """Median relative error that the profile leaves on their step times."""
+    fewest_gpus: GpuCount
+    most_gpus: GpuCount
+    axes: dict[str, str] = Field(default_factory=dict)
+    """Axis of a layout → the values they had, "1 2 8"; an axis that none of them names is left out."""
+
+    def used(self, axis: str) -> tuple[str, ...]:
+        """The values they had on an axis; none where they leave it as it is."""
+        return tuple(self.axes.get(axis, "").split())
+
+
 class HardwareProfile(Spec):
     """Constants that the datasheet does not give; profiles of the datasheet tier hold documented defaults."""
 
@@ -175,5 +194,10 @@ class HardwareProfile(Spec):
     validated_runs: int = Field(ge=0, le=10**9, default=0)
     unseen_error: float | None = Field(ge=0, allow_inf_nan=False, default=None)
     """Median relative error of step time on sources left out of every fit; None without cross-validation."""
+    pair_error: float | None = Field(ge=0, allow_inf_nan=False, default=None)
+    """Median error of the ratio of two layouts' step times in the runs' sweeps, on one axis in which they differ; on n
+    axes √n times as much. None where too few pairs were timed."""
+    timed: tuple[TimedRuns, ...] = ()
+    """The timed runs it was fitted to; empty where nobody says."""
     source: str = ""
     """Where the constants come from: measured here, or fitted to how many rows."""

@@ -11,10 +11,12 @@ from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import breakdown_rows, estimate_record, question_record
 from meshwright.render.plans.explanation import explanation_text, why_not_text
 from meshwright.render.plans.ranked import placed_on_pools, question_header
+from meshwright.render.plans.recommendation import recommended_in_plan
 from meshwright.render.tables import Table
 from planner.explaining.explain import Explanation
 from planner.explaining.whatif import same_degrees
 from planner.explaining.why_not import WhyNot
+from planner.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -25,6 +27,8 @@ class Explained:
     explanation: Explanation
     notes: tuple[str, ...] = ()
     """What the question says that its answer passes over."""
+    plan: Plan | None = None
+    """The plan that is explained."""
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -43,6 +47,7 @@ class Explained:
             "question": question_record(self.question),
             "plan": estimate_record(self.explanation.estimate, self.question),
             "searched": self.explanation.origin.searched,
+            **self._recommended(),
             "binds": {
                 "resource": bound.resource,
                 "change": bound.change,
@@ -77,8 +82,13 @@ class Explained:
             *placed_on_pools(self.question, estimate),
         )
 
+    def _recommended(self) -> dict[str, Any]:
+        told = self.plan.recommendation if self.plan is not None else None
+        return {} if told is None else {"recommendation": told.model_dump(mode="json")}
+
     def __repr__(self) -> str:
-        return explanation_text(self.explanation)
+        why = "" if self.plan is None else recommended_in_plan(self.plan)
+        return "\n".join(filter(None, [explanation_text(self.explanation), why]))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from cost_models.estimate import Estimate
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted, format_seconds
-from meshwright.inputs.goals import Goal, objective_of
+from meshwright.inputs.goals import Goal, Pick, objective_of
 from meshwright.plots.drawing import Drawing, draw
 from meshwright.records.estimates import optimum_record, optimum_rows
 from meshwright.records.frames import estimates_frame
+from meshwright.records.recommendations import recommendation_record
 from meshwright.render.plans.explanation import explanation_text, why_not_text
 from meshwright.render.plans.goals import left_out_text
 from meshwright.render.plans.ranked import (
@@ -23,15 +24,22 @@ from meshwright.render.plans.ranked import (
     placed_on_pools,
     question_header,
 )
+from meshwright.render.plans.recommendation import (
+    recommendation_sentences,
+    recommendation_table,
+    recommended_in_plan,
+)
 from meshwright.render.tables import Table
 from meshwright.render.words import as_html
 from planner.answers.frontier import pareto_frame
 from planner.answers.optimum import PROVEN, Optimum
 from planner.answers.pareto import POINTS, exact_frontier
+from planner.answers.recommended import Recommendation
 from planner.explaining.explain import Origin, explain
 from planner.explaining.why_not import why_not
 from planner.plan import Certificate, Plan, make_plan
 from planner.plan_files import save_plan
+from planner.repricing import priced_again
 from planner.search.budget import Budget
 from planner.search.result import SearchResult
 from planner.space.notes import notes_of
@@ -51,6 +59,11 @@ class Planned:
     """Of a whole node of the cluster that was asked for."""
     assumptions: tuple[str, ...] = ()
     """What had to be assumed to read the model."""
+    recommendation: Recommendation | None = None
+    """The layout to run, beside the fastest on paper; None where something else than the fastest step was asked for,
+    or the search has no proof."""
+    pick: Pick = "recommended"
+    """Which of the two `plan` is."""
 
     @property
     def question(self) -> Question:
@@ -84,22 +97,33 @@ class Planned:
 
     @property
     def plan(self) -> Plan:
-        """The best layout as a plan."""
-        objective = self.optimum.written(self.gpus_per_node)
-        return make_plan(self.question, self.best, self.certificate, self.restrictions, objective)
+        """The layout that was picked, as a plan: the recommended one where there is one, or the best."""
+        objective, told = self.optimum.written(self.gpus_per_node), self.recommendation
+        if told is None or self.pick == "fastest":
+            return make_plan(self.question, self.best, self.certificate, self.restrictions, objective)
+        written = told.written(self.restrictions, self.certificate.top)
+        limit = told.within.max_memory
+        best = told.estimate if limit is None else told.estimate.within(limit)
+        return make_plan(
+            self.question, best, told.certificate, told.within, objective, recommendation=written
+        )
 
     def save(self, path: str | Path) -> None:
-        """Write the best plan."""
+        """Write the plan that was picked."""
         save_plan(self.plan, Path(path))
 
     def explain(self) -> str:
         """Say what binds the plan, what it wins by, and what would change it."""
-        return explanation_text(explain(self.plan, self.best))
+        plan = self.plan
+        return "\n".join(
+            filter(None, [explanation_text(explain(plan, priced_again(plan))), recommended_in_plan(plan)])
+        )
 
     def why_not(self, layout: str) -> str:
         """Say why another layout is not the plan."""
-        origin = Origin.of(self.plan)
-        return why_not_text(why_not(self.question, self.best, layout, self.restrictions, origin), self.best)
+        plan = self.plan
+        priced, limits = priced_again(plan), plan.restrictions.read
+        return why_not_text(why_not(self.question, priced, layout, limits, Origin.of(plan)), priced)
 
     def to_frame(self) -> pd.DataFrame:
         """A row per layout; seconds, bytes, shares."""
@@ -143,14 +167,23 @@ class Planned:
 
     def record(self) -> dict[str, Any]:
         """The JSON document."""
-        return optimum_record(self.optimum, self.assumptions, self.notes)
+        record = optimum_record(self.optimum, self.assumptions, self.notes)
+        told = self.recommendation
+        return record | (
+            {} if told is None else {"recommended": recommendation_record(told), "pick": self.pick}
+        )
 
     @property
     def text(self) -> tuple[str | Table, ...]:
         """What `meshwright plan` prints."""
         header, proof = self._around_the_table()
         pools = placed_on_pools(self.question, self.best)
-        return header, "", optimum_table(self.optimum), *pools, "", proof
+        return header, "", optimum_table(self.optimum), *pools, "", proof, *self._recommended()
+
+    def _recommended(self) -> tuple[str | Table, ...]:
+        """What to run, below the proof."""
+        told = self.recommendation
+        return () if told is None else ("", recommendation_table(told), "", recommendation_sentences(told))
 
     def remarks(self, *, interrupted: bool = False) -> list[str]:
         """What is said below the answer: the best of other precisions, what has no answer, what is not proved."""
@@ -178,12 +211,14 @@ class Planned:
 
     def __repr__(self) -> str:
         header, proof = self._around_the_table()
-        return f"{header}\n\n{optimum_table(self.optimum)}\n\n{proof}"
+        return "\n".join(map(str, (header, "", optimum_table(self.optimum), "", proof, *self._recommended())))
 
     def _repr_html_(self) -> str:
         header, proof = self._around_the_table()
         table = self._in_words().to_html(index=False, border=0)
-        return f"<p>{as_html(header)}</p>{table}<p>{as_html(proof)}</p>"
+        told = self.recommendation
+        below = "" if told is None else f"<p>{as_html(recommendation_sentences(told))}</p>"
+        return f"<p>{as_html(header)}</p>{table}<p>{as_html(proof)}</p>{below}"
 
     def _in_words(self) -> pd.DataFrame:
         """The table of `meshwright plan`."""

@@ -28,7 +28,7 @@ def explain(plan: Plan | HasPlan | str | Path) -> Explained:
     loaded = plan_of(plan)
     notes = notes_of(loaded.question, loaded.restrictions.read)
     explanation = explanation_of(loaded, priced_again(loaded))
-    return Explained(question=loaded.question, explanation=explanation, notes=notes)
+    return Explained(question=loaded.question, explanation=explanation, notes=notes, plan=loaded)
 
 
 def why_not(plan: Plan | HasPlan | str | Path, layout: str) -> NotChosen:

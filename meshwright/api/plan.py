@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypedDict, Unpack, overload
 
-from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
@@ -18,17 +17,18 @@ from cost_models.specs.transformer import TransformerSpec
 from meshwright.answers.planned import Planned
 from meshwright.answers.ranked import Ranked
 from meshwright.api.clusters import ClustersQuestion, ask_clusters, clusters_of_plan
-from meshwright.inputs.goals import Goal, objective_of
+from meshwright.api.gpu_choices import single_count, sizes_of, sizes_up_to, whole_nodes
+from meshwright.inputs.goals import Goal, Pick, objective_of, pick_of
 from meshwright.inputs.limits import Limits, confident, restrictions_of
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import Inputs, cluster_of, in_words, questions_of
 from planner.answers.optimising import optimise
 from planner.answers.optimum import answered_question
+from planner.answers.recommended import recommend
 from planner.answers.remedies import remedies_told
 from planner.objectives import Objective
 from planner.plan import Plan
 from planner.search.budget import Budget
-from planner.space.gpu_counts import SIZES_HINT, parse_sizes
 from planner.space.notes import notes_of
 from planner.space.restrictions import Restrictions
 
@@ -54,6 +54,7 @@ class PlanOptions(TypedDict, total=False):
     objective: str | None
     tokens: str | float | None
     deadline: str | None
+    pick: str | None
     top: int | None
     time_limit: float | None
     budget: Budget | None
@@ -102,6 +103,7 @@ def plan(
     tokens: str | float | None = None,
     price: str | float | Sequence[float] | None = None,
     deadline: str | None = None,
+    pick: str | None = None,
     top: int | None = None,
     time_limit: float | None = None,
     budget: Budget | None = None,
@@ -112,8 +114,9 @@ def plan(
     `TrainingSpec`, or said by `global_batch`, `sequence`, `precision` and `dropout`, which replace its fields. Several
     `gpus`, as a list or written like `64..1024`, are a choice, and so are several precisions (`bf16,fp8`);
     `objective`, `tokens`, `price` and `deadline` say what the best is. A `trainer` is one whose rules the plan obeys
-    (`--for`), and `confidence` the least probability with which it must fit. Several clusters have a price each, in
-    their order, and one plan on each number of GPUs.
+    (`--for`), and `confidence` the least probability with which it must fit. `pick` is which layout is saved as the
+    plan: `recommended` (the default) or `fastest` on paper. Several clusters have a price each, in their order, and one
+    plan on each number of GPUs.
 
     Raises:
         InputError: what was asked is wrong; everything that is, at once.
@@ -138,6 +141,7 @@ def plan(
         gpus=gpus,
         goal=Goal(objective=objective, tokens=tokens, price=price, deadline=deadline),
         limits=Limits(fix=tuple(fix), forbid=tuple(forbid), max_memory=max_memory),
+        pick=pick,
     )
     return question.answer(top, budget or Budget(time_limit=time_limit, keep_on_interrupt=True))
 
@@ -157,6 +161,8 @@ class PlanQuestion:
     whole_nodes: ClusterSpec | MixedCluster | None = None
     """The cluster where the question may have but part of a node."""
     top: int = TOP
+    pick: Pick = "recommended"
+    """Which layout the plan is."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -179,11 +185,16 @@ class PlanQuestion:
                 restrictions=self.restrictions,
                 budget=budget,
             )
+        told = None
+        if self.pick == "recommended" and optimum.plain and not self.precisions:
+            told = recommend(self.question, optimum.result, self.restrictions, budget)
         return Planned(
             optimum=optimum,
             gpus_per_node=self.question.cluster.gpus_per_node,
             restrictions=self.restrictions,
             assumptions=self.assumptions,
+            recommendation=told,
+            pick=self.pick,
         )
 
 
@@ -194,6 +205,7 @@ def ask(
     gpus: int | str | Sequence[int] | None,
     goal: Goal,
     limits: Limits,
+    pick: str | None = None,
 ) -> PlanQuestion | ClustersQuestion:
     """Read everything that `plan` is given; `clusters` where there is a choice of several.
 
@@ -207,16 +219,22 @@ def ask(
     else:
         asked = [problems.read(lambda: _ask_one(inputs, gpus, goal))]
     restrictions = problems.read(lambda: restrictions_of(limits, inputs.trainer))
+    picked = problems.read(lambda: pick_of(pick))
     problems.require()
     found = asked[0]
     assert found is not None
     assert restrictions is not None
-    return replace(found, restrictions=confident(restrictions, found.question))
+    assert picked is not None
+    within = confident(restrictions, found.question)
+    if isinstance(found, PlanQuestion):
+        return replace(found, restrictions=within, pick=picked)
+    return replace(found, restrictions=within)
 
 
 def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
     """The question that a plan file answers, within its restrictions."""
-    restrictions = plan.restrictions.read
+    told = plan.recommendation
+    restrictions = (plan.restrictions if told is None else told.asked).read
     question, objective = answered_question(plan), plan.objective
     if several := clusters_of_plan(plan):
         return several
@@ -226,7 +244,8 @@ def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
         sizes=() if objective is None else objective.gpus,
         precisions=() if objective is None else objective.precisions,
         restrictions=restrictions,
-        top=plan.certificate.top if plan.certificate else TOP,
+        top=told.top if told is not None else plan.certificate.top if plan.certificate else TOP,
+        pick="fastest" if told is None else "recommended",
     )
 
 
@@ -234,13 +253,13 @@ def _ask_one(inputs: Inputs, gpus: int | str | Sequence[int] | None, goal: Goal)
     """Read the question on one cluster, its objective, and the numbers of GPUs to choose from."""
     problems = Problems()
     aim = problems.read(lambda: objective_of(goal))
-    single = _single(gpus)
+    single = single_count(gpus)
     found = problems.read(lambda: questions_of(replace(inputs, gpus=single)))
     sizes: tuple[int, ...] | None = ()
     if found is not None and gpus is not None and single is None:
-        sizes = problems.read(partial(_sizes, inputs, in_words(gpus) or "", found[0][0]))
+        sizes = problems.read(partial(sizes_of, inputs, in_words(gpus) or "", found[0][0]))
     if aim is not None and aim[0].name == "gpus" and found is not None and not sizes:
-        sizes = problems.read(partial(_up_to, inputs, single, found[0][0]))
+        sizes = problems.read(partial(sizes_up_to, inputs, single, found[0][0]))
     problems.require()
     assert found is not None
     assert aim is not None
@@ -252,7 +271,7 @@ def _ask_one(inputs: Inputs, gpus: int | str | Sequence[int] | None, goal: Goal)
         question = replace(question, training=training)
     objective.require_complete(question)
     if sizes:  # nodes are whole in the question, whatever part of one is chosen
-        question = replace(question, cluster=_whole_nodes(inputs))
+        question = replace(question, cluster=whole_nodes(inputs))
     return PlanQuestion(
         question=question,
         objective=objective,
@@ -262,41 +281,3 @@ def _ask_one(inputs: Inputs, gpus: int | str | Sequence[int] | None, goal: Goal)
         assumptions=assumptions,
         whole_nodes=cluster_of(inputs.cluster),
     )
-
-
-def _single(gpus: int | str | Sequence[int] | None) -> int | None:
-    """The one number of GPUs, or None where there is a choice."""
-    if not isinstance(gpus, str):
-        return gpus if isinstance(gpus, int) else None
-    word = gpus.strip()
-    return int(word) if word.removeprefix("-").isdecimal() and len(word) < 100 else None
-
-
-def _sizes(inputs: Inputs, gpus: str, question: Question) -> tuple[int, ...]:
-    _whole_nodes(inputs)
-    sizes = parse_sizes(gpus, question)
-    cluster_of(inputs.cluster, max(sizes))  # a cluster of a file ends where the file says
-    return sizes
-
-
-def _up_to(inputs: Inputs, most: int | None, question: Question) -> tuple[int, ...]:
-    """Doublings from one node to the given number of GPUs."""
-    whole = _whole_nodes(inputs)
-    if most is None:
-        raise InputError(
-            "`--objective gpus` cannot be answered",
-            problems=[Problem("--gpus", "missing: which numbers of GPUs there are to choose from")],
-            hint=SIZES_HINT,
-        )
-    return parse_sizes(f"{min(whole.gpus_per_node, most)}..{most}", replace(question, cluster=whole))
-
-
-def _whole_nodes(inputs: Inputs) -> ClusterSpec:
-    """The cluster with whole nodes, where the answer may use part of one."""
-    cluster = cluster_of(inputs.cluster)
-    if isinstance(cluster, MixedCluster):
-        raise InputError(
-            f"the number of GPUs of `{cluster.name}` is no choice: it has several pools",
-            hint="change the pools in its file",
-        )
-    return cluster

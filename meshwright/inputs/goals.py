@@ -4,10 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files.amounts import read_duration, read_price, read_tokens
 from planner.objectives import OBJECTIVES, Objective
+
+Pick = Literal["recommended", "fastest"]
+"""Which layout a plan is: the one to run, or the fastest on paper."""
+PICKS: tuple[Pick, ...] = get_args(Pick)
+
+
+def pick_of(word: str | None) -> Pick:
+    """Read `--pick`; recommended where it is not said.
+
+    Raises:
+        InputError: it is neither.
+    """
+    found = next((known for known in PICKS if known == (word or "recommended")), None)
+    if found is None:
+        what = f"`{word}` is not `recommended` or `fastest`{did_you_mean(word or '', PICKS)}"
+        raise InputError("cannot tell which plan is wanted", problems=[Problem("--pick", what)])
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,12 +27,12 @@ from planner.explaining.changes import (
     recompute_allowed,
     trouble_between,
 )
-from planner.explaining.explain import gain, keeps_to
+from planner.explaining.explain import gain
 from planner.placement.chunks import covers
 from planner.placement.even_prices import balanced_prices
 from planner.rules.legality import check
 from planner.search.given_layout import place_layout
-from planner.space.restrictions import Restrictions
+from planner.space.restrictions import Restrictions, keeps_to
 
 PRICED = 12
 """Most candidates of one change that are priced in full."""

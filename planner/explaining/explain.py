@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.order import first_same
-from cost_models.axes.recompute import policies_in
 from cost_models.breakdown import Breakdown
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
@@ -22,7 +20,7 @@ from planner.plan import Plan
 from planner.rules.legality import check
 from planner.search.given_layout import place_layout
 from planner.search.search import search
-from planner.space.restrictions import Restrictions, allowed_rows
+from planner.space.restrictions import Restrictions, keeps_to
 
 UNLIMITED = 1e6
 """Factor on device memory in a question where nothing fails to fit."""
@@ -155,14 +153,6 @@ def rivalry(estimate: Estimate, rivals: Sequence[Estimate]) -> Rivalry | None:
 
 def _others(estimate: Estimate, rivals: Sequence[Estimate]) -> list[Estimate]:
     return [rival for rival in rivals if not same_degrees(rival.layout, estimate.layout)]
-
-
-def keeps_to(question: Question, restrictions: Restrictions, layout: Layout) -> bool:
-    """Whether a layout keeps to what was fixed and forbidden, and to the trainer's rules."""
-    allowed = allowed_rows(question, restrictions, LayoutColumns.of([layout]))
-    return bool(allowed[0]) and not restrictions.forbidden_recompute.intersection(
-        policy for mix in layout.recompute for policy in policies_in(mix)
-    )
 
 
 def overflows(estimate: Estimate, other: Estimate) -> bool:

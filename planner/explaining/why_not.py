@@ -16,11 +16,11 @@ from cost_models.pipeline.estimating import estimate as price
 from cost_models.question import Question
 from planner.explaining.compare import difference
 from planner.explaining.completing import Completed, completed
-from planner.explaining.explain import Origin, gain, keeps_to, overflows
+from planner.explaining.explain import Origin, gain, overflows
 from planner.explaining.whatif import NEXT_TO_NOTHING
 from planner.search.given_layout import place_layout
 from planner.search.search import search
-from planner.space.restrictions import AXES, Restrictions, settled
+from planner.space.restrictions import AXES, Restrictions, keeps_to, settled
 
 MOST_ORDERS = 24
 """Orders in which a pipeline can pass through four pools, the most a cluster has."""

@@ -18,12 +18,12 @@ from cost_models.units import counted, format_bytes, format_seconds
 from planner.answers.offers import offers_of, rank_offers
 from planner.answers.optimising import optimise
 from planner.answers.optimum import PROVEN, Optimum, answered_question
-from planner.explaining.explain import keeps_to
 from planner.objectives import Objective
 from planner.plan import Certificate, Plan, PlanObjective, Prediction, Settled
 from planner.plan_files import layout_problems
 from planner.proof.checks import Check, evenly_placed
 from planner.search.budget import Budget
+from planner.space.restrictions import keeps_to
 
 TOLERANCE = 1e-9
 """Relative difference of two prices that counts as rounding."""

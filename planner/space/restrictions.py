@@ -10,7 +10,8 @@ import numpy as np
 
 from cost_models.axes.columns import COLUMNS, Ints, LayoutColumns
 from cost_models.axes.context import context_ways
-from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute
+from cost_models.axes.layout import Layout
+from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute, policies_in
 from cost_models.axes.rule import Bools
 from cost_models.axes.words import Choice
 from cost_models.errors import InputError
@@ -161,6 +162,14 @@ def allowed_rows(question: Question, restrictions: Restrictions, columns: Layout
         rows = np.flatnonzero(allowed)
         allowed[rows] = rows_for(restrictions.trainer, question, columns.rows(rows))
     return allowed
+
+
+def keeps_to(question: Question, restrictions: Restrictions, layout: Layout) -> bool:
+    """Whether a layout keeps to what was fixed and forbidden, and to the trainer's rules."""
+    allowed = allowed_rows(question, restrictions, LayoutColumns.of([layout]))
+    return bool(allowed[0]) and not restrictions.forbidden_recompute.intersection(
+        policy for mix in layout.recompute for policy in policies_in(mix)
+    )
 
 
 def settled(question: Question, columns: LayoutColumns) -> LayoutColumns:

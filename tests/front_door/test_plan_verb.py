@@ -23,7 +23,7 @@ def test_plan_in_words(meshwright, tmp_path: Path) -> None:
     answer = meshwright("plan", *BIG, *QUICK, "-o", str(path))
     assert answer.code == 0
     assert answer.out.startswith("gpt3-175b on 1,024 x a100-sxm-80gb (128 nodes)")
-    assert "Proved optimal: " in answer.out
+    assert "Proved optimal under the model: " in answer.out
     assert "gap 0 %" in answer.out
     assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
     assert answer.err == f"Wrote {path}. Next: meshwright explain {path}, meshwright run {path}\n"
@@ -255,9 +255,41 @@ def test_a_choice_of_precisions_is_kept_in_the_plan(meshwright, tmp_path: Path) 
     answer = meshwright("plan", *ASKED, *QUICK, "--precision", "fp32,bf16", "-o", str(path))
     assert answer.code == 0
     assert answer.err.startswith("note: in fp32 the best is ")
-    assert "Proved optimal: " in answer.out
+    assert "Proved optimal under the model: " in answer.out
     plan = load_plan(path)
     assert (plan.training.precision, plan.objective.precisions) == ("bf16", ("fp32", "bf16"))
     assert meshwright("plan", "--replay", str(path), *QUICK, "-o", str(again)).code == 0
     assert again.read_bytes() == path.read_bytes()
     assert meshwright("verify", str(path)).code == 0
+
+
+def test_the_plan_that_is_written_is_the_one_to_run(meshwright, tmp_path: Path) -> None:
+    first, again, paper = tmp_path / "plan.yaml", tmp_path / "again.yaml", tmp_path / "paper.yaml"
+    answer = meshwright("plan", *BIG, *QUICK, "--json", "-o", str(first))
+    document = json.loads(answer.out)
+    told = document["recommended"]
+    assert load_plan(first).layout.brief in told["plan"]["layout"]
+    assert told["fastest_on_paper"]["layout"] == document["plans"][0]["layout"]
+    assert told["plan"]["step_seconds"] > document["plans"][0]["step_seconds"]
+    assert meshwright("plan", "--replay", str(first), *QUICK, "-o", str(again)).code == 0
+    assert again.read_bytes() == first.read_bytes()
+    assert "Recommended: " in meshwright("explain", str(first)).out
+    answer = meshwright("plan", *BIG, *QUICK, "--pick", "fastest", "-o", str(paper))
+    assert "recommended" not in answer.out
+    assert str(load_plan(paper).layout) == document["plans"][0]["layout"]
+
+
+def test_a_plan_of_before_has_no_recommendation(meshwright, plan_file: Path, tmp_path: Path) -> None:
+    old, again = tmp_path / "old.yaml", tmp_path / "again.yaml"
+    assert meshwright("plan", *ASKED, *QUICK, "--pick", "fastest", "-o", str(old)).code == 0
+    text = old.read_text("utf-8")
+    assert "recommendation: null\n" in text
+    old.write_text(text.replace("recommendation: null\n", ""), "utf-8")
+    assert meshwright("plan", "--replay", str(old), *QUICK, "-o", str(again)).code == 0
+    assert load_plan(again) == load_plan(old)
+
+
+def test_which_plan_is_wanted_must_be_known(meshwright) -> None:
+    answer = meshwright("plan", *ASKED, "--pick", "fastes")
+    assert answer.code == 2
+    assert "--pick: `fastes` is not `recommended` or `fastest`; did you mean `fastest`?" in answer.err

@@ -133,7 +133,7 @@ def test_trust_says_what_unseen_sources_showed(question: Question) -> None:
 
 
 def test_optimal_is_said_only_when_proved(certificate: Certificate) -> None:
-    assert certificate_sentence(certificate, 25.2).startswith("Proved optimal: 3,911 layouts")
+    assert certificate_sentence(certificate, 25.2).startswith("Proved optimal under the model: 3,911 layouts")
     open_gap = certificate.model_copy(update={"gap": 0.018})
     sentence = certificate_sentence(open_gap, 25.2)
     assert "optimal:" not in sentence

@@ -20,10 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.evidence.calibration.shrinkage import Expansion, Shrinkage, expand, shrink
+from cost_models.evidence.doubt.pair_errors import pair_error
+from cost_models.evidence.doubt.timed_runs import timed_runs
 from cost_models.evidence.rows.cases import Case
 from cost_models.evidence.validation.scores import measured_seconds as timed_seconds
 from cost_models.evidence.validation.step_times import StepTimes
-from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.hardware import HardwareProfile, TimedRuns
 
 Array = npt.NDArray[np.float64]
 
@@ -81,6 +83,10 @@ class StepTimeFit:
     constants: dict[str, Interval]
     around: Expansion
     """The errors around the fitted constants, from which a fit to some of the runs can start."""
+    pair_error: float | None
+    """Median error of the ratio of two step times of one sweep, on one axis in which the layouts differ."""
+    timed: tuple[TimedRuns, ...]
+    """The runs by source, GPU and stack."""
 
     @property
     def median_error(self) -> float:
@@ -182,14 +188,17 @@ def fit_step_times(
         on_round=heard,
     )
     names = [case.row.row_id for case in timed.cases]
-    residuals = np.expm1(_HUBER * shrunk.around.errors)
+    errors = np.expm1(_HUBER * shrunk.around.errors)
+    residuals = dict(zip(names, errors.tolist(), strict=True))
     moved = timed.profile_at(shrunk.point)
     return StepTimeFit(
         profile=start.model_copy(update={name: getattr(moved, name) for name in timed.constants}),
-        residuals=dict(zip(names, residuals.tolist(), strict=True)),
+        residuals=residuals,
         sources={case.row.row_id: case.row.source for case in timed.cases},
         constants=_intervals(timed.constants, shrunk, weight, pulls, names),
         around=shrunk.around,
+        pair_error=pair_error(timed.cases, residuals),
+        timed=timed_runs(timed.cases, residuals),
     )
 
 
@@ -201,6 +210,8 @@ def fitted_profile(fit: StepTimeFit, *, unseen_error: float | None = None) -> Ha
             "median_error": round(fit.median_error, 4),
             "validated_runs": len(fit.residuals),
             "unseen_error": None if unseen_error is None else round(unseen_error, 4),
+            "pair_error": None if fit.pair_error is None else round(fit.pair_error, 4),
+            "timed": fit.timed,
             "source": f"Fitted to published runs: {runs}. The median error is that of the fit itself.",
         }
     )

@@ -1,4 +1,4 @@
-"""`meshwright plan`: search, rank, prove, and write the best plan."""
+"""`meshwright plan`: search, rank, prove, recommend, and write the plan to run."""
 
 from __future__ import annotations
 
@@ -54,12 +54,15 @@ def plan(
     tokens: o.Tokens = None,
     price: o.Prices = None,
     deadline: o.Deadline = None,
+    pick: Annotated[
+        str | None, o.optional("--pick", "WHICH", "Plan to write: recommended (default) or fastest.")
+    ] = None,
     top: Annotated[int | None, o.optional("--top", "N", "Plans to rank; default 5.", min=1, max=1000)] = None,
     time_limit: o.TimeLimit = o.TIME_LIMIT,
     replay: Annotated[
         Path | None, o.optional("--replay", "PLAN", "Ask a plan file's question.", offers=completion.plans)
     ] = None,
-    out: Annotated[Path | None, o.out("Write the best plan.")] = None,
+    out: Annotated[Path | None, o.out("Write the plan to run.")] = None,
     json: o.Json = False,
     csv: o.Csv = None,
     quiet: o.Quiet = False,
@@ -92,9 +95,11 @@ def plan(
     problems = Problems()
     if replay is None:
         clusters = _clusters_in(cluster)
-        question = problems.read(lambda: ask(inputs, clusters=clusters, gpus=gpus, goal=goal, limits=limits))
+        question = problems.read(
+            lambda: ask(inputs, clusters=clusters, gpus=gpus, goal=goal, limits=limits, pick=pick)
+        )
     else:
-        _require_nothing_else(inputs, limits, goal, gpus)
+        _require_nothing_else(inputs, limits, goal, gpus, pick)
         question = problems.read(lambda: ask_again(load_plan(replay)))
     problems.read(lambda: check_places(("-o", out), ("--csv", csv)))
     problems.require()
@@ -120,7 +125,9 @@ def _clusters_in(text: str) -> tuple[str, ...]:
     return names if len(names) > 1 else ()
 
 
-def _require_nothing_else(inputs: Inputs, limits: Limits, goal: Goal, gpus: str | None) -> None:
+def _require_nothing_else(
+    inputs: Inputs, limits: Limits, goal: Goal, gpus: str | None, pick: str | None
+) -> None:
     """Raises InputError where something is asked beside `--replay`, which takes everything from the plan file."""
     from dataclasses import asdict
 
@@ -128,7 +135,7 @@ def _require_nothing_else(inputs: Inputs, limits: Limits, goal: Goal, gpus: str 
     from meshwright.render.words import sentence_list
 
     flags = {"model": "MODEL", "cluster": "CLUSTER", "trainer": "--for"}
-    said = {**asdict(inputs), "gpus": gpus, **asdict(limits), **asdict(goal)}
+    said = {**asdict(inputs), "gpus": gpus, "pick": pick, **asdict(limits), **asdict(goal)}
     given = [name for name, value in said.items() if value not in (None, "", ())]
     if given:
         words = [flags.get(name, "--" + name.replace("_", "-")) for name in given]

@@ -112,7 +112,9 @@ def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:
     )
     seconds = format_seconds(certificate.seconds)
     if certificate.gap <= 0:
-        return wrapped(f"Proved optimal: {done}, gap 0 %, {seconds}{_settled_words(certificate)}")
+        return wrapped(
+            f"Proved optimal under the model: {done}, gap 0 %, {seconds}{_settled_words(certificate)}"
+        )
     proven = (
         f"proven within {percent(certificate.gap)} of optimal"
         if certificate.gap < 1

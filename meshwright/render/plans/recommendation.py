@@ -1,0 +1,81 @@
+"""The recommended layout beside the fastest on paper and the classical one, in words."""
+
+from __future__ import annotations
+
+from cost_models.estimate import Estimate
+from cost_models.units import format_bytes, format_seconds
+from meshwright.render.tables import Table, table
+from meshwright.render.words import NEGLIGIBLE_SHARE, change, percent, sentence_list, wrapped
+from planner.answers.recommended import Beside, Recommendation
+from planner.plan import Plan
+
+HEADERS = ("which", "layout", "step", "peak mem", "beside")
+
+
+def recommendation_table(told: Recommendation) -> Table:
+    """Two or three layouts with their step and memory; `beside` is the change against the recommended step."""
+    rows = [_row("recommended", told.estimate, "")]
+    if not told.is_fastest:
+        rows.append(_beside("fastest on paper", told, told.fastest))
+    if told.classical is not None and told.classical.axes:
+        rows.append(_beside("classical", told, told.classical))
+    return table(HEADERS, rows, words=("layout",), names=("which",))
+
+
+def recommendation_sentences(told: Recommendation) -> str:
+    """Why the recommended layout is it, how sure the gain of the fastest is, and what the last memory buys."""
+    lines = [_why(told)]
+    if (last := told.last_memory) is not None:
+        peaks = f"{format_bytes(told.estimate.peak_bytes)} to {format_bytes(last.full.peak_bytes)}"
+        gain = "less than 0.1 %" if last.gain < NEGLIGIBLE_SHARE else percent(last.gain)
+        lines.append(f"Filling devices further, from {peaks}, would buy {gain}")
+    return "\n".join(wrapped(line) for line in lines)
+
+
+def recommended_in_plan(plan: Plan) -> str:
+    """Why a plan file's layout was recommended; empty where it was not."""
+    told = plan.recommendation
+    if told is None:
+        return ""
+    if not told.why:
+        return wrapped(
+            "Recommended: the fastest on paper, as nothing simpler comes close enough to be taken for as fast."
+        )
+    gain = 1 - told.fastest_seconds / plan.prediction.step_seconds
+    return wrapped(
+        f"Recommended: the fastest of those that {told.why}. {_paper(gain, told.chance)}: "
+        f"{told.fastest.brief}, {format_seconds(told.fastest_seconds)}."
+    )
+
+
+def _why(told: Recommendation) -> str:
+    if told.is_fastest:
+        return (
+            "Recommended: the fastest on paper; nothing simpler comes so close that the model could not tell the two"
+            " apart"
+        )
+    return (
+        f"Recommended: the fastest of those that {told.why}. {_paper(told.gain, told.fastest.chance)}: they differ in"
+        f" {sentence_list(told.fastest.axes)}, and this model's times of two such layouts are"
+        f" {percent(told.pair_error * max(1, len(told.fastest.axes)) ** 0.5)} off against one another (median of timed"
+        " pairs)"
+    )
+
+
+def _paper(gain: float, chance: float) -> str:
+    """ "The fastest on paper gains 4.8 %, with a chance of 62 % that it gains at all"."""
+    return f"The fastest on paper gains {percent(gain)}, with a chance of {100 * chance:.0f} % that it gains at all"
+
+
+def _beside(name: str, told: Recommendation, other: Beside) -> tuple[str, ...]:
+    return _row(name, other.estimate, change(told.estimate.step_seconds, other.estimate.step_seconds))
+
+
+def _row(name: str, estimate: Estimate, beside: str) -> tuple[str, ...]:
+    return (
+        name,
+        estimate.layout.brief,
+        format_seconds(estimate.step_seconds),
+        format_bytes(estimate.peak_bytes),
+        beside,
+    )

@@ -1,0 +1,95 @@
+"""Ordinary layouts: those that use no axis that no timed run of the profile used, in steps from the simplest on.
+
+A step is a set of restrictions, so the fastest layout of each is found and proved as any other plan is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from cost_models.axes.context import CONTEXTS
+from cost_models.axes.order import ORDERS
+from cost_models.axes.pipeline import SCHEDULES
+from cost_models.question import Question
+from cost_models.specs.hardware import TimedRuns
+from planner.space.restrictions import Restrictions
+
+OPTIONAL = ("cp", "etp", "shard")
+"""Axes that a layout can do without, and that many trainers do not have or few people turn on."""
+_USUAL_SCHEDULES = ("gpipe", "1f1b", "interleaved")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step from the simplest layouts to all of them."""
+
+    words: str
+    """What its layouts have in common."""
+    limits: Restrictions
+
+
+def steps(question: Question, asked: Restrictions, roomy: float) -> Iterator[Step]:
+    """Restrictions from the narrowest to what was `asked`; those called roomy leave memory above `roomy` bytes."""
+    ordinary = _ordinary(question, asked)
+    with_context = _ordinary(question, asked, ("cp",))
+    uniform = _recomputing_nothing(question, ordinary)
+    if uniform is not None:
+        yield Step("use ordinary axes, recompute nothing and leave room", _within(uniform, roomy))
+    yield Step("use ordinary axes and leave room", _within(ordinary, roomy))
+    yield Step("use ordinary axes", ordinary)
+    if with_context != ordinary:
+        yield Step("use ordinary axes and context parallelism, and leave room", _within(with_context, roomy))
+        yield Step("use ordinary axes and context parallelism", with_context)
+    yield Step("leave room", _within(asked, roomy))
+
+
+def timed_under(question: Question) -> tuple[TimedRuns, ...]:
+    """The timed runs that say most about a question: under its own stack, else all that its profile rests on."""
+    timed = question.hardware.timed
+    return tuple(runs for runs in timed if runs.stack == question.stack.name) or timed
+
+
+def _ordinary(question: Question, asked: Restrictions, also: tuple[str, ...] = ()) -> Restrictions:
+    """What was asked, without optional axes that no timed run used; of degrees no more than the largest one used."""
+    runs, unused, at_most = timed_under(question), set(asked.unused), dict(asked.at_most)
+    for axis in OPTIONAL:
+        if axis in asked.named or axis in also:
+            continue
+        values = {value for one in runs for value in one.used(axis)}
+        if not values:
+            unused.add(axis)
+        elif axis == "cp":
+            at_most[axis] = max(map(int, values))
+    only = {**_as_usual(question, asked), **asked.only}
+    known = {value for one in runs for value in one.used("schedule")}.union(_USUAL_SCHEDULES)
+    if "schedule" not in asked.named and not known.issuperset(question.stack.schedules):
+        only["schedule"] = frozenset(
+            SCHEDULES.index(name) for name in question.stack.schedules if name in known
+        )
+        if not only["schedule"]:
+            del only["schedule"]
+    return replace(asked, unused=frozenset(unused), at_most=at_most, only=only)
+
+
+def _as_usual(question: Question, asked: Restrictions) -> dict[str, frozenset[int]]:
+    """The stack's usual order of the axes and way of context parallelism, where there is a choice that is not the
+    user's."""
+    stack, usual = question.stack, dict[str, frozenset[int]]()
+    if "order" not in asked.named and len(stack.axis_orders) > 1:
+        usual["order"] = frozenset([ORDERS.index(stack.axis_orders[0])])
+    if "context" not in asked.named and len(stack.context_kinds) > 1:
+        usual["context"] = frozenset([CONTEXTS.index(stack.context_parallel)])
+    return usual
+
+
+def _recomputing_nothing(question: Question, limits: Restrictions) -> Restrictions | None:
+    """The same without recompute; None where that is not a choice."""
+    policies = limits.recompute(question.training)
+    if "none" not in policies or len(policies) == 1:
+        return None
+    return replace(limits, forbidden_recompute=limits.forbidden_recompute | (set(policies) - {"none"}))
+
+
+def _within(limits: Restrictions, size: float) -> Restrictions:
+    return replace(limits, max_memory=size if limits.max_memory is None else min(size, limits.max_memory))

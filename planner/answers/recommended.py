@@ -1,0 +1,183 @@
+"""The recommended layout: the simplest and roomiest that the model cannot tell from the fastest on paper.
+
+Two predicted times of one question err together, so what counts is the error of their ratio. On one axis in which two
+layouts differ its median is the profile's `pair_error` e, on n axes e·√n; a predicted gain g is real with the chance
+Φ(0.6745 · ln(1 + g) / (e·√n)), the median of a normal error being 0.6745 of its deviation. A gain that is less likely
+than two to one does not pay for a layout that is harder to run, or that nobody has timed the like of.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from cost_models.axes.differing import axes_that_differ
+from cost_models.confidence import SURE, confident_share
+from cost_models.errors import InfeasibleError
+from cost_models.estimate import Estimate
+from cost_models.question import MixedQuestion, Question
+from planner.answers.classical import classical_layout
+from planner.answers.ordinary import Step, steps
+from planner.plan import Certificate, PlanRecommendation, PlanRestrictions
+from planner.search.budget import Budget
+from planner.search.result import SearchResult
+from planner.space.restrictions import Restrictions, keeps_to
+
+CLEAR = 2 / 3
+"""Chance from which a gain on paper decides."""
+UNTRIED = 0.06
+"""The error of pairs where a profile has none of its own: that of 668 runs of seven sources on A100."""
+_JUST_BELOW = 1 - 1e-9
+"""A peak at the limit for a confidence is a rounding away from less than it."""
+_MEDIAN = 0.6745
+"""Median of the absolute value of a standard normal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Another layout beside the recommended one."""
+
+    estimate: Estimate
+    axes: tuple[str, ...]
+    """Axes on which the two differ."""
+    chance: float
+    """Chance that the faster of the two on paper is the faster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastMemory:
+    """What filling a device to its limit buys, beside layouts that leave room."""
+
+    full: Estimate
+    """The fastest of the same kind that fills devices to their limit."""
+    gain: float
+    """Share of the recommended step that it saves on paper."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """The recommended layout, with the fastest on paper and the classical one beside it."""
+
+    estimate: Estimate
+    """Its memory limit is that of the question, however much room it leaves."""
+    why: str
+    """What layouts of its kind have in common; empty where it is the fastest of all."""
+    within: Restrictions
+    """Restrictions within which it is proved the fastest."""
+    certificate: Certificate
+    """The proof of that."""
+    fastest: Beside
+    """The fastest on paper: what was asked for."""
+    classical: Beside | None
+    """What an expert would write down; None where nothing so simple fits."""
+    pair_error: float
+    """Median error of the ratio of two times, on one axis in which layouts differ."""
+    last_memory: LastMemory | None = None
+
+    @property
+    def is_fastest(self) -> bool:
+        """Whether nothing simpler comes close enough."""
+        return not self.why
+
+    @property
+    def gain(self) -> float:
+        """Share of the recommended step that the fastest saves on paper."""
+        return 1 - self.fastest.estimate.step_seconds / self.estimate.step_seconds
+
+    def written(self, asked: Restrictions, top: int) -> PlanRecommendation:
+        """The recommendation as a plan file holds it."""
+        fastest, classical = self.fastest.estimate, self.classical
+        return PlanRecommendation(
+            why=self.why,
+            asked=PlanRestrictions.of(asked),
+            top=top,
+            fastest=fastest.layout,
+            fastest_seconds=fastest.step_seconds,
+            fastest_bytes=fastest.peak_bytes,
+            chance=self.fastest.chance,
+            classical=None if classical is None else classical.estimate.layout,
+            classical_seconds=None if classical is None else classical.estimate.step_seconds,
+        )
+
+
+def recommend(
+    question: Question, found: SearchResult, asked: Restrictions, budget: Budget
+) -> Recommendation | None:
+    """The layout to run, beside the fastest on paper of a finished search; None where that is not proved."""
+    if found.certificate.gap > 0 or budget.ended or isinstance(question, MixedQuestion):
+        return None
+    fastest = found.best
+    error = question.hardware.pair_error or UNTRIED
+    memory_error = fastest.trust.memory_error
+    whole = fastest.memory_limit / confident_share(question.confidence, memory_error)
+    roomy = whole * confident_share(max(SURE, question.confidence), memory_error) * _JUST_BELOW
+    if budget.on_status is not None:
+        budget.on_status("simpler layouts")
+    chosen, step, last = _simplest(question, found, asked, roomy, error, budget)
+    if chosen is None:
+        return None
+    best = replace(chosen.best, memory_limit=fastest.memory_limit, confidence=fastest.confidence)
+    classical = classical_layout(question, min(roomy, asked.max_memory or math.inf))
+    return Recommendation(
+        estimate=best,
+        why=step.words if step is not None else "",
+        within=step.limits if step is not None else asked,
+        certificate=chosen.certificate,
+        fastest=_beside(best, fastest, error),
+        classical=None if classical is None else _beside(best, classical, error),
+        pair_error=error,
+        last_memory=last,
+    )
+
+
+def _simplest(
+    question: Question, found: SearchResult, asked: Restrictions, roomy: float, error: float, budget: Budget
+) -> tuple[SearchResult | None, Step | None, LastMemory | None]:
+    """The best of the first step that cannot be told from the fastest, and what the memory it leaves would buy."""
+    fastest = found.best
+    for step in steps(question, asked, roomy):
+        if _holds(question, step.limits, fastest):
+            return found, None, None
+        result = _searched(question, step.limits, budget)
+        if budget.ended:
+            return None, None, None
+        if result is not None and chance_of(result.best, fastest, error) < CLEAR:
+            full = _searched(question, replace(step.limits, max_memory=asked.max_memory), budget)
+            return result, step, None if full is None else _last_memory(result.best, full.best)
+    return found, None, None
+
+
+def _holds(question: Question, limits: Restrictions, estimate: Estimate) -> bool:
+    fits = limits.max_memory is None or estimate.peak_bytes <= limits.max_memory
+    return fits and keeps_to(question, limits, estimate.layout)
+
+
+def _searched(question: Question, limits: Restrictions, budget: Budget) -> SearchResult | None:
+    """The fastest within some restrictions, proved; None where nothing fits within them."""
+    try:
+        result = budget.search(question, limits, top=1)
+    except InfeasibleError:
+        return None
+    return result
+
+
+def _last_memory(chosen: Estimate, full: Estimate) -> LastMemory | None:
+    if full.peak_bytes <= chosen.peak_bytes:
+        return None
+    return LastMemory(full=full, gain=1 - full.step_seconds / chosen.step_seconds)
+
+
+def _beside(chosen: Estimate, other: Estimate, error: float) -> Beside:
+    slower, faster = sorted((chosen, other), key=lambda one: -one.step_seconds)
+    return Beside(
+        estimate=other,
+        axes=axes_that_differ(chosen.layout, other.layout),
+        chance=chance_of(slower, faster, error),
+    )
+
+
+def chance_of(slower: Estimate, faster: Estimate, error: float) -> float:
+    """Chance that the layout predicted faster is the faster of the two; one half where they are as fast."""
+    gain = math.log(slower.step_seconds / faster.step_seconds)
+    axes = max(1, len(axes_that_differ(slower.layout, faster.layout)))
+    return 0.5 * (1 + math.erf(_MEDIAN * gain / (error * math.sqrt(axes)) / math.sqrt(2)))

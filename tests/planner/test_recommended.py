@@ -1,0 +1,120 @@
+"""The recommended layout: simple, roomy, proved within its kind, and never far from the fastest on paper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import complete_question
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
+from cost_models.question import Question
+from cost_models.specs.training import TrainingSpec
+from planner.answers.classical import classical_layout
+from planner.answers.ordinary import steps
+from planner.answers.recommended import CLEAR, Recommendation, chance_of, recommend
+from planner.search.budget import Budget
+from planner.search.search import search
+from planner.space.restrictions import Restrictions
+
+
+def gpt3(gpus: int = 1024) -> Question:
+    training = TrainingSpec(global_batch=1536, sequence_length=2048)
+    return complete_question(
+        catalog.load_model("gpt3-175b"), resolve_cluster("dgx-a100-80gb", gpus), training
+    )
+
+
+def with_pair_error(question: Question, error: float) -> Question:
+    return replace(question, hardware=question.hardware.model_copy(update={"pair_error": error}))
+
+
+def recommended(question: Question, budget: Budget | None = None) -> Recommendation:
+    found = recommend(question, search(question, top=1), Restrictions(), budget or Budget())
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def told() -> Recommendation:
+    return recommended(gpt3())
+
+
+def test_it_uses_no_axis_that_no_timed_run_used(told: Recommendation) -> None:
+    layout = told.estimate.layout
+    assert (layout.cp, layout.shard, layout.order) == (1, None, "tp-cp-dp-pp")
+    assert told.fastest.estimate.layout.cp > 1
+    assert set(told.estimate.layout.recompute) == {"none"}
+
+
+def test_it_leaves_room_and_is_judged_by_the_whole_device(told: Recommendation) -> None:
+    assert told.estimate.verdict == "fits"
+    assert told.estimate.memory_limit == told.fastest.estimate.memory_limit
+    assert told.last_memory is not None
+    assert told.last_memory.full.peak_bytes > told.estimate.peak_bytes
+
+
+def test_it_is_the_optimum_of_its_kind(told: Recommendation) -> None:
+    again = search(gpt3(), top=1, restrictions=told.within)
+    assert told.certificate.gap == again.certificate.gap == 0
+    assert again.best.layout == told.estimate.layout
+
+
+def test_the_fastest_on_paper_stays_what_it_was(told: Recommendation) -> None:
+    assert told.fastest.estimate.layout == search(gpt3(), top=1).best.layout
+    assert 0 < told.gain < 0.1
+    assert 0.5 < told.fastest.chance < CLEAR
+
+
+def test_a_model_that_errs_little_recommends_the_fastest() -> None:
+    told = recommended(with_pair_error(gpt3(), 1e-4))
+    assert told.is_fastest
+    assert told.estimate.layout == told.fastest.estimate.layout
+
+
+def test_a_fastest_layout_of_the_simplest_kind_costs_no_more_searches() -> None:
+    question = complete_question(
+        catalog.load_model("gpt2-small"),
+        resolve_cluster("dgx-a100-80gb", 8),
+        TrainingSpec(global_batch=64, sequence_length=1024),
+    )
+    budget = Budget()
+    limits = next(iter(steps(question, Restrictions(), 70 * 2**30))).limits
+    found = search(question, top=1, restrictions=limits)
+    told = recommend(question, found, limits, budget)
+    assert told is not None
+    assert told.is_fastest
+    assert budget.searches == 0
+
+
+def test_what_the_user_fixed_is_kept() -> None:
+    question = gpt3()
+    cp = Restrictions(only={"cp": frozenset([2])})
+    assert all(
+        step.limits.only["cp"] == {2} and "cp" not in step.limits.unused for step in steps(question, cp, 1e10)
+    )
+
+
+def test_the_chance_of_a_gain_is_three_in_four_at_the_median_error(told: Recommendation) -> None:
+    fast = replace(told.estimate, step_seconds=1.0, layout=parse_layout("tp8 pp8 dp16"))
+    slow = replace(fast, step_seconds=1.0618365, layout=parse_layout("tp8 pp4 dp32"))  # e^0.06
+    assert chance_of(fast, fast, 0.06) == 0.5
+    assert chance_of(slow, fast, 0.06) == pytest.approx(0.75, abs=1e-3)
+    apart = replace(slow, layout=parse_layout("tp4 pp4 vpp2 dp32 cp2"))
+    assert chance_of(apart, fast, 0.03) == pytest.approx(0.75, abs=1e-3)  # four axes: twice the error
+
+
+def test_the_classical_layout_of_gpt3() -> None:
+    question = gpt3()
+    found = classical_layout(question, 74 * 2**30)
+    assert found is not None
+    assert found.layout.brief == "tp8 pp8 vpp12 dp16 mbs1 zero1 sp"
+
+
+def test_nothing_is_recommended_without_a_proof() -> None:
+    question = gpt3(512)
+    found = search(question, top=1)
+    open_ = found.certificate.model_copy(update={"gap": 0.1})
+    assert recommend(question, replace(found, certificate=open_), Restrictions(), Budget()) is None
