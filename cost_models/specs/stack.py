@@ -34,7 +34,11 @@ class StackSpec(Spec):
     usual_recompute: Recompute | None = None
     """Recompute policy of its users where they do not say; None: none with a flash kernel, all with stored scores."""
     usually_interleaves: bool = False
-    """Whether its recipes interleave pipelines, one block a chunk, unless they say otherwise."""
+    """Whether its recipes interleave pipelines that would idle too long, unless they say otherwise."""
+    ends_count_as_blocks: bool = False
+    """Whether embedding and head may each take the place of a block of the first and the last stage."""
+    usually_splits_sequence: bool = False
+    """Whether its users split the sequence where they split tensors (`sp`), unless they say otherwise."""
     usual_dropout: bool = False
     """Whether its recipes drop hidden activations unless they say otherwise (GPT-era trainers: 0.1)."""
     places_blocks: Literal["evenly", "by-compute"] = "evenly"

@@ -57,6 +57,9 @@ def test_names_of_gpus(words: str, gpu: str | None) -> None:
         ("a100-sxm-80gb", "800 Gb/s per node (4x200Gb HDR IB), NVLink 150 GB/s", 100, "infiniband"),
         ("a100-sxm-80gb", "", 200, "infiniband"),
         ("h100-sxm", "400 Gb/s per GPU", 400, "infiniband"),
+        ("h100-sxm", "8x400 Gb/s IB, 1x100GbE management", 400, "infiniband"),
+        ("h100-sxm", "25GbE management, 200 Gb/s HDR per GPU", 200, "infiniband"),
+        ("a100-sxm-80gb", "PCIe Gen4 x16 32 GB/s, 100 Gb/s IB per GPU", 100, "infiniband"),
         ("h100-sxm", "EFA 3200 Gbps", 400, "infiniband"),
         ("a100-pcie-80gb", "", 100, "infiniband"),
         ("h100-sxm", "InfiniBand NDR 3.2Tb/s", 400, "infiniband"),
@@ -93,3 +96,24 @@ def test_jobs_of_several_racks_take_sixteen_trays_of_each(gpus: int, per_rack: i
     """256 GPUs are four racks of 64: groups of 32 or 64 lie inside one."""
     cluster = cluster_of(Row({"gpus_per_node": "4"}), "gb200", gpus, Notes())
     assert (cluster.gpus_per_node, cluster.nodes, cluster.num_gpus) == (per_rack, racks, gpus)
+
+
+def test_figures_in_the_cell_are_those_of_the_board() -> None:
+    row = Row({"gpu": "H100-SXM-96GB-HBM2e (500W, 2.4TB/s)"})
+    gpu = cluster_of(row, "h100-sxm", 8, notes := Notes()).gpu
+    assert gpu.memory == pytest.approx(94.9 * 2**30, rel=0.01)
+    assert (gpu.tdp_watts, gpu.memory_bandwidth) == (500, 2.4e12)
+    assert "memory, tdp watts, memory bandwidth as the GPU's cell says" in notes.assumed
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu"),
+    [
+        ("H100-SXM-80GB (700W)", "h100-sxm"),
+        ("H200-SXM-141GB", "h200"),
+        ("MI250X-128GB", "mi250x-gcd"),
+        ("L40S 48GB", "l40s"),
+    ],
+)
+def test_labels_of_the_catalogues_own_boards_change_nothing(words: str, gpu: str) -> None:
+    assert cluster_of(Row({"gpu": words}), gpu, 8, Notes()).gpu == catalog.load_gpu(gpu)

@@ -13,6 +13,7 @@ ROW = {
     "gpu": "H100-SXM-80GB",
     "gpus_per_node": "8",
     "num_gpus": "64",
+    "tp": "1",
     "micro_batch": "1",
     "global_batch": "512",
     "zero_stage": "1",

@@ -15,7 +15,8 @@ LAST_RANK = "torch allocated_bytes.all.peak on LAST rank"
 TINY = {
     "layers": 12, "hidden": 512, "heads": 8, "kv_heads": 8, "ffn_hidden": 2048, "ffn_kind": "gelu", "seq_len": 1024,
     "tied_embeddings": 1, "framework": "Megatron-Core CI", "attention_kernel": "te", "gpu": "A100-SXM-80GB",
-    "num_gpus": 8, "zero_stage": 0, "micro_batch": 4, "global_batch": 32, "recompute": "none", "precision": "bf16",
+    "sequence_parallel": 0, "vp": 1, "num_gpus": 8, "zero_stage": 0, "micro_batch": 4, "global_batch": 32,
+    "recompute": "none", "precision": "bf16",
     "memory_kind": LAST_RANK, "notes": "deterministic mode; no-gradient-accumulation-fusion; dropout default 0.1/0.1",
 }  # fmt: skip
 UNFUSED = f"{TINY['notes']}; attention-backend=unfused"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -11,6 +12,7 @@ from cost_models.axes.placement import even_layers, layers_up_to_shares
 from cost_models.complaints import spec_error
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
+from cost_models.evidence.rows.degrees_of import Degrees, chunks_of, degrees_of
 from cost_models.evidence.rows.experts_of import keeps_experts_whole
 from cost_models.evidence.rows.flags_of import expert_tensor_parallel, training_changes
 from cost_models.evidence.rows.hardware_of import cluster_of, gpu_of, on_tensor_cores
@@ -28,15 +30,19 @@ from cost_models.evidence.rows.row import Row
 from cost_models.evidence.rows.stack_of import stack_of
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import padded_vocabulary
+from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
-from cost_models.specs.transformer import TransformerSpec
 
-_USUAL_GPUS = 128
-"""GPUs assumed for a row that does not say: only a share of the optimizer's states depends on it."""
+_ADAPTERS = re.compile(r"\bq?lora\b|\bdora\b|\bpeft\b|adapters?\b")
+"""Words for training that leaves most weights frozen."""
+_USUAL_MICROBATCHES = (1, 2, 4, 8)
+"""Sequences a microbatch that authors try."""
+_HARDLY_SLOWER = 1.05
+"""Ratio of step times that the model does not tell apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +78,20 @@ def _short(error: InputError | ValidationError) -> str:
 
 def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | None, notes: Notes) -> Case:
     check_counts(row)
+    if _ADAPTERS.search(f"{row.text('task')} {row.text('framework')} {row.text('model_name')}".lower()):
+        raise UnpredictableError(
+            "fine-tunes adapters (LoRA), whose frozen weights need no gradients: not modelled"
+        )
     gpu = gpu_of(row)
     if gpu is None:
         raise UnpredictableError(f"GPU `{row.text('gpu') or 'blank'}` is not in the catalogue")
     stack = stack_of(row, forced_stack, notes)
     model = model_of(row, stack, notes)
-    degrees = _degrees(row, notes)
+    degrees = degrees_of(row, notes)
     cluster = cluster_of(row, gpu, degrees.num_gpus, notes)
     if multiplies_tf32(row):
         cluster = on_tensor_cores(cluster)
-    degrees.vp = _chunks(row, model, stack, degrees, notes)
+    degrees.vp = chunks_of(row, model, stack, degrees, notes)
     degrees.zero = zero_of(row, stack, degrees.dp * degrees.cp, notes)
     training = _training(row, cluster, degrees, notes)
     question = complete_question(model, cluster, training, stack=stack, profile=profile)
@@ -90,67 +100,10 @@ def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | N
     return Case(row=row, question=question, layout=layout, assumptions=tuple(notes.assumed), sized=sized)
 
 
-@dataclass(slots=True)
-class _Degrees:
-    """Number of ranks of each axis."""
-
-    tp: int
-    pp: int
-    vp: int
-    cp: int
-    ep: int
-    dp: int
-    zero: int = 0
-
-    @property
-    def num_gpus(self) -> int:
-        return self.tp * self.pp * self.cp * self.dp
-
-
-def _degrees(row: Row, notes: Notes) -> _Degrees:
-    """Degrees of a row: axes left blank are 1; data parallelism is what remains of the GPUs."""
-    tp, pp, vp, cp, ep = (row.count(axis) or 1 for axis in ("tp", "pp", "vp", "cp", "ep"))
-    gpus, dp = row.count("num_gpus"), row.count("dp")
-    each = tp * pp * cp
-    if gpus is None:
-        if dp is None:
-            dp = _usual_replicas(row, each)
-            notes.assume(f"{each * dp} GPUs: the row names none")
-        else:
-            notes.assume(f"{each * dp} GPUs: the product of the degrees")
-    elif gpus % each:
-        raise UnpredictableError(f"tp · pp · cp = {each} does not divide {gpus} GPUs")
-    else:
-        if dp is not None and dp * each != gpus:
-            notes.assume(f"dp {gpus // each}: the row's {dp} does not fit {gpus} GPUs")
-        dp = gpus // each
-    return _Degrees(tp=tp, pp=pp, vp=vp if pp > 1 else 1, cp=cp, ep=ep, dp=dp)
-
-
-def _usual_replicas(row: Row, each: int) -> int:
-    """Replicas, of `each` GPUs, that fill a usual number of GPUs, as far as the batch divides."""
-    batch, micro = row.count("global_batch"), row.count("micro_batch") or 1
-    if batch is None:
-        raise UnpredictableError("neither `num_gpus` nor `dp` nor `global_batch` is given")
-    samples = max(1, batch // micro)
-    return next(dp for dp in range(max(1, _USUAL_GPUS // each), 0, -1) if samples % dp == 0)
-
-
-def _chunks(row: Row, model: TransformerSpec, stack: StackSpec, degrees: _Degrees, notes: Notes) -> int:
-    """Chunks a rank, as the row says; where blank, as the stack's recipes have them."""
-    if degrees.pp == 1 or row.count("vp"):
-        return degrees.vp
-    blocks = model.num_layers // degrees.pp
-    whole = model.num_layers % degrees.pp == 0 and (row.count("grad_accum") or degrees.pp) % degrees.pp == 0
-    chunks = blocks if stack.usually_interleaves and whole else 1
-    notes.assume(f"{chunks} model chunk{'s' if chunks > 1 else ''} a rank (vp blank)")
-    return chunks
-
-
 def _training(
     row: Row,
     cluster: ClusterSpec,
-    degrees: _Degrees,
+    degrees: Degrees,
     notes: Notes,
 ) -> TrainingSpec:
     """The training job of a row: batch, sequence, precision and dropout."""
@@ -175,7 +128,7 @@ def _dropout(row: Row) -> float | None:
     return share if share is not None and 0 <= share < 1 else None
 
 
-def _global_batch(row: Row, degrees: _Degrees, notes: Notes) -> int:
+def _global_batch(row: Row, degrees: Degrees, notes: Notes) -> int:
     """Sequences a step: as printed, or from microbatch and accumulation."""
     batch, micro, accumulated = row.count("global_batch"), row.count("micro_batch"), row.count("grad_accum")
     printed = row.number("global_batch")
@@ -192,16 +145,18 @@ def _global_batch(row: Row, degrees: _Degrees, notes: Notes) -> int:
     return batch
 
 
-def _layout(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> Layout:
-    """The row's layout, its blocks on stages as the stack places them."""
+def _layout(row: Row, question: Question, degrees: Degrees, notes: Notes) -> Layout:
+    """The row's layout, its blocks on stages as the stack places them, with a usual microbatch where it is blank."""
     micro = _micro_batch(row, question, degrees, notes)
+    stated = micro is not None
+    micro = micro or 1
     stages = degrees.pp * degrees.vp
     blocks = question.model.num_layers
-    if stages > blocks:
+    if stages > blocks + 2 * question.stack.ends_count_as_blocks:
         raise UnpredictableError(f"{blocks} blocks on {stages} stages")
     if stages * (question.training.global_batch // (micro * degrees.dp)) > MAX_ACTIONS:
         raise UnpredictableError(f"global batch {question.training.global_batch} is too many microbatches")
-    return Layout(
+    layout = Layout(
         tp=degrees.tp,
         pp=degrees.pp,
         vpp=degrees.vp,
@@ -212,10 +167,15 @@ def _layout(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> La
         mbs=micro,
         zero=degrees.zero,
         shard=_shard_group(row, degrees, question.cluster.gpus_per_node, notes),
-        sp=bool(row.flag("sequence_parallel")) and degrees.tp > 1,
+        sp=degrees.tp > 1 and _splits_sequence(row, question.stack, notes),
         recompute=(recompute_of(row, question.stack, notes),),
         layers=_placed(question, stages, notes),
     )
+    if stated:
+        return layout
+    layout = _tuned(question, layout)
+    notes.assume(f"microbatch {layout.mbs} (blank)")
+    return layout
 
 
 def _placed(question: Question, stages: int, notes: Notes) -> tuple[int, ...]:
@@ -231,7 +191,31 @@ def _placed(question: Question, stages: int, notes: Notes) -> tuple[int, ...]:
     return even_layers(model.num_layers, stages)
 
 
-def _expert_tensor(row: Row, degrees: _Degrees) -> int | None:
+def _tuned(question: Question, layout: Layout) -> Layout:
+    """The layout with the smallest microbatch that fits and is hardly slower than the fastest, as its author would find
+    it; with one sequence where none fits."""
+    samples = question.training.global_batch // layout.dp
+    possible = [
+        layout.model_copy(update={"mbs": size})
+        for size in _USUAL_MICROBATCHES
+        if samples % size == 0
+        and samples // size >= layout.pp
+        and (layout.vpp == 1 or samples // size % layout.pp == 0)
+    ]
+    fitting = [one for one in (estimate(question, layout) for layout in possible) if one.fits]
+    fastest = min((one.step_seconds for one in fitting), default=0.0)
+    return next((one.layout for one in fitting if one.step_seconds <= fastest * _HARDLY_SLOWER), layout)
+
+
+def _splits_sequence(row: Row, stack: StackSpec, notes: Notes) -> bool:
+    """Whether a row with several tensor-parallel ranks splits its sequence; where blank, as the stack's users do."""
+    stated = row.flag("sequence_parallel")
+    if stated is None and stack.usually_splits_sequence:
+        notes.assume("sequence parallelism (blank)")
+    return stack.usually_splits_sequence if stated is None else stated
+
+
+def _expert_tensor(row: Row, degrees: Degrees) -> int | None:
     """Expert tensor parallelism: as the row notes, else as its recipes or the rest of the model, if ranks are left."""
     stated = expert_tensor_parallel(row)
     if stated is None and degrees.ep > 1 and degrees.tp > 1 and keeps_experts_whole(row):
@@ -245,7 +229,7 @@ def _expert_tensor(row: Row, degrees: _Degrees) -> int | None:
     return 1
 
 
-def _shard_group(row: Row, degrees: _Degrees, per_node: int, notes: Notes) -> int | None:
+def _shard_group(row: Row, degrees: Degrees, per_node: int, notes: Notes) -> int | None:
     """Ranks that share one copy of what ZeRO shards; None: all replicas."""
     size, replicas = row.count("hybrid_shard"), degrees.dp * degrees.cp
     if degrees.zero and shards_in_a_node(row):
@@ -259,11 +243,13 @@ def _shard_group(row: Row, degrees: _Degrees, per_node: int, notes: Notes) -> in
     return size
 
 
-def _micro_batch(row: Row, question: Question, degrees: _Degrees, notes: Notes) -> int:
-    """The row's microbatch, or the one that its accumulation implies, or 1."""
+def _micro_batch(row: Row, question: Question, degrees: Degrees, notes: Notes) -> int | None:
+    """The row's microbatch, or the one that its accumulation implies; None where it says neither."""
     micro, batch = row.count("micro_batch"), question.training.global_batch
     if micro is None:
         accumulated = row.count("grad_accum")
+        if accumulated is None and batch >= degrees.dp:
+            return None
         micro = max(1, batch // (degrees.dp * accumulated)) if accumulated else 1
         notes.assume(f"microbatch {micro}")
     if micro * degrees.dp > batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from cost_models.evidence.rows.gpu_figures import as_printed
 from cost_models.evidence.rows.network_of import adapters, network_bits
 from cost_models.evidence.rows.notes import Notes
 from cost_models.evidence.rows.row import Row
@@ -103,6 +104,7 @@ def cluster_of(row: Row, gpu: str, num_gpus: int, notes: Notes) -> ClusterSpec:
         links = links.with_inter_node(_UNNAMED_NETWORK)
     return cluster.model_copy(
         update={
+            "gpu": as_printed(cluster.gpu, row.text("gpu"), notes),
             "gpus_per_node": per_node,
             "nodes": -(-num_gpus // per_node),
             "links": links,

@@ -19,6 +19,14 @@ _BUS = re.compile(
     re.IGNORECASE,
 )
 """Words for the links inside a node."""
+_OTHER_NETWORK = re.compile(
+    r"manage|mgmt|\bbmc\b|out[- ]of[- ]band|storage|front[- ]?end|in[- ]band", re.IGNORECASE
+)
+_ADAPTER = re.compile(
+    r"connectx|\bcx-?\d|infiniband|\bib\b|roce|ethernet|\bhca|\bnics?\b|[hnex]dr|efa|slingshot|omni",
+    re.IGNORECASE,
+)
+"""Words for an adapter of the network, which may itself be said to sit on PCIe."""
 _EACH = re.compile(r"(per|a|/)\s*(gpu|device|chip|accelerator|gcd)|per-gpu", re.IGNORECASE)
 _ONE_ADAPTER = re.compile(r"ethernet|gbe\b|\btcp", re.IGNORECASE)
 _ONE_ADAPTER_BITS = 101e9
@@ -34,9 +42,9 @@ def network_bits(words: str, per_node: int) -> float | None:
     """
     if match := _OMNI_PATH.search(words):
         return int(match["rails"]) * _OMNI_PATH_BITS / per_node
-    outside = _BUS.sub("", words)
-    if match := _RAILS.search(outside):
-        return int(match["rails"]) * _bits(match) / per_node
+    outside = _computing(_BUS.sub("", words))
+    if several := [int(match["rails"]) * _bits(match) for match in _RAILS.finditer(outside)]:
+        return max(several) / per_node
     if match := _SPEED.search(outside):
         bits = _bits(match)
         if _EACH.search(outside):
@@ -54,6 +62,16 @@ def adapters(words: str) -> int | None:
     """Network adapters of a node, where the words count them: `4x100Gb RoCE per node`."""
     match = _RAILS.search(_BUS.sub("", words))
     return int(match["rails"]) if match else None
+
+
+def _computing(words: str) -> str:
+    """The words without those for networks that carry no collectives: management, storage, the host's own bus."""
+    parts = re.split(r"([,;+()])", words)
+    return "".join(part for part in parts if not _OTHER_NETWORK.search(part) and not _is_bus(part))
+
+
+def _is_bus(words: str) -> bool:
+    return "pcie" in words.lower() and not _ADAPTER.search(words)
 
 
 def _bits(match: re.Match[str]) -> float:

@@ -26,6 +26,7 @@ class Prediction:
     peak_bytes: float | None = None
     """Predicted peak as the row measured it: allocated on the rank it names, or as the driver reports."""
     fits: bool | None = None
+    """None also where the row does not say what was recomputed, and it fits only if more was than is assumed."""
     fits_probability: float | None = None
     """Chance that it fits."""
     verdict: Verdict | None = None
@@ -50,18 +51,30 @@ def predict(
         except (UnpredictableError, InputError) as reason:
             yield Prediction(row=row, skipped=printable(str(reason).splitlines()[0]))
             continue
+        if _cannot_be_undivided(case, priced):
+            yield Prediction(row=row, skipped="its degrees are blank, and undivided the model cannot fit")
+            continue
         yield _prediction(case, priced)
 
 
+def _cannot_be_undivided(case: Case, priced: Estimate) -> bool:
+    """Whether a row leaves all its degrees blank, while weights, gradients and states alone fill an undivided GPU."""
+    if any(case.row.text(axis) for axis in ("tp", "pp", "cp", "ep")):
+        return False
+    memory = dict(priced.rank_memory[priced.fullest_rank])
+    return sum(memory.get(part, 0.0) for part in ("weights", "gradients", "optimizer")) > priced.memory_limit
+
+
 def _prediction(case: Case, priced: Estimate) -> Prediction:
+    known = priced.fits or bool(case.row.text("recompute"))  # whoever had recomputed more would have had room
     return Prediction(
         row=case.row,
         case=case,
         step_seconds=priced.step_seconds if case.sized else None,
         peak_bytes=peak_bytes(case, priced),
-        fits=priced.fits,
-        fits_probability=priced.fits_probability,
-        verdict=priced.verdict,
+        fits=priced.fits if known else None,
+        fits_probability=priced.fits_probability if known else None,
+        verdict=priced.verdict if known else None,
         parts=dict(priced.time) if case.sized else {},
         assumptions=case.assumptions,
         trust=str(priced.trust),

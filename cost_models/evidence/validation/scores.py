@@ -187,7 +187,7 @@ class _Timed:
 
 
 def _score_source(name: str, predictions: Sequence[Prediction]) -> SourceScore:
-    answered = [one for one in predictions if one.step_seconds is not None or one.fits is not None]
+    answered = [one for one in predictions if one.step_seconds is not None or one.peak_bytes is not None]
     timed = [(sweep_of(one.row), found) for one in answered if (found := _timed(one)) is not None]
     sweeps: dict[tuple[str, ...], list[_Timed]] = defaultdict(list)
     for key, one in timed:
@@ -236,7 +236,7 @@ def _anchored(rows: Sequence[_Timed]) -> list[float]:
 def _verdicts(predictions: Sequence[Prediction]) -> MemoryVerdicts:
     """Counts of verdicts over rows that ran out of memory or have a step time."""
     caught = missed = false_alarms = agreed = 0
-    for one in predictions:
+    for one in (known for known in predictions if known.fits is not None):
         alarm = one.fits is False
         if one.row.flag("oom"):
             caught, missed = caught + alarm, missed + (not alarm)

@@ -1,0 +1,86 @@
+"""Blank cells take what a trainer's users would have had; what they leave open is not answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from cost_models.evidence.rows.cases import Case, read_case
+from cost_models.evidence.rows.notes import UnpredictableError
+from cost_models.evidence.rows.row import Row
+from cost_models.evidence.validation.predicting import Prediction, predict
+
+LARGE = {
+    "row_id": "lab-1",
+    "framework": "Megatron-Core",
+    "model_name": "llama3.1-405b",
+    "seq_len": "8192",
+    "gpu": "H100-SXM-80GB",
+    "gpus_per_node": "8",
+    "num_gpus": "8192",
+    "tp": "8",
+    "pp": "16",
+    "global_batch": "2048",
+    "precision": "bf16",
+    "recompute": "none",
+}
+
+
+def read(**cells: str) -> Case:
+    return read_case(Row(LARGE | cells))
+
+
+def predicted(**cells: str) -> Prediction:
+    (one,) = predict([Row(LARGE | cells)])
+    return one
+
+
+def test_a_current_megatron_splits_sequences_and_interleaves() -> None:
+    layout = read().layout
+    assert (layout.sp, layout.vpp, layout.mbs) == (True, 8, 1)
+    assert layout.layers[0] == layout.layers[-1] == 0  # 126 blocks, embedding and head in 128 places
+    old = read(framework="Megatron-LM 2021", num_layers="128", layers="128", hidden="16384").layout
+    assert (old.sp, old.vpp) == (False, 1)
+
+
+def test_stated_cells_stay() -> None:
+    layout = read(sequence_parallel="0", vp="1", micro_batch="2").layout
+    assert (layout.sp, layout.vpp, layout.mbs) == (False, 1, 2)
+
+
+def test_chunks_are_as_few_as_keep_the_pipeline_busy() -> None:
+    assert read(num_gpus="128", global_batch="2048").layout.vpp == 1
+    assert read(num_gpus="1024", global_batch="2048").layout.vpp == 2
+
+
+def test_a_blank_microbatch_is_the_smallest_that_costs_little() -> None:
+    few = {"model_name": "qwen3-32b", "tp": "8", "pp": "1", "num_gpus": "384", "global_batch": "192"}
+    layout = read(**few).layout
+    assert layout.mbs > 1  # gradients of one long backward pass hide their reduction
+    assert read(**few | {"num_gpus": "8", "tp": "8"}).layout.mbs == 1
+
+
+def test_blank_recompute_leaves_open_whether_it_fits() -> None:
+    tight = {"num_gpus": "128", "global_batch": "128", "micro_batch": "4", "vp": "1"}
+    assert predicted(**tight).fits is False
+    assert predicted(**tight | {"recompute": ""}).fits is None
+    assert predicted(**tight | {"recompute": ""}).step_seconds is not None
+    assert predicted(recompute="").fits is (True if predicted().fits else None)
+
+
+def test_blank_degrees_of_a_model_that_cannot_fit_undivided() -> None:
+    blank = {"tp": "", "pp": "", "num_gpus": "8", "global_batch": "8", "micro_batch": "1"}
+    assert "degrees are blank" in predicted(**blank).skipped
+    assert not predicted(**blank | {"tp": "8"}).skipped
+    assert not predicted(**blank | {"model_name": "llama3-8b", "zero_stage": "1"}).skipped
+
+
+@pytest.mark.parametrize(
+    "cells", [{"task": "sft (LoRA)"}, {"task": "PEFT"}, {"model_name": "llama3-70b qlora"}]
+)
+def test_adapters_are_not_taken_for_pre_training(cells: dict[str, str]) -> None:
+    with pytest.raises(UnpredictableError, match="LoRA"):
+        read(**cells)
+
+
+def test_all_weights_may_be_fine_tuned() -> None:
+    assert read(task="sft (full parameters)").layout == read().layout
