@@ -9,9 +9,10 @@ from cost_models.estimate import Estimate
 from cost_models.question import Question
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import breakdown_rows, estimate_record, question_record
+from meshwright.records.recommendations import tried_record
 from meshwright.render.plans.explanation import explanation_text, why_not_text
 from meshwright.render.plans.ranked import placed_on_pools, question_header
-from meshwright.render.plans.recommendation import recommended_in_plan
+from meshwright.render.plans.recommendation import recommended_in_plan, tried_sentence
 from meshwright.render.tables import Table
 from planner.explaining.explain import Explanation
 from planner.explaining.whatif import same_degrees
@@ -47,6 +48,7 @@ class Explained:
             "question": question_record(self.question),
             "plan": estimate_record(self.explanation.estimate, self.question),
             "searched": self.explanation.origin.searched,
+            "tried": tried_record(self.question, self.explanation.estimate.layout),
             **self._recommended(),
             "binds": {
                 "resource": bound.resource,
@@ -88,7 +90,8 @@ class Explained:
 
     def __repr__(self) -> str:
         why = "" if self.plan is None else recommended_in_plan(self.plan)
-        return "\n".join(filter(None, [explanation_text(self.explanation), why]))
+        nearest = tried_sentence(self.question, self.explanation.estimate)
+        return "\n".join(filter(None, [explanation_text(self.explanation), why, nearest]))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

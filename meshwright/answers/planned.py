@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from cost_models.estimate import Estimate
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted, format_seconds
+from meshwright.answers.explained import Explained
 from meshwright.inputs.goals import Goal, Pick, objective_of
 from meshwright.plots.drawing import Drawing, draw
 from meshwright.records.estimates import optimum_record, optimum_rows
 from meshwright.records.frames import estimates_frame
 from meshwright.records.recommendations import recommendation_record
-from meshwright.render.plans.explanation import explanation_text, why_not_text
+from meshwright.render.plans.explanation import why_not_text
 from meshwright.render.plans.goals import left_out_text
 from meshwright.render.plans.ranked import (
     answer_sentence,
@@ -27,7 +28,7 @@ from meshwright.render.plans.ranked import (
 from meshwright.render.plans.recommendation import (
     recommendation_sentences,
     recommendation_table,
-    recommended_in_plan,
+    tried_sentence,
 )
 from meshwright.render.tables import Table
 from meshwright.render.words import as_html
@@ -115,9 +116,8 @@ class Planned:
     def explain(self) -> str:
         """Say what binds the plan, what it wins by, and what would change it."""
         plan = self.plan
-        return "\n".join(
-            filter(None, [explanation_text(explain(plan, priced_again(plan))), recommended_in_plan(plan)])
-        )
+        explanation = explain(plan, priced_again(plan))
+        return repr(Explained(question=self.question, explanation=explanation, plan=plan))
 
     def why_not(self, layout: str) -> str:
         """Say why another layout is not the plan."""
@@ -170,7 +170,9 @@ class Planned:
         record = optimum_record(self.optimum, self.assumptions, self.notes)
         told = self.recommendation
         return record | (
-            {} if told is None else {"recommended": recommendation_record(told), "pick": self.pick}
+            {}
+            if told is None
+            else {"recommended": recommendation_record(told, self.question), "pick": self.pick}
         )
 
     @property
@@ -183,7 +185,11 @@ class Planned:
     def _recommended(self) -> tuple[str | Table, ...]:
         """What to run, below the proof."""
         told = self.recommendation
-        return () if told is None else ("", recommendation_table(told), "", recommendation_sentences(told))
+        if told is None:
+            return ()
+        nearest = tried_sentence(self.question, told.estimate)
+        sentences = "\n".join(filter(None, [recommendation_sentences(told), nearest]))
+        return "", recommendation_table(told), "", sentences
 
     def remarks(self, *, interrupted: bool = False) -> list[str]:
         """What is said below the answer: the best of other precisions, what has no answer, what is not proved."""
@@ -217,7 +223,7 @@ class Planned:
         header, proof = self._around_the_table()
         table = self._in_words().to_html(index=False, border=0)
         told = self.recommendation
-        below = "" if told is None else f"<p>{as_html(recommendation_sentences(told))}</p>"
+        below = "" if told is None else f"<p>{as_html(str(self._recommended()[-1]))}</p>"
         return f"<p>{as_html(header)}</p>{table}<p>{as_html(proof)}</p>{below}"
 
     def _in_words(self) -> pd.DataFrame:

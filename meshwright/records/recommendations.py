@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from cost_models.axes.layout import Layout
+from cost_models.question import Question
+from cost_models.tried import tried
 from meshwright.records.estimates import estimate_record
 from planner.answers.recommended import Beside, Recommendation
 
 
-def recommendation_record(told: Recommendation) -> dict[str, Any]:
+def recommendation_record(told: Recommendation, question: Question) -> dict[str, Any]:
     """Seconds, bytes and shares; `fastest_on_paper` is the first of `plans`."""
     last = told.last_memory
     return {
@@ -22,7 +25,20 @@ def recommendation_record(told: Recommendation) -> dict[str, Any]:
         "last_memory": None
         if last is None
         else {"layout": str(last.full.layout), "peak_bytes": last.full.peak_bytes, "gain": last.gain},
+        "tried": tried_record(question, told.estimate.layout),
         "certificate": told.certificate.model_dump(mode="json"),
+    }
+
+
+def tried_record(question: Question, layout: Layout) -> dict[str, Any] | None:
+    """The nearest timed runs of a layout, and the words of it that none had; None where its profile has none."""
+    found = tried(question, layout)
+    if found is None:
+        return None
+    return {
+        "nearest": found.nearest.model_dump(mode="json"),
+        "beyond_nearest": list(found.beyond_nearest),
+        "untried": list(found.untried),
     }
 
 

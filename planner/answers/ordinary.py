@@ -12,7 +12,7 @@ from cost_models.axes.context import CONTEXTS
 from cost_models.axes.order import ORDERS
 from cost_models.axes.pipeline import SCHEDULES
 from cost_models.question import Question
-from cost_models.specs.hardware import TimedRuns
+from cost_models.tried import timed_under
 from planner.space.restrictions import Restrictions
 
 OPTIONAL = ("cp", "etp", "shard")
@@ -42,12 +42,6 @@ def steps(question: Question, asked: Restrictions, roomy: float) -> Iterator[Ste
         yield Step("use ordinary axes and context parallelism, and leave room", _within(with_context, roomy))
         yield Step("use ordinary axes and context parallelism", with_context)
     yield Step("leave room", _within(asked, roomy))
-
-
-def timed_under(question: Question) -> tuple[TimedRuns, ...]:
-    """The timed runs that say most about a question: under its own stack, else all that its profile rests on."""
-    timed = question.hardware.timed
-    return tuple(runs for runs in timed if runs.stack == question.stack.name) or timed
 
 
 def _ordinary(question: Question, asked: Restrictions, also: tuple[str, ...] = ()) -> Restrictions:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from cost_models.estimate import Estimate
-from cost_models.units import format_bytes, format_seconds
+from cost_models.question import Question
+from cost_models.tried import tried
+from cost_models.units import counted, format_bytes, format_seconds, grouped
 from meshwright.render.tables import Table, table
 from meshwright.render.words import NEGLIGIBLE_SHARE, change, percent, sentence_list, wrapped
 from planner.answers.recommended import Beside, Recommendation
@@ -30,6 +32,29 @@ def recommendation_sentences(told: Recommendation) -> str:
         gain = "less than 0.1 %" if last.gain < NEGLIGIBLE_SHARE else percent(last.gain)
         lines.append(f"Filling devices further, from {peaks}, would buy {gain}")
     return "\n".join(wrapped(line) for line in lines)
+
+
+def tried_sentence(question: Question, estimate: Estimate) -> str:
+    """The nearest timed runs with their error, and what of the layout nobody timed; empty where a profile has none."""
+    told = tried(question, estimate.layout)
+    if told is None:
+        return ""
+    runs = told.nearest
+    gpus = (
+        grouped(runs.most_gpus)
+        if runs.fewest_gpus == runs.most_gpus
+        else f"{grouped(runs.fewest_gpus)} to {grouped(runs.most_gpus)}"
+    )
+    said = (
+        f"Nearest timed runs: {counted(runs.runs, 'run')} of {runs.source} ({runs.stack} on {gpus} {runs.gpu}),"
+        f" {percent(runs.median_error)} off"
+    )
+    beyond = [word for word in told.beyond_nearest if word not in told.untried]
+    if beyond:
+        said += f", none with {sentence_list(beyond)}"
+    if told.untried:
+        said += f"; no run of profile {question.hardware.name} had {sentence_list(told.untried)}"
+    return wrapped(said)
 
 
 def recommended_in_plan(plan: Plan) -> str:
