@@ -10,8 +10,8 @@ Each of the c ranks has the queries of b·s/c tokens and must see every key and 
 
 A layout names its way (`context=`) or leaves it to the software stack. Tokens are dealt so that causal attention is the
 same work for every rank and step: two pieces, one from either end of the sequence; where heads are traded a rank sees
-all of it. Ring steps run behind the kernel of the step before, and hold it up for a share of their time: C seconds of
-kernels and M of messages take max(C, M) + overlap_cost · min(C, M). The others are in sight.
+all of it. Ring steps run behind the kernel of the step before, which they hold up as all that overlaps does
+(`overlap_slowdown`); the others are in sight.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from cost_models.communication.collectives import (
     point_to_point_seconds,
     reduce_scatter_seconds,
 )
+from cost_models.communication.data import exposed
 from cost_models.communication.topology import Groups
 from cost_models.question import Question
 
@@ -78,9 +79,8 @@ def context_seconds(
         one_way, back = _PASSES[name](question, columns, group)
         forward, backward = np.where(rows, one_way, forward), np.where(rows, back, backward)
         if name == "ring":
-            unseen = 1.0 - question.hardware.overlap_cost
             behind_forward, behind_backward = (
-                unseen * np.minimum(messages, kernels * steps / columns.cp)
+                messages - exposed(messages, kernels * steps / columns.cp, question.hardware, overlapped=True)
                 for messages, kernels in ((one_way, core_forward), (back, core_backward))
             )
             forward_hidden = np.where(rows, behind_forward, forward_hidden)

@@ -161,9 +161,6 @@ class HardwareProfile(Spec):
     """Share of the intra-node bandwidth that large collectives reach."""
     network_efficiency: float = Efficiency
     """Share of the inter-node bandwidth that large collectives reach."""
-    overlap_cost: Share = 0.12
-    """Share of the time of communication by which it holds up what it runs behind: NCCL's channels take 16 of a H100's
-    132 multiprocessors while they send (nccl/src/graph/tuning.cc, p2p channels)."""
     collective_seconds: Overhead = 0.0
     """Start-up seconds of a collective beyond link latency."""
     overlap_slowdown: Share = 0.0

@@ -48,7 +48,7 @@ def only_links(question: Question) -> Question:
             "link_efficiency": 1.0,
             "network_efficiency": 1.0,
             "collective_seconds": 0.0,
-            "overlap_cost": 0.0,
+            "overlap_slowdown": 0.0,
         }
     )
     links = question.cluster.links
@@ -74,17 +74,15 @@ def test_a_ring_passes_every_key_and_value_round_and_hides_behind_attention() ->
 
 
 def test_what_runs_behind_attention_holds_it_up() -> None:
-    """C seconds of kernels and M of messages take max(C, M) + a share of the smaller: no ring is free."""
+    """C seconds of kernels and M of messages take max(C, M) + a share of the smaller: a ring is not free."""
     question, layout = only_links(asked()), columns("tp1 cp4 dp16")
     group = axis_groups(question.cluster, layout).cp
     long = np.ones(1)
     alone = context_seconds(question, layout, group, np.zeros(1), np.zeros(1))
-    shared = replace(question, hardware=question.hardware.model_copy(update={"overlap_cost": 0.1}))
+    shared = replace(question, hardware=question.hardware.model_copy(update={"overlap_slowdown": 0.1}))
     behind = context_seconds(shared, layout, group, long, long)
     assert behind.forward == pytest.approx(0.1 * alone.forward)
     assert behind.backward + behind.backward_hidden == pytest.approx(alone.backward)
-    seconds = [estimate(asked(), parse_layout("tp1 cp8 dp8")).time["cp_comm"]]
-    assert seconds[0] > 0
 
 
 def test_short_parts_of_a_sequence_attend_slowly() -> None:
