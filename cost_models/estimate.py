@@ -78,6 +78,8 @@ class Estimate:
     bound_by: str
     """The largest part of the step that is not compute, where it is worth naming; else `compute`."""
     trust: Trust
+    causal_mfu: float = 0.0
+    """As MFU, of the scores that a causal mask or a window leaves only."""
     rank_limits: tuple[float, ...] = ()
     """With several pools: bytes that a device of each pipeline rank may fill. Empty: `memory_limit` everywhere."""
     confidence: float = EVEN

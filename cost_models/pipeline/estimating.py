@@ -11,7 +11,7 @@ import numpy as np
 from cost_models.axes.layout import Layout
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate, Trust
-from cost_models.operators.flops import model_flops, recomputed_flops, utilisation
+from cost_models.operators.flops import causal_flops, model_flops, recomputed_flops, utilisation
 from cost_models.pipeline.placed import PricedRanks, price_ranks
 from cost_models.pipeline.time_parts import HIDDEN_PARTS, TIME_PARTS
 from cost_models.question import Question, doubt
@@ -48,6 +48,7 @@ def estimate(question: Question, layout: Layout) -> Estimate:
         memory_limit=limits[fullest],
         mfu=utilisation(useful, seconds, gpus, peak),
         hfu=utilisation(spent, seconds, gpus, peak),
+        causal_mfu=utilisation(causal_flops(model, training, ran.tp), seconds, gpus, peak),
         tokens_per_second=training.tokens_per_step / seconds,
         bound_by=bound_by(parts),
         trust=trust_of(max(question.by_pool, key=lambda pool: doubt(pool.hardware))),

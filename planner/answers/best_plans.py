@@ -62,7 +62,8 @@ def _at_bound(result: SearchResult) -> Estimate:
     """The best plan as if its step took only the proven bound."""
     best, bound = result.best, result.certificate.bound
     faster = best.step_seconds / bound
-    return replace(best, step_seconds=bound, mfu=best.mfu * faster, hfu=best.hfu * faster)
+    shares = {name: getattr(best, name) * faster for name in ("mfu", "hfu", "causal_mfu")}
+    return replace(best, step_seconds=bound, **shares)
 
 
 def merged(certificates: Sequence[Certificate]) -> Certificate:

@@ -9,7 +9,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.files import catalog
 from cost_models.memory.activations import activation_bytes
-from cost_models.operators.flops import model_flops, recomputed_flops, utilisation
+from cost_models.operators.flops import causal_flops, model_flops, recomputed_flops, utilisation
 from cost_models.operators.parameters import parameters, total_parameters
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
@@ -130,3 +130,16 @@ def test_a_flash_kernel_keeps_what_selective_recompute_keeps_and_one_row_of_sums
     flash = activation_bytes(question(gpt(48, h, a), attention="flash2"), layout).block[0]
     fused = activation_bytes(question(gpt(48, h, a)), layout).block[0]
     assert flash[0] == pytest.approx(fused[1] + 4 * a * s * b, rel=1e-12)
+
+
+def test_causal_mfu_counts_what_a_mask_leaves() -> None:
+    """GPT-3: half of 4·s·h a token and block; within a window what the window leaves of it."""
+    model = catalog.load_model("gpt3-175b")
+    training = TrainingSpec(global_batch=8, sequence_length=2048)
+    scores = 3 * 8 * 96 * 4 * 2048**2 * 12288
+    assert model_flops(model, training) - causal_flops(model, training) == pytest.approx(scores / 2)
+    windowed = model.model_copy(update={"attention_window": 512})
+    left = 512 * (1 - 512 / 2048 / 2) / 512
+    scores = 3 * 8 * 96 * 4 * 2048 * 512 * 12288
+    masked = model_flops(windowed, training) - causal_flops(windowed, training)
+    assert masked == pytest.approx(scores * (1 - left))

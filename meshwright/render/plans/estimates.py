@@ -10,12 +10,17 @@ _UNLIKELY = 0.01
 """Chances below it are written as `< 1 %`, and their opposites as `> 99 %`."""
 
 
+def utilisation_words(estimate: Estimate) -> str:
+    """The MFU of the field, of what a causal mask leaves of it, and with what is recomputed."""
+    return f"MFU {percent(estimate.mfu)} ({percent(estimate.causal_mfu)} causal), HFU {percent(estimate.hfu)}"
+
+
 def estimate_text(estimate: Estimate, *, chosen: bool = False) -> str:
     """Four sentences: layout, speed, time by part, memory by part; the split where it was `chosen`; and warnings."""
     layout = estimate.layout
     per_gpu = estimate.tokens_per_second / layout.num_gpus
     speed = (
-        f"step {format_seconds(estimate.step_seconds)}, MFU {percent(estimate.mfu)}, HFU {percent(estimate.hfu)}, "
+        f"step {format_seconds(estimate.step_seconds)}, {utilisation_words(estimate)}, "
         f"{format_count(estimate.tokens_per_second)} tokens/s ({format_count(round(per_gpu))} per GPU), "
         f"{counted(estimate.microbatches, 'microbatch')}"
     )

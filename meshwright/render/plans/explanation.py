@@ -8,7 +8,7 @@ from cost_models.axes.layout import Layout
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
 from cost_models.units import format_bytes, format_seconds
-from meshwright.render.plans.estimates import memory_sentence, time_sentence, warning_lines
+from meshwright.render.plans.estimates import memory_sentence, time_sentence, utilisation_words, warning_lines
 from meshwright.render.words import (
     NEGLIGIBLE_SHARE,
     change,
@@ -43,7 +43,7 @@ def explanation_text(explanation: Explanation) -> str:
     """The plan, its parts, what binds, what it wins by, and what would change it."""
     estimate = explanation.estimate
     sentences = [
-        wrapped(f"layout {estimate.layout.brief}: MFU {percent(estimate.mfu)}, HFU {percent(estimate.hfu)}"),
+        wrapped(f"layout {estimate.layout.brief}: {utilisation_words(estimate)}"),
         *warning_lines(estimate),
         time_sentence(estimate),
         memory_sentence(estimate),
