@@ -119,19 +119,14 @@ def launch_seconds(pieces: Pieces) -> Array:
 
 
 def _expert_launch_seconds(pieces: Pieces, dense: Array) -> Array:
-    """(N,) what experts add to the launches of a dense block: routing at the host's pace, kernels at the library's.
-
-    Negative where CUDA graphs replay more of such blocks than is added.
-    """
-    question, profile = pieces.question, pieces.question.hardware
-    stack, model = question.stack, question.model
+    """(N,) what routing and experts add to the launches of a dense block; less than 0 where CUDA graphs replay more."""
+    question, model, stack = pieces.question, pieces.question.model, pieces.question.stack
     if not model.has_experts:
         return np.zeros(len(pieces.columns))
-    each = stack.expert_launches + stack.expert_cast_launches * (question.training.precision == "fp8")
-    kernels = each * model.num_experts / pieces.columns.ep
-    routed = profile.host_layer_seconds * stack.routing_launches + profile.kernel_seconds * kernels
-    left = 1.0 - stack.captured_expert_launches
-    added: Array = model.moe_share * (left * (dense + routed) - dense)
+    narrow = question.training.operand_bytes < question.training.element_bytes
+    each = stack.expert_host_seconds + stack.expert_cast_host_seconds * narrow
+    routed = stack.routing_host_seconds + each * model.num_experts / pieces.columns.ep
+    added: Array = model.moe_share * ((1.0 - stack.captured_expert_launches) * (dense + routed) - dense)
     return added
 
 

@@ -10,7 +10,7 @@ from cost_models.axes.context import Context
 from cost_models.axes.order import DEFAULT_ORDER, Order
 from cost_models.axes.pipeline import Schedule
 from cost_models.axes.recompute import Recompute
-from cost_models.base import Factor, LargeInt, Name, PositiveInt, Share, Spec
+from cost_models.base import Factor, LargeInt, Name, Overhead, PositiveInt, Share, Spec
 from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.training import StateDtype
 from cost_models.units import Bytes
@@ -113,12 +113,12 @@ class StackSpec(Spec):
     weighs_inside_experts: bool = False
     """Whether the weights of a token's experts are multiplied in before their second product, so that nobody keeps what
     came back (Megatron Core since 0.13); else the weighted sum keeps every copy."""
-    routing_launches: Factor = 0.0
-    """Launches of a block's router, permutations and exchange in one pass, relative to those of a dense block."""
-    expert_launches: Factor = 0.0
-    """Kernels a pass launches for each expert of the rank, the mean over both passes; 0 where one kernel does all."""
-    expert_cast_launches: Factor = 0.0
-    """Kernels besides for each of them in fp8, which cast what its products read."""
+    routing_host_seconds: Overhead = 0.0
+    """Host seconds to launch a block's router, permutations and exchange in one pass, beyond those of a dense block."""
+    expert_host_seconds: Overhead = 0.0
+    """The same for each expert of the rank, the mean over both passes; 0 where the host never goes through them."""
+    expert_cast_host_seconds: Overhead = 0.0
+    """What comes to it in fp8, where operands of every expert are cast apart."""
     captured_expert_launches: Share = 0.0
     """Share of the launches of blocks with experts that CUDA graphs replay without the host."""
     zero3_gathers_every_microbatch: bool = True
