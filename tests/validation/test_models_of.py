@@ -60,3 +60,21 @@ def test_a_narrow_mlp_is_gated() -> None:
     assert read(layers="32", hidden="4096", ffn_hidden="11008").gated_mlp
     assert not read(layers="32", hidden="4096", ffn_hidden="16384").gated_mlp
     assert not read(layers="32", hidden="4096", ffn_hidden="11008", ffn_kind="gelu").gated_mlp
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("DeepSeekV3 (w/o MTP)", 61), ("DeepSeekV3 (tokendrop)", 61), ("deepseekv3 (4 layers)", 4)],
+)
+def test_words_in_parentheses_and_fewer_blocks_keep_latents(name: str, layers: int) -> None:
+    """Tables give heads by the width of their values, 128; keys have 64 numbers more, and groups limit routing."""
+    cells = {
+        "model_name": name, "layers": str(layers), "hidden": "7168", "heads": "128", "head_dim": "128",
+        "kv_heads": "128", "moe_experts": "256", "moe_top_k": "8", "moe_ffn_hidden": "2048", "seq_len": "4096",
+        "moe_layers": str(layers - 3) if layers > 4 else "3",
+    }  # fmt: skip
+    whole = catalog.load_model("deepseek-v3")
+    read = model_of(Row(cells), catalog.load_stack("nemo"), Notes())
+    assert read.num_layers == layers
+    assert (read.head_dim, read.latent_attention) == (whole.head_dim, whole.latent_attention)
+    assert (read.expert_groups, read.shared_expert_ffn_hidden_size) == (whole.expert_groups, 2048)

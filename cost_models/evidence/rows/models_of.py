@@ -76,13 +76,17 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
         fields |= {"norm": norm, "positions": "rotary", "attention_bias": False, "mlp_bias": False}
     if (experts := row.count("moe_experts") or 1) > 1:
         fields |= _mixture(row, experts, notes)
-    if known is not None and (known.num_layers, known.hidden_size) == (layers, hidden):
+    if known is not None and (known.hidden_size, known.num_heads) == (hidden, heads):  # blocks may be fewer
         fields |= {name: getattr(known, name) for name in _UNTABLED}
+        if known.latent_attention is not None:  # tables say the width of its values, or nothing
+            fields |= {"head_dim": known.head_dim, "num_kv_heads": known.num_kv_heads}
+        if fields.get("num_experts") == known.num_experts:
+            fields["expert_groups"] = known.expert_groups
     return TransformerSpec.model_validate(fields)
 
 
 _UNTABLED = ("latent_attention", "shared_expert_ffn_hidden_size", "qk_norm")
-"""Fields of a model that tables have no column for: taken from the catalogue's model of that name and size."""
+"""Fields of a model that tables have no column for: taken from the catalogue's model of that name and width."""
 
 
 def _completed(row: Row, known: TransformerSpec, notes: Notes) -> Row:
@@ -113,6 +117,7 @@ def _looks_gated(row: Row, hidden: int) -> bool:
 
 
 _SPELLINGS = (
+    (r"\s*\([^)]*\)", ""),  # how it ran: (tokendrop), (4 layers), (w/o MTP)
     (r"^.*/", ""),  # who published it
     (r"^meta[- ]", ""),
     (r"[-_ ](hf|base|instruct|chat|v0\.\d)\b", ""),
