@@ -53,7 +53,7 @@ def state_bytes(question: Question, columns: LayoutColumns, *, experts: bool = F
     mixed = training.precision != "fp32"
     gradient = STATE_BYTES[gradient_dtype(question)] if mixed else 4.0
     extra_gradient = compute if accumulates_apart(question) and mixed else 0.0
-    moments = _MOMENTS[training.optimizer] * STATE_BYTES[training.state_dtype]
+    moments = _MOMENTS[training.optimizer] * STATE_BYTES[training.moment_dtype or training.state_dtype]
     ranks = (columns.expert_shard if experts else columns.shard).astype(np.float64)
     sharded = (columns.zero >= 2) & ((ranks > 1) | _wrapped_alone(question, columns, experts))
     shard = {stage: np.where(columns.zero >= stage, ranks, 1.0) for stage in (1, 2)}
@@ -90,10 +90,12 @@ def _weights_and_master(
     weight = compute if stack.master_weights or not mixed else 4.0
     master = STATE_BYTES[training.state_dtype] if stack.master_weights and mixed else 0.0
     updated = master or weight
+    remainders = stack.master_remainders and master > weight and training.precision != "fp16"
+    kept = master - weight if remainders else master
     own = sharded & (stack.fully_shard or not stack.master_weights)
     apart = updated / ranks + np.where(columns.zero == 3, 0.0, compute)
     beside = weight / np.where(columns.zero == 3, ranks, 1.0)
-    return np.where(own, apart, beside), np.where(own, 0.0, master), np.where(own, updated, weight)
+    return np.where(own, apart, beside), np.where(own, 0.0, kept), np.where(own, updated, weight)
 
 
 def _held_on_device(question: Question, columns: LayoutColumns) -> tuple[float, Array, Array]:

@@ -54,6 +54,10 @@ class StackSpec(Spec):
     """Whether bias, activation, dropout and residual additions run as one kernel each (or are compiled together)."""
     compiled: bool = False
     """Whether our executor compiles every block with `torch.compile`."""
+    compiles_loss: bool = False
+    """Whether runs that compile their blocks compile the loss too."""
+    loss_not_compiled: tuple[str, str] | None = None
+    """First and last month (2024-12) of releases that do not, all the same."""
     fused_norms: bool = True
     """Whether RMS norms are one kernel each way; layer norms are in every library."""
     casts_norm_inputs: bool = False
@@ -74,6 +78,9 @@ class StackSpec(Spec):
     """Whether wgrad GEMMs add into the accumulation buffer themselves."""
     master_weights: bool = True
     """Whether the optimizer state has an fp32 copy of 16-bit weights; False: the weights themselves are fp32."""
+    master_remainders: bool = False
+    """Whether the fp32 copy of bf16 weights is kept as the 16 bits that these lack (Megatron Core's precision-aware
+    optimizer, `store_param_remainders`)."""
     overlap_gradient_reduce: bool = False
     """Whether gradients of a layer are reduced while earlier layers still run backward."""
     overlap_parameter_gather: bool = False

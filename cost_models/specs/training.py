@@ -33,6 +33,8 @@ class TrainingSpec(Spec):
     """Type in which gradients are accumulated and reduced; None: as the software stack does."""
     state_dtype: StateDtype = "fp32"
     """Type of each optimizer moment and of the master weights."""
+    moment_dtype: StateDtype | None = None
+    """Type of each optimizer moment where it is another than that of the master weights; None: the same."""
     dropout: float | None = Field(default=None, ge=0.0, lt=1.0, allow_inf_nan=False)
     """Probability of dropping a hidden activation; above 0 its masks are kept for the backward pass. None: as is usual
     with the software stack."""

@@ -11,6 +11,7 @@ from cost_models.axes.rule import Bools, Rule, Words, either
 from cost_models.operators.block import block_operators
 from cost_models.question import MixedQuestion, Question
 from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
+from cost_models.specs.training import TrainingSpec
 
 Array = npt.NDArray[np.float64]
 
@@ -24,6 +25,11 @@ _WHOLE = 16
 def _precision(question: Question, layout: Layout) -> Words:
     what = f"the executor trains in fp32, bf16 or fp8, not in {question.training.precision}"
     return Words(what, IN_16_BITS)
+
+
+def _narrow_states(training: TrainingSpec) -> bool:
+    others = (training.moment_dtype, training.gradient_dtype)
+    return training.state_dtype != "fp32" or any(one not in (None, "fp32") for one in others)
 
 
 def _states(question: Question, layout: Layout) -> Words:
@@ -139,9 +145,7 @@ RUNNABLE: tuple[Rule, ...] = (
     ),
     Rule(
         name="states in fp32",
-        broken=lambda q, x: (
-            (x.tp > 0) & (q.training.state_dtype != "fp32" or q.training.gradient_dtype not in (None, "fp32"))
-        ),
+        broken=lambda q, x: (x.tp > 0) & _narrow_states(q.training),
         sentence=_states,
     ),
     Rule(

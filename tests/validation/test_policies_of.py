@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.evidence.rows.cases import Case, read_case
 from cost_models.evidence.rows.hardware_of import cluster_of
 from cost_models.evidence.rows.notes import Notes
 from cost_models.evidence.rows.policies_of import multiplies_tf32, precision_of, recompute_of, zero_of
 from cost_models.evidence.rows.row import Row
 from cost_models.files import catalog
+from cost_models.memory.states import state_bytes
 from cost_models.pipeline.estimating import estimate
 
 ROW = {
@@ -194,3 +196,39 @@ def test_offloading(cells: dict[str, str], offloads: str, said: str) -> None:
 
 def test_a_box_written_before_the_gpu_is_the_node() -> None:
     assert read(gpu="4 x A100 40GB", num_gpus="32").question.cluster.gpus_per_node == 4
+
+
+@pytest.mark.parametrize(
+    ("said", "tp", "gradient", "moments", "bytes_each"),
+    [
+        ({}, "8", None, None, 4 + 12 / 8),
+        ({"notes": "precision-aware optimizer, bf16 main grads"}, "8", "bf16", None, 2 + 10 / 8),
+        ({"assumed_fields": "bf16 Adam moments when tp*pp>1"}, "8", None, "bf16", 4 + 6 / 8),
+        ({"assumed_fields": "bf16 Adam moments when tp*pp>1"}, "1", None, None, 4 + 12 / 64),
+    ],
+)
+def test_a_precision_aware_optimizer(
+    said: dict[str, str], tp: str, gradient: str | None, moments: str | None, bytes_each: float
+) -> None:
+    """Gradient and states a parameter beside bf16 weights: master copies are the 16 bits that these lack."""
+    case = read(framework="Megatron-LM core 0.16", zero_stage="1", tp=tp, dp=str(64 // int(tp)), **said)
+    training = case.question.training
+    assert (training.gradient_dtype, training.moment_dtype) == (gradient, moments)
+    states = state_bytes(case.question, LayoutColumns.of([case.layout]))
+    assert states.gradients[0] + states.optimizer[0] == pytest.approx(bytes_each)
+
+
+@pytest.mark.parametrize(
+    ("framework", "compiled"),
+    [
+        ("torchtitan 2024-11", True),
+        ("torchtitan 2024-12", False),
+        ("torchtitan 2025-06", True),
+        ("torchtitan", True),
+        ("PyTorch FSDP", False),
+    ],
+)
+def test_compile_takes_in_the_loss_where_the_release_does(framework: str, compiled: bool) -> None:
+    stack = read(framework=framework, compile="1").question.stack
+    assert stack.fused_loss == compiled
+    assert stack.fused_norms

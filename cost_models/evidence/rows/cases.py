@@ -28,6 +28,7 @@ from cost_models.evidence.rows.policies_of import (
 )
 from cost_models.evidence.rows.row import Row
 from cost_models.evidence.rows.stack_of import stack_of
+from cost_models.evidence.rows.states_of import state_changes
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.pipeline.estimating import estimate
@@ -119,6 +120,7 @@ def _training(
             "dropout": _dropout(row),
         }
         | training_changes(row)
+        | state_changes(row)
     )
 
 

@@ -9,6 +9,7 @@ from cost_models.evidence.rows.flags_of import stack_changes
 from cost_models.evidence.rows.notes import Notes
 from cost_models.evidence.rows.policies_of import NOTHING
 from cost_models.evidence.rows.row import Row
+from cost_models.evidence.rows.states_of import keeps_remainders
 from cost_models.files import catalog
 from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.stack import STORES_SCORES, StackSpec
@@ -60,6 +61,7 @@ _LLAMA_LIKE = re.compile(r"glu|silu|llama|mistral|mixtral|qwen|deepseek")
 _WITHOUT_FLASH = re.compile(r"v100|volta|\bt4\b|p100|2080|titan")
 """GPUs older than FlashAttention 2 supports."""
 _FLASH_YEAR = 2022
+_MONTH = re.compile(r"20\d\d-(?:0[1-9]|1[0-2])")
 
 
 def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
@@ -67,13 +69,24 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
     stack = catalog.load_stack(forced) if forced else catalog.load_stack(_named(row, notes))
     changes: dict[str, object] = {"attention": _kernel(row, stack, notes)}
     if row.flag("compile") or re.search(r"compile|inductor|\bjit\b", row.text("other_kernels").lower()):
-        changes |= {"fused_elementwise": True, "fused_norms": True, "fused_loss": True}
+        changes |= {"fused_elementwise": True, "fused_norms": True}
+        if stack.compiles_loss and not _left_loss(row, stack):
+            changes["fused_loss"] = True
     elif "norm" in row.text("other_kernels").lower():
         changes["fused_norms"] = True
     changes |= _offloaded(row, stack, notes)
     changes |= expert_changes(row)
     changes |= stack_changes(row)
+    if keeps_remainders(row):
+        changes["master_remainders"] = True
     return stack.model_copy(update=changes)
+
+
+def _left_loss(row: Row, stack: StackSpec) -> bool:
+    """Whether the row is dated within the releases that compile blocks and not the loss."""
+    dated = _MONTH.search(f"{row.text('framework')} {row.text('run_date')}")
+    months = stack.loss_not_compiled
+    return dated is not None and months is not None and months[0] <= dated[0] <= months[1]
 
 
 def _named(row: Row, notes: Notes) -> str:
