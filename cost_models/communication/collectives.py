@@ -10,6 +10,10 @@ for a gather or scatter and twice for an all-reduce, a tree a chain inside the n
 across, up and down. NCCL has trees for all-reduce only. An all-to-all is n − 1 pairwise exchanges (Thakur
 et al. 2005).
 
+Read as a rate this is B∞ · S / (S + S½), NCCL's bandwidth by message size: half of B∞ is reached where the bytes take
+as long as start-up and latency, at S½ = B∞ · (start-up + latency · hops), which grows with the ring and not with a
+constant of its own. What stragglers add to a step is `jitter_per_doubling`.
+
 Left out: in-network reduction (SHARP), small-message protocols, contention with compute. A measured curve
 in the profile replaces the formula where operation, group size and number of nodes match. A message is the
 full, unsharded tensor in bytes, (N,) or a number; results are (N,) seconds, exactly 0 for a group of one
