@@ -8,6 +8,7 @@ import numpy.typing as npt
 from cost_models.communication.data import exposed
 from cost_models.pipeline.time_parts import Term, total
 from cost_models.pipeline.time_pieces import Pieces
+from cost_models.question import Question
 from cost_models.schedules.traits import always_split
 
 Array = npt.NDArray[np.float64]
@@ -21,13 +22,20 @@ def _has_streams(pieces: Pieces) -> bool:
     return pieces.question.cluster.gpu.kind != "cpu"
 
 
+def _tensor_shown(question: Question) -> float:
+    """Share of tensor-parallel communication that products do not hide."""
+    stack = question.stack
+    hides = question.training.precision in stack.overlaps_tensor_parallel_in
+    return 1.0 - stack.overlap_tensor_parallel if hides else 1.0
+
+
 def layer_forward(pieces: Pieces) -> Term:
     """One block forward: compute, exposed tensor-parallel and gather time, and launches that outlast the device."""
     block, tensor, context = pieces.block, pieces.tensor, pieces.context
     data, experts, experts_shown = pieces.links.block, pieces.experts, pieces.experts_shown
     profile = pieces.question.hardware
     gather = exposed(data.forward_gather, pieces.forward_window, profile, overlapped=_has_streams(pieces))
-    shown = 1.0 - pieces.question.stack.overlap_tensor_parallel
+    shown = _tensor_shown(pieces.question)
     exchanged = context.forward + experts_shown
     device_seconds = block.forward + shown * tensor.block_forward + exchanged + gather
     return {
@@ -51,7 +59,7 @@ def layer_backward(pieces: Pieces) -> Term:
     data = pieces.links.block
     recompute = block.recomputed
     repeated = np.stack([none, none, tensor.block_forward], axis=-1)
-    shown = 1.0 - question.stack.overlap_tensor_parallel
+    shown = _tensor_shown(question)
     regather = pieces.regather
     communicated = data.backward_gather + data.backward_reduce
     data_exposed = exposed(

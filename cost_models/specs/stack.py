@@ -11,7 +11,7 @@ from cost_models.axes.order import DEFAULT_ORDER, Order
 from cost_models.axes.pipeline import Schedule
 from cost_models.axes.recompute import Recompute
 from cost_models.base import Factor, LargeInt, Name, Overhead, PositiveInt, Share, Spec
-from cost_models.specs.cluster import AttentionKernel
+from cost_models.specs.cluster import AttentionKernel, Precision
 from cost_models.specs.training import StateDtype
 from cost_models.units import Bytes
 
@@ -87,6 +87,8 @@ class StackSpec(Spec):
     """Whether ZeRO-1 and 2 gather updated weights behind the next forward pass."""
     overlap_tensor_parallel: Share = 0.0
     """Share of tensor-parallel communication hidden inside GEMMs."""
+    overlaps_tensor_parallel_in: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "fp8", "fp4")
+    """Precisions of products that can hide it."""
     schedules: tuple[Schedule, ...] = Field(default=("1f1b", "interleaved"), min_length=1)
     """Pipeline schedules that the stack has."""
     split_backward_launches: tuple[Factor, Factor] = (1.0, 1.0)

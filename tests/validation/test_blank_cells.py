@@ -84,3 +84,29 @@ def test_adapters_are_not_taken_for_pre_training(cells: dict[str, str]) -> None:
 
 def test_all_weights_may_be_fine_tuned() -> None:
     assert read(task="sft (full parameters)").layout == read().layout
+
+
+def test_what_a_transcriber_took_for_granted_counts_as_noted() -> None:
+    named = {"assumed_fields": "vocab padded 50304; bf16 main gradients (precision-aware optimizer)"}
+    stack = read(**named).question.stack
+    assert (stack.gradient_dtype, stack.master_remainders) == ("bf16", True)
+    whole, remainders = (
+        predicted(notes=notes).peak_bytes for notes in ("", "--use-precision-aware-optimizer")
+    )
+    assert remainders is not None
+    assert whole is not None
+    assert remainders < whole
+
+
+def test_tensor_parallelism_is_not_hidden_in_products_of_four_bits() -> None:
+    cells = {
+        "gpu": "GB200",
+        "gpus_per_node": "72",
+        "num_gpus": "64",
+        "pp": "1",
+        "tp": "4",
+        "global_batch": "64",
+    }
+    cells |= {"micro_batch": "1", "model_name": "llama3-70b"}
+    wide, narrow = (predicted(precision=kind, **cells).parts["tp_comm"] for kind in ("fp8", "nvfp4"))
+    assert narrow > 2 * wide

@@ -12,6 +12,8 @@ from typing import Any
 
 from cost_models.evidence.rows.row import Row
 
+_INSIDE_PRODUCTS = 0.6
+"""Share of tensor-parallel communication that Megatron Core's userbuffers hide, as in its stack."""
 _STACK_FLAGS: Mapping[str, Mapping[str, Any]] = {
     "no-gradient-accumulation-fusion": {"fused_gradient_accumulation": False},
     "gradient-accumulation-fusion": {"fused_gradient_accumulation": True},
@@ -24,6 +26,15 @@ _STACK_FLAGS: Mapping[str, Mapping[str, Any]] = {
     "no-overlap-grad-reduce": {"overlap_gradient_reduce": False},
     "overlap-param-gather": {"overlap_parameter_gather": True},
     "no-overlap-param-gather": {"overlap_parameter_gather": False},
+    "grad-reduce-in-bf16": {"gradient_dtype": "bf16"},
+    "bf16 main grads": {"gradient_dtype": "bf16"},
+    "bf16 main gradients": {"gradient_dtype": "bf16"},
+    "main-grads-dtype=bf16": {"gradient_dtype": "bf16"},
+    "accumulate-allreduce-grads-in-fp32": {"gradient_dtype": "fp32"},
+    "precision-aware optimizer": {"master_remainders": True},  # Transformer Engine's FusedAdam from 2.1 on
+    "use-precision-aware-optimizer": {"master_remainders": True},
+    "tp-comm-overlap": {"overlap_tensor_parallel": _INSIDE_PRODUCTS},
+    "no-tp-comm-overlap": {"overlap_tensor_parallel": 0.0},
     "deterministic mode": {"deterministic": True},
     "deterministic-mode": {"deterministic": True},
     "cross-entropy-loss-fusion": {"extra_loss_copies": 1.0},
@@ -38,7 +49,9 @@ _OPTIMIZERS = {"sgd": "sgd", "adam": "adamw", "adamw": "adamw"}
 
 
 def _switches(row: Row) -> tuple[str, ...]:
-    return tuple(words.strip().lstrip("-") for words in re.split(r"[;,]", row.text("notes")))
+    """What stands alone in the notes of a row, and in what its transcriber took for granted."""
+    words = re.split(r"[;,()]", f"{row.text('notes')};{row.text('assumed_fields')}")
+    return tuple(one.strip().lstrip("-") for one in words)
 
 
 def named_switches(row: Row) -> tuple[str, ...]:
