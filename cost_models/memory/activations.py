@@ -160,6 +160,8 @@ def _attended(question: Question, core: Operator) -> Amount:
         read = 0.0 if model.latent_attention.query_rank else model.query_size
     if _eager(question) and model.latent_attention is None:
         read = 3 * model.query_size
+    if question.stack.rotates_in_joint_tensor and model.num_kv_heads == model.num_heads:
+        read += model.kv_size + model.value_size
     return {core.reads.place: question.training.element_bytes * (read + model.attended_size)}
 
 

@@ -174,6 +174,9 @@ class StackSpec(Spec):
     sequence_first: bool = False
     """Whether tensors are (s, b, h): with b > 1 flash kernels, which want (b, s, h), keep their output in both orders.
     """
+    rotates_in_joint_tensor: bool = False
+    """Whether, without grouped queries, queries are turned in place in one tensor with keys and values, which is then
+    kept beside a copy of these."""
     keeps_traded_output: bool = False
     """Whether Ulysses all-to-alls keep the core's output both as the kernel made it and as it came back."""
     saves_gathered_activations: bool = False

@@ -52,6 +52,18 @@ class Flash(torch.autograd.Function):
         return gradient, gradient, gradient
 
 
+class Turned(torch.autograd.Function):
+    """Rotary positions by a kernel that writes where it reads, of which autograd learns nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
 def kept_by(block: Any, x: Tensor, weights: list[Tensor]) -> int:
     """Bytes of distinct storages that autograd keeps, weights aside."""
     known = {weight.untyped_storage().data_ptr() for weight in weights}
@@ -77,7 +89,7 @@ def nanotron(
         .permute(2, 1, 0, 3, 4)
         .contiguous()
     )
-    q, kv = q.clone(), torch.stack([k, v], dim=2)  # rotated: queries into a new tensor, keys in place
+    q, kv = Turned.apply(q), torch.stack([k, v], dim=2)  # keys are turned in place, too, in their copy
     k, v = kv[:, :, 0], kv[:, :, 1]
     attended = Flash.apply(
         *(one.reshape(b * s, N, HEAD) if one is q else one.flatten(0, 1) for one in (q, k, v))
