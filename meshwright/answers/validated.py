@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from cost_models.errors import UnknownNameError
 from cost_models.evidence.validation.chances import chance_ranges
+from cost_models.evidence.validation.choices import ChoiceScore, choice_scores
 from cost_models.evidence.validation.predicting import Prediction
 from cost_models.evidence.validation.scores import SourceScore, score
 from cost_models.files.whole import write_whole
 from meshwright.plots.drawing import Drawing
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.predictions import (
+    choice_record,
     plot_subject,
     prediction_record,
     prediction_row,
@@ -48,6 +50,11 @@ class Validated:
     def sources(self) -> tuple[SourceScore, ...]:
         """The figures of every source, in order of first appearance."""
         return score(self.predictions)
+
+    @cached_property
+    def choices(self) -> tuple[ChoiceScore, ...]:
+        """What choosing by the predictions costs within each source's sweeps."""
+        return choice_scores(self.predictions)
 
     def to_frame(self) -> pd.DataFrame:
         """A row for each run: predicted and measured seconds and bytes, parts, assumptions, trust, reason skipped."""
@@ -90,18 +97,21 @@ class Validated:
             "anchors": self.anchors,
             "rows": [prediction_record(one) for one in self.predictions],
             "sources": [source_record(one) for one in self.sources],
+            "choices": [choice_record(one) for one in self.choices],
             "chances": [asdict(one) for one in chance_ranges(self.predictions)],
         }
 
     @property
     def text(self) -> tuple[str | Table, ...]:
         """What `meshwright validate` prints."""
-        return tuple(validation_text(self.predictions, self.sources, anchors=self.anchors))
+        return tuple(validation_text(self.predictions, self.sources, self.choices, anchors=self.anchors))
 
     def save_page(self, folder: Path) -> None:
         """Write a page of it all, `accuracy.md`, with its plots into a folder."""
         (folder / PREDICTED_PLOT).parent.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / PAGE, accuracy_page(self.predictions, self.sources, anchors=self.anchors))
+        write_whole(
+            folder / PAGE, accuracy_page(self.predictions, self.sources, self.choices, anchors=self.anchors)
+        )
         if not residual_frame(self.predictions).empty:
             self.plot("accuracy").save(folder / PREDICTED_PLOT)
             self.plot("errors").save(folder / AXES_PLOT)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
+from cost_models.evidence.validation.choices import ChoiceScore
 from cost_models.evidence.validation.predicting import Prediction
 from cost_models.evidence.validation.scores import (
     ErrorScore,
@@ -91,6 +92,17 @@ def source_row(source: SourceScore) -> dict[str, Any]:
 def sweep_record(sweep: SweepScore) -> dict[str, Any]:
     """One sweep by the cells that name it."""
     return {"sweep": list(sweep.key), "rows": sweep.rows, "regret": sweep.regret, "kendall_tau": sweep.tau}
+
+
+def choice_record(choice: ChoiceScore) -> dict[str, Any]:
+    """Regrets by sweep, and how often a stated interval held the measured ratio of two times."""
+    return {
+        "source_id": choice.source,
+        "regret_fastest": list(choice.point),
+        "regret_recommended": list(choice.recommended),
+        "pairs": choice.pairs,
+        "covered": choice.covered,
+    }
 
 
 def plot_subject(anchors: int) -> str:

@@ -1,9 +1,7 @@
 """The recommended layout: the simplest and roomiest that the model cannot tell from the fastest on paper.
 
-Two predicted times of one question err together, so what counts is the error of their ratio. On one axis in which two
-layouts differ its median is the profile's `pair_error` e, on n axes e·√n; a predicted gain g is real with the chance
-Φ(0.6745 · ln(1 + g) / (e·√n)), the median of a normal error being 0.6745 of its deviation. A gain that is less likely
-than two to one does not pay for a layout that is harder to run, or that nobody has timed the like of.
+A gain that is less likely than two to one (`cost_models.telling`) does not pay for a layout that is harder to run, or
+that nobody has timed the like of.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from cost_models.confidence import SURE, confident_share
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.question import MixedQuestion, Question
+from cost_models.telling import CLEAR, chance_of_gain, pair_error_of
 from planner.answers.classical import classical_layout
 from planner.answers.ordinary import Step, steps
 from planner.plan import Certificate, PlanRecommendation, PlanRestrictions
@@ -23,14 +22,8 @@ from planner.search.budget import Budget
 from planner.search.result import SearchResult
 from planner.space.restrictions import Restrictions, keeps_to
 
-CLEAR = 2 / 3
-"""Chance from which a gain on paper decides."""
-UNTRIED = 0.06
-"""The error of pairs where a profile has none of its own: that of 668 runs of seven sources on A100."""
 _JUST_BELOW = 1 - 1e-9
 """A peak at the limit for a confidence is a rounding away from less than it."""
-_MEDIAN = 0.6745
-"""Median of the absolute value of a standard normal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +100,7 @@ def recommend(
     if found.certificate.gap > 0 or budget.ended or isinstance(question, MixedQuestion):
         return None
     fastest = found.best
-    error = question.hardware.pair_error or UNTRIED
+    error = pair_error_of(question)
     memory_error = fastest.trust.memory_error
     whole = fastest.memory_limit / confident_share(question.confidence, memory_error)
     roomy = whole * confident_share(max(SURE, question.confidence), memory_error) * _JUST_BELOW
@@ -179,5 +172,4 @@ def _beside(chosen: Estimate, other: Estimate, error: float) -> Beside:
 def chance_of(slower: Estimate, faster: Estimate, error: float) -> float:
     """Chance that the layout predicted faster is the faster of the two; one half where they are as fast."""
     gain = math.log(slower.step_seconds / faster.step_seconds)
-    axes = max(1, len(axes_that_differ(slower.layout, faster.layout)))
-    return 0.5 * (1 + math.erf(_MEDIAN * gain / (error * math.sqrt(axes)) / math.sqrt(2)))
+    return chance_of_gain(gain, slower.layout, faster.layout, error)

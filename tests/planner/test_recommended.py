@@ -12,9 +12,10 @@ from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
+from cost_models.telling import CLEAR
 from planner.answers.classical import classical_layout
 from planner.answers.ordinary import steps
-from planner.answers.recommended import CLEAR, Recommendation, chance_of, recommend
+from planner.answers.recommended import Recommendation, chance_of, recommend
 from planner.search.budget import Budget
 from planner.search.search import search
 from planner.space.layouts import parse_restrictions

@@ -10,6 +10,7 @@ from typing import TypeVar
 from cost_models.documents import printable
 from cost_models.evidence.rows.source_notes import source_notes
 from cost_models.evidence.validation.chances import chance_ranges
+from cost_models.evidence.validation.choices import ChoiceScore
 from cost_models.evidence.validation.predicting import Prediction
 from cost_models.evidence.validation.scores import (
     SourceScore,
@@ -19,9 +20,11 @@ from cost_models.evidence.validation.scores import (
 from cost_models.units import format_seconds
 from meshwright.render.runs.validation import (
     CHANCE_HEADERS,
+    CHOICE_HEADERS,
     MEMORY_HEADERS,
     STEP_HEADERS,
     chance_cells,
+    choice_cells,
     memory_cells,
     reasons,
     signed_percent,
@@ -42,12 +45,23 @@ _ENOUGH = 5
 """Rows from which a group's median is worth printing."""
 
 
-def accuracy_page(predictions: Sequence[Prediction], sources: Sequence[SourceScore], *, anchors: int) -> str:
+def accuracy_page(
+    predictions: Sequence[Prediction],
+    sources: Sequence[SourceScore],
+    choices: Sequence[ChoiceScore],
+    *,
+    anchors: int,
+) -> str:
     """The page as Markdown; its plots are beside it."""
-    return "\n".join(_lines(predictions, sources, anchors)).rstrip() + "\n"
+    return "\n".join(_lines(predictions, sources, choices, anchors)).rstrip() + "\n"
 
 
-def _lines(predictions: Sequence[Prediction], sources: Sequence[SourceScore], anchors: int) -> Iterator[str]:
+def _lines(
+    predictions: Sequence[Prediction],
+    sources: Sequence[SourceScore],
+    choices: Sequence[ChoiceScore],
+    anchors: int,
+) -> Iterator[str]:
     yield "# Accuracy"
     yield ""
     yield "Written by `meshwright validate -o FOLDER`: what the model predicts for training runs that others timed,"
@@ -62,6 +76,14 @@ def _lines(predictions: Sequence[Prediction], sources: Sequence[SourceScore], an
         yield "much slower the layout we would pick of a sweep ran than its fastest, averaged and at worst."
         yield ""
         yield from _table(STEP_HEADERS, [step_cells(source) for source in sources if source.step])
+    if choices:
+        yield from ("", "## Choices", "")
+        yield "Regret within sweeps: how much slower the chosen layout ran than the fastest, on average and at worst,"
+        yield "of the layout predicted `fastest` and of the one `recommended` in its place"
+        yield "([decision 36](decisions/0036-recommended-beside-fastest.md)). `in 90 %`: of `pairs` of layouts, how"
+        yield "many measured ratios of times were in the interval that the model states to hold 90 % of them."
+        yield ""
+        yield from _table(CHOICE_HEADERS, [choice_cells(choice) for choice in choices])
     if held := [source for source in sources if speaks_of_memory(source)]:
         yield from ("", "## Memory", "")
         yield "`caught`: of the runs that ran out of memory; `alarms`: of the runs that did not."

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from cost_models.documents import printable
 from cost_models.evidence.validation.chances import ChanceRange, chance_ranges
+from cost_models.evidence.validation.choices import ChoiceScore
 from cost_models.evidence.validation.predicting import Prediction
 from cost_models.evidence.validation.scores import SourceScore
 from cost_models.units import counted
@@ -15,13 +17,18 @@ from meshwright.render.words import wrapped
 
 STEP_HEADERS = ("source", "timed", "median", "p90", "bias", "tau", "regret", "worst")
 MEMORY_HEADERS = ("source", "peaks", "median", "p90", "bias", "caught", "alarms", "precision")
+CHOICE_HEADERS = ("source", "sweeps", "fastest", "worst", "recommended", "its worst", "pairs", "in 90 %")
 CHANCE_HEADERS = ("chance", "runs", "said", "ran")
 _NOTHING = "-"
 _MAX_REASONS = 8
 
 
 def validation_text(
-    predictions: Sequence[Prediction], sources: Sequence[SourceScore], *, anchors: int
+    predictions: Sequence[Prediction],
+    sources: Sequence[SourceScore],
+    choices: Sequence[ChoiceScore],
+    *,
+    anchors: int,
 ) -> Iterator[str | Table]:
     """The tables, what their columns mean, and what was skipped."""
     timed = [source for source in sources if source.step]
@@ -33,6 +40,15 @@ def validation_text(
         )
         yield ""
         yield step_table(timed)
+        yield ""
+    if choices:
+        yield wrapped(
+            "Choices within sweeps (regret of the layout predicted fastest and of the one recommended; of pairs of"
+            " layouts, how many ratios of times were in the interval stated to hold 90 % of them)",
+            indent="",
+        )
+        yield ""
+        yield table(CHOICE_HEADERS, [choice_cells(one) for one in choices], words=("source",))
         yield ""
     if held := [source for source in sources if speaks_of_memory(source)]:
         yield wrapped(
@@ -88,6 +104,21 @@ def memory_cells(source: SourceScore) -> list[str]:
         f"{verdicts.caught}/{out}" if out else _NOTHING,
         f"{verdicts.false_alarms}/{ran}" if ran else _NOTHING,
         _percent(verdicts.precision),
+    ]
+
+
+def choice_cells(choice: ChoiceScore) -> list[str]:
+    """One line of the table of choices."""
+    point, recommended = choice.point, choice.recommended
+    return [
+        printable(choice.source, 40),
+        str(len(point)) if point else _NOTHING,
+        _percent(statistics.mean(point) if point else None),
+        _percent(max(point, default=None)),
+        _percent(statistics.mean(recommended) if recommended else None),
+        _percent(max(recommended, default=None)),
+        str(choice.pairs) if choice.pairs else _NOTHING,
+        _percent(choice.covered),
     ]
 
 
