@@ -28,10 +28,10 @@ def asked(cluster: str, precision: str = "bf16") -> Question:
 
 
 def test_a_large_product_by_hand() -> None:
-    """8192³ at 700 W · 1.134 TFLOP/s a watt, times the profile's share."""
+    """8192³ at 700 W · 1.029 TFLOP/s a watt, times the profile's share."""
     device = device_of(asked("dgx-h100"))
     side = np.array([8192.0])
-    rate = 700 * 1.134e12 * device.profile.gemm_efficiency
+    rate = 700 * 1.029e12 * device.profile.gemm_efficiency
     np.testing.assert_allclose(gemm_seconds(side, side, side, device), 2 * 8192.0**3 / rate)
 
 
@@ -55,7 +55,7 @@ def test_a_machine_may_set_less_than_the_board() -> None:
 def test_modules_share_their_power_with_the_cpu() -> None:
     """Alps: 660 W for a GH200's CPU and GPU together, where the GPU alone could take 900."""
     alone = asked("gh200-quad")
-    assert device_of(alone).power_rate == pytest.approx(560 * 1.134e12)
+    assert device_of(alone).power_rate == pytest.approx(560 * 1.029e12)
 
 
 def test_a_gpu_without_power_figures_is_bound_by_its_peak() -> None:
