@@ -86,16 +86,11 @@ def test_all_weights_may_be_fine_tuned() -> None:
     assert read(task="sft (full parameters)").layout == read().layout
 
 
-def test_what_a_transcriber_took_for_granted_counts_as_noted() -> None:
-    named = {"assumed_fields": "vocab padded 50304; bf16 main gradients (precision-aware optimizer)"}
-    stack = read(**named).question.stack
-    assert (stack.gradient_dtype, stack.master_remainders) == ("bf16", True)
-    whole, remainders = (
-        predicted(notes=notes).peak_bytes for notes in ("", "--use-precision-aware-optimizer")
-    )
-    assert remainders is not None
-    assert whole is not None
-    assert remainders < whole
+def test_notes_say_whether_tensor_parallelism_is_hidden() -> None:
+    by_hand = {"framework": "Megatron-LM core 0.12"}
+    hidden, shown = (read(notes=notes, **by_hand).question.stack for notes in ("--tp-comm-overlap", ""))
+    assert hidden.overlap_tensor_parallel == read().question.stack.overlap_tensor_parallel > 0
+    assert shown.overlap_tensor_parallel == 0
 
 
 def test_tensor_parallelism_is_not_hidden_in_products_of_four_bits() -> None:

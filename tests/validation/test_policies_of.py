@@ -151,7 +151,7 @@ def test_hybrid_sharding_of_no_size_is_a_node(cells: dict[str, str]) -> None:
     ("cells", "stack", "kernel"),
     [
         ({"framework": "Megatron-LM"}, "megatron-lm", "cudnn"),  # H100: not the Megatron of 2021
-        ({"framework": "our own trainer", "tp": "2"}, "megatron-core", "cudnn"),
+        ({"framework": "our own trainer", "tp": "2"}, "megatron-lm", "cudnn"),
         ({"framework": "Megatron-LM", "gpu": "A100-80GB"}, "megatron-2023", "flash2"),
         (GPT | {"framework": "Megatron-LM", "gpu": "A100-80GB"}, "megatron-2021", "fused-softmax"),
         ({"framework": "DeepSpeed", "gpu": "V100-32GB"}, "deepspeed", "unfused"),

@@ -102,8 +102,7 @@ def _named(row: Row, notes: Notes) -> str:
         unnamed = kernel is None and not _LLAMA_LIKE.search(_shape(row))
         stored = kernel in STORES_SCORES or _is_native(row) or unnamed
         year = _year(row) or (2024 if _RECENT_GPUS.search(_machine(row)) else 2021 if stored else 2023)
-        latest = "megatron-lm" if "megatron" in words else "megatron-core"
-        return "megatron-2021" if year < 2023 else "megatron-2023" if year == 2023 else latest
+        return "megatron-2021" if year < 2023 else "megatron-2023" if year == 2023 else "megatron-lm"
     return family
 
 
