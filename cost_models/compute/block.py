@@ -60,7 +60,7 @@ def block_seconds(question: Question, columns: LayoutColumns, device: Device) ->
     """Roofline of every operator of the block."""
     names = ["tp", "cp", "mbs", "ep", "etp", "sp", "context"]
     stack = question.stack
-    copies = stack.copies_gathered_weights or stack.copies_reduced_gradients
+    copies = stack.copies_gathered_weights or stack.gradient_passes
     if has_measured_operators(question) or copies or not stack.fused_gradient_accumulation:
         names += ["dp", "zero", "shard"]  # gradients are added as often as there are microbatches
     return over_distinct(columns, names, lambda rows: _block_seconds(question, rows, device))

@@ -28,7 +28,7 @@ def copied_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Arr
     """(N,) bytes per parameter, forward and backward, that a rank moves itself around collectives over its replicas.
 
     Gathered weights are read and written once more before each pass that gathers them. Gradients are read, and written
-    in the type they are reduced in, as often as they are reduced; where all get the whole sum it is copied back, too.
+    in the type they are reduced in, so many times as often as they are reduced.
     """
     stack = question.stack
     weights = np.where(
@@ -39,9 +39,7 @@ def copied_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Arr
     microbatches = columns.microbatches(question.training.global_batch)
     each = (columns.zero >= 2) & (not stack.unsharded_gradients_until_sync)
     once = question.training.element_bytes + STATE_BYTES[gradient_dtype(question)]
-    passes = (
-        (1 + stack.scatters_by_all_reduce) * stack.copies_reduced_gradients / np.where(each, 1, microbatches)
-    )
+    passes = stack.gradient_passes / np.where(each, 1, microbatches)
     gradients = np.where(columns.replicas > 1, once * passes, 0.0)
     return weights, weights + gradients
 

@@ -138,8 +138,9 @@ class StackSpec(Spec):
     """Collectives in which ZeRO-3 gathers a block's weights: one for all, or one a parameter tensor."""
     copies_gathered_weights: bool = False
     """Whether ZeRO-3 copies what it gathered from the collective's buffer to where the weights are used."""
-    copies_reduced_gradients: bool = False
-    """Whether gradients are copied into a buffer, in the type in which they are reduced, before the collective."""
+    gradient_passes: Factor = 0.0
+    """Times that whole gradients are read and written around the collective that reduces them: joined or copied into
+    its buffer in the type in which they are reduced, divided, copied back."""
     unsharded_gradients_until_sync: bool = False
     """Whether ZeRO-2 and 3 with accumulation keep full gradients until the last microbatch."""
     retains_boundary_tensors: bool = False

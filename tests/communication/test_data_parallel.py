@@ -55,11 +55,14 @@ def test_overlapped_communication_and_compute_slow_each_other_down() -> None:
 def test_copies_around_collectives_by_hand() -> None:
     """bf16 weights in fully_shard: 2 + 2 bytes after each gather, 2 + 4 before gradients are scattered in fp32.
 
-    ZeRO-2 with four microbatches gathers once; InternEvo joins bf16 gradients once a step and takes them apart again.
+    ZeRO-2 with four microbatches gathers once. FSDP 1 gathers in place, and joins and divides bf16 gradients; InternEvo
+    joins them once a step and takes them apart again.
     """
     layouts = LayoutColumns.of([Layout(dp=8, mbs=2, zero=zero, layers=(32,)) for zero in (0, 2, 3)])
     torchtitan = copied_bytes(question("torchtitan"), layouts)
     np.testing.assert_allclose(torchtitan, [[0, 0, 4], [6 / 4, 6, 4 + 6]])
+    joined_and_divided = copied_bytes(question("fsdp"), layouts)
+    np.testing.assert_allclose(joined_and_divided, [[0, 0, 0], [2 * 4 / 4, 2 * 4, 2 * 4]])
     replicas = LayoutColumns.of([Layout(dp=8, mbs=2, zero=1, layers=(32,)), Layout(dp=1, layers=(32,))])
     np.testing.assert_allclose(copied_bytes(question("internevo"), replicas), [[0, 0], [2 * 4 / 4, 0]])
 
