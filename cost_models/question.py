@@ -37,6 +37,12 @@ class Question:
         return pools[0]
 
     @property
+    def memory_error(self) -> float:
+        """Relative error that nine in ten peaks predicted for the stack stay within, of such a model."""
+        own = self.stack.mixture_memory_error if self.model.has_experts else None
+        return self.stack.memory_error if own is None else own
+
+    @property
     def dropout(self) -> float:
         """Probability of dropping a hidden activation: the training job's, else the stack's usual one."""
         if self.training.dropout is not None:

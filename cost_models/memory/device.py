@@ -30,7 +30,7 @@ def memory_limit(question: Question, columns: LayoutColumns) -> Array:
     A cluster's own `memory_reserve` replaces what drivers and allocator take: it is a share of the device.
     """
     device, reserve = question.cluster.gpu.memory, question.cluster.memory_reserve
-    share = confident_share(question.confidence, question.stack.memory_error)
+    share = confident_share(question.confidence, question.memory_error)
     if reserve is not None:
         return np.full(len(columns), device * (1.0 - reserve) * share)
     return (device - context_bytes(question, columns)) * (1.0 - question.stack.fragmentation) * share

@@ -71,7 +71,7 @@ def trust_of(question: Question) -> Trust:
         runs=hardware.validated_runs,
         elsewhere=" and ".join(differs),
         unseen_error=None if its_own else hardware.unseen_error,
-        memory_error=question.stack.memory_error,
+        memory_error=question.memory_error,
     )
 
 

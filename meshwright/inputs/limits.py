@@ -41,7 +41,7 @@ def confident(restrictions: Restrictions, question: Question) -> Restrictions:
     question's confidence."""
     if restrictions.max_memory is None:
         return restrictions
-    share = confident_share(question.confidence, question.stack.memory_error)
+    share = confident_share(question.confidence, question.memory_error)
     return replace(restrictions, max_memory=restrictions.max_memory * share)
 
 

@@ -142,7 +142,7 @@ class _Remedies:
         if limits.max_memory is not None:
             one_less.append(("without --max-memory", self.question, replace(limits, max_memory=None)))
         if (sure := self.question.confidence) > EVEN:
-            share = confident_share(sure, self.question.stack.memory_error)
+            share = confident_share(sure, self.question.memory_error)
             most = None if limits.max_memory is None else limits.max_memory / share
             even = replace(self.question, confidence=EVEN)
             one_less.append(("without --confidence", even, replace(limits, max_memory=most)))

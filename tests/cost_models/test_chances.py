@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 
 from cost_models.confidence import confident_share, fits_probability
+from cost_models.defaults import complete_question
 from cost_models.evidence.rows.row import Row
 from cost_models.evidence.validation.chances import chance_ranges
 from cost_models.evidence.validation.predicting import Prediction
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
+from cost_models.specs.training import TrainingSpec
 
 ERROR = 0.1
 
@@ -58,3 +62,14 @@ def test_chances_are_held_against_what_ran() -> None:
         (0.95, 1.0, 1, 1.0),
     ]
     assert found[0].said == pytest.approx(0.9)
+
+
+def test_mixtures_have_an_error_of_their_own() -> None:
+    training = TrainingSpec(global_batch=64, sequence_length=4096)
+    cluster = resolve_cluster("dgx-h100", 8)
+    dense, mixture = (
+        complete_question(catalog.load_model(name), cluster, training, stack="megatron-core")
+        for name in ("llama2-7b", "mixtral-8x7b")
+    )
+    assert dense.memory_error == dense.stack.memory_error
+    assert mixture.memory_error == mixture.stack.mixture_memory_error

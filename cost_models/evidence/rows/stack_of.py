@@ -9,7 +9,7 @@ from cost_models.evidence.rows.flags_of import stack_changes
 from cost_models.evidence.rows.notes import Notes
 from cost_models.evidence.rows.policies_of import NOTHING
 from cost_models.evidence.rows.row import Row
-from cost_models.evidence.rows.states_of import keeps_remainders
+from cost_models.evidence.rows.states_of import has_narrow_moments
 from cost_models.files import catalog
 from cost_models.specs.cluster import AttentionKernel
 from cost_models.specs.stack import STORES_SCORES, StackSpec
@@ -77,7 +77,7 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
     changes |= _offloaded(row, stack, notes)
     changes |= expert_changes(row)
     changes |= stack_changes(row)
-    if keeps_remainders(row):
+    if has_narrow_moments(row):
         changes["master_remainders"] = True
     return stack.model_copy(update=changes)
 
