@@ -100,10 +100,12 @@ def _recomputed(
     def local(gemm: Gemm) -> LocalGemm:
         return local_gemm(question, columns, gemm)
 
-    redone = [gemm for one, gemm in gemms if stack.selective_drops in one.redone_by]
+    redone = [(one.share, gemm) for one, gemm in gemms if stack.selective_drops in one.redone_by]
     selective = core
-    for gemm in redone[:-1] if stack.recompute_stops_early else redone:
-        selective = selective + forward_seconds(local(gemm), device)
+    if stack.selective_drops == "experts":
+        selective = _routed_again(question, columns, device)
+    for share, gemm in redone[:-1] if stack.recompute_stops_early else redone:
+        selective = selective + share * forward_seconds(local(gemm), device)
     full = forward
     for one, gemm in gemms:
         if gemm.last and stack.recompute_stops_early:
@@ -114,6 +116,15 @@ def _recomputed(
             if gemm.kept_share:
                 selective = selective - one.share * gemm.kept_share * forward_seconds(local(gemm), device)
     return np.stack([np.zeros(len(columns)), selective, full], axis=-1)
+
+
+def _routed_again(question: Question, columns: LayoutColumns, device: Device) -> Array:
+    """(N,) seconds to route copies and activate experts once more."""
+    redone = [one for one in block_operators(question.model) if "experts" in one.redone_by]
+    moved = [block_traffic(question, columns, redone), routing_traffic(question, columns)]
+    seconds = [_traffic_seconds(traffic, device, backward=False) for traffic in moved if traffic is not None]
+    total: Array = np.sum(seconds, axis=0)
+    return total
 
 
 def _attention_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:

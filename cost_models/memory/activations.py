@@ -122,10 +122,14 @@ def _block(question: Question, columns: LayoutColumns, entered: Array) -> _Block
     if stack.selective_drops == "all-but-every-other-product":
         every_other = entered + bytes_of(_every_other(question, operators)) + bytes_of(core)
         return _Block(none=none, selective=np.minimum(none, every_other), mlp=mlp)
+    redone = bytes_of(
+        (share, amount) for one, share, amount in kept if stack.selective_drops in one.redone_by
+    )
     selective = none - bytes_of(core)
     if stack.selective_drops == "block-attention":  # which begins with the output of its norm
-        redone = [(share, amount) for one, share, amount in kept if stack.selective_drops in one.redone_by]
-        selective = selective - bytes_of(redone) - twice + entered
+        selective = selective - redone - twice + entered
+    if stack.selective_drops == "experts":  # and so do they
+        selective = none - redone + question.model.moe_share * entered
     return _Block(none=none, selective=selective, mlp=mlp)
 
 

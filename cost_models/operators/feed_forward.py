@@ -9,7 +9,11 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from cost_models.operators.record import Gemm, Operator, Place, Tensor, multiply
+from cost_models.specs.stack import SelectiveDrops
 from cost_models.specs.transformer import TransformerSpec
+
+_WITH_THE_EXPERTS: frozenset[SelectiveDrops] = frozenset({"experts"})
+"""A policy that drops what experts keep runs the mixture again, with its router and shared experts."""
 
 
 def feed_forward_operators(model: TransformerSpec) -> tuple[Operator, ...]:
@@ -27,7 +31,8 @@ def _mlp(
     """The matrices of a dense block, of each routed expert or of the shared experts; two up run as one wide product."""
     dense, routed, matrices = name == "mlp", name == "expert", 2 if model.gated_mlp else 1
     h, inner = model.hidden_size, Tensor(width=width, place="expert" if routed else "split")
-    common: dict[str, Any] = {"half": "mlp", "share": share, "bias": model.mlp_bias}
+    redone = frozenset[SelectiveDrops]() if dense else _WITH_THE_EXPERTS
+    common: dict[str, Any] = {"half": "mlp", "share": share, "bias": model.mlp_bias, "redone_by": redone}
     if routed:
         common |= {"experts": model.num_experts, "passed": model.experts_per_token}
     reads: Place = "copies" if routed else "entrance"
@@ -50,6 +55,7 @@ def _mlp(
         reads=inner,
         inputs=matrices,
         launched=name != "shared",
+        redone_by=redone,
     )
     # a parallel block adds what it returns to attention's output
     shares = dense and model.parallel_block
@@ -58,7 +64,7 @@ def _mlp(
 
 def _mixture(model: TransformerSpec, share: float) -> Iterator[Operator]:
     """Router, the way to the experts and back, routed experts, and shared experts, which every token passes through."""
-    common: dict[str, Any] = {"half": "mlp", "share": share}
+    common: dict[str, Any] = {"half": "mlp", "share": share, "redone_by": _WITH_THE_EXPERTS}
     h = model.hidden_size
     router = Gemm(inputs=h, outputs=(model.num_experts,), split="whole", router=True)
     yield multiply(

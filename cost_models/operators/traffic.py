@@ -5,7 +5,7 @@ Counted in passes over a tensor: a fused kernel reads each input once and writes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,21 +51,20 @@ class _Moved:
     kernels: float = 0.0
 
 
-def block_traffic(question: Question, columns: LayoutColumns) -> Traffic:
-    """Norms, residual additions, dropout, rotary and activation of one block."""
-    moved = [
-        (one, _MOVED[one.kind](question, one))
-        for one in block_operators(question.model)
-        if one.kind in _MOVED
-    ]
+def block_traffic(
+    question: Question, columns: LayoutColumns, operators: Sequence[Operator] | None = None
+) -> Traffic:
+    """Norms, residual additions, dropout, rotary and activation of one block, or of some of its operators."""
+    chosen = block_operators(question.model) if operators is None else operators
+    moved = [(one, _MOVED[one.kind](question, one)) for one in chosen if one.kind in _MOVED]
     forward = added((one.share * m.forward * one.reads.width, {one.reads.place: 1.0}) for one, m in moved)
     backward = added((one.share * m.backward * one.reads.width, {one.reads.place: 1.0}) for one, m in moved)
     kernels = sum(one.share * m.kernels for one, m in moved if one.launched)
     return Traffic(
         forward_bytes=on_rank(question, columns, forward),
         backward_bytes=on_rank(question, columns, backward),
-        forward_kernels=_FORWARD_KERNELS + kernels,
-        backward_kernels=_BACKWARD_KERNELS + kernels,
+        forward_kernels=kernels + (_FORWARD_KERNELS if operators is None else 0.0),
+        backward_kernels=kernels + (_BACKWARD_KERNELS if operators is None else 0.0),
     )
 
 

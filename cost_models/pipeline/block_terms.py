@@ -66,9 +66,12 @@ def layer_backward(pieces: Pieces) -> Term:
         communicated, pieces.backward_window, question.hardware, overlapped=_has_streams(pieces)
     )
     tensor_exposed = shown * (tensor.block_backward[:, None] + repeated) + regather[:, None]
-    attends_again = np.array([0.0, 1.0, 1.0])  # both policies run the attention core once more
+    experts_again = float(question.stack.selective_drops == "experts")
+    attends_again = np.array([0.0, 1.0 - experts_again, 1.0])  # the other policies run the core once more
     context_exposed = context.backward[:, None] + context.forward[:, None] * attends_again
-    exchanges = np.array([1.0, 1.0, 2.0])  # with the block its exchange is repeated
+    exchanges = np.array(
+        [1.0, 1.0 + experts_again, 2.0]
+    )  # with experts or the block their exchange is repeated
     exchanged = pieces.experts_shown[:, None] * exchanges
     device_seconds = (block.backward + data_exposed)[:, None] + recompute + tensor_exposed
     device_seconds = device_seconds + context_exposed + exchanged

@@ -157,7 +157,7 @@ def _working(
         in_flight = in_flight + EAGER_CAST_BYTES * np.maximum(inner, matrix)
     recomputed: Array = kept.block[:, :1] - kept.block
     # attention is computed again once the MLP is done with
-    if question.stack.selective_drops != "all-but-every-other-product":
+    if question.stack.selective_drops in ("core", "block-attention"):
         selective = RECOMPUTE_POLICIES.index("selective")
         recomputed[:, selective] = np.maximum(0.0, recomputed[:, selective] - kept.mlp)
     in_flight = in_flight + _tied_gradient(question, columns)

@@ -17,7 +17,7 @@ from cost_models.units import Bytes
 
 STORES_SCORES: frozenset[AttentionKernel] = frozenset({"unfused", "fused-softmax"})
 """Attention kernels that keep the s × s scores in memory."""
-SelectiveDrops = Literal["core", "block-attention", "all-but-every-other-product"]
+SelectiveDrops = Literal["core", "block-attention", "experts", "all-but-every-other-product"]
 
 
 class StackSpec(Spec):
@@ -184,8 +184,9 @@ class StackSpec(Spec):
     """Whether sequence parallelism keeps gathered inputs of column-parallel matrices (DTensor) instead of gathering
     again."""
     selective_drops: SelectiveDrops = "core"
-    """What `recompute=selective` drops: the attention core, the attention submodule with its projections, or everything
-    but the attention core's output and every other matrix product's (torchtitan's per-operator policy)."""
+    """What `recompute=selective` drops: the attention core, the attention submodule with its projections, the experts
+    with their router and exchange (Megatron Core's `--recompute-modules moe`), or everything but the attention core's
+    output and every other matrix product's (torchtitan's per-operator policy)."""
     recompute_stops_early: bool = False
     """Whether recomputation ends before the last GEMM of what was dropped (torch.utils.checkpoint does)."""
     recomputes_latent_heads: bool = False

@@ -176,3 +176,19 @@ def test_deepseeks_own_run_takes_about_what_it_took() -> None:
     kept = estimate(replace(question, stack=model), layout)
     assert kept.peak_bytes > priced.peak_bytes
     assert kept.step_seconds < priced.step_seconds
+
+
+def test_recomputing_experts_keeps_their_input_and_exchanges_again() -> None:
+    """`--recompute-modules moe`: of the mixture a block keeps what its norm returned, and the rest runs twice."""
+    x = columns("dp256 ep8 zero1")
+    question = asked("qwen3-30b-a3b", selective_drops="experts")
+    none, selective, full = activation_bytes(question, x).block[0]
+    copies, inner, rows = 8 * 2048 * 2, 8 * 768 * 2, 2048 * 2
+    gone = SEQUENCE * (copies + 3 * inner) + SEQUENCE * rows  # inputs of up, activation, down; router's input
+    back = SEQUENCE * copies if not question.stack.weighs_inside_experts else 0
+    assert none - selective == pytest.approx(gone + back - SEQUENCE * rows)
+    assert full < selective < none
+    backward = layer_backward(pieces_of(question, x, data_parallel=False))
+    np.testing.assert_allclose(backward["ep_comm"][0, 1], 2 * backward["ep_comm"][0, 0])
+    np.testing.assert_allclose(backward["cp_comm"][0], 0)
+    assert 0 < backward["recompute"][0, 1] < backward["recompute"][0, 2]

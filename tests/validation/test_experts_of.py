@@ -26,6 +26,11 @@ BRIDGE = "Megatron-Bridge, NeMo container {}"
         ({"framework": BRIDGE.format("26.04"), "precision": "fp8-mxfp8"}, {}),
         ({"framework": BRIDGE.format("26.06"), "precision": "bf16"}, {}),
         (
+            {"framework": "mcore", "notes": "forced; recompute modules layernorm moe"},
+            {"selective_drops": "experts"},
+        ),
+        ({"framework": "mcore", "notes": "recompute-modules=[layernorm moe_act]"}, {}),
+        (
             {"framework": BRIDGE.format("26.06.01"), "precision": "fp8-mxfp8"},
             {"overlap_expert_exchange": 1.0, "captured_expert_launches": 1.0},
         ),
