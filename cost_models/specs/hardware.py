@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cost_models.base import MAX_GPUS, GpuCount, Name, Overhead, PositiveInt, Share, Spec
 from cost_models.specs.cluster import Peak
@@ -119,6 +120,41 @@ class TimedRuns(Spec):
         return tuple(self.axes.get(axis, "").split())
 
 
+class Scenarios(Spec):
+    """Sets of constants that timed runs leave possible on a cluster nobody timed: mean zero, covariance as large as the
+    constants differ between sources."""
+
+    factors: dict[str, str]
+    """Constant → the factor on it in each scenario, "0.912 1.031"."""
+    unexplained: float = Field(ge=0, allow_inf_nan=False)
+    """Deviation of the logarithm of a step time that no constant explains."""
+
+    @property
+    def by_constant(self) -> dict[str, tuple[float, ...]]:
+        """Constant → the factor on it in each scenario."""
+        return {name: tuple(map(float, words.split())) for name, words in self.factors.items()}
+
+    @property
+    def count(self) -> int:
+        """Number of scenarios."""
+        return max((len(factors) for factors in self.by_constant.values()), default=0)
+
+    @model_validator(mode="after")
+    def _as_many_of_each(self) -> Scenarios:
+        for name, words in self.factors.items():
+            if name not in HardwareProfile.model_fields:
+                raise ValueError(f"`{name}` is no constant of a profile")
+            try:
+                known = [0 < float(word) < math.inf for word in words.split()]
+            except ValueError:
+                known = [False]
+            if not known or not all(known):
+                raise ValueError(f"`{name}` needs a factor above zero for each scenario")
+            if len(known) != self.count:
+                raise ValueError("every constant needs a factor for each scenario")
+        return self
+
+
 class HardwareProfile(Spec):
     """Constants that the datasheet does not give; profiles of the datasheet tier hold documented defaults."""
 
@@ -194,6 +230,8 @@ class HardwareProfile(Spec):
     pair_error: float | None = Field(ge=0, allow_inf_nan=False, default=None)
     """Median error of the ratio of two layouts' step times in the runs' sweeps, on one axis in which they differ; on n
     axes √n times as much. None where too few pairs were timed."""
+    scenarios: Scenarios | None = None
+    """Other constants that its runs leave possible; None where nobody says."""
     timed: tuple[TimedRuns, ...] = ()
     """The timed runs it was fitted to; empty where nobody says."""
     source: str = ""

@@ -16,6 +16,7 @@ def recommendation_record(told: Recommendation, question: Question) -> dict[str,
     last = told.last_memory
     return {
         "plan": estimate_record(told.estimate),
+        "step_seconds_90": None if told.interval is None else list(told.interval),
         "why": told.why,
         "is_fastest": told.is_fastest,
         "fastest_on_paper": _beside(told.fastest),

@@ -13,6 +13,7 @@ from cost_models.axes.differing import axes_that_differ
 from cost_models.confidence import SURE, confident_share
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
+from cost_models.pipeline.under_scenarios import step_interval
 from cost_models.question import MixedQuestion, Question
 from cost_models.telling import CLEAR, chance_of_gain, pair_error_of
 from planner.answers.classical import classical_layout
@@ -22,6 +23,8 @@ from planner.search.budget import Budget
 from planner.search.result import SearchResult
 from planner.space.restrictions import Restrictions, keeps_to
 
+STATED = 0.9
+"""Share of steps that an interval is said to hold."""
 _JUST_BELOW = 1 - 1e-9
 """A peak at the limit for a confidence is a rounding away from less than it."""
 
@@ -66,6 +69,8 @@ class Recommendation:
     pair_error: float
     """Median error of the ratio of two times, on one axis in which layouts differ."""
     last_memory: LastMemory | None = None
+    interval: tuple[float, float] | None = None
+    """Seconds between which nine in ten of its steps should lie; None where the profile has no scenarios."""
 
     @property
     def is_fastest(self) -> bool:
@@ -120,6 +125,7 @@ def recommend(
         classical=None if classical is None else _beside(best, classical, error),
         pair_error=error,
         last_memory=last,
+        interval=step_interval(question, best.layout, best.step_seconds, STATED),
     )
 
 

@@ -21,11 +21,12 @@ import numpy.typing as npt
 
 from cost_models.evidence.calibration.shrinkage import Expansion, Shrinkage, expand, shrink
 from cost_models.evidence.doubt.pair_errors import pair_error
+from cost_models.evidence.doubt.scenarios import scenarios_of
 from cost_models.evidence.doubt.timed_runs import timed_runs
 from cost_models.evidence.rows.cases import Case
 from cost_models.evidence.validation.scores import measured_seconds as timed_seconds
 from cost_models.evidence.validation.step_times import StepTimes
-from cost_models.specs.hardware import HardwareProfile, TimedRuns
+from cost_models.specs.hardware import HardwareProfile, Scenarios, TimedRuns
 
 Array = npt.NDArray[np.float64]
 
@@ -85,6 +86,8 @@ class StepTimeFit:
     """The errors around the fitted constants, from which a fit to some of the runs can start."""
     pair_error: float | None
     """Median error of the ratio of two step times of one sweep, on one axis in which the layouts differ."""
+    scenarios: Scenarios
+    """Constants that the runs leave possible elsewhere."""
     timed: tuple[TimedRuns, ...]
     """The runs by source, GPU and stack."""
 
@@ -198,6 +201,14 @@ def fit_step_times(
         constants=_intervals(timed.constants, shrunk, weight, pulls, names),
         around=shrunk.around,
         pair_error=pair_error(timed.cases, residuals),
+        scenarios=scenarios_of(
+            timed.constants,
+            np.asarray(np.linalg.inv(shrunk.curvature), dtype=np.float64),
+            _HUBER * shrunk.around.slopes,
+            _HUBER * shrunk.around.errors,
+            [case.row.source for case in timed.cases],
+            pulls,
+        ),
         timed=timed_runs(timed.cases, residuals),
     )
 
@@ -211,6 +222,7 @@ def fitted_profile(fit: StepTimeFit, *, unseen_error: float | None = None) -> Ha
             "validated_runs": len(fit.residuals),
             "unseen_error": None if unseen_error is None else round(unseen_error, 4),
             "pair_error": None if fit.pair_error is None else round(fit.pair_error, 4),
+            "scenarios": fit.scenarios,
             "timed": fit.timed,
             "source": f"Fitted to published runs: {runs}. The median error is that of the fit itself.",
         }

@@ -27,6 +27,11 @@ def recommendation_table(told: Recommendation) -> Table:
 def recommendation_sentences(told: Recommendation) -> str:
     """Why the recommended layout is it, how sure the gain of the fastest is, and what the last memory buys."""
     lines = [_why(told)]
+    if told.interval is not None:
+        low, high = map(format_seconds, told.interval)
+        lines.append(
+            f"Its step should take {low} to {high} (nine in ten cases, as constants differ between timed clusters)"
+        )
     if (last := told.last_memory) is not None:
         peaks = f"{format_bytes(told.estimate.peak_bytes)} to {format_bytes(last.full.peak_bytes)}"
         gain = "less than 0.1 %" if last.gain < NEGLIGIBLE_SHARE else percent(last.gain)

@@ -1,0 +1,84 @@
+"""Scenarios: sets of constants that the runs leave possible on a cluster nobody timed.
+
+On another cluster the constants of a profile are off by δ = p + s, in logarithms: p is what the runs leave open (the
+inverse of the loss's curvature at the fit), s is how much one cluster and release differ from another. With S the
+slopes of the errors r of a source's runs, r = −S·s + ε; the variances τ² of s come from all sources together
+(expectation maximisation, each source's s being normal), beginning from the pulls of the fit as if these were one
+source more. What stays of r is `unexplained`, each layout's own.
+
+δ has the covariance Σ = Cov(p) + diag(τ²). The scenarios are ± the columns of a root of Σ under a fixed rotation, so
+that their mean is zero and their covariance Σ itself, not a sample of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.specs.hardware import Scenarios
+
+Array = npt.NDArray[np.float64]
+
+COUNT = 16
+"""Scenarios of a profile; a power of two above the number of constants."""
+_SEED = 14
+_ROUNDS = 30
+_MOST = 3.0
+"""Pulls beyond which no source's constants are believed to be off: more looks like a wrong fact of its stack."""
+_TO_DEVIATION = 1.4826
+"""Median absolute deviation → standard deviation of a normal distribution."""
+
+
+def scenarios_of(
+    constants: Sequence[str],
+    covariance: Array,
+    slopes: Array,
+    errors: Array,
+    sources: Sequence[str],
+    pulls: Array,
+) -> Scenarios:
+    """Scenarios of fitted constants (C,) from their covariance (C, C), and the errors (R,) of the runs of `sources`
+    (R,) with their slopes (R, C), all in logarithms."""
+    assert len(constants) < COUNT
+    spread, rest = _between(slopes, errors, sources, pulls)
+    root = np.linalg.cholesky(covariance + np.diag(spread))
+    rotation = np.linalg.qr(np.random.default_rng(_SEED).normal(size=(len(constants),) * 2))[0]
+    factors = np.exp(root @ rotation @ _design(len(constants)))
+    words = [" ".join(f"{factor:.4g}" for factor in row) for row in factors.tolist()]
+    return Scenarios(factors=dict(zip(constants, words, strict=True)), unexplained=round(rest, 4))
+
+
+def _between(slopes: Array, errors: Array, sources: Sequence[str], pulls: Array) -> tuple[Array, float]:
+    """(C,) variances of the constants between sources, and the deviation of what they leave of the errors."""
+    rows: dict[str, list[int]] = defaultdict(list)
+    for row, source in enumerate(sources):
+        rows[source].append(row)
+    variances, rest = pulls**2, float(np.std(errors)) or 1e-3
+    for _ in range(_ROUNDS):
+        second, left = pulls**2, np.empty_like(errors)
+        for own in rows.values():
+            size = np.maximum(np.abs(errors[own]) / rest, 1e-12)
+            weight = (
+                np.minimum(1, 2 / size) * len(own) ** -0.5 / rest**2
+            )  # rows of a sweep are alike: n count for √n
+            own_slopes = slopes[own]
+            weighted = weight[:, None] * own_slopes
+            spread = np.linalg.inv(weighted.T @ own_slopes + np.diag(1 / variances))
+            mean = np.clip(-spread @ (weighted.T @ errors[own]), -_MOST * pulls, _MOST * pulls)
+            second = second + mean**2 + np.diag(spread)
+            left[own] = errors[own] + own_slopes @ mean
+        variances = second / (len(rows) + 1)
+        rest = max(1e-3, _TO_DEVIATION * float(np.median(np.abs(left))))
+    return variances, rest
+
+
+def _design(rows: int) -> Array:
+    """(rows, COUNT) of ±1: rows of a Hadamard matrix, orthogonal to one another and of mean zero."""
+    matrix = np.ones((1, 1))
+    while len(matrix) < COUNT:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    chosen: Array = matrix[1 : rows + 1]
+    return chosen

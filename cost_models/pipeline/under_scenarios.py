@@ -1,0 +1,48 @@
+"""Step times of one placed layout under every scenario of its profile, and the interval they leave."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.pipeline.costs import time_costs
+from cost_models.pipeline.pipeline import Pipeline
+from cost_models.pipeline.placed import place
+from cost_models.question import MixedQuestion, Question
+
+Array = npt.NDArray[np.float64]
+
+
+def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:
+    """(K,) step seconds under the scenarios of the question's profile; None where it has none, or several pools."""
+    hardware = question.hardware
+    told = hardware.scenarios
+    if told is None or isinstance(question, MixedQuestion):
+        return None
+    values = {name: getattr(hardware, name) * np.array(own) for name, own in told.by_constant.items()}
+    placed = place(layout, question)
+    columns = LayoutColumns.of([placed.layout])
+    rows = columns.rows(np.zeros(told.count, dtype=np.int64))
+    costs = time_costs(replace(question, hardware=hardware.model_copy(update=values)), rows)
+    prices = [placed.pipeline(costs.rows(slice(at, at + 1))) for at in range(told.count)]
+    seconds: Array = Pipeline.step_seconds_of_each(prices, placed.blocks)
+    return seconds
+
+
+def step_interval(
+    question: Question, layout: Layout, seconds: float, share: float
+) -> tuple[float, float] | None:
+    """The step seconds between which a share of all cases should lie, around the predicted ones; None without
+    scenarios."""
+    found = seconds_under_scenarios(question, layout)
+    told = question.hardware.scenarios
+    if found is None or told is None:
+        return None
+    deviation = float(np.sqrt(np.log(found / seconds).var() + told.unexplained**2))
+    wide = NormalDist().inv_cdf((1 + share) / 2) * deviation
+    return seconds * float(np.exp(-wide)), seconds * float(np.exp(wide))
