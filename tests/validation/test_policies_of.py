@@ -10,7 +10,13 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.evidence.rows.cases import Case, read_case
 from cost_models.evidence.rows.hardware_of import cluster_of
 from cost_models.evidence.rows.notes import Notes
-from cost_models.evidence.rows.policies_of import multiplies_tf32, precision_of, recompute_of, zero_of
+from cost_models.evidence.rows.policies_of import (
+    multiplies_tf32,
+    precision_of,
+    recompute_of,
+    states_recompute,
+    zero_of,
+)
 from cost_models.evidence.rows.row import Row
 from cost_models.files import catalog
 from cost_models.memory.states import state_bytes
@@ -231,3 +237,20 @@ def test_compile_takes_in_the_loss_where_the_release_does(framework: str, compil
     stack = read(framework=framework, compile="1").question.stack
     assert stack.fused_loss == compiled
     assert stack.fused_norms
+
+
+@pytest.mark.parametrize(
+    ("notes", "wanted"),
+    [
+        ("recompute norm, act; moe_dev", "none"),
+        ("dropless; recompute modules layernorm moe_act", "none"),
+        ("--recompute-modules core_attn moe_act", "selective"),
+        ("text: selective recompute on everywhere", "selective"),
+        ("", "selective"),
+    ],
+)
+def test_modules_beside_the_core_cost_little(notes: str, wanted: str) -> None:
+    row = Row({"recompute": "selective", "notes": notes})
+    assert recompute_of(row, catalog.load_stack("megatron-core"), Notes()) == wanted
+    assert recompute_of(row, catalog.load_stack("torchtitan"), Notes()) == "selective"
+    assert states_recompute(row, catalog.load_stack("megatron-core")) == (wanted == "selective")

@@ -27,6 +27,13 @@ _STACK_FLAGS: Mapping[str, Mapping[str, Any]] = {
     "overlap-param-gather": {"overlap_parameter_gather": True},
     "no-overlap-param-gather": {"overlap_parameter_gather": False},
     "grad-reduce-in-bf16": {"gradient_dtype": "bf16"},
+    "bf16 main grads": {"gradient_dtype": "bf16"},
+    "bf16 main gradients": {"gradient_dtype": "bf16"},
+    "main-grads-dtype=bf16": {"gradient_dtype": "bf16"},
+    "precision-aware optimizer": {
+        "master_remainders": True
+    },  # store_param_remainders: Transformer Engine from 2.1 on
+    "use-precision-aware-optimizer": {"master_remainders": True},
     "accumulate-allreduce-grads-in-fp32": {"gradient_dtype": "fp32"},
     "tp-comm-overlap": {"overlap_tensor_parallel": _INSIDE_PRODUCTS},
     "no-tp-comm-overlap": {"overlap_tensor_parallel": 0.0},
@@ -44,7 +51,9 @@ _OPTIMIZERS = {"sgd": "sgd", "adam": "adamw", "adamw": "adamw"}
 
 
 def _switches(row: Row) -> tuple[str, ...]:
-    return tuple(words.strip().lstrip("-") for words in re.split(r"[;,]", row.text("notes")))
+    """What stands alone in the notes of a row, and in what its transcriber took for granted."""
+    words = re.split(r"[;,()]", f"{row.text('notes')};{row.text('assumed_fields')}")
+    return tuple(one.strip().lstrip("-") for one in words)
 
 
 def named_switches(row: Row) -> tuple[str, ...]:

@@ -27,6 +27,9 @@ _SOME_BLOCKS = re.compile(
     r"every (other|\d|second|third)|every-?_?(?:2nd|3rd|[2-9])|\d+ ?(of|/) ?\d+|partial|\d ?%|block\("
 )
 _SELECTIVE = re.compile(r"select|\bsac\b|core|attn|attention|\bops?\b|per[-_ ]?op|mlp|norm|swiglu|moe_act")
+_MODULES = re.compile(r"recompute(?:[- _]modules)?[ =:]+(?P<names>[a-z_, ]+)")
+"""Words for what of a block was recomputed, by name."""
+_CHEAP = re.compile(r"norm|\bact\b|moe_act")
 
 _ZERO_STAGES: tuple[tuple[str, int], ...] = (
     (r"(zero|stage|os)[- _]*([0-3])\b", -1),
@@ -76,8 +79,24 @@ def recompute_of(row: Row, stack: StackSpec, notes: Notes) -> Recompute:
         notes.assume(f"recompute full in every block: `{_short(words)}` names some")
         return "full"
     if _SELECTIVE.search(words):
+        if spared := _cheaper_than_core(row, stack):
+            notes.assume(f"recompute none: {_short(spared)} cost little beside the attention core")
+            return "none"
         return "selective"
     return "full"  # "full", "every layer", "true", "gradient checkpointing", ...
+
+
+def states_recompute(row: Row, stack: StackSpec) -> bool:
+    """Whether the row says what was recomputed, in words of which nothing was left out."""
+    return bool(row.text("recompute")) and not _cheaper_than_core(row, stack)
+
+
+def _cheaper_than_core(row: Row, stack: StackSpec) -> str:
+    """Modules that a Megatron recomputed in place of the attention core (`--recompute-modules`); else empty."""
+    named = _MODULES.search(f"{row.text('recompute')}; {row.text('notes')}".lower())
+    if stack.selective_drops != "core" or named is None or re.search(r"core|attn|attention", named["names"]):
+        return ""
+    return named["names"].strip() if _CHEAP.search(named["names"]) else ""
 
 
 def zero_of(row: Row, stack: StackSpec, replicas: int, notes: Notes) -> int:

@@ -10,6 +10,7 @@ from cost_models.errors import InputError
 from cost_models.estimate import Estimate, Verdict
 from cost_models.evidence.rows.cases import Case, read_case
 from cost_models.evidence.rows.notes import UnpredictableError
+from cost_models.evidence.rows.policies_of import states_recompute
 from cost_models.evidence.rows.row import Row
 from cost_models.evidence.validation.peak_as_measured import peak_bytes
 from cost_models.pipeline.estimating import estimate
@@ -66,7 +67,8 @@ def _cannot_be_undivided(case: Case, priced: Estimate) -> bool:
 
 
 def _prediction(case: Case, priced: Estimate) -> Prediction:
-    known = priced.fits or bool(case.row.text("recompute"))  # whoever had recomputed more would have had room
+    # whoever recomputed more than is assumed had more room
+    known = priced.fits or states_recompute(case.row, case.question.stack)
     return Prediction(
         row=case.row,
         case=case,
