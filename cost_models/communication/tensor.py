@@ -4,6 +4,10 @@ Narayanan et al. 2021: two all-reduces of b·s·h forward and two backward per b
 an all-gather and a reduce-scatter of the same bytes (Korthikanti et al. 2022); the backward pass gathers the inputs of
 the two column-parallel products once more, behind the products that do not need them, unless the stack kept them. A
 parallel block leaves its region once, and enters it once where both halves read one norm.
+
+Recomputing a block repeats what its forward pass sent, but for the sum after its last product where recomputation stops
+early. Torchtitan's per-operator policy keeps what was scattered and gathers again (models/llama3/infra/parallelize.py,
+`_op_sac_save_list`).
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ class TensorSeconds:
     block_backward: Array
     block_regather: Array
     """Backward gathers of inputs that run behind weight-gradient products."""
+    block_recomputed: Array
+    """(N, P): the part of `block_forward` that each recompute policy repeats."""
     embedding_forward: Array
     embedding_backward: Array
     head_forward: Array
@@ -54,8 +60,14 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     left = times + (not joined)
     keeps_gathered = question.stack.saves_gathered_activations
     none = np.zeros(len(columns))
+    forward = np.where(sp, entered * gather + left * scatter, left * reduce)
+    last = times * np.where(sp, scatter, reduce)
+    again = forward - last if question.stack.recompute_stops_early else forward
+    by_operator = question.stack.selective_drops == "all-but-every-other-product"
+    gathered = np.where(sp, entered * gather, none) if by_operator else none
     return TensorSeconds(
-        block_forward=np.where(sp, entered * gather + left * scatter, left * reduce),
+        block_forward=forward,
+        block_recomputed=np.stack([none, gathered, again], axis=-1),
         block_backward=np.where(sp, entered * scatter + left * gather, entered * reduce),
         block_regather=none if keeps_gathered else np.where(sp, entered * gather, none),
         embedding_forward=np.where(sp, scatter, reduce),

@@ -55,10 +55,10 @@ def layer_forward(pieces: Pieces) -> Term:
 def layer_backward(pieces: Pieces) -> Term:
     """One block backward under each policy; what is recomputed repeats its communication too."""
     question, block, tensor, context = pieces.question, pieces.block, pieces.tensor, pieces.context
-    none, n = pieces.none, len(pieces.columns)
+    n = len(pieces.columns)
     data = pieces.links.block
     recompute = block.recomputed
-    repeated = np.stack([none, none, tensor.block_forward], axis=-1)
+    repeated = tensor.block_recomputed
     shown = _tensor_shown(question)
     regather = pieces.regather
     communicated = data.backward_gather + data.backward_reduce

@@ -1,0 +1,37 @@
+"""Tensor-parallel communication that recomputation repeats."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.axes.recompute import RECOMPUTE_POLICIES
+from cost_models.communication.tensor import TensorSeconds, tensor_seconds
+from cost_models.communication.topology import axis_groups
+from cost_models.defaults import complete_question
+from cost_models.files import catalog
+from cost_models.specs.training import TrainingSpec
+
+
+def seconds(stack: str, *, sp: bool) -> TensorSeconds:
+    """Of tp8 on one node."""
+    cluster = catalog.load_cluster("dgx-h100").model_copy(update={"nodes": 1})
+    training = TrainingSpec(global_batch=8, sequence_length=4096)
+    question = complete_question(catalog.load_model("llama3-8b"), cluster, training, stack=stack)
+    columns = LayoutColumns.of([Layout(tp=8, sp=sp, layers=(32,))])
+    return tensor_seconds(question, columns, axis_groups(cluster, columns).tp)
+
+
+def repeated(found: TensorSeconds) -> dict[str, float]:
+    """Share of the forward pass that each policy repeats."""
+    shares = found.block_recomputed[0] / found.block_forward[0]
+    return dict(zip(RECOMPUTE_POLICIES, np.round(shares, 6).tolist(), strict=True))
+
+
+def test_recompute_repeats_what_the_forward_pass_sent() -> None:
+    """Two gathers and two scatters of as many bytes: Megatron repeats all, torchtitan's per-operator policy the
+    gathers; recomputation that stops early does without the last scatter, or the second of two all-reduces."""
+    assert repeated(seconds("megatron-core", sp=True)) == {"none": 0, "selective": 0, "full": 1}
+    assert repeated(seconds("torchtitan", sp=True)) == {"none": 0, "selective": 0.5, "full": 0.75}
+    assert repeated(seconds("torchtitan", sp=False)) == {"none": 0, "selective": 0, "full": 0.5}
