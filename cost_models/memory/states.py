@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.operators.accumulation import accumulates_apart, gradient_dtype
+from cost_models.operators.parameters import total_parameters
 from cost_models.question import Question
 from cost_models.specs.training import STATE_BYTES
 
@@ -67,7 +68,7 @@ def state_bytes(question: Question, columns: LayoutColumns, *, experts: bool = F
         optimizer=held * (master + moments) / shard[1],
         gathered=np.where(sharded & (columns.zero == 3), compute, 0.0),
         scattering=np.where(sharded, gradient, 0.0),
-        update=held * _temporary_bytes(question) / shard[1],
+        update=held * _temporary_bytes(question, columns, shard[1]) / shard[1],
         updated=written / shard[1],
         late_gradients=gradient_held * np.where(late, gradient / ranks, 0.0),
     )
@@ -110,9 +111,17 @@ def _held_on_device(question: Question, columns: LayoutColumns) -> tuple[float, 
     return (1.0 if where == "none" else 0.0), weights, gradients
 
 
-def _temporary_bytes(question: Question) -> float:
-    """Bytes per parameter of the optimizer's shard that the update holds; an fp32 accumulator needs no such copy."""
-    return 0.0 if accumulates_apart(question) else question.stack.optimizer_temporary_bytes
+def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -> Array:
+    """(N,) bytes per parameter of the optimizer's shard that the update holds; an fp32 accumulator needs no such copy.
+
+    DeepSpeed's ZeRO-3 updates a group of so many parameters of the shard at a time.
+    """
+    each = 0.0 if accumulates_apart(question) else question.stack.optimizer_temporary_bytes
+    group = question.stack.update_group
+    if group is None:
+        return np.full(len(columns), each)
+    held = total_parameters(question.model) / (columns.tp * columns.pp * columns.ep * shard)
+    return each * np.where(columns.zero == 3, np.minimum(1.0, group / held), 1.0)
 
 
 def _wrapped_alone(question: Question, columns: LayoutColumns, experts: bool) -> npt.NDArray[np.bool_]:

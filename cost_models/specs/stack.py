@@ -159,6 +159,8 @@ class StackSpec(Spec):
     where it runs operator by operator; 0 for a fused one."""
     optimizer_temporary_bytes: Factor = 0.0
     """Bytes per parameter of the optimizer's shard that an update holds for a moment; 0 for a fused one."""
+    update_group: LargeInt | None = None
+    """Parameters of its shard that a rank updates at a time under ZeRO-3; None: all."""
     collective_buffers: Bytes | None = None
     """Device memory inside the allocator in which ZeRO collects gradients to reduce and weights to gather."""
     fp32_logits: bool = True

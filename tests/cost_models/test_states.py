@@ -9,6 +9,7 @@ from cost_models.axes.layout import Layout
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.memory.states import StateBytes, state_bytes
+from cost_models.operators.parameters import total_parameters
 from cost_models.specs.training import Precision, TrainingSpec
 
 D = 16
@@ -55,3 +56,17 @@ def test_weights_that_a_step_writes(stack: str, bytes_written: float) -> None:
 def test_shards_in_host_memory_are_not_on_the_device() -> None:
     """ZeRO-2 keeps what it gathered and its shard; ZeRO-3's weights come up block by block."""
     assert states("meshwright", "bf16", offloads="parameters").weights == pytest.approx((2 + 4 / D, 0))
+
+
+def test_zero_3_of_deepspeed_updates_so_many_parameters_at_a_time() -> None:
+    """Of 3.4 billion on each of two ranks one billion is updated at a time, ZeRO-2's whole; a small one at once."""
+    cluster = catalog.load_cluster("dgx-h100")
+    training = TrainingSpec(global_batch=64, sequence_length=1024)
+    stack = catalog.load_stack("deepspeed")
+    question = complete_question(catalog.load_model("llama2-7b"), cluster, training, stack=stack)
+    parameters = total_parameters(question.model)
+    for ranks in (2, 8):
+        columns = LayoutColumns.of([Layout(dp=ranks, zero=zero, layers=(32,)) for zero in (2, 3)])
+        shard = parameters / ranks
+        held = state_bytes(question, columns).update * parameters
+        assert held == pytest.approx([6 * shard, 6 * min(shard, 1e9)])
