@@ -61,13 +61,14 @@ class Pieces:
         """(N,) seconds by which the exchange with experts lengthens one pass of a block.
 
         What runs behind compute is that of another microbatch: forward behind backward and the other way round, so both
-        exchanges of a block hide behind both its passes. Compute is slower by the multiprocessors that it lends.
+        exchanges of a block hide behind both its passes. Compute is slower by the multiprocessors that it lends, or by
+        what any overlap costs where that is more.
         """
         stack, gpu = self.question.stack, self.question.cluster.gpu
         window = (self.block.forward + self.block.backward) / 2
         hidden = np.minimum(stack.overlap_expert_exchange * self.experts, window)
         lent = min(1.0, stack.expert_exchange_processors / gpu.sm_count)
-        return self.experts - (1.0 - lent) * hidden
+        return self.experts - (1.0 - max(lent, self.question.hardware.overlap_slowdown)) * hidden
 
     @property
     def regather(self) -> Array:

@@ -41,7 +41,12 @@ def asked(model: str = "deepseek-v3", precision: str = "bf16", **facts: Any) -> 
     links = links.model_copy(update={"intra_node": inside, "inter_node": between})
     cluster = cluster.model_copy(update={"links": links})
     question = complete_question(catalog.load_model(model), cluster, training, stack="megatron-core")
-    free = {"link_efficiency": 1.0, "network_efficiency": 1.0, "collective_seconds": 0.0}
+    free = {
+        "link_efficiency": 1.0,
+        "network_efficiency": 1.0,
+        "collective_seconds": 0.0,
+        "overlap_slowdown": 0.0,
+    }
     hardware = question.hardware.model_copy(update=free)
     return replace(question, hardware=hardware, stack=question.stack.model_copy(update=facts))
 
@@ -124,6 +129,10 @@ def test_what_is_hidden_is_no_longer_than_compute_and_slows_it() -> None:
     hidden = np.minimum(lent.experts, window)
     np.testing.assert_allclose(lent.experts_shown - behind.experts_shown, hidden / 4)  # 33 of 132
     np.testing.assert_allclose(apart.experts_shown, apart.experts)
+    contended = asked(overlap_expert_exchange=1.0, expert_exchange_processors=13)
+    contended = replace(contended, hardware=contended.hardware.model_copy(update={"overlap_slowdown": 0.25}))
+    slowed = pieces_of(contended, x, data_parallel=False)
+    np.testing.assert_allclose(slowed.experts_shown, lent.experts_shown)  # 25 % is more than 13 of 132
     for term in (layer_forward(lent), layer_backward(lent)):
         assert (term["ep_comm"] > 0).all()
         assert (term["ep_hidden"] > 0).all()

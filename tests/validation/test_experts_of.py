@@ -31,6 +31,15 @@ BRIDGE = "Megatron-Bridge, NeMo container {}"
         ),
         ({"framework": "mcore", "notes": "recompute-modules=[layernorm moe_act]"}, {}),
         (
+            {"framework": BRIDGE.format("26.04"), "model_name": "Qwen3_235B_a22B", "gpu": "H100-SXM-80GB"},
+            {"expert_dispatch": "copies", "overlap_expert_exchange": 1.0},
+        ),
+        (
+            {"framework": BRIDGE.format("26.04"), "model_name": "GPT OSS 120B", "gpu": "B300-SXM-270GB"},
+            {"expert_dispatch": "copies"},
+        ),
+        ({"framework": BRIDGE.format("26.04"), "model_name": "GPT OSS 120B", "gpu": "GB300"}, {}),
+        (
             {"framework": BRIDGE.format("26.06.01"), "precision": "fp8-mxfp8"},
             {"overlap_expert_exchange": 1.0, "captured_expert_launches": 1.0},
         ),

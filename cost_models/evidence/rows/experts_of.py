@@ -20,6 +20,11 @@ _NEMO = re.compile(r"nemo")
 _WHOLE_STEP_GRAPHS = (26, 6)
 """Containers from here on have Megatron Bridge 0.5, whose recipes in MXFP8 capture the whole step in a CUDA graph and
 run the exchange behind the other microbatch (scripts/performance/configs, `cuda_graph_impl`, `moe_a2a_overlap`)."""
+_ALL_TO_ALL = re.compile(r"qwen3.?235b|gpt.?oss")
+_IN_BOXES = re.compile(r"h100|\bb[23]00")
+"""Models whose recipes of Megatron Bridge kept `moe_token_dispatcher_type: alltoall` on nodes of eight GPUs."""
+_OVERLAPPED_ON = re.compile(r"h100")
+"""Where those of Qwen3 235B ran it behind the other microbatch (`moe_a2a_overlap`)."""
 _MICROSCALED = re.compile(r"mx-?fp8|nvfp4")
 
 
@@ -39,6 +44,8 @@ def expert_changes(row: Row) -> dict[str, Any]:
     container = _CONTAINER.search(framework)
     if container is None and _NEMO.search(framework):  # before Megatron Bridge
         changes |= {"expert_dispatch": "copies", "weighs_inside_experts": False}
+    if container is not None:
+        changes |= _kept_all_to_all(row)
     release = (int(container[1]), int(container[2])) if container else (0, 0)
     if release >= _WHOLE_STEP_GRAPHS and _MICROSCALED.search(row.text("precision").lower()):
         changes |= {"overlap_expert_exchange": 1.0, "captured_expert_launches": 1.0}
@@ -50,3 +57,12 @@ def expert_changes(row: Row) -> dict[str, Any]:
     if _OVERLAPS.search(words):
         changes["overlap_expert_exchange"] = 1.0
     return changes
+
+
+def _kept_all_to_all(row: Row) -> dict[str, Any]:
+    """Recipes of Megatron Bridge that exchange copies."""
+    model, gpu = _ALL_TO_ALL.search(row.text("model_name").lower().replace(" ", "-")), row.text("gpu").lower()
+    if model is None or not _IN_BOXES.search(gpu):
+        return {}
+    hidden = "qwen" in model[0] and _OVERLAPPED_ON.search(gpu) is not None
+    return {"expert_dispatch": "copies"} | ({"overlap_expert_exchange": 1.0} if hidden else {})
