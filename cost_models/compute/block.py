@@ -56,24 +56,30 @@ class BlockSeconds:
     """Backward matrix products: what tensor-parallel communication can hide behind."""
 
 
-def block_seconds(question: Question, columns: LayoutColumns, device: Device) -> BlockSeconds:
-    """Roofline of every operator of the block."""
+def block_seconds(
+    question: Question, columns: LayoutColumns, device: Device, *, data_parallel: bool = True
+) -> BlockSeconds:
+    """Roofline of every operator of the block; without the copies around collectives unless `data_parallel`."""
     names = ["tp", "cp", "mbs", "ep", "etp", "sp", "context"]
     stack = question.stack
     copies = stack.copies_gathered_weights or stack.gradient_passes
     if has_measured_operators(question) or copies or not stack.fused_gradient_accumulation:
         names += ["dp", "zero", "shard"]  # gradients are added as often as there are microbatches
-    return over_distinct(columns, names, lambda rows: _block_seconds(question, rows, device))
+    return over_distinct(columns, names, lambda rows: _block_seconds(question, rows, device, data_parallel))
 
 
-def _block_seconds(question: Question, columns: LayoutColumns, device: Device) -> BlockSeconds:
+def _block_seconds(
+    question: Question, columns: LayoutColumns, device: Device, data_parallel: bool
+) -> BlockSeconds:
     matrix_forward, matrix_backward, matrix_weight = matrix_seconds(question, columns, device)
     attention_forward, attention_backward = _attention_seconds(
         question, columns, device_of(question, wide=True)
     )
     others_forward, others_backward = _other_operators(question, columns, device)
     accumulation = _accumulation_seconds(question, columns, device)
-    gathered_forward, gathered_backward = _gathering_seconds(question, columns, device)
+    gathered_forward, gathered_backward = np.zeros((2, len(columns)))
+    if data_parallel:
+        gathered_forward, gathered_backward = _gathering_seconds(question, columns, device)
     forward = matrix_forward + attention_forward + others_forward
     return BlockSeconds(
         forward=forward + gathered_forward,

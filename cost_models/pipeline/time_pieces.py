@@ -97,7 +97,7 @@ def pieces_of(question: Question, columns: LayoutColumns, data_parallel: bool) -
     device = device_of(question)
     links = links_of(question, columns, data_parallel)
     groups = links.groups
-    block = block_seconds(question, columns, device)
+    block = block_seconds(question, columns, device, data_parallel=data_parallel)
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     return Pieces(
         question=question,

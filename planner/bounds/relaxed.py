@@ -65,7 +65,8 @@ def ideal_seconds(space: Space, allowed: Bools) -> Floats:
     most_first = np.argsort(-m, kind="stable")
     few[kind[most_first]] = most_first  # gradients are added up least often where microbatches are few
     rows = cores.rows(few)
-    terms = time_terms(question, replace(rows, zero=np.full(len(rows), max(question.stack.zero_stages))))
+    rows = replace(rows, zero=np.full(len(rows), max(question.stack.zero_stages)))
+    terms = time_terms(question, rows, data_parallel=False)
     slowed = 1 + jitter(question, rows)  # all cores have as many ranks
     own = {name: (_inside_node(getattr(terms, name)).T * slowed).T for name in _IDEAL}
     backward = np.where(allowed, own["layer_backward"], np.inf).min(axis=1)
