@@ -177,6 +177,8 @@ class PlanRecommendation(Spec):
     fastest_bytes: float = Field(gt=0, allow_inf_nan=False)
     chance: float = Field(ge=0, le=1)
     """Chance that it is faster than the plan."""
+    risk: Literal["none", "neutral", "averse"] = "none"
+    """`--risk`: what layouts were compared by."""
     classical: LayoutText | None = None
     """What an expert would write down without a search."""
     classical_seconds: float | None = None

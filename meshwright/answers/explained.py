@@ -43,13 +43,14 @@ class Explained:
     def record(self) -> dict[str, Any]:
         """The JSON document."""
         bound, rivals = self.explanation.binding, self.explanation.rivalry
+        told = None if self.plan is None else self.plan.recommendation
         return {
             "schema": JSON_SCHEMA,
             "question": question_record(self.question),
             "plan": estimate_record(self.explanation.estimate, self.question),
             "searched": self.explanation.origin.searched,
             "tried": tried_record(self.question, self.explanation.estimate.layout),
-            **self._recommended(),
+            "recommendation": None if told is None else told.model_dump(mode="json"),
             "binds": {
                 "resource": bound.resource,
                 "change": bound.change,
@@ -83,10 +84,6 @@ class Explained:
             repr(self),
             *placed_on_pools(self.question, estimate),
         )
-
-    def _recommended(self) -> dict[str, Any]:
-        told = self.plan.recommendation if self.plan is not None else None
-        return {} if told is None else {"recommendation": told.model_dump(mode="json")}
 
     def __repr__(self) -> str:
         why = "" if self.plan is None else recommended_in_plan(self.plan)

@@ -18,7 +18,7 @@ from meshwright.answers.planned import Planned
 from meshwright.answers.ranked import Ranked
 from meshwright.api.clusters import ClustersQuestion, ask_clusters, clusters_of_plan
 from meshwright.api.gpu_choices import single_count, sizes_of, sizes_up_to, whole_nodes
-from meshwright.inputs.goals import Goal, Pick, objective_of, pick_of
+from meshwright.inputs.goals import Goal, Pick, objective_of, pick_of, risk_of
 from meshwright.inputs.limits import Limits, confident, restrictions_of
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import Inputs, cluster_of, in_words, questions_of
@@ -26,6 +26,7 @@ from planner.answers.optimising import optimise
 from planner.answers.optimum import answered_question
 from planner.answers.recommended import recommend
 from planner.answers.remedies import remedies_told
+from planner.answers.risk import Risk
 from planner.objectives import Objective
 from planner.plan import Plan
 from planner.search.budget import Budget
@@ -55,6 +56,7 @@ class PlanOptions(TypedDict, total=False):
     tokens: str | float | None
     deadline: str | None
     pick: str | None
+    risk: str | None
     top: int | None
     time_limit: float | None
     budget: Budget | None
@@ -104,6 +106,7 @@ def plan(
     price: str | float | Sequence[float] | None = None,
     deadline: str | None = None,
     pick: str | None = None,
+    risk: str | None = None,
     top: int | None = None,
     time_limit: float | None = None,
     budget: Budget | None = None,
@@ -115,8 +118,9 @@ def plan(
     `gpus`, as a list or written like `64..1024`, are a choice, and so are several precisions (`bf16,fp8`);
     `objective`, `tokens`, `price` and `deadline` say what the best is. A `trainer` is one whose rules the plan obeys
     (`--for`), and `confidence` the least probability with which it must fit. `pick` is which layout is saved as the
-    plan: `recommended` (the default) or `fastest` on paper. Several clusters have a price each, in their order, and one
-    plan on each number of GPUs.
+    plan: `recommended` (the default) or `fastest` on paper, and `risk` what layouts are compared by where one is
+    recommended (`none`, `neutral`, `averse`: their step on paper, its mean, a slow case). Several clusters have a price
+    each, in their order, and one plan on each number of GPUs.
 
     Raises:
         InputError: what was asked is wrong; everything that is, at once.
@@ -142,6 +146,7 @@ def plan(
         goal=Goal(objective=objective, tokens=tokens, price=price, deadline=deadline),
         limits=Limits(fix=tuple(fix), forbid=tuple(forbid), max_memory=max_memory),
         pick=pick,
+        risk=risk,
     )
     return question.answer(top, budget or Budget(time_limit=time_limit, keep_on_interrupt=True))
 
@@ -163,6 +168,8 @@ class PlanQuestion:
     top: int = TOP
     pick: Pick = "recommended"
     """Which layout the plan is."""
+    risk: Risk = "none"
+    """What layouts are compared by where one is recommended."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -187,7 +194,7 @@ class PlanQuestion:
             )
         told = None
         if self.pick == "recommended" and optimum.plain and not self.precisions:
-            told = recommend(self.question, optimum.result, self.restrictions, budget)
+            told = recommend(self.question, optimum.result, self.restrictions, budget, self.risk)
         return Planned(
             optimum=optimum,
             gpus_per_node=self.question.cluster.gpus_per_node,
@@ -206,6 +213,7 @@ def ask(
     goal: Goal,
     limits: Limits,
     pick: str | None = None,
+    risk: str | None = None,
 ) -> PlanQuestion | ClustersQuestion:
     """Read everything that `plan` is given; `clusters` where there is a choice of several.
 
@@ -219,15 +227,16 @@ def ask(
     else:
         asked = [problems.read(lambda: _ask_one(inputs, gpus, goal))]
     restrictions = problems.read(lambda: restrictions_of(limits, inputs.trainer))
-    picked = problems.read(lambda: pick_of(pick))
+    picked, weighed = problems.read(lambda: pick_of(pick)), problems.read(lambda: risk_of(risk))
     problems.require()
     found = asked[0]
     assert found is not None
     assert restrictions is not None
     assert picked is not None
+    assert weighed is not None
     within = confident(restrictions, found.question)
     if isinstance(found, PlanQuestion):
-        return replace(found, restrictions=within, pick=picked)
+        return replace(found, restrictions=within, pick=picked, risk=weighed)
     return replace(found, restrictions=within)
 
 
@@ -246,6 +255,7 @@ def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
         restrictions=restrictions,
         top=told.top if told is not None else plan.certificate.top if plan.certificate else TOP,
         pick="fastest" if told is None else "recommended",
+        risk="none" if told is None else told.risk,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files.amounts import read_duration, read_price, read_tokens
+from planner.answers.risk import RISKS, Risk
 from planner.objectives import OBJECTIVES, Objective
 
 Pick = Literal["recommended", "fastest"]
@@ -25,6 +26,19 @@ def pick_of(word: str | None) -> Pick:
     if found is None:
         what = f"`{word}` is not `recommended` or `fastest`{did_you_mean(word or '', PICKS)}"
         raise InputError("cannot tell which plan is wanted", problems=[Problem("--pick", what)])
+    return found
+
+
+def risk_of(word: str | None) -> Risk:
+    """Read `--risk`; none where it is not said.
+
+    Raises:
+        InputError: it is no such word.
+    """
+    found = next((known for known in RISKS if known == (word or "none")), None)
+    if found is None:
+        what = f"`{word}` is not `none`, `neutral` or `averse`{did_you_mean(word or '', RISKS)}"
+        raise InputError("cannot tell what layouts are compared by", problems=[Problem("--risk", what)])
     return found
 
 

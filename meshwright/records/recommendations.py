@@ -17,6 +17,7 @@ def recommendation_record(told: Recommendation, question: Question) -> dict[str,
     return {
         "plan": estimate_record(told.estimate),
         "step_seconds_90": None if told.interval is None else list(told.interval),
+        "risk": told.risk,
         "why": told.why,
         "is_fastest": told.is_fastest,
         "fastest_on_paper": _beside(told.fastest),

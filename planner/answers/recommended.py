@@ -18,6 +18,7 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.telling import CLEAR, chance_of_gain, pair_error_of
 from planner.answers.classical import classical_layout
 from planner.answers.ordinary import Step, steps
+from planner.answers.risk import Risk, judged_seconds
 from planner.plan import Certificate, PlanRecommendation, PlanRestrictions
 from planner.search.budget import Budget
 from planner.search.result import SearchResult
@@ -37,7 +38,7 @@ class Beside:
     axes: tuple[str, ...]
     """Axes on which the two differ."""
     chance: float
-    """Chance that the faster of the two on paper is the faster."""
+    """Chance that it is faster than the recommended one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,8 @@ class Recommendation:
     """What an expert would write down; None where nothing so simple fits."""
     pair_error: float
     """Median error of the ratio of two times, on one axis in which layouts differ."""
+    risk: Risk = "none"
+    """What layouts were compared by."""
     last_memory: LastMemory | None = None
     interval: tuple[float, float] | None = None
     """Seconds between which nine in ten of its steps should lie; None where the profile has no scenarios."""
@@ -93,25 +96,26 @@ class Recommendation:
             fastest_seconds=fastest.step_seconds,
             fastest_bytes=fastest.peak_bytes,
             chance=self.fastest.chance,
+            risk=self.risk,
             classical=None if classical is None else classical.estimate.layout,
             classical_seconds=None if classical is None else classical.estimate.step_seconds,
         )
 
 
 def recommend(
-    question: Question, found: SearchResult, asked: Restrictions, budget: Budget
+    question: Question, found: SearchResult, asked: Restrictions, budget: Budget, risk: Risk = "none"
 ) -> Recommendation | None:
     """The layout to run, beside the fastest on paper of a finished search; None where that is not proved."""
     if found.certificate.gap > 0 or budget.ended or isinstance(question, MixedQuestion):
         return None
     fastest = found.best
-    error = pair_error_of(question)
+    judge = _Judge(question, risk)
     memory_error = fastest.trust.memory_error
     whole = fastest.memory_limit / confident_share(question.confidence, memory_error)
     roomy = whole * confident_share(max(SURE, question.confidence), memory_error) * _JUST_BELOW
     if budget.on_status is not None:
         budget.on_status("simpler layouts")
-    chosen, step, last = _simplest(question, found, asked, roomy, error, budget)
+    chosen, step, last = _simplest(question, found, asked, roomy, judge, budget)
     if chosen is None:
         return None
     best = replace(chosen.best, memory_limit=fastest.memory_limit, confidence=fastest.confidence)
@@ -121,16 +125,17 @@ def recommend(
         why=step.words if step is not None else "",
         within=step.limits if step is not None else asked,
         certificate=chosen.certificate,
-        fastest=_beside(best, fastest, error),
-        classical=None if classical is None else _beside(best, classical, error),
-        pair_error=error,
+        fastest=judge.beside(best, fastest),
+        classical=None if classical is None else judge.beside(best, classical),
+        pair_error=judge.pair_error,
+        risk=risk,
         last_memory=last,
         interval=step_interval(question, best.layout, best.step_seconds, STATED),
     )
 
 
 def _simplest(
-    question: Question, found: SearchResult, asked: Restrictions, roomy: float, error: float, budget: Budget
+    question: Question, found: SearchResult, asked: Restrictions, roomy: float, judge: _Judge, budget: Budget
 ) -> tuple[SearchResult | None, Step | None, LastMemory | None]:
     """The best of the first step that cannot be told from the fastest, and what the memory it leaves would buy."""
     fastest = found.best
@@ -140,7 +145,7 @@ def _simplest(
         result = _searched(question, step.limits, budget)
         if budget.ended:
             return None, None, None
-        if result is not None and chance_of(result.best, fastest, error) < CLEAR:
+        if result is not None and judge.chance(result.best, fastest) < CLEAR:
             full = _searched(question, replace(step.limits, max_memory=asked.max_memory), budget)
             return result, step, None if full is None else _last_memory(result.best, full.best)
     return found, None, None
@@ -166,16 +171,28 @@ def _last_memory(chosen: Estimate, full: Estimate) -> LastMemory | None:
     return LastMemory(full=full, gain=1 - full.step_seconds / chosen.step_seconds)
 
 
-def _beside(chosen: Estimate, other: Estimate, error: float) -> Beside:
-    slower, faster = sorted((chosen, other), key=lambda one: -one.step_seconds)
-    return Beside(
-        estimate=other,
-        axes=axes_that_differ(chosen.layout, other.layout),
-        chance=chance_of(slower, faster, error),
-    )
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Compares layouts of one question by what they are judged by."""
 
+    question: Question
+    risk: Risk
 
-def chance_of(slower: Estimate, faster: Estimate, error: float) -> float:
-    """Chance that the layout predicted faster is the faster of the two; one half where they are as fast."""
-    gain = math.log(slower.step_seconds / faster.step_seconds)
-    return chance_of_gain(gain, slower.layout, faster.layout, error)
+    @property
+    def pair_error(self) -> float:
+        """Median error of the ratio of two times, on one axis in which layouts differ."""
+        return pair_error_of(self.question)
+
+    def chance(self, one: Estimate, other: Estimate) -> float:
+        """Chance that `other` is the faster of the two."""
+        seconds = [judged_seconds(self.question, each, self.risk) for each in (one, other)]
+        gain = math.log(seconds[0] / seconds[1])
+        return chance_of_gain(gain, one.layout, other.layout, self.pair_error)
+
+    def beside(self, chosen: Estimate, other: Estimate) -> Beside:
+        """Another layout beside the chosen one."""
+        return Beside(
+            estimate=other,
+            axes=axes_that_differ(chosen.layout, other.layout),
+            chance=self.chance(chosen, other),
+        )

@@ -67,6 +67,8 @@ def test_explain(meshwright, plan_file: Path) -> None:
         "question",
         "plan",
         "searched",
+        "tried",
+        "recommendation",
         "binds",
         "ties",
         "runner_up",

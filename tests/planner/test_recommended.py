@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
+from cost_models.estimate import Estimate
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
+from cost_models.specs.hardware import Scenarios
 from cost_models.specs.training import TrainingSpec
-from cost_models.telling import CLEAR
+from cost_models.telling import CLEAR, chance_of_gain
 from planner.answers.classical import classical_layout
 from planner.answers.ordinary import steps
-from planner.answers.recommended import Recommendation, chance_of, recommend
+from planner.answers.recommended import Recommendation, recommend
+from planner.answers.risk import RISKS, judged_seconds
 from planner.search.budget import Budget
 from planner.search.search import search
 from planner.space.layouts import parse_restrictions
@@ -37,6 +41,11 @@ def recommended(question: Question, budget: Budget | None = None) -> Recommendat
     found = recommend(question, search(question, top=1), Restrictions(), budget or Budget())
     assert found is not None
     return found
+
+
+def chance_between(slower: Estimate, faster: Estimate, error: float) -> float:
+    gain = math.log(slower.step_seconds / faster.step_seconds)
+    return chance_of_gain(gain, slower.layout, faster.layout, error)
 
 
 @pytest.fixture(scope="module")
@@ -114,10 +123,10 @@ def test_what_the_user_fixed_is_kept() -> None:
 def test_the_chance_of_a_gain_is_three_in_four_at_the_median_error(told: Recommendation) -> None:
     fast = replace(told.estimate, step_seconds=1.0, layout=parse_layout("tp8 pp8 dp16"))
     slow = replace(fast, step_seconds=1.0618365, layout=parse_layout("tp8 pp4 dp32"))  # e^0.06
-    assert chance_of(fast, fast, 0.06) == 0.5
-    assert chance_of(slow, fast, 0.06) == pytest.approx(0.75, abs=1e-3)
+    assert chance_between(fast, fast, 0.06) == 0.5
+    assert chance_between(slow, fast, 0.06) == pytest.approx(0.75, abs=1e-3)
     apart = replace(slow, layout=parse_layout("tp4 pp4 vpp2 dp32 cp2"))
-    assert chance_of(apart, fast, 0.03) == pytest.approx(0.75, abs=1e-3)  # four axes: twice the error
+    assert chance_between(apart, fast, 0.03) == pytest.approx(0.75, abs=1e-3)  # four axes: twice the error
 
 
 def test_the_classical_layout_of_gpt3() -> None:
@@ -132,3 +141,16 @@ def test_nothing_is_recommended_without_a_proof() -> None:
     found = search(question, top=1)
     open_ = found.certificate.model_copy(update={"gap": 0.1})
     assert recommend(question, replace(found, certificate=open_), Restrictions(), Budget()) is None
+
+
+def test_the_averse_judge_by_slow_cases_and_the_neutral_by_the_mean(told: Recommendation) -> None:
+    question = gpt3()
+    hardware = question.hardware.model_copy(
+        update={"scenarios": Scenarios(factors={"network_efficiency": "0.5 2.0"}, unexplained=0.05)}
+    )
+    question = replace(question, hardware=hardware)
+    paper, mean, slow = (judged_seconds(question, told.estimate, risk) for risk in RISKS)
+    assert paper == told.estimate.step_seconds
+    assert paper < mean < slow  # a network half as fast costs more than one twice as fast saves
+    without = replace(question, hardware=hardware.model_copy(update={"scenarios": None}))
+    assert judged_seconds(without, told.estimate, "averse") == paper

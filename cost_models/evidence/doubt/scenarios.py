@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,8 @@ _SEED = 14
 _ROUNDS = 30
 _MOST = 3.0
 """Pulls beyond which no source's constants are believed to be off: more looks like a wrong fact of its stack."""
+_HELD = 0.9
+"""Share of the runs that `unexplained`, taken for the deviation of a normal error, has to hold; tails are heavy."""
 _TO_DEVIATION = 1.4826
 """Median absolute deviation → standard deviation of a normal distribution."""
 
@@ -72,7 +75,8 @@ def _between(slopes: Array, errors: Array, sources: Sequence[str], pulls: Array)
             left[own] = errors[own] + own_slopes @ mean
         variances = second / (len(rows) + 1)
         rest = max(1e-3, _TO_DEVIATION * float(np.median(np.abs(left))))
-    return variances, rest
+    tails = float(np.quantile(np.abs(left), _HELD)) / NormalDist().inv_cdf((1 + _HELD) / 2)
+    return variances, max(rest, tails)
 
 
 def _design(rows: int) -> Array:

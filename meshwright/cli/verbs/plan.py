@@ -57,6 +57,9 @@ def plan(
     pick: Annotated[
         str | None, o.optional("--pick", "WHICH", "Plan to write: recommended (default) or fastest.")
     ] = None,
+    risk: Annotated[
+        str | None, o.optional("--risk", "HOW", "Recommend by step on paper (none), neutral or averse.")
+    ] = None,
     top: Annotated[int | None, o.optional("--top", "N", "Plans to rank; default 5.", min=1, max=1000)] = None,
     time_limit: o.TimeLimit = o.TIME_LIMIT,
     replay: Annotated[
@@ -96,10 +99,10 @@ def plan(
     if replay is None:
         clusters = _clusters_in(cluster)
         question = problems.read(
-            lambda: ask(inputs, clusters=clusters, gpus=gpus, goal=goal, limits=limits, pick=pick)
+            lambda: ask(inputs, clusters=clusters, gpus=gpus, goal=goal, limits=limits, pick=pick, risk=risk)
         )
     else:
-        _require_nothing_else(inputs, limits, goal, gpus, pick)
+        _require_nothing_else(inputs, limits, goal, gpus, pick, risk)
         question = problems.read(lambda: ask_again(load_plan(replay)))
     problems.read(lambda: check_places(("-o", out), ("--csv", csv)))
     problems.require()
@@ -126,7 +129,7 @@ def _clusters_in(text: str) -> tuple[str, ...]:
 
 
 def _require_nothing_else(
-    inputs: Inputs, limits: Limits, goal: Goal, gpus: str | None, pick: str | None
+    inputs: Inputs, limits: Limits, goal: Goal, gpus: str | None, pick: str | None, risk: str | None
 ) -> None:
     """Raises InputError where something is asked beside `--replay`, which takes everything from the plan file."""
     from dataclasses import asdict
@@ -135,7 +138,7 @@ def _require_nothing_else(
     from meshwright.render.words import sentence_list
 
     flags = {"model": "MODEL", "cluster": "CLUSTER", "trainer": "--for"}
-    said = {**asdict(inputs), "gpus": gpus, "pick": pick, **asdict(limits), **asdict(goal)}
+    said = {**asdict(inputs), "gpus": gpus, "pick": pick, "risk": risk, **asdict(limits), **asdict(goal)}
     given = [name for name, value in said.items() if value not in (None, "", ())]
     if given:
         words = [flags.get(name, "--" + name.replace("_", "-")) for name in given]
