@@ -1,18 +1,27 @@
 """Anchors: K timed rows of a sweep, as a user has them in old logs, calibrate the predictions of its other rows.
 
 A sweep here is the rows of one source, framework and GPU: what is unknown about them (clocks, fabric, versions) is the
-same for all, and a few rows tell most of it. They move the few constants of the profile that differ most between
-clusters, each pulled back to its value, so that one odd row moves little.
+same for all, and a few rows tell most of it. They give one factor on the sweep's steps and move the profile's
+constants, all pulled back to where they were, so that one odd row moves little (`offset`).
 """
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from cost_models.evidence.calibration.step_time_fit import WEIGHT_ON_ONE_CLUSTER, fit_step_times
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.evidence.calibration.offset import Offset, offset_of
+from cost_models.evidence.calibration.step_time_fit import (
+    CONSTANTS,
+    TimedCases,
+    moved_by_factors,
+    pulls_of,
+)
 from cost_models.evidence.rows.cases import Case
 from cost_models.evidence.rows.row import Row
 from cost_models.evidence.validation.predicting import Prediction
@@ -20,17 +29,10 @@ from cost_models.evidence.validation.scores import measured_seconds
 from cost_models.pipeline.estimating import estimate
 from cost_models.specs.hardware import HardwareProfile
 
+Floats = npt.NDArray[np.float64]
+
 IS_ANCHOR = "an anchor: its measured step time calibrates the rest of its sweep"
 """Why an anchor's row has no prediction."""
-ANCHORED_CONSTANTS = (
-    "gemm_efficiency",
-    "memory_efficiency",
-    "network_efficiency",
-    "link_efficiency",
-    "host_layer_seconds",
-    "step_seconds",
-)
-"""Constants that clocks, fabric and host decide; those of kernels and schedules are the stack's."""
 _WORTH_NAMING = 0.005
 _ANOTHER_UNIT = 500.0
 """Factor beyond which a time must be in another unit (milliseconds, hours) or mistyped, and calibrates nothing."""
@@ -90,56 +92,81 @@ def _as_anchor(prediction: Prediction) -> Prediction:
 
 
 def _calibration(anchors: Sequence[Prediction]) -> Callable[[Prediction], Prediction]:
-    """How anchors correct a prediction: priced again under a profile fitted to them, else scaled by their median."""
-    factor = statistics.median(ratio for one in anchors if (ratio := _ratio(one)) is not None)
-    cases: dict[str, list[Case]] = defaultdict(list)
-    for one in anchors:
-        if one.case is not None:
-            cases[one.case.question.hardware.name].append(one.case)
-    profiles = {name: _fitted(some) for name, some in cases.items()}
+    """How anchors correct a prediction: priced again under its moved profile, and scaled."""
+    cases = [one.case for one in anchors if one.case is not None]
+    constants = _constants_of([case.question.hardware for case in cases])
+    around = [_around(one, constants) for one in anchors]
+    errors = np.array([error for error, _ in around])
+    slopes = np.array([slope for _, slope in around]).reshape(len(errors), len(constants))
+    offset = offset_of(errors, slopes, pulls_of(constants), known_runs=_known_runs(cases))
+    factors = dict(zip(constants, np.exp(offset.constants).tolist(), strict=True))
+    profiles: dict[str, HardwareProfile] = {}
 
     def calibrated(prediction: Prediction) -> Prediction:
         if prediction.step_seconds is None:
             return prediction
-        if prediction.case is not None and prediction.case.question.hardware.name in profiles:
-            profile = profiles[prediction.case.question.hardware.name]
-            return _priced(prediction, prediction.case, profile, len(anchors))
-        return _scaled(prediction, factor, len(anchors))
+        if prediction.case is not None:
+            hardware = prediction.case.question.hardware
+            if hardware.name not in profiles:
+                profiles[hardware.name] = moved_by_factors(hardware, factors)
+            prediction = _priced(prediction, prediction.case, profiles[hardware.name])
+        return _scaled(prediction, math.exp(offset.step), _told(prediction, profiles, len(anchors), offset))
 
     return calibrated
 
 
-def _fitted(cases: Sequence[Case]) -> HardwareProfile:
-    """The cases' profile with the anchored constants fitted to them."""
-    start = cases[0].question.hardware
-    constants = [name for name in ANCHORED_CONSTANTS if getattr(start, name) > 0]
-    return fit_step_times(start, cases, constants, weight_of_a_run=WEIGHT_ON_ONE_CLUSTER).profile
+def _known_runs(cases: Sequence[Case]) -> int:
+    """Runs of the cases' source that their profiles were fitted to."""
+    sources = {case.row.source for case in cases}
+    fitted = {case.question.hardware.name: case.question.hardware.timed for case in cases}
+    return sum(one.runs for timed in fitted.values() for one in timed if one.source in sources)
 
 
-def _priced(prediction: Prediction, case: Case, profile: HardwareProfile, anchors: int) -> Prediction:
-    """The prediction priced again under the fitted profile; its memory stays."""
+def _constants_of(profiles: Sequence[HardwareProfile]) -> tuple[str, ...]:
+    """Constants that all the profiles have; factors do not move a zero."""
+    return tuple(name for name in CONSTANTS if profiles and all(getattr(one, name) > 0 for one in profiles))
+
+
+def _around(prediction: Prediction, constants: Sequence[str]) -> tuple[float, Floats]:
+    """Log of predicted / measured of an anchor, and its slopes in the constants; flat where it has no case."""
+    if prediction.case is None:
+        ratio = _ratio(prediction)
+        assert ratio is not None
+        return -math.log(ratio), np.zeros(len(constants))
+    here = TimedCases(prediction.case.question.hardware, [prediction.case], constants)
+    errors, slopes = here.logarithms
+    return float(errors[0]), slopes[0]
+
+
+def _told(prediction: Prediction, profiles: dict[str, HardwareProfile], anchors: int, offset: Offset) -> str:
+    """What the anchors moved, in words."""
+    moved = []
+    if prediction.case is not None:
+        before = prediction.case.question.hardware
+        after = profiles[before.name]
+        ratios = {
+            name: getattr(after, name) / getattr(before, name)
+            for name in CONSTANTS
+            if getattr(before, name) > 0
+        }
+        moved = [f"{name} × {ratio:.2f}" for name, ratio in ratios.items() if abs(ratio - 1) > _WORTH_NAMING]
+    if abs(offset.step) > _WORTH_NAMING:
+        moved.append(f"step time × {math.exp(offset.step):.3f}")
+    return f"{anchors} anchors of its sweep: {', '.join(moved) or 'nothing moved'}"
+
+
+def _priced(prediction: Prediction, case: Case, profile: HardwareProfile) -> Prediction:
+    """The prediction priced again under another profile; its memory stays."""
     priced = estimate(replace(case.question, hardware=profile), case.layout)
-    moved = [
-        f"{name} × {ratio:.2f}"
-        for name in ANCHORED_CONSTANTS
-        if (before := getattr(case.question.hardware, name)) > 0
-        and abs((ratio := getattr(profile, name) / before) - 1) > _WORTH_NAMING
-    ]
-    told = f"{anchors} anchors of its sweep: {', '.join(moved) or 'no constant moved'}"
-    return replace(
-        prediction,
-        step_seconds=priced.step_seconds,
-        parts=dict(priced.time),
-        assumptions=(*prediction.assumptions, told),
-    )
+    return replace(prediction, step_seconds=priced.step_seconds, parts=dict(priced.time))
 
 
-def _scaled(prediction: Prediction, factor: float, anchors: int) -> Prediction:
+def _scaled(prediction: Prediction, factor: float, told: str) -> Prediction:
     """The prediction with its step, and every part of it, multiplied by `factor`."""
     assert prediction.step_seconds is not None
     return replace(
         prediction,
         step_seconds=factor * prediction.step_seconds,
         parts={part: factor * seconds for part, seconds in prediction.parts.items()},
-        assumptions=(*prediction.assumptions, f"{anchors} anchors of its sweep: step time × {factor:.3f}"),
+        assumptions=(*prediction.assumptions, told),
     )

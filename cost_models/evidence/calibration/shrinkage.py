@@ -113,7 +113,11 @@ def shrink(
     for round_ in range(_ROUNDS):
         before = best
         for _ in range(_TRIALS):
-            trial = expand(errors_at, step_from(here, damping))
+            point = step_from(here, damping)
+            hoped = best - loss(here.errors + here.slopes @ (point - here.point), point)
+            if hoped < _DONE * max(1.0, best):
+                break
+            trial = expand(errors_at, point)
             if (value := loss(trial.errors, trial.point)) < best:
                 here, best, damping = trial, value, damping / 3
                 break

@@ -131,6 +131,11 @@ class TimedCases:
         """The errors around the constants of `start`."""
         return expand(self.errors_at, self.origin)
 
+    @property
+    def logarithms(self) -> tuple[Array, Array]:
+        """(N,) log of predicted / measured under the constants of `start`, and its slopes (N, C)."""
+        return _HUBER * self.at_start.errors, _HUBER * self.at_start.slopes
+
     def of(self, rows: Sequence[int]) -> TimedCases:
         """Some of the cases; what is known of all is known of them."""
         some = copy(self)
@@ -171,7 +176,7 @@ def fit_step_times(
     `around`, by default at the constants of `start`.
     """
     timed = cases if isinstance(cases, TimedCases) else TimedCases(start, cases, constants)
-    pulls = np.array([_pull(name) for name in timed.constants])
+    pulls = pulls_of(timed.constants)
     weight = _weights(timed.cases)
     if weight_of_a_run is not None:
         weight = np.full(len(timed.cases), weight_of_a_run)
@@ -254,6 +259,20 @@ def _weights(cases: Sequence[Case]) -> Array:
 
 def _pull(name: str) -> float:
     return _PULL.get(name, _HOST_PULL if name.endswith("host_seconds") or "host" in name else _SHARE_PULL)
+
+
+def pulls_of(constants: Sequence[str]) -> Array:
+    """(C,) how far each constant may be from where it starts, as a logarithm."""
+    return np.array([_pull(name) for name in constants])
+
+
+def moved_by_factors(profile: HardwareProfile, factors: Mapping[str, float]) -> HardwareProfile:
+    """The profile with some constants multiplied, none beyond the most that a fit allows or that it had."""
+    moved = {}
+    for name, factor in factors.items():
+        before = getattr(profile, name)
+        moved[name] = min(float(f"{before * factor:.4g}"), max(before, _ceiling(name)))
+    return profile.model_copy(update=moved)
 
 
 def _intervals(
