@@ -41,6 +41,7 @@ def row(number: int, *, step_seconds: float = 1.0, source: str = "lab", **cells:
         "row_id": f"{source}-{number}",
         "source_id": source,
         "framework": "Megatron-Core",
+        "notes": "--no-tp-comm-overlap",  # so that what links take is seen
         "gpu": "A100 80GB",
         "gpus_per_node": 8,
         "num_gpus": 8,

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from cost_models.axes.columns import LayoutColumns
+from cost_models.evidence.calibration.families import fit_families, pair_of
 from cost_models.evidence.rows.cases import Case, read_case
+from cost_models.evidence.rows.flags_of import is_doubtful
 from cost_models.evidence.rows.hardware_of import cluster_of
 from cost_models.evidence.rows.notes import Notes
 from cost_models.evidence.rows.policies_of import (
@@ -254,3 +256,16 @@ def test_modules_beside_the_core_cost_little(notes: str, wanted: str) -> None:
     assert recompute_of(row, catalog.load_stack("megatron-core"), Notes()) == wanted
     assert recompute_of(row, catalog.load_stack("torchtitan"), Notes()) == "selective"
     assert states_recompute(row, catalog.load_stack("megatron-core")) == (wanted == "selective")
+
+
+def test_doubtful_rows_take_no_part_in_fits() -> None:
+    timed = ROW | {"framework": "nobody's", "step_time_best_s": "10"}
+    sound = [read_case(Row(timed | {"row_id": f"lab-{i}", "num_gpus": str(8 * i)})) for i in range(1, 7)]
+    noisy = [
+        read_case(Row({**case.row.cells, "row_id": f"noisy-{i}", "flags": "NOISY"}))
+        for i, case in enumerate(sound)
+    ]
+    pairs = {pair_of(sound[0])}
+    assert not fit_families([*sound[:3], *noisy], pairs)
+    assert is_doubtful(Row({"flags": "HOST_OR_FABRIC_BOUND"}))
+    assert not is_doubtful(Row({"flags": "UNEVEN_PP"}))

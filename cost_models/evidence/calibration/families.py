@@ -20,6 +20,7 @@ from cost_models.evidence.calibration.step_time_fit import (
     measured_seconds,
 )
 from cost_models.evidence.rows.cases import Case
+from cost_models.evidence.rows.flags_of import is_doubtful
 from cost_models.evidence.validation.step_times import StepTimes
 from cost_models.files import catalog
 from cost_models.specs.hardware import HardwareProfile
@@ -58,11 +59,14 @@ def fit_families(
 ) -> dict[str, StepTimeFit]:
     """Name → fit, for every (die, stack) and every die with `fewest` timed `cases` or more, as far as `needed`.
 
-    A fit starts `around` that of the same name to more cases, where there is one.
+    A fit starts `around` that of the same name to more cases, where there is one. Rows that their transcriber doubts
+    take no part: a few runs on a strained machine would set its host's times alone.
     """
     timed = cases if isinstance(cases, TimedCases) else timed_by_default(cases)
     groups: dict[Pair, list[int]] = {}
     for index, case in enumerate(timed.cases):
+        if is_doubtful(case.row):
+            continue
         die, stack = pair_of(case)
         groups.setdefault((die, stack), []).append(index)
         groups.setdefault((die, ANY), []).append(index)

@@ -43,11 +43,17 @@ _STACK_FLAGS: Mapping[str, Mapping[str, Any]] = {
     "no-bias-gelu-fusion": {"fused_elementwise": False},
     "no-bias-swiglu-fusion": {"fused_elementwise": False},
 }
+_DOUBTFUL = re.compile(r"noisy|suspect|inconsistent|regression|_bound\b")
 _LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING=1"
 _EXPERT_TENSOR = re.compile(r"(?:ETP|expert-tensor-parallel-size)=(\d{1,4})\b")
 _DROPOUT = re.compile(r"dropout(?: default)?[ =](?P<share>0(?:\.\d+)?)(?:/[\d.]+)?")
 _OPTIMIZER = re.compile(r"optimizer=(?P<name>\w+)")
 _OPTIMIZERS = {"sgd": "sgd", "adam": "adamw", "adamw": "adamw"}
+
+
+def is_doubtful(row: Row) -> bool:
+    """Whether the transcriber flagged the row's time: noisy, suspect, or bound by what the row does not say."""
+    return _DOUBTFUL.search(row.text("flags").lower()) is not None
 
 
 def _switches(row: Row) -> tuple[str, ...]:
