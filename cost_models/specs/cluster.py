@@ -57,6 +57,9 @@ class GpuSpec(Spec):
     rate_per_watt: dict[Precision, Peak] = Field(default_factory=dict)
     """FLOP/s of large products for each watt of the power limit, with random operands: multiplying costs energy, and a
     GPU lowers its clocks until it may (He 2024). Empty: power is not known to limit it."""
+    rated_watts: PositiveInt | None = None
+    """Power limit, W, at which `rate_per_watt` was measured; with less the GPU also lowers its voltage, and the rate
+    falls with the square root of its watts. None: in proportion."""
     vector_rate: Peak | None = None
     """Peak rate of element-wise fp32 arithmetic, FLOP/s."""
     sm_count: PositiveInt = 1
@@ -86,7 +89,9 @@ class GpuSpec(Spec):
         """FLOP/s of products that the power limit, or `watts` where a machine sets less, pays for; else infinite."""
         limit = watts or self.tdp_watts
         each = self.rate_per_watt.get(precision)
-        return math.inf if limit is None or each is None else each * limit
+        if limit is None or each is None:
+            return math.inf
+        return each * math.sqrt(limit * max(limit, self.rated_watts or limit))
 
     def attention_share(self, kernel: AttentionKernel) -> KernelShare:
         """Shares of peak of a kernel: those published for this GPU, or the usual ones where none are."""

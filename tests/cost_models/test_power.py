@@ -36,13 +36,13 @@ def test_a_large_product_by_hand() -> None:
 
 
 def test_a_machine_may_set_less_than_the_board() -> None:
-    """What is bound by power slows in proportion; a product that fills few tiles does not."""
+    """What is bound by power slows with the root of its watts; a product that fills few tiles does not."""
     question = asked("dgx-h100")
     capped = replace(question, cluster=question.cluster.model_copy(update={"gpu_watts": 350}))
     full, half = device_of(question), device_of(capped)
     large, small = np.array([8192.0]), np.array([512.0])
     np.testing.assert_allclose(
-        gemm_seconds(large, large, large, half) / gemm_seconds(large, large, large, full), 2
+        gemm_seconds(large, large, large, half) / gemm_seconds(large, large, large, full), math.sqrt(2)
     )
     np.testing.assert_allclose(
         gemm_seconds(small, small, large, half), gemm_seconds(small, small, large, full)
@@ -55,7 +55,7 @@ def test_a_machine_may_set_less_than_the_board() -> None:
 def test_modules_share_their_power_with_the_cpu() -> None:
     """Alps: 660 W for a GH200's CPU and GPU together, where the GPU alone could take 900."""
     alone = asked("gh200-quad")
-    assert device_of(alone).power_rate == pytest.approx(560 * 1.029e12)
+    assert device_of(alone).power_rate == pytest.approx(math.sqrt(560 * 700) * 1.029e12)
 
 
 def test_a_gpu_without_power_figures_is_bound_by_its_peak() -> None:
