@@ -126,10 +126,35 @@ def test_planted_constants_come_back(clean: StepTimeFit, start: HardwareProfile)
             assert distance(interval.value, planted) < 0.1, name
     assert {name for name, interval in clean.constants.items() if interval.told > 0.3} >= {
         "gemm_efficiency",
-        "link_efficiency",
         "host_layer_seconds",
     }
     assert clean.median_error < 0.02
+
+
+def test_runs_that_hide_no_collective_tell_their_links(start: HardwareProfile) -> None:
+    """Megatron-LM's command line leaves tensor parallelism in sight; Megatron Core's recipes run it behind compute."""
+    models = (*MODELS, (24, 3072, 24))
+    layouts = product(models, ((1, 1), (2, 1), (4, 1), (8, 1), (2, 2), (4, 2)), (1, 2, 4))
+    rows = [
+        row(
+            number,
+            framework="Megatron-LM",
+            layers=layers,
+            hidden=hidden,
+            heads=heads,
+            tp=tp,
+            pp=pp,
+            micro_batch=micro,
+            global_batch=32,
+        )
+        for number, ((layers, hidden, heads), (tp, pp), micro) in enumerate(layouts)
+    ]
+    cases = select_runs(rows).cases
+    seconds = StepTimes(cases).seconds(start.model_copy(update=PLANTED))
+    link = fit_step_times(start, timed(cases, seconds, sources="each")).constants["link_efficiency"]
+    assert link.low < PLANTED["link_efficiency"] < link.high
+    assert distance(link.value, PLANTED["link_efficiency"]) < 0.1
+    assert link.told > 0.3
 
 
 def test_a_fitted_profile_carries_its_claims(clean: StepTimeFit) -> None:
