@@ -4,16 +4,17 @@
 
 Writes `cost_models/data/published/SOURCE.csv` for every source of the tables: the columns that predictions read and
 the figures they are compared with. Large sweeps are thinned to every n-th run, evenly over the file, so that what is
-shipped stays small; notes are reduced to the switches that change a prediction.
+shipped stays small. Of notes, and of what was assumed in transcribing, only the parts that change a prediction stay.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from cost_models.evidence.rows.flags_of import named_switches
 from cost_models.evidence.rows.row import Row, read_rows
+from cost_models.evidence.validation.predicting import predict
 from cost_models.files.whole import write_whole
 from meshwright.cli.output import as_csv
 
@@ -25,7 +26,7 @@ COLUMNS = (
     *("attention_kernel", "other_kernels", "gpu", "gpus_per_node", "num_gpus", "interconnect"),
     *("tp", "pp", "vp", "cp", "ep", "dp", "sequence_parallel", "zero_stage", "hybrid_shard"),
     *("micro_batch", "global_batch", "grad_accum", "recompute", "offload", "precision", "compile"),
-    *("peak_memory_gb", "memory_kind", "oom", "step_time_best_s", "notes"),
+    *("peak_memory_gb", "memory_kind", "oom", "step_time_best_s", "flags", "notes"),
 )
 _FUNCTIONAL_TEST = "CI functional test"
 """Tasks whose step times say nothing: they run in the deterministic mode of every library."""
@@ -51,8 +52,26 @@ def _cell(row: Row, column: str) -> str:
     if column == "step_time_best_s" and _FUNCTIONAL_TEST in row.text("task"):
         return ""
     if column == "notes":
-        return "; ".join(named_switches(row))
+        return _telling_notes(row)
     return text.split(" table ")[0][:120] if column == "source_cite" else text
+
+
+def _telling_notes(row: Row) -> str:
+    """The parts of a row's notes without which it would be predicted otherwise."""
+    parts = [part.strip() for part in f"{row.text('notes')};{row.text('assumed_fields')}".split(";")]
+    if _answer(row, parts) == _answer(row, []):
+        return ""
+    for part in list(parts):
+        others = [one for one in parts if one != part]
+        if _answer(row, others) == _answer(row, parts):
+            parts = others
+    return "; ".join(parts)
+
+
+def _answer(row: Row, notes: Sequence[str]) -> tuple[object, ...]:
+    """What is predicted of a row with these notes."""
+    (found,) = predict([Row({**row.cells, "notes": "; ".join(notes), "assumed_fields": ""})])
+    return found.step_seconds, found.peak_bytes, found.fits, found.skipped
 
 
 if __name__ == "__main__":

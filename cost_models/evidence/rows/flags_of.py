@@ -62,18 +62,6 @@ def _switches(row: Row) -> tuple[str, ...]:
     return tuple(one.strip().lstrip("-") for one in words)
 
 
-def named_switches(row: Row) -> tuple[str, ...]:
-    """Switches that change a prediction, as the row's notes name them."""
-    known = [
-        switch
-        for switch in _switches(row)
-        if switch in _STACK_FLAGS or _DROPOUT.match(switch) or _OPTIMIZER.match(switch)
-    ]
-    blocking = [_LAUNCH_BLOCKING] if _LAUNCH_BLOCKING in row.text("notes") else []
-    experts = _EXPERT_TENSOR.findall(row.text("notes"))
-    return (*known, *blocking, *(f"ETP={size}" for size in experts))
-
-
 def expert_tensor_parallel(row: Row) -> int | None:
     """Expert tensor parallelism where the row's notes say it; else None."""
     sizes = _EXPERT_TENSOR.findall(row.text("notes"))
