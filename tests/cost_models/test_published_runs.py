@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cost_models.evidence.calibration.families import ANY, die_of
+from cost_models.evidence.calibration.families import ANY, pair_of
 from cost_models.evidence.rows.cases import Case
+from cost_models.evidence.rows.flags_of import is_doubtful
 from cost_models.evidence.rows.shipped import timed_cases
 from cost_models.evidence.validation.scores import measured_seconds
 from cost_models.evidence.validation.step_times import StepTimes
@@ -17,10 +18,11 @@ FITTED = [name for name in catalog.names("profiles") if catalog.load_profile(nam
 
 
 def runs_of(profile: str) -> list[Case]:
-    """What the profile was fitted to: the shipped runs of its die and stack."""
+    """What the profile was fitted to: the shipped runs of its die and stack whose times nobody doubts."""
     fitted = catalog.load_profile(profile)
-    of_die = [case for case in timed_cases() if die_of(case.question.cluster.gpu.name) == fitted.gpu]
-    return [case for case in of_die if fitted.stack in (ANY, case.question.stack.name)]
+    trusted = [case for case in timed_cases() if not is_doubtful(case.row)]
+    pairs = {(fitted.gpu, fitted.stack)} if fitted.stack != ANY else {pair_of(case) for case in trusted}
+    return [case for case in trusted if pair_of(case) in pairs and pair_of(case)[0] == fitted.gpu]
 
 
 @pytest.mark.parametrize("profile", FITTED)
