@@ -45,12 +45,16 @@ def steps(question: Question, asked: Restrictions, roomy: float) -> Iterator[Ste
 
 
 def _ordinary(question: Question, asked: Restrictions, also: tuple[str, ...] = ()) -> Restrictions:
-    """What was asked, without optional axes that no timed run used; of degrees no more than the largest one used."""
+    """What was asked, without optional axes that no timed run used; of degrees no more than the largest one used.
+
+    Under a profile of all stacks the runs are other trainers', which say nothing of what this one's users turn on.
+    """
     runs, unused, at_most = timed_under(question), set(asked.unused), dict(asked.at_most)
     for axis in OPTIONAL:
         if axis in asked.named or axis in also:
             continue
-        values = {value for one in runs for value in one.used(axis)}
+        own = () if question.hardware.stack == "any" else runs
+        values = {value for one in own for value in one.used(axis)}
         if not values:
             unused.add(axis)
         elif axis == "cp":

@@ -146,7 +146,7 @@ ERRORS = {
         "  unknown cluster `dgx-a100-80g`; did you mean `dgx-a100-80gb`?\n"
         "  --global-batch: must be above zero, not `-1`\n"
         "  --sequence: must be above zero, not `0`\n"
-        "  --precision: `bf17` is not one of `bf16`, `fp16`, `fp32`, `fp8`; did you mean `bf16`?\n"
+        "  --precision: `bf17` is not one of `bf16`, `fp16`, `fp32`, `fp8`, `fp4`; did you mean `bf16`?\n"
         "  --fix tp=3x: `3x` is not a whole number\n"
         "  --fix zero=9: ZeRO has stages 0 to 3\n"
         "  --forbid sp=2: `2` is not 0 or 1\n"

@@ -29,9 +29,13 @@ def test_a_plan_remembers_what_it_was_kept_to(tmp_path: Path, capsys: pytest.Cap
     code, _, _ = told(capsys, "plan", *ASKED, *flags, "--for", "megatron", "--top", "1", "-o", str(path))
     assert code == 0
     plan = load_plan(path)
-    assert plan.restrictions.trainer == "megatron"
-    assert plan.restrictions.forbid == ("vpp",)
-    assert set(plan.restrictions.fix) == {"dp=1,2,4", "order=tp-pp-cp-dp", "pp>=2"}
+    assert plan.recommendation is not None
+    asked = plan.recommendation.asked
+    assert asked.trainer == plan.restrictions.trainer == "megatron"
+    assert asked.forbid == ("vpp",)
+    assert set(asked.fix) == {"dp=1,2,4", "order=tp-pp-cp-dp", "pp>=2"}
+    assert set(asked.forbid) <= set(plan.restrictions.forbid)  # what is recommended may be kept to more
+    assert set(asked.fix) <= set(plan.restrictions.fix)
     assert plan.layout.pp >= 2
     assert plan.layout.vpp == 1
     assert len(plan.layout.recompute) == 1
@@ -87,7 +91,7 @@ def test_what_is_no_precision_and_no_trainer_is_told_once(capsys: pytest.Capture
         capsys, "plan", *ASKED, "--precision", "bf61,fp8", "--for", "megatrno", "--fix", "x=1"
     )
     assert code == 2
-    assert err.count("`bf61` is not one of bf16, fp16, fp32, fp8; did you mean `bf16`?") == 1
+    assert err.count("`bf61` is not one of bf16, fp16, fp32, fp8, fp4; did you mean `bf16`?") == 1
     assert err.count("unknown trainer `megatrno`; did you mean `megatron`?") == 1
     assert "`x` is not part of a layout" in err
 

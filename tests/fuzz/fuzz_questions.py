@@ -140,6 +140,7 @@ def all_rates(question: Question, factor: float) -> Question:
     gpu = question.cluster.gpu
     faster = {
         "peak": {name: rate * factor for name, rate in gpu.peak.items()},
+        "rate_per_watt": {name: rate * factor for name, rate in gpu.rate_per_watt.items()},
         "memory_bandwidth": gpu.memory_bandwidth * factor,
         "vector_rate": gpu.vector_rate and gpu.vector_rate * factor,
         "host_bandwidth": gpu.host_bandwidth and gpu.host_bandwidth * factor,
@@ -148,9 +149,8 @@ def all_rates(question: Question, factor: float) -> Question:
     for which in ("intra_node", "inter_node"):
         question = linked(question, factor, bandwidth=True, which=which)
         question = linked(question, factor, bandwidth=False, which=which)
-    stack = question.stack.model_copy(
-        update={"host_update_seconds": question.stack.host_update_seconds / factor}
-    )
+    times = [name for name in type(question.stack).model_fields if name.endswith("_seconds")]
+    stack = question.stack.model_copy(update={name: getattr(question.stack, name) / factor for name in times})
     return replace(question, stack=stack, hardware=_faster_profile(question.hardware, factor))
 
 
