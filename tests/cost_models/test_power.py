@@ -55,7 +55,7 @@ def test_a_machine_may_set_less_than_the_board() -> None:
 def test_modules_share_their_power_with_the_cpu() -> None:
     """Alps: 660 W for a GH200's CPU and GPU together, where the GPU alone could take 900."""
     alone = asked("gh200-quad")
-    assert device_of(alone).power_rate == pytest.approx(math.sqrt(560 * 700) * 1.029e12)
+    assert device_of(alone).power_rate == pytest.approx(math.sqrt(480 * 700) * 1.029e12)
 
 
 def test_a_gpu_without_power_figures_is_bound_by_its_peak() -> None:
