@@ -30,7 +30,7 @@ def recommendation_sentences(told: Recommendation) -> str:
     if told.interval is not None:
         low, high = map(format_seconds, told.interval)
         lines.append(
-            f"Its step should take {low} to {high} (nine in ten cases, as constants differ between timed clusters)"
+            f"Its step should take {low} to {high} (meant for nine in ten, as constants differ between timed clusters)"
         )
     if (last := told.last_memory) is not None:
         peaks = f"{format_bytes(told.estimate.peak_bytes)} to {format_bytes(last.full.peak_bytes)}"
