@@ -180,7 +180,10 @@ def test_deepseeks_own_run_takes_about_what_it_took() -> None:
     seconds = 180e3 * 3600 / 2048 * 15360 * SEQUENCE / 1e12
     assert priced.fits
     assert 0.7 < priced.step_seconds / seconds < 1.1
-    assert priced.time["ep_comm"] < 0.2 * priced.hidden_comm["ep_comm"]
+    slowdown = (
+        question.hardware.overlap_slowdown
+    )  # what all that is hidden costs; beside it little is in the open
+    assert priced.time["ep_comm"] < (slowdown + 0.05) * priced.hidden_comm["ep_comm"]
     model = question.stack.model_copy(update={"recomputes_latent_heads": False})
     kept = estimate(replace(question, stack=model), layout)
     assert kept.peak_bytes > priced.peak_bytes

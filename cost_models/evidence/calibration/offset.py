@@ -40,13 +40,19 @@ def offset_of(errors: Array, slopes: Array, pulls: Array, *, known_runs: int = 0
     cluster are in the constants already, which leaves less to say for these. Without errors the offset is zero.
     """
     terms = np.hstack([np.ones((len(errors), 1)), slopes])
-    left = (1.0 + known_runs * (_OFFSET / _NOISE) ** 2) ** -0.5
+    offset = float(_left(np.array([_OFFSET]), known_runs)[0])
     found = [
-        _most_likely(errors, terms, left * _OFFSET, left * pulls, start)
+        _most_likely(errors, terms, offset, _left(pulls, known_runs), start)
         for start in (0.0, *(-errors).tolist())
     ]
     point = min(found, key=lambda one: one[0])[1]
     return Offset(step=float(point[0]), constants=point[1:])
+
+
+def _left(deviations: Array, known_runs: int) -> Array:
+    """What is left of deviations once so many runs have said theirs of them."""
+    left: Array = deviations / np.sqrt(1.0 + known_runs * (deviations / _NOISE) ** 2)
+    return left
 
 
 def _most_likely(
