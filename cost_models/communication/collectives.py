@@ -130,11 +130,8 @@ def _fill_seconds(groups: Groups, profile: HardwareProfile) -> Array:
     """Seconds until the last rank of a chain gets its first chunk: one chunk of every channel, at each hop's rate."""
     adapters = np.maximum(1.0, groups.ranks_per_node / max(at.level.sharers or 1 for at in groups.reach))
     leaving = [groups.size - 1, *(np.where(at.domains > 1, at.domains - 1, 0) for at in groups.reach[1:])]
-    seconds = np.zeros(len(groups.size))
-    for at, hops, farther in zip(groups.reach, leaving, [*leaving, 0][1:], strict=True):
-        rate = at.bandwidth * _efficiency(at, profile)
-        seconds = seconds + (hops - farther) * adapters * _CHUNK / rate
-    return seconds
+    chunks = [adapters * _CHUNK / (at.bandwidth * _efficiency(at, profile)) for at in groups.reach]
+    return _hops_seconds(leaving, chunks)
 
 
 def _tree_seconds(groups: Groups) -> Array:
@@ -147,10 +144,15 @@ def _tree_seconds(groups: Groups) -> Array:
 
 
 def _latency(reach: Sequence[Reach], leaving: Sequence[npt.NDArray[Any]]) -> Array:
-    """Each hop at the latency of the level where it turns: it leaves the domains inside, and not those farther out."""
+    """Latency of the hops that leave so many domains of the level inside each."""
+    return _hops_seconds(leaving, [at.level.latency for at in reach])
+
+
+def _hops_seconds(leaving: Sequence[npt.NDArray[Any]], each: Sequence[Array | float]) -> Array:
+    """Each hop at what the level costs where it turns: it leaves the domains inside, and not those farther out."""
     seconds = np.zeros(1)
-    for at, hops, farther in zip(reach, leaving, [*leaving, 0][1:], strict=True):
-        seconds = seconds + (hops - farther) * at.level.latency
+    for cost, hops, farther in zip(each, leaving, [*leaving, 0][1:], strict=True):
+        seconds = seconds + (hops - farther) * cost
     return seconds
 
 
