@@ -33,40 +33,39 @@ def validation_text(
     """The tables, what their columns mean, and what was skipped."""
     timed = [source for source in sources if source.step]
     if timed:
-        yield wrapped(
+        yield from _section(
             "Step time (errors are predicted / measured - 1; regret: how much slower the layout we would pick of a"
             " sweep ran than its fastest)",
-            indent="",
+            step_table(timed),
         )
-        yield ""
-        yield step_table(timed)
-        yield ""
     if choices:
-        yield wrapped(
+        yield from _section(
             "Choices within sweeps (regret of the layout predicted fastest and of the one recommended; of pairs of"
             " layouts, how many ratios of times were in the interval stated to hold 90 % of them)",
-            indent="",
+            table(CHOICE_HEADERS, [choice_cells(one) for one in choices], words=("source",)),
         )
-        yield ""
-        yield table(CHOICE_HEADERS, [choice_cells(one) for one in choices], words=("source",))
-        yield ""
     if held := [source for source in sources if speaks_of_memory(source)]:
-        yield wrapped(
+        yield from _section(
             "Memory (caught: of the runs that ran out; alarms: of the runs that did not; precision: share of all"
             " alarms that were right)",
-            indent="",
+            table(MEMORY_HEADERS, [memory_cells(source) for source in held], words=("source",)),
         )
-        yield ""
-        yield table(MEMORY_HEADERS, [memory_cells(source) for source in held], words=("source",))
-        yield ""
     if any(one.row.flag("oom") for one in predictions):
-        yield wrapped("Chances (of the runs that were said to fit with so much, how many ran)", indent="")
-        yield ""
-        yield table(CHANCE_HEADERS, [chance_cells(one) for one in chance_ranges(predictions)])
-        yield ""
+        yield from _section(
+            "Chances (of the runs that were said to fit with so much, how many ran)",
+            table(CHANCE_HEADERS, [chance_cells(one) for one in chance_ranges(predictions)]),
+        )
     yield summary(predictions, anchors=anchors)
     for reason, rows in reasons(predictions)[:_MAX_REASONS]:
         yield wrapped(f"  {rows} skipped: {reason}", indent="    ")
+
+
+def _section(heading: str, body: Table) -> Iterator[str | Table]:
+    """What the columns of a table mean, and the table."""
+    yield wrapped(heading, indent="")
+    yield ""
+    yield body
+    yield ""
 
 
 def step_table(sources: Sequence[SourceScore]) -> Table:
