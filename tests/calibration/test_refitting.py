@@ -55,9 +55,16 @@ def row(number: int, *, step_seconds: float = 1.0, source: str = "lab", **cells:
     return Row({name: str(value) for name, value in shown.items()})
 
 
-def spread_of_layouts() -> list[Row]:
+SPLITS = ((1, 1), (2, 1), (8, 1), (2, 2))
+
+
+def spread_of_layouts(
+    models: Sequence[tuple[int, int, int]] = MODELS,
+    splits: Sequence[tuple[int, int]] = SPLITS,
+    micros: Sequence[int] = (1, 4),
+    **cells: object,
+) -> list[Row]:
     """Small and large models, split in every way one node allows."""
-    layouts = product(MODELS, ((1, 1), (2, 1), (8, 1), (2, 2)), (1, 4))
     return [
         row(
             number,
@@ -68,8 +75,9 @@ def spread_of_layouts() -> list[Row]:
             pp=pp,
             micro_batch=micro,
             global_batch=32,
+            **cells,
         )
-        for number, ((layers, hidden, heads), (tp, pp), micro) in enumerate(layouts)
+        for number, ((layers, hidden, heads), (tp, pp), micro) in enumerate(product(models, splits, micros))
     ]
 
 
@@ -133,22 +141,8 @@ def test_planted_constants_come_back(clean: StepTimeFit, start: HardwareProfile)
 
 def test_runs_that_hide_no_collective_tell_their_links(start: HardwareProfile) -> None:
     """Megatron-LM's command line leaves tensor parallelism in sight; Megatron Core's recipes run it behind compute."""
-    models = (*MODELS, (24, 3072, 24))
-    layouts = product(models, ((1, 1), (2, 1), (4, 1), (8, 1), (2, 2), (4, 2)), (1, 2, 4))
-    rows = [
-        row(
-            number,
-            framework="Megatron-LM",
-            layers=layers,
-            hidden=hidden,
-            heads=heads,
-            tp=tp,
-            pp=pp,
-            micro_batch=micro,
-            global_batch=32,
-        )
-        for number, ((layers, hidden, heads), (tp, pp), micro) in enumerate(layouts)
-    ]
+    models, splits = (*MODELS, (24, 3072, 24)), (*SPLITS, (4, 1), (4, 2))
+    rows = spread_of_layouts(models, splits, (1, 2, 4), framework="Megatron-LM")
     cases = select_runs(rows).cases
     seconds = StepTimes(cases).seconds(start.model_copy(update=PLANTED))
     link = fit_step_times(start, timed(cases, seconds, sources="each")).constants["link_efficiency"]
