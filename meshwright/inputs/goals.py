@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files.amounts import read_duration, read_price, read_tokens
@@ -14,6 +14,7 @@ from planner.objectives import OBJECTIVES, Objective
 Pick = Literal["recommended", "fastest"]
 """Which layout a plan is: the one to run, or the fastest on paper."""
 PICKS: tuple[Pick, ...] = get_args(Pick)
+Word = TypeVar("Word", bound=str)
 
 
 def pick_of(word: str | None) -> Pick:
@@ -22,11 +23,7 @@ def pick_of(word: str | None) -> Pick:
     Raises:
         InputError: it is neither.
     """
-    found = next((known for known in PICKS if known == (word or "recommended")), None)
-    if found is None:
-        what = f"`{word}` is not `recommended` or `fastest`{did_you_mean(word or '', PICKS)}"
-        raise InputError("cannot tell which plan is wanted", problems=[Problem("--pick", what)])
-    return found
+    return _one_of(PICKS, word or "recommended", "--pick", "cannot tell which plan is wanted")
 
 
 def risk_of(word: str | None) -> Risk:
@@ -35,10 +32,16 @@ def risk_of(word: str | None) -> Risk:
     Raises:
         InputError: it is no such word.
     """
-    found = next((known for known in RISKS if known == (word or "none")), None)
+    return _one_of(RISKS, word or "none", "--risk", "cannot tell what layouts are compared by")
+
+
+def _one_of(words: Sequence[Word], said: str, flag: str, headline: str) -> Word:
+    """What was said, as one of the words of a flag."""
+    found = next((known for known in words if known == said), None)
     if found is None:
-        what = f"`{word}` is not `none`, `neutral` or `averse`{did_you_mean(word or '', RISKS)}"
-        raise InputError("cannot tell what layouts are compared by", problems=[Problem("--risk", what)])
+        *others, last = (f"`{known}`" for known in words)
+        what = f"`{said}` is not {', '.join(others)} or {last}{did_you_mean(said, words)}"
+        raise InputError(headline, problems=[Problem(flag, what)])
     return found
 
 
