@@ -13,6 +13,7 @@ from cost_models.axes.axis import Axis
 from cost_models.axes.context import CONTEXT, CP, Context
 from cost_models.axes.data import DP, MBS, SHARD, ZERO, ZERO_STAGES
 from cost_models.axes.expert import EP, ETP
+from cost_models.axes.offload import NOWHERE, OFFLOAD, RING, USUAL_RING, Offload
 from cost_models.axes.order import DEFAULT_ORDER, ORDER, Order
 from cost_models.axes.pipeline import PP, SCHEDULE, VPP, Schedule
 from cost_models.axes.placement import LAYERS, POOLS
@@ -62,6 +63,10 @@ class Layout(Spec):
     """How context-parallel ranks exchange keys and values; None: as the software stack does it, and where cp is 1."""
     recompute: Annotated[tuple[StageRecompute, ...], RECOMPUTE] = ("none",)
     """One policy or mix of policies for all virtual stages, or one for each in model order."""
+    offload: Annotated[Offload, OFFLOAD] = NOWHERE
+    """Blocks of every rank whose states, weights or activations live in host memory."""
+    ring: Annotated[PositiveInt, RING] = USUAL_RING
+    """Blocks whose streamed weights are on the device at a time, buffers that are being filled among them."""
     layers: Annotated[tuple[int, ...], LAYERS] = ()
     """Blocks of each virtual stage in model order (pp × vpp entries), or empty: not placed yet."""
     pools: Annotated[tuple[Annotated[str, Field(pattern=POOL_NAME)], ...], POOLS] = ()

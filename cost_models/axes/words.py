@@ -104,6 +104,25 @@ class Switch(Word):
         return range(2)
 
 
+@dataclass(frozen=True, slots=True)
+class Assigned(Number):
+    """`ring=4`: a number behind the sign of a choice, and what goes without saying."""
+
+    sign: ClassVar[str] = "="
+
+    usual: int = 1
+
+    def read(self, rest: str) -> int | None:
+        return Number.read(self, rest) if rest.startswith("=") else None
+
+    def write(self, name: str, value: Any) -> str:
+        return f"{name}={value}"
+
+    @property
+    def simplest(self) -> int:
+        return self.usual
+
+
 UNSAID = -1
 """In a column: a choice that the layout leaves to the software stack."""
 
@@ -128,9 +147,14 @@ class Choice(Word):
         return range(len(self.names))
 
 
+EVERY = 10**6
+"""A count of parts that means all there are."""
+
+
 @dataclass(frozen=True, slots=True)
 class Counts(Word):
-    """`offload=streamed:28/states:4`: so many of each of some parts, a column each; parts left out have none."""
+    """`offload=streamed:28/states:4`: so many of each of some parts, a column each; parts left out have none, and one
+    without a count means all there are (`offload=streamed`)."""
 
     parts: tuple[str, ...]
 
@@ -140,15 +164,20 @@ class Counts(Word):
             return None
         counts = dict.fromkeys(self.parts, 0)
         for word in text.split("/"):
-            part, _, count = word.partition(":")
-            if part not in counts or not count.isdecimal() or len(count) > _MOST_DIGITS:
-                known = "/".join(f"{part}:1" for part in self.parts)
-                raise ValueError(f"`{printable(word)}` is not a part like those of `{known}`")
-            counts[part] += int(count)
+            part, colon, count = word.partition(":")
+            known = part in counts and (not colon or (count.isdecimal() and count.isascii()))
+            if not known or (colon and int(count[:_MOST_DIGITS]) >= EVERY):
+                all_of_them = "/".join(f"{part}:1" for part in self.parts)
+                raise ValueError(f"`{printable(word)}` is not a part like those of `{all_of_them}`")
+            counts[part] += int(count) if colon else EVERY
         return tuple(counts.values())
 
     def write(self, name: str, value: Any) -> str:
-        named = [f"{part}:{count}" for part, count in zip(self.parts, value, strict=True) if count]
+        named = [
+            part if count >= EVERY else f"{part}:{count}"
+            for part, count in zip(self.parts, value, strict=True)
+            if count
+        ]
         return f"{name}={'/'.join(named)}"
 
     def columns(self, name: str) -> dict[str, tuple[Callable[[Any], int], Word]]:

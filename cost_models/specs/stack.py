@@ -146,6 +146,8 @@ class StackSpec(Spec):
     retains_boundary_tensors: bool = False
     """Whether gradients received from the next stage (with several chunks a rank also what was sent) live until the
     step ends."""
+    residencies: tuple[Literal["states", "parked", "streamed", "activations"], ...] = ()
+    """What of its blocks the stack can keep in host memory: see `cost_models.axes.offload`."""
     usual_offload: Literal["optimizer", "parameters"] = "optimizer"
     """What its users keep in host memory where they say no more than that they offload."""
     offloads: Literal["none", "optimizer", "parameters"] = "none"

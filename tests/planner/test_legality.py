@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from small import MODEL, every_axis, small_question
 
-from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.columns import COLUMNS, LayoutColumns
 from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.axes.order import ORDERS
@@ -54,7 +54,8 @@ def every_candidate(asked: Question) -> LayoutColumns:
     named = dict(zip((*names, "order", "context"), np.ascontiguousarray(rows.T), strict=True))
     named["etp"] = np.where(named["etp"] == 0, named["tp"], named["etp"])
     named["shard"] = np.where(named["zero"] == 0, named["dp"] * named["cp"], named["shard"])
-    return LayoutColumns(**named)
+    whole = {name: np.full(len(rows), column.word.simplest) for name, column in COLUMNS.items()}
+    return LayoutColumns(**whole | named)
 
 
 def covered(layout: Layout) -> bool:

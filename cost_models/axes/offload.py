@@ -1,0 +1,146 @@
+"""Offload: blocks whose states, weights or activations live in host memory, and how many come back at a time.
+
+Of the blocks of every rank so many have their
+
+    states      optimizer states (moments and master weights) on the host, where the CPU updates them
+                (Ren et al. 2021, ZeRO-Offload),
+    parked      the same states there, streamed to the device for its update,
+    streamed    weights, gradients and states there; a ring of `ring` buffers holds the weights at work, the CPU updates
+                (Sun et al. 2022, STRONGHOLD; Rajbhandari et al. 2021, ZeRO-Infinity),
+
+and the rest stays on the device: the first blocks of a rank, which are wanted first. `activations` moves what every
+block keeps for its backward pass, whatever holds its states. A part without a count means every block that is left.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from cost_models.axes.axis import Axis, Ints
+from cost_models.axes.rule import Bools, Rule, Words, either
+from cost_models.axes.words import EVERY, Assigned, Counts
+from cost_models.units import counted
+
+if TYPE_CHECKING:
+    from cost_models.axes.columns import LayoutColumns
+    from cost_models.axes.layout import Layout
+    from cost_models.question import Question
+
+
+class Offload(NamedTuple):
+    """Blocks of every rank that have each of these in host memory; `EVERY`: all of them."""
+
+    states: int = 0
+    parked: int = 0
+    streamed: int = 0
+    activations: int = 0
+
+
+RESIDENCIES = ("states", "parked", "streamed")
+"""Where the states of a block may live besides on the device."""
+NOWHERE = Offload()
+USUAL_RING = 2
+"""Buffers for streamed weights: one computes while the next is filled."""
+
+
+def offloads(columns: LayoutColumns) -> Bools:
+    """(N,): which layouts keep something of some block in host memory."""
+    some: Bools = np.any([getattr(columns, f"offload_{part}") > 0 for part in Offload._fields], axis=0)
+    return some
+
+
+def named_blocks(columns: LayoutColumns) -> Ints:
+    """(N,) blocks of a rank that have a residency with a count."""
+    named: Ints = np.sum([_counts(columns, part) for part in RESIDENCIES], axis=0)
+    return named
+
+
+def _counts(columns: LayoutColumns, part: str) -> Ints:
+    counts: Ints = getattr(columns, f"offload_{part}")
+    return np.where(counts >= EVERY, 0, counts)
+
+
+def evenly(question: Question, columns: LayoutColumns) -> Ints:
+    """(N,) blocks of every rank at least, where they are spread evenly."""
+    return question.model.num_layers // columns.pp
+
+
+def _more_than_there_are(question: Question, layout: Layout) -> Words:
+    has = question.model.num_layers // layout.pp
+    named = counted(sum(one for one in layout.offload[:3] if one < EVERY), "block")
+    return Words(
+        f"`offload` moves {named} of every rank; `pp{layout.pp}` gives a rank {has}",
+        "name fewer, or leave out the count: every block",
+    )
+
+
+def _ring_too_long(question: Question, layout: Layout) -> Words:
+    streamed = min(layout.offload.streamed, question.model.num_layers // layout.pp)
+    return Words(
+        f"`ring={layout.ring}` has more buffers than the {counted(streamed, 'block')} that are streamed",
+        f"use `ring={streamed}` or less",
+    )
+
+
+def _whole_or_none(question: Question, layout: Layout) -> Words:
+    return Words("the activations of all blocks move, or of none", "write `activations` without a count")
+
+
+def _lacks(question: Question, layout: Layout) -> Words:
+    stack = question.stack
+    has = f"it has {either(list(stack.residencies))}" if stack.residencies else "it has none"
+    wanted = [part for part, count in zip(Offload._fields, layout.offload, strict=True) if count]
+    lacking = [part for part in wanted if part not in stack.residencies]
+    what = f"software stack `{stack.name}` cannot keep {' and '.join(lacking)} of blocks in host memory"
+    return Words(what, f"{has}; `--stack` names another")
+
+
+def _stack_lacks(question: Question, x: LayoutColumns) -> Bools:
+    lacks = np.zeros(len(x), dtype=np.bool_)
+    for part in Offload._fields:
+        if part not in question.stack.residencies:
+            lacks |= getattr(x, f"offload_{part}") > 0
+    return lacks
+
+
+def _complaint(layout: Layout) -> str:
+    """One residency for all that no count names, at most."""
+    every = [part for part in RESIDENCIES if getattr(layout.offload, part) >= EVERY]
+    return f"offload names {' and '.join(every)} of every block" if len(every) > 1 else ""
+
+
+OFFLOAD = Axis(
+    word=Counts(parts=Offload._fields),
+    complaint=_complaint,
+    rules=(
+        Rule(
+            name="a rank has the blocks that it offloads",
+            broken=lambda q, x: named_blocks(x) > evenly(q, x),
+            sentence=_more_than_there_are,
+        ),
+        Rule(
+            name="activations move of every block",
+            broken=lambda q, x: (x.offload_activations > 0) & (x.offload_activations < EVERY),
+            sentence=_whole_or_none,
+        ),
+    ),
+    stack_rules=(Rule(name="the stack offloads this", broken=_stack_lacks, sentence=_lacks),),
+)
+RING = Axis(
+    word=Assigned(usual=USUAL_RING),
+    written=lambda layout: layout.offload.streamed > 0 and layout.ring != USUAL_RING,
+    settled=lambda layout: layout.ring if layout.offload.streamed else USUAL_RING,
+    rules=(
+        Rule(
+            name="a ring has no more buffers than streamed blocks",
+            broken=lambda q, x: (
+                (x.offload_streamed > 0)
+                & (x.ring != USUAL_RING)
+                & (x.ring > np.minimum(x.offload_streamed, evenly(q, x)))
+            ),
+            sentence=_ring_too_long,
+        ),
+    ),
+)
