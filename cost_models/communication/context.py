@@ -12,11 +12,15 @@ A layout names its way (`context=`) or leaves it to the software stack. Tokens a
 same work for every rank and step: two pieces, one from either end of the sequence; where heads are traded a rank sees
 all of it. Ring steps run behind the kernel of the step before, which they hold up as all that overlaps does
 (`overlap_slowdown`); the others are in sight.
+
+PyTorch's own `context_parallel` (torch/distributed/tensor/experimental/_attention.py) attends step by step whichever
+way keys and values come, so that a gather runs behind the first step. Their gradients go all the way round in fp32: c
+steps, of which nothing hides the last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +28,7 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.context import CONTEXTS, Context, context_ways
+from cost_models.axes.rule import Bools
 from cost_models.communication.collectives import (
     all_gather_seconds,
     all_to_all_seconds,
@@ -33,6 +38,7 @@ from cost_models.communication.collectives import (
 from cost_models.communication.data import exposed
 from cost_models.communication.topology import Groups
 from cost_models.question import Question
+from cost_models.specs.training import STATE_BYTES
 
 Array = npt.NDArray[np.float64]
 
@@ -51,10 +57,24 @@ class ContextSeconds:
 
 def attention_calls(question: Question, columns: LayoutColumns) -> Ints:
     """(N,) calls of the attention kernel a pass: one a step of a ring, one a piece of a gathered sequence, else one."""
-    way = context_ways(question, columns)
-    several = [way == CONTEXTS.index("ring"), way == CONTEXTS.index("all-gather")]
-    calls: Ints = np.select([columns.cp == 1, *several], [1, columns.cp, 2], default=1)
+    gathers = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-gather"))
+    calls: Ints = np.select([attends_in_steps(question, columns), gathers], [columns.cp, 2], default=1)
     return calls
+
+
+def attends_in_steps(question: Question, columns: LayoutColumns) -> Bools:
+    """(N,) whether attention works on the keys and values of one rank at a time."""
+    way = context_ways(question, columns)
+    gathers = (way == CONTEXTS.index("all-gather")) & question.stack.torch_context_parallel
+    steps: Bools = (columns.cp > 1) & (gathers | (way == CONTEXTS.index("ring")))
+    return steps
+
+
+def attended_width(question: Question) -> int:
+    """Columns of the keys and values that attention is given, and context ranks exchange, of the whole model."""
+    model = question.model
+    width = model.kv_size + model.value_size
+    return width * model.num_heads // model.num_kv_heads if question.stack.repeats_keys_values else width
 
 
 def gathered_elements(question: Question, columns: LayoutColumns) -> Array:
@@ -62,7 +82,7 @@ def gathered_elements(question: Question, columns: LayoutColumns) -> Array:
     again of their gradients in the backward pass; zero where they are not gathered."""
     gathers = (columns.cp > 1) & (context_ways(question, columns) == CONTEXTS.index("all-gather"))
     whole = columns.cp * columns.tokens(question.training.sequence_length) / columns.tp
-    return np.where(gathers, whole * (question.model.kv_size + question.model.value_size), 0.0)
+    return np.where(gathers, whole * attended_width(question), 0.0)
 
 
 def context_seconds(
@@ -71,26 +91,42 @@ def context_seconds(
     """Costs over the context-parallel groups, given the (N,) seconds of the attention kernels to hide behind."""
     forward, backward, forward_hidden, backward_hidden = np.zeros((4, len(columns)))
     way = context_ways(question, columns)
-    steps = columns.cp - 1
     for index, name in enumerate(CONTEXTS):
         rows = (way == index) & (columns.cp > 1)
         if not rows.any():
             continue
         one_way, back = _PASSES[name](question, columns, group)
-        forward, backward = np.where(rows, one_way, forward), np.where(rows, back, backward)
-        if name == "ring":
-            behind_forward, behind_backward = (
-                messages - exposed(messages, kernels * steps / columns.cp, question.hardware, overlapped=True)
-                for messages, kernels in ((one_way, core_forward), (back, core_backward))
+        forward, backward = (
+            np.where(rows, sum(seconds for seconds, _ in messages), known)
+            for messages, known in ((one_way, forward), (back, backward))
+        )
+        forward_hidden, backward_hidden = (
+            np.where(rows, _hidden(question, messages, kernels), known)
+            for messages, kernels, known in (
+                (one_way, core_forward, forward_hidden),
+                (back, core_backward, backward_hidden),
             )
-            forward_hidden = np.where(rows, behind_forward, forward_hidden)
-            backward_hidden = np.where(rows, behind_backward, backward_hidden)
+        )
     return ContextSeconds(
         forward=forward - forward_hidden,
         backward=backward - backward_hidden,
         forward_hidden=forward_hidden,
         backward_hidden=backward_hidden,
     )
+
+
+_Messages = Sequence[tuple[Array, Array | float]]
+"""(N,) seconds of messages, and the share of the attention kernels that they can run behind."""
+
+
+def _hidden(question: Question, messages: _Messages, kernels: Array) -> Array:
+    """(N,) seconds that do not show beside the kernels."""
+    parts = [
+        seconds - exposed(seconds, share * kernels, question.hardware, overlapped=True)
+        for seconds, share in messages
+    ]
+    hidden: Array = np.sum(parts, axis=0)
+    return hidden
 
 
 def _rank_bytes(question: Question, columns: LayoutColumns) -> Array:
@@ -100,26 +136,44 @@ def _rank_bytes(question: Question, columns: LayoutColumns) -> Array:
     return size
 
 
-def _ring(question: Question, columns: LayoutColumns, group: Groups) -> tuple[Array, Array]:
-    keys_values = 2 * question.model.kv_size * _rank_bytes(question, columns)
-    steps = columns.cp - 1
+def _ring(question: Question, columns: LayoutColumns, group: Groups) -> tuple[_Messages, _Messages]:
+    keys_values = attended_width(question) * _rank_bytes(question, columns)
+    steps, behind = columns.cp - 1, (columns.cp - 1) / columns.cp
     forward = steps * point_to_point_seconds(keys_values, group, question.hardware)
-    return forward, steps * point_to_point_seconds(2 * keys_values, group, question.hardware)
+    if question.stack.torch_context_parallel:
+        return [(forward, behind)], [(forward, behind), *_gradients_round(question, columns, group)]
+    backward = steps * point_to_point_seconds(2 * keys_values, group, question.hardware)
+    return [(forward, behind)], [(backward, behind)]
 
 
-def _all_gather(question: Question, columns: LayoutColumns, group: Groups) -> tuple[Array, Array]:
-    keys_values = columns.cp * (2 * question.model.kv_size * _rank_bytes(question, columns))
+def _all_gather(question: Question, columns: LayoutColumns, group: Groups) -> tuple[_Messages, _Messages]:
+    keys_values = columns.cp * (attended_width(question) * _rank_bytes(question, columns))
     forward = all_gather_seconds(keys_values, group, question.hardware)
-    return forward, forward + reduce_scatter_seconds(keys_values, group, question.hardware)
+    if question.stack.torch_context_parallel:
+        first_step = 1 / columns.cp
+        gradients = _gradients_round(question, columns, group)
+        return [(forward, first_step)], [(forward, first_step), *gradients]
+    return [(forward, 0.0)], [
+        (forward, 0.0),
+        (reduce_scatter_seconds(keys_values, group, question.hardware), 0.0),
+    ]
 
 
-def _all_to_all(question: Question, columns: LayoutColumns, group: Groups) -> tuple[Array, Array]:
+def _gradients_round(question: Question, columns: LayoutColumns, group: Groups) -> _Messages:
+    """Gradients of keys and values in fp32, passed on after each of c steps."""
+    size = STATE_BYTES["fp32"] / question.training.element_bytes
+    gradients = size * attended_width(question) * _rank_bytes(question, columns)
+    one = point_to_point_seconds(gradients, group, question.hardware)
+    return [((columns.cp - 1) * one, (columns.cp - 1) / columns.cp), (one, 0.0)]
+
+
+def _all_to_all(question: Question, columns: LayoutColumns, group: Groups) -> tuple[_Messages, _Messages]:
     model, whole = question.model, columns.cp * _rank_bytes(question, columns)
     there = all_to_all_seconds(whole * (model.query_size + 2 * model.kv_size), group, question.hardware)
     seconds = there + all_to_all_seconds(whole * model.query_size, group, question.hardware)
-    return seconds, seconds
+    return [(seconds, 0.0)], [(seconds, 0.0)]
 
 
-_Passes = Callable[[Question, LayoutColumns, Groups], tuple[Array, Array]]
+_Passes = Callable[[Question, LayoutColumns, Groups], tuple[_Messages, _Messages]]
 _PASSES: dict[Context, _Passes] = {"ring": _ring, "all-gather": _all_gather, "all-to-all": _all_to_all}
-"""(N,) seconds forward and backward, none of it hidden yet."""
+"""Forward and backward, none of it hidden yet."""

@@ -9,7 +9,8 @@ measured at `reference` tokens (`attention_tokens` of a GPU). None runs faster t
 
 A ring of context ranks makes one call a step, for a part of the keys, and adds up what the steps found: forward a pass
 over the output in fp32 for each, backward one over the gradients of queries, keys and values (TransformerEngine,
-`AttnFuncWithCPAndKVP2P`).
+`AttnFuncWithCPAndKVP2P`). PyTorch's `context_parallel` merges operator by operator, each a pass of its own
+(torch/distributed/tensor/experimental/_attention.py, `_SDPAMerger`, `_templated_ring_attention_backward`).
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.context import CONTEXTS, context_ways
-from cost_models.communication.context import attention_calls
+from cost_models.communication.context import attended_width, attends_in_steps, attention_calls
 from cost_models.compute.device import Device
 from cost_models.question import Question
 
@@ -55,11 +55,24 @@ def flash_seconds(question: Question, columns: LayoutColumns, device: Device) ->
 
 def _merging_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array]:
     """What the steps of a ring found, put together: read, and what is there read and written."""
-    ring = (context_ways(question, columns) == CONTEXTS.index("ring")) & (columns.cp > 1)
+    steps = np.where(attends_in_steps(question, columns), columns.cp, 0)
     width = device.element_bytes
-    local = columns.tokens(question.training.sequence_length) / columns.tp
-    passes = np.where(ring, columns.cp, 0) * local / device.memory_rate
-    keys_values = question.model.kv_size + question.model.value_size
-    forward = passes * question.model.attended_size * (width + 2 * _FP32)
-    backward = passes * 3 * width * (question.model.query_size + keys_values)
+    local = columns.tokens(question.training.sequence_length) / columns.tp / device.memory_rate
+    found, queries, keys_values = (
+        local * columns_of
+        for columns_of in (question.model.attended_size, question.model.query_size, attended_width(question))
+    )
+    if not question.stack.torch_context_parallel:
+        return steps * found * (width + 2 * _FP32), steps * 3 * width * (queries + keys_values)
+    again, once = np.maximum(steps - 1, 0), np.minimum(steps, 1)
+    widened, narrowed, added = width + _FP32, _FP32 + width, width + 2 * _FP32
+    # each step's output is widened; the difference to what is there, times a sigmoid, is taken from it; at the end the
+    # sum is narrowed. Keys and values are laid out for the kernel, and joined for every exchange
+    forward = found * (steps * widened + again * 8 * _FP32 + once * narrowed)
+    forward = forward + keys_values * 2 * width * (once + again)
+    # gradients of all queries, and of half of the keys and values, are added to what is there; these are joined with
+    # the other half, and for the exchange with one another; sums begin as zeros and are narrowed at the end
+    backward = steps * (added * queries + (added / 2 + 4 * _FP32) * keys_values)
+    backward = backward + again * 2 * width * keys_values
+    backward = backward + once * (_FP32 + narrowed) * (queries + keys_values)
     return forward, backward

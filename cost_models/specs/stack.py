@@ -105,6 +105,13 @@ class StackSpec(Spec):
     """How ranks that share a sequence exchange keys and values, unless the layout says."""
     context_kinds: tuple[Context, ...] = ("ring",)
     """Kinds of context parallelism that a layout may name besides the usual one; none at all: it has none."""
+    torch_context_parallel: bool = False
+    """Whether context ranks work as PyTorch's `context_parallel` has them: attention takes the keys and values of one
+    rank at a time however they came, what the steps found is merged in fp32, operator by operator, and gradients of
+    keys and values go all the way round in fp32."""
+    repeats_keys_values: bool = False
+    """Whether grouped keys and values are repeated to all query heads before attention, and before context ranks
+    exchange them."""
     expert_tensor_parallel: bool = True
     """Whether an expert may be split over other ranks than the rest of the model (etp other than tp)."""
     hybrid_shard: bool = True

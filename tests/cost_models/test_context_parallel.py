@@ -85,6 +85,38 @@ def test_what_runs_behind_attention_holds_it_up() -> None:
     assert behind.backward + behind.backward_hidden == pytest.approx(alone.backward)
 
 
+def test_pytorch_gathers_behind_the_first_step_and_rotates_gradients_in_fp32() -> None:
+    """Llama 3 8B, cp4: keys and values of 8 heads repeated to 32; four rounds of fp32 gradients, the last in sight."""
+    question, layout = only_links(asked(stack="torchtitan")), columns("tp1 cp4 dp16")
+    question = replace(question, stack=question.stack.model_copy(update={"context_parallel": "all-gather"}))
+    group, link = axis_groups(question.cluster, layout).cp, question.cluster.links.intra_node.bandwidth
+    ranks, gradients = SEQUENCE / 4 * 2 * 4096 * 2 / link, SEQUENCE / 4 * 2 * 4096 * 4 / link
+    alone = context_seconds(question, layout, group, np.zeros(1), np.zeros(1))
+    assert alone.forward == pytest.approx(3 * ranks)
+    assert alone.backward == pytest.approx(3 * ranks + 4 * gradients)
+    step = np.full(1, ranks)
+    behind = context_seconds(question, layout, group, 4 * step, 4 * step)
+    assert behind.forward == pytest.approx(2 * ranks)  # behind one step of four
+    assert behind.backward == pytest.approx(2 * ranks + (3 * gradients - 3 * ranks) + gradients)
+    long = np.ones(1)
+    assert context_seconds(question, layout, group, long, long).forward == 0
+    assert context_seconds(question, layout, group, long, long).backward == pytest.approx(gradients)
+
+
+def test_pytorch_merges_every_step_in_fp32_however_keys_and_values_came() -> None:
+    """By hand, cp2, bytes a column: both steps widened, one merged in eight passes of fp32, one sum narrowed."""
+    question = asked("all-gather", stack="torchtitan")
+    native = replace(question, stack=question.stack.model_copy(update={"torch_context_parallel": False}))
+    layout, device = columns("tp1 cp2 dp32"), device_of(question)
+    token = SEQUENCE / 2 / device.memory_rate
+    slow, quick = flash_seconds(question, layout, device), flash_seconds(native, layout, device)
+    forward = token * (4096 * (2 * 6 + 32 + 6) + 2 * 4096 * 4 * 2)
+    assert slow[0] - quick[0] == pytest.approx(forward)
+    once = (4 + 6) * (4096 + 8192) + 4 * 8192
+    backward = token * (2 * (10 * 4096 + (5 + 16) * 8192) + once)
+    assert slow[1] - quick[1] == pytest.approx(backward)
+
+
 def test_short_parts_of_a_sequence_attend_slowly() -> None:
     """A ring of eight calls a kernel for an eighth of the keys at a time, and adds up what the calls return."""
     question = asked(sequence_length=32768, global_batch=64)
