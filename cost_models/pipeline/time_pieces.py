@@ -71,14 +71,12 @@ class Pieces:
         return self.experts - (1.0 - max(lent, self.question.hardware.overlap_slowdown)) * hidden
 
     @property
-    def regather(self) -> Array:
-        """(N,) seconds of a block's backward pass that wait for inputs to be gathered again."""
-        return exposed(
-            self.tensor.block_regather,
-            self.block.matrices_backward / 2,
-            self.question.hardware,
-            overlapped=True,
-        )
+    def beside_products(self) -> Array:
+        """(N,) seconds of a block's backward pass that wait for inputs to be gathered again, behind products towards
+        inputs, and for their gradients to be scattered behind products towards weights."""
+        half, profile = self.block.matrices_backward / 2, self.question.hardware
+        gathered = exposed(self.tensor.block_regather, half, profile, overlapped=True)
+        return gathered + exposed(self.tensor.block_scattered, half, profile, overlapped=True)
 
     @property
     def forward_window(self) -> Array:
@@ -89,7 +87,7 @@ class Pieces:
     def backward_window(self) -> Array:
         """(N,) seconds of its backward pass. What already hides behind compute takes nothing from others, but where the
         pass waits for it, they go on too: so no device is slower for computing faster."""
-        return self.block.backward + self.regather + self.context.backward
+        return self.block.backward + self.beside_products + self.context.backward
 
 
 def pieces_of(question: Question, columns: LayoutColumns, data_parallel: bool) -> Pieces:

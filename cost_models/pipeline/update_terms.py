@@ -26,13 +26,19 @@ Array = npt.NDArray[np.float64]
 
 def sync(pieces: Pieces) -> dict[str, Term]:
     """Gradients still to be reduced after the last backward of a rank."""
-    overlapped = pieces.question.stack.overlap_gradient_reduce
-    columns, links = pieces.columns, pieces.links
+    stack, columns, links = pieces.question.stack, pieces.columns, pieces.links
+    at_once = np.isin(columns.zero, stack.overlaps_gradient_reduce_at)
+
+    def left(reduce: Array, window: Array) -> Array:
+        overlapped = stack.overlap_gradient_reduce
+        return np.where(
+            at_once, exposed(reduce, window, pieces.question.hardware, overlapped=overlapped), reduce
+        )
+
     layer = links.block.step_reduce
-    backward = or_launches(pieces, pieces.backward_window, passes=MOST_PASSES)
-    layer_shown = exposed(layer, backward, pieces.question.hardware, overlapped=overlapped)
+    layer_shown = left(layer, or_launches(pieces, pieces.backward_window, passes=MOST_PASSES))
     embedding, head = links.embedding.step_reduce, links.head.step_reduce
-    head_shown = exposed(head, pieces.ends.head_backward, pieces.question.hardware, overlapped=overlapped)
+    head_shown = left(head, pieces.ends.head_backward)
     tied = tied_reduce_seconds(pieces.question, pieces.columns, links.groups.pp)
     return {
         "layer_sync": {"dp_comm": layer_shown, "dp_hidden": layer - layer_shown},

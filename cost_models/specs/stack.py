@@ -27,6 +27,8 @@ class StackSpec(Spec):
     name: Name
     family: Name | None = None
     """Stack whose fitted profiles are also this one's: the same kernels and collectives under another recipe."""
+    last_month: str | None = Field(default=None, pattern=r"^20\d\d-(0[1-9]|1[0-2])$")
+    """Month (2024-07) of the last release that is so; runs of its family dated until then are read as its own."""
     zero_stages: tuple[Literal[0, 1, 2, 3], ...] = Field(default=(0, 1, 2, 3), min_length=1)
     """ZeRO stages that the stack can run (0 is needed where nothing is replicated)."""
     usual_zero_stage: Literal[0, 1, 2, 3] = 0
@@ -83,12 +85,17 @@ class StackSpec(Spec):
     optimizer, `store_param_remainders`)."""
     overlap_gradient_reduce: bool = False
     """Whether gradients of a layer are reduced while earlier layers still run backward."""
+    overlaps_gradient_reduce_at: tuple[Literal[0, 1, 2, 3], ...] = (0, 1, 2, 3)
+    """ZeRO stages at which it does; at others all gradients are reduced after the last backward pass."""
     overlap_parameter_gather: bool = False
     """Whether ZeRO-1 and 2 gather updated weights behind the next forward pass."""
     overlap_tensor_parallel: Share = 0.0
     """Share of tensor-parallel communication hidden inside GEMMs."""
     overlaps_tensor_parallel_in: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "fp8", "fp4")
     """Precisions of products that can hide it."""
+    reduces_behind_weight_products: bool = False
+    """Whether sequence parallelism scatters the gradients of a column-parallel input behind the products towards that
+    matrix's weights."""
     schedules: tuple[Schedule, ...] = Field(default=("1f1b", "interleaved"), min_length=1)
     """Pipeline schedules that the stack has."""
     split_backward_launches: tuple[Factor, Factor] = (1.0, 1.0)

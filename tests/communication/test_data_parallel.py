@@ -76,3 +76,15 @@ def test_what_a_stack_leaves_unfused_takes_time(field: str, value: float) -> Non
     plain = question("megatron-core")
     slower = replace(plain, stack=plain.stack.model_copy(update={field: value}))
     assert estimate(slower, layout).step_seconds > estimate(plain, layout).step_seconds
+
+
+def test_nanotron_reduces_behind_the_backward_pass_only_without_zero() -> None:
+    """Without ZeRO it is DDP's hook, bucket by bucket; ZeRO-1 all-reduces fp32 gradients once all is over."""
+    asked = question("nanotron", 16)
+    sent = {}
+    for zero in (0, 1):
+        found = estimate(asked, Layout(dp=16, mbs=2, zero=zero, layers=(32,)))
+        sent[zero] = found.time["dp_comm"], found.hidden_comm["dp_comm"]
+    assert sent[0][1] > sent[0][0]
+    assert sent[1][1] == 0
+    assert sent[1][0] > sum(sent[0])  # updated weights are gathered, too

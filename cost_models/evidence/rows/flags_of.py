@@ -14,6 +14,8 @@ from cost_models.evidence.rows.row import Row
 
 _INSIDE_PRODUCTS = 0.6
 """Share of tensor-parallel communication that Megatron Core's userbuffers hide, as in its stack."""
+_SCATTERS_BEHIND: Mapping[str, Any] = {"reduces_behind_weight_products": True}
+_SCATTERS_IN_SIGHT: Mapping[str, Any] = {"reduces_behind_weight_products": False}
 _STACK_FLAGS: Mapping[str, Mapping[str, Any]] = {
     "no-gradient-accumulation-fusion": {"fused_gradient_accumulation": False},
     "gradient-accumulation-fusion": {"fused_gradient_accumulation": True},
@@ -37,6 +39,9 @@ _STACK_FLAGS: Mapping[str, Mapping[str, Any]] = {
     "accumulate-allreduce-grads-in-fp32": {"gradient_dtype": "fp32"},
     "tp-comm-overlap": {"overlap_tensor_parallel": _INSIDE_PRODUCTS},
     "no-tp-comm-overlap": {"overlap_tensor_parallel": 0.0},
+    "tp_linear_async_communication=true": _SCATTERS_BEHIND,
+    "tp_linear_async_communication=false": _SCATTERS_IN_SIGHT,
+    "no async TP": _SCATTERS_IN_SIGHT,
     "deterministic mode": {"deterministic": True},
     "deterministic-mode": {"deterministic": True},
     "cross-entropy-loss-fusion": {"extra_loss_copies": 1.0},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from cost_models.evidence.rows.experts_of import expert_changes
 from cost_models.evidence.rows.flags_of import stack_changes
@@ -65,8 +66,8 @@ _MONTH = re.compile(r"20\d\d-(?:0[1-9]|1[0-2])")
 
 
 def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
-    """The stack given, or the catalogue's for the row's framework, with the attention kernel that the row names."""
-    stack = catalog.load_stack(forced) if forced else catalog.load_stack(_named(row, notes))
+    """The stack given, or the catalogue's for the row's framework and date, with the attention kernel it names."""
+    stack = catalog.load_stack(forced) if forced else _of_release(_named(row, notes), row)
     changes: dict[str, object] = {"attention": _kernel(row, stack, notes)}
     if row.flag("compile") or re.search(r"compile|inductor|\bjit\b", row.text("other_kernels").lower()):
         changes |= {"fused_elementwise": True, "fused_norms": True}
@@ -84,9 +85,22 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
 
 def _left_loss(row: Row, stack: StackSpec) -> bool:
     """Whether the row is dated within the releases that compile blocks and not the loss."""
-    dated = _MONTH.search(f"{row.text('framework')} {row.text('run_date')}")
-    months = stack.loss_not_compiled
-    return dated is not None and months is not None and months[0] <= dated[0] <= months[1]
+    month, months = _month(row), stack.loss_not_compiled
+    return month is not None and months is not None and months[0] <= month <= months[1]
+
+
+def _of_release(name: str, row: Row) -> StackSpec:
+    """The stack of that name, or the earliest of its family whose last release is no earlier than the row's date."""
+    month = _month(row)
+    earlier = [last for last in _last_months(name) if month is not None and month <= last]
+    return catalog.load_stack(_last_months(name)[min(earlier)] if earlier else name)
+
+
+@cache
+def _last_months(family: str) -> dict[str, str]:
+    """Last month → the family's stack of releases until then."""
+    members = map(catalog.load_stack, catalog.names("stacks"))
+    return {one.last_month: one.name for one in members if one.family == family and one.last_month}
 
 
 def _named(row: Row, notes: Notes) -> str:
@@ -161,6 +175,12 @@ def _attention(row: Row) -> AttentionKernel | None:
     """The attention kernel that the row names, where it is known."""
     words = row.text("attention_kernel").lower()
     return next((name for pattern, name in _ATTENTION if words and re.search(pattern, words)), None)
+
+
+def _month(row: Row) -> str | None:
+    """The month (2024-07) of the row's framework or date, where one has it."""
+    dated = _MONTH.search(f"{row.text('framework')} {row.text('run_date')}")
+    return dated[0] if dated else None
 
 
 def _year(row: Row) -> int | None:
