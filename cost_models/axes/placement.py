@@ -19,6 +19,12 @@ def even_layers(num_layers: int, stages: int) -> tuple[int, ...]:
     return tuple(share + (first <= stage < first + rest) for stage in range(stages))
 
 
+def layers_in_turn(num_layers: int, stages: int) -> tuple[int, ...]:
+    """Stages filled in turn, each with the most that any has, so that what is left lies with the head."""
+    most = -(-num_layers // stages)
+    return tuple(max(0, min(most, num_layers - most * stage)) for stage in range(stages))
+
+
 def layers_up_to_shares(num_layers: int, stages: int, head: float) -> tuple[int, ...]:
     """Stages filled in turn, each until all work so far passes its share; the head works as `head` blocks do.
 

@@ -16,15 +16,19 @@ from cost_models.axes.distinct import over_distinct
 from cost_models.compute.casts import backward_cast_seconds, forward_cast_seconds
 from cost_models.compute.device import Device, device_of
 from cost_models.compute.gemm import gemm_seconds
+from cost_models.operators.accumulation import gradient_dtype
 from cost_models.operators.block import block_operators
 from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.record import Gemm
 from cost_models.question import Question
+from cost_models.specs.training import STATE_BYTES
 
 Array = npt.NDArray[np.float64]
 
 _EXPERT_ROWS = 64.0
 """Kernels of grouped GEMMs take the rows of an expert in whole multiples of this."""
+_EXPERT_BANDWIDTH = 0.9
+"""Share of memory bandwidth at which products of experts read weights and add to their gradients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +63,30 @@ def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) 
             cast_by_norm = question.stack.transformer_engine and one.gemm.behind_norm
             forward = forward + one.share * forward_seconds(local, runs_on, cast_by_norm=cast_by_norm)
             both, towards_weight = _backward_seconds(local, runs_on)
+            if one.gemm.routed:
+                read, added = _weights_apart(question, local)
+                forward = forward + one.share * read
+                both, towards_weight = both + read + added, towards_weight + added
             if one.gemm.from_latent and question.stack.recomputes_latent_heads:
                 both = both + forward_seconds(local, runs_on)
             backward, weight = backward + one.share * both, weight + one.share * towards_weight
     return forward, backward, weight
+
+
+def _weights_apart(question: Question, local: LocalGemm) -> tuple[Array | float, Array | float]:
+    """(N,) seconds in which products of experts move weights, and gradients where they add to these, and nothing else.
+
+    Each expert's product is a kernel of its own, over few rows: it waits for the first of its weights, and once it has
+    a block of the gradient that is read, added to and written. Transformer Engine's grouped products on B200 take
+    FLOPs / rate + bytes / (0.9 · bandwidth), within a tenth from 128 to 1,024 rows an expert, forward, towards inputs,
+    towards bf16 and towards fp32 gradients (timings in SimuMax, configs/system/b200_bf16_ceperm.json).
+    """
+    if question.stack.experts_in_one_kernel:
+        return 0.0, 0.0
+    weights = local.inputs * local.outputs * local.batch
+    rate = _EXPERT_BANDWIDTH * question.cluster.gpu.memory_bandwidth
+    gradient = STATE_BYTES[gradient_dtype(question)] if question.stack.fused_gradient_accumulation else 0.0
+    return question.training.operand_bytes * weights / rate, 2 * gradient * weights / rate
 
 
 def local_gemm(question: Question, columns: LayoutColumns, gemm: Gemm) -> LocalGemm:

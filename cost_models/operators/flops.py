@@ -43,6 +43,8 @@ class ForwardFlops:
     """Scores and weighted values of one block."""
     head: float
     """Output layer."""
+    projection: float
+    """Joins a token's state with the next token before a block that predicts a further one."""
 
     @property
     def block(self) -> float:
@@ -57,20 +59,23 @@ def forward_flops(model: TransformerSpec, sequence_length: int, tp: int = 1) -> 
         block_matrices=sequence_length * sum(one.share * one.flops for one in block_operators(model)),
         block_attention=2.0 * sequence_length * attended * (model.query_size + model.attended_size),
         head=2.0 * sequence_length * model.hidden_size * float(padded_vocabulary(model, tp)),
+        projection=2.0 * sequence_length * 2 * model.hidden_size**2,
     )
 
 
 def model_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
     """Forward and backward FLOPs of one optimizer step; the numerator of MFU."""
     one = forward_flops(model, training.sequence_length, tp)
-    return 3.0 * training.global_batch * (model.num_layers * one.block + one.head)
+    further = model.further_tokens * (one.block + one.head + one.projection)
+    return 3.0 * training.global_batch * (model.num_layers * one.block + one.head + further)
 
 
 def causal_flops(model: TransformerSpec, training: TrainingSpec, tp: int = 1) -> float:
     """As `model_flops`, without the scores that a causal mask or a window leaves out; the numerator of causal MFU."""
     one = forward_flops(model, training.sequence_length, tp)
     left_out = 1.0 - model.unmasked(training.sequence_length) / model.attended(training.sequence_length)
-    masked = 3.0 * training.global_batch * model.num_layers * one.block_attention * left_out
+    blocks = model.num_layers + model.further_tokens
+    masked = 3.0 * training.global_batch * blocks * one.block_attention * left_out
     return model_flops(model, training, tp) - masked
 
 

@@ -75,10 +75,17 @@ def block_weights(model: TransformerSpec) -> dict[Held, float]:
     return counts
 
 
+def further_weights(model: TransformerSpec) -> int:
+    """Elements of the projection before a block that predicts a further token: of state and token to one state."""
+    return 2 * model.hidden_size**2
+
+
 def total_parameters(model: TransformerSpec) -> int:
     """Parameters of the whole model, each stored once (tied embeddings count once)."""
     one = parameters(model, np.array([1]))
     total = model.num_layers * (one.block + one.experts) + one.embedding + one.head_vectors
     if not model.tied_embeddings:
         total = total + one.head_matrix
+    further = one.block + one.experts + further_weights(model) + 3 * norm_weights(model)
+    total = total + model.further_tokens * further
     return round(float(total[0]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import numpy as np
@@ -21,6 +21,7 @@ from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.parameters import Parameters, padded_vocabulary, parameters
 from cost_models.pipeline.axis_terms import axis_bytes
+from cost_models.pipeline.further_tokens import further_bytes
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split, keeps_all_logits
 
@@ -83,6 +84,8 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
         working={"working": working},
         head_moment={"working": head_moment},
     )
+    named = {field.name: getattr(terms, field.name) for field in fields(MemoryTerms)}
+    terms = replace(terms, **further_bytes(question, columns, named))
     return replace(terms, **axis_bytes(question, columns, partial(getattr, terms)))
 
 

@@ -10,6 +10,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.communication.pipeline import boundary_seconds
 from cost_models.pipeline.axis_terms import axis_seconds
 from cost_models.pipeline.block_terms import halves, launch_seconds, layer_backward, layer_forward
+from cost_models.pipeline.further_tokens import further_seconds
 from cost_models.pipeline.time_parts import Term, jitter, with_jitter
 from cost_models.pipeline.time_pieces import pieces_of
 from cost_models.pipeline.update_terms import optimizer, sync
@@ -77,6 +78,7 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
         **optimizer(pieces),
         "step_overhead": {"host": np.full(len(columns), question.hardware.step_seconds)},
     }
+    terms |= further_seconds(question, columns, pieces.device, terms)
     terms |= axis_seconds(question, columns, terms.__getitem__)
     slowdown = jitter(question, columns)
     return TimeTerms(**{name: with_jitter(term, slowdown) for name, term in terms.items()})

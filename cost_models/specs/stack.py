@@ -43,9 +43,9 @@ class StackSpec(Spec):
     """Whether its users split the sequence where they split tensors (`sp`), unless they say otherwise."""
     usual_dropout: bool = False
     """Whether its recipes drop hidden activations unless they say otherwise (GPT-era trainers: 0.1)."""
-    places_blocks: Literal["evenly", "by-compute"] = "evenly"
-    """How blocks go on stages where nobody says: as evenly as they divide, or up to equal shares of the matrix products
-    of blocks and head."""
+    places_blocks: Literal["evenly", "in-turn", "by-compute"] = "evenly"
+    """How blocks go on stages where nobody says: as evenly as they divide, stages full in turn so that the last has
+    fewer, or up to equal shares of the matrix products of blocks and head."""
     pads_vocabulary: bool = False
     """Whether the vocabulary is padded to a multiple of 128 × tp."""
     attention: AttentionKernel = "flash2"
@@ -136,6 +136,9 @@ class StackSpec(Spec):
     weighs_inside_experts: bool = False
     """Whether the weights of a token's experts are multiplied in before their second product, so that nobody keeps what
     came back (Megatron Core since 0.13); else the weighted sum keeps every copy."""
+    experts_in_one_kernel: bool = False
+    """Whether one kernel multiplies for all experts of a rank, so that an expert's weights come while it multiplies for
+    another; else each expert has kernels of its own."""
     routing_host_seconds: Overhead = 0.0
     """Host seconds to launch a block's router, permutations and exchange in one pass, beyond those of a dense block."""
     expert_host_seconds: Overhead = 0.0

@@ -127,6 +127,9 @@ class TransformerShape(Spec):
     """Coefficient of the load-balance loss; 0: none. Default: Fedus et al. 2021, Switch Transformers, section 2.2."""
     latent_attention: LatentAttention | None = None
     """Latent queries, keys and values; None: they are projected from the residual stream."""
+    further_tokens: Annotated[int, Field(ge=0, le=16)] = 0
+    """Tokens predicted beyond the next one, each by one more block behind the last with a projection of its own and the
+    head once more (multi-token prediction; DeepSeek-V3, arXiv 2412.19437, section 2.2); not counted in `num_layers`."""
     vocab_multiple: PositiveInt = 1
     """The vocabulary is padded to a multiple of this × tp (Megatron: 128)."""
     left_out: Annotated[tuple[str, ...], LISTED] = ()
@@ -162,7 +165,9 @@ class TransformerShape(Spec):
     @property
     def untrained(self) -> tuple[str, ...]:
         """What the model computes that the executor's blocks do not, a few words each."""
-        return (*self.left_out, *(("attention sinks",) if self.attention_sinks else ()))
+        sinks = ("attention sinks",) if self.attention_sinks else ()
+        further = ("prediction of further tokens",) if self.further_tokens else ()
+        return (*self.left_out, *sinks, *further)
 
     @property
     def query_size(self) -> int:

@@ -105,6 +105,7 @@ def test_a_mixture_of_one_is_a_dense_model() -> None:
     x = columns("dp64 zero1", "tp2 dp32 zero1")
     # neither waits for its host, and nothing of dense tensor parallelism hides in products
     bare = {"routing_host_seconds": 0.0, "expert_host_seconds": 0.0, "overlap_tensor_parallel": 0.0}
+    bare |= {"experts_in_one_kernel": True}
     plain, routed = stage_costs(asked(dense, **bare), x), stage_costs(asked(one, **bare), x)
     np.testing.assert_allclose(routed.layer_static, plain.layer_static, rtol=1e-4)
     assert (routed.layer_forward > plain.layer_forward).all()
@@ -115,7 +116,7 @@ def test_a_mixture_of_one_is_a_dense_model() -> None:
 
 def test_experts_are_one_grouped_product() -> None:
     """Eight experts with a quarter of the copies each fill the device like one product of as many tiles."""
-    question, x = asked(), columns("dp64")
+    question, x = asked(experts_in_one_kernel=True), columns("dp64")
     device = device_of(question)
     rows, h, f = np.array([SEQUENCE * 2 / 8]), np.array(4096.0), np.array(14336.0)
     experts = gemm_seconds(rows, 2 * f, h, device, 8) + gemm_seconds(rows, h, f, device, 8)
@@ -228,3 +229,19 @@ def test_shapes_that_contradict_themselves_are_refused(fields: dict[str, Any], w
         TransformerSpec.model_validate(
             {"num_layers": 4, "hidden_size": 512, "num_heads": 8, "vocab_size": 100} | fields
         )
+
+
+@pytest.mark.parametrize(("precision", "dtype", "wide"), [("bf16", "fp32", 2.0), ("fp8", "bf16", 1.0)])
+def test_products_of_experts_wait_for_weights_and_gradients(precision: str, dtype: str, wide: float) -> None:
+    """A rank's eight experts of 3·4096·14336 are read twice and their gradients met twice, at 0.9 of its bandwidth."""
+    layout = columns("dp64 ep1 zero1")
+    common: dict[str, Any] = {"precision": precision, "gradient_dtype": dtype}
+    apart, joined = (
+        matrix_seconds(question, layout, device_of(question))
+        for question in (asked(**common), asked(**common, experts_in_one_kernel=True))
+    )
+    weights = 8 * 3 * 4096 * 14336 / (0.9 * 3.35e12)
+    added = 2 * {"fp32": 4, "bf16": 2}[dtype] * weights
+    assert apart[0] - joined[0] == pytest.approx(wide * weights)
+    assert apart[1] - joined[1] == pytest.approx(wide * weights + added)
+    assert apart[2] - joined[2] == pytest.approx(added)

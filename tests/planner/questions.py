@@ -47,6 +47,7 @@ def random_model(rng: np.random.Generator) -> TransformerSpec:
         "vocab_size": int(rng.choice([1000, 8000])),
         "tied_embeddings": bool(rng.integers(2)),
         "gated_mlp": bool(rng.integers(2)),
+        "further_tokens": int(rng.choice([0, 0, 1])),
     }
     if rng.random() < 0.45:
         shape |= {

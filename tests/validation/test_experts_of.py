@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cost_models.evidence.rows.experts_of import expert_changes, keeps_experts_whole
+from cost_models.evidence.rows.experts_of import expert_changes, further_tokens, keeps_experts_whole
 from cost_models.evidence.rows.row import Row
 
 FLEX = {"expert_dispatch": "tokens", "weighs_inside_experts": True}
@@ -40,14 +40,59 @@ BRIDGE = "Megatron-Bridge, NeMo container {}"
         ),
         ({"framework": BRIDGE.format("26.04"), "model_name": "GPT OSS 120B", "gpu": "GB300"}, {}),
         (
-            {"framework": BRIDGE.format("26.06.01"), "precision": "fp8-mxfp8"},
-            {"overlap_expert_exchange": 1.0, "captured_expert_launches": 1.0},
+            {
+                "framework": BRIDGE.format("26.06.01"),
+                "precision": "fp8-mxfp8",
+                "model_name": "Qwen3_235B_a22B",
+                "gpu": "GB200",
+            },
+            {
+                "overlap_expert_exchange": 1.0,
+                "captured_expert_launches": 1.0,
+                "experts_in_one_kernel": True,
+            },
+        ),
+        (  # no recipe of these captures the step
+            {
+                "framework": BRIDGE.format("26.06"),
+                "precision": "fp8-mxfp8",
+                "model_name": "GPT OSS 120B",
+                "gpu": "B300-SXM-270GB",
+            },
+            {"expert_dispatch": "copies"},
+        ),
+        (
+            {
+                "framework": BRIDGE.format("26.06"),
+                "precision": "fp8-mxfp8",
+                "model_name": "Kimi_K2",
+                "gpu": "GB300",
+            },
+            {"places_blocks": "in-turn", "recomputes_latent_heads": False},
+        ),
+        (
+            {"framework": BRIDGE.format("26.04"), "model_name": "DeepSeekV3", "gpu": "B200-SXM-180GB"},
+            {"places_blocks": "in-turn", "recomputes_latent_heads": True},
         ),
     ],
 )
 def test_words_and_releases(cells: dict[str, str], changes: dict[str, Any]) -> None:
     assert expert_changes(Row({"moe_experts": "128", **cells})) == changes
     assert expert_changes(Row({"moe_experts": "", **cells})) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "framework", "times"),
+    [
+        ("DeepSeekV3", BRIDGE.format("26.04"), 1),
+        ("DeepSeekV3 (w/o MTP)", BRIDGE.format("25.11"), 0),
+        ("DeepSeekV3 (w/ MTP)", "Megatron-Core", 1),
+        ("DeepSeek-V3", "Megatron-Core", 0),
+        ("Kimi_K2", BRIDGE.format("26.04"), 0),
+    ],
+)
+def test_tokens_predicted_beyond_the_next(name: str, framework: str, times: int) -> None:
+    assert further_tokens(Row({"model_name": name, "framework": framework})) == times
 
 
 def test_recipes_that_keep_experts_whole() -> None:

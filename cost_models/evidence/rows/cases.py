@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.placement import even_layers, layers_up_to_shares
+from cost_models.axes.placement import even_layers, layers_in_turn, layers_up_to_shares
 from cost_models.complaints import spec_error
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
@@ -188,6 +188,9 @@ def _placed(question: Question, stages: int, notes: Notes) -> tuple[int, ...]:
         notes.assume("blocks placed up to equal shares of their products and the head's")
         head = 2.0 * model.hidden_size * float(padded_vocabulary(model, 1)) / block
         return layers_up_to_shares(model.num_layers, stages, head)
+    if model.num_layers % stages and question.stack.places_blocks == "in-turn":
+        notes.assume("stages filled in turn, the last with what is left")
+        return layers_in_turn(model.num_layers, stages)
     if model.num_layers % stages:
         notes.assume("blocks placed as evenly as they go, fewer where embedding and head sit")
     return even_layers(model.num_layers, stages)

@@ -18,13 +18,24 @@ _RECOMPUTES = re.compile(r"recompute[- _]modules[^;]*\bmoe\b")
 _CONTAINER = re.compile(r"container (\d\d)\.(\d\d)")
 _NEMO = re.compile(r"nemo")
 _WHOLE_STEP_GRAPHS = (26, 6)
-"""Containers from here on have Megatron Bridge 0.5, whose recipes in MXFP8 capture the whole step in a CUDA graph and
-run the exchange behind the other microbatch (scripts/performance/configs, `cuda_graph_impl`, `moe_a2a_overlap`)."""
+"""Containers from here on have Megatron Bridge 0.5, some of whose recipes in MXFP8 capture the whole step in a CUDA
+graph, run the exchange behind the other microbatch and all experts of a rank in one kernel
+(scripts/performance/configs, `cuda_graph_impl`, `moe_a2a_overlap`, `cutedsl_fused_grouped_mlp`)."""
+_CAPTURED = re.compile(r"(deepseek|qwen3|gpt.?oss).* on gb[23]00|qwen3.?30b.* on b300")
+"""Models and GPUs of those recipes."""
 _ALL_TO_ALL = re.compile(r"qwen3.?235b|gpt.?oss")
 _IN_BOXES = re.compile(r"h100|\bb[23]00")
 """Models whose recipes of Megatron Bridge kept `moe_token_dispatcher_type: alltoall` on nodes of eight GPUs."""
 _OVERLAPPED_ON = re.compile(r"h100")
 """Where those of Qwen3 235B ran it behind the other microbatch (`moe_a2a_overlap`)."""
+_FURTHER = re.compile(r"deepseek.?v3")
+"""Models that Megatron Bridge's recipes train to predict one token more (recipes/deepseek/deepseek_v3.py,
+`mtp_num_layers`) unless the table says `w/o MTP`."""
+_FILLED_IN_TURN = re.compile(r"deepseek.?v3|kimi")
+"""Models whose stages its recipes fill in turn: 16 stages of four blocks, the last of one beside what predicts further
+tokens and the loss (recipes/deepseek/deepseek_v3.py and recipes/kimi/kimi_k2.py, the map of layouts)."""
+_RECOMPUTES_LATENTS = re.compile(r"h100|\bb[23]00")
+"""Nodes of eight GPUs, where those recipes recompute `mla_up_proj`; racks change from one release to the next."""
 _MICROSCALED = re.compile(r"mx-?fp8|nvfp4")
 
 
@@ -45,10 +56,12 @@ def expert_changes(row: Row) -> dict[str, Any]:
     if container is None and _NEMO.search(framework):  # before Megatron Bridge
         changes |= {"expert_dispatch": "copies", "weighs_inside_experts": False}
     if container is not None:
-        changes |= _kept_all_to_all(row)
+        changes |= _kept_all_to_all(row) | _latents_and_stages(row)
     release = (int(container[1]), int(container[2])) if container else (0, 0)
-    if release >= _WHOLE_STEP_GRAPHS and _MICROSCALED.search(row.text("precision").lower()):
+    captured = _CAPTURED.search(f"{row.text('model_name')} on {row.text('gpu')}".lower())
+    if release >= _WHOLE_STEP_GRAPHS and captured and _MICROSCALED.search(row.text("precision").lower()):
         changes |= {"overlap_expert_exchange": 1.0, "captured_expert_launches": 1.0}
+        changes["experts_in_one_kernel"] = True
     if dispatch := next((kind for pattern, kind in _DISPATCHERS if re.search(pattern, words)), None):
         changes["expert_dispatch"] = dispatch
         changes |= {"weighs_inside_experts": True} if dispatch == "tokens" else {}
@@ -57,6 +70,22 @@ def expert_changes(row: Row) -> dict[str, Any]:
     if _OVERLAPS.search(words):
         changes["overlap_expert_exchange"] = 1.0
     return changes
+
+
+def further_tokens(row: Row) -> int:
+    """Tokens beyond the next one that the row's model learns to predict: as its name says, or as its recipes do."""
+    name = row.text("model_name").lower()
+    if said := re.search(r"\b(w/|with|w/o|without) ?mtp", name):
+        return int(said[1] in ("w/", "with"))
+    return int(_CONTAINER.search(row.text("framework").lower()) is not None and bool(_FURTHER.search(name)))
+
+
+def _latents_and_stages(row: Row) -> dict[str, Any]:
+    """How Megatron Bridge's recipes place and recompute models with latent attention."""
+    if not _FILLED_IN_TURN.search(row.text("model_name").lower()):
+        return {}
+    latents = _RECOMPUTES_LATENTS.search(row.text("gpu").lower()) is not None
+    return {"places_blocks": "in-turn", "recomputes_latent_heads": latents}
 
 
 def _kept_all_to_all(row: Row) -> dict[str, Any]:

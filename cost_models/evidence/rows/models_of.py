@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from cost_models.evidence.rows.experts_of import further_tokens
 from cost_models.evidence.rows.notes import Notes, UnpredictableError
 from cost_models.evidence.rows.row import Row
 from cost_models.files import catalog
@@ -76,6 +77,7 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
         fields |= {"norm": norm, "positions": "rotary", "attention_bias": False, "mlp_bias": False}
     if (experts := row.count("moe_experts") or 1) > 1:
         fields |= _mixture(row, experts, notes)
+        fields["further_tokens"] = further_tokens(row)
     if known is not None and (known.hidden_size, known.num_heads) == (hidden, heads):  # blocks may be fewer
         fields |= {name: getattr(known, name) for name in _UNTABLED}
         if known.latent_attention is not None:  # tables say the width of its values, or nothing
