@@ -30,7 +30,12 @@ def pair_error_of(question: Question) -> float:
 
 def deviation(one: Layout, other: Layout, pair_error: float) -> float:
     """Standard deviation of the logarithm of the ratio of two layouts' times."""
-    return pair_error / _MEDIAN * math.sqrt(max(1, len(axes_that_differ(one, other))))
+    return deviation_on(max(1, len(axes_that_differ(one, other))), pair_error)
+
+
+def deviation_on(axes: int, pair_error: float) -> float:
+    """Standard deviation of the logarithm of such a ratio on so many axes."""
+    return pair_error / _MEDIAN * math.sqrt(axes)
 
 
 def chance_of_gain(log_ratio: float, one: Layout, other: Layout, pair_error: float) -> float:

@@ -54,6 +54,17 @@ def tried(question: Question, layout: Layout) -> Tried | None:
     return Tried(nearest=timed[nearest], untried=_untried(layout, timed), beyond_nearest=missing[nearest])
 
 
+def untried_facts(question: Question, layout: Layout) -> int:
+    """How many facts of a step no timed run of its profile had: values of axes, its GPU, its stack; 0 where nobody
+    says what was timed."""
+    timed = question.hardware.timed
+    if not timed:
+        return 0
+    other_gpu = question.cluster.gpu.name not in {runs.gpu for runs in timed}
+    other_stack = question.stack.name not in {runs.stack for runs in timed}
+    return len(_untried(layout, timed)) + other_gpu + other_stack
+
+
 def _untried(layout: Layout, timed: tuple[TimedRuns, ...]) -> tuple[str, ...]:
     """Words of what a layout has and none of these runs: a degree larger than any, a name that none has."""
     words = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ from cost_models.pipeline.costs import time_costs
 from cost_models.pipeline.pipeline import Pipeline
 from cost_models.pipeline.placed import place
 from cost_models.question import MixedQuestion, Question
+from cost_models.telling import deviation_on, half_width, pair_error_of
+from cost_models.tried import untried_facts
 
 Array = npt.NDArray[np.float64]
 
@@ -34,15 +36,28 @@ def seconds_under_scenarios(question: Question, layout: Layout) -> Array | None:
     return seconds
 
 
+def step_deviation(question: Question, layout: Layout, seconds: float) -> float | None:
+    """Standard deviation of the logarithm of a step time around the predicted one; None without scenarios.
+
+    Scenarios of the constants, what no constant explains, and for every axis, GPU or stack of the question that no run
+    of the profile had, an error as large as one axis brings to the ratio of two times (`cost_models.telling`).
+    """
+    found = seconds_under_scenarios(question, layout)
+    told = question.hardware.scenarios
+    if found is None or told is None:
+        return None
+    untried = deviation_on(untried_facts(question, layout), pair_error_of(question))
+    return math.hypot(float(np.log(found / seconds).std()), told.unexplained, untried)
+
+
 def step_interval(
     question: Question, layout: Layout, seconds: float, share: float
 ) -> tuple[float, float] | None:
     """The step seconds between which a share of all cases should lie, around the predicted ones; None without
     scenarios."""
-    found = seconds_under_scenarios(question, layout)
+    deviation = step_deviation(question, layout, seconds)
     told = question.hardware.scenarios
-    if found is None or told is None:
+    if deviation is None or told is None:
         return None
-    deviation = float(np.sqrt(np.log(found / seconds).var() + told.unexplained**2))
-    wide = NormalDist().inv_cdf((1 + share) / 2) * deviation
-    return seconds * float(np.exp(-wide)), seconds * float(np.exp(wide))
+    wide = half_width(share) * deviation
+    return seconds * math.exp(-told.faster * wide), seconds * math.exp(told.slower * wide)

@@ -128,6 +128,11 @@ class Scenarios(Spec):
     """Constant → the factor on it in each scenario, "0.912 1.031"."""
     unexplained: float = Field(ge=0, allow_inf_nan=False)
     """Deviation of the logarithm of a step time that no constant explains."""
+    faster: float = Field(ge=0, le=100, default=1.0, allow_inf_nan=False)
+    """How much further than a normal error of that size steps lie below their predictions, where sources were left out
+    of every fit."""
+    slower: float = Field(ge=0, le=100, default=1.0, allow_inf_nan=False)
+    """The same above: a cluster has many ways to be slower than a model of it, and few to be faster."""
 
     @property
     def by_constant(self) -> dict[str, tuple[float, ...]]:

@@ -6,7 +6,8 @@ stacks that nobody timed. Cross-validation leaves whole sources out of every fit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -17,6 +18,7 @@ from cost_models.evidence.calibration.step_time_fit import (
     StepTimeFit,
     TimedCases,
     fit_step_times,
+    fitted_profile,
     measured_seconds,
 )
 from cost_models.evidence.rows.cases import Case
@@ -109,11 +111,23 @@ def blank_profile(gpu: str, stack: str) -> HardwareProfile:
 
 def predict_with(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) -> Array:
     """(N,) relative error of each case under the nearest of `profiles`."""
+    return errors_of(under_nearest(profiles, cases))
+
+
+def under_nearest(profiles: Iterable[HardwareProfile], cases: Sequence[Case]) -> tuple[Case, ...]:
+    """The cases, each under the nearest of `profiles`."""
     known = tuple(profiles)
-    chosen = [
-        nearest_profile(question.cluster.gpu, question.stack.name, known, family=question.stack.family)
-        for question in (case.question for case in cases)
-    ]
+    found = []
+    for case in cases:
+        gpu, stack = case.question.cluster.gpu, case.question.stack
+        nearest = nearest_profile(gpu, stack.name, known, family=stack.family)
+        found.append(replace(case, question=replace(case.question, hardware=nearest)))
+    return tuple(found)
+
+
+def errors_of(cases: Sequence[Case]) -> Array:
+    """(N,) relative error of each case under its own profile."""
+    chosen = [case.question.hardware for case in cases]
     errors = np.empty(len(cases))
     for name in dict.fromkeys(profile.name for profile in chosen):
         rows = [index for index, profile in enumerate(chosen) if profile.name == name]
@@ -127,9 +141,18 @@ def leave_sources_out(
     cases: Sequence[Case], *, fewest: int = _FEWEST, on_source: Callable[[str], None] | None = None
 ) -> dict[str, Array]:
     """Source → (n,) errors of its cases under profiles fitted to all other sources."""
+    return {
+        source: errors_of(own)
+        for source, own in under_other_sources(cases, fewest=fewest, on_source=on_source)
+    }
+
+
+def under_other_sources(
+    cases: Sequence[Case], *, fewest: int = _FEWEST, on_source: Callable[[str], None] | None = None
+) -> Iterator[tuple[str, tuple[Case, ...]]]:
+    """Every source with its cases, each under the nearest of the profiles fitted to all other sources."""
     timed = timed_by_default(cases)
     of_all = fit_families(timed, fewest=fewest)
-    errors = {}
     for source in dict.fromkeys(case.row.source for case in cases):
         if on_source is not None:
             on_source(source)
@@ -138,8 +161,7 @@ def leave_sources_out(
         known, wanted = ({pair_of(cases[row]) for row in rows} for rows in (rest, held_out))
         needed = (wanted & known) | {(die, ANY) for die, _ in (known if wanted - known else ())}
         fits = fit_families(timed.of(rest), needed, fewest=fewest, around=of_all)
-        errors[source] = predict_with((fit.profile for fit in fits.values()), timed.of(held_out).cases)
-    return errors
+        yield source, under_nearest(map(fitted_profile, fits.values()), timed.of(held_out).cases)
 
 
 def pair_of(case: Case) -> Pair:

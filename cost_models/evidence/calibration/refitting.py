@@ -19,6 +19,7 @@ from cost_models.evidence.calibration.step_time_fit import (
     fitted_profile,
     measured_seconds,
 )
+from cost_models.evidence.doubt.left_out import reach_in
 from cost_models.evidence.rows.cases import Case
 from cost_models.evidence.rows.row import Row
 from cost_models.evidence.validation.predicting import Prediction, predict
@@ -194,7 +195,9 @@ def refit(
         start=start,
         before=dict(zip(fit.residuals, errors.tolist(), strict=True)),
         fit=fit,
-        profile=fitted_profile(fit).model_copy(update={"source": _provenance(fit, start)}),
+        profile=fitted_profile(fit, reach=reach_in(start)).model_copy(
+            update={"source": _provenance(fit, start)}
+        ),
     )
 
 

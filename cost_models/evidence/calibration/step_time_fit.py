@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.evidence.calibration.shrinkage import Expansion, Shrinkage, expand, shrink
+from cost_models.evidence.doubt.left_out import Reach
 from cost_models.evidence.doubt.pair_errors import pair_error
 from cost_models.evidence.doubt.scenarios import scenarios_of
 from cost_models.evidence.doubt.timed_runs import timed_runs
@@ -218,8 +219,11 @@ def fit_step_times(
     )
 
 
-def fitted_profile(fit: StepTimeFit, *, unseen_error: float | None = None) -> HardwareProfile:
-    """The fitted profile with its claims: runs, remaining error, and the error on unseen sources where it was tried."""
+def fitted_profile(
+    fit: StepTimeFit, *, unseen_error: float | None = None, reach: Reach | None = None
+) -> HardwareProfile:
+    """The fitted profile with its claims: runs, remaining error, and where it was tried, the error on unseen sources
+    and how far intervals have to reach there."""
     runs = ", ".join(f"{len(errors)} of {source}" for source, errors in fit.by_source().items())
     return fit.profile.model_copy(
         update={
@@ -227,7 +231,7 @@ def fitted_profile(fit: StepTimeFit, *, unseen_error: float | None = None) -> Ha
             "validated_runs": len(fit.residuals),
             "unseen_error": None if unseen_error is None else round(unseen_error, 4),
             "pair_error": None if fit.pair_error is None else round(fit.pair_error, 4),
-            "scenarios": fit.scenarios,
+            "scenarios": fit.scenarios if reach is None else fit.scenarios.model_copy(update=asdict(reach)),
             "timed": fit.timed,
             "source": f"Fitted to published runs: {runs}. The median error is that of the fit itself.",
         }
