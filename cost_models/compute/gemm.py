@@ -4,12 +4,12 @@ A GPU computes a product of (m, k) by (k, n) as output tiles, `sm_count` at a ti
 short inner dimension never fills the pipeline, and a narrow product is bound by memory:
 
     seconds = max(kernel, 2mnk / rate, bytes / bandwidth)
-    rate  = efficiency · min(peak · sustained · fill · alignment · waves, watts · FLOP/s per watt)
+    rate  = efficiency · min(peak · sustained, watts · FLOP/s per watt) · fill · alignment · waves
     fill  = k / (k + gemm_k_half)
     waves = best over tile shapes of  tile_efficiency · (m·n) / (tile area · sm_count · ceil(tiles / sm_count))
 
-A large product of today's GPUs costs more power than their boards may draw, and clocks sink until it does not: then
-energy sets its rate and not its shape, whose idle tile slots cost next to none.
+Large products of today's GPUs cost more power than their boards may draw, and clocks sink until they do not. They sink
+for all: the limit is kept over many milliseconds, a product lasts less than one, so what its shape wastes comes on top.
 
 Rows in memory that are no multiple of 128 bytes waste part of what memory delivers, of 16 bytes most of it
 (`alignment`). How long a row is counts, not how many there are: tensors are (tokens, width), so widths count and tokens
@@ -44,12 +44,12 @@ def gemm_seconds(
     """
     flops = 2.0 * m * n * k * batch
     fill = k / (k + device.profile.gemm_k_half)
-    share = device.sustained * fill * _tile_utilisation(m, n, batch, device)
+    share = fill * _tile_utilisation(m, n, batch, device)
     widths = [n, m if over_rows else k]
     if over_rows and device.operand_bytes < device.element_bytes:
         widths.append(k)
-    rate = np.minimum(device.peak * share * _alignment(widths, device), device.power_rate)
-    rate = device.profile.gemm_efficiency * rate
+    best = min(device.peak * device.sustained, device.power_rate)
+    rate = device.profile.gemm_efficiency * best * share * _alignment(widths, device)
     traffic = ((m * k + k * n) * device.operand_bytes + m * n * device.element_bytes) * batch
     if operand_bandwidth := device.profile.gemm_operand_bandwidth:
         return np.maximum(device.profile.kernel_seconds, flops / rate + traffic / operand_bandwidth)

@@ -55,8 +55,8 @@ class GpuSpec(Spec):
     """Share of the peak that the best-shaped large product reaches at the board's full clocks, or as measured where
     nobody knows what its products cost in power; 1 where nobody measured. Profiles' shares are shares of this."""
     rate_per_watt: dict[Precision, Peak] = Field(default_factory=dict)
-    """FLOP/s of large products for each watt of the power limit, with random operands: multiplying costs energy, and a
-    GPU lowers its clocks until it may (He 2024). Empty: power is not known to limit it."""
+    """FLOP/s of products that fill all tile slots for each watt of the power limit, with random operands: multiplying
+    costs energy, and a GPU lowers its clocks until it may (He 2024). Empty: power is not known to limit it."""
     rated_watts: PositiveInt | None = None
     """Power limit, W, at which `rate_per_watt` was measured; with less the GPU also lowers its voltage, and the rate
     falls with the square root of its watts. None: in proportion."""

@@ -1,4 +1,4 @@
-"""Power: large products run as fast as the GPU's power limit pays for, small ones as fast as their shape allows."""
+"""Power: products run at the clocks that the GPU's power limit leaves, and lose on top what their shape wastes."""
 
 from __future__ import annotations
 
@@ -28,24 +28,45 @@ def asked(cluster: str, precision: str = "bf16") -> Question:
 
 
 def test_a_large_product_by_hand() -> None:
-    """8192³ at 700 W · 1.029 TFLOP/s a watt, times the profile's share."""
+    """8192³ at 700 W · 1.078 TFLOP/s a watt, times the profile's share: 2,048 tiles of 256 × 128 in 16 waves of 132."""
     device = device_of(asked("dgx-h100"))
     side = np.array([8192.0])
-    rate = 700 * 1.029e12 * device.profile.gemm_efficiency
+    rate = 700 * 1.078e12 * device.profile.gemm_efficiency * (8192 / (8192 + 64)) * 2048 / (16 * 132)
     np.testing.assert_allclose(gemm_seconds(side, side, side, device), 2 * 8192.0**3 / rate)
 
 
-def test_a_machine_may_set_less_than_the_board() -> None:
-    """What is bound by power slows with the root of its watts; a product that fills few tiles does not."""
+def test_what_a_shape_wastes_comes_on_top_of_what_power_allows() -> None:
+    """4,096 tokens on 148 multiprocessors, tp8 of Llama 3 70B: its 1,280 query, key and value columns fill two waves of
+    tiles little more than half, and nothing clocks up for them."""
+    device = device_of(asked("dgx-b200"))
+    tokens, inner = np.array([4096.0]), np.array([8192.0])
+    narrow, wide = (gemm_seconds(tokens, np.array([n]), inner, device) / n for n in (1280.0, 10240.0))
+    assert device.peak * device.sustained * 0.6 > device.power_rate  # half of it would have been enough
+    assert narrow > 1.2 * wide
+
+
+def test_smaller_products_share_the_clocks_of_large_ones() -> None:
+    """Half of the watts: all products slow alike, whatever share of their tile slots they fill."""
     question = asked("dgx-h100")
     capped = replace(question, cluster=question.cluster.model_copy(update={"gpu_watts": 350}))
     full, half = device_of(question), device_of(capped)
-    large, small = np.array([8192.0]), np.array([512.0])
+    inner = np.array([8192.0])
+    for side in (np.array([512.0]), inner):
+        slower = gemm_seconds(side, side, inner, half) / gemm_seconds(side, side, inner, full)
+        np.testing.assert_allclose(slower, math.sqrt(2))
+
+
+def test_a_machine_may_set_less_than_the_board() -> None:
+    """What is bound by power slows with the root of its watts; what memory bounds does not."""
+    question = asked("dgx-h100")
+    capped = replace(question, cluster=question.cluster.model_copy(update={"gpu_watts": 350}))
+    full, half = device_of(question), device_of(capped)
+    large, narrow = np.array([8192.0]), np.array([16.0])
     np.testing.assert_allclose(
         gemm_seconds(large, large, large, half) / gemm_seconds(large, large, large, full), math.sqrt(2)
     )
     np.testing.assert_allclose(
-        gemm_seconds(small, small, large, half), gemm_seconds(small, small, large, full)
+        gemm_seconds(large, narrow, large, half), gemm_seconds(large, narrow, large, full)
     )
     board = question.cluster.gpu.model_copy(update={"tdp_watts": 350})
     same = replace(question, cluster=question.cluster.model_copy(update={"gpu": board}))
@@ -55,7 +76,7 @@ def test_a_machine_may_set_less_than_the_board() -> None:
 def test_modules_share_their_power_with_the_cpu() -> None:
     """Alps: 660 W for a GH200's CPU and GPU together, where the GPU alone could take 900."""
     alone = asked("gh200-quad")
-    assert device_of(alone).power_rate == pytest.approx(math.sqrt(480 * 700) * 1.029e12)
+    assert device_of(alone).power_rate == pytest.approx(math.sqrt(480 * 700) * 1.078e12)
 
 
 def test_a_gpu_without_power_figures_is_bound_by_its_peak() -> None:
