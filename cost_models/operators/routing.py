@@ -7,7 +7,7 @@ group, each split over etp ranks (Megatron Core's `alltoall` dispatcher; Lepikhi
     copies = sent · etp      copies its experts work on, gathered over the ranks that share an expert
 
 The load is taken to be even and no token dropped, so that a rank receives as many copies as it sends. Left out: padding
-to a capacity.
+to a capacity, and the kernels that add biases expert by expert.
 """
 
 from __future__ import annotations
@@ -41,14 +41,46 @@ def routing_traffic(question: Question, columns: LayoutColumns) -> Traffic | Non
         return None
     own = tokens_on_rank(question, columns, "split")
     several = (columns.ep > 1) & (model.num_experts / columns.ep > 1)
-    reordered = np.where(several, 4 * tokens_on_rank(question, columns, "copies"), 0.0)
+    copies = tokens_on_rank(question, columns, "copies")
+    reordered = np.where(several, 4 * copies, 0.0)
     passes = 2 * (own + tokens_on_rank(question, columns, "sent")) + reordered
+    passes = passes + _padding_passes(question) * copies
     scores = _ROUTER_PASSES * _FP32 * own * model.num_experts
     moved = model.moe_share * (element * model.hidden_size * passes + scores)
     kernels = 8 * model.moe_share
+    returned = model.moe_share * model.hidden_size * copies
+    forward, backward = (each * returned for each in _bias_bytes(question))
     return Traffic(
-        forward_bytes=moved, backward_bytes=moved, forward_kernels=kernels, backward_kernels=kernels
+        forward_bytes=moved + forward,
+        backward_bytes=moved + backward,
+        forward_kernels=kernels,
+        backward_kernels=kernels,
     )
+
+
+def _padding_passes(question: Question) -> float:
+    """Passes over an expert's rows that Transformer Engine makes in fp8 or fp4 because scales need whole multiples of
+    them: into padded rows and out of padded results (`Fp8Padding`; Megatron Core, moe/experts.py). A dispatcher that
+    sends tokens writes them padded."""
+    padded = question.stack.transformer_engine and question.stack.expert_dispatch == "copies"
+    return 4.0 if padded and question.training.narrow else 0.0
+
+
+def _bias_bytes(question: Question) -> tuple[float, float]:
+    """Forward and backward, for each number that experts return: their last bias, added expert by expert in torch.
+
+    `torch.cat([t + b * p ...])`, with p the copy's weight (Megatron Core, moe/experts.py, `_apply_bias`): product, sum,
+    joined; backward a product and a sum for b and for p, and gradients joined. What sends tokens has p in fp32, so that
+    products and sums are, too, and are cast back. The first bias is the product's own to add.
+    """
+    if not (question.model.mlp_bias and question.stack.transformer_engine):
+        return 0.0, 0.0
+    if question.stack.experts_in_one_kernel:
+        return 0.0, 0.0
+    element = question.training.element_bytes
+    if question.stack.expert_dispatch == "copies":
+        return 6 * element, 8 * element
+    return 5 * _FP32 + 4 * element, 7 * _FP32 + 6 * element
 
 
 def destinations(model: TransformerSpec, parts: npt.NDArray[np.int64]) -> Array:

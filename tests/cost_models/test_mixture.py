@@ -25,6 +25,7 @@ from cost_models.operators.attention import attention_operators
 from cost_models.operators.flops import forward_flops
 from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.parameters import parameters, total_parameters
+from cost_models.operators.routing import routing_traffic
 from cost_models.pipeline.costs import stage_costs
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
@@ -245,3 +246,37 @@ def test_products_of_experts_wait_for_weights_and_gradients(precision: str, dtyp
     assert apart[0] - joined[0] == pytest.approx(wide * weights)
     assert apart[1] - joined[1] == pytest.approx(wide * weights + added)
     assert apart[2] - joined[2] == pytest.approx(added)
+
+
+def test_biases_of_experts_are_added_in_torch() -> None:
+    """gpt-oss on ep8: four copies of 4096 tokens of width 2880; in fp32 where tokens travel, as their weights do."""
+    layout, numbers = columns("dp64 ep8 zero1"), SEQUENCE * 4 * 2880
+
+    def moved(**facts: Any) -> tuple[float, float]:
+        model = catalog.load_model("gpt-oss-120b")
+        plain = model.model_copy(update={"mlp_bias": False})
+        both = [routing_traffic(asked(one, **facts), layout) for one in (model, plain)]
+        biased, unbiased = (one for one in both if one is not None)
+        return (
+            float((biased.forward_bytes - unbiased.forward_bytes)[0]),
+            float((biased.backward_bytes - unbiased.backward_bytes)[0]),
+        )
+
+    assert moved(expert_dispatch="copies") == pytest.approx((12 * numbers, 16 * numbers))
+    assert moved(expert_dispatch="tokens") == pytest.approx((28 * numbers, 40 * numbers))
+    assert moved(experts_in_one_kernel=True) == pytest.approx((0, 0))
+
+
+def test_copies_are_padded_for_products_in_fp8() -> None:
+    """Into padded rows and out of padded results, read and written; a dispatcher of tokens has padded them."""
+    layout = columns("dp64 ep8 zero1")
+
+    def moved(precision: str, dispatch: str) -> float:
+        traffic = routing_traffic(asked(precision=precision, expert_dispatch=dispatch), layout)
+        assert traffic is not None
+        assert traffic.forward_bytes == pytest.approx(traffic.backward_bytes)
+        return float(traffic.forward_bytes[0])
+
+    copies = SEQUENCE * 2 * 4096 * 2
+    assert moved("fp8", "copies") - moved("bf16", "copies") == pytest.approx(4 * copies)
+    assert moved("fp8", "tokens") == pytest.approx(moved("bf16", "tokens"))

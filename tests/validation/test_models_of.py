@@ -78,3 +78,12 @@ def test_words_in_parentheses_and_fewer_blocks_keep_latents(name: str, layers: i
     assert read.num_layers == layers
     assert (read.head_dim, read.latent_attention) == (whole.head_dim, whole.latent_attention)
     assert (read.expert_groups, read.shared_expert_ffn_hidden_size) == (whole.expert_groups, 2048)
+
+
+def test_biases_and_windows_are_those_of_the_model_of_that_name() -> None:
+    """No column says that GPT-OSS has biases, sinks, and a window in every other block."""
+    known = catalog.load_model("gpt-oss-120b")
+    found = read(model_name="GPT OSS 120B", layers="36", hidden="2880", heads="64", moe_experts="128")
+    for name in ("mlp_bias", "attention_bias", "attention_sinks", "attention_window", "window_pattern"):
+        assert getattr(found, name) == getattr(known, name)
+        assert getattr(found, name)

@@ -87,7 +87,19 @@ def model_of(row: Row, stack: StackSpec, notes: Notes) -> TransformerSpec:
     return TransformerSpec.model_validate(fields)
 
 
-_UNTABLED = ("latent_attention", "shared_expert_ffn_hidden_size", "qk_norm")
+_UNTABLED = (
+    "latent_attention",
+    "shared_expert_ffn_hidden_size",
+    "qk_norm",
+    "attention_bias",
+    "attention_output_bias",
+    "mlp_bias",
+    "router_bias",
+    "attention_sinks",
+    "attention_window",
+    "window_kind",
+    "window_pattern",
+)
 """Fields of a model that tables have no column for: taken from the catalogue's model of that name and width."""
 
 
