@@ -47,8 +47,13 @@ class StateBytes:
         return self.weights + self.gradients + self.optimizer
 
 
-def state_bytes(question: Question, columns: LayoutColumns, *, experts: bool = False) -> StateBytes:
-    """Bytes per parameter under each layout's ZeRO stage, of routed experts or of everything else."""
+def state_bytes(
+    question: Question, columns: LayoutColumns, *, experts: bool = False, residency: str = "resident"
+) -> StateBytes:
+    """Bytes per parameter on the device under each layout's ZeRO stage, of routed experts or of everything else.
+
+    `residency` says what of them is in host memory: see `cost_models.axes.offload`.
+    """
     stack, training = question.stack, question.training
     compute = training.element_bytes
     mixed = training.precision != "fp32"
@@ -59,7 +64,7 @@ def state_bytes(question: Question, columns: LayoutColumns, *, experts: bool = F
     sharded = (columns.zero >= 2) & ((ranks > 1) | _wrapped_alone(question, columns, experts))
     shard = {stage: np.where(columns.zero >= stage, ranks, 1.0) for stage in (1, 2)}
     gradient_shard = np.ones(ranks.shape) if stack.unsharded_gradients_until_sync else shard[2]
-    held, weight_held, gradient_held = _held_on_device(question, columns)
+    held, weight_held, gradient_held = _held_on_device(question, columns, residency)
     late = sharded & stack.fully_shard & (columns.microbatches(training.global_batch) == 1)
     weights, master, written = _weights_and_master(question, columns, ranks, sharded)
     return StateBytes(
@@ -99,16 +104,16 @@ def _weights_and_master(
     return np.where(own, apart, beside), np.where(own, 0.0, kept), np.where(own, updated, weight)
 
 
-def _held_on_device(question: Question, columns: LayoutColumns) -> tuple[float, Array, Array]:
-    """1 for what the device holds and 0 for what is in host memory: optimizer states, weights (N,), gradients (N,).
+def _held_on_device(question: Question, columns: LayoutColumns, residency: str) -> tuple[float, float, Array]:
+    """1 for what the device holds and 0 for what is in host memory: optimizer states, weights, gradients (N,).
 
-    Sharded gradients leave the device as they are reduced, sharded weights come to it block by block
-    (Ren et al. 2021, ZeRO-Offload; Rajbhandari et al. 2021, ZeRO-Infinity).
+    Where the CPU updates them, sharded gradients leave the device as they are reduced (Ren et al. 2021, ZeRO-Offload).
+    Streamed blocks keep nothing there: their buffers are `tiers.host.ring_bytes`.
     """
-    where = question.stack.offloads
-    weights = np.where((where == "parameters") & (columns.zero == 3), 0.0, 1.0)
-    gradients = np.where((where != "none") & (columns.zero >= 2), 0.0, 1.0)
-    return (1.0 if where == "none" else 0.0), weights, gradients
+    streamed = residency == "streamed"
+    leaves = (columns.zero >= 2) | (question.stack.offloads_gradients & (columns.replicas == 1))
+    gradients = np.where(streamed | ((residency == "states") & leaves), 0.0, 1.0)
+    return (1.0 if residency == "resident" else 0.0), (0.0 if streamed else 1.0), gradients
 
 
 def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -> Array:

@@ -13,7 +13,7 @@ from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate, Trust
 from cost_models.operators.flops import causal_flops, model_flops, recomputed_flops, utilisation
 from cost_models.pipeline.placed import PricedRanks, price_ranks
-from cost_models.pipeline.time_parts import HIDDEN_PARTS, TIME_PARTS
+from cost_models.pipeline.time_parts import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS
 from cost_models.question import Question, doubt
 
 _WORTH_NAMING = 0.05
@@ -88,7 +88,7 @@ def _step(ranks: PricedRanks) -> tuple[float, Breakdown]:
 
 def _hidden(ranks: PricedRanks) -> Breakdown:
     """Communication that runs behind compute, of the rank that has most of it."""
-    names = {part: part.replace("hidden", "comm") for part in HIDDEN_PARTS}
+    names = {part: HIDDEN_AS.get(part, part.replace("hidden", "comm")) for part in HIDDEN_PARTS}
     return Breakdown.from_dict({name: float(ranks.seconds(part).max()) for part, name in names.items()})
 
 

@@ -16,7 +16,7 @@ from cost_models.memory.activations import ActivationBytes, activation_bytes
 from cost_models.memory.boundaries import boundary_bytes
 from cost_models.memory.device import workspace_bytes
 from cost_models.memory.pending import pending_bytes
-from cost_models.memory.states import StateBytes, state_bytes
+from cost_models.memory.states import StateBytes
 from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.parameters import Parameters, padded_vocabulary, parameters
@@ -24,6 +24,7 @@ from cost_models.pipeline.axis_terms import axis_bytes
 from cost_models.pipeline.further_tokens import further_bytes
 from cost_models.question import Question
 from cost_models.schedules.traits import always_split, keeps_all_logits
+from cost_models.tiers.on_device import OnDevice
 
 Array = npt.NDArray[np.float64]
 Term = dict[str, Array]
@@ -40,6 +41,7 @@ class MemoryTerms:
     layer_activation: Term
     layer_pending: Term
     layer_update: Term
+    rank_update: Term
     embedding_static: Term
     embedding_activation: Term
     embedding_update: Term
@@ -53,8 +55,8 @@ class MemoryTerms:
 
 def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     """All memory coefficients for N layouts at once."""
-    states = state_bytes(question, columns)
-    experts = state_bytes(question, columns, experts=True)
+    away = OnDevice(question, columns)
+    states, experts = away.states()
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     kept = activation_bytes(question, columns)
     pending = pending_bytes(question, columns)
@@ -65,23 +67,31 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     shared_head = question.model.tied_embeddings & (columns.pp == 1)
     head = counts.head_vectors + np.where(shared_head, 0.0, counts.head_matrix)
     always_gathered = states.gathered if question.stack.fully_shard else 0.0
+    layer_static, rank_static = away.summed(
+        lambda own, routed: _joined(
+            _held(own, counts.block, fp8_copies), _held(routed, counts.experts, fp8_copies)
+        )
+    )
+    layer_update, rank_update = away.summed(
+        lambda own, routed: _joined(_updated(own, counts.block), _updated(routed, counts.experts))
+    )
+    ends = away.of_ends
+    buffers = {"buffers": boundaries.every_rank + workspace_bytes(question)}
     terms = MemoryTerms(
-        static={"buffers": boundaries.every_rank + workspace_bytes(question)},
-        layer_static=_joined(
-            _held(states, counts.block, fp8_copies), _held(experts, counts.experts, fp8_copies)
-        ),
-        layer_activation={"activations": kept.block},
+        static=buffers | rank_static | away.ring(rank_static),
+        layer_static=layer_static,
+        layer_activation={"activations": np.where(away.activations[:, None], 0.0, kept.block)},
         layer_pending={"activations": pending.block},
-        layer_update=_joined(_updated(states, counts.block), _updated(experts, counts.experts)),
-        embedding_static=_held(states, counts.embedding, always_gathered)
-        | {"buffers": boundaries.first_rank},
+        layer_update=layer_update,
+        rank_update=rank_update | away.update_buffers(),
+        embedding_static=_held(ends, counts.embedding, always_gathered) | {"buffers": boundaries.first_rank},
         embedding_activation={"activations": kept.embedding},
-        embedding_update=_updated(states, counts.embedding),
-        head_static=_held(states, head, always_gathered) | {"buffers": boundaries.last_rank},
+        embedding_update=_updated(ends, counts.embedding),
+        head_static=_held(ends, head, always_gathered) | {"buffers": boundaries.last_rank},
         head_activation={"activations": head_live},
         head_pending={"activations": pending.head},
-        head_update=_updated(states, head),
-        working={"working": working},
+        head_update=_updated(ends, head),
+        working={"working": working + np.where(away.activations[:, None], 2 * kept.block, 0.0)},
         head_moment={"working": head_moment},
     )
     named = {field.name: getattr(terms, field.name) for field in fields(MemoryTerms)}

@@ -74,7 +74,7 @@ class RankMemory:
         layers_RC = blocks_RCP.sum(axis=-1)
         layers_R1 = layers_RC.sum(axis=-1)[..., None]
         held_RQ = self._held(layers_R1)
-        update_RQ = held_RQ + layers_R1 * x["layer_update"]
+        update_RQ = held_RQ + x["rank_update"] + layers_R1 * x["layer_update"]
         update_RQ[..., 0, :] += x["embedding_update"][0]
         update_RQ[..., self._last, :] += x["head_update"][self._last]
         training_RKQ = held_RQ[..., None, :] + self._live_RKC @ blocks_RCP @ x["layer_activation"]

@@ -32,8 +32,8 @@ are between the halves of their backward pass, that is maximal in the schedule, 
                 + [holds first] (embedding_static + w_0 · embedding_activation)
                 + [holds last]  (head_static + w_last · head_activation + u_last · head_pending)
                 + max(max_c working[q_c] over its chunks, [holds last] head_moment)
-    optimizer = static + Σ_c n_c (layer_static + layer_update) + [first] (embedding_static + embedding_update)
-                + [last] (head_static + head_update)
+    optimizer = static + rank_update + Σ_c n_c (layer_static + layer_update)
+                + [first] (embedding_static + embedding_update) + [last] (head_static + head_update)
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ class StageCosts:
     layer_pending: Array
     """Gradients kept for the products towards the weights, per block and microbatch between the halves of backward."""
     layer_update: Array
+    rank_update: Array
+    """What the optimizer step of a rank holds besides, whatever its blocks."""
     embedding_static: Array
     embedding_activation: Array
     embedding_update: Array

@@ -23,10 +23,13 @@ TIME_PARTS = (
     "pp_comm",
     "dp_comm",
     "optimizer",
+    "offload",
     "host",
     "jitter",
 )
-HIDDEN_PARTS = ("tp_hidden", "cp_hidden", "ep_hidden", "dp_hidden")
+HIDDEN_PARTS = ("tp_hidden", "cp_hidden", "ep_hidden", "dp_hidden", "offload_hidden")
+HIDDEN_AS = {"offload_hidden": "offload"}
+"""Names of hidden parts that are not communication of an axis."""
 
 
 def total(term: Term) -> Array:

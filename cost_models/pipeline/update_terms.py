@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.offload import offloads
 from cost_models.communication.collectives import point_to_point_seconds
 from cost_models.communication.data import exposed
 from cost_models.communication.topology import Groups
 from cost_models.compute.device import Device, device_of
-from cost_models.compute.host_update import host_update_seconds
 from cost_models.memory.states import state_bytes
 from cost_models.operators.accumulation import gradient_dtype
 from cost_models.operators.parameters import Parameters, parameters
@@ -20,6 +20,8 @@ from cost_models.pipeline.time_pieces import Pieces, head_parameters
 from cost_models.question import Question
 from cost_models.schedules.traits import v_shaped
 from cost_models.specs.training import STATE_BYTES
+from cost_models.tiers.channels import channel_seconds, exposed_seconds
+from cost_models.tiers.residency import over_residencies, rest_is
 
 Array = npt.NDArray[np.float64]
 
@@ -55,12 +57,15 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
 
     On the device it is bound by memory: per parameter it reads gradient, moments and (master) weight and writes all but
     the gradient. The gradient norm reads the gradients once more, averaging over replicas reads and writes them, a
-    buffer that stays is zeroed. Offloaded states are the CPU's to update.
+    buffer that stays is zeroed. What of its channels to host memory a rank waits for comes besides.
     """
     columns, counts, links = pieces.columns, pieces.counts, pieces.links
     each = _update_seconds(pieces.question, columns, pieces.device, experts=False)
     head = head_parameters(pieces.question, columns, counts)
     block = _block_update(pieces.question, columns, pieces.device, counts, each)
+    on_device = over_residencies(columns, lambda part: block if part in _UPDATED_ON_DEVICE else pieces.none)
+    if pieces.question.stack.offloads_ends:
+        each = np.where(rest_is(columns, "states") | rest_is(columns, "streamed"), 0.0, each)
     forward = or_launches(pieces, pieces.forward_window, passes=1.0)
     overlapped = pieces.question.stack.overlap_parameter_gather
 
@@ -73,10 +78,29 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
         }
 
     return {
-        "layer_optimizer": term(block, links.block.step_gather, forward),
+        "layer_optimizer": term(on_device.layer, links.block.step_gather, forward),
         "embedding_optimizer": term(counts.embedding * each, links.embedding.step_gather, pieces.none),
         "head_optimizer": term(head * each, links.head.step_gather, pieces.ends.head_forward),
-        "rank_optimizer": {"optimizer": np.full(len(columns), pieces.device.profile.kernel_seconds)},
+        "rank_optimizer": {
+            "optimizer": on_device.rank + pieces.device.profile.kernel_seconds,
+            **_waits_for_host(pieces),
+        },
+    }
+
+
+_UPDATED_ON_DEVICE = ("resident", "parked")
+
+
+def _waits_for_host(pieces: Pieces) -> Term:
+    """What the channels to host memory add to a step, and what of them runs behind the passes."""
+    question, columns = pieces.question, pieces.columns
+    if not offloads(columns).any():
+        return {}
+    blocks = question.model.num_layers / columns.pp * columns.microbatches(question.training.global_batch)
+    shown = exposed_seconds(question, columns, blocks * (pieces.block.forward + pieces.block.backward))
+    return {
+        "offload": shown,
+        "offload_hidden": channel_seconds(question, columns).longest.clip(shown) - shown,
     }
 
 
@@ -99,9 +123,7 @@ def _block_update(
 
 
 def _update_seconds(question: Question, columns: LayoutColumns, device: Device, *, experts: bool) -> Array:
-    """(N,) seconds to update one parameter of the rank."""
-    if question.stack.offloads != "none":
-        return host_update_seconds(question, columns, experts=experts)
+    """(N,) seconds to update one parameter of the rank on its device."""
     return _touched_bytes(question, columns, experts=experts) / device.optimizer_rate
 
 

@@ -119,6 +119,10 @@ class ClusterSpec(Spec):
     """Memory of one host, bytes."""
     host_cores: PositiveInt | None = None
     """CPU cores of one host."""
+    host_memory_bandwidth: Rate | None = None
+    """Bandwidth of one host's memory, all sockets together, bytes/s."""
+    gpus_per_host_link: PositiveInt = 1
+    """GPUs that share one link to host memory."""
     memory_reserve: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
     """Share of device memory never given to the model (context, fragmentation); default from the stack."""
     gpu_watts: PositiveInt | None = None

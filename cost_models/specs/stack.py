@@ -165,14 +165,15 @@ class StackSpec(Spec):
     step ends."""
     residencies: tuple[Literal["states", "parked", "streamed", "activations"], ...] = ()
     """What of its blocks the stack can keep in host memory: see `cost_models.axes.offload`."""
-    usual_offload: Literal["optimizer", "parameters"] = "optimizer"
+    usual_offload: Literal["states", "streamed"] = "states"
     """What its users keep in host memory where they say no more than that they offload."""
-    offloads: Literal["none", "optimizer", "parameters"] = "none"
-    """What lives in host memory, where the CPU updates it: optimizer states (and what ZeRO shards of the gradients), or
-    with them the weights that ZeRO-3 shards."""
-    host_update_seconds: float = Field(default=2.57e-10, ge=0.0, le=1e-3, allow_inf_nan=False)
-    """Seconds per parameter of one process's update on the CPU: DeepSpeed's CPU Adam took 2.57 s for 10 B parameters
-    (Ren et al. 2021, ZeRO-Offload, table 4)."""
+    offloads_ends: bool = False
+    """Whether embedding and head live where the blocks do that no count names."""
+    offloads_gradients: bool = False
+    """Whether gradients of blocks whose states are on the host go there as they are made on a rank without replicas
+    too; with replicas they do from ZeRO-2 on, as they are reduced."""
+    overlaps_host: bool = False
+    """Whether transfers and CPU updates run behind forward and backward passes; False: after them."""
     unfused_update_bytes: Factor = 0.0
     """Bytes per parameter of its shard that an update moves beyond reading states and gradients and writing states,
     where it runs operator by operator; 0 for a fused one."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns, columns_that_touch
 from cost_models.axes.distinct import first_of_each
+from cost_models.axes.offload import offloads
 from cost_models.axes.rule import Bools
 from cost_models.memory.device import memory_limit
 from cost_models.pipeline import memory_terms as memory
@@ -153,7 +154,9 @@ def _alone(space: Space, cores: Ints, allowed: Bools) -> Passes:
         staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0))
         own = block_update_seconds(space.question, staged)
         update = np.minimum(update, np.where(has, own, np.inf))
-    blocks = -(-space.question.model.num_layers // rows.pp)
+    blocks = np.where(
+        offloads(rows), 0, -(-space.question.model.num_layers // rows.pp)
+    )  # the CPU's to update
     apart = at(min(stages)).apart if space.splits_backward else passes.apart
     return replace(passes, apart=apart, follows=passes.follows + blocks * update)
 

@@ -101,7 +101,7 @@ class ChunkRows(PricedRows):
     def updatable(self) -> Floats:
         """(N,): blocks of the first rank whose optimizer step fits in memory."""
         x = self.costs
-        free = x.memory_limit - x.static - (x.embedding_static + x.embedding_update)
+        free = x.memory_limit - x.static - x.rank_update - (x.embedding_static + x.embedding_update)
         free = np.where(self.one_rank_has_both_ends, free - (x.head_static + x.head_update), free)
         return how_many(free, x.layer_static + x.layer_update)
 

@@ -76,7 +76,7 @@ def _peak_bytes(group: Group) -> Floats:
     static_NR = fixed_NR + blocks * x.layer_static[:, None]
     kept_NRP = group.live.sum(axis=-1)[..., None] * (blocks / group.vpp) * x.layer_activation[:, None, :]
     training_NP = (static_NR[..., None] + kept_NRP + group.working).max(axis=1)
-    update_N = x.static + blocks * (x.layer_static + x.layer_update)
+    update_N = x.static + x.rank_update + blocks * (x.layer_static + x.layer_update)
     ends_N = np.maximum(x.embedding_static + x.embedding_update, x.head_static + x.head_update)
     if group.pp == 1:
         ends_N = x.embedding_static + x.embedding_update + x.head_static + x.head_update

@@ -119,7 +119,7 @@ class Group(PricedRows):
     def updatable(self) -> Floats:
         """(N, R): blocks whose optimizer step fits in memory."""
         x = self.costs
-        free_NR = np.repeat((x.memory_limit - x.static)[:, None], self.pp, axis=1)
+        free_NR = np.repeat((x.memory_limit - x.static - x.rank_update)[:, None], self.pp, axis=1)
         free_NR[:, 0] -= x.embedding_static + x.embedding_update
         free_NR[:, self.last_rank] -= x.head_static + x.head_update
         return how_many(free_NR, (x.layer_static + x.layer_update)[:, None])

@@ -1,4 +1,4 @@
-"""The rule that hosts hold what a software stack offloads to them; a host of unknown memory holds nothing."""
+"""The rule that hosts hold what layouts offload to them; a host of unknown memory holds nothing."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.offload import offloads
 from cost_models.axes.rule import Bools, Rule, Words
 from cost_models.errors import InfeasibleError
-from cost_models.memory.host import host_bytes
 from cost_models.question import Question
+from cost_models.tiers.host import host_bytes
 from cost_models.units import format_bytes
 
 
 def _overflows(question: Question, x: LayoutColumns) -> Bools:
-    pools = question.by_pool
     overflows = np.zeros(len(x), dtype=np.bool_)
-    for pool in pools if question.stack.offloads != "none" else ():
+    for pool in question.by_pool if offloads(x).any() else ():
         overflows |= host_bytes(pool, x) > (pool.cluster.host_memory or 0.0)
     return overflows
 
@@ -32,7 +32,7 @@ def _sentence(question: Question, layout: Layout) -> Words:
             f"{what}, and cluster `{cluster.name}` does not say how much one has", "add `host_memory`"
         )
     have = f"a host of `{cluster.name}` has {format_bytes(cluster.host_memory)}"
-    return Words(f"{what}; {have}", "use more nodes, or a stack without `offloads`")
+    return Words(f"{what}; {have}", "use more nodes, or offload fewer blocks")
 
 
 HOST_RULE = Rule(name="hosts hold what is offloaded", broken=_overflows, sentence=_sentence)

@@ -36,11 +36,6 @@ def _states(question: Question, layout: Layout) -> Words:
     return Words("the executor keeps gradients, moments and master weights in fp32, and the plan does not")
 
 
-def _on_the_device(question: Question, layout: Layout) -> Words:
-    what = f"the executor keeps all states on the device, and the stack offloads {question.stack.offloads}"
-    return Words(what, "leave out `offloads` in the stack file")
-
-
 def _fp8_experts(question: Question, layout: Layout) -> Words:
     return Words("the executor's experts do not multiply in fp8", IN_16_BITS)
 
@@ -147,11 +142,6 @@ RUNNABLE: tuple[Rule, ...] = (
         name="states in fp32",
         broken=lambda q, x: (x.tp > 0) & _narrow_states(q.training),
         sentence=_states,
-    ),
-    Rule(
-        name="states on the device",
-        broken=lambda q, x: (x.tp > 0) & (q.stack.offloads != "none"),
-        sentence=_on_the_device,
     ),
     Rule(
         name="experts in fp8",

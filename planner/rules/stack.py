@@ -56,7 +56,7 @@ def require_runnable(question: Question, layout: Layout) -> None:
         InputError: with every reason why it cannot, and the hint of the first.
     """
     own = load_stack(OWN_COMPILED if question.stack.compiled else OWN_STACK)
-    ours = replace(question, stack=own.model_copy(update={"offloads": question.stack.offloads}))
+    ours = replace(question, stack=own)
     columns = LayoutColumns.of([layout])
     found = [rule.sentence(ours, layout) for rule in STACK_RULES if rule.broken(ours, columns)[0]]
     if len(found) == 1:

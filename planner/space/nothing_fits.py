@@ -106,9 +106,10 @@ def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
     if refused := question_objections(question):
         problems = [Problem("", words.what) for words in refused[1:]]
         return InfeasibleError(refused[0].what, problems=problems, hint=refused[0].hint)
-    on_devices = replace(question, stack=question.stack.model_copy(update={"offloads": "none"}))
-    if question.stack.offloads != "none" and len(space := legal_space(on_devices, limits)):
-        return hosts_too_small(question, space.smallest_rows())
+    if not isinstance(question, MixedQuestion):
+        roomy = replace(question, cluster=question.cluster.model_copy(update={"host_memory": math.inf}))
+        if len(space := legal_space(roomy, limits)):
+            return hosts_too_small(question, space.smallest_rows())
     where = f"on {counted(question.cluster.num_gpus, 'GPU')}"
     if isinstance(question, MixedQuestion):
         where = f"on the pools of `{question.mixed.name}`"

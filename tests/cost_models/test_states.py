@@ -17,15 +17,14 @@ OPTIMIZER = 8 / D
 MASTER = 4 / D
 
 
-def states(stack: str, precision: Precision, *, offloads: str = "none") -> StateBytes:
+def states(stack: str, precision: Precision, *, residency: str = "resident") -> StateBytes:
     """Of ZeRO-2 and of ZeRO-3, over 16 ranks."""
-    chosen = catalog.load_stack(stack).model_copy(update={"offloads": offloads})
+    chosen = catalog.load_stack(stack)
     cluster = catalog.load_cluster("dgx-h100").model_copy(update={"nodes": 2})
     training = TrainingSpec(global_batch=64, sequence_length=1024, precision=precision)
     columns = LayoutColumns.of([Layout(dp=D, zero=zero, layers=(48,)) for zero in (2, 3)])
-    return state_bytes(
-        complete_question(catalog.load_model("gpt2-xl"), cluster, training, stack=chosen), columns
-    )
+    question = complete_question(catalog.load_model("gpt2-xl"), cluster, training, stack=chosen)
+    return state_bytes(question, columns, residency=residency)
 
 
 @pytest.mark.parametrize(
@@ -54,8 +53,9 @@ def test_weights_that_a_step_writes(stack: str, bytes_written: float) -> None:
 
 
 def test_shards_in_host_memory_are_not_on_the_device() -> None:
-    """ZeRO-2 keeps what it gathered and its shard; ZeRO-3's weights come up block by block."""
-    assert states("meshwright", "bf16", offloads="parameters").weights == pytest.approx((2 + 4 / D, 0))
+    """Weights stay where the CPU updates moments alone; streamed ones come up block by block."""
+    assert states("meshwright", "bf16", residency="states").weights == pytest.approx((2 + 4 / D, 4 / D))
+    assert not states("meshwright", "bf16", residency="streamed").total.any()
 
 
 def test_zero_3_of_deepspeed_updates_so_many_parameters_at_a_time() -> None:

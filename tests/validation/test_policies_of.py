@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.offload import Offload
+from cost_models.axes.words import EVERY
 from cost_models.evidence.calibration.families import fit_families, pair_of
 from cost_models.evidence.rows.cases import Case, read_case
 from cost_models.evidence.rows.flags_of import is_doubtful
@@ -181,24 +183,32 @@ def test_stacks_and_kernels(cells: dict[str, Any], stack: str, kernel: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("cells", "offloads", "said"),
+    ("cells", "wanted", "said"),
     [
-        ({"offload": "none"}, "none", ""),
-        ({"offload": "CPU"}, "parameters", "weights, gradients"),  # FSDP's CPUOffload
-        ({"offload": "cpu (optimizer)"}, "optimizer", "optimizer states in host memory"),
-        ({"offload": "cpu", "framework": "DeepSpeed"}, "optimizer", "optimizer states in host memory"),
-        ({"offload": "params + optimizer to NVMe", "framework": "DeepSpeed"}, "parameters", "NVMe"),
-        ({"offload": "activations"}, "none", "activations"),
+        ({"offload": "none"}, Offload(), ""),
+        ({"offload": "CPU"}, Offload(streamed=EVERY), "weights, gradients"),  # FSDP's CPUOffload
+        ({"offload": "cpu (optimizer)"}, Offload(states=EVERY), "optimizer states in host memory"),
+        (
+            {"offload": "cpu", "framework": "DeepSpeed"},
+            Offload(states=EVERY),
+            "optimizer states in host memory",
+        ),
+        (
+            {"offload": "params + optimizer to NVMe", "framework": "DeepSpeed"},
+            Offload(streamed=EVERY),
+            "NVMe",
+        ),
+        ({"offload": "activations"}, Offload(activations=EVERY), "activations"),
         (
             {"offload": "cpu (see notes)", "notes": "fine-grained-activation-offloading"},
-            "none",
+            Offload(),
             "activations",
         ),
     ],
 )
-def test_offloading(cells: dict[str, str], offloads: str, said: str) -> None:
+def test_offloading(cells: dict[str, str], wanted: Offload, said: str) -> None:
     case = read(**cells)
-    assert case.question.stack.offloads == offloads
+    assert case.layout.offload == wanted
     assert said in "; ".join(case.assumptions)
 
 

@@ -18,6 +18,7 @@ from cost_models.evidence.rows.flags_of import expert_tensor_parallel, training_
 from cost_models.evidence.rows.hardware_of import cluster_of, gpu_of, on_tensor_cores
 from cost_models.evidence.rows.models_of import model_of
 from cost_models.evidence.rows.notes import Notes, UnpredictableError
+from cost_models.evidence.rows.offload_of import offload_of
 from cost_models.evidence.rows.plausible import MAX_ACTIONS, check_counts
 from cost_models.evidence.rows.policies_of import (
     multiplies_tf32,
@@ -158,6 +159,7 @@ def _layout(row: Row, question: Question, degrees: Degrees, notes: Notes) -> Lay
         raise UnpredictableError(f"{blocks} blocks on {stages} stages")
     if stages * (question.training.global_batch // (micro * degrees.dp)) > MAX_ACTIONS:
         raise UnpredictableError(f"global batch {question.training.global_batch} is too many microbatches")
+    offload, ring = offload_of(row, question.stack, blocks, notes)
     layout = Layout(
         tp=degrees.tp,
         pp=degrees.pp,
@@ -172,6 +174,8 @@ def _layout(row: Row, question: Question, degrees: Degrees, notes: Notes) -> Lay
         sp=degrees.tp > 1 and _splits_sequence(row, question.stack, notes),
         recompute=(recompute_of(row, question.stack, notes),),
         layers=_placed(question, stages, notes),
+        offload=offload,
+        ring=ring,
     )
     if stated:
         return layout

@@ -8,7 +8,6 @@ from functools import cache
 from cost_models.evidence.rows.experts_of import expert_changes
 from cost_models.evidence.rows.flags_of import stack_changes
 from cost_models.evidence.rows.notes import Notes
-from cost_models.evidence.rows.policies_of import NOTHING
 from cost_models.evidence.rows.row import Row
 from cost_models.evidence.rows.states_of import has_narrow_moments
 from cost_models.files import catalog
@@ -29,6 +28,7 @@ _FRAMEWORKS: tuple[tuple[str, str], ...] = (
     (r"xtuner", "xtuner"),
     (r"megatron|colossal|optimus", "megatron"),
     (r"torchtitan", "torchtitan"),
+    (r"stronghold", "stronghold"),
     (r"foundry|composer", "llm-foundry"),
     (r"fsdp|fairscale|fairseq|metaseq|litgpt|lightning|olmo|axolotl", "fsdp"),
     (r"deepspeed|zero", "deepspeed"),
@@ -75,7 +75,6 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
             changes["fused_loss"] = True
     elif "norm" in row.text("other_kernels").lower():
         changes["fused_norms"] = True
-    changes |= _offloaded(row, stack, notes)
     changes |= expert_changes(row)
     changes |= stack_changes(row)
     if has_narrow_moments(row):
@@ -118,24 +117,6 @@ def _named(row: Row, notes: Notes) -> str:
         year = _year(row) or (2024 if _RECENT_GPUS.search(_machine(row)) else 2021 if stored else 2023)
         return "megatron-2021" if year < 2023 else "megatron-2023" if year == 2023 else "megatron-lm"
     return family
-
-
-def _offloaded(row: Row, stack: StackSpec, notes: Notes) -> dict[str, object]:
-    """What the row keeps in host memory: with FSDP weights, gradients and states, with others what they say."""
-    words = row.text("offload").lower()
-    if not words or NOTHING.fullmatch(words):
-        return {}
-    if "activation" in words or ("see notes" in words and "activation" in row.text("notes").lower()):
-        notes.assume("offloaded activations count as on the device")
-        return {}
-    if "nvme" in words:
-        notes.assume("NVMe as fast as host memory")
-    whole = re.search(r"param|weight|model|nvme|infinity", words) or (
-        stack.usual_offload == "parameters" and not re.search("optim|state", words)
-    )
-    kept = "weights, gradients and optimizer states" if whole else "optimizer states"
-    notes.assume(f"{kept} in host memory, updated by the CPU")
-    return {"offloads": "parameters" if whole else "optimizer"}
 
 
 def _machine(row: Row) -> str:

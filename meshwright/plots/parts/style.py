@@ -23,7 +23,7 @@ Frame = Any
 # Okabe & Ito (2008), distinguishable under the common colour-vision deficiencies.
 BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
 VERMILION, PURPLE, YELLOW, INK = "#D55E00", "#CC79A7", "#F0E442", "#222222"
-BROWN, OLIVE = "#7A4B12", "#8A8B00"  # for parts more than the palette has
+BROWN, OLIVE, NAVY = "#7A4B12", "#8A8B00", "#2F3E75"  # for parts more than the palette has
 GREY, PALE, FAINT = "#8A8A8A", "#C9C9C9", "#E8E8E8"
 SOFT = "#5F5F5F"
 """Grey that is still read with ease."""
@@ -37,11 +37,14 @@ TIME_COLOURS = {
     "pp_comm": ORANGE,
     "dp_comm": PURPLE,
     "optimizer": GREEN,
+    "offload": NAVY,
     "host": GREY,
     "jitter": YELLOW,
     "bubble": FAINT,
 }
-HIDDEN_PARTS = {f"{axis}_hidden": f"{axis}_comm" for axis in ("tp", "cp", "ep", "dp")}
+HIDDEN_PARTS = {f"{axis}_hidden": f"{axis}_comm" for axis in ("tp", "cp", "ep", "dp")} | {
+    "offload_hidden": "offload"
+}
 """Communication behind compute → the part in whose colour it is hatched."""
 MEMORY_COLOURS = {
     "weights": BLUE,
@@ -52,7 +55,7 @@ MEMORY_COLOURS = {
     "buffers": PURPLE,
     "reserved": FAINT,
 }
-DARK = frozenset({BLUE, GREEN, VERMILION, BROWN, GREY, INK})
+DARK = frozenset({BLUE, GREEN, VERMILION, BROWN, NAVY, GREY, INK})
 """Colours on which text is white."""
 
 FORMATS = ("png", "svg", "pdf")

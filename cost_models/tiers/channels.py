@@ -1,0 +1,129 @@
+"""Seconds that a rank's channels to host memory are busy in a step, and what of them outlasts its passes.
+
+    down      gradients of blocks with `states`, and of streamed ones after every microbatch
+    up        weights of streamed blocks, for every pass there and back
+    update    the CPU's optimizer step of every parameter that it owns: u seconds a parameter of the whole host
+    back      updated weights of blocks with `states`; parked states on their way up and down
+
+    exposed = max(0, max(down + back, up + back, update) − ω · passes)      where updates run behind the passes
+            = max(0, max(down, up) − ω · passes) + update + back            where they come after them
+
+`passes` are the forward and backward passes of an even share of the blocks, without what is recomputed: a layout's own,
+whatever its placement. u = 28 B / (memory bandwidth · share) is the traffic of Adam (Ren et al. 2021, ZeRO-Offload,
+section 5.1: it reads weight, gradient and moments and writes three of them in fp32), ω a constant of the profile.
+Sun et al. 2022 (STRONGHOLD, section III) and Rajbhandari et al. 2021 (ZeRO-Infinity, section 5) describe the streams.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.offload import RESIDENCIES
+from cost_models.memory.states import state_bytes
+from cost_models.operators.accumulation import gradient_dtype
+from cost_models.operators.parameters import parameters
+from cost_models.question import Question
+from cost_models.specs.training import STATE_BYTES
+from cost_models.tiers.residency import end_parameters, held, rest_is
+
+Array = npt.NDArray[np.float64]
+
+ADAM_BYTES = 28.0
+"""Bytes of host memory that the update of a parameter in fp32 moves."""
+ADAM_BANDWIDTH = 0.43
+"""Share of a host's memory bandwidth that it reaches: 0.257 ns a parameter on a DGX-2, whose two sockets have 256 GB/s
+(Ren et al. 2021, table 4: 2.57 s for 10 B parameters)."""
+UNKNOWN_UPDATE = 2.57e-10
+"""Seconds per parameter on a host whose bandwidth nobody says: the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelSeconds:
+    """Busy seconds of a rank's channels in a step, (N,) each."""
+
+    down: Array
+    up: Array
+    update: Array
+    back: Array
+
+    @property
+    def longest(self) -> Array:
+        """(N,) of the busiest one."""
+        link: Array = np.maximum(self.down, self.up) + self.back
+        return np.maximum(link, self.update)
+
+
+def update_seconds(question: Question) -> float:
+    """Seconds in which a whole host updates one parameter."""
+    cluster, measured = question.cluster, question.hardware.host_update_seconds
+    if measured is not None:
+        return measured
+    if cluster.host_memory_bandwidth is None:
+        return UNKNOWN_UPDATE
+    return ADAM_BYTES / (ADAM_BANDWIDTH * cluster.host_memory_bandwidth)
+
+
+def link_rate(question: Question) -> float:
+    """Bytes/s that a GPU has of its link to host memory, each way; a CPU is its own host."""
+    return (question.cluster.gpu.host_bandwidth or np.inf) / question.cluster.gpus_per_host_link
+
+
+def channel_seconds(question: Question, columns: LayoutColumns) -> ChannelSeconds:
+    """What the blocks of a rank, spread evenly, move and have updated."""
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    total = _of_blocks(question, columns, counts.block, experts=False)
+    if question.model.has_experts:
+        own = _of_blocks(question, columns, counts.experts, experts=True)
+        total = ChannelSeconds(
+            **{field.name: getattr(total, field.name) + getattr(own, field.name) for field in fields(own)}
+        )
+    return total
+
+
+def _of_blocks(question: Question, columns: LayoutColumns, size: Array, *, experts: bool) -> ChannelSeconds:
+    """Of the parameters of every block, routed experts or all others; these with the ends that live as blocks do."""
+    blocks = question.model.num_layers / columns.pp
+    parameters_of = {part: held(columns, part, blocks) * size for part in RESIDENCIES}
+    if question.stack.offloads_ends and not experts:
+        ends = end_parameters(question, columns)
+        for part in RESIDENCIES:
+            parameters_of[part] = parameters_of[part] + rest_is(columns, part) * ends
+    return _of_parameters(question, columns, parameters_of, experts=experts)
+
+
+def _of_parameters(
+    question: Question, columns: LayoutColumns, parameters_of: dict[str, Array], *, experts: bool
+) -> ChannelSeconds:
+    """Of so many parameters of each residency on a rank."""
+    training = question.training
+    states, parked, streamed = (parameters_of[part] for part in RESIDENCIES)
+    ranks = columns.expert_shard if experts else columns.shard
+    shard = {stage: np.where(columns.zero >= stage, ranks, 1) for stage in (1, 2, 3)}
+    gradient, weight = STATE_BYTES[gradient_dtype(question)], training.element_bytes
+    passes = columns.microbatches(training.global_batch)
+    optimizer = state_bytes(question, columns, experts=experts).optimizer
+    down = states * gradient / shard[1] + streamed * passes * gradient / shard[2]
+    up = streamed * 2 * passes * weight / shard[3]
+    back = states * weight / shard[1] + 2 * parked * optimizer
+    link = link_rate(question)
+    here = np.minimum(columns.ranks, question.cluster.gpus_per_node)
+    return ChannelSeconds(
+        down=down / link,
+        up=up / link,
+        back=back / link,
+        update=(states + streamed) / shard[1] * update_seconds(question) * here,
+    )
+
+
+def exposed_seconds(question: Question, columns: LayoutColumns, passes: Array) -> Array:
+    """(N,) seconds by which the channels outlast what they run behind: (N,) seconds of a rank's passes in a step."""
+    channels = channel_seconds(question, columns)
+    hidden = question.hardware.host_overlap * passes
+    if question.stack.overlaps_host:
+        return np.maximum(0.0, channels.longest - hidden)
+    streaming = np.maximum(0.0, np.maximum(channels.down, channels.up) - hidden)
+    return streaming + channels.update + channels.back

@@ -1,0 +1,60 @@
+"""Bytes of a host's memory that its ranks keep there.
+
+Every rank counts as the fullest: blocks spread evenly, with the larger of embedding and head beside them where the
+stack moves these too. Pinned buffers are the memory itself: weights, gradients and states lie in it as they travel.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.offload import RESIDENCIES, offloads
+from cost_models.axes.words import EVERY
+from cost_models.memory.activations import activation_bytes
+from cost_models.memory.states import state_bytes
+from cost_models.operators.parameters import parameters
+from cost_models.question import Question
+from cost_models.tiers.residency import RESIDENT, end_parameters, over_residencies
+
+Array = npt.NDArray[np.float64]
+
+
+def host_bytes(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) bytes in the memory of one host: states of its ranks' blocks, and the activations that they parked there."""
+    if not offloads(columns).any():
+        return np.zeros(len(columns))
+    blocks = -(-question.model.num_layers // columns.pp)
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    modules = [(counts.block, False)]
+    if question.model.has_experts:
+        modules.append((counts.experts, True))
+    rank = np.zeros(len(columns))
+    for size, experts in modules:
+        of = {part: _held_away(question, columns, part, experts=experts) for part in (RESIDENT, *RESIDENCIES)}
+        layer, besides = over_residencies(columns, of.__getitem__)
+        rank = rank + (blocks * layer + besides) * size
+    if question.stack.offloads_ends:
+        ends, _ = over_residencies(columns, lambda part: _held_away(question, columns, part, experts=False))
+        rank = rank + end_parameters(question, columns) * ends
+    rank = rank + _activations(question, columns, blocks)
+    each: Array = rank * np.minimum(columns.ranks, question.cluster.gpus_per_node)
+    return each
+
+
+def _held_away(question: Question, columns: LayoutColumns, part: str, *, experts: bool) -> Array:
+    """(N,) bytes per parameter that are not on the device."""
+    whole, left = (
+        state_bytes(question, columns, experts=experts, residency=where).total for where in (RESIDENT, part)
+    )
+    return whole - left
+
+
+def _activations(question: Question, columns: LayoutColumns, blocks: Ints) -> Array:
+    """(N,) bytes that a rank's blocks keep for the backward passes of all microbatches under way, without recompute."""
+    if not (columns.offload_activations >= EVERY).any():
+        return np.zeros(len(columns))
+    live = np.minimum(columns.pp, columns.microbatches(question.training.global_batch))
+    kept = activation_bytes(question, columns).block[:, 0]
+    return np.where(columns.offload_activations >= EVERY, live * blocks * kept, 0.0)

@@ -1,0 +1,106 @@
+"""What blocks leave on the device wherever their states live: coefficients of memory, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.offload import offloads
+from cost_models.axes.rule import Bools
+from cost_models.axes.words import EVERY
+from cost_models.memory.states import StateBytes, state_bytes
+from cost_models.operators.parameters import parameters
+from cost_models.question import Question
+from cost_models.tiers.residency import RESIDENT, Affine, held, over_residencies
+
+Array = npt.NDArray[np.float64]
+Term = dict[str, Array]
+TermOf = Callable[[StateBytes, StateBytes], Term]
+"""From the states of a block's parameters, and of its routed experts, to a term."""
+
+PARKED_AT_ONCE = 2
+"""Blocks whose parked states are on the device during the update: one is updated while the next arrives."""
+
+
+class OnDevice:
+    """Some layouts' blocks, by where their states live."""
+
+    def __init__(self, question: Question, columns: LayoutColumns) -> None:
+        self._question, self._columns = question, columns
+        self._any = bool(offloads(columns).any())
+        self._known: dict[str, tuple[StateBytes, StateBytes]] = {}
+
+    @property
+    def activations(self) -> Bools:
+        """(N,): whether blocks keep nothing for the backward pass on the device."""
+        away: Bools = self._columns.offload_activations >= EVERY
+        return away
+
+    def states(self, residency: str = RESIDENT) -> tuple[StateBytes, StateBytes]:
+        """Bytes per parameter of a block with a residency, and of its routed experts."""
+        if residency not in self._known:
+            dense, routed = (
+                state_bytes(self._question, self._columns, experts=experts, residency=residency)
+                for experts in (False, True)
+            )
+            self._known[residency] = (dense, routed)
+        return self._known[residency]
+
+    def summed(self, term_of: TermOf) -> tuple[Term, Term]:
+        """A term of every block, and what a rank has of it besides (`tiers.residency`)."""
+        resident = term_of(*self.states())
+        if not self._any:
+            return resident, {}
+
+        def of(part: str) -> Affine:
+            return over_residencies(self._columns, lambda where: term_of(*self.states(where))[part])
+
+        each = {part: of(part) for part in resident}
+        return {part: one.layer for part, one in each.items()}, {part: one.rank for part, one in each.items()}
+
+    @cached_property
+    def of_ends(self) -> StateBytes:
+        """Bytes per parameter of embedding and head: as the blocks that no count names, where the stack says so."""
+        resident = self.states()[0]
+        if not (self._any and self._question.stack.offloads_ends):
+            return resident
+
+        def of(name: str) -> Array:
+            whole = over_residencies(self._columns, lambda where: getattr(self.states(where)[0], name))
+            return whole.layer
+
+        return StateBytes(**{field.name: of(field.name) for field in fields(StateBytes)})
+
+    def ring(self, besides: Term) -> Term:
+        """Adds the buffers of streamed weights and their gradients to what a rank has besides."""
+        if not self._any:
+            return {}
+        streamed = held(self._columns, "streamed", self._question.model.num_layers / self._columns.pp)
+        buffers = np.minimum(self._columns.ring, streamed)
+        dense, routed = self.states()
+        counts = parameters(
+            self._question.model, self._columns.tp, ep=self._columns.ep, etp=self._columns.etp
+        )
+
+        def of_block(one: str) -> Array:
+            own: Array = getattr(dense, one) * counts.block + getattr(routed, one) * counts.experts
+            return own
+
+        return {part: besides[part] + buffers * of_block(part) for part in ("weights", "gradients")}
+
+    def update_buffers(self) -> Term:
+        """States of parked blocks that are on the device during the update."""
+        if not self._any:
+            return {"optimizer": np.zeros(len(self._columns))}
+        parked = held(self._columns, "parked", self._question.model.num_layers / self._columns.pp)
+        dense, routed = self.states()
+        counts = parameters(
+            self._question.model, self._columns.tp, ep=self._columns.ep, etp=self._columns.etp
+        )
+        block = dense.optimizer * counts.block + routed.optimizer * counts.experts
+        return {"optimizer": np.minimum(PARKED_AT_ONCE, parked) * block}

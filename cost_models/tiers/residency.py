@@ -1,0 +1,77 @@
+"""Sums over the blocks of a rank whose states live in different places: so much a block, and so much a rank.
+
+A rank of n blocks, c_r of them with residency r and all others with residency o, costs
+
+    n · v_o + Σ_r c_r (v_r − v_o)
+
+where v is what one block costs: affine in n, as every coefficient of `pipeline.stage_costs` must be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.offload import RESIDENCIES, named_blocks, offloads
+from cost_models.axes.rule import Bools
+from cost_models.axes.words import EVERY
+from cost_models.operators.parameters import parameters
+from cost_models.question import Question
+
+Array = npt.NDArray[np.float64]
+ValueOf = Callable[[str], Array]
+"""What a block with one of the residencies, or `resident`, costs: (N,)."""
+
+RESIDENT = "resident"
+
+
+class Affine(NamedTuple):
+    """Of a rank: `layer` times its blocks, and `rank` besides; (N,) each."""
+
+    layer: Array
+    rank: Array
+
+
+def over_residencies(columns: LayoutColumns, value_of: ValueOf) -> Affine:
+    """The sum over a rank's blocks, each with the residency that its layout gives it."""
+    layer = value_of(RESIDENT)
+    rank = np.zeros(len(columns))
+    if not offloads(columns).any():
+        return Affine(layer, rank)
+    values = {part: value_of(part) for part in RESIDENCIES}
+    for part, value in values.items():
+        layer = np.where(rest_is(columns, part), value, layer)
+    for part, value in values.items():
+        rank = rank + counted(columns, part) * (value - layer)
+    return Affine(layer, rank)
+
+
+def counted(columns: LayoutColumns, part: str) -> Ints:
+    """(N,) blocks of a rank that a layout gives a residency by number."""
+    count: Ints = getattr(columns, f"offload_{part}")
+    return np.where(count >= EVERY, 0, count)
+
+
+def held(columns: LayoutColumns, part: str, blocks: Array) -> Array:
+    """(N,) blocks with a residency, of a rank that has so many."""
+    left: Array = np.where(rest_is(columns, part), blocks - named_blocks(columns), counted(columns, part))
+    return left
+
+
+def rest_is(columns: LayoutColumns, part: str) -> Bools:
+    """(N,): whether all blocks that no count names have a residency."""
+    every: Bools = getattr(columns, f"offload_{part}") >= EVERY
+    return every
+
+
+def end_parameters(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) parameters of embedding and head on the rank that has most of them."""
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    tied = question.model.tied_embeddings & (columns.pp == 1)
+    head = counts.head_vectors + np.where(tied, 0.0, counts.head_matrix)
+    ends: Array = np.where(columns.pp == 1, counts.embedding + head, np.maximum(counts.embedding, head))
+    return ends
