@@ -3,7 +3,7 @@
 Narayanan et al. 2021: two all-reduces of b·s·h forward and two backward per block. With sequence parallelism each is an
 all-gather and a reduce-scatter of the same bytes (Korthikanti et al. 2022); the backward pass gathers the inputs of the
 two column-parallel products once more, behind the products that do not need them, unless the stack kept them; some
-stacks also scatter the gradients of these inputs behind the products towards the weights. A parallel block leaves its
+stacks also sum the gradients of these inputs behind the products towards the weights. A parallel block leaves its
 region once, and enters it once where both halves read one norm.
 
 Recomputing a block repeats what its forward pass sent, but for the sum after its last product where recomputation stops
@@ -38,8 +38,8 @@ class TensorSeconds:
     block_backward: Array
     block_regather: Array
     """Backward gathers of inputs that run behind products towards these inputs."""
-    block_scattered: Array
-    """What is scattered of their gradients behind products towards weights; no part of `block_backward`."""
+    block_summed: Array
+    """Sums of their gradients, scattered or not, behind products towards weights; no part of `block_backward`."""
     block_recomputed: Array
     """(N, P): the part of `block_forward` that each recompute policy repeats."""
     embedding_forward: Array
@@ -63,7 +63,9 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     left = times + (not joined)
     keeps_gathered = question.stack.saves_gathered_activations
     none = np.zeros(len(columns))
-    behind = question.stack.reduces_behind_weight_products
+    stack = question.stack
+    behind = np.where(sp, stack.reduces_behind_weight_products, stack.all_reduces_behind_weight_products)
+    summed = entered * np.where(sp, scatter, reduce)
     forward = np.where(sp, entered * gather + left * scatter, left * reduce)
     last = times * np.where(sp, scatter, reduce)
     again = forward - last if question.stack.recompute_stops_early else forward
@@ -72,8 +74,8 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     return TensorSeconds(
         block_forward=forward,
         block_recomputed=np.stack([none, gathered, again], axis=-1),
-        block_backward=np.where(sp, (0.0 if behind else entered * scatter) + left * gather, entered * reduce),
-        block_scattered=np.where(sp, entered * scatter, none) if behind else none,
+        block_backward=np.where(behind, none, summed) + np.where(sp, left * gather, none),
+        block_summed=np.where(behind, summed, none),
         block_regather=none if keeps_gathered else np.where(sp, entered * gather, none),
         embedding_forward=np.where(sp, scatter, reduce),
         embedding_backward=np.where(sp, gather, none),

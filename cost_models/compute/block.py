@@ -26,7 +26,7 @@ from cost_models.compute.measured_operators import (
     has_measured_operators,
     measured_block,
 )
-from cost_models.operators.accumulation import copied_bytes, gradient_accumulation_bytes
+from cost_models.operators.accumulation import copied_bytes, fuses_accumulation, gradient_accumulation_bytes
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import parameters
 from cost_models.operators.record import Gemm
@@ -54,6 +54,8 @@ class BlockSeconds:
     core_backward: Array
     matrices_backward: Array
     """Backward matrix products: what tensor-parallel communication can hide behind."""
+    column_weight: Array
+    """The products of `weight` that are of column-parallel matrices."""
 
 
 def block_seconds(
@@ -63,7 +65,7 @@ def block_seconds(
     names = ["tp", "cp", "mbs", "ep", "etp", "sp", "context"]
     stack = question.stack
     copies = stack.copies_gathered_weights or stack.gradient_passes
-    if has_measured_operators(question) or copies or not stack.fused_gradient_accumulation:
+    if has_measured_operators(question) or copies or not fuses_accumulation(question):
         names += ["dp", "zero", "shard"]  # gradients are added as often as there are microbatches
     return over_distinct(columns, names, lambda rows: _block_seconds(question, rows, device, data_parallel))
 
@@ -71,7 +73,7 @@ def block_seconds(
 def _block_seconds(
     question: Question, columns: LayoutColumns, device: Device, data_parallel: bool
 ) -> BlockSeconds:
-    matrix_forward, matrix_backward, matrix_weight = matrix_seconds(question, columns, device)
+    matrix_forward, matrix_backward, matrix_weight, column_weight = matrix_seconds(question, columns, device)
     attention_forward, attention_backward = _attention_seconds(
         question, columns, device_of(question, wide=True)
     )
@@ -89,6 +91,7 @@ def _block_seconds(
         core_forward=attention_forward,
         core_backward=attention_backward,
         matrices_backward=matrix_backward,
+        column_weight=column_weight,
     )
 
 

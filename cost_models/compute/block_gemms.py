@@ -43,8 +43,10 @@ class LocalGemm:
     """Joined in the outputs."""
 
 
-def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array, Array]:
-    """Forward, backward and its wgrad part, (N,) seconds each.
+def matrix_seconds(
+    question: Question, columns: LayoutColumns, device: Device
+) -> tuple[Array, Array, Array, Array]:
+    """Forward, backward, its wgrad part, and of that the part of column-parallel matrices, (N,) seconds each.
 
     A mixture is averaged with the blocks of the model that are dense. Backward runs each GEMM twice, as dgrad and as
     wgrad.
@@ -53,8 +55,10 @@ def matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -
     return over_distinct(columns, names, lambda rows: _matrix_seconds(question, rows, device))
 
 
-def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) -> tuple[Array, Array, Array]:
-    forward, backward, weight = np.zeros((3, len(columns)))
+def _matrix_seconds(
+    question: Question, columns: LayoutColumns, device: Device
+) -> tuple[Array, Array, Array, Array]:
+    forward, backward, weight, column_weight = np.zeros((4, len(columns)))
     wide = device_of(question, wide=True)
     for one in block_operators(question.model):
         if one.gemm is not None:
@@ -70,7 +74,9 @@ def _matrix_seconds(question: Question, columns: LayoutColumns, device: Device) 
             if one.gemm.from_latent and question.stack.recomputes_latent_heads:
                 both = both + forward_seconds(local, runs_on)
             backward, weight = backward + one.share * both, weight + one.share * towards_weight
-    return forward, backward, weight
+            if one.gemm.split == "columns":
+                column_weight = column_weight + one.share * towards_weight
+    return forward, backward, weight, column_weight
 
 
 def _weights_apart(question: Question, local: LocalGemm) -> tuple[Array | float, Array | float]:

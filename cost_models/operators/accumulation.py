@@ -18,7 +18,7 @@ def gradient_accumulation_bytes(question: Question, columns: LayoutColumns) -> A
     A fused stack adds inside the weight-gradient product. Otherwise a kernel reads the new gradient and the buffer and
     writes the buffer; where the buffer is simply the first microbatch's gradient, the first addition is saved.
     """
-    if question.stack.fused_gradient_accumulation:
+    if fuses_accumulation(question):
         return np.zeros(len(columns))
     moved = question.training.element_bytes + 2 * STATE_BYTES[gradient_dtype(question)]
     return moved * added_share(question, columns)
@@ -59,7 +59,15 @@ def gradient_dtype(question: Question) -> StateDtype:
     """The type gradients are accumulated in: the training spec's wish, else the stack's way."""
     stack, training = question.stack, question.training
     apart = stack.bf16_accumulates_apart and training.precision == "bf16"
+    if training.precision == "fp16" and stack.fp16_gradient_dtype is not None:
+        return training.gradient_dtype or stack.fp16_gradient_dtype
     return training.gradient_dtype or ("fp32" if apart else stack.gradient_dtype)
+
+
+def fuses_accumulation(question: Question) -> bool:
+    """Whether weight-gradient products add to the accumulation buffer."""
+    stack = question.stack
+    return stack.fused_gradient_accumulation and gradient_dtype(question) in stack.fused_accumulation_dtypes
 
 
 def accumulates_apart(question: Question) -> bool:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from cost_models.axes.columns import LayoutColumns
 from cost_models.operators.block import block_operators
 from cost_models.operators.on_rank import added, on_rank
-from cost_models.operators.record import Kind, Operator
+from cost_models.operators.record import Kind, Operator, Tensor
 from cost_models.question import Question
 from cost_models.specs.stack import STORES_SCORES
 
@@ -57,8 +57,8 @@ def block_traffic(
     """Norms, residual additions, dropout, rotary and activation of one block, or of some of its operators."""
     chosen = block_operators(question.model) if operators is None else operators
     moved = [(one, _MOVED[one.kind](question, one)) for one in chosen if one.kind in _MOVED]
-    forward = added((one.share * m.forward * one.reads.width, {one.reads.place: 1.0}) for one, m in moved)
-    backward = added((one.share * m.backward * one.reads.width, {one.reads.place: 1.0}) for one, m in moved)
+    forward = added((one.share * m.forward * _over(one).width, {_over(one).place: 1.0}) for one, m in moved)
+    backward = added((one.share * m.backward * _over(one).width, {_over(one).place: 1.0}) for one, m in moved)
     kernels = sum(one.share * m.kernels for one, m in moved if one.launched)
     return Traffic(
         forward_bytes=on_rank(question, columns, forward),
@@ -66,6 +66,28 @@ def block_traffic(
         forward_kernels=kernels + (_FORWARD_KERNELS if operators is None else 0.0),
         backward_kernels=kernels + (_BACKWARD_KERNELS if operators is None else 0.0),
     )
+
+
+def _over(operator: Operator) -> Tensor:
+    """What the bytes of an operator are counted in: of a product its output, where its bias is."""
+    return operator.returns if operator.kind == "gemm" and operator.returns is not None else operator.reads
+
+
+def _bias(question: Question, product: Operator) -> _Moved:
+    """Added in place, unless what follows does it: only queries, keys and values go on as they are."""
+    if not (product.biased and question.stack.separate_biases):
+        return _Moved(0.0, 0.0)
+    element = question.training.element_bytes
+    goes_on = product.half == "attention" and product.gemm is not None and product.gemm.split == "columns"
+    return _Moved(2 * element * goes_on, element, 1.0 if goes_on else 0.5)
+
+
+def _around_core(question: Question, core: Operator) -> _Moved:
+    """Copies of what the attention core reads and returns."""
+    forward, backward = question.stack.attention_copies
+    assert core.returns is not None
+    passes = 2 * question.training.element_bytes * core.returns.width / core.reads.width
+    return _Moved(passes * forward, passes * backward, (forward + backward) / 2)
 
 
 def _norm(question: Question, norm: Operator) -> _Moved:
@@ -117,6 +139,8 @@ def _dropout(question: Question, dropout: Operator) -> _Moved:
 
 
 _MOVED: dict[Kind, Callable[[Question, Operator], _Moved]] = {
+    "gemm": _bias,
+    "core": _around_core,
     "norm": _norm,
     "rotary": _rotary,
     "activation": _activation,

@@ -62,12 +62,13 @@ def layer_backward(pieces: Pieces) -> Term:
     recompute = block.recomputed
     repeated = tensor.block_recomputed
     shown = _tensor_shown(question)
-    beside = pieces.beside_products
+    regather = pieces.regather
     communicated = data.backward_gather + data.backward_reduce
     data_exposed = exposed(
         communicated, pieces.backward_window, question.hardware, overlapped=_has_streams(pieces)
     )
-    tensor_exposed = shown * (tensor.block_backward[:, None] + repeated) + beside[:, None]
+    waited_for = tensor.block_backward + pieces.summed
+    tensor_exposed = shown * (waited_for[:, None] + repeated) + regather[:, None]
     experts_again = float(question.stack.selective_drops == "experts")
     attends_again = np.array([0.0, 1.0 - experts_again, 1.0])  # the other policies run the core once more
     context_exposed = context.backward[:, None] + context.forward[:, None] * attends_again
@@ -77,7 +78,7 @@ def layer_backward(pieces: Pieces) -> Term:
     exchanged = pieces.experts_shown[:, None] * exchanges
     device_seconds = (block.backward + data_exposed)[:, None] + recompute + tensor_exposed
     device_seconds = device_seconds + context_exposed + exchanged
-    sent = tensor.block_backward + tensor.block_regather + tensor.block_scattered
+    sent = tensor.block_backward + tensor.block_regather + tensor.block_summed
     hidden = sent[:, None] + repeated - tensor_exposed
     # backward launches about as much as forward; full recompute adds a forward
     passes = np.array([1.0, 1.0, MOST_PASSES])

@@ -17,6 +17,7 @@ from cost_models.memory.boundaries import boundary_bytes
 from cost_models.memory.device import workspace_bytes
 from cost_models.memory.pending import pending_bytes
 from cost_models.memory.states import StateBytes
+from cost_models.operators.accumulation import fuses_accumulation
 from cost_models.operators.chunked_loss import chunks_loss
 from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.parameters import Parameters, padded_vocabulary, parameters
@@ -162,7 +163,7 @@ def _working(
         inner = np.maximum(inner, routed)
         stacked = model.num_experts / columns.ep * model.hidden_size * model.moe_ffn_hidden_size / columns.etp
         matrix = np.maximum(matrix, stacked)
-    new_gradient = np.zeros(len(columns)) if question.stack.fused_gradient_accumulation else matrix
+    new_gradient = np.zeros(len(columns)) if fuses_accumulation(question) else matrix
     widest = np.maximum(inner + new_gradient, 2 * inner if model.gated_mlp else 0.0)
     attending = 2 * gathered_elements(question, columns)
     in_flight = training.element_bytes * (tokens * model.hidden_size + np.maximum(widest + copies, attending))

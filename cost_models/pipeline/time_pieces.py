@@ -71,12 +71,28 @@ class Pieces:
         return self.experts - (1.0 - max(lent, self.question.hardware.overlap_slowdown)) * hidden
 
     @property
-    def beside_products(self) -> Array:
+    def regather(self) -> Array:
         """(N,) seconds of a block's backward pass that wait for inputs to be gathered again, behind products towards
-        inputs, and for their gradients to be scattered behind products towards weights."""
-        half, profile = self.block.matrices_backward / 2, self.question.hardware
-        gathered = exposed(self.tensor.block_regather, half, profile, overlapped=True)
-        return gathered + exposed(self.tensor.block_scattered, half, profile, overlapped=True)
+        inputs."""
+        half = self.block.matrices_backward / 2
+        return exposed(self.tensor.block_regather, half, self.question.hardware, overlapped=True)
+
+    @property
+    def summed(self) -> Array:
+        """(N,) that wait for gradients of inputs to be summed, behind products towards the same matrices' weights."""
+        return exposed(
+            self.tensor.block_summed, self.block.column_weight, self.question.hardware, overlapped=True
+        )
+
+    @property
+    def head_summed(self) -> Array:
+        """(N,) seconds of the head's backward pass that wait for the same."""
+        stack, sp = self.question.stack, self.columns.sp == 1
+        behind = np.where(sp, stack.reduces_behind_weight_products, stack.all_reduces_behind_weight_products)
+        hides = exposed(
+            self.tensor.head_backward, self.ends.head_weight, self.question.hardware, overlapped=True
+        )
+        return np.where(behind, hides, self.tensor.head_backward)
 
     @property
     def forward_window(self) -> Array:
@@ -87,7 +103,7 @@ class Pieces:
     def backward_window(self) -> Array:
         """(N,) seconds of its backward pass. What already hides behind compute takes nothing from others, but where the
         pass waits for it, they go on too: so no device is slower for computing faster."""
-        return self.block.backward + self.beside_products + self.context.backward
+        return self.block.backward + self.regather + self.summed + self.context.backward
 
 
 def pieces_of(question: Question, columns: LayoutColumns, data_parallel: bool) -> Pieces:

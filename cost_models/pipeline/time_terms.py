@@ -67,7 +67,12 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
         "embedding_backward": {"compute": ends.embedding_backward, "tp_comm": tensor.embedding_backward}
         | end,
         "head_forward": {"compute": ends.head_forward, "tp_comm": tensor.head_forward} | end,
-        "head_backward": {"compute": ends.head_backward, "tp_comm": tensor.head_backward} | end,
+        "head_backward": {
+            "compute": ends.head_backward,
+            "tp_comm": pieces.head_summed,
+            "tp_hidden": tensor.head_backward - pieces.head_summed,
+        }
+        | end,
         "stage_forward": stage,
         "stage_backward": stage,
         "layer_weight": weight,

@@ -62,6 +62,12 @@ class StackSpec(Spec):
     """First and last month (2024-12) of releases that do not, all the same."""
     fused_norms: bool = True
     """Whether RMS norms are one kernel each way; layer norms are in every library."""
+    separate_biases: bool = False
+    """Whether kernels of their own add biases that no activation, dropout or addition takes with it (of queries, keys
+    and values), and sum the gradients of all biases; False: products do it."""
+    attention_copies: tuple[Factor, Factor] = (0.0, 0.0)
+    """Tensors of the attention output's size that are copied around its core, forward and backward: into the order that
+    its kernel wants and back, and gradients of queries, keys and values side by side."""
     casts_norm_inputs: bool = False
     """Whether fused norms read an fp32 copy of the residual stream, made by a kernel of its own."""
     recomputes_norms: bool = False
@@ -70,6 +76,8 @@ class StackSpec(Spec):
     """Bytes per element that an unfused RMS norm in 16 bits keeps: an fp32 copy and the normalised input."""
     gradient_dtype: StateDtype = "fp32"
     """Type in which gradients are accumulated and reduced, unless the training spec says."""
+    fp16_gradient_dtype: StateDtype | None = None
+    """The same in fp16, where the type need not hold more than fp16 does; None: the same. `bf16` means 16 bits."""
     gradients_in_weight_dtype: bool = False
     """Whether gradients are first produced in the weight's type beside the accumulation buffer."""
     bf16_accumulates_apart: bool = False
@@ -78,6 +86,8 @@ class StackSpec(Spec):
     """Whether ZeRO-0 and 1 add every microbatch's gradients into a buffer that lives from step to step."""
     fused_gradient_accumulation: bool = False
     """Whether wgrad GEMMs add into the accumulation buffer themselves."""
+    fused_accumulation_dtypes: tuple[StateDtype, ...] = ("fp32", "bf16")
+    """Types of accumulation buffers into which they can."""
     master_weights: bool = True
     """Whether the optimizer state has an fp32 copy of 16-bit weights; False: the weights themselves are fp32."""
     master_remainders: bool = False
@@ -96,6 +106,8 @@ class StackSpec(Spec):
     reduces_behind_weight_products: bool = False
     """Whether sequence parallelism scatters the gradients of a column-parallel input behind the products towards that
     matrix's weights."""
+    all_reduces_behind_weight_products: bool = False
+    """The same without sequence parallelism, where they are all-reduced."""
     schedules: tuple[Schedule, ...] = Field(default=("1f1b", "interleaved"), min_length=1)
     """Pipeline schedules that the stack has."""
     split_backward_launches: tuple[Factor, Factor] = (1.0, 1.0)

@@ -41,7 +41,7 @@ def test_gradients_scattered_behind_products_count_apart() -> None:
     """Today's nanotron scatters the gradients of its two gathered inputs, and gathers these again, behind products;
     until July 2024 it kept them gathered and scattered in sight."""
     now, then = seconds("nanotron", sp=True), seconds("nanotron-v0.5", sp=True)
-    assert now.block_scattered == then.block_backward - now.block_backward > 0
-    assert (then.block_scattered, then.block_regather) == (0, 0)
+    assert now.block_summed == then.block_backward - now.block_backward > 0
+    assert (then.block_summed, then.block_regather) == (0, 0)
     assert now.block_regather > 0
-    assert seconds("nanotron", sp=False).block_scattered == 0
+    assert seconds("nanotron", sp=False).block_summed == 0

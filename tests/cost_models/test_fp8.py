@@ -55,8 +55,8 @@ def test_casts_by_hand() -> None:
     gpu = wide.cluster.gpu.model_copy(update={"sustained": {}, "rate_per_watt": {}, "sm_count": 1})
     wide, fp8 = (replace(q, cluster=q.cluster.model_copy(update={"gpu": gpu})) for q in (wide, fp8))
     device = device_of(fp8)
-    forward, backward, _ = matrix_seconds(fp8, ONE, device)
-    slow_forward, slow_backward, _ = matrix_seconds(wide, ONE, device_of(wide))
+    forward, backward, *_ = matrix_seconds(fp8, ONE, device)
+    slow_forward, slow_backward, *_ = matrix_seconds(wide, ONE, device_of(wide))
     inputs = SEQUENCE * (4096 + 14336)  # of out, down
     gradients = SEQUENCE * (4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096)
     kernel = device.profile.kernel_seconds

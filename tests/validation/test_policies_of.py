@@ -162,7 +162,13 @@ def test_hybrid_sharding_of_no_size_is_a_node(cells: dict[str, str]) -> None:
     [
         ({"framework": "Megatron-LM"}, "megatron-lm", "cudnn"),  # H100: not the Megatron of 2021
         ({"framework": "our own trainer", "tp": "2"}, "megatron-lm", "cudnn"),
-        ({"framework": "Megatron-LM", "gpu": "A100-80GB"}, "megatron-2023", "flash2"),
+        ({"framework": "Megatron-LM", "gpu": "A100-80GB"}, "megatron-2023", "flash1"),
+        ({"framework": "Megatron-LM (2022)", "gpu": "A100-80GB"}, "megatron-2022", "fused-softmax"),
+        (
+            {"framework": "Megatron-LM 2023", "attention_kernel": "flash2", "assumed_fields": "attention kernel"},
+            "megatron-2023",
+            "flash1",
+        ),
         (GPT | {"framework": "Megatron-LM", "gpu": "A100-80GB"}, "megatron-2021", "fused-softmax"),
         ({"framework": "DeepSpeed", "gpu": "V100-32GB"}, "deepspeed", "unfused"),
         ({"framework": "DeepSpeed", "gpu": "A100-40GB", "run_date": "2021"}, "deepspeed", "unfused"),

@@ -62,6 +62,8 @@ _LLAMA_LIKE = re.compile(r"glu|silu|llama|mistral|mixtral|qwen|deepseek")
 _WITHOUT_FLASH = re.compile(r"v100|volta|\bt4\b|p100|2080|titan")
 """GPUs older than FlashAttention 2 supports."""
 _FLASH_YEAR = 2022
+_ASSUMED = re.compile(r"attention[ _]kernel")
+"""Among what a transcriber took for granted: the row does not say the kernel."""
 _MONTH = re.compile(r"20\d\d-(?:0[1-9]|1[0-2])")
 
 
@@ -115,7 +117,7 @@ def _named(row: Row, notes: Notes) -> str:
         unnamed = kernel is None and not _LLAMA_LIKE.search(_shape(row))
         stored = kernel in STORES_SCORES or _is_native(row) or unnamed
         year = _year(row) or (2024 if _RECENT_GPUS.search(_machine(row)) else 2021 if stored else 2023)
-        return "megatron-2021" if year < 2023 else "megatron-2023" if year == 2023 else "megatron-lm"
+        return "megatron-lm" if year > 2023 else f"megatron-{max(year, 2021)}"
     return family
 
 
@@ -129,7 +131,7 @@ def _shape(row: Row) -> str:
 
 def _kernel(row: Row, stack: StackSpec, notes: Notes) -> AttentionKernel:
     """The attention kernel that the row names; where it names none that is known, its stack's default."""
-    if (named := _attention(row)) is not None:
+    if (named := _attention(row)) is not None and not _ASSUMED.search(row.text("assumed_fields").lower()):
         own = _SOME_FLASH.fullmatch(row.text("attention_kernel").lower()) and stack.attention in _FLASH
         return stack.attention if own else named
     native = _is_native(row)
