@@ -151,6 +151,17 @@ def test_runs_that_hide_no_collective_tell_their_links(start: HardwareProfile) -
     assert link.told > 0.3
 
 
+def test_a_slow_host_is_found_where_the_usual_one_is_never_waited_for(start: HardwareProfile) -> None:
+    """Launches count from where they outlast the device: below that no run has a slope to find a slow host by."""
+    cases = select_runs(spread_of_layouts(((32, 4096, 32),), ((1, 1), (2, 1), (2, 2), (4, 1)))).cases
+    times = StepTimes(cases)
+    nearly = start.model_copy(update={"host_layer_seconds": start.host_layer_seconds * 1.01})
+    assert times.seconds(nearly) == pytest.approx(times.seconds(start), rel=1e-9)
+    slow = start.model_copy(update={"host_layer_seconds": 4e-3})
+    fit = fit_step_times(start, timed(cases, times.seconds(slow)))
+    assert fit.profile.host_layer_seconds == pytest.approx(4e-3, rel=0.1)
+
+
 def test_a_fitted_profile_carries_its_claims(clean: StepTimeFit) -> None:
     assert fitted_profile(clean).unseen_error is None
     claimed = fitted_profile(clean, unseen_error=0.08123)

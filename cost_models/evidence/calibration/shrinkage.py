@@ -69,6 +69,28 @@ def expand(errors_at: ErrorsAt, point: Array) -> Expansion:
     return Expansion(point=point, errors=errors[0], slopes=(errors[1:] - errors[0]).T / _PROBE)
 
 
+def least_of(errors_at: ErrorsAt, here: Expansion, others: Array, pulls: Array, weights: Array) -> Expansion:
+    """The expansion with the least loss: `here`, at the origin, or around one of the points `others` (K, C).
+
+    What a maximum hides has no slope: a fit to runs that wait for a host would never hear of it from where nothing
+    waits.
+    """
+    losses = [
+        _loss(errors, point, here.point, pulls, weights)
+        for errors, point in zip(errors_at(others), others, strict=True)
+    ]
+    best = int(np.argmin(losses))
+    if losses[best] >= _loss(here.errors, here.point, here.point, pulls, weights):
+        return here
+    return expand(errors_at, others[best])
+
+
+def _loss(errors: Array, point: Array, origin: Array, pulls: Array, weights: Array) -> float:
+    size = np.abs(errors)
+    huber = np.where(size < 1, size**2 / 2, size - 0.5)
+    return float((weights * huber).sum() + 0.5 * (((point - origin) / pulls) ** 2).sum())
+
+
 def shrink(
     errors_at: ErrorsAt,
     origin: Array,
@@ -88,9 +110,7 @@ def shrink(
     """
 
     def loss(errors: Array, point: Array) -> float:
-        size = np.abs(errors)
-        huber = np.where(size < 1, size**2 / 2, size - 0.5)
-        return float((weights * huber).sum() + 0.5 * (((point - origin) / pulls) ** 2).sum())
+        return _loss(errors, point, origin, pulls, weights)
 
     def curvature_of(errors: Array, slopes: Array) -> tuple[Array, Array]:
         inlier = weights * np.minimum(1.0, 1.0 / np.maximum(np.abs(errors), 1e-12))

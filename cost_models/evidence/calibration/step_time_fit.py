@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.evidence.calibration.shrinkage import Expansion, Shrinkage, expand, shrink
+from cost_models.evidence.calibration.shrinkage import Expansion, Shrinkage, expand, least_of, shrink
 from cost_models.evidence.doubt.left_out import Reach
 from cost_models.evidence.doubt.pair_errors import pair_error
 from cost_models.evidence.doubt.scenarios import scenarios_of
@@ -50,10 +50,10 @@ CONSTANTS = (
 _HUBER = 0.05
 """Relative error beyond which a run pulls linearly: a mistranscribed row must not move a constant far."""
 _PULL = {"kernel_seconds": 0.5, "jitter_per_doubling": 0.7, "step_seconds": 0.7}
-_HOST_PULL = 0.7
-_SHARE_PULL = 0.15
+_HOST_PULL, _SHARE_PULL = 0.7, 0.15
 """Log-distance from the default that costs as much as one run being 5 % off: shares of a peak are known within some
 15 %, host times and jitter differ by factors."""
+_SLOWER_HOSTS = (2.0, 4.0, 8.0)  # times the host's time of a block, from which a fit may begin
 _Z90 = 1.645
 WEIGHT_ON_ONE_CLUSTER = 4.0
 """Weight of a run where all runs are of one source: its step times agree within some 2.5 %, half of what different
@@ -132,6 +132,11 @@ class TimedCases:
         """The errors around the constants of `start`."""
         return expand(self.errors_at, self.origin)
 
+    def beginning(self, pulls: Array, weight: Array) -> Expansion:
+        """The errors around the constants of `start`, or a slower host where that explains more."""
+        slower = np.outer(np.log(_SLOWER_HOSTS), [name == "host_layer_seconds" for name in self.constants])
+        return least_of(self.errors_at, self.at_start, self.origin + slower, pulls, weight)
+
     @property
     def logarithms(self) -> tuple[Array, Array]:
         """(N,) log of predicted / measured under the constants of `start`, and its slopes (N, C)."""
@@ -193,7 +198,7 @@ def fit_step_times(
         pulls,
         weight,
         ceiling=ceiling,
-        around=around or timed.at_start,
+        around=around or timed.beginning(pulls, weight),
         on_round=heard,
     )
     names = [case.row.row_id for case in timed.cases]
@@ -261,13 +266,9 @@ def _weights(cases: Sequence[Case]) -> Array:
     return np.array([rows[case.row.source] ** -0.5 for case in cases])
 
 
-def _pull(name: str) -> float:
-    return _PULL.get(name, _HOST_PULL if name.endswith("host_seconds") or "host" in name else _SHARE_PULL)
-
-
 def pulls_of(constants: Sequence[str]) -> Array:
     """(C,) how far each constant may be from where it starts, as a logarithm."""
-    return np.array([_pull(name) for name in constants])
+    return np.array([_PULL.get(name, _HOST_PULL if "host" in name else _SHARE_PULL) for name in constants])
 
 
 def moved_by_factors(profile: HardwareProfile, factors: Mapping[str, float]) -> HardwareProfile:
