@@ -46,7 +46,7 @@ def layer_forward(pieces: Pieces) -> Term:
         "cp_comm": context.forward,
         "ep_comm": experts_shown,
         "dp_comm": gather,
-        "host": _host(pieces, device_seconds, passes=1.0),
+        "host": np.maximum(_host(pieces, device_seconds, passes=1.0), _first_of_experts(pieces)),
         "tp_hidden": (1 - shown) * tensor.block_forward,
         "cp_hidden": context.forward_hidden,
         "ep_hidden": experts - experts_shown,
@@ -151,11 +151,31 @@ def _expert_launch_seconds(pieces: Pieces, dense: Array) -> Array:
     question, model, stack = pieces.question, pieces.question.model, pieces.question.stack
     if not model.has_experts:
         return np.zeros(len(pieces.columns))
-    narrow = question.training.operand_bytes < question.training.element_bytes
-    each = stack.expert_host_seconds + stack.expert_cast_host_seconds * narrow
-    routed = stack.routing_host_seconds + each * model.num_experts / pieces.columns.ep
+    routed = stack.routing_host_seconds + _each_expert(question) * model.num_experts / pieces.columns.ep
     added: Array = model.moe_share * ((1.0 - stack.captured_expert_launches) * (dense + routed) - dense)
     return added
+
+
+def _first_of_experts(pieces: Pieces) -> Array:
+    """(N,) seconds in which the device waits for its experts' first product, as their host waited for counts.
+
+    Where no token is dropped the host reads how many came before it can launch what works on them, by when the device
+    has done all that it was given. It goes through the experts of the first of their two products (half of what they
+    add to a pass) and only then launches one. Another microbatch fills the gap; CUDA graphs know no counts.
+    """
+    question, stack = pieces.question, pieces.question.stack
+    if not (question.model.has_experts and stack.waits_for_expert_counts and pieces.device.launches_ahead):
+        return pieces.none
+    eager = (1.0 - stack.captured_expert_launches) * (1.0 - stack.overlap_expert_exchange)
+    first = question.model.num_experts / pieces.columns.ep * _each_expert(question) / 2
+    seconds: Array = question.model.moe_share * eager * first
+    return seconds
+
+
+def _each_expert(question: Question) -> float:
+    """Host seconds of an expert in one pass."""
+    narrow = question.training.operand_bytes < question.training.element_bytes
+    return question.stack.expert_host_seconds + question.stack.expert_cast_host_seconds * narrow
 
 
 def _outlasting(pieces: Pieces, launches: Array, device_seconds: Array) -> Array:

@@ -157,6 +157,8 @@ class StackSpec(Spec):
     """The same for each expert of the rank, the mean over both passes; 0 where the host never goes through them."""
     expert_cast_host_seconds: Overhead = 0.0
     """What comes to it in fp8, where operands of every expert are cast apart."""
+    waits_for_expert_counts: bool = False
+    """Whether the host reads how many tokens came to each expert before it launches what works on them."""
     captured_expert_launches: Share = 0.0
     """Share of the launches of blocks with experts that CUDA graphs replay without the host."""
     zero3_gathers_every_microbatch: bool = True

@@ -204,3 +204,28 @@ def test_recomputing_experts_keeps_their_input_and_exchanges_again() -> None:
     np.testing.assert_allclose(backward["ep_comm"][0, 1], 2 * backward["ep_comm"][0, 0])
     np.testing.assert_allclose(backward["cp_comm"][0], 0)
     assert 0 < backward["recompute"][0, 1] < backward["recompute"][0, 2]
+
+
+def test_the_host_reads_counts_before_it_launches_experts() -> None:
+    """However fast the host, forward the device waits while it goes through 32 experts of the first product."""
+    columns = LayoutColumns.of([parse_layout("pp1 dp256 ep8 mbs1 zero1")])
+    each, cast = 3.0e-5, 1.1e-4
+
+    def host(precision: str, **facts: Any) -> tuple[float, float]:
+        question = asked(precision=precision, **{"waits_for_expert_counts": True} | facts)
+        slow = replace(
+            question, hardware=question.hardware.model_copy(update={"memory_efficiency": 0.01})
+        )  # a device that its host is far ahead of
+        pieces = pieces_of(slow, columns, data_parallel=True)
+        forward, backward = layer_forward(pieces)["host"], layer_backward(pieces)["host"]
+        return float(forward[0]), float(backward[0, 0])
+
+    share = 58 / 61
+    assert host("bf16") == pytest.approx((share * 32 * each / 2, 0.0))
+    assert host("fp8") == pytest.approx((share * 32 * (each + cast) / 2, 0.0))
+    for facts in (
+        {"waits_for_expert_counts": False},
+        {"captured_expert_launches": 1.0},
+        {"overlap_expert_exchange": 1.0},
+    ):
+        assert host("bf16", **facts) == pytest.approx((0.0, 0.0))
