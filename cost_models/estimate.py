@@ -85,6 +85,14 @@ class Estimate:
     confidence: float = EVEN
     """Least probability of fitting for which `memory_limit` leaves room; at one half it leaves none."""
 
+    weighed_seconds: float | None = None
+    """What the question's risk weighs of the step; None: the step on paper."""
+
+    @property
+    def compared_seconds(self) -> float:
+        """What layouts are compared by."""
+        return self.step_seconds if self.weighed_seconds is None else self.weighed_seconds
+
     @property
     def peak_bytes(self) -> float:
         """Peak bytes of the fullest rank."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from cost_models.confidence import EVEN
 from cost_models.errors import InputError
+from cost_models.risk import Risk
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.pools import MixedCluster
@@ -26,6 +27,8 @@ class Question:
     hardware: HardwareProfile
     confidence: float = EVEN
     """Least probability of fitting that a plan must have."""
+    risk: Risk = "none"
+    """What of the steps in a profile's scenarios layouts are compared by; none: the step on paper."""
 
     @property
     def by_pool(self) -> tuple[Question, ...]:
@@ -153,6 +156,7 @@ def question_of_parts(
     cluster: ClusterSpec | MixedCluster,
     hardware: HardwareProfile | tuple[HardwareProfile, ...],
     confidence: float = EVEN,
+    risk: Risk = "none",
 ) -> Question:
     """A question from the parts of a plan file; the inverse of `parts_of`.
 
@@ -171,6 +175,7 @@ def question_of_parts(
             stack=stack,
             hardware=profile,
             confidence=confidence,
+            risk=risk,
         )
         for one, profile in zip(clusters, profiles, strict=True)
     )

@@ -130,7 +130,7 @@ def _money(question: Question, estimate: Estimate, objective: Objective) -> floa
 
 
 MEASURES: dict[ObjectiveName, Measure] = {
-    "time": Measure(label="step", unit="seconds", of=lambda q, e, o: e.step_seconds),
+    "time": Measure(label="step", unit="seconds", of=lambda q, e, o: e.compared_seconds),
     "mfu": Measure(label="MFU", unit="share", of=lambda q, e, o: e.mfu, highest=True),
     "gpu-hours": Measure(
         label="GPU-hours", unit="GPU-hours", of=lambda q, e, o: gpu_hours(q, e.step_seconds)

@@ -12,6 +12,7 @@ from cost_models.base import GpuCount, Spec
 from cost_models.confidence import EVEN, MOST_CONFIDENT
 from cost_models.estimate import Estimate
 from cost_models.question import Question, parts_of, question_of_parts
+from cost_models.risk import Risk
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.pools import AnyCluster, MixedCluster
@@ -38,6 +39,8 @@ class Prediction(Spec):
     """What the cost model said when the plan was made; see `cost_models.estimate.Estimate` for the fields."""
 
     step_seconds: float = Field(gt=0, allow_inf_nan=False)
+    weighed_seconds: float | None = None
+    """What `risk` weighs of the step; None: the step on paper."""
     mfu: float
     hfu: float
     tokens_per_second: float
@@ -85,6 +88,10 @@ class Certificate(Spec):
     """Proven lower bound on the step time of any covered layout, seconds."""
     gap: float
     """(best − bound) / best; 0 proves that the plan is optimal."""
+    minimised: Risk = "none"
+    """What was minimised: the step on paper, or what this risk weighs of it over `scenarios`."""
+    scenarios: int = 0
+    """How many scenarios make up the mean that was minimised; 0: none."""
     settled: Settled | None = None
     """Optimum of the closing integer program; None where the search was stopped before."""
     seconds: float = 0.0
@@ -174,10 +181,12 @@ class PlanRecommendation(Spec):
     fastest: LayoutText
     """The fastest on paper."""
     fastest_seconds: float = Field(gt=0, allow_inf_nan=False)
+    fastest_weighed: float | None = None
+    """What `risk` weighs of its step; None: the step on paper."""
     fastest_bytes: float = Field(gt=0, allow_inf_nan=False)
     chance: float = Field(ge=0, le=1)
     """Chance that it is faster than the plan."""
-    risk: Literal["none", "neutral", "averse"] = "none"
+    risk: Risk = "none"
     """`--risk`: what layouts were compared by."""
     classical: LayoutText | None = None
     """What an expert would write down without a search."""
@@ -212,6 +221,8 @@ class Plan(Spec):
     """The proof; None for a layout that was given, not searched."""
     confidence: Confidence = EVEN
     """`--confidence`: least probability of fitting that the plan must have."""
+    risk: Risk = "none"
+    """`--risk`: what of the steps in the profile's scenarios layouts were compared by."""
 
     @model_validator(mode="after")
     def _a_profile_for_each_pool(self) -> Plan:
@@ -225,7 +236,7 @@ class Plan(Spec):
     def question(self) -> Question:
         """The question that the plan answers."""
         return question_of_parts(
-            self.model, self.training, self.stack, self.cluster, self.hardware, self.confidence
+            self.model, self.training, self.stack, self.cluster, self.hardware, self.confidence, self.risk
         )
 
 
@@ -252,6 +263,7 @@ def make_plan(
         layout=estimate.layout,
         prediction=Prediction(
             step_seconds=estimate.step_seconds,
+            weighed_seconds=estimate.weighed_seconds,
             mfu=estimate.mfu,
             hfu=estimate.hfu,
             tokens_per_second=estimate.tokens_per_second,
@@ -263,6 +275,7 @@ def make_plan(
         ),
         certificate=certificate,
         confidence=question.confidence,
+        risk=question.risk,
     )
 
 

@@ -14,6 +14,7 @@ from cost_models.estimate import Estimate, Trust
 from cost_models.operators.flops import causal_flops, model_flops, recomputed_flops, utilisation
 from cost_models.pipeline.placed import PricedRanks, price_ranks
 from cost_models.pipeline.time_parts import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS
+from cost_models.pipeline.under_scenarios import weighed_seconds
 from cost_models.question import Question, doubt
 
 _WORTH_NAMING = 0.05
@@ -54,6 +55,7 @@ def estimate(question: Question, layout: Layout) -> Estimate:
         trust=trust_of(max(question.by_pool, key=lambda pool: doubt(pool.hardware))),
         rank_limits=limits if several else (),
         confidence=question.confidence,
+        weighed_seconds=weighed_seconds(question, ran),
     )
 
 

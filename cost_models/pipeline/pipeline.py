@@ -154,11 +154,16 @@ class Pipeline:
 
     @staticmethod
     def step_seconds_of_each(pipelines: Sequence[Pipeline], blocks_SP: Ints) -> Floats:
-        """(K,): seconds of a step of one pipeline at K prices."""
+        """(K, ...): seconds of a step of one pipeline at K prices."""
         each = zip(*(one._seconds_of(blocks_SP) for one in pipelines), strict=True)
-        delays = np.array([one.cost("p2p") for one in pipelines])
-        overheads = np.array([one.overhead for one in pipelines])
-        return pipelines[0]._step_seconds([np.stack(values) for values in each], delays, overheads)
+        alone = (-1, *[1] * (blocks_SP.ndim - 2))
+        delays = np.array([one.cost("p2p") for one in pipelines]).reshape(alone)
+        overheads = np.array([one.overhead for one in pipelines]).reshape(alone)
+        batch = blocks_SP.shape[:-2]
+        seconds = [
+            np.stack([np.broadcast_to(own, (*batch, own.shape[-1])) for own in values]) for values in each
+        ]
+        return pipelines[0]._step_seconds(seconds, delays, overheads)
 
     def rank_seconds(self, blocks_SP: Ints) -> Floats:
         """(..., R): seconds of a step in which each rank is busy."""

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypedDict, Unpack, overload
 
+from cost_models.errors import InputError
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
@@ -26,7 +27,6 @@ from planner.answers.optimising import optimise
 from planner.answers.optimum import answered_question
 from planner.answers.recommended import recommend
 from planner.answers.remedies import remedies_told
-from planner.answers.risk import Risk
 from planner.objectives import Objective
 from planner.plan import Plan
 from planner.search.budget import Budget
@@ -118,9 +118,9 @@ def plan(
     `gpus`, as a list or written like `64..1024`, are a choice, and so are several precisions (`bf16,fp8`);
     `objective`, `tokens`, `price` and `deadline` say what the best is. A `trainer` is one whose rules the plan obeys
     (`--for`), and `confidence` the least probability with which it must fit. `pick` is which layout is saved as the
-    plan: `recommended` (the default) or `fastest` on paper, and `risk` what layouts are compared by where one is
-    recommended (`none`, `neutral`, `averse`: their step on paper, its mean, a slow case). Several clusters have a price
-    each, in their order, and one plan on each number of GPUs.
+    plan: `recommended` (the default) or `fastest` on paper, and `risk` what of a step is minimised (`none`, `neutral`,
+    `averse`: that on paper, its mean over the profile's scenarios, that of the slowest quarter of them). Several
+    clusters have a price each, in their order, and one plan on each number of GPUs.
 
     Raises:
         InputError: what was asked is wrong; everything that is, at once.
@@ -168,8 +168,11 @@ class PlanQuestion:
     top: int = TOP
     pick: Pick = "recommended"
     """Which layout the plan is."""
-    risk: Risk = "none"
-    """What layouts are compared by where one is recommended."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether just the fastest step on the question's own GPUs is asked for."""
+        return self.objective == Objective() and not self.sizes and not self.precisions
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -193,8 +196,8 @@ class PlanQuestion:
                 budget=budget,
             )
         told = None
-        if self.pick == "recommended" and optimum.plain and not self.precisions:
-            told = recommend(self.question, optimum.result, self.restrictions, budget, self.risk)
+        if self.pick == "recommended" and self.plain:
+            told = recommend(self.question, optimum.result, self.restrictions, budget)
         return Planned(
             optimum=optimum,
             gpus_per_node=self.question.cluster.gpus_per_node,
@@ -235,16 +238,21 @@ def ask(
     assert picked is not None
     assert weighed is not None
     within = confident(restrictions, found.question)
-    if isinstance(found, PlanQuestion):
-        return replace(found, restrictions=within, pick=picked, risk=weighed)
+    if isinstance(found, PlanQuestion) and (found.plain or weighed == "none"):
+        question = replace(found.question, risk=weighed)
+        return replace(found, question=question, restrictions=within, pick=picked)
+    if weighed != "none":
+        raise InputError(
+            "`--risk` weighs the step time on one cluster's own GPUs, in one precision",
+            hint="leave out --risk, or --objective, several --gpus, precisions or clusters",
+        )
     return replace(found, restrictions=within)
 
 
 def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
     """The question that a plan file answers, within its restrictions."""
-    told = plan.recommendation
-    restrictions = (plan.restrictions if told is None else told.asked).read
-    question, objective = answered_question(plan), plan.objective
+    told, objective = plan.recommendation, plan.objective
+    question = replace(answered_question(plan), risk=plan.risk if told is None else told.risk)
     if several := clusters_of_plan(plan):
         return several
     return PlanQuestion(
@@ -252,10 +260,9 @@ def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
         objective=Objective() if objective is None else objective.terms,
         sizes=() if objective is None else objective.gpus,
         precisions=() if objective is None else objective.precisions,
-        restrictions=restrictions,
+        restrictions=(plan.restrictions if told is None else told.asked).read,
         top=told.top if told is not None else plan.certificate.top if plan.certificate else TOP,
         pick="fastest" if told is None else "recommended",
-        risk="none" if told is None else told.risk,
     )
 
 

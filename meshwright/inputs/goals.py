@@ -8,7 +8,7 @@ from typing import Literal, TypeVar, get_args
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files.amounts import read_duration, read_price, read_tokens
-from planner.answers.risk import RISKS, Risk
+from cost_models.risk import RISKS, Risk
 from planner.objectives import OBJECTIVES, Objective
 
 Pick = Literal["recommended", "fastest"]

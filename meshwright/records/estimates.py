@@ -22,6 +22,7 @@ def estimate_record(estimate: Estimate, question: Question | None = None) -> dic
     return {
         "layout": str(estimate.layout),
         "step_seconds": estimate.step_seconds,
+        "weighed_seconds": estimate.weighed_seconds,
         "mfu": estimate.mfu,
         "hfu": estimate.hfu,
         "causal_mfu": estimate.causal_mfu,

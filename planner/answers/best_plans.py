@@ -52,7 +52,7 @@ def ranked_plans(
     if len(found) > 1:
         best = ranked[0]
         gap = measure.gap(objective.value(question, best), measure.loss(loss)) if everywhere else 1.0
-        certificate = certificate.model_copy(update={"gap": gap, "bound": best.step_seconds * (1 - gap)})
+        certificate = certificate.model_copy(update={"gap": gap, "bound": best.compared_seconds * (1 - gap)})
     return BestPlans(
         question, tuple(ranked[:top]), certificate, measure.loss(loss) if everywhere else measure.open
     )
@@ -61,9 +61,9 @@ def ranked_plans(
 def _at_bound(result: SearchResult) -> Estimate:
     """The best plan as if its step took only the proven bound."""
     best, bound = result.best, result.certificate.bound
-    faster = best.step_seconds / bound
+    faster = best.compared_seconds / bound
     shares = {name: getattr(best, name) * faster for name in ("mfu", "hfu", "causal_mfu")}
-    return replace(best, step_seconds=bound, **shares)
+    return replace(best, step_seconds=bound, weighed_seconds=None, **shares)
 
 
 def merged(certificates: Sequence[Certificate]) -> Certificate:

@@ -209,7 +209,7 @@ class _Choices:
             "infeasible": both.infeasible + self.unfit,
         }
         if self.objective.name not in ("memory", "gpus"):
-            changed |= {"gap": gap, "bound": chosen.estimates[0].step_seconds * (1 - gap)}
+            changed |= {"gap": gap, "bound": chosen.estimates[0].compared_seconds * (1 - gap)}
         return both.model_copy(update=changed)
 
 

@@ -15,10 +15,10 @@ from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.under_scenarios import step_interval
 from cost_models.question import MixedQuestion, Question
+from cost_models.risk import Risk
 from cost_models.telling import CLEAR, chance_of_gain, pair_error_of
 from planner.answers.classical import classical_layout
 from planner.answers.ordinary import Step, steps
-from planner.answers.risk import Risk, judged_seconds
 from planner.plan import Certificate, PlanRecommendation, PlanRestrictions
 from planner.search.budget import Budget
 from planner.search.result import SearchResult
@@ -83,7 +83,7 @@ class Recommendation:
     @property
     def gain(self) -> float:
         """Share of the recommended step that the fastest saves on paper."""
-        return 1 - self.fastest.estimate.step_seconds / self.estimate.step_seconds
+        return 1 - self.fastest.estimate.compared_seconds / self.estimate.compared_seconds
 
     def written(self, asked: Restrictions, top: int) -> PlanRecommendation:
         """The recommendation as a plan file holds it."""
@@ -94,6 +94,7 @@ class Recommendation:
             top=top,
             fastest=fastest.layout,
             fastest_seconds=fastest.step_seconds,
+            fastest_weighed=fastest.weighed_seconds,
             fastest_bytes=fastest.peak_bytes,
             chance=self.fastest.chance,
             risk=self.risk,
@@ -103,13 +104,16 @@ class Recommendation:
 
 
 def recommend(
-    question: Question, found: SearchResult, asked: Restrictions, budget: Budget, risk: Risk = "none"
+    question: Question, found: SearchResult, asked: Restrictions, budget: Budget
 ) -> Recommendation | None:
-    """The layout to run, beside the fastest on paper of a finished search; None where that is not proved."""
+    """The layout to run, beside the fastest on paper of a finished search; None where that is not proved.
+
+    Where the question weighs scenarios, fastest means least of what it weighs.
+    """
     if found.certificate.gap > 0 or budget.ended or isinstance(question, MixedQuestion):
         return None
     fastest = found.best
-    judge = _Judge(question, risk)
+    judge = _Judge(question)
     memory_error = fastest.trust.memory_error
     whole = fastest.memory_limit / confident_share(question.confidence, memory_error)
     roomy = whole * confident_share(max(SURE, question.confidence), memory_error) * _JUST_BELOW
@@ -128,7 +132,7 @@ def recommend(
         fastest=judge.beside(best, fastest),
         classical=None if classical is None else judge.beside(best, classical),
         pair_error=judge.pair_error,
-        risk=risk,
+        risk=question.risk,
         last_memory=last,
         interval=step_interval(question, best.layout, best.step_seconds, STATED),
     )
@@ -168,7 +172,7 @@ def _searched(question: Question, limits: Restrictions, budget: Budget) -> Searc
 def _last_memory(chosen: Estimate, full: Estimate) -> LastMemory | None:
     if full.peak_bytes <= chosen.peak_bytes:
         return None
-    return LastMemory(full=full, gain=1 - full.step_seconds / chosen.step_seconds)
+    return LastMemory(full=full, gain=1 - full.compared_seconds / chosen.compared_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +180,6 @@ class _Judge:
     """Compares layouts of one question by what they are judged by."""
 
     question: Question
-    risk: Risk
 
     @property
     def pair_error(self) -> float:
@@ -185,8 +188,7 @@ class _Judge:
 
     def chance(self, one: Estimate, other: Estimate) -> float:
         """Chance that `other` is the faster of the two."""
-        seconds = [judged_seconds(self.question, each, self.risk) for each in (one, other)]
-        gain = math.log(seconds[0] / seconds[1])
+        gain = math.log(one.compared_seconds / other.compared_seconds)
         return chance_of_gain(gain, one.layout, other.layout, self.pair_error)
 
     def beside(self, chosen: Estimate, other: Estimate) -> Beside:

@@ -12,6 +12,7 @@ from cost_models.axes.pipeline import SCHEDULES
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute, allowed_recompute
 from cost_models.axes.rule import Bools
 from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.under_scenarios import costs_under_scenarios
 from cost_models.question import Question
 from cost_models.schedules import PLAIN, is_scheduled
 from planner.bounds.chunks import quick_chunk_bounds
@@ -19,6 +20,7 @@ from planner.bounds.step import quick_bounds
 from planner.placement.chunk_rows import ChunkRows
 from planner.placement.leaf import Leaf
 from planner.placement.shared_shape import Group
+from planner.placement.weighed_leaf import WeighedLeaf
 from planner.space.layouts import Space
 
 Floats = npt.NDArray[np.float64]
@@ -95,7 +97,7 @@ class Pricing:
     def leaf(self, columns: LayoutColumns, costs: StageCosts, row: int) -> Leaf:
         """One layout, to be placed."""
         own = columns.rows(slice(row, row + 1))
-        return Leaf(
+        leaf = Leaf(
             costs=costs.rows(slice(row, row + 1)),
             pp=int(own.pp[0]),
             vpp=int(own.vpp[0]),
@@ -104,6 +106,11 @@ class Pricing:
             num_layers=self.question.model.num_layers,
             allowed=self.allowed(int(own.schedule[0])),
         )
+        if not self.space.in_scenarios:
+            return leaf
+        each = costs_under_scenarios(self.question, own)
+        assert each is not None
+        return WeighedLeaf.of(leaf, each, self.question.risk)
 
 
 def groups_of(columns: LayoutColumns, some: Ints | None = None) -> list[Ints]:

@@ -10,7 +10,7 @@ They are parts of the very same terms that price a layout. Both are used to leav
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -27,6 +27,7 @@ from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.pipeline.time_parts import Term, jitter, total
 from cost_models.pipeline.time_terms import TimeTerms, time_terms
 from cost_models.pipeline.update_terms import block_update_seconds
+from cost_models.risk import weigh
 from planner.placement.shared_shape import how_many
 from planner.space.layouts import Space
 
@@ -59,6 +60,17 @@ class Passes:
 
 def ideal_seconds(space: Space, allowed: Bools) -> Floats:
     """(N,) seconds that no layout of a core can undercut."""
+    return _weighed(space, lambda one: _ideal_seconds(one, allowed))
+
+
+def _weighed(space: Space, bound: Callable[[Space], Floats]) -> Floats:
+    """(N,) bounds of a space; where its question weighs scenarios, bounds in all of them, weighed as steps are."""
+    if not space.in_scenarios:
+        return bound(space)
+    return weigh(np.stack([bound(one) for one in space.in_scenarios]), space.question.risk)
+
+
+def _ideal_seconds(space: Space, allowed: Bools) -> Floats:
     question, cores = space.question, space.cores
     m = space.microbatches
     _, kind = first_of_each([getattr(cores, name) for name in columns_that_touch("blocks")])
@@ -111,7 +123,7 @@ def relaxed_bounds(space: Space, cores: Ints, allowed: Bools, max_memory: float 
     bound = np.full(len(cores), np.inf)
     some = cores[fitting := np.flatnonzero(_may_fit(space, cores, allowed, max_memory))]
     if len(some):
-        bound[fitting] = shortest_steps(space, some, _alone(space, some, allowed))
+        bound[fitting] = _weighed(space, lambda one: shortest_steps(one, some, _alone(one, some, allowed)))
     return bound
 
 

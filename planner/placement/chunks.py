@@ -140,7 +140,7 @@ def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, floa
 
 def _undominated(leaf: Leaf, patterns: Ints) -> Ints:
     """Those that no other of the same sizes equals or beats: no timeline is shorter for longer actions."""
-    layers, backward = patterns.sum(axis=-1), leaf.backward(patterns)
+    layers, backward = patterns.sum(axis=-1), leaf.backward_of_each(patterns)
     kept: list[int] = []
     for index in range(len(patterns)):
         same = [other for other in kept if (layers[other] == layers[index]).all()]

@@ -135,6 +135,10 @@ class Leaf(Pipeline):
             second_S,
         )
 
+    def backward_of_each(self, blocks_SP: Ints) -> Floats:
+        """(..., S): seconds of one whole backward pass, by which placements of the same sizes are compared."""
+        return self.backward(blocks_SP)
+
     @property
     def memory_limit(self) -> Floats:
         """(R,): bytes a rank may use."""

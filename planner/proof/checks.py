@@ -47,7 +47,7 @@ def evenly_placed(plan: Plan, priced: Estimate) -> Check:
     usable = np.array([policy in limits.recompute(question.training) for policy in RECOMPUTE_POLICIES])
     promising = np.where((prices.peak_bytes <= priced.memory_limit) & usable, prices.step_seconds, np.inf)
     gap = plan.certificate.gap if plan.certificate is not None else 0.0
-    least = priced.step_seconds * (1 - gap - PROVEN)
+    least = priced.compared_seconds * (1 - gap - PROVEN)
     tried, best = 0, math.inf
     for flat in np.argsort(promising, axis=None, kind="stable")[:TRIED].tolist():
         row, policy = divmod(flat, len(RECOMPUTE_POLICIES))
@@ -60,12 +60,12 @@ def evenly_placed(plan: Plan, priced: Estimate) -> Check:
         tried += 1
         if other.peak_bytes > min(priced.memory_limit, other.memory_limit):
             continue
-        if other.step_seconds < least:
+        if other.compared_seconds < least:
             return Check(
                 "spot check",
                 False,
-                f"`{even.brief}` takes {format_seconds(other.step_seconds)}, which is less",
+                f"`{even.brief}` takes {format_seconds(other.compared_seconds)}, which is less",
             )
-        best = min(best, other.step_seconds)
+        best = min(best, other.compared_seconds)
     found = f", the fastest that fits takes {format_seconds(best)}" if math.isfinite(best) else ", none fits"
     return Check("spot check", True, f"{tried} promising layouts, evenly placed{found}")

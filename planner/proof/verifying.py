@@ -81,6 +81,8 @@ def _prediction(claimed: Prediction, priced: Estimate) -> Iterator[Check]:
         name: (getattr(claimed, name), getattr(priced, name))
         for name in ("step_seconds", "mfu", "hfu", "tokens_per_second")
     }
+    if claimed.weighed_seconds is not None and priced.weighed_seconds is not None:
+        headline["weighed_seconds"] = (claimed.weighed_seconds, priced.weighed_seconds)
     yield _same("step", headline)
     yield _same("time parts", _pairs(claimed.time, priced.time.as_dict()))
     sizes = {name: (getattr(claimed, name), getattr(priced, name)) for name in ("peak_bytes", "memory_limit")}
@@ -125,7 +127,7 @@ def _memory(priced: Estimate) -> Check:
 
 def _arithmetic(plan: Plan, certificate: Certificate) -> Check:
     """Check that the certificate does not contradict itself."""
-    step = plan.prediction.step_seconds
+    step = plan.prediction.weighed_seconds or plan.prediction.step_seconds
     total = certificate.infeasible + certificate.pruned + certificate.solved + certificate.undecided
     wrong = []
     if total != certificate.layouts:

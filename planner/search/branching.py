@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints
 from cost_models.axes.pipeline import Schedule
+from cost_models.pipeline.under_scenarios import scenarios_of
+from cost_models.risk import weighed_of
 from cost_models.schedules import CriticalPath
 from planner.exact.best_placement import best_placement
 from planner.exact.ilp.record import Survivor, settle
@@ -70,6 +72,8 @@ class BranchAndBound:
         """(N,) each: the row has a capacity bound; has a good placement or none; its best placement is known."""
         self._refined_together = FEWEST_REFINED
         self._solved = none
+        self._given_up = none
+        """(N,): neither placed best nor ruled out, though there was time; the row's bound is all that is proven."""
         """(N,): the row's best placement was searched for and proven."""
 
     @property
@@ -109,7 +113,7 @@ class BranchAndBound:
                 self._placed[row] = True
                 self._place(row)
             self._report()
-        while (row := self._next(np.ones_like(self._decided))) is not None:
+        while (row := self._next(~self._given_up)) is not None:
             self._solve(row)
             self._report()
 
@@ -120,8 +124,8 @@ class BranchAndBound:
         layouts are left that the program would take long.
         """
         worst = self._best_seconds() * (1 + TOLERANCE)
-        if self.is_unfinished or not self.best:
-            return
+        if self.is_unfinished or not self.best or scenarios_of(self._candidates.question):
+            return  # the program has no scenarios
         self._refine(np.flatnonzero((self._first_bound <= worst) & ~self._refined))
         rows = np.flatnonzero((self._first_bound <= worst) & ~self._beaten(worst)).tolist()
         beaten = {self._candidates.leaf(row).key for row in np.flatnonzero(self._beaten(worst)).tolist()}
@@ -161,6 +165,7 @@ class BranchAndBound:
         self._placed = np.concatenate([self._placed, closed])
         self._decided = np.concatenate([self._decided, closed])
         self._solved = np.concatenate([self._solved, closed])
+        self._given_up = np.concatenate([self._given_up, closed])
         self._first_bound = np.concatenate([self._first_bound, bound])
 
     def _next(self, wanted: Bools) -> int | None:
@@ -226,6 +231,7 @@ class BranchAndBound:
         self._solved[row] = solution.status != "stopped"
         if solution.status == "stopped":
             self._bound[row] = max(self._bound[row], solution.bound)
+            self._given_up[row] = self._seconds_left() > 0
         elif solution.status == "infeasible":
             self._decide(row, math.inf)
         else:
@@ -268,6 +274,8 @@ class BranchAndBound:
         best, bound = self._best_seconds(), self._proven_bound()
         solved = self._decided & ~infeasible
         closed = self._candidates.tally(self._threshold())
+        question = self._candidates.question
+        scenarios = weighed_of(len(scenarios_of(question)), question.risk)
         return Certificate(
             top=self._top,
             space=self._candidates.in_words(),
@@ -278,6 +286,8 @@ class BranchAndBound:
             undecided=int(open_rows.sum()) + closed.undecided,
             bound=bound,
             gap=(best - bound) / best if math.isfinite(best) else 1.0,
+            minimised=question.risk if scenarios else "none",
+            scenarios=scenarios,
             settled=self.settled,
             seconds=time.monotonic() - self._start,
         )

@@ -81,5 +81,5 @@ def _search_parts(
 
 def _with_gap(certificate: Certificate, best: Estimate) -> Certificate:
     """The certificate with its gap to the best plan; a gap no larger than rounding is 0."""
-    gap = (best.step_seconds - certificate.bound) / best.step_seconds
+    gap = 1 - certificate.bound / best.compared_seconds
     return certificate.model_copy(update={"gap": gap if gap > TOLERANCE else 0.0})

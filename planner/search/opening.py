@@ -24,6 +24,7 @@ from cost_models.axes.pipeline import SCHEDULES
 from cost_models.errors import InfeasibleError
 from cost_models.pipeline.costs import stage_costs
 from cost_models.pipeline.stage_costs import StageCosts
+from cost_models.pipeline.weighed_costs import weighed_costs
 from cost_models.question import Question
 from planner.bounds.pricing import Pricing, groups_of
 from planner.bounds.relaxed import Passes, core_bounds, ideal_seconds, passes_of, relaxed_bounds
@@ -109,7 +110,7 @@ class Pairs:
         for start in range(0, len(core), TOGETHER):
             some = slice(start, start + TOGETHER)
             columns = space.rows(core[some], variant[some], np.array([[1, ONE_CHUNK]]))
-            costs = self._pricing.limited(stage_costs(self._pricing.question, columns))
+            costs = self._pricing.limited(weighed_costs(self._pricing.question, columns))
             passes = passes_of(space, columns.pp, costs, allowed)
             bound[some] = core_bounds(space, core[some], costs, passes, allowed)
             self.passes = passes if self.passes is None else _joined(self.passes, passes)
@@ -222,7 +223,7 @@ class UniformCandidates:
         kept = least < cut_off
         self._skipped += int((~kept).sum())
         columns = space.rows(pairs.core[pair[kept]], pairs.variant[pair[kept]], shape[kept])
-        costs = self._pricing.limited(stage_costs(self.question, columns))
+        costs = self._pricing.limited(weighed_costs(self.question, columns))
         self._columns, self._costs = _joined(self._columns, columns), _joined(self._costs, costs)
         return np.maximum(self._pricing.bounds(columns, costs), least[kept])
 
@@ -273,6 +274,8 @@ class UniformCandidates:
             f" {' / '.join(self._pricing.policies)}; every number of blocks on each stage or, where a rank has several"
             " chunks or split backward passes, equal stages or one or two at the ends with a block less (or none, where"
             " they are interleaved), all ranks recomputing as many of their first blocks"
+            + "; in plain pipelines each stage recomputes as is fastest at mean costs of the scenarios"
+            * bool(self._pricing.space.in_scenarios)
         )
 
 

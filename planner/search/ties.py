@@ -8,4 +8,4 @@ from cost_models.estimate import Estimate
 def by_speed(estimate: Estimate) -> tuple[float, float, int, str]:
     """Sort key: the fastest first; of equally fast ones the smallest, then the one with the shortest name."""
     name = str(estimate.layout)
-    return estimate.step_seconds, estimate.peak_bytes, len(name), name
+    return estimate.compared_seconds, estimate.peak_bytes, len(name), name

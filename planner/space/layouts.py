@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from cost_models.axes.distinct import first_of_each
 from cost_models.axes.pipeline import ENDS, SCHEDULES, goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.rule import Bools
+from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import Question
 from planner.placement.chunks import covers
 from planner.rules.legality import legal_rows
@@ -100,10 +102,14 @@ class Space:
         most_K = [
             max((int(own[:, 0].max()) for own in of_stage if len(own)), default=1) for of_stage in self.shapes
         ]
-        more: Bools = (
-            self.cores.pp * np.array(most_K, dtype=np.int64)[self.pipeline] > self.question.model.num_layers
-        )
+        most = np.array(most_K, dtype=np.int64)[self.pipeline]
+        more: Bools = self.cores.pp * most > self.question.model.num_layers
         return more
+
+    @cached_property
+    def in_scenarios(self) -> tuple[Space, ...]:
+        """The same layouts of the question in each scenario that it weighs; none where it weighs none."""
+        return tuple(replace(self, question=one) for one in scenarios_of(self.question))
 
     @cached_property
     def splits_backward(self) -> bool:
@@ -285,14 +291,7 @@ def _shapes(
     borders = np.searchsorted(
         of_pipeline * ZERO_STAGES + of_stage, np.arange(len(pipelines) * ZERO_STAGES + 1)
     )
+    kept = [table[begin:end][legal[begin:end]] for begin, end in pairwise(borders.tolist())]
     return tuple(
-        tuple(
-            table[begin:end][legal[begin:end]]
-            for begin, end in zip(
-                borders[index * ZERO_STAGES : (index + 1) * ZERO_STAGES],
-                borders[index * ZERO_STAGES + 1 : (index + 1) * ZERO_STAGES + 1],
-                strict=True,
-            )
-        )
-        for index in range(len(pipelines))
+        tuple(kept[index * ZERO_STAGES : (index + 1) * ZERO_STAGES]) for index in range(len(pipelines))
     )

@@ -11,6 +11,7 @@ from cost_models.axes.layout import Layout
 from cost_models.axes.rule import either
 from cost_models.defaults import OWN_STACKS
 from cost_models.memory.device import memory_limit
+from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import Question
 from cost_models.units import format_bytes, format_count, grouped
 from planner.space.restrictions import Restrictions
@@ -22,7 +23,7 @@ _FP8_ROWS = 16
 def notes_of(question: Question, restrictions: Restrictions | None = None) -> tuple[str, ...]:
     """A sentence for each, without a full stop."""
     limit = None if restrictions is None else restrictions.max_memory
-    found = [_learned_positions(question), _sequence(question), _memory(question, limit)]
+    found = [_learned_positions(question), _sequence(question), _memory(question, limit), _risk(question)]
     return tuple(note for note in found if note)
 
 
@@ -57,6 +58,14 @@ def _sequence(question: Question) -> str:
     if fp8:
         what += " and" * bool(apart) + " make gradients in fp8 slow, which sum whole sixteens"
     return f"{what}; {grouped(better)} tokens do better"
+
+
+def _risk(question: Question) -> str:
+    """Without scenarios there is nothing to weigh."""
+    if question.risk == "none" or scenarios_of(question):
+        return ""
+    what = "several pools have" if len(question.by_pool) > 1 else f"profile {question.hardware.name} has"
+    return f"{what} no scenarios, so `--risk {question.risk}` minimises the step on paper"
 
 
 def _memory(question: Question, limit: float | None) -> str:

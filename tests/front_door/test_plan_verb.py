@@ -293,3 +293,23 @@ def test_which_plan_is_wanted_must_be_known(meshwright) -> None:
     answer = meshwright("plan", *ASKED, "--pick", "fastes")
     assert answer.code == 2
     assert "--pick: `fastes` is not `recommended` or `fastest`; did you mean `fastest`?" in answer.err
+
+
+def test_the_expected_step_is_minimised_verified_and_replayed(meshwright, tmp_path: Path) -> None:
+    first, again = tmp_path / "first.yaml", tmp_path / "again.yaml"
+    answer = meshwright("plan", *ASKED, *QUICK, "--risk", "neutral", "--json", "-o", str(first))
+    document = json.loads(answer.out)
+    weighed = [plan["weighed_seconds"] for plan in document["plans"]]
+    assert weighed == sorted(weighed)
+    proof = document["certificate"]
+    assert (proof["minimised"], proof["scenarios"], proof["gap"]) == ("neutral", 16, 0)
+    assert proof["bound"] == pytest.approx(weighed[0])
+    assert meshwright("plan", "--replay", str(first), *QUICK, "-o", str(again)).code == 0
+    assert again.read_bytes() == first.read_bytes()
+    assert meshwright("verify", str(first)).code == 0
+
+
+def test_risk_is_of_the_step_on_one_number_of_gpus(meshwright) -> None:
+    answer = meshwright("plan", *ASKED, "--risk", "averse", "--objective", "memory")
+    assert answer.code == 2
+    assert "`--risk` weighs the step time" in answer.err

@@ -140,6 +140,16 @@ def test_optimal_is_said_only_when_proved(certificate: Certificate) -> None:
     assert "proven within 1.8 % of optimal" in " ".join(sentence.split())
 
 
+def test_the_proof_says_what_was_minimised(certificate: Certificate) -> None:
+    for risk, words in (
+        ("neutral", "expected over 16 scenarios"),
+        ("averse", "over the slowest 16 scenarios"),
+    ):
+        weighed = certificate.model_copy(update={"minimised": risk, "scenarios": 16})
+        said = " ".join(certificate_sentence(weighed, 25.2).split())
+        assert said.startswith(f"Proved optimal under the model, {words} (25.20 s): 3,911 layouts")
+
+
 def test_the_integer_program_agrees_only_where_it_had_a_choice(certificate: Certificate) -> None:
     def sentence(left: int) -> str:
         settled = Settled(solver="highs", layouts=left, columns=0, objective=25.2)

@@ -6,6 +6,7 @@ the search's own reading of it is tested too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -193,9 +194,9 @@ class Query:
     layouts: int
 
 
-def random_query(rng: np.random.Generator, bases: int) -> Query:
+def random_query(rng: np.random.Generator, bases: int, of: Callable[[int], Everything] = base) -> Query:
     """Restrictions that keep some of the layouts near a random one, of one of the first so many questions."""
-    found = base(int(rng.integers(bases)))
+    found = of(int(rng.integers(bases)))
     words = _random_words(rng, found)
     policies = [
         p

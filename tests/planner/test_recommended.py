@@ -12,14 +12,15 @@ from cost_models.defaults import complete_question
 from cost_models.estimate import Estimate
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
+from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
+from cost_models.risk import RISKS
 from cost_models.specs.hardware import Scenarios
 from cost_models.specs.training import TrainingSpec
 from cost_models.telling import CLEAR, chance_of_gain
 from planner.answers.classical import classical_layout
 from planner.answers.ordinary import steps
 from planner.answers.recommended import Recommendation, recommend
-from planner.answers.risk import RISKS, judged_seconds
 from planner.search.budget import Budget
 from planner.search.search import search
 from planner.space.layouts import parse_restrictions
@@ -149,8 +150,9 @@ def test_the_averse_judge_by_slow_cases_and_the_neutral_by_the_mean(told: Recomm
         update={"scenarios": Scenarios(factors={"network_efficiency": "0.5 2.0"}, unexplained=0.05)}
     )
     question = replace(question, hardware=hardware)
-    paper, mean, slow = (judged_seconds(question, told.estimate, risk) for risk in RISKS)
+    layout = told.estimate.layout
+    paper, mean, slow = (estimate(replace(question, risk=risk), layout).compared_seconds for risk in RISKS)
     assert paper == told.estimate.step_seconds
     assert paper < mean < slow  # a network half as fast costs more than one twice as fast saves
-    without = replace(question, hardware=hardware.model_copy(update={"scenarios": None}))
-    assert judged_seconds(without, told.estimate, "averse") == paper
+    without = replace(question, hardware=hardware.model_copy(update={"scenarios": None}), risk="averse")
+    assert estimate(without, layout).compared_seconds == paper

@@ -58,7 +58,7 @@ def plan(
         str | None, o.optional("--pick", "WHICH", "Plan to write: recommended (default) or fastest.")
     ] = None,
     risk: Annotated[
-        str | None, o.optional("--risk", "HOW", "Recommend by step on paper (none), neutral or averse.")
+        str | None, o.optional("--risk", "HOW", "Minimise the step on paper (none), neutral or averse.")
     ] = None,
     top: Annotated[int | None, o.optional("--top", "N", "Plans to rank; default 5.", min=1, max=1000)] = None,
     time_limit: o.TimeLimit = o.TIME_LIMIT,

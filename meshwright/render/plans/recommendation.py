@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cost_models.estimate import Estimate
 from cost_models.question import Question
+from cost_models.risk import Risk
 from cost_models.tried import tried
 from cost_models.units import counted, format_bytes, format_seconds, grouped
 from meshwright.render.tables import Table, table
@@ -11,6 +12,12 @@ from meshwright.render.words import NEGLIGIBLE_SHARE, change, percent, sentence_
 from planner.answers.recommended import Beside, Recommendation
 from planner.plan import Plan
 
+_FASTEST: dict[Risk, str] = {
+    "none": "fastest on paper",
+    "neutral": "least expected",
+    "averse": "least slow",
+}
+"""What the optimum of all layouts is called."""
 HEADERS = ("which", "layout", "step", "peak mem", "beside")
 
 
@@ -18,7 +25,7 @@ def recommendation_table(told: Recommendation) -> Table:
     """Two or three layouts with their step and memory; `beside` is the change against the recommended step."""
     rows = [_row("recommended", told.estimate, "")]
     if not told.is_fastest:
-        rows.append(_beside("fastest on paper", told, told.fastest))
+        rows.append(_beside(_FASTEST[told.risk], told, told.fastest))
     if told.classical is not None and told.classical.axes:
         rows.append(_beside("classical", told, told.classical))
     return table(HEADERS, rows, words=("layout",), names=("which",))
@@ -69,11 +76,12 @@ def recommended_in_plan(plan: Plan) -> str:
         return ""
     if not told.why:
         return wrapped(
-            "Recommended: the fastest on paper, as nothing simpler comes close enough to be taken for as fast."
+            f"Recommended: the {_FASTEST[told.risk]}, as nothing simpler comes close enough to be taken for as fast."
         )
-    gain = 1 - told.fastest_seconds / plan.prediction.step_seconds
+    own = plan.prediction
+    gain = 1 - (told.fastest_weighed or told.fastest_seconds) / (own.weighed_seconds or own.step_seconds)
     return wrapped(
-        f"Recommended: the fastest of those that {told.why}. {_paper(gain, told.chance)}: "
+        f"Recommended: the fastest of those that {told.why}. {_paper(told.risk, gain, told.chance)}: "
         f"{told.fastest.brief}, {format_seconds(told.fastest_seconds)}."
     )
 
@@ -81,20 +89,20 @@ def recommended_in_plan(plan: Plan) -> str:
 def _why(told: Recommendation) -> str:
     if told.is_fastest:
         return (
-            "Recommended: the fastest on paper; nothing simpler comes so close that the model could not tell the two"
-            " apart"
+            f"Recommended: the {_FASTEST[told.risk]}; nothing simpler comes so close that the model could not tell"
+            " the two apart"
         )
     return (
-        f"Recommended: the fastest of those that {told.why}. {_paper(told.gain, told.fastest.chance)}: they differ in"
-        f" {sentence_list(told.fastest.axes)}, and this model's times of two such layouts are"
+        f"Recommended: the fastest of those that {told.why}. {_paper(told.risk, told.gain, told.fastest.chance)}: they"
+        f" differ in {sentence_list(told.fastest.axes)}, and this model's times of two such layouts are"
         f" {percent(told.pair_error * max(1, len(told.fastest.axes)) ** 0.5)} off against one another (median of timed"
         " pairs)"
     )
 
 
-def _paper(gain: float, chance: float) -> str:
+def _paper(risk: Risk, gain: float, chance: float) -> str:
     """ "The fastest on paper gains 4.8 %, with a chance of 62 % that it gains at all"."""
-    return f"The fastest on paper gains {percent(gain)}, with a chance of {100 * chance:.0f} % that it gains at all"
+    return f"The {_FASTEST[risk]} gains {percent(gain)}, with a chance of {100 * chance:.0f} % that it gains at all"
 
 
 def _beside(name: str, told: Recommendation, other: Beside) -> tuple[str, ...]:

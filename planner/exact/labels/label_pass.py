@@ -130,9 +130,8 @@ class LabelPass:
         busiest = self._busy(rank, before, seconds, rest)
         in_time = (before + seconds <= labels.limit[kept, rank + 1] * (1 + ROUNDING)) & np.isfinite(rest)
         in_time &= lead + busiest <= room
-        in_time &= (cuts + self.cuts.fixed + self.cuts.least[rank + 1][:, blocks].T <= room[:, None]).all(
-            axis=1
-        )
+        least = cuts + self.cuts.fixed + self.cuts.least[rank + 1][:, blocks].T
+        in_time &= (least <= self._room_of_cuts(optimizer)[:, None]).all(axis=1)
         extended = Labels(
             blocks=blocks,
             seconds=before + seconds,
@@ -195,7 +194,7 @@ class LabelPass:
             limit_KQ = np.where(limit_KQ >= anyway_KQ, NO_LIMIT, labels.limit[:, after])
         labels.limit[:, after] = limit_KQ
         worst_KC = labels.cuts + self.cuts.fixed + self.cuts.most[rank + 1][:, labels.blocks].T
-        labels.cuts[worst_KC <= self._room(self._most_optimizer)] = -NO_LIMIT
+        labels.cuts[worst_KC <= self._room_of_cuts(self._most_optimizer)] = -NO_LIMIT
         return labels.rows(enough)
 
     def _merits(self, labels: Labels, rank: int) -> Floats:
@@ -219,6 +218,12 @@ class LabelPass:
         """(K,) seconds of the target left for the pipeline and its synchronisation."""
         room: Floats = (self.target - self.choices.leaf.overhead - optimizer) + ROUNDING * self.target
         return room
+
+    def _room_of_cuts(self, optimizer: Floats) -> Floats:
+        """(K,) seconds of the target that a cut may take."""
+        if self.cuts.whole:
+            return np.full_like(optimizer, self.target * (1 + ROUNDING))
+        return self._room(optimizer)
 
     @cached_property
     def _most_optimizer(self) -> Floats:

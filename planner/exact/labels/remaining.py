@@ -46,7 +46,7 @@ def most_remaining(choices: Choices, ways: Bools, added_CRB: Floats) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
-    """Paths through the timeline, each a sum over ranks that no step undercuts (optimizer and overhead left out)."""
+    """Paths through the timeline, each a sum over ranks that no step undercuts."""
 
     added: Floats
     """(C, R, B): seconds that a rank with so many blocks adds to each path."""
@@ -56,6 +56,8 @@ class Cuts:
     """(R + 1, C, L + 1): `least_remaining`."""
     most: Floats
     """(R + 1, C, L + 1): `most_remaining`."""
+    whole: bool
+    """Whether they are of a whole step; else optimizer and overhead are left out."""
 
     def __len__(self) -> int:
         return len(self.fixed)
@@ -69,9 +71,16 @@ def cuts_of(choices: Choices, ways: Bools, paths: Sequence[CriticalPath]) -> Cut
     ends = np.array([path.rank for path in paths], dtype=np.int64)
     added = forward * choices.forward + backward * choices.backward
     added[np.arange(len(paths)), ends] += choices.sync[ends]
+    fixed = np.array([path.p2p_count for path in paths]) * choices.leaf.cost("p2p")
+    return cuts_that_add(choices, ways, added, fixed, whole=False)
+
+
+def cuts_that_add(choices: Choices, ways: Bools, added: Floats, fixed: Floats, *, whole: bool) -> Cuts:
+    """The cuts that add (C, R, B) seconds on the ranks and (C,) besides."""
     return Cuts(
         added=added,
-        fixed=np.array([path.p2p_count for path in paths]) * choices.leaf.cost("p2p"),
+        fixed=fixed,
         least=least_remaining(choices, ways, added),
         most=most_remaining(choices, ways, added),
+        whole=whole,
     )

@@ -1,0 +1,101 @@
+"""The search for the least expected step, or the least slow one, equals brute force in every scenario."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from effort import number
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from questions import Query, random_query
+from small import small_question
+from weighed_brute import weighed_base, with_scenarios
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import parse_layout
+from cost_models.errors import InfeasibleError
+from cost_models.pipeline.estimating import estimate
+from cost_models.pipeline.placed import place
+from cost_models.pipeline.under_scenarios import scenarios_of
+from cost_models.pipeline.weighed_costs import weighed_costs
+from cost_models.risk import slowest, weigh, weighed_of
+from planner.placement.leaf import TOLERANCE
+from planner.search.search import search
+
+QUERIES = number(60, 800)
+BASES = number(10, 48)
+
+
+def ask_both(query: Query) -> None:
+    """The search has brute force's answer, or none where it has none, and its proof adds up."""
+    if not query.seconds:
+        with pytest.raises(InfeasibleError):
+            search(query.question, top=query.top, restrictions=query.restrictions)
+        return
+    result = search(query.question, top=query.top, restrictions=query.restrictions)
+    found = [one.weighed_seconds for one in result.estimates]
+    assert found == pytest.approx(query.seconds[: query.top], rel=10 * TOLERANCE)
+    proof = result.certificate
+    assert (proof.layouts, proof.undecided, proof.gap) == (query.layouts, 0, 0)
+    assert proof.layouts == proof.infeasible + proof.pruned + proof.solved
+    assert proof.bound == pytest.approx(query.seconds[0], rel=10 * TOLERANCE)
+    scenarios = len(scenarios_of(query.question))
+    assert (proof.minimised, proof.scenarios) == (
+        query.question.risk,
+        weighed_of(scenarios, query.question.risk),
+    )
+
+
+@pytest.mark.timeout(1800)
+def test_search_equals_brute_force_where_scenarios_are_weighed() -> None:
+    asked: Counter[str] = Counter()
+
+    @given(st.integers(0, 10**9))
+    @settings(max_examples=QUERIES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    def ask(seed: int) -> None:
+        query = random_query(np.random.default_rng(seed), BASES, of=weighed_base)
+        ask_both(query)
+        asked[query.question.risk] += bool(query.seconds)
+
+    ask()
+    print(asked)
+    assert min(asked["neutral"], asked["averse"]) > QUERIES / 4
+
+
+@pytest.mark.parametrize("risk", ["neutral", "averse"])
+def test_no_placement_takes_less_than_at_mean_costs(risk: str) -> None:
+    """The step is convex in its costs, so the mean of steps is no less than the step at mean costs."""
+    question = with_scenarios(small_question(4), np.random.default_rng(1), risk)
+    for words in ("tp2 pp2 dp1 mbs1", "pp4 mbs1", "pp2 vpp2 dp2 mbs1", "dp4 mbs2"):
+        layout = parse_layout(words)
+        placed = place(layout, question)
+        weighed = estimate(question, layout).weighed_seconds
+        assert weighed is not None
+        each = [estimate(one, layout).step_seconds for one in scenarios_of(question)]
+        assert weighed == pytest.approx(float(weigh(np.array(each), question.risk)))
+        mean = weighed_costs(question, LayoutColumns.of([placed.layout]))
+        at_mean = float(placed.pipeline(mean).step_seconds(placed.blocks))
+        assert min(each) < at_mean <= weighed * (1 + TOLERANCE)
+
+
+def test_the_slowest_quarter_is_never_less_than_any_other() -> None:
+    seconds = np.random.default_rng(0).random((10, 7))
+    weighed = weigh(seconds, "averse")
+    assert weighed_of(10, "averse") == 3
+    assert weighed == pytest.approx(np.where(slowest(seconds, "averse"), seconds, 0).sum(axis=0) / 3)
+    for _ in range(100):
+        some = np.random.default_rng(_).permutation(10)[:3]
+        assert (seconds[some].mean(axis=0) <= weighed + 1e-12).all()
+
+
+def test_without_scenarios_the_step_on_paper_is_minimised() -> None:
+    question = small_question(4)
+    hardware = question.hardware.model_copy(update={"scenarios": None})
+    question = replace(question, hardware=hardware)
+    plain, weighed = search(question), search(replace(question, risk="averse"))
+    assert plain.estimates == weighed.estimates
+    assert (weighed.certificate.minimised, weighed.certificate.scenarios) == ("none", 0)
+    assert weighed.certificate.settled is not None
