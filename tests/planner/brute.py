@@ -8,7 +8,7 @@ Shape legend: N layouts of one pipeline, K placements, S virtual stages, R ranks
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import product
 from math import prod
@@ -19,6 +19,7 @@ from synthetic import POLICIES, every_placement, random_costs
 from cost_models import schedules
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
+from cost_models.axes.layout import Layout
 from cost_models.axes.order import ORDERS
 from cost_models.axes.pipeline import SCHEDULES, goes_with
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, allowed_recompute
@@ -74,7 +75,8 @@ def every_layout(question: Question) -> LayoutColumns:
         *("mbs", "zero", "shard", "sp", "order", "context"),
     )
     table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
-    columns = LayoutColumns(**{name: table[:, index].copy() for index, name in enumerate(names)})
+    simplest = LayoutColumns.of([Layout()]).rows(np.zeros(len(table), dtype=np.int64))
+    columns = replace(simplest, **{name: table[:, index].copy() for index, name in enumerate(names)})
     return columns.rows(np.flatnonzero(legal_rows(question, columns)))
 
 
@@ -270,7 +272,7 @@ def _peaks(
         count = count_KS[:, own].sum(axis=1)
         ends = {"embedding": 0 in own, "head": stages - 1 in own}
         static = x["static"] + x["layer_static"] * count
-        update = x["layer_update"] * count
+        update = x["rank_update"] + x["layer_update"] * count
         moment = working[..., own].max(axis=-1)
         for end, here in ends.items():
             if here:
