@@ -63,17 +63,21 @@ def state_bytes(
     ranks = (columns.expert_shard if experts else columns.shard).astype(np.float64)
     sharded = (columns.zero >= 2) & ((ranks > 1) | _wrapped_alone(question, columns, experts))
     shard = {stage: np.where(columns.zero >= stage, ranks, 1.0) for stage in (1, 2)}
+    others = (columns.expert_replicas if experts else columns.replicas) > 1
+    bucketed = np.where(stack.reducer_buckets & (columns.zero == 0) & others, compute * mixed, 0.0)
+    copied = np.where((columns.zero == 1) & (ranks > 1), stack.gather_copies * compute, 0.0)
     gradient_shard = np.ones(ranks.shape) if stack.unsharded_gradients_until_sync else shard[2]
     held, weight_held, gradient_held = _held_on_device(question, columns, residency)
     late = sharded & stack.fully_shard & (columns.microbatches(training.global_batch) == 1)
     weights, master, written = _weights_and_master(question, columns, ranks, sharded)
     return StateBytes(
         weights=weight_held * weights,
-        gradients=gradient_held * np.where(late, 0.0, (gradient + extra_gradient) / gradient_shard),
+        gradients=gradient_held
+        * np.where(late, 0.0, (gradient + extra_gradient) / gradient_shard + bucketed),
         optimizer=held * (master + moments) / shard[1],
         gathered=np.where(sharded & (columns.zero == 3), compute, 0.0),
         scattering=np.where(sharded, gradient, 0.0),
-        update=held * _temporary_bytes(question, columns, shard[1]) / shard[1],
+        update=held * _temporary_bytes(question, columns, shard[1]) / shard[1] + copied,
         updated=written / shard[1],
         late_gradients=gradient_held * np.where(late, gradient / ranks, 0.0),
     )

@@ -191,6 +191,10 @@ class StackSpec(Spec):
     unfused_update_bytes: Factor = 0.0
     """Bytes per parameter of its shard that an update moves beyond reading states and gradients and writing states,
     where it runs operator by operator; 0 for a fused one."""
+    gather_copies: Factor = 0.0
+    """Flat copies of a rank's weights that ZeRO-1 holds for a moment while it gathers those it updated."""
+    reducer_buckets: bool = False
+    """Whether without ZeRO gradients are held once more in the weight's type, in the buckets of PyTorch's DDP."""
     optimizer_temporary_bytes: Factor = 0.0
     """Bytes per parameter of the optimizer's shard that an update holds for a moment; 0 for a fused one."""
     update_group: LargeInt | None = None

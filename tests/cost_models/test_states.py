@@ -17,12 +17,19 @@ OPTIMIZER = 8 / D
 MASTER = 4 / D
 
 
-def states(stack: str, precision: Precision, *, residency: str = "resident") -> StateBytes:
-    """Of ZeRO-2 and of ZeRO-3, over 16 ranks."""
+def states(
+    stack: str,
+    precision: Precision,
+    *,
+    residency: str = "resident",
+    stages: tuple[int, ...] = (2, 3),
+    ranks: int = D,
+) -> StateBytes:
+    """Of ZeRO-2 and of ZeRO-3, over 16 ranks, unless said otherwise."""
     chosen = catalog.load_stack(stack)
     cluster = catalog.load_cluster("dgx-h100").model_copy(update={"nodes": 2})
     training = TrainingSpec(global_batch=64, sequence_length=1024, precision=precision)
-    columns = LayoutColumns.of([Layout(dp=D, zero=zero, layers=(48,)) for zero in (2, 3)])
+    columns = LayoutColumns.of([Layout(dp=ranks, zero=zero, layers=(48,)) for zero in stages])
     question = complete_question(catalog.load_model("gpt2-xl"), cluster, training, stack=chosen)
     return state_bytes(question, columns, residency=residency)
 
@@ -70,3 +77,12 @@ def test_zero_3_of_deepspeed_updates_so_many_parameters_at_a_time() -> None:
         shard = parameters / ranks
         held = state_bytes(question, columns).update * parameters
         assert held == pytest.approx([6 * shard, 6 * min(shard, 1e9)])
+
+
+def test_nanotron_holds_gradients_in_buckets_or_copies_what_it_gathers() -> None:
+    """fp32 gradients, and 2 B in DDP's buckets without ZeRO; ZeRO-1 gathers 2 B a weight through two flat copies."""
+    held = states("nanotron", "bf16", stages=(0, 1))
+    assert held.gradients == pytest.approx((4 + 2, 4))
+    assert held.update == pytest.approx((0, 4))
+    alone = states("nanotron", "bf16", stages=(0,), ranks=1)
+    assert (alone.gradients[0], alone.update[0]) == (4, 0)
