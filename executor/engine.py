@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import loss_parallel
 
+from cost_models.axes.offload import NOWHERE
 from cost_models.operators.chunked_loss import loss_chunk
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.schedules import stages_of_rank
@@ -28,6 +29,7 @@ from executor.apply.tied import TiedGradients
 from executor.mesh import make_context_group, make_expert_mesh, make_mesh, place_of
 from executor.models.initial import initialise
 from executor.models.transformer import Transformer
+from executor.offload.offloading import Offloading
 from executor.passes import Passes
 from executor.run_config import EngineOptions
 from planner.plan import Plan
@@ -55,9 +57,12 @@ class Engine:
         self.dtype = _COMPUTE_DTYPES[training.wide_precision]
         self.loss_chunk = loss_chunk(plan.question, layout)
         torch.manual_seed(self._dropout_seed())
+        self.offloading = self._offloading()
         self.parts = [self._part(stage) for stage in self._my_stages()]
         self.tied = TiedGradients(layout, self.mesh, self.parts, tied=model.tied_embeddings)
-        self.optimizer = Optimizer(plan, self.parts, self.mesh, self.experts, options)
+        self.optimizer = Optimizer(plan, self.parts, self.mesh, self.experts, options, self.offloading)
+        if self.offloading is not None:
+            self.offloading.connect(self.parts, self.passes)
         self.pipeline: PipelineStep | None = None
         if layout.pp > 1:
             microbatches = layout.microbatches(training.global_batch)
@@ -89,7 +94,7 @@ class Engine:
         Takes whole sequences, of which this rank works on its tokens.
         """
         mine = [take_tokens(one, self.sequence, self.layout.cp) for one in (inputs_BS, targets_BS)]
-        with self._loss_context():
+        with self._loss_context(), nullcontext() if self.offloading is None else self.offloading.step():
             return self._forward_backward(*(one.to(self.device) for one in mine))
 
     def update(self) -> float:
@@ -170,11 +175,20 @@ class Engine:
         recompute_activations(part, layout.stage_recompute[stage])
         if self.options.compile:
             compile_blocks(part, split=layout.tp > 1)
+        streamed = () if self.offloading is None else self.offloading.streamed(part)
         if layout.zero >= 2 and self.experts is not None:
-            share_experts(part, self.experts, layout.zero, self.dtype, layout.replicas)
+            share_experts(part, self.experts, layout.zero, self.dtype, layout.replicas, streamed)
         if layout.zero >= 2:
-            share_data(part, self._replicas(), layout.zero, self.dtype)
+            share_data(part, self._replicas(), layout.zero, self.dtype, streamed)
         return part
+
+    def _offloading(self) -> Offloading | None:
+        """What of this rank's blocks is in host memory; None where nothing is."""
+        layout = self.layout
+        if layout.offload == NOWHERE:
+            return None
+        microbatches = layout.microbatches(self.plan.training.global_batch)
+        return Offloading(layout, self._my_stages(), self.device, self.dtype, microbatches)
 
     def _dropout_seed(self) -> int:
         """Ranks that hold the same activations must drop the same ones: tensor ranks without sequence parallelism."""

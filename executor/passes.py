@@ -1,4 +1,4 @@
-"""Records which pass of which microbatch this rank ran when, while a recording is on."""
+"""Tells whether this rank is in a pass, and records which ran when, while a recording is on."""
 
 from __future__ import annotations
 
@@ -29,13 +29,19 @@ class Passes:
     device: torch.device
     kept: list[Pass] | None = None
     """None: no recording is on."""
+    running: bool = False
+    """Whether a pass is under way; a pipeline also runs its stages outside, once, to learn their shapes."""
 
     @contextmanager
     def run(self, kind: str, stage: int, microbatch: int) -> Iterator[None]:
         """Record the pass inside the block."""
-        if self.kept is None:
+        self.running = True
+        try:
+            if self.kept is None:
+                yield
+                return
+            start = mark_on(self.device)
             yield
-            return
-        start = mark_on(self.device)
-        yield
-        self.kept.append(Pass(kind, stage, microbatch, start, mark_on(self.device)))
+            self.kept.append(Pass(kind, stage, microbatch, start, mark_on(self.device)))
+        finally:
+            self.running = False

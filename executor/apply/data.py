@@ -6,30 +6,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 
 from executor.apply.experts import routers
 from executor.models.transformer import Transformer
 
 
-def share_data(model: Transformer, mesh: DeviceMesh, zero: int, compute_dtype: torch.dtype) -> None:
+def share_data(
+    model: Transformer,
+    mesh: DeviceMesh,
+    zero: int,
+    compute_dtype: torch.dtype,
+    streamed: Collection[str] = (),
+) -> None:
     """Wrap every block and the slice itself, in place, for the replicas of `mesh`.
 
-    One axis shards; of two the first holds copies of what the second shards (hybrid sharding).
+    One axis shards; of two the first holds copies of what the second shards (hybrid sharding). Shards of `streamed`
+    blocks are in host memory, and are gathered again for the backward pass whatever the stage.
 
     With a 16-bit `compute_dtype` the parameters stay fp32 and are cast where they are gathered; gradients are reduced
     in fp32.
     """
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
-    for module in (*model.blocks.values(), model):
-        fully_shard(module, mesh=mesh, reshard_after_forward=zero == 3, mp_policy=policy)
+    for name, block in model.blocks.items():
+        host = name in streamed
+        fully_shard(
+            block,
+            mesh=mesh,
+            reshard_after_forward=zero == 3 or host,
+            mp_policy=policy,
+            offload_policy=_on_host() if host else OffloadPolicy(),
+        )
+    fully_shard(model, mesh=mesh, reshard_after_forward=zero == 3, mp_policy=policy)
+
+
+def _on_host() -> CPUOffloadPolicy:
+    return CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
 
 
 def share_experts(
-    model: Transformer, experts: DeviceMesh, zero: int, compute_dtype: torch.dtype, ranks: int
+    model: Transformer,
+    experts: DeviceMesh,
+    zero: int,
+    compute_dtype: torch.dtype,
+    ranks: int,
+    streamed: Collection[str] = (),
 ) -> None:
     """Wrap the routed experts of every mixture, in place and before the rest, for the ranks that hold the same ones.
 
@@ -38,8 +70,16 @@ def share_experts(
     """
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
     mesh = experts["copy", "shard"] if experts["copy"].size() > 1 else experts["shard"]
+    on_host = {id(routed) for name in streamed for routed in routers(model.blocks[name])}
     for routed in routers(model):
-        fully_shard(routed.experts, mesh=mesh, reshard_after_forward=zero == 3, mp_policy=policy)
+        host = id(routed) in on_host
+        fully_shard(
+            routed.experts,
+            mesh=mesh,
+            reshard_after_forward=zero == 3 or host,
+            mp_policy=policy,
+            offload_policy=_on_host() if host else OffloadPolicy(),
+        )
         assert isinstance(routed.experts, FSDPModule)
         routed.experts.set_gradient_divide_factor(ranks)
         if experts["shard"].size() > 1:  # gloo cannot scale as it adds; with one rank it would divide twice

@@ -51,14 +51,14 @@ class FlatParameters:
         self.shards = members if sharded else 1
         self.mean_over = self.replicas if mean_over is None else mean_over
         sizes = [_round_up(local(parameter).numel(), _ALIGNMENT) for parameter in self.parameters]
-        size = _round_up(sum(sizes), self.shards)
+        size = _round_up(sum(sizes), self.shards * _ALIGNMENT)  # shares are whole vectors, too
         first = local(self.parameters[0])
         self.weights = torch.zeros(size, dtype=first.dtype, device=first.device)
         self.gradients = torch.zeros(size, dtype=torch.float32, device=first.device)
         starts = list(accumulate(sizes, initial=0))[:-1]
         self._starts = {id(p): start for p, start in zip(self.parameters, starts, strict=True)}
         self._gradients = {
-            id(p): _part(self.gradients, start, local(p))
+            id(p): part_of(self.gradients, start, local(p))
             for p, start in zip(self.parameters, starts, strict=True)
         }
         self._pending: dict[int, DeviceMesh] = {}
@@ -76,10 +76,10 @@ class FlatParameters:
         share = size // self.shards
         self._first = dist.get_rank(group) * share if sharded else 0
         self._mine = slice(self._first, self._first + share)
-        share_fp32 = self.weights[self._mine].float()  # a view where the weights are fp32 already
-        self.shard = nn.Parameter(share_fp32)
-        self.shard.grad = self.gradients[self._mine]
-        self.reduced = [(p, self.shard.grad[at : at + end - begin]) for p, begin, end, at in self.owned()]
+        self.share_gradient = self.gradients[self._mine]
+        """The averaged gradient of this rank's share, where it is reduced."""
+        self.shard, gradient = self._share()
+        self.reduced = [(p, gradient[at : at + end - begin]) for p, begin, end, at in self.owned()]
         """(parameter, flat view of its averaged gradient) for each that reaches into this rank's share."""
         self.optimizer = make([self.shard])
 
@@ -102,7 +102,7 @@ class FlatParameters:
         if not self._pending:
             return
         views = [self.gradient(parameter) for parameter in self.parameters if id(parameter) in self._pending]
-        together = torch.cat([view.flatten() for view in views])
+        together = torch.cat([view.flatten() for view in views]).to(self.weights.device)
         dist.all_reduce(together, group=next(iter(self._pending.values())).get_group())
         for view, total in zip(views, torch.split(together, [view.numel() for view in views]), strict=True):
             view.copy_(total.view_as(view))
@@ -110,17 +110,23 @@ class FlatParameters:
 
     def reduce(self) -> None:
         """Average over the replicas what this rank is going to use."""
-        assert self.shard.grad is not None
         if self.shards > 1:
-            dist.reduce_scatter_tensor(self.shard.grad, self.gradients, group=self.group)
+            dist.reduce_scatter_tensor(self.share_gradient, self.gradients, group=self.group)
         elif dist.get_world_size(self.group) > 1:
             dist.all_reduce(self.gradients, group=self.group)
         if self.copies is not None:
-            dist.all_reduce(self.shard.grad, group=self.copies)
+            dist.all_reduce(self.share_gradient, group=self.copies)
         if self.mean_over > 1:
-            self.shard.grad.div_(self.mean_over)
+            self.share_gradient.div_(self.mean_over)
 
-    def step(self) -> None:
+    def norms(self) -> list[Tensor]:
+        """The norm of each of the gradients in `reduced`."""
+        return list(torch._foreach_norm([gradient for _, gradient in self.reduced], dtype=torch.float32))
+
+    def begin_update(self) -> None:
+        """Have begun what goes on beside other updates: nothing, where the device updates."""
+
+    def finish_update(self) -> None:
         """Update the share, gather everyone's, forget the gradients."""
         self.optimizer.step()
         self.spread()
@@ -128,8 +134,7 @@ class FlatParameters:
 
     def scale(self, factor: float) -> None:
         """Multiply the averaged gradient of this rank's share."""
-        assert self.shard.grad is not None
-        self.shard.grad.mul_(factor)
+        self.share_gradient.mul_(factor)
 
     def owned(self) -> Iterator[tuple[nn.Parameter, int, int, int]]:
         """(parameter, begin, end, start): elements of its local tensor that are in the share, and where there."""
@@ -147,12 +152,19 @@ class FlatParameters:
         if self.shards > 1:
             dist.all_gather_into_tensor(self.weights, mine, group=self.group)
 
+    def _share(self) -> tuple[nn.Parameter, Tensor]:
+        """What the optimizer updates, and its averaged gradient."""
+        share_fp32 = self.weights[self._mine].float()  # a view where the weights are fp32 already
+        shard = nn.Parameter(share_fp32)
+        shard.grad = self.share_gradient
+        return shard, self.share_gradient
+
     def _adopt(self, parameter: nn.Parameter) -> None:
         """Move a parameter's values into the flat buffer."""
         with torch.no_grad():
             # `to_local` of a parameter is a new tensor; the one to move is the one it holds
             values = parameter._local_tensor if isinstance(parameter, DTensor) else parameter
-            view = _part(self.weights, self._starts[id(parameter)], values)
+            view = part_of(self.weights, self._starts[id(parameter)], values)
             view.copy_(values)
             values.set_(view)  # type: ignore[call-overload]
             if isinstance(parameter, DTensor):  # says where its values begin, too, and is traced as it says
@@ -176,10 +188,10 @@ class FlatParameters:
                     self._pending[id(parameter)] = gradient.device_mesh
             else:  # a matrix's gradient may come whole, or as a sum that is still to be made
                 gradient = gradient.redistribute(placements=parameter.placements)
-        self.gradient(parameter).add_(local(gradient))
+        self._gradients[id(parameter)].add_(local(gradient))
 
 
-def _part(buffer: Tensor, start: int, like: Tensor) -> Tensor:
+def part_of(buffer: Tensor, start: int, like: Tensor) -> Tensor:
     """A view of a part of a flat buffer, in the shape of `like`."""
     return buffer[start : start + like.numel()].view_as(like)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,8 @@ from executor.apply.experts import Copies, ExpertParameters
 from executor.apply.flat_parameters import FlatParameters
 from executor.apply.local import local, settle_gradient
 from executor.models.transformer import Transformer
+from executor.offload.offloading import Offloading
+from executor.offload.shards import ShardedBlock
 from executor.run_config import EngineOptions
 from planner.plan import Plan
 
@@ -31,16 +34,32 @@ class Optimizer:
         mesh: DeviceMesh,
         experts: DeviceMesh | None,
         options: EngineOptions,
+        offloading: Offloading | None = None,
     ) -> None:
         self.mesh, self.options, self.plan = mesh, options, plan
         self.parameters = _unique(parts)
         self.experts = None if experts is None else ExpertParameters(parts, experts)
         self.flats: list[FlatParameters] = []
+        self.sharded: list[ShardedBlock] = []
+        """Under ZeRO-2 and 3, blocks that are not wholly on the device."""
+        self._order = {id(parameter): place for place, parameter in enumerate(self.parameters)}
+        blocks = {} if offloading is None else offloading.blocks(parts)
+        groups: dict[int | None, list[nn.Parameter]] = {None: []}
+        for parameter in self.parameters:
+            groups.setdefault(blocks.get(id(parameter)), []).append(parameter)
         if plan.layout.zero <= 1:
-            self.flats = self._flat(mesh)
-            self.optimizers = [flat.optimizer for flat in self.flats]
+            self.flats = [
+                flat for block, group in groups.items() for flat in self._flat(group, block, offloading)
+            ]
+            self._on_device: list[torch.optim.Optimizer] = []
         else:
-            self.optimizers = [self._make(group) for group in _by_kind(self.parameters)]
+            self._on_device = [self._make(kind) for kind in _by_kind(groups.pop(None))]
+            for block, group in groups.items():
+                assert offloading is not None
+                assert block is not None
+                self.sharded += [offloading.shards(block, kind, self._make) for kind in _by_kind(group)]
+        updating: Sequence[FlatParameters | ShardedBlock] = [*self.flats, *self.sharded]
+        self.optimizers = [*self._on_device, *(one.optimizer for one in updating)]
         tensor_axis, data_axis = mesh["tp"], mesh["shard"]  # slicing a mesh is slow: once, not every step
         self._over_tp = {id(parameter): _split_over(parameter, tensor_axis) for parameter in self.parameters}
         self._over_replicas = {
@@ -85,32 +104,60 @@ class Optimizer:
         norm = self._norm()
         if self.options.clip is not None and norm > self.options.clip:
             self._scale(self.options.clip / norm)
-        for flat in self.flats:
-            flat.step()
-        if not self.flats:
-            for optimizer in self.optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
+        updating: Sequence[FlatParameters | ShardedBlock] = [*self.flats, *self.sharded]
+        for one in updating:
+            one.begin_update()
+        for optimizer in self._on_device:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        for one in updating:
+            one.finish_update()
         return norm
 
-    def _flat(self, mesh: DeviceMesh) -> list[FlatParameters]:
-        """One buffer over the ranks that hold the same parameters; another over those that hold the same experts."""
-        replicas = Copies(mesh["shard"], mesh["copy"])
-        routed = self.experts
-        if routed is None or not routed.parameters:
-            return [self._flat_over(self.parameters, replicas)]
-        others = [parameter for parameter in self.parameters if not routed.holds(parameter)]
-        return [self._flat_over(others, replicas), self._flat_over(routed.parameters, routed.copies)]
+    def spread(self) -> None:
+        """Bring what was loaded where optimizers update it to wherever else it is."""
+        updating: Sequence[FlatParameters | ShardedBlock] = [*self.flats, *self.sharded]
+        for one in updating:
+            one.spread()
 
-    def _flat_over(self, parameters: Sequence[nn.Parameter], copies: Copies) -> FlatParameters:
-        return FlatParameters(
-            parameters,
-            copies.shard,
-            copies.groups,
-            sharded=self.plan.layout.zero == 1,
-            mean_over=self.plan.layout.replicas,
-            make=self._make,
-        )
+    def updated(self) -> Iterator[tuple[nn.Parameter, nn.Parameter, torch.optim.Optimizer]]:
+        """Without flat buffers: (parameter, what is updated in its place if not itself, by which optimizer)."""
+        for optimizer in self._on_device:
+            for group in optimizer.param_groups:
+                yield from ((parameter, parameter, optimizer) for parameter in group["params"])
+        for block in self.sharded:
+            for parameter, updated in zip(block.parameters, block.updated, strict=True):
+                yield parameter, updated, block.optimizer
+
+    def _flat(
+        self, parameters: Sequence[nn.Parameter], block: int | None, offloading: Offloading | None
+    ) -> list[FlatParameters]:
+        """One buffer over the ranks that hold the same parameters; another over those that hold the same experts.
+
+        Of one block that is not wholly on the device, or of all others.
+        """
+        routed = self.experts
+        of_experts = [] if routed is None else [one for one in parameters if routed.holds(one)]
+        others = [one for one in parameters if routed is None or not routed.holds(one)]
+        replicas = Copies(self.mesh["shard"], self.mesh["copy"])
+        made: list[FlatParameters] = []
+        for group, copies in ((others, replicas), (of_experts, routed.copies if routed else replicas)):
+            if not group:
+                continue
+            how: dict[str, Any] = {
+                "sharded": self.plan.layout.zero == 1,
+                "mean_over": self.plan.layout.replicas,
+                "make": self._make,
+            }
+            if block is None:
+                made.append(FlatParameters(group, copies.shard, copies.groups, **how))
+            else:
+                assert offloading is not None
+                at_once = self.options.clip is None
+                made.append(
+                    offloading.flat(block, group, copies.shard, copies.groups, at_once=at_once, **how)
+                )
+        return made
 
     def _make(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         rate = self.options.rate.peak
@@ -122,14 +169,14 @@ class Optimizer:
         """The global gradient norm, each element counted once: squares are summed by the axes they are split over."""
         kinds: dict[tuple[int, int], list[Tensor]] = {}  # by (split over tp, over replicas)
         routed: list[tuple[nn.Parameter, Tensor]] = []
-        for parameter, gradient, over_replicas in self._gradients():
+        for parameter, gradient, norm, over_replicas in self._norms():
             if self.experts is not None and self.experts.holds(parameter):
                 routed.append((parameter, gradient))
             elif id(parameter) not in self.counted_elsewhere:
-                kinds.setdefault((self._over_tp[id(parameter)], over_replicas), []).append(gradient)
+                kinds.setdefault((self._over_tp[id(parameter)], over_replicas), []).append(norm)
         sums = torch.zeros(2, 2, device=self.mesh.device_type)
-        for kind, gradients in kinds.items():
-            sums[kind] = torch.stack(torch._foreach_norm(gradients, dtype=torch.float32)).square().sum()
+        for kind, norms in kinds.items():
+            sums[kind] = torch.stack([norm.to(sums.device) for norm in norms]).square().sum()
         if self.plan.layout.tp > 1:
             dist.all_reduce(part := sums[1].clone(), group=self.mesh["tp"].get_group())
             sums[1] = part
@@ -143,25 +190,39 @@ class Optimizer:
             dist.all_reduce(total, group=self.mesh["pp"].get_group())
         return float(total.sqrt())
 
-    def _gradients(self) -> list[tuple[nn.Parameter, Tensor, int]]:
-        """(parameter, this rank's gradient, split over replicas)."""
-        if self.flats:
-            return [
-                (parameter, gradient, int(flat.shards > 1))
-                for flat in self.flats
-                for parameter, gradient in flat.reduced
-            ]
-        return [
-            (parameter, local(parameter.grad), self._over_replicas[id(parameter)])
-            for parameter in self.parameters
-            if parameter.grad is not None
-        ]
+    def _norms(self) -> list[tuple[nn.Parameter, Tensor, Tensor, int]]:
+        """(parameter, this rank's gradient, its norm, split over replicas), in the order of parameters."""
+        found: list[tuple[nn.Parameter, Tensor, Tensor, int]] = []
+        for flat in self.flats:
+            split = int(flat.shards > 1)
+            for (parameter, gradient), norm in zip(flat.reduced, flat.norms(), strict=True):
+                found.append((parameter, gradient, norm, split))
+        found += self._norms_of_shards()
+        return sorted(found, key=lambda one: self._order[id(one[0])])
+
+    def _norms_of_shards(self) -> list[tuple[nn.Parameter, Tensor, Tensor, int]]:
+        """The same without flat buffers; gradients of streamed blocks are on the host."""
+        found: list[tuple[nn.Parameter, Tensor, Tensor, int]] = []
+        for gradients in self._shards_by_device():
+            norms = torch._foreach_norm([gradient for _, gradient in gradients], dtype=torch.float32)
+            for (parameter, gradient), norm in zip(gradients, norms, strict=True):
+                found.append((parameter, gradient, norm, self._over_replicas[id(parameter)]))
+        return found
+
+    def _shards_by_device(self) -> list[list[tuple[nn.Parameter, Tensor]]]:
+        """(parameter, this rank's gradient) without flat buffers, those on one device together."""
+        found: dict[torch.device, list[tuple[nn.Parameter, Tensor]]] = {}
+        for parameter in [] if self.flats else self.parameters:
+            if parameter.grad is not None:
+                gradient = local(parameter.grad)
+                found.setdefault(gradient.device, []).append((parameter, gradient))
+        return list(found.values())
 
     def _scale(self, factor: float) -> None:
         for flat in self.flats:
             flat.scale(factor)
-        if not self.flats:
-            torch._foreach_mul_([gradient for _, gradient, _ in self._gradients()], factor)
+        for gradients in self._shards_by_device():
+            torch._foreach_mul_([gradient for _, gradient in gradients], factor)
 
 
 def _unique(parts: Sequence[Transformer]) -> list[nn.Parameter]:

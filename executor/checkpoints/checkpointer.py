@@ -239,8 +239,7 @@ class Checkpointer:
                 planner=LoadPieces(substitutes),
                 process_group=self.group,
             )
-        for flat in self.engine.optimizer.flats:
-            flat.spread()
+        self.engine.optimizer.spread()
         self._restore_random(generators, step)
 
     def _restore_random(self, generators: Contents, step: int) -> None:

@@ -94,13 +94,11 @@ def training_state(engine: Engine, names: dict[int, Named]) -> Contents:
             _add(contents, named, _boxes(parameter, named, begin, end), states, start)
     if engine.optimizer.flats:
         return contents
-    for optimizer in engine.optimizers:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                mine = local(parameter.detach())
-                named = names[id(parameter)]
-                states = {"weights": mine} | _states(optimizer, parameter)
-                _add(contents, named, _boxes(parameter, named, 0, mine.numel()), states, 0)
+    for parameter, updated, optimizer in engine.optimizer.updated():
+        mine = local(updated.detach())
+        named = names[id(parameter)]
+        states = {"weights": mine} | _states(optimizer, updated)
+        _add(contents, named, _boxes(parameter, named, 0, mine.numel()), states, 0)
     return contents
 
 

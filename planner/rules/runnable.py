@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.offload import offloads
 from cost_models.axes.rule import Bools, Rule, Words, either
 from cost_models.operators.block import block_operators
 from cost_models.question import MixedQuestion, Question
@@ -34,6 +35,18 @@ def _narrow_states(training: TrainingSpec) -> bool:
 
 def _states(question: Question, layout: Layout) -> Words:
     return Words("the executor keeps gradients, moments and master weights in fp32, and the plan does not")
+
+
+def _fp8_offload(question: Question, layout: Layout) -> Words:
+    return Words(
+        "the executor's fp8 products keep their weights on the device",
+        f"leave out `offload`, or {IN_16_BITS}",
+    )
+
+
+def _split_offload(question: Question, layout: Layout) -> Words:
+    what = f"`schedule={layout.schedule}` splits backward passes, and between the halves a block would come and go"
+    return Words(f"{what} for each of its weights", "use another schedule, or leave out `offload`")
 
 
 def _fp8_experts(question: Question, layout: Layout) -> Words:
@@ -142,6 +155,16 @@ RUNNABLE: tuple[Rule, ...] = (
         name="states in fp32",
         broken=lambda q, x: (x.tp > 0) & _narrow_states(q.training),
         sentence=_states,
+    ),
+    Rule(
+        name="fp8 keeps blocks on the device",
+        broken=lambda q, x: _fp8(q, x) & offloads(x),
+        sentence=_fp8_offload,
+    ),
+    Rule(
+        name="offload runs backward passes whole",
+        broken=lambda q, x: offloads(x) & is_scheduled(x, SPLIT_BACKWARD),
+        sentence=_split_offload,
     ),
     Rule(
         name="experts in fp8",

@@ -135,11 +135,18 @@ def _whole(engine: Engine) -> dict[str, Floats]:
     """Parameters of this rank's stages, put together from all who have a part."""
     from torch.distributed.tensor import DTensor
 
+    from executor.offload.streaming import StreamedBlock
+
     found = {}
+    streamed = [flat for flat in engine.optimizer.flats if isinstance(flat, StreamedBlock)]
+    for flat in streamed:
+        flat.load()
     for part in engine.parts:
         for name, parameter in part.named_parameters():
             whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
             found[name.replace("_checkpoint_wrapped_module.", "")] = whole.detach().double().numpy().copy()
+    for flat in streamed:
+        flat.drop()
     return found
 
 

@@ -1,0 +1,153 @@
+"""Copies between the device and host memory, beside what computes; and the host memory that they go to and come from.
+
+On a GPU host memory is pinned and each way has a stream of its own; on a CPU, whose memory is both, copies are plain.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from cost_models.errors import HostError
+from cost_models.units import format_bytes
+
+_Told = TypeVar("_Told")
+
+
+class Arrival:
+    """A copy that was begun."""
+
+    def __init__(self, event: torch.cuda.Event | None) -> None:
+        self._event = event
+
+    def before_computing(self) -> None:
+        """What is computed from now on comes after it."""
+        if self._event is not None:
+            torch.cuda.current_stream().wait_event(self._event)
+
+    def on_host(self) -> None:
+        """Wait for it."""
+        if self._event is not None:
+            self._event.synchronize()
+
+
+HERE = Arrival(None)
+"""What has arrived already."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What a link carried and the CPU updated since it was last asked."""
+
+    down_bytes: int = 0
+    up_bytes: int = 0
+    copy_seconds: float = 0.0
+    """Of copies that the training thread makes itself, on a CPU; on a GPU those of the two streams, added up."""
+    update_seconds: float = 0.0
+    """Of updates on the host."""
+    timed: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
+
+
+class HostLink:
+    """The way of one device to host memory and back, the memory there, and the thread that computes there."""
+
+    def __init__(self, device: torch.device, threads: int) -> None:
+        self.device = device
+        self.held: list[Tensor] = []
+        """Every buffer in host memory."""
+        self.traffic = Traffic()
+        self._pinned = device.type == "cuda"
+        self._down, self._up = _stream(device), _stream(device)
+        # operators use several threads each, so that the last block's update is not left to one
+        self._worker = ThreadPoolExecutor(1, "host-update", lambda: _use_threads(threads))
+
+    def buffer(self, elements: int, dtype: torch.dtype, *, pinned: bool = True) -> Tensor:
+        """Zeros in host memory. Raises HostError where there is not enough of it, or not that much may be pinned."""
+        pinned = pinned and self._pinned
+        try:
+            made = torch.zeros(elements, dtype=dtype, device="cpu", pin_memory=pinned)
+        except (RuntimeError, MemoryError) as error:
+            raise self._no_room(elements * dtype.itemsize, pinned=pinned) from error
+        self.held.append(made)
+        return made
+
+    def give_back(self, buffer: Tensor) -> None:
+        """Take note that a buffer is used no more."""
+        self.held = [one for one in self.held if one is not buffer]
+
+    def down(self, to_host: Tensor, from_device: Tensor) -> Arrival:
+        """Copy to host memory, after what was computed so far."""
+        self.traffic.down_bytes += to_host.nbytes
+        return self._copy(to_host, from_device, self._down)
+
+    def up(self, to_device: Tensor, from_host: Tensor) -> Arrival:
+        """Copy from host memory, after what was computed so far; nothing may write there before it has arrived."""
+        self.traffic.up_bytes += to_device.nbytes
+        return self._copy(to_device, from_host, self._up)
+
+    def on_host(self, what: Callable[[], _Told]) -> Future[_Told]:
+        """Have the host's thread do something, after all that it was given before."""
+        return self._worker.submit(self._timed_update, what)
+
+    def taken(self) -> Traffic:
+        """What there was since this was last asked."""
+        traffic, self.traffic = self.traffic, Traffic()
+        for start, end in traffic.timed:
+            end.synchronize()
+            traffic.copy_seconds += start.elapsed_time(end) / 1e3
+        return traffic
+
+    def _timed_update(self, what: Callable[[], _Told]) -> _Told:
+        start = time.perf_counter()
+        try:
+            with torch.no_grad():
+                return what()
+        finally:
+            self.traffic.update_seconds += time.perf_counter() - start
+
+    def _copy(self, target: Tensor, source: Tensor, stream: torch.cuda.Stream | None) -> Arrival:
+        with torch.no_grad():
+            if stream is None:
+                start = time.perf_counter()
+                target.copy_(source)
+                self.traffic.copy_seconds += time.perf_counter() - start
+                return HERE
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                start_event, end_event = _event(), _event()
+                start_event.record(stream)
+                target.copy_(source, non_blocking=True)
+                end_event.record(stream)
+            device_side = target if target.is_cuda else source
+            device_side.record_stream(stream)
+            self.traffic.timed.append((start_event, end_event))
+            return Arrival(end_event)
+
+    def _no_room(self, wanted: int, *, pinned: bool) -> HostError:
+        held = sum(one.nbytes for one in self.held)
+        what = f"host memory is full: {format_bytes(held)} of offloaded blocks are there, {format_bytes(wanted)} more"
+        hint = "offload fewer blocks, or use a host with more memory"
+        locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+        if pinned and locked != resource.RLIM_INFINITY and locked < held + wanted:
+            hint = f"`ulimit -l` lets a process lock {format_bytes(locked)}; raise it, or {hint}"
+        return HostError(f"{what} do not fit", hint=hint)
+
+
+def _use_threads(threads: int) -> None:
+    if threads > 1:
+        torch.set_num_threads(threads)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream | None:
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -1,0 +1,136 @@
+"""Applies `Layout.offload` on one rank: the link, which blocks live where, and what is made of each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cost_models.axes.layout import Layout
+from cost_models.schedules import Action, build
+from executor.apply.flat_parameters import FlatParameters
+from executor.models.transformer import Transformer
+from executor.offload.flats import HostPart, ParkedStates, StatesOnHost
+from executor.offload.link import HostLink
+from executor.offload.parking import Parking
+from executor.offload.residency import (
+    PARKED,
+    RESIDENT,
+    STATES,
+    STREAMED,
+    blocks_of_stages,
+    residency_of_blocks,
+)
+from executor.offload.shards import Make, ShardedBlock
+from executor.offload.staging import Staging
+from executor.offload.streaming import StreamedBlock, Window
+from executor.offload.window import Turn, one_after_the_other, uses_of, window
+from executor.passes import Passes
+
+
+class Offloading:
+    """What of this rank's blocks is in host memory."""
+
+    def __init__(
+        self, layout: Layout, stages: list[int], device: torch.device, dtype: torch.dtype, microbatches: int
+    ) -> None:
+        self.layout, self.microbatches = layout, microbatches
+        self._stages = stages
+        self.lives = residency_of_blocks(layout, stages)
+        self.link = HostLink(device, _threads(device, layout))
+        self._incoming, self._outgoing = Staging(self.link, torch.float32), Staging(self.link, dtype)
+        self._streamed: dict[int, list[StreamedBlock]] = {}
+        self._parkings: list[Parking] = []
+        self._window: Window | None = None
+        self.sharded: list[ShardedBlock] = []
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """All passes of a step are inside."""
+        if self._window is None:
+            yield
+            return
+        self._window.begin()
+        yield
+        self._window.end()
+
+    def streamed(self, part: Transformer) -> list[str]:
+        """Names of a slice's streamed blocks."""
+        return [name for name in part.blocks if self.lives[int(name)] == STREAMED]
+
+    def blocks(self, parts: Sequence[Transformer]) -> dict[int, int]:
+        """id of each parameter of a block that is not wholly on the device → the block."""
+        return {
+            id(parameter): int(name)
+            for part in parts
+            for name, block in part.blocks.items()
+            if self.lives[int(name)] != RESIDENT
+            for parameter in block.parameters()
+        }
+
+    def flat(
+        self, block: int, parameters: Sequence[nn.Parameter], *where: Any, at_once: bool, **how: Any
+    ) -> FlatParameters:
+        """The flat buffers of a block's parameters that the same ranks hold."""
+        lives = self.lives[block]
+        if lives == PARKED:
+            parked = ParkedStates(parameters, *where, link=self.link, **how)
+            self._parkings.append(parked.parking)
+            return parked
+        host = HostPart(
+            link=self.link,
+            passes=self.microbatches,
+            at_once=at_once,
+            incoming=self._incoming,
+            outgoing=self._outgoing,
+        )
+        if lives == STATES:
+            return StatesOnHost(parameters, *where, host=host, **how)
+        streamed = StreamedBlock(parameters, *where, host=host, **how)
+        self._streamed.setdefault(block, []).append(streamed)
+        return streamed
+
+    def shards(self, block: int, parameters: Sequence[nn.Parameter], make: Make) -> ShardedBlock:
+        """The update of a block's parameters of one kind."""
+        sharded = ShardedBlock(parameters, self.lives[block], make, self.link)
+        if sharded.parking is not None:
+            self._parkings.append(sharded.parking)
+        self.sharded.append(sharded)
+        return sharded
+
+    def connect(self, parts: Sequence[Transformer], passes: Passes) -> None:
+        """Have what was made work as blocks run; call it once, last."""
+        for parking, following in pairwise(self._parkings):
+            parking.following = following
+        if self._streamed:
+            modules = {int(name): block for part in parts for name, block in part.blocks.items()}
+            self._window = Window(self.turns(), modules, self._streamed, passes)
+
+    def turns(self) -> list[Turn]:
+        """What this rank does in a step, pass by pass."""
+        layout = self.layout
+        actions: Sequence[Action] = one_after_the_other(self.microbatches)
+        if layout.pp > 1:
+            table = build(layout.schedule, layout.pp, layout.vpp, self.microbatches)
+            (rank,) = {int(table.rank_of_stage[stage]) for stage in self._stages}
+            actions = table.actions(rank)
+        return window(uses_of(actions, blocks_of_stages(layout, self._stages)), self.lives, layout.ring)
+
+    def host_tensors(self) -> Iterator[Tensor]:
+        """All that lies in host memory now."""
+        yield from self.link.held
+        for sharded in self.sharded:
+            yield from sharded.host_tensors()
+
+
+def _threads(device: torch.device, layout: Layout) -> int:
+    """Threads for updates on the host: on a GPU's host this rank's share of the cores; on a CPU, which trains, one."""
+    if device.type != "cuda":
+        return 1
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", layout.num_gpus))
+    return max(1, len(os.sched_getaffinity(0)) // ranks - 1)

@@ -1,0 +1,114 @@
+"""Blocks in host memory train as blocks on the device do: losses, gradient norms and weights are the same bits.
+
+Each residency against the same layout without offload, in the same processes. Under ZeRO-1 a rank's share of a block
+that is not on the device is a share of that block alone, so that a norm's squares are added up in another order; its
+last bit may differ, and with clipping that of a weight.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from effort import some_of
+from processes import Processes
+from training import GPT, LLAMA, MOE, Trained, plan_for, train_weights
+
+from planner.plan import Plan
+
+STEPS = 3
+WAYS = ("states", "parked", "streamed", "states:1/parked:1/streamed:1")
+NORM_ERROR = 3e-7
+Case = tuple[dict[str, Any], str]
+
+MIXED = MOE | {"num_moe_layers": 2}
+CASES: list[Case] = [
+    (GPT, "mbs2"),
+    (GPT, "mbs2 recompute=full"),
+    (LLAMA, "mbs8 recompute=selective"),
+    (MIXED, "mbs2"),
+    (GPT, "dp2 mbs2 zero0"),
+    (GPT, "dp2 mbs2 zero1"),
+    (GPT, "dp2 mbs2 zero2"),
+    (GPT, "dp2 mbs2 zero3 recompute=full"),
+    (GPT, "tp2 mbs2"),
+    (LLAMA, "tp2 sp mbs2 recompute=full"),
+    (GPT, "pp2 mbs2"),
+    (LLAMA, "pp2 vpp2 mbs2 recompute=full"),
+    (GPT, "pp2 mbs2 layers=1,3 schedule=gpipe"),
+    (GPT, "pp2 dp2 mbs1 zero1"),
+    (GPT, "pp2 dp2 mbs1 zero3"),
+    (GPT, "tp2 dp2 mbs2 zero0"),
+    (GPT, "tp2 dp2 sp mbs2 zero2"),
+    (GPT, "tp2 pp2 mbs2 recompute=full"),
+    (MIXED, "dp2 ep2 mbs2 zero1"),
+    (MIXED, "dp2 ep2 mbs2 zero3"),
+    (GPT, "cp2 mbs2 zero1"),
+    (GPT, "dp4 mbs2 zero1 shard2"),
+]
+IN_EVERY_RUN = (CASES[1], CASES[3], CASES[5], CASES[7], CASES[9], CASES[11], CASES[13])
+
+
+def train_each(plan: Plan, others: list[Plan], clip: float | None) -> list[Trained]:
+    """What each plan does with AdamW, one after the other."""
+    return [train_weights(one, STEPS, False, None, clip) for one in (plan, *others)]
+
+
+def trained(
+    processes: Processes,
+    model: dict[str, Any],
+    layout: str,
+    ways: tuple[str, ...],
+    clip: float | None,
+    **job: Any,
+) -> list[list[Trained]]:
+    """Of every rank: what it did without offload, and each way."""
+    plans = [plan_for(f"{layout} offload={way}", model, **job) for way in ways]
+    plan = plan_for(layout, model, **job)
+    return processes.run(plan.layout.num_gpus, train_each, plan, plans, clip)
+
+
+def require_same(found: Trained, expected: Trained, *, norm_error: float = 0.0, exact: bool = True) -> None:
+    """The same bits, of norms within the error; weights that were clipped by such a norm nearly."""
+    for (loss, norm), (expected_loss, expected_norm) in zip(found[0], expected[0], strict=True):
+        assert norm == pytest.approx(expected_norm, rel=norm_error, abs=0.0)
+        assert loss == expected_loss if exact else loss == pytest.approx(expected_loss, rel=1e-6)
+    assert found[1].keys() == expected[1].keys()
+    for name, way in found[1].items():
+        if exact:
+            assert (way == expected[1][name]).all(), name
+        else:
+            assert way == pytest.approx(expected[1][name], rel=1e-4, abs=1e-8), name
+
+
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    some_of(CASES, *IN_EVERY_RUN),
+    ids=[case[1] for case in some_of(CASES, *IN_EVERY_RUN)],
+)
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_the_same_bits_wherever_blocks_live(
+    model: dict[str, Any], layout: str, clip: float | None, processes: Processes
+) -> None:
+    shares = "zero1" in layout
+    for plain, *offloaded in trained(processes, model, layout, WAYS, clip):
+        for one in offloaded:
+            require_same(
+                one, plain, norm_error=NORM_ERROR if shares else 0.0, exact=clip is None or not shares
+            )
+
+
+def test_the_same_bits_in_16(processes: Processes) -> None:
+    """Master weights are on the host, and weights in 16 bits go up."""
+    for layout in ("mbs2 recompute=full", "dp2 mbs2 zero0", "dp2 mbs2 zero3"):
+        for plain, *offloaded in trained(processes, GPT, layout, WAYS, None, precision="bf16"):
+            for one in offloaded:
+                require_same(one, plain)
+
+
+@pytest.mark.parametrize("ring", [1, 3, 4])
+def test_rings_of_any_length(ring: int, processes: Processes) -> None:
+    for layout in ("mbs2", "pp2 vpp2 mbs2"):
+        way = f"streamed ring={min(ring, 2) if 'pp2' in layout else ring}"
+        for plain, one in trained(processes, GPT, layout, (way,), None):
+            require_same(one, plain)
