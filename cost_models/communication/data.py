@@ -21,7 +21,7 @@ from cost_models.communication.collectives import (
     reduce_scatter_seconds,
 )
 from cost_models.communication.topology import Groups, ReplicaGroups
-from cost_models.operators.accumulation import gradient_dtype
+from cost_models.operators.accumulation import gradient_dtype, reduces_every_microbatch
 from cost_models.question import Question
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.training import STATE_BYTES
@@ -75,7 +75,7 @@ def data_seconds(
     pieces = stack.zero3_collectives_per_block
     pieced = gather if pieces == 1 else pieces * all_gather_seconds(weights / pieces, groups.shard, profile)
     updated = broadcasts_seconds(weights, owners, groups.shard, profile) if stack.updates_by_owner else gather
-    each_microbatch = (zero >= 2) & (not stack.unsharded_gradients_until_sync)
+    each_microbatch = reduces_every_microbatch(question, columns)
     regathers = (zero == 3) & stack.zero3_gathers_every_microbatch
     none = np.zeros(len(columns))
     return DataSeconds(

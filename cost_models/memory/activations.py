@@ -51,6 +51,8 @@ class ActivationBytes:
     """Kept by the loss, in fp32; nothing of its size by one in chunks."""
     loss_gradients: Array
     """Logits-shaped temporaries of the loss's backward pass at its widest moment; those of a loss in chunks."""
+    released_logits: Array
+    """Blocks of logits that were freed before, which nothing of the loss fits."""
 
 
 def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBytes:
@@ -59,28 +61,33 @@ def activation_bytes(question: Question, columns: LayoutColumns) -> ActivationBy
     element = training.element_bytes
     tokens = columns.tokens(training.sequence_length)
     stream = tokens_on_rank(question, columns, "stream") * model.hidden_size
+    entered = tokens_on_rank(question, columns, "entrance") * model.hidden_size
     block = _block(question, columns, element * stream)
     vocabulary = padded_vocabulary(model, columns.tp) / (columns.tp if stack.loss_parallel else 1)
     logits = tokens * vocabulary
-    stored = _FP32 if stack.fp32_logits else element
+    compiled = stack.fused_loss and stack.compiles_loss
+    stored = _FP32 if stack.fp32_logits and not compiled else element
+    # a compiled loss keeps the logits as they are: its backward pass makes the probabilities again
     # a pipeline stage keeps its output until the step is done with it
     piped = np.where(columns.pp > 1, element, 0.0)
     split_copy = np.where(columns.tp > 1, stored, 0.0) if stack.split_loss_copies_logits else 0.0
     gradients = 2 * stored + piped + split_copy
     if stack.fused_loss:  # the gradient takes the place of what was kept; only its copy in 16 bits is new
-        gradients = np.where(stored > element, element, 0.0)
+        gradients = np.where((stored > element) | compiled, element, 0.0)
+    released = element if stack.releases_logits and not stack.fused_loss else 0.0
     chunked = chunks_loss(question, columns)
     return ActivationBytes(
         block=np.stack([block.none, block.selective, element * stream], axis=-1),
         mlp=block.mlp,
         embedding=_MASK_BYTES * stream if question.dropout > 0 else np.zeros(len(columns)),
-        head=stream * (_norm_bytes(question, model.norm) + element),
+        head=stream * _norm_bytes(question, model.norm) + element * entered,
         log_probabilities=np.where(chunked, 0.0, logits * stored),
         loss_gradients=np.where(
             chunked,
             _chunked_loss(question, element * stream),
             logits * (gradients + stack.extra_loss_copies * stored),
         ),
+        released_logits=np.where(chunked, 0.0, logits * released),
     )
 
 

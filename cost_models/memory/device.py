@@ -1,11 +1,13 @@
-"""What of a device's memory a plan may fill: the rest belongs to the driver, to NCCL and to the allocator's holes.
+"""What of a device's memory a plan may fill: the rest belongs to the driver and to NCCL.
 
-    in use  = allocated / (1 − fragmentation) + context + communicators × buffers
-    limit   = (device − context − communicators × buffers) · (1 − fragmentation) · share
+    reserved = states + (1 + fragmentation) · (activations + temporaries)
+    in use   = reserved + context + communicators × buffers
+    limit    = (device − context − communicators × buffers) · share
 
-The first line is what `nvidia-smi` shows; the second is the largest peak, as the allocator counts, that is predicted to
-run with the confidence asked for (`cost_models.confidence`). Besides its tensors the allocator holds the workspaces of
-the libraries, which the peak includes.
+The first line is the peak of a plan: what the allocator takes from the device, of which it counts all but the holes as
+allocated. What stays between steps lies where it was put; what comes and goes leaves blocks that the next tensor does
+not fit. The second line is what `nvidia-smi` shows; the third is the largest peak that is predicted to run with the
+confidence asked for (`cost_models.confidence`). Besides its tensors the allocator holds the libraries' workspaces.
 """
 
 from __future__ import annotations
@@ -33,19 +35,21 @@ def memory_limit(question: Question, columns: LayoutColumns) -> Array:
     share = confident_share(question.confidence, question.memory_error)
     if reserve is not None:
         return np.full(len(columns), device * (1.0 - reserve) * share)
-    return (device - context_bytes(question, columns)) * (1.0 - question.stack.fragmentation) * share
+    return (device - context_bytes(question, columns)) * share
 
 
-def in_use(question: Question, columns: LayoutColumns, allocated: Array | float) -> Array:
-    """(N,) bytes the driver reports when the allocator's peak was `allocated`."""
-    used = reserved(question, allocated) + context_bytes(question, columns)
+def in_use(question: Question, columns: LayoutColumns, reserved: Array | float) -> Array:
+    """(N,) bytes the driver reports when the allocator has taken `reserved`."""
+    used: Array = reserved + context_bytes(question, columns)
     return used.clip(max=question.cluster.gpu.memory)
 
 
-def reserved(question: Question, allocated: Array | float) -> Array:
-    """Bytes of the blocks that hold a peak of `allocated`."""
-    blocks: Array = np.asarray(allocated, dtype=np.float64) * (1.0 / (1.0 - question.stack.fragmentation))
-    return blocks
+def fragmentation(question: Question) -> float:
+    """Bytes of holes for each byte that comes and goes; none on a CPU, or inside a cluster's own reserve."""
+    cluster = question.cluster
+    if cluster.gpu.kind == "cpu" or cluster.memory_reserve is not None:
+        return 0.0
+    return question.stack.fragmentation
 
 
 def context_bytes(question: Question, columns: LayoutColumns) -> Array:
@@ -53,12 +57,13 @@ def context_bytes(question: Question, columns: LayoutColumns) -> Array:
     if question.cluster.gpu.kind == "cpu":
         return np.zeros(len(columns))
     stack = question.stack
-    each = communicators(columns).astype(np.float64)
+    axes = communicators(columns).astype(np.float64)
+    each = axes + np.where(axes > 0, stack.further_communicators, 0)
     return stack.context_bytes + stack.communicator_bytes * each
 
 
 def communicators(columns: LayoutColumns) -> npt.NDArray[np.int64]:
-    """(N,) communicators of a rank: one for each mesh axis, two for a pipeline (each direction is a pair's own)."""
+    """(N,) communicators of a rank along the mesh: one for each axis, two for a pipeline (a pair's own each way)."""
     axes = [
         columns.tp > 1,
         columns.cp > 1,

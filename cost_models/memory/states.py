@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.operators.accumulation import accumulates_apart, gradient_dtype
+from cost_models.operators.accumulation import accumulates_apart, gradient_dtype, reduces_every_microbatch
 from cost_models.operators.parameters import total_parameters
 from cost_models.question import Question
 from cost_models.specs.training import STATE_BYTES
@@ -40,6 +40,8 @@ class StateBytes:
     """Weights that the optimizer step writes, bytes per parameter: beside a master copy, or those it works on."""
     late_gradients: Array
     """Gradients that exist only once activations are gone, bytes per parameter: those of a step's only microbatch."""
+    reduced: Array
+    """Shards of gradients that a reduction makes beside those counted, bytes per parameter (`fully_shard`)."""
 
     @property
     def total(self) -> Array:
@@ -66,7 +68,8 @@ def state_bytes(
     others = (columns.expert_replicas if experts else columns.replicas) > 1
     bucketed = np.where(stack.reducer_buckets & (columns.zero == 0) & others, compute * mixed, 0.0)
     copied = np.where((columns.zero == 1) & (ranks > 1), stack.gather_copies * compute, 0.0)
-    gradient_shard = np.ones(ranks.shape) if stack.unsharded_gradients_until_sync else shard[2]
+    each = reduces_every_microbatch(question, columns)
+    gradient_shard = np.where(each, shard[2], 1.0)
     held, weight_held, gradient_held = _held_on_device(question, columns, residency)
     late = sharded & stack.fully_shard & (columns.microbatches(training.global_batch) == 1)
     weights, master, written = _weights_and_master(question, columns, ranks, sharded)
@@ -80,6 +83,7 @@ def state_bytes(
         update=held * _temporary_bytes(question, columns, shard[1]) / shard[1] + copied,
         updated=written / shard[1],
         late_gradients=gradient_held * np.where(late, gradient / ranks, 0.0),
+        reduced=gradient_held * np.where(sharded & stack.fully_shard & (late | ~each), gradient / ranks, 0.0),
     )
 
 

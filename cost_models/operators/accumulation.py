@@ -37,11 +37,22 @@ def copied_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Arr
         0.0,
     )
     microbatches = columns.microbatches(question.training.global_batch)
-    each = (columns.zero >= 2) & (not stack.unsharded_gradients_until_sync)
+    each = reduces_every_microbatch(question, columns)
     once = question.training.element_bytes + STATE_BYTES[gradient_dtype(question)]
     passes = stack.gradient_passes / np.where(each, 1, microbatches)
     gradients = np.where(columns.replicas > 1, once * passes, 0.0)
     return weights, weights + gradients
+
+
+def reduces_every_microbatch(question: Question, columns: LayoutColumns) -> npt.NDArray[np.bool_]:
+    """(N,) layouts under ZeRO-2 and 3 whose gradients are scattered after each microbatch, so that only a shard waits.
+
+    A stage of `torch.distributed.pipelining` puts that off until the last one (`stage.py`, backward_maybe_with_nosync).
+    """
+    stack = question.stack
+    waits = stack.unsharded_gradients_until_sync | (stack.torch_pipelining & (columns.pp > 1))
+    each: npt.NDArray[np.bool_] = (columns.zero >= 2) & ~waits
+    return each
 
 
 def added_share(question: Question, columns: LayoutColumns) -> Array:

@@ -14,7 +14,7 @@ from cost_models.communication.context import gathered_elements
 from cost_models.compute.casts import EAGER_CAST_BYTES
 from cost_models.memory.activations import ActivationBytes, activation_bytes
 from cost_models.memory.boundaries import boundary_bytes
-from cost_models.memory.device import workspace_bytes
+from cost_models.memory.device import fragmentation, workspace_bytes
 from cost_models.memory.pending import pending_bytes
 from cost_models.memory.states import StateBytes
 from cost_models.operators.accumulation import fuses_accumulation
@@ -30,7 +30,9 @@ from cost_models.tiers.on_device import OnDevice
 Array = npt.NDArray[np.float64]
 Term = dict[str, Array]
 
-MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "working", "buffers")
+HOLES = "holes"
+"""What the allocator holds and no tensor uses; all other parts are what it counts as allocated."""
+MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "working", "buffers", HOLES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,18 @@ class MemoryTerms:
     head_update: Term
     working: Term
     head_moment: Term
+
+
+_MOVING = (
+    "layer_activation",
+    "layer_pending",
+    "embedding_activation",
+    "head_activation",
+    "head_pending",
+    "working",
+    "head_moment",
+)
+"""Terms of tensors that are made and freed within a step; the optimizer's step finds the room of activations."""
 
 
 def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
@@ -97,7 +111,56 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
     )
     named = {field.name: getattr(terms, field.name) for field in fields(MemoryTerms)}
     terms = replace(terms, **further_bytes(question, columns, named))
-    return replace(terms, **axis_bytes(question, columns, partial(getattr, terms)))
+    terms = _joined_terms(terms, _other_streams(question, columns, terms, states, experts, counts, head))
+    terms = replace(terms, **axis_bytes(question, columns, partial(getattr, terms)))
+    return _with_holes(terms, fragmentation(question), kept.released_logits)
+
+
+def _with_holes(terms: MemoryTerms, share: float, released: Array) -> MemoryTerms:
+    """The same with a share of everything that comes and goes beside it, and released logits beside the loss."""
+    holes = {name: share * total(getattr(terms, name)) for name in _MOVING}
+    holes["head_moment"] = holes["head_moment"] + (released if share else 0.0)
+    return replace(terms, **{name: getattr(terms, name) | {HOLES: size} for name, size in holes.items()})
+
+
+def _other_streams(
+    question: Question,
+    columns: LayoutColumns,
+    terms: MemoryTerms,
+    states: StateBytes,
+    experts: StateBytes,
+    counts: Parameters,
+    head: Array,
+) -> dict[str, Array]:
+    """Memory of `fully_shard` that only its own streams may use again, as the allocator keeps pools by stream.
+
+    Collectives gather into a buffer of the copy-in stream, for two blocks or for embedding and head, from which weights
+    are copied out. The reduction's stream makes the shards of gradients: from the second step on their blocks are there
+    before the gradients are (torch, distributed/fsdp/_fully_shard/_fsdp_collectives.py).
+    """
+    if not (question.stack.fully_shard and fragmentation(question)):
+        return {}
+    gathers = np.where(states.scattering > 0, question.training.element_bytes, 0.0)
+    blocks = 2 * gathers * counts.block
+    together = columns.pp == 1
+    first = gathers * (counts.embedding + np.where(together, head, 0.0))
+    last = np.where(together, 0.0, gathers * head)
+    reduced = states.reduced
+    made = {  # in the blocks that the pool has
+        name: -getattr(terms, name)["gradients"]
+        for name in ("layer_update", "embedding_update", "head_update")
+    }
+    return made | {
+        "static": blocks,
+        "layer_static": reduced * counts.block + experts.reduced * counts.experts,
+        "embedding_static": reduced * counts.embedding + np.maximum(0.0, first - blocks),
+        "head_static": reduced * head + np.maximum(0.0, last - blocks),
+    }
+
+
+def _joined_terms(terms: MemoryTerms, holes: dict[str, Array]) -> MemoryTerms:
+    """The same with these holes."""
+    return replace(terms, **{name: getattr(terms, name) | {HOLES: size} for name, size in holes.items()})
 
 
 def total(term: Term) -> Array:

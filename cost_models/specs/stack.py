@@ -205,6 +205,8 @@ class StackSpec(Spec):
     """Whether the loss works on an fp32 copy of the logits."""
     fused_loss: bool = False
     """Whether the loss overwrites the logits that it kept with their gradient."""
+    releases_logits: bool = False
+    """Whether 16-bit logits are freed once an eager loss has an fp32 copy: their block fits nothing of what follows."""
     loss_chunk: LargeInt | None = None
     """Tokens of a microbatch whose logits exist at a time, where it has more: the loss and its gradients are computed
     chunk by chunk in the forward pass (`operators.chunked_loss` says in which layouts); None: all logits at once."""
@@ -237,6 +239,8 @@ class StackSpec(Spec):
     split_loss_copies_logits: bool = False
     """Whether, with the vocabulary split over tp, the loss's backward pass holds one more tensor of the logits' size.
     """
+    microbatches_per_stage_until: str | None = Field(default=None, pattern=r"20\d\d-\d\d")
+    """Month until which a pipeline's batch was cut into as many microbatches as it has stages, unless told."""
     fully_shard: bool = False
     """ZeRO-2 and 3 by PyTorch's `fully_shard`: ZeRO-2 holds its shard beside the weights it computes with; ZeRO-3 keeps
     embedding and head gathered all step and fetches a block early; gradients are scattered after a block's backward."""
@@ -248,7 +252,8 @@ class StackSpec(Spec):
     fp8_weight_bytes: Factor = 0.0
     """Bytes per parameter of a block of fp8 weight copies that live from microbatch to microbatch."""
     fragmentation: float = Field(default=0.04, ge=0.0, lt=0.9)
-    """Share of the memory that the allocator takes from the device and its tensors cannot use."""
+    """Bytes of holes for each byte of activations and temporaries: freed blocks of the allocator that fit nothing new.
+    """
     memory_error: float = Field(default=0.2, gt=0.0, lt=1.0)
     """Relative error that nine in ten peaks of published runs stayed within; where none were published what the first
     runs of other stacks showed."""
@@ -257,7 +262,11 @@ class StackSpec(Spec):
     context_bytes: Bytes = 0.8e9
     """Device memory outside the allocator: the driver's context and the libraries' kernels."""
     communicator_bytes: Bytes = 0.25e9
-    """Device memory outside the allocator for each communicator (NCCL's channels and their buffers)."""
+    """Device memory outside the allocator for each communicator: buffers of a connection for three protocols are 4, 4.7
+    and 0.5 MiB (NCCL, src/include/device.h), a ring on an NVSwitch has 24 channels, and before 2.22 trees came with it.
+    """
+    further_communicators: int = Field(default=0, ge=0, le=64)
+    """Groups besides one for each axis, as of all ranks or of one copy of the model."""
     transformer_engine: bool = False
     """Whether Transformer Engine runs the block; its GEMMs have a workspace of their own."""
     deterministic: bool = False

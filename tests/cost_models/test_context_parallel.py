@@ -187,7 +187,8 @@ def test_gathered_keys_and_values_take_memory_where_they_outgrow_the_mlp() -> No
         for way in ("ring", "all-gather")
     )
     widest = max(14336, 2 * 14336)  # gate and up; the stack adds weight gradients up by itself
-    assert gathers - ring == pytest.approx(size * (2 * 8 * 2 * 1024 - widest))
+    holes = 1 + question.stack.fragmentation
+    assert gathers - ring == pytest.approx(holes * size * (2 * 8 * 2 * 1024 - widest))
 
 
 @settings(max_examples=30, deadline=None)

@@ -93,7 +93,8 @@ def test_the_fastest_on_paper_stays_what_it_was(told: Recommendation) -> None:
 
 
 def test_a_model_that_errs_little_recommends_the_fastest() -> None:
-    told = recommended(with_pair_error(gpt3(), 1e-4))
+    roomy = replace(gpt3(), confidence=0.95)  # so that the fastest is not passed over for its memory
+    told = recommended(with_pair_error(roomy, 1e-4))
     assert told.is_fastest
     assert told.estimate.layout == told.fastest.estimate.layout
 

@@ -28,7 +28,7 @@ from cost_models.evidence.rows.policies_of import (
     zero_of,
 )
 from cost_models.evidence.rows.row import Row
-from cost_models.evidence.rows.stack_of import stack_of
+from cost_models.evidence.rows.stack_of import month_of, stack_of
 from cost_models.evidence.rows.states_of import state_changes
 from cost_models.operators.block import block_operators
 from cost_models.operators.parameters import padded_vocabulary
@@ -252,11 +252,20 @@ def _shard_group(row: Row, degrees: Degrees, per_node: int, notes: Notes) -> int
     return size
 
 
+def _usual_microbatches(row: Row, question: Question, degrees: Degrees) -> int | None:
+    """As many as stages, where releases of the row's date made it so."""
+    until = question.stack.microbatches_per_stage_until
+    month = month_of(row)
+    return (
+        degrees.pp if degrees.pp > 1 and until is not None and month is not None and month <= until else None
+    )
+
+
 def _micro_batch(row: Row, question: Question, degrees: Degrees, notes: Notes) -> int | None:
     """The row's microbatch, or the one that its accumulation implies; None where it says neither."""
     micro, batch = row.count("micro_batch"), question.training.global_batch
     if micro is None:
-        accumulated = row.count("grad_accum")
+        accumulated = row.count("grad_accum") or _usual_microbatches(row, question, degrees)
         if accumulated is None and batch >= degrees.dp:
             return None
         micro = max(1, batch // (degrees.dp * accumulated)) if accumulated else 1

@@ -64,6 +64,8 @@ _WITHOUT_FLASH = re.compile(r"v100|volta|\bt4\b|p100|2080|titan")
 _FLASH_YEAR = 2022
 _ASSUMED = re.compile(r"attention[ _]kernel")
 """Among what a transcriber took for granted: the row does not say the kernel."""
+_UNFUSED_IF_DETERMINISTIC = (re.compile(r"\blts container\b"), "2025-10")
+"""Container, and the last month in which no attention kernel of its Transformer Engine added up in a fixed order."""
 _MONTH = re.compile(r"20\d\d-(?:0[1-9]|1[0-2])")
 
 
@@ -86,13 +88,13 @@ def stack_of(row: Row, forced: str | None, notes: Notes) -> StackSpec:
 
 def _left_loss(row: Row, stack: StackSpec) -> bool:
     """Whether the row is dated within the releases that compile blocks and not the loss."""
-    month, months = _month(row), stack.loss_not_compiled
+    month, months = month_of(row), stack.loss_not_compiled
     return month is not None and months is not None and months[0] <= month <= months[1]
 
 
 def _of_release(name: str, row: Row) -> StackSpec:
     """The stack of that name, or the earliest of its family whose last release is no earlier than the row's date."""
-    month = _month(row)
+    month = month_of(row)
     earlier = [last for last in _last_months(name) if month is not None and month <= last]
     return catalog.load_stack(_last_months(name)[min(earlier)] if earlier else name)
 
@@ -131,6 +133,9 @@ def _shape(row: Row) -> str:
 
 def _kernel(row: Row, stack: StackSpec, notes: Notes) -> AttentionKernel:
     """The attention kernel that the row names; where it names none that is known, its stack's default."""
+    if _had_no_deterministic_kernel(row):
+        notes.assume("attention stores its scores: its container had no deterministic kernel")
+        return "unfused"
     if (named := _attention(row)) is not None and not _ASSUMED.search(row.text("assumed_fields").lower()):
         own = _SOME_FLASH.fullmatch(row.text("attention_kernel").lower()) and stack.attention in _FLASH
         return stack.attention if own else named
@@ -142,6 +147,17 @@ def _kernel(row: Row, stack: StackSpec, notes: Notes) -> AttentionKernel:
         return usual
     notes.assume("attention stores its scores: no flash kernel for this GPU or year")
     return "unfused"
+
+
+def _had_no_deterministic_kernel(row: Row) -> bool:
+    container, until = _UNFUSED_IF_DETERMINISTIC
+    month = month_of(row)
+    return (
+        container.search(row.text("framework").lower()) is not None
+        and month is not None
+        and month <= until
+        and bool(stack_changes(row).get("deterministic"))
+    )
 
 
 def _is_native(row: Row) -> bool:
@@ -160,7 +176,7 @@ def _attention(row: Row) -> AttentionKernel | None:
     return next((name for pattern, name in _ATTENTION if words and re.search(pattern, words)), None)
 
 
-def _month(row: Row) -> str | None:
+def month_of(row: Row) -> str | None:
     """The month (2024-07) of the row's framework or date, where one has it."""
     dated = _MONTH.search(f"{row.text('framework')} {row.text('run_date')}")
     return dated[0] if dated else None

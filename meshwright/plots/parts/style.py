@@ -53,6 +53,7 @@ MEMORY_COLOURS = {
     "activations": ORANGE,
     "working": VERMILION,
     "buffers": PURPLE,
+    "holes": GREY,
     "reserved": FAINT,
 }
 DARK = frozenset({BLUE, GREEN, VERMILION, BROWN, NAVY, GREY, INK})

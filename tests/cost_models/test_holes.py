@@ -1,0 +1,95 @@
+"""What the allocator holds beyond its tensors: holes of what comes and goes, and pools of other streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import complete_question
+from cost_models.estimate import Estimate
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
+from cost_models.pipeline.estimating import estimate
+from cost_models.question import Question
+from cost_models.specs.stack import StackSpec
+from cost_models.specs.training import TrainingSpec
+
+PLAIN = "dp8 mbs1 zero1"
+SHARDED = "dp8 mbs1 zero3"
+PIPED = "dp2 pp4 mbs1 zero2"
+
+
+def asked(stack: StackSpec, batch: int = 8, model: str = "llama2-7b", **cluster: Any) -> Question:
+    spec = TrainingSpec(global_batch=batch, sequence_length=2048)
+    machine = resolve_cluster("dgx-h100", 8).model_copy(update=cluster)
+    return complete_question(catalog.load_model(model), machine, spec, stack=stack)
+
+
+def changed(name: str, **fields: Any) -> StackSpec:
+    return catalog.load_stack(name).model_copy(update=fields)
+
+
+def priced(stack: StackSpec, layout: str, **more: Any) -> Estimate:
+    question = asked(stack, **more)
+    return estimate(question, parse_layout(layout))
+
+
+def part(one: Estimate, name: str) -> float:
+    return one.rank_memory[one.fullest_rank][name]
+
+
+def test_holes_are_a_share_of_what_comes_and_goes() -> None:
+    none, some = (priced(changed("megatron-core", fragmentation=share), PLAIN) for share in (0.0, 0.5))
+    moving = part(some, "activations") + part(some, "working")
+    assert part(none, "holes") == 0
+    assert part(some, "holes") == pytest.approx(0.5 * moving, rel=1e-9)
+    assert some.peak_bytes == pytest.approx(none.peak_bytes + 0.5 * moving, rel=1e-9)
+
+
+def test_the_limit_is_what_driver_and_nccl_leave() -> None:
+    one, other = (priced(changed("megatron-core", fragmentation=share), PLAIN) for share in (0.0, 0.5))
+    assert one.memory_limit == other.memory_limit
+
+
+def test_a_reserve_of_the_cluster_has_the_holes_in_it() -> None:
+    stack = changed("megatron-core", fragmentation=0.5)
+    assert part(priced(stack, PLAIN, memory_reserve=0.1), "holes") == 0
+
+
+def test_further_communicators_take_memory_outside() -> None:
+    few, many = (changed("megatron-core", further_communicators=count) for count in (0, 2))
+    left = priced(few, PLAIN).memory_limit - priced(many, PLAIN).memory_limit
+    assert left == pytest.approx(2 * few.communicator_bytes)
+
+
+def test_streams_of_their_own_keep_what_they_gathered_and_reduced() -> None:
+    shared = changed("torchtitan", fully_shard=False, fragmentation=1e-9)
+    apart = changed("torchtitan", fragmentation=1e-9)
+    gradients = 4.0 * 6.74e9 / 8  # of a step's only microbatch, in fp32, there before they are made
+    more = part(priced(apart, SHARDED), "holes") - part(priced(shared, SHARDED), "holes")
+    assert more == pytest.approx(gradients + 2 * 2.0 * 32000 * 4096 + 0.28e9, rel=0.08)
+
+
+def test_stages_keep_whole_gradients_until_the_last_microbatch() -> None:
+    own = catalog.load_stack("torchtitan")
+    each, late = (priced(changed("torchtitan", torch_pipelining=piped), PIPED) for piped in (False, True))
+    assert own.torch_pipelining
+    assert part(late, "gradients") == pytest.approx(2 * part(each, "gradients"), rel=1e-9)
+
+
+def test_a_compiled_loss_keeps_logits_in_16_bits() -> None:
+    logits = 4 * 2048.0 * 128256
+    eager, compiled = (
+        priced(
+            changed("torchtitan", fused_loss=fused, fragmentation=0.1),
+            SHARDED.replace("mbs1", "mbs4"),
+            model="llama3-8b",
+            batch=32,
+        )
+        for fused in (False, True)
+    )
+    assert part(eager, "working") - part(compiled, "working") == pytest.approx(8 * logits, rel=0.05)
+    freed = part(eager, "holes") - part(compiled, "holes")
+    assert freed == pytest.approx(2 * logits + 0.1 * 8 * logits, rel=0.05)
