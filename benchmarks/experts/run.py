@@ -8,8 +8,8 @@ model and trainer the latest release, on its fewest and its most GPUs, reduced m
 
 Theirs is priced exactly as published, its blocks where its trainer puts them. Ours answers the same question: model,
 GPUs, global batch, sequence, precision, software stack, hardware profile and memory limit. It is searched twice: within
-what their trainer could do at the time (`HAD`), and over all that the search covers. Writes `results.csv` and the
-tables of `experts.md`.
+what their trainer could do at the time (`HAD`), and over all that the search covers. Beside both stands what `plan`
+recommends within the first. Writes `results.csv` and the tables of `experts.md`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ from cost_models.question import Question
 from cost_models.units import GIB
 from meshwright.cli.output import as_csv
 from meshwright.render.plans.explanation import saves_and_pays, unplaced
+from planner.answers.recommended import recommend
 from planner.explaining.compare import difference
 from planner.rules.legality import check
+from planner.search.budget import Budget
 from planner.search.search import search
 from planner.space.layouts import parse_restrictions
 
@@ -67,6 +69,8 @@ class Found:
     estimate: Estimate
     gap: float
     seconds: float
+    recommended: Estimate | None = None
+    """What `plan` recommends instead, within the same; None where the search has no proof."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,12 @@ class Pair:
     def ratio(self, ours: Found) -> float:
         """Step time of theirs over that of ours."""
         return self.theirs.step_seconds / ours.estimate.step_seconds
+
+    @property
+    def recommended_ratio(self) -> float | None:
+        """Step time of theirs over that of the recommended layout."""
+        recommended = self.best.recommended
+        return None if recommended is None else self.theirs.step_seconds / recommended.step_seconds
 
     @property
     def measured(self) -> float | None:
@@ -171,8 +181,8 @@ def compared(row: Row, time_limit: float) -> Pair:
     theirs = estimate(case.question, _published(case))
     fix, forbid, trainer = HAD[row.source]
     jax = case.question.stack.name == "jax"
-    had = None if jax else _search(case.question, fix, forbid, trainer, time_limit)
-    free = _search(case.question, (), (), None, time_limit)
+    had = None if jax else _search(case.question, fix, forbid, trainer, time_limit, recommended=True)
+    free = _search(case.question, (), (), None, time_limit, recommended=had is None)
     assert free is not None
     return Pair(row=row, question=case.question, theirs=theirs, had=free if jax else had, free=free)
 
@@ -183,6 +193,8 @@ def _search(
     forbid: Sequence[str],
     trainer: str | None,
     time_limit: float,
+    *,
+    recommended: bool,
 ) -> Found | None:
     """The best within what is fixed and forbidden; None where nothing fits or was found in time."""
     limits = parse_restrictions(fix, forbid, trainer=trainer)
@@ -190,7 +202,10 @@ def _search(
         found = search(question, top=1, restrictions=limits, time_limit=time_limit)
     except (InfeasibleError, RunError):
         return None
-    return Found(found.best, found.certificate.gap, found.certificate.seconds)
+    told = recommend(question, found, limits, Budget(time_limit=time_limit)) if recommended else None
+    return Found(
+        found.best, found.certificate.gap, found.certificate.seconds, told.estimate if told else None
+    )
 
 
 def _published(case: Case) -> Layout:
@@ -219,6 +234,8 @@ def record(pair: Pair) -> dict[str, object]:
         "their_objections": "; ".join(problem.what for problem in check(question, theirs.layout)),
         **_side("our", ours.estimate),
         "ratio": f"{pair.ratio(ours):.3f}",
+        **(_side("recommended", ours.recommended) if ours.recommended else _NO_SIDE),
+        "recommended_ratio": "" if pair.recommended_ratio is None else f"{pair.recommended_ratio:.3f}",
         "gap": f"{ours.gap:.4f}",
         "search_seconds": f"{ours.seconds:.2f}",
         "why": pair.why,
@@ -238,9 +255,22 @@ def _side(whose: str, priced: Estimate) -> dict[str, object]:
     }
 
 
+_NO_SIDE = {f"recommended_{name}": "" for name in ("layout", "seconds", "mfu", "peak_gib")}
 HEADERS = (
     *("model, GPUs, batch", "theirs", "measured", "priced", "MFU", "peak"),
-    *("ours", "priced", "MFU", "peak", "ratio", "why", "all covered", "ratio"),
+    *(
+        "ours",
+        "priced",
+        "MFU",
+        "peak",
+        "ratio",
+        "why",
+        "recommended",
+        "peak",
+        "ratio",
+        "all covered",
+        "ratio",
+    ),
 )
 
 
@@ -264,7 +294,7 @@ def _line(row: dict[str, object]) -> str:
         return [
             f"{float(str(row[f'{whose}_seconds'])):.2f} s",
             f"{float(str(row[f'{whose}_mfu'])):.1%}",
-            f"{float(str(row[f'{whose}_peak_gib'])):.0f} GiB",
+            _gib(row[f"{whose}_peak_gib"]),
         ]
 
     measured = f"{row['measured_seconds']} s" if row["measured_seconds"] else "-"
@@ -281,9 +311,14 @@ def _line(row: dict[str, object]) -> str:
             str(row["ratio"]),
             str(row["why"]),
         ),
+        *(short(row["recommended_layout"]), _gib(row["recommended_peak_gib"]), str(row["recommended_ratio"])),
         *(short(row["free_layout"]), str(row["free_ratio"])),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _gib(size: object) -> str:
+    return f"{float(str(size)):.0f} GiB" if size else "-"
 
 
 def main() -> None:
@@ -302,7 +337,7 @@ def main() -> None:
             print(f"{row.row_id}: left out, {reason}")
             continue
         rows.append(record(pair))
-        ratios = f"{pair.ratio(pair.best):.3f} {pair.ratio(pair.free):.3f}"
+        ratios = f"{pair.recommended_ratio or 0:.3f} {pair.ratio(pair.best):.3f} {pair.ratio(pair.free):.3f}"
         print(f"{row.row_id:22} {pair.question.cluster.num_gpus:>6} GPUs  {ratios}  {pair.why}", flush=True)
     write_whole(HERE / "results.csv", as_csv(rows))
     written = HERE / "experts.md"

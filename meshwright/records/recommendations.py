@@ -27,6 +27,9 @@ def recommendation_record(told: Recommendation, question: Question) -> dict[str,
         "last_memory": None
         if last is None
         else {"layout": str(last.full.layout), "peak_bytes": last.full.peak_bytes, "gain": last.gain},
+        "within_error": None
+        if told.within_error is None
+        else {"share": told.within_error.share, "layouts_at_most": told.within_error.layouts},
         "tried": tried_record(question, told.estimate.layout),
         "certificate": told.certificate.model_dump(mode="json"),
     }

@@ -19,6 +19,7 @@ from cost_models.risk import Risk
 from cost_models.telling import CLEAR, chance_of_gain, pair_error_of
 from planner.answers.classical import classical_layout
 from planner.answers.ordinary import Step, steps
+from planner.answers.within_error import WithinError, within_error
 from planner.plan import Certificate, PlanRecommendation, PlanRestrictions
 from planner.search.budget import Budget
 from planner.search.result import SearchResult
@@ -72,6 +73,8 @@ class Recommendation:
     risk: Risk = "none"
     """What layouts were compared by."""
     last_memory: LastMemory | None = None
+    within_error: WithinError | None = None
+    """How many layouts the model cannot tell from the fastest; None where they were not counted."""
     interval: tuple[float, float] | None = None
     """Seconds between which nine in ten of its steps should lie; None where the profile has no scenarios."""
 
@@ -134,6 +137,7 @@ def recommend(
         pair_error=judge.pair_error,
         risk=question.risk,
         last_memory=last,
+        within_error=within_error(question, asked, fastest.compared_seconds, budget),
         interval=step_interval(question, best.layout, best.step_seconds, STATED),
     )
 

@@ -17,6 +17,7 @@ from cost_models.axes.order import ORDERS
 from cost_models.axes.pipeline import ENDS, SCHEDULES, goes_with
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.axes.rule import Bools, Rule, Words, either
+from cost_models.axes.words import MAX_STAGES
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted
 from planner.placement.chunks import covers
@@ -191,7 +192,8 @@ def _within(question: Question, limits: Restrictions) -> LayoutColumns:
             if cp > 1:
                 known["context"] = choices("context", range(len(CONTEXTS)), USUAL_CONTEXT)
             every = [known[name] if name in known else choices(name, *_any_of(name)) for name in inside]
-            rows += [(tp, cp, pp, dp, *other, *shape) for other, shape in product(product(*every), shapes)]
+            some = [shape for shape in shapes if pp * shape[0] <= MAX_STAGES]
+            rows += [(tp, cp, pp, dp, *other, *shape) for other, shape in product(product(*every), some)]
     names = (*_MESH, *inside, *_SHAPE)
     table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
     columns = LayoutColumns(**dict(zip(names, np.ascontiguousarray(table.T), strict=True)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,3 +94,11 @@ def test_an_empty_space_has_a_reason(fix: list[str], forbid: list[str], every: b
         return
     if not len(legal_space(asked, limits)):
         assert obstacles(asked, limits)
+
+
+def test_on_more_ranks_than_a_model_has_stages_the_obstacle_is_still_told() -> None:
+    """A layout of 16,384 stages cannot even be written down."""
+    question = small_question(8)
+    cluster = question.cluster.model_copy(update={"nodes": 2048})
+    with pytest.raises(InfeasibleError, match="no layout"):
+        search(replace(question, cluster=cluster), restrictions=parse_restrictions(["cp=1"]))

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from small import small_question
 
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
@@ -17,10 +18,11 @@ from cost_models.question import Question
 from cost_models.risk import RISKS
 from cost_models.specs.hardware import Scenarios
 from cost_models.specs.training import TrainingSpec
-from cost_models.telling import CLEAR, chance_of_gain
+from cost_models.telling import CLEAR, chance_of_gain, pair_error_of
 from planner.answers.classical import classical_layout
 from planner.answers.ordinary import steps
 from planner.answers.recommended import Recommendation, recommend
+from planner.answers.within_error import within_error
 from planner.search.budget import Budget
 from planner.search.search import search
 from planner.space.layouts import parse_restrictions
@@ -157,3 +159,17 @@ def test_the_averse_judge_by_slow_cases_and_the_neutral_by_the_mean(told: Recomm
     assert paper < mean < slow  # a network half as fast costs more than one twice as fast saves
     without = replace(question, hardware=hardware.model_copy(update={"scenarios": None}), risk="averse")
     assert estimate(without, layout).compared_seconds == paper
+
+
+def test_no_layout_within_the_models_error_is_left_uncounted() -> None:
+    question = small_question(4, "220 MiB")
+    every = search(question, top=10**6).estimates
+    best, share = every[0].step_seconds, pair_error_of(question)
+    near = within_error(question, Restrictions(), best, Budget())
+    assert near is not None
+    close = sum(one.step_seconds < best * (1 + share) for one in every)
+    assert (near.share, close > 1) == (share, True)
+    assert close <= near.layouts <= len(every) + 100
+    alone = within_error(question, parse_restrictions(["tp=1", "pp=1"]), best, Budget())
+    assert alone is not None
+    assert alone.layouts <= near.layouts

@@ -34,6 +34,11 @@ def recommendation_table(told: Recommendation) -> Table:
 def recommendation_sentences(told: Recommendation) -> str:
     """Why the recommended layout is it, how sure the gain of the fastest is, and what the last memory buys."""
     lines = [_why(told)]
+    if (near := told.within_error) is not None and near.layouts > 1:
+        lines.append(
+            f"No more than {counted(near.layouts, 'layout')} of all lie within {percent(near.share)} of the"
+            f" {_FASTEST[told.risk]}: closer than that this model's times do not tell them apart"
+        )
     if told.interval is not None:
         low, high = map(format_seconds, told.interval)
         lines.append(
