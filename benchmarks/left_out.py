@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from few_rows import anchored, calibrated
 
 from cost_models.evidence.calibration.families import ANY, blank_profile, errors_of, under_other_sources
 from cost_models.evidence.calibration.step_time_fit import measured_seconds
@@ -18,6 +19,9 @@ from cost_models.evidence.validation.choices import ChoiceScore, choice_scores
 from cost_models.evidence.validation.predicting import Prediction, predict
 from cost_models.pipeline.under_scenarios import step_deviation
 from meshwright.render.runs.validation import CHOICE_HEADERS, choice_cells
+
+GIVEN = (1, 3, 5)
+VERBS = {"anchors": anchored, "calibrate": calibrated}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +90,38 @@ class Unseen:
             )
         yield from _table(("source", "runs", "median", "p90", "bias", "held"), cells)
         yield ""
+        yield "## With a few rows of one's own"
+        yield ""
+        yield "Of each sweep of one source, framework and GPU with more than so many timed rows, evenly spaced ones are"
+        yield "given to `validate --anchors` or to `calibrate --from-runs`, and the others predicted: median errors"
+        yield "without and with them, and of all rows together the 90th percentile"
+        yield "([decision 41](decisions/0041-what-few-rows-say.md))."
+        yield ""
+        yield from self._few_rows()
+        yield ""
         yield "## Choices"
         yield ""
         yield "Regret within sweeps, as on [the page of accuracy](accuracy.md), by the same constants."
         yield ""
         yield from _table(CHOICE_HEADERS, [choice_cells(one) for one in self.choices])
+
+    def _few_rows(self) -> Iterator[str]:
+        """A line for each source, and one for all rows."""
+        tables = {(verb, given): few(self.cases, given) for verb, few in VERBS.items() for given in GIVEN}
+        headers = [f"{verb} {given}" for verb, given in tables]
+        sources = [source for source in self._errors() if any(source in found for found in tables.values())]
+        cells = [
+            [source, *(_before_and_after(found.get(source)) for found in tables.values())]
+            for source in sources
+        ]
+        total = []
+        for found in tables.values():
+            before, after = (np.concatenate([own[side] for own in found.values()]) for side in (0, 1))
+            total.append(
+                f"{_before_and_after((before, after))} (p90 {_percent(float(np.quantile(before, 0.9)))}"
+                f" to {_percent(float(np.quantile(after, 0.9)))})"
+            )
+        yield from _table(("source", *headers), [*cells, ["all rows", *total]])
 
 
 def tried(cases: Sequence[Case]) -> Unseen:
@@ -114,6 +145,10 @@ def _table(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[s
     yield f"| {' | '.join(headers)} |"
     yield f"|{' --- |' * len(headers)}"
     yield from (f"| {' | '.join(row)} |" for row in cells)
+
+
+def _before_and_after(sizes: tuple[np.ndarray, np.ndarray] | None) -> str:
+    return "-" if sizes is None else " to ".join(_percent(float(np.median(side))) for side in sizes)
 
 
 def _percent(share: float) -> str:

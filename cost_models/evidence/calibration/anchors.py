@@ -15,12 +15,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.evidence.calibration.offset import Offset, offset_of
+from cost_models.evidence.calibration.offset import Offset, covariance_of, offset_of
 from cost_models.evidence.calibration.step_time_fit import (
     CONSTANTS,
     TimedCases,
     moved_by_factors,
-    pulls_of,
 )
 from cost_models.evidence.rows.cases import Case
 from cost_models.evidence.rows.row import Row
@@ -98,7 +97,8 @@ def _calibration(anchors: Sequence[Prediction]) -> Callable[[Prediction], Predic
     around = [_around(one, constants) for one in anchors]
     errors = np.array([error for error, _ in around])
     slopes = np.array([slope for _, slope in around]).reshape(len(errors), len(constants))
-    offset = offset_of(errors, slopes, pulls_of(constants), known_runs=_known_runs(cases))
+    covariance = covariance_of(cases[0].question.hardware, constants) if cases else np.zeros((0, 0))
+    offset = offset_of(errors, slopes, covariance, known_runs=_known_runs(cases))
     factors = dict(zip(constants, np.exp(offset.constants).tolist(), strict=True))
     profiles: dict[str, HardwareProfile] = {}
 

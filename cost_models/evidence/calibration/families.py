@@ -129,8 +129,8 @@ def errors_of(cases: Sequence[Case]) -> Array:
     """(N,) relative error of each case under its own profile."""
     chosen = [case.question.hardware for case in cases]
     errors = np.empty(len(cases))
-    for name in dict.fromkeys(profile.name for profile in chosen):
-        rows = [index for index, profile in enumerate(chosen) if profile.name == name]
+    for one in dict.fromkeys(map(id, chosen)):  # profiles of one name may be fitted to other runs
+        rows = [index for index, profile in enumerate(chosen) if id(profile) == one]
         some = [cases[index] for index in rows]
         seconds = StepTimes(some).seconds(chosen[rows[0]])
         errors[rows] = seconds / np.array([measured_seconds(case) for case in some]) - 1

@@ -12,6 +12,7 @@ import numpy as np
 from cost_models.defaults import nearest_profile
 from cost_models.documents import printable
 from cost_models.evidence.calibration.families import DIES, Pair, die_of
+from cost_models.evidence.calibration.few_runs import FEW, fit_few_runs
 from cost_models.evidence.calibration.step_time_fit import (
     WEIGHT_ON_ONE_CLUSTER,
     StepTimeFit,
@@ -169,8 +170,9 @@ def refit(
 ) -> Refit:
     """Fit the profile of `pair` to its `cases`, from the catalogue's nearest; `on_round` is called after every step.
 
-    Runs of one source are taken to be of one cluster, which its profile follows closely; of several sources each of
-    n runs counts 1/√n, and none is followed far from the others.
+    Runs of one source are taken to be of one cluster, which its profile follows closely, but for a few runs, of which
+    no more is believed than they agree on (`few_runs`); of several sources each of n runs counts 1/√n, and none is
+    followed far from the others.
     """
     die, stack = pair
     start = nearest_profile(catalog.load_gpu(die), stack, family=cases[0].question.stack.family)
@@ -184,12 +186,12 @@ def refit(
         "stack": stack,
     }
     sources = {case.row.source for case in cases}
-    fit = fit_step_times(
-        start.model_copy(update=identity),
-        cases,
-        weight_of_a_run=WEIGHT_ON_ONE_CLUSTER if len(sources) == 1 else None,
-        on_round=on_round,
-    )
+    named = start.model_copy(update=identity)
+    if len(sources) == 1 and len(cases) <= FEW:
+        fit = fit_few_runs(named, cases, on_round=on_round)
+    else:
+        weight = WEIGHT_ON_ONE_CLUSTER if len(sources) == 1 else None
+        fit = fit_step_times(named, cases, weight_of_a_run=weight, on_round=on_round)
     return Refit(
         pair=pair,
         start=start,
