@@ -3,8 +3,9 @@
 Narayanan et al. 2021: two all-reduces of b·s·h forward and two backward per block. With sequence parallelism each is an
 all-gather and a reduce-scatter of the same bytes (Korthikanti et al. 2022); the backward pass gathers the inputs of the
 two column-parallel products once more, behind the products that do not need them, unless the stack kept them; some
-stacks also sum the gradients of these inputs behind the products towards the weights. A parallel block leaves its
-region once, and enters it once where both halves read one norm.
+stacks also sum the gradients of these inputs behind the products towards the weights. In fp8 and fp4 Transformer
+Engine gathers what is multiplied as it was cast, and scatters sums in 16 bits. A parallel block leaves its region once,
+and enters it once where both halves read one norm.
 
 Recomputing a block repeats what its forward pass sent, but for the sum after its last product where recomputation stops
 early. Torchtitan's per-operator policy keeps what was scattered and gathers again (models/llama3/infra/parallelize.py,
@@ -55,6 +56,10 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     profile = question.hardware
     reduce = all_reduce_seconds(message, group, profile)
     gather = all_gather_seconds(message, group, profile)
+    operand = gather
+    if question.stack.gathers_cast_operands and question.training.narrow:
+        cast = message * question.training.operand_bytes / question.training.element_bytes
+        operand = all_gather_seconds(cast, group, profile)
     scatter = reduce_scatter_seconds(message, group, profile)
     sp = columns.sp == 1
     joined = question.model.parallel_block  # what attention and MLP find is added before it is reduced
@@ -66,7 +71,7 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     stack = question.stack
     behind = np.where(sp, stack.reduces_behind_weight_products, stack.all_reduces_behind_weight_products)
     summed = entered * np.where(sp, scatter, reduce)
-    forward = np.where(sp, entered * gather + left * scatter, left * reduce)
+    forward = np.where(sp, entered * operand + left * scatter, left * reduce)
     last = times * np.where(sp, scatter, reduce)
     again = forward - last if question.stack.recompute_stops_early else forward
     by_operator = question.stack.selective_drops == "all-but-every-other-product"
@@ -74,9 +79,9 @@ def tensor_seconds(question: Question, columns: LayoutColumns, group: Groups) ->
     return TensorSeconds(
         block_forward=forward,
         block_recomputed=np.stack([none, gathered, again], axis=-1),
-        block_backward=np.where(behind, none, summed) + np.where(sp, left * gather, none),
+        block_backward=np.where(behind, none, summed) + np.where(sp, left * operand, none),
         block_summed=np.where(behind, summed, none),
-        block_regather=none if keeps_gathered else np.where(sp, entered * gather, none),
+        block_regather=none if keeps_gathered else np.where(sp, entered * operand, none),
         embedding_forward=np.where(sp, scatter, reduce),
         embedding_backward=np.where(sp, gather, none),
         head_forward=np.where(sp, gather, none),

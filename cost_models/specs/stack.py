@@ -108,6 +108,8 @@ class StackSpec(Spec):
     matrix's weights."""
     all_reduces_behind_weight_products: bool = False
     """The same without sequence parallelism, where they are all-reduced."""
+    gathers_cast_operands: bool = False
+    """Whether in fp8 and fp4 sequence parallelism gathers what a product multiplies as it was cast for it."""
     schedules: tuple[Schedule, ...] = Field(default=("1f1b", "interleaved"), min_length=1)
     """Pipeline schedules that the stack has."""
     split_backward_launches: tuple[Factor, Factor] = (1.0, 1.0)

@@ -11,13 +11,14 @@ from cost_models.communication.tensor import TensorSeconds, tensor_seconds
 from cost_models.communication.topology import axis_groups
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
+from cost_models.specs.cluster import Precision
 from cost_models.specs.training import TrainingSpec
 
 
-def seconds(stack: str, *, sp: bool) -> TensorSeconds:
+def seconds(stack: str, *, sp: bool, precision: Precision = "bf16", sequence: int = 4096) -> TensorSeconds:
     """Of tp8 on one node."""
     cluster = catalog.load_cluster("dgx-h100").model_copy(update={"nodes": 1})
-    training = TrainingSpec(global_batch=8, sequence_length=4096)
+    training = TrainingSpec(global_batch=8, sequence_length=sequence, precision=precision)
     question = complete_question(catalog.load_model("llama3-8b"), cluster, training, stack=stack)
     columns = LayoutColumns.of([Layout(tp=8, sp=sp, layers=(32,))])
     return tensor_seconds(question, columns, axis_groups(cluster, columns).tp)
@@ -45,3 +46,20 @@ def test_gradients_scattered_behind_products_count_apart() -> None:
     assert (then.block_summed, then.block_regather) == (0, 0)
     assert now.block_regather > 0
     assert seconds("nanotron", sp=False).block_summed == 0
+
+
+def test_what_is_cast_is_gathered_as_it_was_cast() -> None:
+    """Transformer Engine casts to fp8 before it gathers, forward and backward: one byte in place of two, where sums are
+    scattered in two; torchtitan's default gathers, and everybody's head, stay in 16 bits."""
+    wide, narrow = (seconds("megatron-lm", sp=True, precision=one, sequence=2**20) for one in ("bf16", "fp8"))
+    np.testing.assert_allclose(narrow.block_forward, 3 / 4 * wide.block_forward, rtol=0.01)
+    back, wide_back = (one.block_backward + one.block_summed for one in (narrow, wide))
+    np.testing.assert_allclose(back, 3 / 4 * wide_back, rtol=0.01)
+    np.testing.assert_allclose(narrow.block_regather, 1 / 2 * wide.block_regather, rtol=0.01)
+    assert narrow.head_forward == wide.head_forward
+    own, ours = (seconds("torchtitan", sp=True, precision=one) for one in ("bf16", "fp8"))
+    assert own.block_forward == ours.block_forward
+    assert (
+        seconds("megatron-lm", sp=False, precision="fp8").block_forward
+        == seconds("megatron-lm", sp=False).block_forward
+    )
