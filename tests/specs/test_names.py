@@ -59,7 +59,7 @@ def test_what_is_no_model(written: str, said: str) -> None:
         (
             "h100",
             "`h100` is a GPU, not a cluster; did you mean `dgx-h100`?\n"
-            "hint: clusters of it: dgx-h100, llama3-pods, two-buildings, pcie-h100",
+            "hint: clusters of it: dgx-h100, aws-p5, llama3-pods, two-buildings, pcie-h100",
         ),
         ("A100", "did you mean `dgx-a100-80gb`?"),
         ("a100-sxm-40gb", "did you mean `dgx-a100-40gb`?"),

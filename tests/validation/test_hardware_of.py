@@ -60,7 +60,7 @@ def test_names_of_gpus(words: str, gpu: str | None) -> None:
         ("h100-sxm", "8x400 Gb/s IB, 1x100GbE management", 400, "infiniband"),
         ("h100-sxm", "25GbE management, 200 Gb/s HDR per GPU", 200, "infiniband"),
         ("a100-sxm-80gb", "PCIe Gen4 x16 32 GB/s, 100 Gb/s IB per GPU", 100, "infiniband"),
-        ("h100-sxm", "EFA 3200 Gbps", 400, "infiniband"),
+        ("h100-sxm", "EFA 3200 Gbps", 400, "ethernet"),
         ("a100-pcie-80gb", "", 100, "infiniband"),
         ("h100-sxm", "InfiniBand NDR 3.2Tb/s", 400, "infiniband"),
         ("h100-sxm", "50 GB/s per GPU IB", 400, "infiniband"),
@@ -117,3 +117,12 @@ def test_figures_in_the_cell_are_those_of_the_board() -> None:
 )
 def test_labels_of_the_catalogues_own_boards_change_nothing(words: str, gpu: str) -> None:
     assert cluster_of(Row({"gpu": words}), gpu, 8, Notes()).gpu == catalog.load_gpu(gpu)
+
+
+def test_efa_is_slower_to_answer_than_infiniband_and_as_wide() -> None:
+    links = [
+        cluster_of(Row({"interconnect": words}), "h100-sxm", 64, Notes()).links.farthest
+        for words in ("EFA 3200 Gb/s per node", "8x400Gb NDR IB", "RoCE", "")
+    ]
+    assert [link.bandwidth for link in links] == [50e9] * 4
+    assert [link.latency for link in links] == pytest.approx([20e-6, 5e-6, 5e-6, 5e-6])
