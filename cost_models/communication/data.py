@@ -64,7 +64,7 @@ def data_seconds(
     """
     stack, profile = question.stack, question.hardware
     weights = module_parameters * question.training.element_bytes
-    gradients = module_parameters * STATE_BYTES[gradient_dtype(question)]
+    gradients = module_parameters * STATE_BYTES[stack.reduce_dtype or gradient_dtype(question)]
     zero = columns.zero
     scatter = reduce_scatter_seconds(gradients, groups.shard, profile)
     if (groups.copies.size > 1).any():

@@ -78,6 +78,8 @@ class StackSpec(Spec):
     """Type in which gradients are accumulated and reduced, unless the training spec says."""
     fp16_gradient_dtype: StateDtype | None = None
     """The same in fp16, where the type need not hold more than fp16 does; None: the same. `bf16` means 16 bits."""
+    reduce_dtype: StateDtype | None = None
+    """Type in which gradients are sent to be reduced; None: that in which they are accumulated."""
     gradients_in_weight_dtype: bool = False
     """Whether gradients are first produced in the weight's type beside the accumulation buffer."""
     bf16_accumulates_apart: bool = False
