@@ -16,7 +16,7 @@ from cost_models.axes.distinct import over_distinct
 from cost_models.compute.casts import backward_cast_seconds, forward_cast_seconds
 from cost_models.compute.device import Device, device_of
 from cost_models.compute.gemm import gemm_seconds
-from cost_models.operators.accumulation import gradient_dtype
+from cost_models.operators.accumulation import fuses_accumulation, gradient_dtype
 from cost_models.operators.block import block_operators
 from cost_models.operators.on_rank import tokens_on_rank
 from cost_models.operators.record import Gemm
@@ -91,7 +91,7 @@ def _weights_apart(question: Question, local: LocalGemm) -> tuple[Array | float,
         return 0.0, 0.0
     weights = local.inputs * local.outputs * local.batch
     rate = _EXPERT_BANDWIDTH * question.cluster.gpu.memory_bandwidth
-    gradient = STATE_BYTES[gradient_dtype(question)] if question.stack.fused_gradient_accumulation else 0.0
+    gradient = STATE_BYTES[gradient_dtype(question)] if fuses_accumulation(question) else 0.0
     return question.training.operand_bytes * weights / rate, 2 * gradient * weights / rate
 
 
