@@ -105,6 +105,8 @@ class PlanRestrictions(Spec):
     """`--fix`: "tp=8"."""
     forbid: tuple[str, ...] = ()
     """`--forbid`: "zero=3"."""
+    allow: tuple[str, ...] = ()
+    """`--allow`: "offload"."""
     max_memory: Bytes | None = None
     """`--max-memory`: bytes that a plan may fill of one device."""
     trainer: str | None = None
@@ -118,6 +120,7 @@ class PlanRestrictions(Spec):
             {
                 "fix": restrictions.fix_words,
                 "forbid": restrictions.forbid_words,
+                "allow": tuple(sorted(restrictions.allowed)),
                 "max_memory": None if size is None else f"{size!r} B",
                 "trainer": restrictions.trainer,
             }
@@ -126,7 +129,9 @@ class PlanRestrictions(Spec):
     @property
     def read(self) -> Restrictions:
         """The restrictions as the search takes them; raises InputError where a word cannot be read."""
-        return parse_restrictions(self.fix, self.forbid, max_memory=self.max_memory, trainer=self.trainer)
+        return parse_restrictions(
+            self.fix, self.forbid, max_memory=self.max_memory, trainer=self.trainer, allow=self.allow
+        )
 
 
 class PlanOffer(Spec):

@@ -81,6 +81,8 @@ class Axis:
     values: Callable[[Question, Mesh], Sequence[int] | Sequence[tuple[int, ...]]] | None = None
     """What the search tries of it in a mesh, in the numbers of its columns; None: it is a degree of the mesh, or chosen
     with the ZeRO stage or the schedule, or stays as if no layout named it."""
+    closed: bool = False
+    """Whether the search tries no value but the simplest unless `--allow` names the axis, or a restriction a column."""
     touches: frozenset[Matter] = frozenset({"states", "pipeline", "blocks"})
     """What hangs on it; layouts that differ in nothing that matters are worked out once."""
     seconds: Callable[[Question, LayoutColumns], Terms] | None = None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cost_models.axes.axis import Axis, Ints
+from cost_models.axes.axis import Axis, Ints, Mesh
 from cost_models.axes.rule import Bools, Rule, Words, either
 from cost_models.axes.words import EVERY, Assigned, Counts
 from cost_models.units import counted
@@ -105,6 +105,24 @@ def _stack_lacks(question: Question, x: LayoutColumns) -> Bools:
     return lacks
 
 
+def _tried(question: Question, mesh: Mesh) -> list[tuple[int, ...]]:
+    """On one rank of a pipeline every count of one residency, and of streamed blocks beside such whose states are
+    away; in a pipeline all blocks of every rank or none. Each with activations and without.
+
+    Nothing where the device's memory is the host's, and over several pools.
+    """
+    if question.cluster.gpu.kind == "cpu" or len(question.by_pool) > 1:
+        return [NOWHERE]
+    has, blocks = question.stack.residencies, question.model.num_layers
+    counts = [*range(1, blocks), EVERY] if mesh.pp == 1 else [EVERY]
+    found = [NOWHERE, *(NOWHERE._replace(**{part: n}) for part in RESIDENCIES if part in has for n in counts)]
+    if mesh.pp == 1 and {"states", "streamed"} <= set(has):
+        found += [Offload(states=EVERY, streamed=n) for n in range(1, blocks)]
+        found += [Offload(states=n, streamed=m) for n in range(1, blocks) for m in range(1, blocks - n)]
+    away = [one._replace(activations=EVERY) for one in found] if "activations" in has else []
+    return [*found, *away]
+
+
 def _complaint(layout: Layout) -> str:
     """One residency for all that no count names, at most."""
     every = [part for part in RESIDENCIES if getattr(layout.offload, part) >= EVERY]
@@ -127,12 +145,24 @@ OFFLOAD = Axis(
         ),
     ),
     stack_rules=(Rule(name="the stack offloads this", broken=_stack_lacks, sentence=_lacks),),
+    values=_tried,
+    closed=True,
+    touches=frozenset({"states"}),
 )
 RING = Axis(
     word=Assigned(usual=USUAL_RING),
     written=lambda layout: layout.offload.streamed > 0 and layout.ring != USUAL_RING,
     settled=lambda layout: layout.ring if layout.offload.streamed else USUAL_RING,
+    values=lambda question, mesh: (USUAL_RING,),
+    touches=frozenset({"states"}),
     rules=(
+        Rule(
+            name="a ring is for streamed weights",
+            broken=lambda q, x: (x.offload_streamed == 0) & (x.ring != USUAL_RING),
+            sentence=lambda q, layout: Words(
+                f"`ring={layout.ring}` says how many weights are streamed at once"
+            ),
+        ),
         Rule(
             name="a ring has no more buffers than streamed blocks",
             broken=lambda q, x: (

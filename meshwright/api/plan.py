@@ -49,6 +49,7 @@ class PlanOptions(TypedDict, total=False):
     profile: str | HardwareProfile | None
     fix: Sequence[str]
     forbid: Sequence[str]
+    allow: Sequence[str]
     max_memory: str | None
     confidence: float | str | None
     trainer: str | None
@@ -98,6 +99,7 @@ def plan(
     profile: str | HardwareProfile | None = None,
     fix: Sequence[str] = (),
     forbid: Sequence[str] = (),
+    allow: Sequence[str] = (),
     max_memory: str | None = None,
     confidence: float | str | None = None,
     trainer: str | None = None,
@@ -117,10 +119,11 @@ def plan(
     `TrainingSpec`, or said by `global_batch`, `sequence`, `precision` and `dropout`, which replace its fields. Several
     `gpus`, as a list or written like `64..1024`, are a choice, and so are several precisions (`bf16,fp8`);
     `objective`, `tokens`, `price` and `deadline` say what the best is. A `trainer` is one whose rules the plan obeys
-    (`--for`), and `confidence` the least probability with which it must fit. `pick` is which layout is saved as the
-    plan: `recommended` (the default) or `fastest` on paper, and `risk` what of a step is minimised (`none`, `neutral`,
-    `averse`: that on paper, its mean over the profile's scenarios, that of the slowest quarter of them). Several
-    clusters have a price each, in their order, and one plan on each number of GPUs.
+    (`--for`), `allow` opens what a search leaves alone (`offload`), and `confidence` is the least probability with
+    which it must fit. `pick` is which layout is saved as the plan: `recommended` (the default) or `fastest` on paper,
+    and `risk` what of a step is minimised (`none`, `neutral`, `averse`: that on paper, its mean over the profile's
+    scenarios, that of the slowest quarter of them). Several clusters have a price each, in their order, and one plan on
+    each number of GPUs.
 
     Raises:
         InputError: what was asked is wrong; everything that is, at once.
@@ -144,7 +147,7 @@ def plan(
         clusters=cluster if isinstance(cluster, (list, tuple)) else (),
         gpus=gpus,
         goal=Goal(objective=objective, tokens=tokens, price=price, deadline=deadline),
-        limits=Limits(fix=tuple(fix), forbid=tuple(forbid), max_memory=max_memory),
+        limits=Limits(fix=tuple(fix), forbid=tuple(forbid), allow=tuple(allow), max_memory=max_memory),
         pick=pick,
         risk=risk,
     )

@@ -90,6 +90,9 @@ Fix = Annotated[list[str] | None, optional("--fix", "AXIS=VALUE", "Keep an axis,
 Forbid = Annotated[
     list[str] | None, optional("--forbid", "CHOICE", "Exclude a choice, e.g. zero3, cp or recompute=full.")
 ]
+Allow = Annotated[
+    list[str] | None, optional("--allow", "AXIS", "Also try what is left alone: offload (host memory).")
+]
 For = Annotated[str | None, optional("--for", "TRAINER", "Obey its rules: megatron or torchtitan.")]
 MaxMemory = Annotated[str | None, optional("--max-memory", "SIZE", "Device memory to fill, e.g. 70GiB.")]
 Confidence = Annotated[

@@ -1,4 +1,4 @@
-"""Reads `--fix`, `--forbid`, `--max-memory` and `--for` as the restrictions of a search."""
+"""Reads `--fix`, `--forbid`, `--allow`, `--max-memory` and `--for` as the restrictions of a search."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class Limits:
 
     fix: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
     max_memory: str | None = None
 
 
@@ -29,7 +30,7 @@ def restrictions_of(limits: Limits, trainer: str | None = None) -> Restrictions:
         InputError: a word that cannot be read; all of them at once.
     """
     problems = Problems()
-    restrictions = problems.read(lambda: parse_restrictions(limits.fix, limits.forbid))
+    restrictions = problems.read(lambda: parse_restrictions(limits.fix, limits.forbid, allow=limits.allow))
     size = problems.read(lambda: _size(limits.max_memory))
     problems.require()
     assert restrictions is not None

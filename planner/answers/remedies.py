@@ -30,7 +30,7 @@ from cost_models.specs.transformer import TransformerSpec
 from planner.search.budget import Budget
 from planner.space.gpu_counts import on_whole_nodes, plain_layouts, possible, resized
 from planner.space.layouts import parse_restrictions
-from planner.space.restrictions import Restrictions
+from planner.space.restrictions import CLOSED, Restrictions
 
 SECONDS = 2.0
 """Time limit of all changes together, seconds."""
@@ -88,6 +88,7 @@ class _Remedies:
     def all(self) -> Iterator[Alternative]:
         """Every change that has a plan, the least trouble first."""
         yield from self._loosened()
+        yield from self._opened()
         yield from self._other_training()
         if not isinstance(self.question, MixedQuestion) and self.question.cluster.gpu.kind != "cpu":
             yield from self._more_gpus()
@@ -132,12 +133,13 @@ class _Remedies:
     def _loosened(self) -> Iterator[Alternative]:
         """Dropping one restriction, or all of them where no single one is enough."""
         limits, words = self.limits, [*self.limits.fix_words, *self.limits.forbid_words]
+        kept: dict[str, Any] = {name: getattr(limits, name) for name in ("max_memory", "trainer", "allowed")}
         one_less: list[tuple[str, Question, Restrictions | None]] = []
         for word in words:
             fix = [one for one in limits.fix_words if one != word]
             forbid = [one for one in limits.forbid_words if one != word]
             flag = "--fix" if word in limits.fix_words else "--forbid"
-            less = parse_restrictions(fix, forbid, max_memory=limits.max_memory, trainer=limits.trainer)
+            less = replace(parse_restrictions(fix, forbid), **kept)
             one_less.append((f"without {flag} {word}", self.question, less))
         if limits.max_memory is not None:
             one_less.append(("without --max-memory", self.question, replace(limits, max_memory=None)))
@@ -149,8 +151,16 @@ class _Remedies:
         found = list(self._first(iter(one_less)))
         yield from found
         if not found and len(one_less) > 1:
-            free = Restrictions(trainer=limits.trainer)
+            free = Restrictions(trainer=limits.trainer, allowed=limits.allowed)
             yield from self._first(iter([("without --fix, --forbid and --max-memory", self.question, free)]))
+
+    def _opened(self) -> Iterator[Alternative]:
+        """What the search leaves alone unless it is allowed: the host's memory."""
+        closed = [name for name in CLOSED if name not in self.limits.allowed]
+        opened = ((f"--allow {name}", self.limits.allowed | {name}) for name in closed)
+        yield from self._first(
+            (words, self.question, replace(self.limits, allowed=allowed)) for words, allowed in opened
+        )
 
     def _other_training(self) -> Iterator[Alternative]:
         """Recomputing more, 16-bit products, and optimizer states in 16 bits."""

@@ -257,7 +257,8 @@ def _fits(space: Space, cores: Ints, bytes_of: Mapping[str, Floats], limit: Floa
     kept = np.where(allowed, bytes_of["layer_activation"], np.inf).min(axis=1)
     working = np.where(allowed, bytes_of["working"], np.inf).min(axis=1)
     free, each = limit - bytes_of["static"] - working, bytes_of["layer_static"] + kept
-    room = (space.cores.pp[cores] - 1) * how_many(free, each)
-    room = room + how_many(free - np.minimum(bytes_of["head_static"], 0.0), each)
-    fits: Bools = room >= space.question.model.num_layers
+    layers = space.question.model.num_layers
+    others = np.minimum(how_many(free, each), layers)  # blocks may leave nothing behind
+    last = how_many(free - np.minimum(bytes_of["head_static"], 0.0), each)
+    fits: Bools = (space.cores.pp[cores] - 1) * others + last >= layers
     return fits

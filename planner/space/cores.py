@@ -49,6 +49,8 @@ class _Options:
         """
         axis = AXES[name]
         assert axis.values is not None
+        if axis.closed and not self._restrictions.opens(name):
+            return [tuple(word.simplest for _, word in axis.word.columns(name).values())]
         values = axis.values(self._question, mesh)
         if name not in COLUMNS or axis.alike is not None or axis.within:
             return [value if isinstance(value, tuple) else (value,) for value in values]

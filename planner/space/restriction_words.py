@@ -1,4 +1,4 @@
-"""`--fix` and `--forbid` as people write them: `tp=8`, `tp=2,4`, `pp>=2`, `zero3`, `cp`, `order=tp-pp-cp-dp`."""
+"""`--fix`, `--forbid` and `--allow` as people write them: `tp=8`, `tp=2,4`, `pp>=2`, `zero3`, `cp`, `offload`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cost_models.axes.columns import COLUMNS
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.axes.words import Number, Switch
 from cost_models.errors import InputError, Problem, did_you_mean
-from planner.space.restrictions import AXES, Restrictions, names_of
+from planner.space.restrictions import AXES, CLOSED, Restrictions, names_of
 from planner.trainers import trainer_named
 
 MOST_WORDS = 1000
@@ -59,8 +59,10 @@ def parse_restrictions(
     *,
     max_memory: float | None = None,
     trainer: str | None = None,
+    allow: Sequence[str] = (),
 ) -> Restrictions:
-    """Read `--fix tp=8 --fix pp>=2 --forbid zero3 --forbid cp --for megatron`; a layout keeps to every word.
+    """Read `--fix tp=8 --fix pp>=2 --forbid zero3 --forbid cp --for megatron`; a layout keeps to every word, and
+    `--allow offload` opens what is left alone unless asked for.
 
     Raises:
         InputError: every word that is wrong, at once, or words that contradict one another.
@@ -79,6 +81,11 @@ def parse_restrictions(
         Problem(f"--forbid {axis}", f"say which, like `{axis}={names_of(axis)[0]}`")
         for axis in sorted(left_out.bare - {"recompute"})
         if COLUMNS[axis].axis.must_be_chosen
+    )
+    problems.extend(
+        Problem(f"--allow {name}", f"is none of {', '.join(CLOSED)}{did_you_mean(name, CLOSED)}")
+        for name in allow
+        if name not in CLOSED
     )
     if trainer is not None:
         try:
@@ -105,6 +112,7 @@ def parse_restrictions(
         forbidden_recompute=frozenset(RECOMPUTE_POLICIES[index] for index in unwanted),
         max_memory=max_memory,
         trainer=trainer,
+        allowed=frozenset(allow),
     )
     emptied = [axis for axis in (*AXES, "recompute") if not _leaves_something(found, axis)]
     if problems:

@@ -10,6 +10,7 @@ import numpy as np
 
 from cost_models.axes.columns import COLUMNS, Ints, LayoutColumns
 from cost_models.axes.context import context_ways
+from cost_models.axes.layout import AXES as LAYOUT_AXES
 from cost_models.axes.layout import Layout
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute, policies_in
 from cost_models.axes.rule import Bools
@@ -21,6 +22,8 @@ from planner.trainers import rows_for
 
 AXES = tuple(sorted(COLUMNS, key=lambda name: not COLUMNS[name].axis.common))
 """What may be fixed or forbidden, first what every stack has; recompute, which is no column, is restricted besides."""
+CLOSED = tuple(name for name, axis in LAYOUT_AXES.items() if axis.closed)
+"""What `--allow` opens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,8 @@ class Restrictions:
     unused: frozenset[str] = frozenset()
     """Axes that stay as if the layout did not name them: cp1, zero0, no `sp`, etp = tp, one shard group, ..."""
     forbidden_recompute: frozenset[Recompute] = frozenset()
+    allowed: frozenset[str] = frozenset()
+    """Axes that the search leaves alone unless they are named here: `offload`."""
     max_memory: float | None = None
     """Bytes of one device a plan may fill, where that is less than the device allows."""
     trainer: str | None = None
@@ -52,6 +57,12 @@ class Restrictions:
         for axis in self.unused:
             allowed &= getattr(columns, axis) == _unused(axis, columns)
         return allowed
+
+    def opens(self, name: str) -> bool:
+        """Whether an axis that is closed unless asked for may be searched."""
+        return name in self.allowed or bool(
+            {*self.only, *self.at_least} & {*LAYOUT_AXES[name].word.columns(name)}
+        )
 
     def without(self, axes: Collection[str]) -> Restrictions:
         """The same, but for what they say of some axes."""
@@ -151,6 +162,7 @@ class Restrictions:
         return (
             *(f"--fix {word}" for word in self.fix_words),
             *(f"--forbid {word}" for word in self.forbid_words),
+            *(f"--allow {name}" for name in sorted(self.allowed)),
             *([f"--for {self.trainer}"] if self.trainer else []),
         )
 

@@ -8,7 +8,7 @@ Shape legend: N layouts of one pipeline, K placements, S virtual stages, R ranks
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from itertools import product
 from math import prod
@@ -19,10 +19,11 @@ from synthetic import POLICIES, every_placement, random_costs
 from cost_models import schedules
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
-from cost_models.axes.layout import Layout
+from cost_models.axes.offload import USUAL_RING, Offload
 from cost_models.axes.order import ORDERS
 from cost_models.axes.pipeline import SCHEDULES, goes_with
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, allowed_recompute
+from cost_models.axes.words import EVERY
 from cost_models.pipeline.costs import stage_costs
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
@@ -42,8 +43,11 @@ def divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
-def every_layout(question: Question) -> LayoutColumns:
-    """All that break no rule and whose placements the search covers; those that mean the same once."""
+def every_layout(question: Question, *, offload: bool = False) -> LayoutColumns:
+    """All that break no rule and whose placements the search covers; those that mean the same once.
+
+    With `offload` every count of blocks whose states leave the device, or only all of them in a pipeline.
+    """
     model, batch = question.model, question.training.global_batch
     meshes = list(product(divisors(question.cluster.num_gpus), repeat=4))
     rows = []
@@ -65,18 +69,20 @@ def every_layout(question: Question) -> LayoutColumns:
             (0, 1) if tp > 1 else (0,),
             _seatings({"cp": cp, "dp": dp, "pp": pp}),
             _ways(question, cp),
+            _residencies(question, pp) if offload else [(0, 0, 0, 0)],
         )
         rows += [
-            (*inside, vpp, schedule, ep, etp, mbs, zero, shard, sp, order, context)
-            for (vpp, schedule), (ep, etp), mbs, (zero, shard), sp, order, context in block
+            (*inside, vpp, schedule, ep, etp, mbs, zero, shard, sp, order, context, *away, USUAL_RING)
+            for (vpp, schedule), (ep, etp), mbs, (zero, shard), sp, order, context, away in block
         ]
     names = (
         *("tp", "pp", "cp", "dp", "vpp", "schedule", "ep", "etp"),
         *("mbs", "zero", "shard", "sp", "order", "context"),
+        *(f"offload_{part}" for part in Offload._fields),
+        "ring",
     )
     table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
-    simplest = LayoutColumns.of([Layout()]).rows(np.zeros(len(table), dtype=np.int64))
-    columns = replace(simplest, **{name: table[:, index].copy() for index, name in enumerate(names)})
+    columns = LayoutColumns(**{name: table[:, index].copy() for index, name in enumerate(names)})
     return columns.rows(np.flatnonzero(legal_rows(question, columns)))
 
 
@@ -105,6 +111,25 @@ def _ways(question: Question, cp: int) -> list[int]:
         return [USUAL_CONTEXT]
     named = [index for index, way in enumerate(CONTEXTS) if way != question.stack.context_parallel]
     return [USUAL_CONTEXT, *named]
+
+
+def _residencies(question: Question, pp: int) -> list[tuple[int, ...]]:
+    """(states, parked, streamed, activations): what the stack has, parked blocks beside resident ones only."""
+    blocks, has = question.model.num_layers, question.stack.residencies
+    counts = [0, *range(1, blocks), EVERY] if pp == 1 else [0, EVERY]
+    kept = {part: counts if part in has else [0] for part in Offload._fields}
+    kept["activations"] = sorted({min(kept["activations"]), max(kept["activations"])})
+    found = []
+    for states, parked, streamed, activations in product(*kept.values()):
+        named = [count for count in (states, parked, streamed) if count]
+        counted = sum(count for count in named if count < EVERY)
+        if counted >= blocks or named.count(EVERY) > 1 or (parked and len(named) > 1):
+            continue
+        if streamed != EVERY:
+            found.append((states, parked, streamed, activations))
+        elif not states:
+            found.append((0, 0, EVERY, activations))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +178,9 @@ class Everything:
         return sorted(found.values()), covered
 
 
-def everything(question: Question) -> Everything:
+def everything(question: Question, *, offload: bool = False) -> Everything:
     """Price the whole space of a small question."""
-    columns = every_layout(question)
+    columns = every_layout(question, offload=offload)
     costs = stage_costs(question, columns)
     m = columns.microbatches(question.training.global_batch)
     placed: dict[int, Placed] = {}

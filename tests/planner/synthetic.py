@@ -60,7 +60,6 @@ def random_costs(rng: np.random.Generator, rows: int = 1, *, tightness: float = 
         layer_activation=activation,
         layer_pending=full * 0.8,
         layer_update=draw(0, 0.3),
-        rank_update=np.zeros(rows),
         embedding_static=draw(0, 1),
         embedding_activation=draw(0, 0.2),
         embedding_update=draw(0, 0.3),
@@ -71,6 +70,7 @@ def random_costs(rng: np.random.Generator, rows: int = 1, *, tightness: float = 
         working=working,
         head_moment=draw(0, 1.0),
         memory_limit=rng.uniform(6, 24, rows) / tightness,
+        rank_update=draw(0, 0.3),
     )
 
 

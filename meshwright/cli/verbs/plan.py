@@ -42,6 +42,7 @@ def plan(
     profile: o.Profile = None,
     fix: o.Fix = None,
     forbid: o.Forbid = None,
+    allow: o.Allow = None,
     max_memory: o.MaxMemory = None,
     confidence: o.Confidence = None,
     trainer: o.For = None,
@@ -93,7 +94,9 @@ def plan(
         trainer=trainer,
         confidence=confidence,
     )
-    limits = Limits(fix=tuple(fix or ()), forbid=tuple(forbid or ()), max_memory=max_memory)
+    limits = Limits(
+        fix=tuple(fix or ()), forbid=tuple(forbid or ()), allow=tuple(allow or ()), max_memory=max_memory
+    )
     goal = Goal(objective=objective, tokens=tokens, price=price, deadline=deadline)
     problems = Problems()
     if replay is None:
