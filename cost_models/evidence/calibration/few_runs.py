@@ -25,8 +25,8 @@ from cost_models.specs.hardware import HardwareProfile
 
 FEW = 8
 """Most runs that count as few: of sources left out of every fit a close fit to fifteen predicted the rest better."""
-_WARY = 0.5
-"""Share of the scenarios' variance that counts: a profile is kept, and must not be worse than the one it was."""
+_WARY = 0.8
+"""Share of the variance that anchors count: a profile is kept, and must not be worse than the one it was."""
 _Z90 = 1.645
 _HARDLY = 1e-6
 """Weight of a run that moves nothing."""
