@@ -190,6 +190,8 @@ class StackSpec(Spec):
     offloads_gradients: bool = False
     """Whether gradients of blocks whose states are on the host go there as they are made on a rank without replicas
     too; with replicas they do from ZeRO-2 on, as they are reduced."""
+    host_buffers: float = Field(default=1.0, ge=1.0, le=10.0, allow_inf_nan=False)
+    """Host memory taken for each byte of states kept there: 1, and what flat copies and pinned buffers come to."""
     overlaps_host: bool = False
     """Whether transfers and CPU updates run behind forward and backward passes; False: after them."""
     unfused_update_bytes: Factor = 0.0

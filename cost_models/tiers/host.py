@@ -16,9 +16,19 @@ from cost_models.memory.activations import activation_bytes
 from cost_models.memory.states import state_bytes
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
+from cost_models.specs.cluster import ClusterSpec
 from cost_models.tiers.residency import RESIDENT, end_parameters, over_residencies
 
 Array = npt.NDArray[np.float64]
+
+
+USABLE = 0.9
+"""Share of a host's memory that offloaded blocks may fill: the rest is the system's and the processes' own."""
+
+
+def usable_host_memory(cluster: ClusterSpec) -> float:
+    """Bytes of one host's memory that offloaded blocks may fill; nothing where nobody says how much it has."""
+    return USABLE * (cluster.host_memory or 0.0)
 
 
 def host_bytes(question: Question, columns: LayoutColumns) -> Array:
@@ -38,7 +48,7 @@ def host_bytes(question: Question, columns: LayoutColumns) -> Array:
     if question.stack.offloads_ends:
         ends, _ = over_residencies(columns, lambda part: _held_away(question, columns, part, experts=False))
         rank = rank + end_parameters(question, columns) * ends
-    rank = rank + _activations(question, columns, blocks)
+    rank = rank * question.stack.host_buffers + _activations(question, columns, blocks)
     each: Array = rank * np.minimum(columns.ranks, question.cluster.gpus_per_node)
     return each
 

@@ -10,14 +10,14 @@ from cost_models.axes.offload import offloads
 from cost_models.axes.rule import Bools, Rule, Words
 from cost_models.errors import InfeasibleError
 from cost_models.question import Question
-from cost_models.tiers.host import host_bytes
+from cost_models.tiers.host import host_bytes, usable_host_memory
 from cost_models.units import format_bytes
 
 
 def _overflows(question: Question, x: LayoutColumns) -> Bools:
     overflows = np.zeros(len(x), dtype=np.bool_)
     for pool in question.by_pool if offloads(x).any() else ():
-        overflows |= host_bytes(pool, x) > (pool.cluster.host_memory or 0.0)
+        overflows |= host_bytes(pool, x) > usable_host_memory(pool.cluster)
     return overflows
 
 
@@ -31,7 +31,8 @@ def _sentence(question: Question, layout: Layout) -> Words:
         return Words(
             f"{what}, and cluster `{cluster.name}` does not say how much one has", "add `host_memory`"
         )
-    have = f"a host of `{cluster.name}` has {format_bytes(cluster.host_memory)}"
+    have = f"of the {format_bytes(cluster.host_memory)} of a host of `{cluster.name}`"
+    have += f" they may fill {format_bytes(usable_host_memory(cluster))}"
     return Words(f"{what}; {have}", "use more nodes, or offload fewer blocks")
 
 

@@ -27,11 +27,13 @@ STATES, STREAMED, PARKED = Offload(states=EVERY), Offload(streamed=EVERY), Offlo
 
 
 def asked(gpus: int = GPUS, stack: str = "deepspeed") -> Question:
+    """As many GPUs of a DGX V100 as asked for; hosts hold what they must and no buffers besides."""
     box = {"nodes": -(-gpus // 8), "gpus_per_node": min(8, gpus)}
     cluster = catalog.load_cluster("dgx-v100").model_copy(update=box)
     training = TrainingSpec(global_batch=BATCH, sequence_length=1024, precision="fp16")
     model = catalog.load_model("gpt2-xl")
-    return complete_question(model, cluster, training, stack=catalog.load_stack(stack))
+    known = catalog.load_stack(stack).model_copy(update={"host_buffers": 1.0})
+    return complete_question(model, cluster, training, stack=known)
 
 
 def columns_of(*layouts: Layout) -> LayoutColumns:

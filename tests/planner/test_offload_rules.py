@@ -14,7 +14,7 @@ from cost_models.axes.words import EVERY
 from cost_models.errors import InputError
 from cost_models.question import Question, mixed_question
 from cost_models.specs.pools import MixedCluster
-from cost_models.tiers.host import host_bytes
+from cost_models.tiers.host import USABLE, host_bytes
 from planner.rules.legality import check, require_legal
 
 WHOLE = Layout(dp=4, zero=0, offload=Offload(states=EVERY))
@@ -28,7 +28,7 @@ def offloading(host_memory: float | None, stack: str = "deepspeed") -> Question:
 
 
 def needed_by(layout: Layout) -> float:
-    return float(host_bytes(offloading(None), LayoutColumns.of([layout]))[0])
+    return float(host_bytes(offloading(None), LayoutColumns.of([layout]))[0]) / USABLE
 
 
 def test_a_layout_needs_hosts_that_hold_what_it_offloads() -> None:
