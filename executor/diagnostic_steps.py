@@ -21,7 +21,7 @@ from executor.engine import Engine
 from executor.faults.failures import is_peer_lost
 from executor.faults.stopping import any_rank
 from executor.measure.attention_kernels import AttentionKernels, in_words
-from executor.measure.memory import measure_memory
+from executor.measure.memory import measure_tiers
 from executor.measure.operators import operator_share
 from executor.measure.parts import step_parts
 from executor.measure.step_spans import StepSpans, gather_typical, record_steps
@@ -44,6 +44,8 @@ class Diagnosis:
     steps: Sequence[StepSpans] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
     memory: Mapping[str, int] = field(default_factory=dict)
+    host_bytes: int = 0
+    """Most in host memory, of what the layout has there."""
     notes: tuple[str, ...] = ()
 
 
@@ -76,7 +78,7 @@ def _run_diagnostic_steps(
     notes: list[str] = []
     steps: list[StepSpans] = []
     parts: dict[str, float] = {}
-    memory: dict[str, int] = {}
+    memory: tuple[dict[str, int], int] = ({}, 0)
     if config.waiting_steps and not _asked_to_stop("parts", notes, engine, stop):
         told = _unless_it_fails("parts", notes, lambda: _parts(engine, batches, config, notes))
         steps, parts = told or (steps, parts)
@@ -89,7 +91,7 @@ def _run_diagnostic_steps(
         memory = found or memory
         if found and engine.device.type == "cuda":
             notes.append(in_words(_everyones(kernels.seen), flexible=takes_flexible(engine)))
-    return Diagnosis(steps=steps, parts=parts, memory=memory, notes=tuple(notes))
+    return Diagnosis(steps=steps, parts=parts, memory=memory[0], host_bytes=memory[1], notes=tuple(notes))
 
 
 def _asked_to_stop(what: str, notes: list[str], engine: Engine, stop: Callable[[], bool]) -> bool:
@@ -136,8 +138,8 @@ def _parts(
     return steps, parts[dist.get_rank()]
 
 
-def _memory(engine: Engine, batches: Batches, config: RunConfig) -> dict[str, int]:
-    return measure_memory(engine, *_batch(engine, batches, config, config.waiting_steps + 1))
+def _memory(engine: Engine, batches: Batches, config: RunConfig) -> tuple[dict[str, int], int]:
+    return measure_tiers(engine, *_batch(engine, batches, config, config.waiting_steps + 1))
 
 
 def _batch(

@@ -108,6 +108,18 @@ class Engine:
         """Every torch optimizer that updates this rank's parameters (or its shard of them)."""
         return self.optimizer.optimizers
 
+    def host_tensors(self) -> list[Tensor]:
+        """What is in host memory because the layout has it there."""
+        return [] if self.offloading is None else list(self.offloading.host_tensors())
+
+    def gradient_buffers(self) -> list[Tensor]:
+        """Buffers on the device in which gradients add up, where no parameter has them as its own."""
+        return [flat.gradients for flat in self.optimizer.flats]
+
+    def host_parameters(self) -> set[int]:
+        """ids of parameters whose gradients are there, too, whenever they exist."""
+        return set() if self.offloading is None else self.offloading.host_parameters()
+
     @property
     def holds_loss(self) -> bool:
         """Whether this rank computes the loss."""
@@ -145,7 +157,7 @@ class Engine:
 
     def _part(self, stage: int) -> Transformer:
         """Make one virtual stage: built, initialised, its GEMMs in fp8, split over tensor ranks, recomputing,
-        compiled, sharded; in that order."""
+        its activations on the host, compiled, sharded; in that order."""
         layout, model = self.layout, self.plan.model
         flat = layout.zero <= 1  # else parameters stay fp32 and are cast where they are gathered
         with torch.device(self.device), _made_of(self.dtype if flat else torch.float32):
@@ -173,6 +185,8 @@ class Engine:
             microbatches = layout.microbatches(self.plan.training.global_batch)
             connect_experts(part, layout, self.mesh, self.experts, self.context_group, microbatches)
         recompute_activations(part, layout.stage_recompute[stage])
+        if self.offloading is not None:
+            self.offloading.apply(part)
         if self.options.compile:
             compile_blocks(part, split=layout.tp > 1)
         streamed = () if self.offloading is None else self.offloading.streamed(part)

@@ -16,6 +16,7 @@ from executor.faults.heartbeat import Heartbeat
 from executor.faults.stopping import any_rank
 from executor.measure.report import RouterReport, RunReport
 from executor.measure.routers import routers_so_far
+from executor.offload.link import Traffic
 from executor.run_config import RunConfig
 from executor.timing import StepClock
 
@@ -81,6 +82,8 @@ class Curve:
     """Step of the first loss; 1 unless the run was resumed."""
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
+    host: list[Traffic] = field(default_factory=list)
+    """Of each measured step, where the layout offloads."""
     stopped_at: int | None = None
     routers: tuple[RouterReport, ...] = ()
 
@@ -121,6 +124,7 @@ def run_steps(
     for step in range(start + 1, last + 1):
         if step == start + curve.warm_up + 1:
             curve.clock.forget()
+            curve.host.clear()
             if curve.warm_up:
                 routers_so_far(engine)  # what the warm-up did does not count
         _one_step(engine, batches, step, curve, heart)
@@ -180,6 +184,8 @@ def _one_step(engine: Engine, batches: Batches, step: int, curve: Curve, heart: 
     value, norm = curve.clock.time(forward_backward, update)
     curve.losses.append(mean_over_data(value, engine))
     curve.norms.append(norm)
+    if engine.offloading is not None:
+        curve.host.append(engine.offloading.link.taken())
 
 
 def _require_number(step: int, loss: float, norm: float, checkpointer: Checkpointer | None) -> None:

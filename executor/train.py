@@ -10,8 +10,11 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.files.local import processor_name
+from cost_models.tiers.channels import channel_seconds
+from cost_models.tiers.host import host_bytes
 from executor.checkpoints.checkpointer import Checkpointer
 from executor.data.batches import Batches
 from executor.diagnostic_steps import LEFT_OUT, Diagnosis, run_diagnostic_steps
@@ -21,6 +24,7 @@ from executor.measure.out_of_memory import out_of_memory_by_part
 from executor.measure.report import (
     AllocatorPeak,
     Environment,
+    HostReport,
     PhaseReport,
     RankReport,
     RunReport,
@@ -108,6 +112,7 @@ def _report(
         memory=dict(diagnosis.memory),
         predicted_memory=predicted_parts(plan.prediction.rank_memory[pipeline_rank]),
         allocator_peak=peak,
+        host=_host(plan, curve, diagnosis.host_bytes) if engine.offloading is not None else None,
     )
     ranks = [RankReport.model_validate_json(told) for told in gather_json(mine.model_dump_json())]
     return make_report(
@@ -122,6 +127,22 @@ def _report(
         stack=_stack(engine),
         notes=(*notes, *diagnosis.notes, *[_UNCOMPILED] * engine.options.compile),
         routers=curve.routers,
+    )
+
+
+def _host(plan: Plan, curve: Curve, peak_bytes: int) -> HostReport:
+    cluster, columns = plan.question.cluster, LayoutColumns.of([plan.layout])
+    ranks = min(plan.layout.num_gpus, cluster.gpus_per_node)
+    channels = channel_seconds(plan.question, columns)
+    return HostReport(
+        peak_bytes=peak_bytes,
+        predicted_bytes=float(host_bytes(plan.question, columns)[0]) / ranks,
+        down_bytes=tuple(step.down_bytes for step in curve.host),
+        up_bytes=tuple(step.up_bytes for step in curve.host),
+        copy_seconds=tuple(step.copy_seconds for step in curve.host),
+        update_seconds=tuple(step.update_seconds for step in curve.host),
+        predicted_copy_seconds=float((channels.down + channels.up + channels.back)[0]),
+        predicted_update_seconds=float(channels.update[0]),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from cost_models.axes.offload import NOWHERE
 from cost_models.defaults import OWN_COMPILED
 from cost_models.errors import HostError, InputError
 from cost_models.files.catalog import load_stack
@@ -47,6 +48,11 @@ def require_compilable(plan: Plan) -> None:
         raise InputError(
             f"a compiled block has one backward pass, which `schedule={schedule}` splits",
             hint="leave out `compile`, or use another schedule",
+        )
+    if plan.layout.offload != NOWHERE:
+        raise InputError(
+            "compiled blocks stay on the device, and the plan keeps some in host memory",
+            hint="leave out `compile`, or plan without `offload`",
         )
     require_runnable(replace(plan.question, stack=load_stack(OWN_COMPILED)), plan.layout)
 

@@ -4,11 +4,13 @@ weights      parameters as they lie between steps, and their gathered copies und
 gradients    what autograd accumulated, until the optimizer has used it
 optimizer    moments and master weights
 rest         activations, temporaries and communication buffers
+
+What the layout keeps in host memory is none of these, on a CPU either, whose memory is both: it is told apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -23,7 +25,7 @@ from torch.utils.hooks import RemovableHandle
 
 from executor.apply.local import local
 from executor.measure.report import AllocatorPeak
-from executor.measure.storages import REST, StorageTracker
+from executor.measure.storages import HOST, REST, StorageTracker
 
 MEASURED_PARTS = ("weights", "gradients", "optimizer", REST)
 _NAMED_PARTS = MEASURED_PARTS[:-1]
@@ -40,21 +42,36 @@ class Trains(Protocol):
     def optimizers(self) -> Iterable[Optimizer]:
         """Every torch optimizer that updates them."""
 
+    def host_tensors(self) -> Iterable[Tensor]:
+        """What is in host memory because the layout has it there."""
+
+    def gradient_buffers(self) -> Iterable[Tensor]:
+        """Buffers on the device in which gradients add up, where no parameter has them as its own."""
+
+    def host_parameters(self) -> Collection[int]:
+        """ids of parameters whose gradients are there, too, whenever they exist."""
+
     def step(self, inputs_BS: Tensor, targets_BS: Tensor) -> object:
         """One optimizer step."""
 
 
 def measure_memory(engine: Trains, inputs_BS: Tensor, targets_BS: Tensor) -> dict[str, int]:
-    """Part → bytes at this rank's peak within one step, which it trains.
+    """Part → bytes at this rank's peak within one step, which it trains; without those in host memory."""
+    return measure_tiers(engine, inputs_BS, targets_BS)[0]
+
+
+def measure_tiers(engine: Trains, inputs_BS: Tensor, targets_BS: Tensor) -> tuple[dict[str, int], int]:
+    """(part → bytes at this rank's peak within one step, which it trains; most bytes of it in host memory).
 
     Run it after a first step, so that optimizer states exist. Works on any device, because it follows tensors; what
     kernels allocate inside themselves is not seen, nor is what compiled blocks do, so that they are not compiled in it.
     """
     tracker = StorageTracker()
     _name_what_lasts(tracker, engine)
-    with torch.compiler.set_stance("force_eager"), _naming(tracker, engine.parts), tracker:
+    on_host = engine.host_parameters()
+    with torch.compiler.set_stance("force_eager"), _naming(tracker, engine.parts, on_host), tracker:
         engine.step(inputs_BS, targets_BS)
-    return {part: tracker.peak.get(part, 0) for part in MEASURED_PARTS}
+    return {part: tracker.peak.get(part, 0) for part in MEASURED_PARTS}, tracker.host_peak
 
 
 def held_parts(engine: Trains) -> dict[str, int]:
@@ -80,7 +97,7 @@ def predicted_parts(rank_memory: dict[str, float]) -> dict[str, float]:
 
 
 @contextmanager
-def _naming(tracker: StorageTracker, models: Iterable[nn.Module]) -> Iterator[None]:
+def _naming(tracker: StorageTracker, models: Iterable[nn.Module], on_host: Collection[int]) -> Iterator[None]:
     """Name weights when a module is about to use them, and gradients when they are made, inside the block."""
     handles: list[RemovableHandle] = []
     watched: set[int] = set()
@@ -95,7 +112,7 @@ def _naming(tracker: StorageTracker, models: Iterable[nn.Module]) -> Iterator[No
 
     def name_gradient(parameter: Tensor) -> None:
         if parameter.grad is not None:
-            tracker.name("gradients", [parameter.grad])
+            tracker.name(HOST if id(parameter) in on_host else "gradients", [parameter.grad])
 
     def before_update(optimizer: Optimizer, *_: Any) -> None:
         tracker.name("gradients", _gradients(optimizer))
@@ -119,8 +136,10 @@ def _naming(tracker: StorageTracker, models: Iterable[nn.Module]) -> Iterator[No
 
 def _name_what_lasts(tracker: StorageTracker, engine: Trains) -> None:
     """Name what lives from step to step."""
-    for part in _NAMED_PARTS:
+    for part in (*_NAMED_PARTS, HOST):
         tracker.name(part, ())
+    tracker.name(HOST, engine.host_tensors())
+    tracker.name("gradients", engine.gradient_buffers())
     for model in engine.parts:
         tracker.name("weights", model.parameters())
     for optimizer in engine.optimizers:

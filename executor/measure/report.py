@@ -49,6 +49,27 @@ class AllocatorPeak(Spec):
     """Most it had taken from the device: what it kept for later and lost between blocks included."""
 
 
+class HostReport(Spec):
+    """What a rank whose layout offloads had in host memory, and what its ways there and the CPU did in each step."""
+
+    peak_bytes: int = 0
+    """Most that it had there; 0: not measured."""
+    predicted_bytes: float
+    """The same as the plan has it."""
+    down_bytes: tuple[int, ...]
+    """Copied from the device to host memory."""
+    up_bytes: tuple[int, ...]
+    """Copied back."""
+    copy_seconds: tuple[float, ...]
+    """Of these copies, both ways added up; on a GPU they run beside other work."""
+    update_seconds: tuple[float, ...]
+    """Of the CPU's updates."""
+    predicted_copy_seconds: float
+    """Of a step."""
+    predicted_update_seconds: float
+    """Of a step."""
+
+
 class RankReport(Spec):
     """One rank's clock and memory. A list holds one value for each measured step."""
 
@@ -72,6 +93,8 @@ class RankReport(Spec):
     """The same parts as the plan has them."""
     allocator_peak: AllocatorPeak | None = None
     """On a GPU, over all steps but those that are watched."""
+    host: HostReport | None = None
+    """None where the layout keeps all on the device."""
 
     @property
     def peak_bytes(self) -> int:

@@ -22,6 +22,8 @@ from executor.apply.local import made_of_others
 
 REST = "rest"
 """Activations, temporaries and buffers: whatever nobody has named."""
+HOST = "host"
+"""What is in host memory because a layout has it there, on a CPU too, whose memory is both: a tier of its own."""
 
 _Storage = torch.UntypedStorage
 
@@ -36,7 +38,8 @@ class _Held:
 
 
 class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Use as a context; `peak` then maps part → bytes at the moment when the total was largest.
+    """Use as a context; `peak` then maps part → bytes at the moment when the total was largest. `HOST` is in no total,
+    and `host_peak` the most that was there.
 
     Storages made before count from when they are named with `name`. Inside, tensors made of others
     are looked through.
@@ -46,20 +49,22 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.now: dict[str, int] = {REST: 0}
         self.peak: dict[str, int] = {REST: 0}
+        self.host_peak = 0
         self._total = 0
         self._largest = 0
         self._held: dict[int, _Held] = {}
         self._resize: Callable[[_Storage, int], _Storage] | None = None
 
     def name(self, part: str, tensors: Iterable[Tensor]) -> None:
-        """Count the storages of these tensors as `part` from now on, however they came to be."""
+        """Count the storages of these tensors as `part` from now on, however they came to be; but `HOST` stays."""
         self.now.setdefault(part, 0)
         for tensor in tensors:
             storage = _plain(tensor).untyped_storage()
             held = self._see(storage)
-            self.now[held.part] -= held.size
-            self.now[part] += held.size
-            held.part = part
+            if held.part not in (part, HOST):
+                self._grow(held.part, -held.size)
+                held.part = part
+                self._grow(part, held.size)
 
     def __enter__(self) -> StorageTracker:
         original = _Storage.resize_
@@ -111,6 +116,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _grow(self, part: str, size: int) -> None:
         self.now[part] += size
+        if part == HOST:
+            self.host_peak = max(self.host_peak, self.now[HOST])
+            return
         self._total += size
         if self._total > self._largest:
             self._largest = self._total

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,9 +21,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from executor.apply.flat_parameters import FlatParameters
-from executor.offload.link import Arrival, HostLink
+from executor.offload.link import HostLink
 from executor.offload.parking import Parking
-from executor.offload.staging import Staging
+from executor.offload.staging import Slot, Staging
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,55 +49,40 @@ class StatesOnHost(FlatParameters):
         self._seen: set[int] = set()
         self.passes_done = 0
         """Backward passes of this step that are over."""
-        self._down: Arrival | None = None
-        self._update: Future[list[Tensor]] | None = None
+        self._reduced = False
+        self._update: Future[None] | None = None
         self.when_passed: Callable[[], None] = lambda: None
         """Called when all gradients of a backward pass have come."""
         super().__init__(parameters, *where, **how)
 
     def _share(self) -> tuple[nn.Parameter, Tensor]:
-        shard = nn.Parameter(self._host_copy(self.weights[self._mine]))
-        shard.grad = self.host.link.buffer(shard.numel(), torch.float32)
-        return shard, shard.grad
-
-    def _host_copy(self, values: Tensor) -> Tensor:
-        """Values in fp32, in host memory."""
-        return self.host.link.buffer(values.numel(), torch.float32).copy_(values)
+        values = self.weights[self._mine]
+        shard = nn.Parameter(self.host.link.buffer(values.numel(), torch.float32).copy_(values))
+        return shard, self.share_gradient
 
     def reduce(self) -> None:
-        """Average over the replicas, and send this rank's share down."""
-        if self._down is None:
+        """Average over the replicas, unless that is done."""
+        if not self._reduced:
             self.end_pass()
             super().reduce()
-            assert self.shard.grad is not None
-            self._down = self.host.link.down(self.shard.grad, self.share_gradient)
-
-    def norms(self) -> list[Tensor]:
-        """The norm of each of the gradients in `reduced`, which are on the host."""
-        if self._update is not None:
-            return self._update.result()
-        self._await_gradients()
-        return super().norms()
-
-    def scale(self, factor: float) -> None:
-        """Multiply the averaged gradient of this rank's share."""
-        assert self.shard.grad is not None
-        self.shard.grad.mul_(factor)
+            self._reduced = True
 
     def begin_update(self) -> None:
-        """Have the CPU update the share, unless it does already."""
+        """Send the gradient down and have the CPU update the share, unless it does already."""
         if self._update is None:
-            self._update = self.host.link.on_host(self._on_host)
+            with self.host.incoming.take(self.shard.numel()) as slot:
+                slot.arrival = self.host.link.down(slot.buffer, self.share_gradient)
+                slot.reader = self._update = self.host.link.on_host(partial(self._on_host, slot))
 
     def finish_update(self) -> None:
         """Wait for the update, bring the weights up, forget the gradients."""
         assert self._update is not None
-        assert self._down is not None
         self._update.result()
-        self._down.before_computing()
         self.spread()
         self._clear_gradients()
-        self._forget()
+        self._reduced, self._update = False, None
+        self.passes_done = 0
+        self._seen.clear()
 
     def spread(self) -> None:
         """Bring the share up and gather everyone's."""
@@ -111,25 +97,19 @@ class StatesOnHost(FlatParameters):
         if self.shards > 1:
             dist.all_gather_into_tensor(self.weights, mine, group=self.group)
 
+    def host_tensors(self) -> list[Tensor]:
+        """What lies in host memory beside the link's buffers."""
+        return [one for one in self.optimizer.state[self.shard].values() if isinstance(one, Tensor)]
+
     def _clear_gradients(self) -> None:
         self.gradients.zero_()
 
-    def _forget(self) -> None:
-        self._down = self._update = None
-        self.passes_done = 0
-        self._seen.clear()
-
-    def _on_host(self) -> list[Tensor]:
-        """Runs in the host's thread: the gradients' norms, then the update."""
-        self._await_gradients()
-        found = FlatParameters.norms(self)
+    def _on_host(self, slot: Slot) -> None:
+        """Runs in the host's thread."""
+        slot.arrival.on_host()
+        self.shard.grad = slot.buffer
         self.optimizer.step()
-        return found
-
-    def _await_gradients(self) -> None:
-        """Wait until the averaged gradient of the share is on the host."""
-        assert self._down is not None
-        self._down.on_host()
+        self.shard.grad = None
 
     def end_pass(self) -> None:
         """Take note that a backward pass is over, though not every parameter got a gradient."""

@@ -87,8 +87,14 @@ class HostLink:
         self.traffic.down_bytes += to_host.nbytes
         return self._copy(to_host, from_device, self._down)
 
-    def up(self, to_device: Tensor, from_host: Tensor) -> Arrival:
-        """Copy from host memory, after what was computed so far; nothing may write there before it has arrived."""
+    def up(self, to_device: Tensor, from_host: Tensor, after: Arrival | None = None) -> Arrival:
+        """Copy from host memory, after what was computed so far; nothing may write there before it has arrived.
+
+        What lies there may be on its way: `after` that.
+        """
+        if after is not None and self._up is not None:
+            with torch.cuda.stream(self._up):
+                after.before_computing()
         self.traffic.up_bytes += to_device.nbytes
         return self._copy(to_device, from_host, self._up)
 

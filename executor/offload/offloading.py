@@ -15,6 +15,7 @@ from cost_models.axes.layout import Layout
 from cost_models.schedules import Action, build
 from executor.apply.flat_parameters import FlatParameters
 from executor.models.transformer import Transformer
+from executor.offload.activations import Attic
 from executor.offload.flats import HostPart, ParkedStates, StatesOnHost
 from executor.offload.link import HostLink
 from executor.offload.parking import Parking
@@ -44,7 +45,9 @@ class Offloading:
         self.lives = residency_of_blocks(layout, stages)
         self.link = HostLink(device, _threads(device, layout))
         self._incoming, self._outgoing = Staging(self.link, torch.float32), Staging(self.link, dtype)
+        self._attic = Attic(self.link)
         self._streamed: dict[int, list[StreamedBlock]] = {}
+        self._on_host: list[StatesOnHost] = []
         self._parkings: list[Parking] = []
         self._window: Window | None = None
         self.sharded: list[ShardedBlock] = []
@@ -58,6 +61,11 @@ class Offloading:
         self._window.begin()
         yield
         self._window.end()
+
+    def apply(self, part: Transformer) -> None:
+        """Have a slice's blocks keep their activations where the layout says; after what recomputes."""
+        if self.layout.offload.activations:
+            self._attic.offload(part.blocks.values())
 
     def streamed(self, part: Transformer) -> list[str]:
         """Names of a slice's streamed blocks."""
@@ -90,8 +98,11 @@ class Offloading:
             outgoing=self._outgoing,
         )
         if lives == STATES:
-            return StatesOnHost(parameters, *where, host=host, **how)
+            states = StatesOnHost(parameters, *where, host=host, **how)
+            self._on_host.append(states)
+            return states
         streamed = StreamedBlock(parameters, *where, host=host, **how)
+        self._on_host.append(streamed)
         self._streamed.setdefault(block, []).append(streamed)
         return streamed
 
@@ -124,8 +135,14 @@ class Offloading:
     def host_tensors(self) -> Iterator[Tensor]:
         """All that lies in host memory now."""
         yield from self.link.held
-        for sharded in self.sharded:
-            yield from sharded.host_tensors()
+        for flat in self._on_host:
+            yield from flat.host_tensors()
+        for block in self.sharded:
+            yield from block.host_tensors()
+
+    def host_parameters(self) -> set[int]:
+        """ids of sharded parameters that are in host memory themselves."""
+        return {id(one) for block in self.sharded if block.lives == STREAMED for one in block.parameters}
 
 
 def _threads(device: torch.device, layout: Layout) -> int:

@@ -25,7 +25,8 @@ class StreamedBlock(StatesOnHost):
     def __init__(self, *arguments: Any, **how: Any) -> None:
         super().__init__(*arguments, **how)
         self._coming: Arrival | None = None
-        self._sent = HERE
+        self._sent = self._down = HERE
+        self._norms: list[Tensor] = []
         self._adding: Future[None] | None = None
         self._alone = dist.get_world_size(self.group) == 1 and self.copies is None
         for buffer in (self.weights, self.gradients):
@@ -76,13 +77,13 @@ class StreamedBlock(StatesOnHost):
             super().settle()
 
     def reduce(self) -> None:
-        """Average over the replicas: where there are others, on the device."""
-        if self._down is not None:
+        """Average over the replicas, unless that is done: where there are others, on the device."""
+        if self._reduced:
             return
         self.end_pass()
+        self._reduced = True
         assert self.shard.grad is not None
         if self._alone:
-            self._down = self._sent
             if self.mean_over > 1:
                 self._await_sums()
                 self.shard.grad.div_(self.mean_over)
@@ -93,6 +94,25 @@ class StreamedBlock(StatesOnHost):
         FlatParameters.reduce(self)
         self._down = self.host.link.down(self.shard.grad, self.share_gradient)
         _free(self.gradients)
+
+    def norms(self) -> list[Tensor]:
+        """The norm of each of the gradients in `reduced`, which are on the host."""
+        if self._update is None:
+            self._await_gradients()
+            self._norms = super().norms()
+        else:
+            self._update.result()
+        return self._norms
+
+    def scale(self, factor: float) -> None:
+        """Multiply the averaged gradient of this rank's share."""
+        assert self.shard.grad is not None
+        self.shard.grad.mul_(factor)
+
+    def begin_update(self) -> None:
+        """Have the CPU update the share, unless it does already."""
+        if self._update is None:
+            self._update = self.host.link.on_host(self._updated)
 
     def spread(self) -> None:
         """Write the share into the weights on the host, and gather everyone's there, by way of the device."""
@@ -108,9 +128,17 @@ class StreamedBlock(StatesOnHost):
         self.host.link.down(self.host_weights, self.weights).on_host()
         _free(self.weights)
 
+    def _updated(self) -> None:
+        """Runs in the host's thread; the norms are taken there, too, as the update is not to wait for them."""
+        self._await_gradients()
+        if self.host.at_once:
+            self._norms = super().norms()
+        self.optimizer.step()
+
     def _await_gradients(self) -> None:
+        """Wait until the averaged gradient of the share is on the host."""
         self._await_sums()
-        super()._await_gradients()
+        self._down.on_host()
 
     def _await_sums(self) -> None:
         """Wait until the gradients of all passes are added up on the host."""
@@ -143,10 +171,7 @@ class StreamedBlock(StatesOnHost):
 
     def _clear_gradients(self) -> None:
         """Those of the next step's first pass overwrite them."""
-
-    def _forget(self) -> None:
         self._adding = None
-        super()._forget()
 
 
 class Window:

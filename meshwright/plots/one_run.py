@@ -13,7 +13,16 @@ from meshwright.render.runs.run import SHARES, error_text, quantity_label, quant
 from meshwright.render.words import size_unit, time_unit
 
 _STEP = "step_seconds"
-_TOTALS = (_STEP, "thread_cpu_seconds", "peak_bytes", "allocated_bytes", "reserved_bytes")
+_TOTALS = (
+    _STEP,
+    "thread_cpu_seconds",
+    "peak_bytes",
+    "allocated_bytes",
+    "reserved_bytes",
+    "host_memory_bytes",
+    "host_link_seconds",
+    "host_update_seconds",
+)
 """Quantities that are not parts of another one."""
 _MAX_ROWS = 20
 """Of a chart: of more, those that differ most, in the order they came in."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,7 +74,7 @@ def comparison(report: RunReport) -> tuple[ComparedQuantity, ...]:
         ComparedQuantity(f"{part}_bytes", fullest.predicted_memory.get(part, 0.0), float(size))
         for part, size in fullest.memory.items()
     ]
-    return (*speed, *_peaks(report), *parts, *_of_the_allocator(report))
+    return (*speed, *_peaks(report), *parts, *_of_the_allocator(report), *_of_host_memory(report))
 
 
 def emulated(report: EmulationReport) -> tuple[ComparedQuantity, ...]:
@@ -155,6 +156,24 @@ def _of_the_allocator(report: RunReport) -> list[ComparedQuantity]:
         ComparedQuantity("allocated_bytes", sum(rank.predicted_memory.values()), float(peak.allocated)),
         ComparedQuantity("reserved_bytes", everything, float(peak.reserved)),
     ]
+
+
+def _of_host_memory(report: RunReport) -> list[ComparedQuantity]:
+    """What the fullest rank had in host memory, and a step's copies and updates there; nothing without offload."""
+    seen = [rank.host for rank in report.ranks if rank.host is not None]
+    if not seen:
+        return []
+    host = max(seen, key=lambda one: one.peak_bytes)
+    compared = [
+        ComparedQuantity("host_memory_bytes", host.predicted_bytes, float(host.peak_bytes)),
+        ComparedQuantity(
+            "host_link_seconds", host.predicted_copy_seconds, statistics.median(host.copy_seconds)
+        ),
+        ComparedQuantity(
+            "host_update_seconds", host.predicted_update_seconds, statistics.median(host.update_seconds)
+        ),
+    ]
+    return [one for one in compared if one.measured > 0]
 
 
 def _peaks(report: RunReport) -> list[ComparedQuantity]:

@@ -10,14 +10,25 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from effort import some_of
 from processes import Processes
-from training import GPT, LLAMA, MOE, Trained, plan_for, train_weights
+from training import GPT, LLAMA, MOE, Trained, plan_for, question_for, train_weights
 
+from cost_models.axes.layout import parse_layout
+from cost_models.errors import InputError
+from executor.measure.memory import predicted_parts
 from planner.plan import Plan
+from planner.rules.stack import require_runnable
 
 STEPS = 3
-WAYS = ("states", "parked", "streamed", "states:1/parked:1/streamed:1")
+WAYS = (
+    "states",
+    "parked",
+    "streamed/activations",
+    "states:1/parked:1/streamed:1",
+    "activations",
+)
 NORM_ERROR = 3e-7
 Case = tuple[dict[str, Any], str]
 
@@ -112,3 +123,73 @@ def test_rings_of_any_length(ring: int, processes: Processes) -> None:
         way = f"streamed ring={min(ring, 2) if 'pp2' in layout else ring}"
         for plain, one in trained(processes, GPT, layout, (way,), None):
             require_same(one, plain)
+
+
+SIZE = {"num_layers": 6, "hidden_size": 256, "max_positions": 256}
+JOB = {"global_batch": 8, "sequence_length": 256}
+
+
+def tiers(plan: Plan) -> tuple[dict[str, int], int, int]:
+    """(bytes of each part at the device's peak, most bytes in host memory, bytes copied in a step) of this rank."""
+    from executor.data.batches import Batches
+    from executor.engine import Engine
+    from executor.measure.memory import measure_tiers
+    from executor.run_config import EngineOptions
+
+    engine = Engine(plan, torch.device("cpu"), EngineOptions())
+    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
+    engine.step(*batches.slice(0, engine.place.dp, plan.layout.dp))
+    assert engine.offloading is not None
+    engine.offloading.link.taken()
+    parts, host = measure_tiers(engine, *batches.slice(1, engine.place.dp, plan.layout.dp))
+    copied = engine.offloading.link.taken()
+    return parts, host, copied.down_bytes + copied.up_bytes
+
+
+@pytest.mark.parametrize(
+    ("way", "host_bytes", "copied_bytes"),
+    [
+        ("states:4", 12, 8),  # weights and moments in fp32; gradients down, weights up
+        ("parked:4", 8, 16),  # moments, up and down
+        ("streamed:4 ring=1", 16, 24),  # all of it; weights up for four passes, gradients down for two
+    ],
+)
+def test_tiers_hold_and_links_carry_what_can_be_counted(
+    way: str, host_bytes: int, copied_bytes: int, processes: Processes
+) -> None:
+    """Bytes a parameter of the blocks that live on the host; gradients of two more travel."""
+    plan = plan_for(f"mbs4 offload={way}", GPT | SIZE, **JOB)
+    ((parts, host, copied),) = processes.run(1, tiers, plan)
+    predicted = predicted_parts(plan.prediction.rank_memory[0])
+    assert sum(parts.values()) == pytest.approx(sum(predicted.values()), rel=0.02)
+    block = 12 * 256**2 + 13 * 256
+    travelling = 0 if way == "parked:4" else 2 * 4 * block
+    assert host == pytest.approx(4 * host_bytes * block + travelling, rel=0.005)
+    # the last block stays between its two passes, the first of them from one microbatch to the next
+    stays = 3 * 4 * block if "streamed" in way else 0
+    assert copied == pytest.approx(4 * copied_bytes * block - stays, rel=0.005)
+
+
+def test_activations_leave_the_device(processes: Processes) -> None:
+    """All but those of two blocks, of six; and they come back."""
+    plan = plan_for("mbs8 offload=activations", GPT | SIZE, **JOB)
+    ((parts, host, copied),) = processes.run(1, tiers, plan)
+    assert sum(parts.values()) == pytest.approx(
+        sum(predicted_parts(plan.prediction.rank_memory[0]).values()), rel=0.02
+    )
+    assert copied == pytest.approx(2 * host, rel=0.01)
+    assert host > parts["rest"] / 2
+
+
+@pytest.mark.parametrize(
+    ("layout", "job", "said"),
+    [
+        ("pp2 mbs1 schedule=zbv offload=states", {}, "splits backward passes"),
+        ("mbs1 offload=streamed", {"precision": "fp8"}, "fp8 products keep their weights on the device"),
+    ],
+)
+def test_what_is_not_offloaded_is_said(layout: str, job: dict[str, Any], said: str) -> None:
+    parsed = parse_layout(layout)
+    with pytest.raises(InputError) as raised:
+        require_runnable(question_for(GPT, parsed.num_gpus, **job), parsed)
+    assert said in str(raised.value) + str(raised.value.problems)
