@@ -11,7 +11,7 @@ from cost_models.breakdown import Breakdown
 from cost_models.confidence import EVEN, SURE, confident_share, fits_probability
 from cost_models.units import counted
 
-Verdict = Literal["fits", "tight", "does not fit"]
+Verdict = Literal["fits", "tight", "does not fit", "does not fit: host"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +87,10 @@ class Estimate:
 
     weighed_seconds: float | None = None
     """What the question's risk weighs of the step; None: the step on paper."""
+    host_bytes: float = 0.0
+    """Bytes in the memory of each host: what blocks keep there; 0 where none does. Over several pools the fullest."""
+    host_limit: float | None = None
+    """Memory of that host; None where nobody says."""
 
     @property
     def compared_seconds(self) -> float:
@@ -131,14 +135,21 @@ class Estimate:
     def verdict(self) -> Verdict:
         """Whether the step fits, or is so close to the limit that the error of peaks leaves it open."""
         chance = self.fits_probability
+        if not self.host_holds and chance > 1 - SURE:
+            return "does not fit: host"
         if 1 - SURE < chance < SURE:
             return "tight"
         return "fits" if chance >= SURE else "does not fit"
 
     @property
     def fits(self) -> bool:
-        """Whether every rank stays within its limit."""
-        return self.peak_bytes <= self.memory_limit
+        """Whether every rank stays within its limit, and the hosts hold what is offloaded."""
+        return self.peak_bytes <= self.memory_limit and self.host_holds
+
+    @property
+    def host_holds(self) -> bool:
+        """Whether hosts hold what is offloaded to them, as far as their memory is known."""
+        return self.host_limit is None or self.host_bytes <= self.host_limit
 
 
 def _fullest(rank_memory: Sequence[Breakdown], limits: Sequence[float]) -> int:

@@ -46,6 +46,10 @@ class Prediction(Spec):
     tokens_per_second: float
     peak_bytes: float
     memory_limit: float
+    host_bytes: float | None = None
+    """Bytes in the memory of each host; None where nothing is offloaded."""
+    host_limit: float | None = None
+    """Memory of a host."""
     time: dict[str, float]
     """Seconds by part; they sum to `step_seconds`."""
     rank_memory: tuple[dict[str, float], ...]
@@ -274,6 +278,8 @@ def make_plan(
             tokens_per_second=estimate.tokens_per_second,
             peak_bytes=estimate.peak_bytes,
             memory_limit=estimate.memory_limit,
+            host_bytes=estimate.host_bytes if any(estimate.layout.offload) else None,
+            host_limit=estimate.host_limit,
             time=estimate.time.as_dict(),
             rank_memory=tuple(rank.as_dict() for rank in estimate.rank_memory),
             trust=str(estimate.trust),

@@ -29,7 +29,8 @@ _END = "..."
 
 def plan_text(plan: Plan) -> str:
     """A plan as the YAML of its file."""
-    fields = plan.model_dump(mode="json", exclude={"certificate": {"seconds"}})
+    unsaid = {"host_bytes", "host_limit"} if plan.prediction.host_bytes is None else set()
+    fields = plan.model_dump(mode="json", exclude={"certificate": {"seconds"}, "prediction": unsaid})
     return _HEADER + yaml.safe_dump(fields, sort_keys=False, explicit_end=True, allow_unicode=True, width=120)
 
 

@@ -90,11 +90,16 @@ def _whole_or_none(question: Question, layout: Layout) -> Words:
 
 def _lacks(question: Question, layout: Layout) -> Words:
     stack = question.stack
-    has = f"it has {either(list(stack.residencies))}" if stack.residencies else "it has none"
+    has = (
+        f"it keeps {either([f'`{one}`' for one in stack.residencies])}"
+        if stack.residencies
+        else "it keeps nothing"
+    )
     wanted = [part for part, count in zip(Offload._fields, layout.offload, strict=True) if count]
     lacking = [part for part in wanted if part not in stack.residencies]
-    what = f"software stack `{stack.name}` cannot keep {' and '.join(lacking)} of blocks in host memory"
-    return Words(what, f"{has}; `--stack` names another")
+    parts = " and ".join(f"`{part}`" for part in lacking)
+    what = f"software stack `{stack.name}` cannot keep {parts} of a block in host memory"
+    return Words(what, f"{has} there; `--stack` names another")
 
 
 def _stack_lacks(question: Question, x: LayoutColumns) -> Bools:

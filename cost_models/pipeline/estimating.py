@@ -6,8 +6,11 @@ transfers between stages that nothing hides (`pp_comm`: the timeline with and wi
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 import numpy as np
 
+from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate, Trust
@@ -16,6 +19,7 @@ from cost_models.pipeline.placed import PricedRanks, price_ranks
 from cost_models.pipeline.time_parts import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS
 from cost_models.pipeline.under_scenarios import weighed_seconds
 from cost_models.question import Question, doubt
+from cost_models.tiers.host import host_bytes
 
 _WORTH_NAMING = 0.05
 """Share of the step from which a part other than compute is said to bind it."""
@@ -56,7 +60,25 @@ def estimate(question: Question, layout: Layout) -> Estimate:
         rank_limits=limits if several else (),
         confidence=question.confidence,
         weighed_seconds=weighed_seconds(question, ran),
+        **_host(question, ran),
     )
+
+
+class _Host(TypedDict, total=False):
+    """What an estimate says of the hosts."""
+
+    host_bytes: float
+    host_limit: float | None
+
+
+def _host(question: Question, layout: Layout) -> _Host:
+    """The fullest host of a layout that keeps something there; nothing of others."""
+    if not any(layout.offload):
+        return {}
+    columns = LayoutColumns.of([layout])
+    found = [(float(host_bytes(pool, columns)[0]), pool.cluster.host_memory) for pool in question.by_pool]
+    size, limit = max(found, key=lambda one: one[0] / (one[1] or np.inf))
+    return {"host_bytes": size, "host_limit": limit}
 
 
 def trust_of(question: Question) -> Trust:

@@ -35,12 +35,13 @@ def estimate(
     stack: str | None = None,
     profile: str | HardwareProfile | None = None,
     confidence: float | str | None = None,
+    host_memory: str | None = None,
     trainer: str | None = None,
 ) -> Estimated:
     """Price one layout, written in its notation.
 
     The question is said as to `plan`; a `trainer` is one whose rules the layout must obey (`--for`), and
-    `confidence` the least probability with which it must fit.
+    `confidence` the least probability with which it must fit, `host_memory` what each host has instead.
 
     Raises:
         InputError: what was asked is wrong, or the layout cannot run.
@@ -58,6 +59,7 @@ def estimate(
         profile=profile,
         trainer=trainer,
         confidence=confidence,
+        host_memory=host_memory,
     )
     return ask(inputs, layout).answer()
 
@@ -82,7 +84,7 @@ class EstimateQuestion:
         Raises:
             InputError: the layout cannot run, or the trainer refuses it.
         """
-        require_legal(self.question, self.layout, self.trainer)
+        require_legal(self.question, self.layout, self.trainer, hosts=False)
         return Estimated(
             question=self.question,
             estimate=price(self.question, place_layout(self.question, self.layout)),

@@ -9,7 +9,7 @@ from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MixedCluster
-from meshwright.inputs.questions import Inputs, cluster_of
+from meshwright.inputs.questions import Inputs, cluster_of, whole_cluster
 from planner.space.gpu_counts import SIZES_HINT, parse_sizes
 
 
@@ -47,7 +47,7 @@ def sizes_up_to(inputs: Inputs, most: int | None, question: Question) -> tuple[i
 
 def whole_nodes(inputs: Inputs) -> ClusterSpec:
     """The cluster with whole nodes, where the answer may use part of one."""
-    cluster = cluster_of(inputs.cluster)
+    cluster = whole_cluster(inputs)
     if isinstance(cluster, MixedCluster):
         raise InputError(
             f"the number of GPUs of `{cluster.name}` is no choice: it has several pools",

@@ -22,13 +22,14 @@ from meshwright.api.gpu_choices import single_count, sizes_of, sizes_up_to, whol
 from meshwright.inputs.goals import Goal, Pick, objective_of, pick_of, risk_of
 from meshwright.inputs.limits import Limits, confident, restrictions_of
 from meshwright.inputs.problems import Problems
-from meshwright.inputs.questions import Inputs, cluster_of, in_words, questions_of
+from meshwright.inputs.questions import Inputs, in_words, questions_of, whole_cluster
 from planner.answers.optimising import optimise
 from planner.answers.optimum import answered_question
 from planner.answers.recommended import recommend
 from planner.answers.remedies import remedies_told
 from planner.objectives import Objective
 from planner.plan import Plan
+from planner.rules.host import require_two_tiers
 from planner.search.budget import Budget
 from planner.space.notes import notes_of
 from planner.space.restrictions import Restrictions
@@ -52,6 +53,7 @@ class PlanOptions(TypedDict, total=False):
     allow: Sequence[str]
     max_memory: str | None
     confidence: float | str | None
+    host_memory: str | None
     trainer: str | None
     objective: str | None
     tokens: str | float | None
@@ -102,6 +104,7 @@ def plan(
     allow: Sequence[str] = (),
     max_memory: str | None = None,
     confidence: float | str | None = None,
+    host_memory: str | None = None,
     trainer: str | None = None,
     objective: str | None = None,
     tokens: str | float | None = None,
@@ -115,15 +118,15 @@ def plan(
 ) -> Planned | Ranked:
     """Find the best layouts of a model on a cluster, with the proof; of several clusters rank their best plans.
 
-    Names and paths mean what they mean on the command line; `time_limit` is in seconds. The training job is a file, a
-    `TrainingSpec`, or said by `global_batch`, `sequence`, `precision` and `dropout`, which replace its fields. Several
-    `gpus`, as a list or written like `64..1024`, are a choice, and so are several precisions (`bf16,fp8`);
-    `objective`, `tokens`, `price` and `deadline` say what the best is. A `trainer` is one whose rules the plan obeys
-    (`--for`), `allow` opens what a search leaves alone (`offload`), and `confidence` is the least probability with
-    which it must fit. `pick` is which layout is saved as the plan: `recommended` (the default) or `fastest` on paper,
-    and `risk` what of a step is minimised (`none`, `neutral`, `averse`: that on paper, its mean over the profile's
-    scenarios, that of the slowest quarter of them). Several clusters have a price each, in their order, and one plan on
-    each number of GPUs.
+    Names and paths mean what they mean on the command line; `time_limit` is in seconds. The training job is a file,
+    a `TrainingSpec`, or said by `global_batch`, `sequence`, `precision` and `dropout`, which replace its fields.
+    Several `gpus`, as a list or written like `64..1024`, are a choice, and so are several precisions (`bf16,fp8`);
+    `objective`, `tokens`, `price` and `deadline` say what the best is. A `trainer` is one whose rules the plan
+    obeys (`--for`), `allow` opens what a search leaves alone (`offload`), and `confidence` is the least probability
+    with which it must fit; `host_memory` replaces the cluster's. `pick` is which layout is saved as the plan:
+    `recommended` (the default) or `fastest` on paper, and `risk` what of a step is minimised (`none`, `neutral`,
+    `averse`: that on paper, its mean over the profile's scenarios, that of the slowest quarter of them). Several
+    clusters have a price each, in their order, and one plan on each number of GPUs.
 
     Raises:
         InputError: what was asked is wrong; everything that is, at once.
@@ -141,6 +144,7 @@ def plan(
         profile=profile,
         trainer=trainer,
         confidence=confidence,
+        host_memory=host_memory,
     )
     question = ask(
         inputs,
@@ -240,6 +244,8 @@ def ask(
     assert restrictions is not None
     assert picked is not None
     assert weighed is not None
+    if "offload" in restrictions.allowed:
+        require_two_tiers(found.question)
     within = confident(restrictions, found.question)
     if isinstance(found, PlanQuestion) and (found.plain or weighed == "none"):
         question = replace(found.question, risk=weighed)
@@ -299,5 +305,5 @@ def _ask_one(inputs: Inputs, gpus: int | str | Sequence[int] | None, goal: Goal)
         precisions=tuple(one.training.precision for one in questions) if len(questions) > 1 else (),
         restrictions=Restrictions(),
         assumptions=assumptions,
-        whole_nodes=cluster_of(inputs.cluster),
+        whole_nodes=whole_cluster(inputs),
     )

@@ -95,6 +95,9 @@ Allow = Annotated[
 ]
 For = Annotated[str | None, optional("--for", "TRAINER", "Obey its rules: megatron or torchtitan.")]
 MaxMemory = Annotated[str | None, optional("--max-memory", "SIZE", "Device memory to fill, e.g. 70GiB.")]
+HostMemory = Annotated[
+    str | None, optional("--host-memory", "SIZE", "Of each host, e.g. 128GiB; default the cluster's.")
+]
 Confidence = Annotated[
     str | None, optional("--confidence", "SHARE", "Least chance that it fits, e.g. 95%; default 50%.")
 ]

@@ -10,19 +10,23 @@ from typing import cast, get_args
 
 from cost_models.confidence import EVEN, MOST_CONFIDENT
 from cost_models.defaults import assumed_dropout, complete_question, questions_by_precision
+from cost_models.documents import printable
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files import catalog
 from cost_models.files.loading import LoadedModel, resolve_cluster, resolve_model, resolve_training
 from cost_models.files.names import known_cluster, known_model
 from cost_models.question import Question
-from cost_models.specs.cluster import ClusterSpec, Precision
+from cost_models.specs.cluster import LEAST_MEMORY, ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.units import grouped
+from cost_models.units import grouped, parse_bytes
 from meshwright.inputs.problems import Problems
 from planner.trainers import trainer_named
+
+MOST_HOST_MEMORY = 1e15
+"""Bytes beyond which somebody mistook the unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,8 @@ class Inputs:
     """Whose rules the layout obeys."""
     confidence: float | str | None = None
     """Least probability of fitting, as a share or as `95%`."""
+    host_memory: str | None = None
+    """Memory of each host in place of the cluster's."""
 
 
 def question_of(inputs: Inputs) -> tuple[Question, tuple[str, ...]]:
@@ -59,6 +65,7 @@ def question_of(inputs: Inputs) -> tuple[Question, tuple[str, ...]]:
     problems = Problems()
     model = problems.read(lambda: _model(inputs.model))
     cluster = problems.read(lambda: cluster_of(inputs.cluster, inputs.gpus))
+    host_memory = problems.read(lambda: read_host_memory(inputs.host_memory))
     training = problems.read(lambda: _training(inputs))
     problems.read(lambda: catalog.load_stack(inputs.stack) if inputs.stack else None)
     problems.read(lambda: trainer_named(inputs.trainer) if inputs.trainer else None)
@@ -71,6 +78,7 @@ def question_of(inputs: Inputs) -> tuple[Question, tuple[str, ...]]:
     assert cluster is not None
     assert training is not None
     assert confidence is not None
+    cluster = with_host_memory(cluster, host_memory)
     stack = inputs.stack or (trainer_named(inputs.trainer).stack if inputs.trainer else None)
     question = complete_question(model.spec, cluster, training, stack=stack, profile=inputs.profile)
     question = replace(question, confidence=confidence)
@@ -99,6 +107,35 @@ def cluster_of(
 ) -> ClusterSpec | MixedCluster:
     """The cluster by its name, its file or itself; one that is a value has the GPUs that it states."""
     return resolve_cluster(cluster, gpus) if isinstance(cluster, str) else cluster
+
+
+def whole_cluster(inputs: Inputs) -> ClusterSpec | MixedCluster:
+    """The cluster that the inputs name, in whole nodes."""
+    return with_host_memory(cluster_of(inputs.cluster), read_host_memory(inputs.host_memory))
+
+
+def with_host_memory(cluster: ClusterSpec | MixedCluster, size: float | None) -> ClusterSpec | MixedCluster:
+    """The cluster with as much memory in every host; as it is where none is given."""
+    if size is None:
+        return cluster
+    said = {"host_memory": size}
+    if isinstance(cluster, ClusterSpec):
+        return cluster.model_copy(update=said)
+    return cluster.model_copy(update={"pools": tuple(pool.model_copy(update=said) for pool in cluster.pools)})
+
+
+def read_host_memory(said: str | None) -> float | None:
+    """Read `128GiB`. Raises InputError."""
+    if said is None:
+        return None
+    hint = "write it like `128GiB` or `2TB`"
+    try:
+        size = parse_bytes(said)
+    except ValueError as error:
+        raise InputError(f"--host-memory: {error}", hint=hint) from None
+    if not LEAST_MEMORY <= size <= MOST_HOST_MEMORY:
+        raise InputError(f"--host-memory: `{printable(said)}` is no memory of a host", hint=hint)
+    return size
 
 
 def read_precisions(text: str | None) -> tuple[Precision, ...]:

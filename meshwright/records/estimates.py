@@ -49,8 +49,15 @@ def estimate_record(estimate: Estimate, question: Question | None = None) -> dic
             "unseen_error": trust.unseen_error,
             "memory_error": trust.memory_error,
         },
+        **_host(estimate),
         **({"pools": pools} if pools else {}),
     }
+
+
+def _host(estimate: Estimate) -> dict[str, Any]:
+    """What it keeps in the memory of each host, and how much that is; nothing of what offloads nothing."""
+    offloads = any(estimate.layout.offload)
+    return {"host_bytes": estimate.host_bytes, "host_limit": estimate.host_limit} if offloads else {}
 
 
 def estimate_row(estimate: Estimate) -> dict[str, Any]:
@@ -70,6 +77,7 @@ def estimate_row(estimate: Estimate) -> dict[str, Any]:
         "fits_probability": estimate.fits_probability,
         "verdict": estimate.verdict,
         "bound_by": estimate.bound_by,
+        **_host(estimate),
         **{f"{part}_seconds": seconds for part, seconds in estimate.time},
         **{f"{part}_bytes": size for part, size in estimate.rank_memory[estimate.fullest_rank]},
     }

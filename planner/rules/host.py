@@ -8,7 +8,7 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import offloads
 from cost_models.axes.rule import Bools, Rule, Words
-from cost_models.errors import InfeasibleError
+from cost_models.errors import InfeasibleError, InputError
 from cost_models.question import Question
 from cost_models.tiers.host import host_bytes, usable_host_memory
 from cost_models.units import format_bytes
@@ -29,7 +29,8 @@ def _sentence(question: Question, layout: Layout) -> Words:
     what = f"`{layout.brief}` offloads {size} to the memory of each host"
     if cluster.host_memory is None:
         return Words(
-            f"{what}, and cluster `{cluster.name}` does not say how much one has", "add `host_memory`"
+            f"{what}, and cluster `{cluster.name}` does not say how much one has",
+            "add `host_memory`, or say --host-memory",
         )
     have = f"of the {format_bytes(cluster.host_memory)} of a host of `{cluster.name}`"
     have += f" they may fill {format_bytes(usable_host_memory(cluster))}"
@@ -38,6 +39,20 @@ def _sentence(question: Question, layout: Layout) -> Words:
 
 HOST_RULE = Rule(name="hosts hold what is offloaded", broken=_overflows, sentence=_sentence)
 """Asked of layouts that break no other rule: it prices their shares."""
+
+
+def require_two_tiers(question: Question) -> None:
+    """Nothing where devices have memory of their own.
+
+    Raises:
+        InputError: a device computes in the host's memory.
+    """
+    for pool in question.by_pool:
+        if pool.cluster.gpu.kind == "cpu":
+            raise InputError(
+                f"`--allow offload` on `{pool.cluster.name}`: its devices' memory is the host's",
+                hint="leave out --allow offload: there is nowhere else to keep anything",
+            )
 
 
 def hosts_too_small(question: Question, columns: LayoutColumns) -> InfeasibleError:

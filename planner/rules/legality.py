@@ -110,12 +110,14 @@ def legal_rows(question: Question, columns: LayoutColumns, *, scheduled: bool = 
     return legal
 
 
-def objections(question: Question, layout: Layout) -> list[tuple[Rule, Words]]:
-    """Every rule the layout breaks, with its words; empty for a legal layout."""
+def objections(question: Question, layout: Layout, *, hosts: bool = True) -> list[tuple[Rule, Words]]:
+    """Every rule the layout breaks, with its words; empty for a legal layout. That it is more than `hosts` of known
+    memory hold may be left to its price."""
     columns = LayoutColumns.of([layout])
     broken = [rule for rule in RULES if rule.broken(question, columns)[0]]
     if not broken:
-        broken = [rule for rule in (HOST_RULE, SCHEDULE_RULE) if rule.broken(question, columns)[0]]
+        last = [HOST_RULE] if hosts or any(p.cluster.host_memory is None for p in question.by_pool) else []
+        broken = [rule for rule in (*last, SCHEDULE_RULE) if rule.broken(question, columns)[0]]
     return [(rule, rule.sentence(question, layout)) for rule in broken]
 
 
@@ -124,13 +126,15 @@ def check(question: Question, layout: Layout, trainer: str | None = None) -> lis
     return [problem for problem, _ in _problems(question, layout, trainer)]
 
 
-def require_legal(question: Question, layout: Layout, trainer: str | None = None) -> None:
-    """Nothing for a legal layout (that the trainer would start with).
+def require_legal(
+    question: Question, layout: Layout, trainer: str | None = None, *, hosts: bool = True
+) -> None:
+    """Nothing for a legal layout (that the trainer would start with; that `hosts` of known memory hold).
 
     Raises:
         InputError: with every broken rule and the hint of the first.
     """
-    problems = _problems(question, layout, trainer)
+    problems = _problems(question, layout, trainer, hosts=hosts)
     if len(problems) == 1:
         raise InputError(problems[0][0].what, hint=problems[0][1])
     if problems:
@@ -141,8 +145,10 @@ def require_legal(question: Question, layout: Layout, trainer: str | None = None
         )
 
 
-def _problems(question: Question, layout: Layout, trainer: str | None) -> list[tuple[Problem, str]]:
-    found = [(Problem("", words.what), words.hint) for _, words in objections(question, layout)]
+def _problems(
+    question: Question, layout: Layout, trainer: str | None, *, hosts: bool = True
+) -> list[tuple[Problem, str]]:
+    found = [(Problem("", words.what), words.hint) for _, words in objections(question, layout, hosts=hosts)]
     if words := _recompute_objection(layout):
         found.append((Problem("", words.what), words.hint))
     found += [(Problem("", words.what), words.hint) for words in pool_objections(question, layout)]

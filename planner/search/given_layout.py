@@ -25,13 +25,13 @@ def place_layout(question: Question, layout: Layout) -> Layout:
     """The layout with its blocks placed as well as possible under the recompute policies it names.
 
     A layout that is already placed is returned as it is. One that fits nowhere is placed as if memory had no limit, so
-    that it still has a price.
+    that it still has a price; likewise what hosts are too small for.
 
     Raises:
         InputError: the layout breaks a rule of `planner.rules.legality`, or recompute names more blocks than stages
         have.
     """
-    require_legal(question, layout)
+    require_legal(question, layout, hosts=False)
     if layout.layers:
         return layout
     if layout.schedule not in PLAIN or layout.num_stages > question.model.num_layers:

@@ -23,7 +23,13 @@ _FP8_ROWS = 16
 def notes_of(question: Question, restrictions: Restrictions | None = None) -> tuple[str, ...]:
     """A sentence for each, without a full stop."""
     limit = None if restrictions is None else restrictions.max_memory
-    found = [_learned_positions(question), _sequence(question), _memory(question, limit), _risk(question)]
+    found = [
+        _learned_positions(question),
+        _sequence(question),
+        _memory(question, limit),
+        _risk(question),
+        _offload(question) if restrictions is not None and "offload" in restrictions.allowed else "",
+    ]
     return tuple(note for note in found if note)
 
 
@@ -66,6 +72,18 @@ def _risk(question: Question) -> str:
         return ""
     what = "several pools have" if len(question.by_pool) > 1 else f"profile {question.hardware.name} has"
     return f"{what} no scenarios, so `--risk {question.risk}` minimises the step on paper"
+
+
+def _offload(question: Question) -> str:
+    """Why a search that may offload has nothing to try."""
+    why = ""
+    if not question.stack.residencies:
+        why = f"software stack `{question.stack.name}` keeps nothing of a block in host memory"
+    elif len(question.by_pool) > 1:
+        why = "over several pools it is not searched"
+    elif question.cluster.host_memory is None:
+        why = f"cluster `{question.cluster.name}` does not say how much memory a host has (`--host-memory`)"
+    return why and f"--allow offload opens nothing: {why}"
 
 
 def _memory(question: Question, limit: float | None) -> str:

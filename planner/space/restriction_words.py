@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cost_models.axes.columns import COLUMNS
+from cost_models.axes.layout import AXES as LAYOUT_AXES
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.axes.words import Number, Switch
 from cost_models.errors import InputError, Problem, did_you_mean
@@ -62,7 +63,7 @@ def parse_restrictions(
     allow: Sequence[str] = (),
 ) -> Restrictions:
     """Read `--fix tp=8 --fix pp>=2 --forbid zero3 --forbid cp --for megatron`; a layout keeps to every word, and
-    `--allow offload` opens what is left alone unless asked for.
+    `--allow offload` opens what is left alone unless asked for, where `--forbid offload` leaves it.
 
     Raises:
         InputError: every word that is wrong, at once, or words that contradict one another.
@@ -72,7 +73,14 @@ def parse_restrictions(
             f"{len(fix) + len(forbid):,} restrictions are more than anybody needs: {MOST_WORDS} at most"
         )
     problems: list[Problem] = []
-    kept, left_out = _read("--fix", fix, problems), _read("--forbid", forbid, problems)
+    shut = [name for name in CLOSED if name in forbid]
+    kept = _read("--fix", fix, problems)
+    left_out = _read("--forbid", [word for word in forbid if word not in shut], problems)
+    problems.extend(
+        Problem(f"--forbid {name}", f"is opened by {words}")
+        for name in shut
+        if (words := _opening(name, kept, allow))
+    )
     for axis in sorted(axis for axis in kept.bare if not _is_switch(axis)):
         names = names_of(axis)
         example = f"{axis}={names[0]}" if names else f"{axis}=2` or `{axis}>=2"
@@ -130,6 +138,12 @@ def parse_restrictions(
             hint=_either(emptied[0], kept, left_out) or "every one of them must hold: drop one",
         )
     return found
+
+
+def _opening(name: str, kept: _Read, allow: Sequence[str]) -> str:
+    """What opens an axis that is closed unless asked for: words of `--allow` and `--fix`."""
+    asked = [word for axis in LAYOUT_AXES[name].word.columns(name) for word in kept.words.get(axis, [])]
+    return " and ".join([f"`--allow {name}`"] * (name in allow) + [f"`--fix {word}`" for word in asked])
 
 
 def _contradictions(emptied: Sequence[str], kept: _Read, left_out: _Read) -> list[Problem]:

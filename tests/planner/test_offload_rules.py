@@ -44,7 +44,7 @@ def test_a_layout_needs_hosts_that_hold_what_it_offloads() -> None:
 def test_a_host_of_unknown_memory_is_asked_about() -> None:
     with pytest.raises(InputError, match="does not say how much one has") as refused:
         require_legal(offloading(None), WHOLE)
-    assert refused.value.hint == "add `host_memory`"
+    assert refused.value.hint == "add `host_memory`, or say --host-memory"
 
 
 def test_every_pool_needs_hosts_that_hold_it() -> None:
@@ -61,4 +61,4 @@ def test_every_pool_needs_hosts_that_hold_it() -> None:
 
 def test_a_stack_offloads_what_it_can() -> None:
     (problem,) = check(offloading(1e15, "megatron-core"), Layout(dp=4, offload=Offload(streamed=EVERY)))
-    assert problem.what == "software stack `megatron-core` cannot keep streamed of blocks in host memory"
+    assert problem.what == "software stack `megatron-core` cannot keep `streamed` of a block in host memory"

@@ -27,6 +27,7 @@ def estimate(
     stack: o.Stack = None,
     profile: o.Profile = None,
     confidence: o.Confidence = None,
+    host_memory: o.HostMemory = None,
     trainer: o.For = None,
     out: Annotated[Path | None, o.out("Write it as a plan.")] = None,
     json: o.Json = False,
@@ -52,6 +53,7 @@ def estimate(
         profile=profile,
         trainer=trainer,
         confidence=confidence,
+        host_memory=host_memory,
     )
     problems = Problems()
     question = problems.read(lambda: ask(inputs, layout))

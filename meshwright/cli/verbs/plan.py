@@ -45,6 +45,7 @@ def plan(
     allow: o.Allow = None,
     max_memory: o.MaxMemory = None,
     confidence: o.Confidence = None,
+    host_memory: o.HostMemory = None,
     trainer: o.For = None,
     objective: Annotated[
         str | None,
@@ -93,6 +94,7 @@ def plan(
         profile=profile,
         trainer=trainer,
         confidence=confidence,
+        host_memory=host_memory,
     )
     limits = Limits(
         fix=tuple(fix or ()), forbid=tuple(forbid or ()), allow=tuple(allow or ()), max_memory=max_memory

@@ -31,6 +31,7 @@ def estimate_text(estimate: Estimate, *, chosen: bool = False) -> str:
             wrapped(speed),
             time_sentence(estimate),
             memory_sentence(estimate),
+            *host_lines(estimate),
             *warning_lines(estimate),
         ]
     )
@@ -74,12 +75,24 @@ def memory_sentence(estimate: Estimate) -> str:
         f"memory {in_unit(memory.total, unit)} {unit[0]} of {format_bytes(estimate.memory_limit)}{where} = "
         f"{parts_sentence(memory, unit)}"
     )
-    if not estimate.fits:
+    if memory.total > estimate.memory_limit:
         text += f"; does not fit: {in_unit(memory.total - estimate.memory_limit, unit)} {unit[0]} too many"
     text += f"; fits: {chance_text(estimate.fits_probability)}"
     if estimate.verdict == "tight":
         text += f", tight: peaks have been missed by up to {100 * estimate.trust.memory_error:.0f} %"
     return wrapped(text)
+
+
+def host_lines(estimate: Estimate) -> list[str]:
+    """ "host memory 95.2 GiB of 128.0 GiB on each host": a line of what is offloaded; nothing where nothing is."""
+    if not any(estimate.layout.offload):
+        return []
+    limit = "" if estimate.host_limit is None else f" of {format_bytes(estimate.host_limit)}"
+    text = f"host memory {format_bytes(estimate.host_bytes)}{limit} on each host"
+    if estimate.host_limit is not None and not estimate.host_holds:
+        excess = estimate.host_bytes - estimate.host_limit
+        text += f"; does not fit: {format_bytes(excess)} too many"
+    return [wrapped(text)]
 
 
 def chance_text(chance: float) -> str:

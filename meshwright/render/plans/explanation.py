@@ -8,7 +8,13 @@ from cost_models.axes.layout import Layout
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
 from cost_models.units import format_bytes, format_seconds
-from meshwright.render.plans.estimates import memory_sentence, time_sentence, utilisation_words, warning_lines
+from meshwright.render.plans.estimates import (
+    host_lines,
+    memory_sentence,
+    time_sentence,
+    utilisation_words,
+    warning_lines,
+)
 from meshwright.render.words import (
     NEGLIGIBLE_SHARE,
     change,
@@ -47,6 +53,7 @@ def explanation_text(explanation: Explanation) -> str:
         *warning_lines(estimate),
         time_sentence(estimate),
         memory_sentence(estimate),
+        *host_lines(estimate),
         wrapped(binding_sentence(estimate, explanation.binding)),
     ]
     if explanation.ties:

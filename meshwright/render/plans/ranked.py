@@ -8,7 +8,7 @@ from cost_models.confidence import EVEN
 from cost_models.estimate import Estimate, Trust
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
-from meshwright.render.plans.estimates import warning_lines
+from meshwright.render.plans.estimates import host_lines, warning_lines
 from meshwright.render.plans.goals import proof_sentence, training_sentence, value_text
 from meshwright.render.plans.pools import gpus_in_words, pools_table
 from meshwright.render.tables import Table, table
@@ -100,7 +100,8 @@ def answer_sentence(optimum: Optimum) -> str:
         sentence = certificate_sentence(optimum.result.certificate, optimum.result.best.compared_seconds)
     else:
         sentence = proof_sentence(optimum)
-    warnings = warning_lines(optimum.result.best)
+    best = optimum.result.best
+    warnings = (*warning_lines(best), *(f"Best: {line}" for line in host_lines(best)))
     return "\n".join(text for text in (*warnings, training_sentence(optimum), sentence) if text)
 
 
