@@ -2,13 +2,14 @@
 
     python benchmarks/parity/run.py OUT.csv [--layouts 60] [--ranks 8] [--seed 0]
     python benchmarks/parity/run.py OUT.csv --compiled [...]
+    python benchmarks/parity/run.py OUT.csv --offload [...]
     python benchmarks/parity/run.py OUT.csv --table
 
 Draws from everything the planner may offer the executor for dense models (`tests/executor/drawing.py`), each time the
 row that has most pairs of values of two axes that no row before had. Plain gradient descent, fp32, gloo; compares loss
 and gradient norm of every step on every rank, and how far every parameter went in all steps together. Appends a row a
 layout; layouts that are there already are not run again. With `--compiled` blocks are traced and differentiated as by
-`torch.compile`, and run operator by operator.
+`torch.compile`, and run operator by operator. With `--offload` all keep something of their blocks in host memory.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "executor"))
 
-from drawing import JOB, SHAPES, completed, legal_layouts
+from drawing import JOB, OFFLOADS, SHAPES, completed, legal_layouts
 from processes import Processes
 from training import plan_for, stray, traced, train_weights
 
 from cost_models.axes.layout import Layout, parse_layout
+from cost_models.axes.offload import Offload
 from cost_models.axes.recompute import policies_in
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
+from cost_models.schedules import SPLIT_BACKWARD
 from planner.plan import Plan
 
 STEPS = 3
@@ -55,12 +58,14 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--offload", action="store_true")
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
     if given.table:
         print(table(given.out))
         return
-    drawn = draw(given.layouts, given.ranks, given.seed, OWN_COMPILED if given.compiled else OWN_STACK)
+    stack = OWN_COMPILED if given.compiled else OWN_STACK
+    drawn = draw(given.layouts, given.ranks, given.seed, stack, offload=given.offload)
     job = train_compiled if given.compiled else train_weights
     done = {(row["model"], row["layout"]) for row in read(given.out)}
     processes = Processes()
@@ -86,8 +91,8 @@ def train_compiled(plan: Plan, steps: int, sgd: bool) -> Trained:
         return train_weights(plan, steps, sgd, compile=True)
 
 
-def draw(count: int, ranks: int, seed: int, stack: str) -> list[tuple[str, Layout]]:
-    """(model, layout) so many times, models in turn."""
+def draw(count: int, ranks: int, seed: int, stack: str, *, offload: bool) -> list[tuple[str, Layout]]:
+    """(model, layout) so many times, models in turn; with `offload` without schedules that refuse it."""
     rng = random.Random(seed)
     seen: set[tuple[Any, ...]] = set()
     found: list[tuple[str, Layout]] = []
@@ -95,9 +100,10 @@ def draw(count: int, ranks: int, seed: int, stack: str) -> list[tuple[str, Layou
         shape = sorted(SHAPES)[index % len(SHAPES)]
         space = legal_layouts(shape, ranks, stack)
         rows = [space.layout(rng.randrange(len(space))) for _ in range(CANDIDATES)]
+        rows = [row for row in rows if not offload or row.schedule not in SPLIT_BACKWARD]
         best = max(rows, key=lambda layout: len(pairs(shape, layout) - seen))
         seen |= pairs(shape, best)
-        found.append((shape, completed(best, shape, rng.choice)))
+        found.append((shape, completed(best, shape, rng.choice, OFFLOADS[1:] if offload else ("",))))
     return found
 
 
@@ -182,6 +188,12 @@ def coverage(layouts: list[Layout]) -> list[str]:
         policy
         for layout in layouts
         for policy in {policy for mix in layout.recompute for policy in policies_in(mix)}
+    )
+    drawn["offload"] = Counter(
+        part
+        for layout in layouts
+        for part, count in zip(Offload._fields, layout.offload, strict=True)
+        if count
     )
     drawn["blocks"] = Counter("even" if len(set(layout.layers)) < 2 else "uneven" for layout in layouts)
     return [

@@ -81,6 +81,13 @@ def held_parts(engine: Trains) -> dict[str, int]:
     return {part: tracker.now[part] for part in _NAMED_PARTS}
 
 
+def held_on_host(engine: Trains) -> int:
+    """Bytes that now are in host memory because the layout has them there."""
+    tracker = StorageTracker()
+    tracker.name(HOST, engine.host_tensors())
+    return tracker.now[HOST]
+
+
 def allocator_peak(device: torch.device) -> AllocatorPeak | None:
     """What CUDA's allocator saw since the last reset; None on a CPU."""
     if device.type != "cuda":

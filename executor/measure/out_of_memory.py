@@ -13,7 +13,9 @@ from contextlib import contextmanager
 
 import torch
 
-from executor.measure.memory import Trains, held_parts
+from cost_models.errors import Problem, RunError
+from cost_models.units import format_bytes
+from executor.measure.memory import Trains, held_on_host, held_parts
 from executor.measure.storages import REST
 
 _CPU_ALLOCATOR_FAILED = "DefaultCPUAllocator: can't allocate memory"
@@ -30,7 +32,10 @@ class OutOfMemoryError(RuntimeError):
 
 @contextmanager
 def out_of_memory_by_part(device: torch.device) -> Iterator[list[Trains]]:
-    """Raise OutOfMemoryError where memory runs out inside; the caller appends its engine to the list it gets."""
+    """Raise OutOfMemoryError where memory runs out inside; the caller appends its engine to the list it gets.
+
+    RunError where it was host memory, and the engine keeps blocks there.
+    """
     engines: list[Trains] = []
     before = _allocated_peak(device)
     try:
@@ -39,10 +44,22 @@ def out_of_memory_by_part(device: torch.device) -> Iterator[list[Trains]]:
         cause = _exhaustion(error)
         if cause is None:
             raise
+        if _CPU_ALLOCATOR_FAILED in str(cause) and engines and (held := held_on_host(engines[0])):
+            raise _host_ran_out(held, engines[0]) from error
         allocated = _allocated_peak(device) - before
         known = held_parts(engines[0]) if engines else {}
         parts = known | {REST: max(0, allocated - sum(known.values()))}
         raise OutOfMemoryError((f"{cause}" or "out of memory").splitlines()[0], parts) from error
+
+
+def _host_ran_out(held: int, engine: Trains) -> RunError:
+    """The error of a rank that keeps blocks in host memory, of which there was no more."""
+    device = sum(held_parts(engine).values())
+    return RunError(
+        f"host memory ran out: offloaded blocks have {format_bytes(held)} there",
+        problems=[Problem("device", f"weights, gradients and states {format_bytes(device)}")],
+        hint="offload fewer blocks; checkpoints that were saved are whole, and --resume goes on from them",
+    )
 
 
 def _exhaustion(error: BaseException | None) -> BaseException | None:

@@ -81,7 +81,7 @@ class _Kept:
             tensor = tensor.trigger_wait()  # type: ignore[no-untyped-call]
         if is_traceable_wrapper_subclass(tensor):
             inner, context = tensor.__tensor_flatten__()
-            packed = {name: self.pack(getattr(tensor, name)) for name in inner}
+            packed = {name: self._packed_part(getattr(tensor, name)) for name in inner}
             return _Wrapped(type(tensor), packed, context, tensor.size(), tensor.stride())
         storage = tensor.untyped_storage()
         small = storage.nbytes() < _LEAST_BYTES
@@ -95,13 +95,20 @@ class _Kept:
         if isinstance(packed, Tensor):
             return packed
         if isinstance(packed, _Wrapped):
-            inner = {name: self.unpack(one) for name, one in packed.inner.items()}
+            inner = {name: self._unpacked_part(one) for name, one in packed.inner.items()}
             made: Tensor = packed.kind.__tensor_unflatten__(inner, packed.context, packed.size, packed.stride)
             return made
         assert isinstance(packed, _View)
         device = packed.stored.on_device()
         empty = torch.empty(0, dtype=packed.dtype, device=device.device)
         return empty.set_(device.untyped_storage(), packed.offset, packed.size, packed.stride)
+
+    def _packed_part(self, part: object) -> object:
+        """Of a tensor that is made of others: one of these, or what says how they lie."""
+        return self.pack(part) if isinstance(part, Tensor) else part
+
+    def _unpacked_part(self, part: object) -> object:
+        return self.unpack(part) if isinstance(part, (Tensor, _Wrapped, _View)) else part
 
     def bring_with_the_one_before(self) -> None:
         """The block's backward pass begins: have its activations, and begin to bring those that are wanted next."""

@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from cost_models.errors import HostError
+from cost_models.errors import HostError, Problem
 from cost_models.units import format_bytes
 
 _Told = TypeVar("_Told")
@@ -74,7 +74,7 @@ class HostLink:
         try:
             made = torch.zeros(elements, dtype=dtype, device="cpu", pin_memory=pinned)
         except (RuntimeError, MemoryError) as error:
-            raise self._no_room(elements * dtype.itemsize, pinned=pinned) from error
+            raise self._no_room(elements * dtype.itemsize, error, pinned=pinned) from error
         self.held.append(made)
         return made
 
@@ -136,14 +136,15 @@ class HostLink:
             self.traffic.timed.append((start_event, end_event))
             return Arrival(end_event)
 
-    def _no_room(self, wanted: int, *, pinned: bool) -> HostError:
+    def _no_room(self, wanted: int, error: BaseException, *, pinned: bool) -> HostError:
         held = sum(one.nbytes for one in self.held)
-        what = f"host memory is full: {format_bytes(held)} of offloaded blocks are there, {format_bytes(wanted)} more"
+        what = f"{format_bytes(wanted)} more of host memory cannot be had"
         hint = "offload fewer blocks, or use a host with more memory"
         locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
         if pinned and locked != resource.RLIM_INFINITY and locked < held + wanted:
-            hint = f"`ulimit -l` lets a process lock {format_bytes(locked)}; raise it, or {hint}"
-        return HostError(f"{what} do not fit", hint=hint)
+            hint = f"buffers are pinned, and `ulimit -l` allows {format_bytes(locked)}: raise it, or {hint}"
+        what = f"{what}; offloaded blocks have {format_bytes(held)} there"
+        return HostError(what, problems=[Problem("", f"{error}".splitlines()[0])], hint=hint)
 
 
 def _use_threads(threads: int) -> None:

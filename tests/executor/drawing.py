@@ -10,14 +10,25 @@ from typing import Any, TypeVar
 from training import GPT, LATENT, LLAMA, question_for
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.layout import Layout
+from cost_models.axes.layout import Layout, parse_layout
 from cost_models.axes.recompute import allowed_recompute
 from cost_models.defaults import OWN_STACK
 from cost_models.files.catalog import load_stack
+from cost_models.schedules import SPLIT_BACKWARD
 from planner.rules.legality import objections
 from planner.rules.runnable import RUNNABLE
 from planner.space.layouts import enumerate_layouts, parse_restrictions
 
+OFFLOADS = (
+    "",
+    "states",
+    "parked:1",
+    "streamed",
+    "states:1/parked:1/streamed",
+    "activations",
+    "streamed/activations",
+)
+"""What a drawn layout may keep in host memory."""
 T = TypeVar("T")
 Choose = Callable[[Sequence[T]], T]
 
@@ -50,8 +61,8 @@ def legal_layouts(shape: str, ranks: int, stack: str = OWN_STACK) -> LayoutColum
     return columns
 
 
-def completed(layout: Layout, shape: str, choose: Choose[Any]) -> Layout:
-    """The layout with blocks on its stages, evenly or not, and something to recompute."""
+def completed(layout: Layout, shape: str, choose: Choose[Any], offload: Sequence[str] = ("",)) -> Layout:
+    """The layout with blocks on its stages, evenly or not, something to recompute, and one of some offloads."""
     stages, blocks = layout.num_stages, int(SHAPES[shape]["num_layers"])
     layers = _spread(blocks, stages, choose) if blocks % stages or choose((False, True)) else ()
     policies = [*allowed_recompute(layout.schedule)]
@@ -62,6 +73,9 @@ def completed(layout: Layout, shape: str, choose: Choose[Any]) -> Layout:
     each = choose((False, True))
     recompute = tuple(choose(policies) for _ in range(stages if each else 1))
     whole = Layout.model_validate(layout.model_dump() | {"layers": layers, "recompute": recompute})
+    way = "" if layout.schedule in SPLIT_BACKWARD else choose(offload)
+    if way:
+        whole = parse_layout(f"{whole} offload={way}")
     assert not objections(question_for(SHAPES[shape], layout.num_gpus, **JOB), whole)
     return whole
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import some_of
 from processes import Processes
 from saving_jobs import train_and_save
 from training import plan_for
@@ -21,11 +22,16 @@ from executor.run_config import RunConfig
 
 STEPS = 12
 LAYOUT = "dp2 mbs2 zero1"
+OFFLOADED = ("dp2 mbs2 zero1 offload=states:1/parked:1/streamed", "pp2 mbs2 offload=streamed/activations")
+"""Blocks are between host and device when a rank is killed; `benchmarks/faults` does it twenty times."""
 
 
-def test_a_killed_rank_is_replaced_and_the_curve_is_the_same(processes: Processes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", some_of([LAYOUT, *OFFLOADED], LAYOUT))
+def test_a_killed_rank_is_replaced_and_the_curve_is_the_same(
+    layout: str, processes: Processes, tmp_path: Path
+) -> None:
     """SIGKILL in the middle: torchrun starts both ranks again, and they go on from the last checkpoint."""
-    plan = plan_for(LAYOUT)
+    plan = plan_for(layout)
     expected = processes.run(2, _uninterrupted, plan, tmp_path / "reference")[0][0]
     out, killed, notes = tmp_path / "out", [], []
 

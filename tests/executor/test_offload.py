@@ -7,7 +7,9 @@ last bit may differ, and with clipping that of a weight.
 
 from __future__ import annotations
 
+import resource
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -16,8 +18,9 @@ from processes import Processes
 from training import GPT, LLAMA, MOE, Trained, plan_for, question_for, train_weights
 
 from cost_models.axes.layout import parse_layout
-from cost_models.errors import InputError
+from cost_models.errors import HostError, InputError, RunError
 from executor.measure.memory import predicted_parts
+from executor.offload.link import HostLink
 from planner.plan import Plan
 from planner.rules.stack import require_runnable
 
@@ -57,7 +60,7 @@ CASES: list[Case] = [
     (GPT, "cp2 mbs2 zero1"),
     (GPT, "dp4 mbs2 zero1 shard2"),
 ]
-IN_EVERY_RUN = (CASES[1], CASES[3], CASES[5], CASES[7], CASES[9], CASES[11], CASES[13])
+IN_EVERY_RUN = (CASES[1], CASES[3], CASES[5], CASES[7], CASES[9], CASES[11], CASES[13], CASES[16])
 
 
 def train_each(plan: Plan, others: list[Plan], clip: float | None) -> list[Trained]:
@@ -171,13 +174,13 @@ def test_tiers_hold_and_links_carry_what_can_be_counted(
 
 
 def test_activations_leave_the_device(processes: Processes) -> None:
-    """All but those of two blocks, of six; and they come back."""
-    plan = plan_for("mbs8 offload=activations", GPT | SIZE, **JOB)
+    """All but those of two blocks, of six; and they come back, those of each of four microbatches."""
+    plan = plan_for("mbs2 offload=activations", GPT | SIZE, **JOB)
     ((parts, host, copied),) = processes.run(1, tiers, plan)
     assert sum(parts.values()) == pytest.approx(
         sum(predicted_parts(plan.prediction.rank_memory[0]).values()), rel=0.02
     )
-    assert copied == pytest.approx(2 * host, rel=0.01)
+    assert copied == pytest.approx(4 * 2 * host, rel=0.01)
     assert host > parts["rest"] / 2
 
 
@@ -193,3 +196,34 @@ def test_what_is_not_offloaded_is_said(layout: str, job: dict[str, Any], said: s
     with pytest.raises(InputError) as raised:
         require_runnable(question_for(GPT, parsed.num_gpus, **job), parsed)
     assert said in str(raised.value) + str(raised.value.problems)
+
+
+def runs_out(plan: Plan) -> str:
+    """What is said where an update finds no more host memory."""
+    from executor.engine import Engine
+    from executor.measure.out_of_memory import out_of_memory_by_part
+    from executor.run_config import EngineOptions
+
+    try:
+        with out_of_memory_by_part(torch.device("cpu")) as held:
+            held.append(Engine(plan, torch.device("cpu"), EngineOptions()))
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+    except RunError as error:
+        return f"{error} / {error.hint}"
+
+
+def test_host_memory_that_runs_out_is_named(processes: Processes) -> None:
+    (said,) = processes.run(1, runs_out, plan_for("mbs2 offload=streamed"))
+    assert said.startswith("host memory ran out: offloaded blocks have")
+    assert "checkpoints that were saved are whole" in said
+
+
+def test_pinned_memory_names_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a GPU's host refuses to pin a buffer, as this one does, which has no GPU."""
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1 << 20, 1 << 20))
+    link = HostLink(torch.device("cpu"), 1)
+    link._pinned = True
+    monkeypatch.setattr(torch, "zeros", mock.Mock(side_effect=RuntimeError("CUDA error: out of memory")))
+    with pytest.raises(HostError, match="MiB more of host memory") as raised:
+        link.buffer(1 << 20, torch.float32)
+    assert "`ulimit -l` allows 1.0 MiB" in (raised.value.hint or "")

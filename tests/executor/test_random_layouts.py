@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from drawing import JOB, SHAPES, completed, legal_layouts
+from drawing import JOB, OFFLOADS, SHAPES, completed, legal_layouts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from processes import Processes
@@ -53,7 +53,9 @@ def test_a_drawn_layout_trains_as_one_process_does(processes: Processes, data: s
     shape = data.draw(st.sampled_from(sorted(SHAPES)))
     space = legal_layouts(shape, RANKS)
     row = data.draw(st.integers(0, len(space) - 1))
-    layout = completed(space.layout(row), shape, lambda options: data.draw(st.sampled_from(options)))
+    layout = completed(
+        space.layout(row), shape, lambda options: data.draw(st.sampled_from(options)), OFFLOADS
+    )
     plan = plan_for(str(layout), SHAPES[shape], **JOB)
     expected, way = _expected(processes, shape)
     for curve, own in processes.run(RANKS, train_weights, plan, STEPS, True):
