@@ -40,6 +40,8 @@ class StateBytes:
     """Weights that the optimizer step writes, bytes per parameter: beside a master copy, or those it works on."""
     late_gradients: Array
     """Gradients that exist only once activations are gone, bytes per parameter: those of a step's only microbatch."""
+    stored: Array
+    """Weights of the rank's shard as they are kept, bytes per parameter: what a stream from host memory brings."""
     reduced: Array
     """Shards of gradients that a reduction makes beside those counted, bytes per parameter (`fully_shard`)."""
 
@@ -72,7 +74,7 @@ def state_bytes(
     gradient_shard = np.where(each, shard[2], 1.0)
     held, weight_held, gradient_held = _held_on_device(question, columns, residency)
     late = sharded & stack.fully_shard & (columns.microbatches(training.global_batch) == 1)
-    weights, master, written = _weights_and_master(question, columns, ranks, sharded)
+    weights, master, written, stored = _weights_and_master(question, columns, ranks, sharded)
     return StateBytes(
         weights=weight_held * weights,
         gradients=gradient_held
@@ -82,6 +84,7 @@ def state_bytes(
         scattering=np.where(sharded, gradient, 0.0),
         update=held * _temporary_bytes(question, columns, shard[1]) / shard[1] + copied,
         updated=written / shard[1],
+        stored=stored,
         late_gradients=gradient_held * np.where(late, gradient / ranks, 0.0),
         reduced=gradient_held * np.where(sharded & stack.fully_shard & (late | ~each), gradient / ranks, 0.0),
     )
@@ -89,9 +92,9 @@ def state_bytes(
 
 def _weights_and_master(
     question: Question, columns: LayoutColumns, ranks: Array, sharded: npt.NDArray[np.bool_]
-) -> tuple[Array, Array, Array]:
+) -> tuple[Array, Array, Array, Array]:
     """(N,) bytes of weights; of a master copy that is optimizer state beside them; of the weights that the step writes,
-    before these two are divided. `sharded` are ZeRO-2 and 3.
+    before these two are divided; of the rank's shard of weights as it is kept. `sharded` are ZeRO-2 and 3.
 
     With w bytes to compute with and m to update: where the shards are the parameters (`fully_shard`, and every trainer
     without a master copy) m/d, and from them gathered w, which ZeRO-2 holds all step and ZeRO-3 a block at a time, as
@@ -109,7 +112,8 @@ def _weights_and_master(
     own = sharded & (stack.fully_shard or not stack.master_weights)
     apart = updated / ranks + np.where(columns.zero == 3, 0.0, compute)
     beside = weight / np.where(columns.zero == 3, ranks, 1.0)
-    return np.where(own, apart, beside), np.where(own, 0.0, kept), np.where(own, updated, weight)
+    stored = np.where(own, updated / ranks, beside)
+    return np.where(own, apart, beside), np.where(own, 0.0, kept), np.where(own, updated, weight), stored
 
 
 def _held_on_device(question: Question, columns: LayoutColumns, residency: str) -> tuple[float, float, Array]:
@@ -119,9 +123,25 @@ def _held_on_device(question: Question, columns: LayoutColumns, residency: str) 
     Streamed blocks keep nothing there: their buffers are `tiers.host.ring_bytes`.
     """
     streamed = residency == "streamed"
-    leaves = (columns.zero >= 2) | (question.stack.offloads_gradients & (columns.replicas == 1))
+    leaves = gradients_leave(question, columns)
     gradients = np.where(streamed | ((residency == "states") & leaves), 0.0, 1.0)
     return (1.0 if residency == "resident" else 0.0), (0.0 if streamed else 1.0), gradients
+
+
+def updates_parameters(question: Question, columns: LayoutColumns, *, experts: bool) -> npt.NDArray[np.bool_]:
+    """(N,): whether the update works on the parameters themselves, and no 16-bit copy of them is kept."""
+    ranks = columns.expert_shard if experts else columns.shard
+    sharded = (columns.zero >= 2) & ((ranks > 1) | _wrapped_alone(question, columns, experts))
+    own: npt.NDArray[np.bool_] = (sharded & question.stack.fully_shard) | (not question.stack.master_weights)
+    return own
+
+
+def gradients_leave(question: Question, columns: LayoutColumns) -> npt.NDArray[np.bool_]:
+    """(N,): whether gradients of blocks whose states are on the host go there as they are made."""
+    leaves: npt.NDArray[np.bool_] = (columns.zero >= 2) | (
+        question.stack.offloads_gradients & (columns.replicas == 1)
+    )
+    return leaves
 
 
 def _temporary_bytes(question: Question, columns: LayoutColumns, shard: Array) -> Array:

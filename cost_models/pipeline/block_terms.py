@@ -105,7 +105,11 @@ def _moved_activations(pieces: Pieces, recompute: Array) -> Term:
     if not away.any():
         return {}
     question = pieces.question
-    moved = away[:, None] * activation_bytes(question, pieces.columns).block / link_rate(question)
+    moved = (
+        away[:, None]
+        * activation_bytes(question, pieces.columns).block
+        / link_rate(question, pieces.columns)[:, None]
+    )
     forward, backward = pieces.block.forward[:, None], pieces.block.backward[:, None] + recompute
     shown = np.maximum(0.0, moved - forward) + np.maximum(0.0, moved - backward)
     return {"offload": shown, "offload_hidden": 2 * moved - shown}

@@ -192,6 +192,9 @@ class StackSpec(Spec):
     too; with replicas they do from ZeRO-2 on, as they are reduced."""
     host_buffers: float = Field(default=1.0, ge=1.0, le=10.0, allow_inf_nan=False)
     """Host memory taken for each byte of states kept there: 1, and what flat copies and pinned buffers come to."""
+    sums_gradients_on_device: bool = False
+    """Whether gradients in host memory come up for those of another microbatch to be added, and go down once more in
+    fp32 for the update; False: the CPU adds what comes down."""
     overlaps_host: bool = False
     """Whether transfers and CPU updates run behind forward and backward passes; False: after them."""
     unfused_update_bytes: Factor = 0.0

@@ -1,7 +1,7 @@
 """Seconds that a rank's channels to host memory are busy in a step, and what of them outlasts its passes.
 
-    down      gradients of blocks with `states`, and of streamed ones after every microbatch
-    up        weights of streamed blocks, for every pass there and back
+    down      gradients, as `tiers.traffic` counts them
+    up        weights of streamed blocks for every pass, and gradients that the device adds to
     update    the CPU's optimizer step of every parameter that it owns: u seconds a parameter of the whole host
     back      updated weights of blocks with `states`; parked states on their way up and down
 
@@ -24,11 +24,10 @@ import numpy.typing as npt
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload import RESIDENCIES
 from cost_models.memory.states import state_bytes
-from cost_models.operators.accumulation import gradient_dtype
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
-from cost_models.specs.training import STATE_BYTES
 from cost_models.tiers.residency import end_parameters, held, rest_is
+from cost_models.tiers.traffic import ADDED_BYTES, gradient_traffic, weight_traffic
 
 Array = npt.NDArray[np.float64]
 
@@ -67,9 +66,12 @@ def update_seconds(question: Question) -> float:
     return ADAM_BYTES / (ADAM_BANDWIDTH * cluster.host_memory_bandwidth)
 
 
-def link_rate(question: Question) -> float:
-    """Bytes/s that a GPU has of its link to host memory, each way; a CPU is its own host."""
-    return (question.cluster.gpu.host_bandwidth or np.inf) / question.cluster.gpus_per_host_link
+def link_rate(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) bytes/s that a GPU has of its link to host memory, each way; a CPU is its own host."""
+    cluster = question.cluster
+    sharers = np.minimum(cluster.gpus_per_host_link, columns.ranks)
+    rate: Array = (cluster.gpu.host_bandwidth or np.inf) / sharers
+    return rate
 
 
 def channel_seconds(question: Question, columns: LayoutColumns) -> ChannelSeconds:
@@ -102,20 +104,29 @@ def _of_parameters(
     training = question.training
     states, parked, streamed = (parameters_of[part] for part in RESIDENCIES)
     ranks = columns.expert_shard if experts else columns.shard
-    shard = {stage: np.where(columns.zero >= stage, ranks, 1) for stage in (1, 2, 3)}
-    gradient, weight = STATE_BYTES[gradient_dtype(question)], training.element_bytes
-    passes = columns.microbatches(training.global_batch)
+    shard = np.where(columns.zero >= 1, ranks, 1)
     optimizer = state_bytes(question, columns, experts=experts).optimizer
-    down = states * gradient / shard[1] + streamed * passes * gradient / shard[2]
-    up = streamed * 2 * passes * weight / shard[3]
-    back = states * weight / shard[1] + 2 * parked * optimizer
-    link = link_rate(question)
+    of_states, of_streamed = (
+        gradient_traffic(question, columns, residency=part, experts=experts)
+        for part in ("states", "streamed")
+    )
+    down = states * of_states.down + streamed * of_streamed.down
+    up = (
+        states * of_states.up
+        + streamed * of_streamed.up
+        + streamed * weight_traffic(question, columns, experts=experts)
+    )
+    back = states * training.element_bytes / shard + 2 * parked * optimizer
+    sums = states * of_states.sums + streamed * of_streamed.sums
+    link = link_rate(question, columns)
     here = np.minimum(columns.ranks, question.cluster.gpus_per_node)
     return ChannelSeconds(
         down=down / link,
         up=up / link,
         back=back / link,
-        update=(states + streamed) / shard[1] * update_seconds(question) * here,
+        update=((states + streamed) / shard + sums * ADDED_BYTES / ADAM_BYTES)
+        * update_seconds(question)
+        * here,
     )
 
 

@@ -28,7 +28,7 @@ STATES, STREAMED, PARKED = Offload(states=EVERY), Offload(streamed=EVERY), Offlo
 
 def asked(gpus: int = GPUS, stack: str = "deepspeed") -> Question:
     """As many GPUs of a DGX V100 as asked for; hosts hold what they must and no buffers besides."""
-    box = {"nodes": -(-gpus // 8), "gpus_per_node": min(8, gpus)}
+    box = {"nodes": -(-gpus // 8), "gpus_per_node": min(8, gpus), "host_memory_bandwidth": None}
     cluster = catalog.load_cluster("dgx-v100").model_copy(update=box)
     training = TrainingSpec(global_batch=BATCH, sequence_length=1024, precision="fp16")
     model = catalog.load_model("gpt2-xl")
@@ -78,14 +78,15 @@ def test_device_and_host_together_hold_every_byte(offload: Offload) -> None:
 
 
 def test_a_step_on_the_cpu_by_hand() -> None:
-    """ZeRO-Offload, table 4: CPU Adam takes 2.57 s for 10 B parameters; 16 GB/s of PCIe 3.0 for 2 bytes each way."""
+    """ZeRO-Offload, table 4: CPU Adam takes 2.57 s for 10 B parameters; 16 GB/s of PCIe 3.0, all of one GPU: fp32
+    gradients of the only microbatch, 16-bit weights."""
     question = asked(gpus=1)
-    columns = columns_of(Layout(offload=STATES))
+    columns = columns_of(Layout(offload=STATES, mbs=BATCH))
     held = total_parameters(question.model)
     channels = channel_seconds(question, columns)
     assert channels.update[0] == pytest.approx(held * UNKNOWN_UPDATE, rel=1e-3)
     assert (channels.down[0], channels.back[0], channels.up[0]) == pytest.approx(
-        (held * 2 / 16e9, held * 2 / 16e9, 0), rel=1e-3
+        (held * 4 / 16e9, held * 2 / 16e9, 0), rel=1e-3
     )
     # they come after the passes but for gradients, which go down behind them
     waits = exposed_seconds(question, columns, np.array([100.0]))
@@ -102,14 +103,38 @@ def test_a_host_that_works_behind_the_passes() -> None:
     assert exposed_seconds(question, columns, 10 * passes)[0] == 0.0
 
 
-def test_weights_come_up_for_every_pass() -> None:
-    question = asked()
-    layout = Layout(dp=GPUS, zero=3, offload=STREAMED)
-    held = total_parameters(question.model)
-    channels = channel_seconds(question, columns_of(layout))
-    passes = 2 * layout.microbatches(BATCH)
-    assert channels.up[0] == pytest.approx(passes * held * 2 / GPUS / 16e9, rel=1e-3)
-    assert channels.down[0] == pytest.approx(passes / 2 * held * 2 / GPUS / 16e9, rel=1e-3)
+@pytest.mark.parametrize(
+    ("stack", "up", "down", "sums"),
+    [
+        (
+            "deepspeed",
+            2 * 2 + 2,
+            2,
+            0,
+        ),  # 16-bit weights twice, the sum so far up and down again; fp32 once at the end
+        ("fsdp", 2 * 4, 4, 1),  # parameters are fp32, and so are gradients; the CPU adds them
+    ],
+)
+@pytest.mark.parametrize("micro", [1, 2])
+def test_what_streams_for_every_microbatch(stack: str, up: int, down: int, sums: int, micro: int) -> None:
+    """Two GPUs share a link of 16 GB/s."""
+    question = asked(stack=stack)
+    layout = Layout(dp=GPUS, zero=3, offload=STREAMED, mbs=micro)
+    shard = total_parameters(question.model) / GPUS
+    channels, count = channel_seconds(question, columns_of(layout)), layout.microbatches(BATCH)
+    last = 4 if stack == "deepspeed" else 0
+    assert channels.up[0] == pytest.approx(count * up * shard / 8e9, rel=1e-3)
+    assert channels.down[0] == pytest.approx((count * down + last) * shard / 8e9, rel=1e-3)
+    updates = 1 + sums * (count - 1) * 12 / 28
+    assert channels.update[0] == pytest.approx(updates * 8 * shard * UNKNOWN_UPDATE, rel=1e-3)
+
+
+def test_gradients_that_wait_on_the_device_go_down_once() -> None:
+    """`fully_shard` without a reduction until the last microbatch, as this project's executor runs it."""
+    question = asked(stack="meshwright")
+    columns = columns_of(Layout(dp=GPUS, zero=3, offload=STREAMED))
+    blocks = LAYERS * parameters(question.model, columns.tp).block[0]  # ends stay on the device
+    assert channel_seconds(question, columns).down[0] == pytest.approx(4 * blocks / GPUS / 8e9, rel=1e-3)
 
 
 def test_the_bandwidth_of_its_memory_sets_the_pace_of_a_host() -> None:
