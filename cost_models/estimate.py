@@ -90,7 +90,7 @@ class Estimate:
     host_bytes: float = 0.0
     """Bytes in the memory of each host: what blocks keep there; 0 where none does. Over several pools the fullest."""
     host_limit: float | None = None
-    """Memory of that host; None where nobody says."""
+    """Bytes of that host's memory that they may fill; None where nobody says how much it has."""
 
     @property
     def compared_seconds(self) -> float:

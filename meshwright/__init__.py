@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from meshwright.answers.estimated import Estimated
     from meshwright.answers.explained import Explained, NotChosen
     from meshwright.answers.fitted import Fitted
+    from meshwright.answers.largest import Largest
     from meshwright.answers.planned import Planned
     from meshwright.answers.ranked import Ranked
     from meshwright.answers.run import Ran
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from meshwright.api.emulate import emulate
     from meshwright.api.estimate import estimate
     from meshwright.api.explain import explain, why_not
+    from meshwright.api.largest import largest
     from meshwright.api.plan import plan
     from meshwright.api.run import run
     from meshwright.api.validate import validate
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "plan": "meshwright.api.plan",
+    "largest": "meshwright.api.largest",
+    "Largest": "meshwright.answers.largest",
     "estimate": "meshwright.api.estimate",
     "verify": "meshwright.api.verify",
     "Check": "planner.proof.verifying",
@@ -110,6 +114,7 @@ __all__ = [
     "HostError",
     "InfeasibleError",
     "InputError",
+    "Largest",
     "Layout",
     "MeshwrightError",
     "MixedCluster",
@@ -130,6 +135,7 @@ __all__ = [
     "emulate",
     "estimate",
     "explain",
+    "largest",
     "load_plan",
     "parse_layout",
     "plan",

@@ -49,7 +49,7 @@ class Prediction(Spec):
     host_bytes: float | None = None
     """Bytes in the memory of each host; None where nothing is offloaded."""
     host_limit: float | None = None
-    """Memory of a host."""
+    """Bytes of a host's memory that blocks may fill."""
     time: dict[str, float]
     """Seconds by part; they sum to `step_seconds`."""
     rank_memory: tuple[dict[str, float], ...]

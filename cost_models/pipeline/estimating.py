@@ -19,7 +19,7 @@ from cost_models.pipeline.placed import PricedRanks, price_ranks
 from cost_models.pipeline.time_parts import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS
 from cost_models.pipeline.under_scenarios import weighed_seconds
 from cost_models.question import Question, doubt
-from cost_models.tiers.host import host_bytes
+from cost_models.tiers.host import host_bytes, usable_host_memory
 
 _WORTH_NAMING = 0.05
 """Share of the step from which a part other than compute is said to bind it."""
@@ -76,9 +76,11 @@ def _host(question: Question, layout: Layout) -> _Host:
     if not any(layout.offload):
         return {}
     columns = LayoutColumns.of([layout])
-    found = [(float(host_bytes(pool, columns)[0]), pool.cluster.host_memory) for pool in question.by_pool]
+    found = [
+        (float(host_bytes(pool, columns)[0]), usable_host_memory(pool.cluster)) for pool in question.by_pool
+    ]
     size, limit = max(found, key=lambda one: one[0] / (one[1] or np.inf))
-    return {"host_bytes": size, "host_limit": limit}
+    return {"host_bytes": size, "host_limit": limit or None}
 
 
 def trust_of(question: Question) -> Trust:

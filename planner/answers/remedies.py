@@ -105,7 +105,7 @@ class _Remedies:
             InfeasibleError: none does, which is proven.
         """
         found = self.budget.search(
-            question, _where_least(self.limits if limits is None else limits), seconds=EACH_SECONDS
+            question, where_least(self.limits if limits is None else limits), seconds=EACH_SECONDS
         )
         if found is None:
             return None
@@ -277,7 +277,7 @@ class _Remedies:
             yield best
 
 
-def _where_least(limits: Restrictions) -> Restrictions:
+def where_least(limits: Restrictions) -> Restrictions:
     """The part of the restrictions' space that needs least memory."""
     one = np.array([1], dtype=np.int64)
     only = limits.only | ({"mbs": frozenset({1})} if limits.permits("mbs", one)[0] else {})

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cost_models.errors import InputError
+from cost_models.tiers.host import USABLE
 from meshwright import estimate, plan
 from planner.plan_files import plan_text
 
@@ -23,8 +24,8 @@ def priced(host_memory: str | None = None, layout: str = STREAMED) -> Any:
 
 def test_an_estimate_says_what_each_host_keeps() -> None:
     found = priced().estimate
-    assert found.host_limit == 2 * 2**40
-    assert "host memory 163.1 GiB of 2.0 TiB on each host" in repr(priced())
+    assert found.host_limit == pytest.approx(USABLE * 2 * 2**40)
+    assert "host memory 163.1 GiB of 1.8 TiB on each host" in repr(priced())
     assert found.verdict == "fits"
     assert priced().record()["estimate"]["host_bytes"] == found.host_bytes
 
@@ -33,7 +34,7 @@ def test_a_host_too_small_is_a_verdict() -> None:
     answer = priced("128GiB")
     assert answer.estimate.verdict == "does not fit: host"
     assert not answer.estimate.fits
-    assert "does not fit: 35.1 GiB too many" in repr(answer)
+    assert "does not fit: 47.9 GiB too many" in repr(answer)
     assert answer.estimate.step_seconds == priced().estimate.step_seconds
 
 
@@ -49,7 +50,7 @@ def test_a_plan_that_offloads_says_it() -> None:
     words = {"allow": ["offload"], "stack": "stronghold", "host_memory": "128GiB", "top": 1}
     answer = plan("llama2-7b", "hgx-h200", **JOB, **words)
     best = answer.record()["plans"][0]
-    assert best["host_limit"] == 128 * 2**30
+    assert best["host_limit"] == pytest.approx(USABLE * 128 * 2**30)
     assert best["host_bytes"] <= best["host_limit"]
     assert plan_text(answer.plan).count("host_bytes: ") == (1 if "offload" in best["layout"] else 0)
 

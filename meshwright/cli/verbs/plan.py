@@ -64,6 +64,10 @@ def plan(
     ] = None,
     top: Annotated[int | None, o.optional("--top", "N", "Plans to rank; default 5.", min=1, max=1000)] = None,
     time_limit: o.TimeLimit = o.TIME_LIMIT,
+    largest: Annotated[
+        bool, typer.Option("--largest", help="MODEL is a family: its largest size that fits.")
+    ] = False,
+    by: Annotated[str | None, o.optional("--by", "WHAT", "largest: depth (default) or width grows.")] = None,
     replay: Annotated[
         Path | None, o.optional("--replay", "PLAN", "Ask a plan file's question.", offers=completion.plans)
     ] = None,
@@ -74,6 +78,7 @@ def plan(
 ) -> None:
     """Find the best layout and prove it."""
     from meshwright.api.plan import ask, ask_again
+    from meshwright.cli.largest import answer_largest
     from meshwright.cli.progress import searching
     from meshwright.inputs.goals import Goal
     from meshwright.inputs.limits import Limits
@@ -100,6 +105,17 @@ def plan(
         fix=tuple(fix or ()), forbid=tuple(forbid or ()), allow=tuple(allow or ()), max_memory=max_memory
     )
     goal = Goal(objective=objective, tokens=tokens, price=price, deadline=deadline)
+    if largest or by is not None:
+        others: dict[str, object] = {
+            "price": price,
+            "tokens": tokens,
+            "deadline": deadline,
+            "objective": objective,
+            "pick": pick,
+        }
+        others |= {"risk": risk, "top": top, "replay": replay}
+        answer_largest(largest, inputs, by, gpus, limits, others, time_limit, out, output)
+        return
     problems = Problems()
     if replay is None:
         clusters = _clusters_in(cluster)

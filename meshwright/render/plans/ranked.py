@@ -17,13 +17,13 @@ from planner.answers.optimum import Optimum
 from planner.plan import Certificate
 
 
-def question_header(question: Question, trust: Trust, memory_limit: float) -> str:
-    """Two sentences: what was asked, and how far the prices may be believed."""
+def question_header(question: Question, trust: Trust, memory_limit: float, *, subject: str = "") -> str:
+    """Two sentences: what was asked (of the model, or of another subject), and how far the prices may be believed."""
     cluster, training = question.cluster, question.training
     mixed = isinstance(question, MixedQuestion)
     nodes = f" ({counted(cluster.nodes, 'node')})" if cluster.nodes > 1 and not mixed else ""
     asked = (
-        f"{question.model.name} on {gpus_in_words(question)}{nodes}, "
+        f"{subject or question.model.name} on {gpus_in_words(question)}{nodes}, "
         f"{format_count(training.tokens_per_step)} tokens/step ({grouped(training.global_batch)} x "
         f"{grouped(training.sequence_length)}, {training.precision})"
     )

@@ -1,0 +1,133 @@
+"""Families of models: one shape at every size, deeper or wider by one step after another.
+
+By depth a size is a number of blocks of the family's base. By width it is a multiple of the width of a head, with as
+many blocks as the ladder that was published has at that width (in between and beyond in proportion), and an MLP as wide
+beside the model as the base's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, get_args
+
+import numpy as np
+
+from cost_models.base import MAX_LAYERS
+from cost_models.files import catalog
+from cost_models.operators.parameters import total_parameters
+from cost_models.specs.transformer import TransformerSpec
+
+By = Literal["depth", "width"]
+"""What grows from size to size."""
+WAYS: tuple[By, ...] = get_args(By)
+MLP_MULTIPLE = 256
+"""The width of a gated MLP is rounded up to a multiple of so much (Touvron et al. 2023, the released code)."""
+MAX_HEADS = 1024
+"""The widest size, in heads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ladder:
+    """What of the catalogue a family is made of."""
+
+    base: str
+    """The model whose shape it has."""
+    published: tuple[str, ...]
+    """Models whose widths and depths its sizes by width follow, narrowest first."""
+
+
+LADDERS: dict[str, Ladder] = {
+    "llama": Ladder(
+        base="llama2-7b",
+        published=(
+            "llama3.2-1b",
+            "llama3.2-3b",
+            "llama-7b",
+            "llama-13b",
+            "llama-30b",
+            "llama-65b",
+            "llama3.1-405b",
+        ),
+    ),
+    "gpt": Ladder(
+        base="megatron-7.5b",
+        published=(
+            "megatron-1.7b",
+            "megatron-3.6b",
+            "megatron-7.5b",
+            "megatron-18b",
+            "megatron-39b",
+            "megatron-76b",
+            "megatron-145b",
+            "megatron-310b",
+            "megatron-1t",
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model at every size; sizes are counted from 1."""
+
+    name: str
+    base: TransformerSpec
+    by: By
+    published: tuple[str, ...] = ()
+
+    @property
+    def most(self) -> int:
+        """The largest size there is."""
+        return MAX_LAYERS if self.by == "depth" else MAX_HEADS
+
+    @property
+    def usual(self) -> int:
+        """The size of the base."""
+        return self.base.num_layers if self.by == "depth" else self.base.hidden_size // self.base.head_dim
+
+    @cached_property
+    def _shapes(self) -> tuple[list[int], list[int]]:
+        """Widths and depths that were published."""
+        known = [catalog.load_model(name) for name in self.published]
+        return [one.hidden_size for one in known], [one.num_layers for one in known]
+
+    def model(self, size: int) -> TransformerSpec:
+        """The model of a size."""
+        layers, hidden = size, self.base.hidden_size
+        if self.by == "width":
+            hidden = size * self.base.head_dim
+            layers = self._layers(hidden)
+        base, ratio = self.base, self.base.ffn_hidden_size / self.base.hidden_size
+        fields = base.model_dump(mode="json") | {
+            "name": f"{self.name}-{layers}x{hidden}",
+            "num_layers": layers,
+        }
+        if self.by == "width":
+            inner = round(ratio * hidden)
+            unit = MLP_MULTIPLE if base.gated_mlp else 1
+            heads = {"hidden_size": hidden, "num_heads": size, "ffn_hidden_size": -(-inner // unit) * unit}
+            fields |= heads | {"num_kv_heads": max(1, size * base.num_kv_heads // base.num_heads)}
+        if base.has_experts:
+            fields["num_moe_layers"] = max(0, layers - (base.num_layers - base.num_moe_layers))
+        return TransformerSpec.model_validate(fields)
+
+    def parameters(self, size: int) -> int:
+        """Parameters of the model of a size."""
+        return total_parameters(self.model(size))
+
+    def _layers(self, hidden: int) -> int:
+        widths, depths = self._shapes
+        if hidden <= widths[0]:
+            return max(1, round(depths[0] * hidden / widths[0]))
+        if hidden >= widths[-1]:
+            return round(depths[-1] * hidden / widths[-1])
+        return round(float(np.interp(hidden, widths, depths)))
+
+
+def family_named(name: str, by: By) -> Family | None:
+    """A family of the registry; None where there is no such."""
+    known = LADDERS.get(name)
+    if known is None:
+        return None
+    return Family(name=name, base=catalog.load_model(known.base), by=by, published=known.published)

@@ -1,0 +1,130 @@
+"""`plan --largest`: the largest size that fits, proved by the next, with nothing and with everything on the host."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import meshwright as mw
+from cost_models.errors import InfeasibleError, InputError
+from meshwright.cli.frame import main
+from planner.plan_files import load_plan
+from planner.search.search import search
+from planner.space.families import LADDERS, Family, family_named
+from planner.space.restriction_words import parse_restrictions
+
+ONE_H200 = {"gpus": 1, "stack": "meshwright", "host_memory": "128GiB"}
+FLAGS = ("--gpus", "1", "--stack", "meshwright", "--host-memory", "128GiB")
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr."""
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    captured = capsys.readouterr()
+    return int(left.value.code or 0), captured.out, captured.err
+
+
+def family(name: str, by: str) -> Family:
+    found = family_named(name, by)  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def llama() -> mw.Largest:
+    return mw.largest("llama", "hgx-h200", **ONE_H200)  # type: ignore[arg-type]
+
+
+def test_every_size_fits_and_the_next_does_not(llama: mw.Largest) -> None:
+    """Searched again, where nothing is left out and nothing else is known."""
+    assert [one.offloads for one in llama.sizes[:4]] == [(), ("states",), ("parked",), ("streamed",)]
+    for one in llama.sizes:
+        assert one.next_fails
+        assert one.question is not None
+        stack = one.question.stack.model_copy(update={"residencies": one.offloads})
+        limits = parse_restrictions(allow=("offload",) if one.offloads else ())
+        asked = replace(one.question, stack=stack)
+        assert search(asked, top=1, restrictions=limits).best.fits
+        with pytest.raises(InfeasibleError):
+            search(replace(asked, model=llama.family.model(one.size + 1)), top=1, restrictions=limits)
+
+
+def test_a_host_nearly_doubles_what_fits_on_one_gpu(llama: mw.Largest) -> None:
+    sizes = {"+".join(one.offloads): llama.family.parameters(one.size) / 1e9 for one in llama.sizes}
+    assert 7 <= sizes[""] <= 8.5
+    assert max(sizes.values()) >= 1.7 * sizes[""]
+    assert llama.sizes[-1].size == max(one.size for one in llama.sizes)
+
+
+def test_more_host_memory_never_fits_less() -> None:
+    found = [
+        mw.largest("gpt", "hgx-h200", by="width", **ONE_H200 | {"host_memory": size}).largest.size  # type: ignore[arg-type]
+        for size in ("32GiB", "128GiB", "512GiB")
+    ]
+    assert found == sorted(found)
+
+
+@pytest.mark.parametrize("name", LADDERS)
+def test_families_by_width_go_through_the_sizes_that_were_published(name: str) -> None:
+    wide = family(name, "width")
+    sizes = [wide.parameters(size) for size in range(1, 200)]
+    assert all(small < large for small, large in pairwise(sizes))
+    base = family(name, "depth")
+    assert base.model(base.usual).model_copy(update={"name": base.base.name}) == base.base
+
+
+def test_llama_by_width_is_llama() -> None:
+    """Touvron et al. 2023, table 2: widths, depths and MLPs of 13 B and 65 B."""
+    wide = family("llama", "width")
+    for size, layers, inner in ((40, 40, 13824), (64, 80, 22016)):
+        model = wide.model(size)
+        assert (model.num_layers, model.ffn_hidden_size, model.num_heads) == (layers, inner, size)
+
+
+def test_the_table_fits_a_line(llama: mw.Largest) -> None:
+    assert max(map(len, repr(llama).splitlines())) <= 80
+    assert "Proved: the next size" in repr(llama)
+    assert len(llama.to_frame()) == len(llama.sizes)
+
+
+def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    words = ("plan", "llama3-8b", "hgx-h200", "--largest", *FLAGS, "--json", "-o", str(path))
+    code, out, err = told(capsys, *words)
+    assert code == 0
+    record = json.loads(out)
+    assert record["question"]["family"] == "llama3-8b"
+    assert record["question"]["by"] == "depth"
+    for one in record["sizes"]:
+        assert one["next"] == {**one["next"], "num_layers": one["num_layers"] + 1, "fits": False}
+    assert "--global-batch 8 --sequence 2048" in err
+    assert load_plan(path).model.num_layers == max(one["num_layers"] for one in record["sizes"])
+
+
+def test_forbidden_offload_leaves_the_device(llama: mw.Largest) -> None:
+    (alone,) = mw.largest("llama", "hgx-h200", forbid=["offload"], **ONE_H200).sizes  # type: ignore[arg-type]
+    assert alone.size == llama.sizes[0].size
+
+
+def test_everything_wrong_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--by", "widht", "--gpus", "64..128", "--host-memory", "12x", "--top", "3")
+    code, _, err = told(capsys, "plan", "lama", "hgx-h200", "--largest", *words)
+    assert code == 2
+    for part in (
+        "--top: means nothing beside --largest",
+        "`widht` is neither `depth` nor `width`; did you mean `width`?",
+        "unknown family `lama`; did you mean `llama`?",
+        "`64..128` is not one number of GPUs",
+        "--host-memory: `12x` is not a size",
+    ):
+        assert part in err
+
+
+def test_only_families_have_a_ladder() -> None:
+    with pytest.raises(InputError, match="follows sizes that were published"):
+        mw.largest("llama2-7b", "hgx-h200", by="width", gpus=1)
