@@ -160,7 +160,10 @@ class Engine:
         its activations on the host, compiled, sharded; in that order."""
         layout, model = self.layout, self.plan.model
         flat = layout.zero <= 1  # else parameters stay fp32 and are cast where they are gathered
-        with torch.device(self.device), _made_of(self.dtype if flat else torch.float32):
+        # blocks that would not fit together are made on the host; tensor ranks split them on the device
+        apart = self.offloading if self.device.type == "cuda" and layout.tp == 1 else None
+        made_on = torch.device("cpu") if apart is not None else self.device
+        with made_on, _made_of(self.dtype if flat else torch.float32):
             part = Transformer(
                 model,
                 vocabulary=int(padded_vocabulary(model, layout.tp)),
@@ -174,6 +177,8 @@ class Engine:
             )
         if self.device.type != "meta":  # which has no values to set, only their making would take minutes
             initialise(part, self.options.seed, tied=model.tied_embeddings)
+        if apart is not None:
+            apart.move_what_stays(part)
         if self.plan.training.precision == "fp8":
             from executor.apply.fp8 import multiply_in_fp8  # torchao is there where fp8 is asked for
 

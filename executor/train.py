@@ -14,7 +14,6 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.files.local import processor_name
 from cost_models.tiers.channels import channel_seconds
-from cost_models.tiers.host import host_bytes
 from executor.checkpoints.checkpointer import Checkpointer
 from executor.data.batches import Batches
 from executor.diagnostic_steps import LEFT_OUT, Diagnosis, run_diagnostic_steps
@@ -136,7 +135,7 @@ def _host(plan: Plan, curve: Curve, peak_bytes: int) -> HostReport:
     channels = channel_seconds(plan.question, columns)
     return HostReport(
         peak_bytes=peak_bytes,
-        predicted_bytes=float(host_bytes(plan.question, columns)[0]) / ranks,
+        predicted_bytes=(plan.prediction.host_bytes or 0.0) / ranks,
         down_bytes=tuple(step.down_bytes for step in curve.host),
         up_bytes=tuple(step.up_bytes for step in curve.host),
         copy_seconds=tuple(step.copy_seconds for step in curve.host),

@@ -38,7 +38,7 @@ def trained(case: Case, question: Question, estimated: Estimate, *, follow: bool
         rank=0,
         world_size=1,
     )
-    with mock.patch("executor.engine.initialise", _initialise_on_device):
+    with mock.patch("executor.engine.initialise", initialise_on_device):
         engine = Engine(plan, device, EngineOptions(compile=case.compile, sgd=case.optimizer == "sgd"))
     shape = (question.training.global_batch, case.sequence)
     tokens, targets = (torch.randint(question.model.vocab_size, shape) for _ in range(2))
@@ -107,7 +107,7 @@ def _followed(engine: Engine, tokens: torch.Tensor, targets: torch.Tensor) -> di
     return found | {"attention": " and ".join(sorted(kernels.seen))}
 
 
-def _initialise_on_device(module: torch.nn.Module, seed: int, **_: object) -> None:
+def initialise_on_device(module: torch.nn.Module, seed: int, **_: object) -> None:
     """Normal weights drawn on the device: the executor's own start, equal on every layout, takes a minute for 8B."""
     torch.manual_seed(seed)
     with torch.no_grad():

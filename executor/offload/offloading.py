@@ -62,6 +62,12 @@ class Offloading:
         yield
         self._window.end()
 
+    def move_what_stays(self, part: Transformer) -> None:
+        """Bring a slice that was made on the host to the device, but for its streamed blocks; in place."""
+        for name, module in (*part.blocks.items(), *part.named_children()):
+            if module is not part.blocks and name not in self.streamed(part):
+                module.to(self.link.device)
+
     def apply(self, part: Transformer) -> None:
         """Have a slice's blocks keep their activations where the layout says; after what recomputes."""
         if self.layout.offload.activations:

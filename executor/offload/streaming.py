@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from executor.apply.flat_parameters import FlatParameters, part_of
-from executor.offload.flats import StatesOnHost
+from executor.offload.flats import HostPart, StatesOnHost
 from executor.offload.link import HERE, Arrival
 from executor.offload.staging import Slot
 from executor.offload.window import Turn
@@ -22,8 +22,12 @@ from executor.passes import Passes
 class StreamedBlock(StatesOnHost):
     """ZeRO-0 and 1 of a block whose weights are on the device for its passes only, its gradients for its backward."""
 
-    def __init__(self, *arguments: Any, **how: Any) -> None:
-        super().__init__(*arguments, **how)
+    def __init__(self, parameters: Sequence[nn.Parameter], *where: Any, host: HostPart, **how: Any) -> None:
+        for (
+            parameter
+        ) in parameters:  # it may have been made on the host: one block at a time is on the device
+            parameter.data = parameter.data.to(host.link.device)
+        super().__init__(parameters, *where, host=host, **how)
         self._coming: Arrival | None = None
         self._sent = self._down = HERE
         self._norms: list[Tensor] = []

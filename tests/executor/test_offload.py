@@ -198,6 +198,24 @@ def test_what_is_not_offloaded_is_said(layout: str, job: dict[str, Any], said: s
     assert said in str(raised.value) + str(raised.value.problems)
 
 
+def places(plan: Plan) -> list[str]:
+    """Devices of a slice's blocks, head and embedding, made on the host, after what stays went to another device."""
+    from executor.models.transformer import Transformer
+    from executor.offload.offloading import Offloading
+
+    part = Transformer(plan.model, vocabulary=plan.model.vocab_size)
+    offloading = Offloading(plan.layout, [0], torch.device("meta"), torch.float32, 1)
+    offloading.move_what_stays(part)
+    modules = [*part.blocks.values(), part.head, part.embedding]
+    return [next(module.parameters()).device.type for module in modules if module is not None]
+
+
+def test_streamed_blocks_wait_on_the_host_to_be_taken_one_by_one() -> None:
+    """All of them would not fit on the device together."""
+    plan = plan_for("mbs2 offload=states:1/streamed:2")
+    assert places(plan) == ["meta", "meta", "cpu", "cpu", "meta", "meta"]
+
+
 def runs_out(plan: Plan) -> str:
     """What is said where an update finds no more host memory."""
     from executor.engine import Engine
