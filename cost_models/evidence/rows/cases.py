@@ -16,6 +16,7 @@ from cost_models.evidence.rows.degrees_of import Degrees, chunks_of, degrees_of
 from cost_models.evidence.rows.experts_of import keeps_experts_whole
 from cost_models.evidence.rows.flags_of import expert_tensor_parallel, training_changes
 from cost_models.evidence.rows.hardware_of import cluster_of, gpu_of, on_tensor_cores
+from cost_models.evidence.rows.host_update_of import with_host_update
 from cost_models.evidence.rows.models_of import model_of
 from cost_models.evidence.rows.notes import Notes, UnpredictableError
 from cost_models.evidence.rows.offload_of import offload_of
@@ -98,6 +99,7 @@ def _read(row: Row, forced_stack: str | None, profile: str | HardwareProfile | N
     training = _training(row, cluster, degrees, notes)
     question = complete_question(model, cluster, training, stack=stack, profile=profile)
     layout = _layout(row, question, degrees, notes)
+    question = with_host_update(row, question, layout, notes)
     sized = row.count("num_gpus") is not None or row.count("dp") is not None
     return Case(row=row, question=question, layout=layout, assumptions=tuple(notes.assumed), sized=sized)
 
