@@ -15,6 +15,7 @@ from meshwright.records.estimates import estimate_record, estimate_row, question
 from meshwright.records.frames import estimates_frame
 from meshwright.render.plans.estimates import estimate_text
 from meshwright.render.plans.explanation import explanation_text, why_not_text
+from meshwright.render.plans.host import host_sentences
 from meshwright.render.plans.ranked import placed_on_pools, question_header
 from meshwright.render.tables import Table
 from meshwright.render.words import as_html
@@ -95,6 +96,7 @@ class Estimated:
             question_header(self.question, self.estimate.trust, self.estimate.memory_limit),
             "",
             repr(self),
+            *host_sentences(self.question, self.estimate),
             *placed_on_pools(self.question, self.estimate),
         )
 

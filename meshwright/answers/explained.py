@@ -11,6 +11,7 @@ from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import breakdown_rows, estimate_record, question_record
 from meshwright.records.recommendations import tried_record
 from meshwright.render.plans.explanation import explanation_text, why_not_text
+from meshwright.render.plans.host import host_sentences
 from meshwright.render.plans.ranked import placed_on_pools, question_header
 from meshwright.render.plans.recommendation import recommended_in_plan, tried_sentence
 from meshwright.render.tables import Table
@@ -82,6 +83,7 @@ class Explained:
             question_header(self.question, estimate.trust, estimate.memory_limit),
             "",
             repr(self),
+            *host_sentences(self.question, estimate),
             *placed_on_pools(self.question, estimate),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
@@ -10,6 +11,7 @@ from cost_models.axes.layout import AXES, Layout
 from cost_models.axes.words import Number
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
+from cost_models.pipeline.host_windows import host_windows
 from cost_models.question import MixedQuestion, Question
 from meshwright.records import JSON_SCHEMA
 from planner.answers.optimum import Optimum
@@ -50,6 +52,7 @@ def estimate_record(estimate: Estimate, question: Question | None = None) -> dic
             "memory_error": trust.memory_error,
         },
         **_host(estimate),
+        **_channels(question, estimate),
         **({"pools": pools} if pools else {}),
     }
 
@@ -58,6 +61,12 @@ def _host(estimate: Estimate) -> dict[str, Any]:
     """What it keeps in the memory of each host, and how much that is; nothing of what offloads nothing."""
     offloads = any(estimate.layout.offload)
     return {"host_bytes": estimate.host_bytes, "host_limit": estimate.host_limit} if offloads else {}
+
+
+def _channels(question: Question | None, estimate: Estimate) -> dict[str, Any]:
+    """What the channels to host memory do in a step of it, and what would hide them."""
+    found = None if question is None else host_windows(question, estimate)
+    return {} if found is None else {"host_channels": asdict(found)}
 
 
 def estimate_row(estimate: Estimate) -> dict[str, Any]:

@@ -1,0 +1,143 @@
+"""What the channels to host memory do beside a rank's passes: which one binds, how long a ring hides weights, and from
+how many tokens on nothing of it is seen.
+
+With F FLOP/s reached by a block's passes, a link of BW bytes/s and u seconds of the CPU for a parameter, weights of e
+bytes hide behind the forward passes from (e / 2) · F / BW tokens of a microbatch on, and the CPU's update behind all
+passes from u · F / 6 tokens of a step on: neither depends on the model. Here both are as priced: F is what this
+block reaches, of the passes the share ω of the profile hides something, and only what is offloaded is updated there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import Layout
+from cost_models.estimate import Estimate
+from cost_models.operators.parameters import parameters
+from cost_models.pipeline.time_pieces import pieces_of
+from cost_models.question import Question
+from cost_models.tiers.channels import channel_seconds, exposed_seconds, link_rate
+from cost_models.tiers.residency import held
+from cost_models.tiers.traffic import weight_traffic
+
+Binding = Literal["host link down", "host link up", "CPU update", "host memory", "device memory", "nothing"]
+WORTH_NAMING = 0.01
+"""Share of a step from which what is waited for binds."""
+FULL = 0.97
+"""Share of a tier from which it is said to be full."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostWindows:
+    """Seconds of a step of the fullest rank, and what would hide them."""
+
+    down: float
+    up: float
+    """Each with what comes back after the update."""
+    update: float
+    hidden: float
+    """What of the passes can hide any of it."""
+    exposed: float
+    """What is waited for."""
+    binding: Binding
+    transfer: float | None
+    """Seconds in which a streamed block's weights come up; None where none is streamed."""
+    forward: float
+    """Seconds of a block's forward pass of one microbatch."""
+    ring: int | None
+    """Least buffers with which forward passes never wait for weights once they run; None: no ring does, or none is
+    streamed."""
+    forward_tokens: float | None
+    """Tokens of a microbatch on a rank from which two buffers suffice."""
+    microbatch_tokens: float
+    """How many it has."""
+    update_tokens: float | None
+    """Tokens of a step on a rank from which the CPU's update hides; None where the stack updates after the passes, or
+    the CPU updates nothing."""
+    step_tokens: float
+    """How many it has."""
+
+
+def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
+    """The channels of a placed layout; None of one that keeps nothing in host memory, or that lies over pools."""
+    layout = estimate.layout
+    if not any(layout.offload) or len(question.by_pool) > 1:
+        return None
+    columns = LayoutColumns.of([layout])
+    block = pieces_of(question, columns, data_parallel=True).block
+    forward = float(block.forward[0])
+    blocks = question.model.num_layers / layout.pp
+    batches = estimate.microbatches
+    passes = blocks * batches * (block.forward + block.backward)
+    hidden = question.hardware.host_overlap * float(passes[0])
+    channels = channel_seconds(question, columns)
+    down, up, back = (float(one[0]) for one in (channels.down, channels.up, channels.back))
+    update = float(channels.update[0])
+    exposed = float(exposed_seconds(question, columns, passes)[0])
+    streamed = float(held(columns, "streamed", np.array([blocks]))[0])
+    tokens = _tokens(question, layout)
+    transfer = _transfer(question, columns, batches) if streamed else None
+    hides = question.stack.overlaps_host and update > 0 and hidden > 0
+    return HostWindows(
+        down=down + back,
+        up=up + back,
+        update=update,
+        hidden=hidden,
+        exposed=exposed,
+        binding=_binding(
+            estimate, exposed, {"host link down": down + back, "host link up": up + back}, update
+        ),
+        transfer=transfer,
+        forward=forward,
+        ring=None
+        if transfer is None
+        else smallest_ring(forward, transfer, int(streamed), int(blocks - streamed)),
+        forward_tokens=None if transfer is None else tokens * transfer / forward,
+        microbatch_tokens=tokens,
+        update_tokens=tokens * batches * update / hidden if hides else None,
+        step_tokens=tokens * batches,
+    )
+
+
+def smallest_ring(forward: float, transfer: float, streamed: int, before: int) -> int | None:
+    """Least buffers, from two on, with which no forward pass of `streamed` blocks waits, the first of which comes while
+    `before` other blocks run; without such, the first block is there when its pass begins. None: no number does."""
+    for ring in range(2, max(2, streamed) + 1):
+        ends = [before * forward]
+        ready = 0.0
+        for block in range(streamed):
+            begins = 0.0 if block < ring else ends[block - ring + 1]
+            ready = 0.0 if block == 0 and not before else max(ready, begins) + transfer
+            if ready > ends[-1] * (1 + 1e-9):
+                break
+            ends.append(ends[-1] + forward)
+        else:
+            return ring
+    return None
+
+
+def _transfer(question: Question, columns: LayoutColumns, batches: int) -> float:
+    """Seconds in which one block's weights come up, once; a step has two passes of every microbatch."""
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    size = counts.block * weight_traffic(question, columns, experts=False)
+    if question.model.has_experts:
+        size = size + counts.experts * weight_traffic(question, columns, experts=True)
+    return float((size / link_rate(question, columns))[0]) / (2 * batches)
+
+
+def _tokens(question: Question, layout: Layout) -> float:
+    """Tokens of a microbatch on a rank."""
+    return layout.mbs * question.training.sequence_length / layout.cp
+
+
+def _binding(estimate: Estimate, exposed: float, links: dict[Binding, float], update: float) -> Binding:
+    busy: dict[Binding, float] = {**links, "CPU update": update}
+    if exposed > WORTH_NAMING * estimate.step_seconds:
+        return max(busy, key=lambda name: busy[name])
+    if estimate.host_limit is not None and estimate.host_bytes > FULL * estimate.host_limit:
+        return "host memory"
+    return "device memory" if estimate.peak_bytes > FULL * estimate.memory_limit else "nothing"
