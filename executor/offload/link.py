@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from cost_models.errors import HostError, Problem
 from cost_models.units import format_bytes
@@ -99,8 +100,15 @@ class HostLink:
         return self._copy(to_device, from_host, self._up)
 
     def on_host(self, what: Callable[[], _Told]) -> Future[_Told]:
-        """Have the host's thread do something, after all that it was given before."""
-        return self._worker.submit(self._timed_update, what)
+        """Have the host's thread do something, after all that it was given before.
+
+        Where operators are watched, or tensors are fake, at once and here: no other thread knows of that.
+        """
+        if _get_current_dispatch_mode() is None:
+            return self._worker.submit(self._timed_update, what)
+        done: Future[_Told] = Future()
+        done.set_result(self._timed_update(what))
+        return done
 
     def taken(self) -> Traffic:
         """What there was since this was last asked."""

@@ -19,6 +19,7 @@ from training import GPT, LLAMA, MOE, Trained, plan_for, question_for, train_wei
 
 from cost_models.axes.layout import parse_layout
 from cost_models.errors import HostError, InputError, RunError
+from executor.emulate.one_rank import emulate
 from executor.measure.memory import predicted_parts
 from executor.offload.link import HostLink
 from planner.plan import Plan
@@ -245,3 +246,11 @@ def test_pinned_memory_names_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(HostError, match="MiB more of host memory") as raised:
         link.buffer(1 << 20, torch.float32)
     assert "`ulimit -l` allows 1.0 MiB" in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize("way", ["states", "streamed", "states:1/parked:1/streamed:1"])
+def test_a_rank_is_emulated_without_values(way: str) -> None:
+    """What the host's thread does is done where fake tensors are known; bytes are those of real ones."""
+    plan = plan_for(f"mbs2 offload={way}")
+    fake, real = (emulate(plan, 0, steps=1, fake=fake) for fake in (True, False))
+    assert fake.memory == real.memory
