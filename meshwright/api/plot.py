@@ -23,6 +23,7 @@ from meshwright.plots.drawing import (
     draw_time,
     draw_timeline,
     draw_topology,
+    draw_window,
 )
 from meshwright.records import frames
 from meshwright.render.words import sentence_list
@@ -234,6 +235,11 @@ def _timeline(request: PlotRequest) -> Drawing:
     return draw_timeline(plan.question, priced_again(plan))
 
 
+def _window(request: PlotRequest) -> Drawing:
+    plan = _only_plan(request, "window")
+    return draw_window(plan.question, priced_again(plan))
+
+
 def _topology(request: PlotRequest) -> Drawing:
     """A cluster, alone or with a plan for it."""
     name, *plans = map(str, request.files)
@@ -272,6 +278,7 @@ _KINDS: dict[str, Callable[[PlotRequest], Drawing]] = {
     "time": _time,
     "memory": _memory,
     "timeline": _timeline,
+    "window": _window,
     "topology": _topology,
     "accuracy": _accuracy,
 }

@@ -14,6 +14,7 @@ from cost_models.pipeline.link_use import link_use
 from cost_models.question import MixedQuestion, Question, parts_of
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MixedCluster
+from cost_models.tiers.host import usable_host_memory
 from cost_models.units import counted, format_seconds
 from meshwright.records import frames
 from meshwright.render.plans.goals import sizes_text
@@ -193,6 +194,26 @@ def draw_timeline(question: Question, estimate: Estimate) -> Drawing:
     return Drawing(frame=frame, figure=figure)
 
 
+def draw_window(question: Question, estimate: Estimate) -> Drawing:
+    """A layout with more and more of a rank's blocks in host memory.
+
+    Raises:
+        InputError: a cluster of several pools, or a stack that keeps nothing there.
+    """
+    from meshwright.plots.window import window
+
+    _require_one_kind(question, "window")
+    frame = frames.window_frame(question, estimate)
+    if frame.empty:
+        raise InputError(
+            f"`window` has nothing to draw: stack `{question.stack.name}` keeps no states of blocks in host memory",
+            hint="plan with another --stack, like meshwright or deepspeed",
+        )
+    usable = usable_host_memory(question.cluster) or None
+    figure = window(frame, estimate.memory_limit, usable, _subject(question, estimate))
+    return Drawing(frame=frame, figure=figure)
+
+
 def draw_topology(
     cluster: ClusterSpec | MixedCluster, question: Question | None = None, estimate: Estimate | None = None
 ) -> Drawing:
@@ -241,6 +262,7 @@ def draw(
         "time": lambda: draw_time([question] * len(estimates), estimates),
         "memory": lambda: draw_memory(question, best),
         "timeline": lambda: draw_timeline(question, best),
+        "window": lambda: draw_window(question, best),
         "topology": lambda: draw_topology(parts_of(question)[0], question, best),
     }
     if kind not in kinds:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cost_models.axes.layout import Layout
+from cost_models.axes.offload import NOWHERE, RESIDENCIES, USUAL_RING, Offload
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.evidence.rows.tables import parse_table, read_table
+from cost_models.pipeline.estimating import estimate as price
 from cost_models.pipeline.spans import pass_spans, predicted_spans
 from cost_models.question import Question
 from cost_models.schedules import KINDS
@@ -30,6 +32,8 @@ _ACCURACY_HINT = (
 )
 _SHORTEST, _LONGEST, _LARGEST = 1e-9, 1e9, 1e24
 """Seconds of a step, and anything else: beyond them a cell is a mistake."""
+WINDOW_STEPS = 40
+"""Most points of a line over the blocks of a rank, besides none."""
 _MOST_PROBLEMS = 10
 """Told of one table."""
 
@@ -59,6 +63,39 @@ def memory_frame(estimate: Estimate) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame([rank.as_dict() for rank in estimate.rank_memory])
+
+
+def window_frame(question: Question, estimate: Estimate) -> pd.DataFrame:
+    """A row per residency of the stack and number of a rank's blocks that have it, none to all: `residency`, `blocks`,
+    `layout`, `step_seconds`, `peak_bytes`, `host_bytes`, `fits`, `chosen`; else the layout stays as it is."""
+    import pandas as pd
+
+    layout, blocks = estimate.layout, question.model.num_layers // estimate.layout.pp
+    has = [part for part in RESIDENCIES if part in question.stack.residencies]
+    counts = sorted({round(blocks * step / WINDOW_STEPS) for step in range(WINDOW_STEPS + 1)})
+    rows = []
+    for part in has:
+        own = getattr(layout.offload, part)
+        alone = layout.offload == NOWHERE._replace(**{part: own}, activations=layout.offload.activations)
+        here = min(own, blocks) if alone and any(layout.offload[:3]) else None
+        for count in sorted({*counts, *([] if here is None else [here])}):
+            moved = Offload(**{part: count}, activations=layout.offload.activations)
+            ring = layout.ring if part == "streamed" and count >= layout.ring else USUAL_RING
+            changed = layout.model_copy(update={"offload": moved, "ring": ring})
+            priced = price(question, changed).within(estimate.memory_limit)
+            rows.append(
+                {
+                    "residency": part,
+                    "blocks": count,
+                    "layout": str(priced.layout),
+                    "step_seconds": priced.step_seconds,
+                    "peak_bytes": priced.peak_bytes,
+                    "host_bytes": priced.host_bytes,
+                    "fits": priced.fits,
+                    "chosen": here == count or (not count and not any(layout.offload[:3])),
+                }
+            )
+    return pd.DataFrame(rows)
 
 
 def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:

@@ -22,6 +22,7 @@ class PlotKind(StrEnum):
     TIME = "time"
     MEMORY = "memory"
     TIMELINE = "timeline"
+    WINDOW = "window"
     TOPOLOGY = "topology"
     ACCURACY = "accuracy"
 
