@@ -20,9 +20,10 @@ def host_sentences(question: Question, estimate: Estimate) -> tuple[str, ...]:
 
 def _channels(found: HostWindows) -> str:
     busy = f"link down {format_seconds(found.down)}, up {format_seconds(found.up)}"
+    waits = f"{format_seconds(found.exposed)} are waited for" if found.exposed else "nothing is waited for"
     return (
         f"host: {busy}, CPU update {format_seconds(found.update)} a step; the passes can hide"
-        f" {format_seconds(found.hidden)}, waited for: {format_seconds(found.exposed)}"
+        f" {format_seconds(found.hidden)}; {waits}"
     )
 
 

@@ -75,4 +75,5 @@ def proofs_sentence(family: Family, sizes: Sequence[LargestSize], searches: int,
         return wrapped(f"Nothing proved: time ran out ({work})")
     shapes = sentence_list([shape_of(family, size) for size in failing])
     each = "each is the largest" if all(one.next_fails for one in sizes) else "those below are the largest"
-    return wrapped(f"Proved: the next size ({shapes}) fits in no layout, so {each}; {work}")
+    sizes_fit = f"next size ({shapes}) fits" if len(failing) == 1 else f"next sizes ({shapes}) fit"
+    return wrapped(f"Proved: the {sizes_fit} in no layout, so {each}; {work}")
