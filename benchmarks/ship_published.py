@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cost_models.evidence.rows.row import Row, read_rows
+from cost_models.evidence.rows.stack_of import kernel_is_assumed
 from cost_models.evidence.validation.predicting import predict
 from cost_models.files.whole import write_whole
 from meshwright.cli.output import as_csv
@@ -26,7 +27,7 @@ COLUMNS = (
     *("attention_kernel", "other_kernels", "gpu", "gpus_per_node", "num_gpus", "interconnect"),
     *("tp", "pp", "vp", "cp", "ep", "dp", "sequence_parallel", "zero_stage", "hybrid_shard"),
     *("micro_batch", "global_batch", "grad_accum", "recompute", "offload", "precision", "compile"),
-    *("peak_memory_gb", "memory_kind", "oom", "step_time_best_s", "flags", "notes"),
+    *("peak_memory_gb", "memory_kind", "oom", "step_time_best_s", "flags", "assumed_fields", "notes"),
 )
 _FUNCTIONAL_TEST = "CI functional test"
 """Tasks whose step times say nothing: they run in the deterministic mode of every library."""
@@ -47,8 +48,11 @@ def main() -> None:
 
 
 def _cell(row: Row, column: str) -> str:
-    """The cell to ship: citations without the row's place in a file, of the notes only the switches."""
+    """The cell to ship: citations without the row's place in a file, of the notes only the switches, of what was
+    assumed the kernel."""
     text = row.text(column)
+    if column == "assumed_fields":
+        return "attention_kernel" if kernel_is_assumed(row) else ""
     if column == "step_time_best_s" and _FUNCTIONAL_TEST in row.text("task"):
         return ""
     if column == "notes":
@@ -70,7 +74,8 @@ def _telling_notes(row: Row) -> str:
 
 def _answer(row: Row, notes: Sequence[str]) -> tuple[object, ...]:
     """What is predicted of a row with these notes."""
-    (found,) = predict([Row({**row.cells, "notes": "; ".join(notes), "assumed_fields": ""})])
+    cells = {**row.cells, "notes": "; ".join(notes), "assumed_fields": _cell(row, "assumed_fields")}
+    (found,) = predict([Row(cells)])
     return found.step_seconds, found.peak_bytes, found.fits, found.skipped
 
 

@@ -131,12 +131,17 @@ def _shape(row: Row) -> str:
     return f"{row.text('ffn_kind')} {row.text('model_name')}".lower()
 
 
+def kernel_is_assumed(row: Row) -> bool:
+    """Whether the row's attention kernel was filled in by whoever wrote the table."""
+    return _ASSUMED.search(row.text("assumed_fields").lower()) is not None
+
+
 def _kernel(row: Row, stack: StackSpec, notes: Notes) -> AttentionKernel:
     """The attention kernel that the row names; where it names none that is known, its stack's default."""
     if _had_no_deterministic_kernel(row):
         notes.assume("attention stores its scores: its container had no deterministic kernel")
         return "unfused"
-    if (named := _attention(row)) is not None and not _ASSUMED.search(row.text("assumed_fields").lower()):
+    if (named := _attention(row)) is not None and not kernel_is_assumed(row):
         own = _SOME_FLASH.fullmatch(row.text("attention_kernel").lower()) and stack.attention in _FLASH
         return stack.attention if own else named
     native = _is_native(row)
