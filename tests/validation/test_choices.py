@@ -45,3 +45,13 @@ def test_ratios_far_off_are_not_covered(predictions: list[Prediction]) -> None:
     far = [measured_as(one, (one.step_seconds or 1.0) * 10**place) for place, one in enumerate(rows)]
     (found,) = choice_scores(far)
     assert found.covered == 0.0
+
+
+def test_runs_of_one_layout_are_one_choice(predictions: list[Prediction]) -> None:
+    """A slow repetition of the layout predicted fastest is no regret of having chosen it."""
+    sweep = Counter(sweep_of(one.row) for one in predictions).most_common(1)[0][0]
+    rows = [measured_as(one, one.step_seconds or 1.0) for one in predictions if sweep_of(one.row) == sweep]
+    fastest = min(rows, key=lambda one: one.step_seconds or 0.0)
+    again = [measured_as(fastest, factor * (fastest.step_seconds or 1.0)) for factor in (1.0, 1.3)]
+    (found,) = choice_scores([*again, *rows])
+    assert set(found.point) == {0.0}

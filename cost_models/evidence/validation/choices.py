@@ -2,7 +2,8 @@
 
 The recommended row of a sweep is the simplest of those that the model cannot tell from the one predicted fastest
 (`cost_models.telling`), simple in the sense in which `plan` recommends: no optional axes, nothing recomputed, room in
-memory. The regret of a choice is how much slower it ran than the fastest row. Of every two rows that differ it is
+memory. The regret of a choice is how much slower it ran than the fastest row; runs of one layout that are predicted
+alike are one choice, which ran as their median did. Of every two rows that differ it is
 asked whether the measured ratio of their times lies in the interval that the model states with a confidence of 90 %.
 """
 
@@ -12,7 +13,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from cost_models.axes.differing import axes_that_differ
@@ -74,7 +75,7 @@ def _row(one: Prediction) -> _Row | None:
 
 
 def _score(source: str, sweeps: Sequence[Sequence[_Row]]) -> ChoiceScore:
-    ranked = [rows for rows in sweeps if len(rows) >= MIN_RANKED]
+    ranked = [_choices(rows) for rows in sweeps if len(rows) >= MIN_RANKED]
     held, weights = [], []
     for rows in sweeps:
         for one, other in combinations(rows, 2):
@@ -88,6 +89,16 @@ def _score(source: str, sweeps: Sequence[Sequence[_Row]]) -> ChoiceScore:
         pairs=len(held),
         covered=statistics.fmean(held, weights) if held else None,
     )
+
+
+def _choices(rows: Sequence[_Row]) -> list[_Row]:
+    """The rows, with those between which no layout decides as one."""
+    alike: dict[tuple[str, float], list[_Row]] = defaultdict(list)
+    for row in rows:
+        alike[str(row.layout), row.predicted].append(row)
+    return [
+        replace(own[0], measured=statistics.median(row.measured for row in own)) for own in alike.values()
+    ]
 
 
 def _holds(one: _Row, other: _Row) -> bool:
