@@ -29,8 +29,11 @@ _END = "..."
 
 def plan_text(plan: Plan) -> str:
     """A plan as the YAML of its file."""
-    unsaid = {"host_bytes", "host_limit"} if plan.prediction.host_bytes is None else set()
-    fields = plan.model_dump(mode="json", exclude={"certificate": {"seconds"}, "prediction": unsaid})
+    fields = plan.model_dump(mode="json", exclude={"certificate": {"seconds"}})
+    predicted = fields.get("prediction", {})
+    if predicted.get("host_bytes") is None:  # nothing is offloaded, so nothing is said of hosts
+        for name in ("host_bytes", "host_limit"):
+            predicted.pop(name, None)
     return _HEADER + yaml.safe_dump(fields, sort_keys=False, explicit_end=True, allow_unicode=True, width=120)
 
 
