@@ -72,7 +72,7 @@ def state_bytes(
     copied = np.where((columns.zero == 1) & (ranks > 1), stack.gather_copies * compute, 0.0)
     each = reduces_every_microbatch(question, columns)
     gradient_shard = np.where(each, shard[2], 1.0)
-    held, weight_held, gradient_held = _held_on_device(question, columns, residency)
+    held, weight_held, gradient_held, reduced_held = _held_on_device(question, columns, residency)
     late = sharded & stack.fully_shard & (columns.microbatches(training.global_batch) == 1)
     weights, master, written, stored = _weights_and_master(question, columns, ranks, sharded)
     return StateBytes(
@@ -86,7 +86,7 @@ def state_bytes(
         updated=written / shard[1],
         stored=stored,
         late_gradients=gradient_held * np.where(late, gradient / ranks, 0.0),
-        reduced=gradient_held * np.where(sharded & stack.fully_shard & (late | ~each), gradient / ranks, 0.0),
+        reduced=reduced_held * np.where(sharded & stack.fully_shard & (late | ~each), gradient / ranks, 0.0),
     )
 
 
@@ -116,16 +116,22 @@ def _weights_and_master(
     return np.where(own, apart, beside), np.where(own, 0.0, kept), np.where(own, updated, weight), stored
 
 
-def _held_on_device(question: Question, columns: LayoutColumns, residency: str) -> tuple[float, float, Array]:
-    """1 for what the device holds and 0 for what is in host memory: optimizer states, weights, gradients (N,).
+def _held_on_device(
+    question: Question, columns: LayoutColumns, residency: str
+) -> tuple[float, float, Array, Array]:
+    """1 for what the device holds and 0 for what is in host memory: optimizer states, weights, gradients and those that
+    a reduction makes (N,).
 
     Where the CPU updates them, sharded gradients leave the device as they are reduced (Ren et al. 2021, ZeRO-Offload).
-    Streamed blocks keep nothing there: their buffers are `tiers.host.ring_bytes`.
+    Streamed blocks keep nothing there: their buffers are `tiers.on_device.ring`. Whatever the residency, gradients that
+    are not scattered before the last microbatch wait for it on the device.
     """
     streamed = residency == "streamed"
     leaves = gradients_leave(question, columns)
-    gradients = np.where(streamed | ((residency == "states") & leaves), 0.0, 1.0)
-    return (1.0 if residency == "resident" else 0.0), (0.0 if streamed else 1.0), gradients
+    leave = streamed | ((residency == "states") & leaves)
+    gradients = np.where(leave & ~gradients_wait(question, columns), 0.0, 1.0)
+    reduced = np.where(leave, 0.0, 1.0)
+    return (1.0 if residency == "resident" else 0.0), (0.0 if streamed else 1.0), gradients, reduced
 
 
 def updates_parameters(question: Question, columns: LayoutColumns, *, experts: bool) -> npt.NDArray[np.bool_]:
@@ -134,6 +140,15 @@ def updates_parameters(question: Question, columns: LayoutColumns, *, experts: b
     sharded = (columns.zero >= 2) & ((ranks > 1) | _wrapped_alone(question, columns, experts))
     own: npt.NDArray[np.bool_] = (sharded & question.stack.fully_shard) | (not question.stack.master_weights)
     return own
+
+
+def gradients_wait(question: Question, columns: LayoutColumns) -> npt.NDArray[np.bool_]:
+    """(N,): whether gradients of several microbatches add up whole on the device before ZeRO-2 or 3 scatters them."""
+    several = columns.microbatches(question.training.global_batch) > 1
+    waits: npt.NDArray[np.bool_] = (
+        question.stack.unsharded_gradients_until_sync & (columns.zero >= 2) & (columns.replicas > 1) & several
+    )
+    return waits
 
 
 def gradients_leave(question: Question, columns: LayoutColumns) -> npt.NDArray[np.bool_]:

@@ -13,7 +13,7 @@ from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.offload import RESIDENCIES, offloads
 from cost_models.axes.words import EVERY
 from cost_models.memory.activations import activation_bytes
-from cost_models.memory.states import state_bytes
+from cost_models.memory.states import gradients_wait, state_bytes
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
@@ -56,9 +56,10 @@ def host_bytes(question: Question, columns: LayoutColumns) -> Array:
 def _held_away(question: Question, columns: LayoutColumns, part: str, *, experts: bool) -> Array:
     """(N,) bytes per parameter that are not on the device."""
     whole, left = (
-        state_bytes(question, columns, experts=experts, residency=where).total for where in (RESIDENT, part)
+        state_bytes(question, columns, experts=experts, residency=where) for where in (RESIDENT, part)
     )
-    return whole - left
+    scattered = gradients_wait(question, columns) & (part in {"states", "streamed"})
+    return whole.total - left.total + np.where(scattered, whole.reduced, 0.0)
 
 
 def _activations(question: Question, columns: LayoutColumns, blocks: Ints) -> Array:

@@ -208,3 +208,18 @@ def test_a_window_block_of_the_artifact_takes_24_bytes_a_parameter() -> None:
     held = sum(32 * layer[part] + besides[part] for part in layer)
     each = np.diff(held) / np.diff(windows) / counts.block[0]
     assert each == pytest.approx(24.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("offload", [STATES, STREAMED])
+def test_gradients_that_wait_for_the_last_microbatch_fill_the_device(offload: Offload) -> None:
+    """Whole and in fp32, until `fully_shard` may scatter them; then the host has the shard."""
+    question = asked(stack="meshwright")
+    several, one = (
+        columns_of(Layout(dp=GPUS, zero=3, offload=offload, mbs=BATCH // GPUS // count)) for count in (4, 1)
+    )
+    residency = "states" if offload == STATES else "streamed"
+    gradients = [state_bytes(question, each, residency=residency).gradients[0] for each in (several, one)]
+    assert gradients == [4.0, 0.0]
+    blocks = LAYERS * parameters(question.model, several.tp).block[0]
+    more = host_bytes(question, several)[0] - host_bytes(question, one)[0]
+    assert more == pytest.approx(8 * 4 * blocks / GPUS)

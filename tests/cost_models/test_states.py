@@ -62,7 +62,9 @@ def test_weights_that_a_step_writes(stack: str, bytes_written: float) -> None:
 def test_shards_in_host_memory_are_not_on_the_device() -> None:
     """Weights stay where the CPU updates moments alone; streamed ones come up block by block."""
     assert states("meshwright", "bf16", residency="states").weights == pytest.approx((2 + 4 / D, 4 / D))
-    assert not states("meshwright", "bf16", residency="streamed").total.any()
+    streamed = states("meshwright", "bf16", residency="streamed")
+    assert not (streamed.weights + streamed.optimizer + streamed.reduced).any()
+    assert streamed.gradients == pytest.approx((4.0, 4.0))  # whole until the last of several microbatches
 
 
 def test_zero_3_of_deepspeed_updates_so_many_parameters_at_a_time() -> None:
