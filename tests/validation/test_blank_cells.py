@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cost_models.evidence.rows.cases import Case, read_case
 from cost_models.evidence.rows.notes import UnpredictableError
 from cost_models.evidence.rows.row import Row
 from cost_models.evidence.validation.predicting import Prediction, predict
+from cost_models.pipeline.estimating import estimate
 
 LARGE = {
     "row_id": "lab-1",
@@ -102,6 +105,13 @@ def test_tensor_parallelism_is_not_hidden_in_products_of_four_bits() -> None:
         "tp": "4",
         "global_batch": "64",
     }
-    cells |= {"micro_batch": "1", "model_name": "llama3-70b"}
-    wide, narrow = (predicted(precision=kind, **cells).parts["tp_comm"] for kind in ("fp8", "nvfp4"))
-    assert narrow > 2 * wide
+    cells |= {"micro_batch": "1", "model_name": "llama3-70b", "precision": "nvfp4"}
+    case = read(**cells)
+
+    def shown(**facts: object) -> float:
+        stack = case.question.stack.model_copy(update=facts)
+        return dict(estimate(replace(case.question, stack=stack), case.layout).time)["tp_comm"]
+
+    everywhere = (*case.question.stack.overlaps_tensor_parallel_in, "fp4")
+    assert shown() == shown(overlap_tensor_parallel=0.0)
+    assert shown(overlaps_tensor_parallel_in=everywhere) < 0.7 * shown()

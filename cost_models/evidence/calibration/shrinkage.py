@@ -69,8 +69,13 @@ def expand(errors_at: ErrorsAt, point: Array) -> Expansion:
     return Expansion(point=point, errors=errors[0], slopes=(errors[1:] - errors[0]).T / _PROBE)
 
 
+CLEARLY_LESS = 0.75
+"""Share of the loss at the origin below which a far point is believed: what is a little less may be other things that
+the model leaves out."""
+
+
 def least_of(errors_at: ErrorsAt, here: Expansion, others: Array, pulls: Array, weights: Array) -> Expansion:
-    """The expansion with the least loss: `here`, at the origin, or around one of the points `others` (K, C).
+    """The expansion with the least loss: `here`, at the origin, or clearly less of it around one of `others` (K, C).
 
     What a maximum hides has no slope: a fit to runs that wait for a host would never hear of it from where nothing
     waits.
@@ -80,7 +85,7 @@ def least_of(errors_at: ErrorsAt, here: Expansion, others: Array, pulls: Array, 
         for errors, point in zip(errors_at(others), others, strict=True)
     ]
     best = int(np.argmin(losses))
-    if losses[best] >= _loss(here.errors, here.point, here.point, pulls, weights):
+    if losses[best] >= CLEARLY_LESS * _loss(here.errors, here.point, here.point, pulls, weights):
         return here
     return expand(errors_at, others[best])
 
