@@ -147,7 +147,7 @@ def test_what_is_wrong_is_told_at_once(meshwright) -> None:
 
 def test_when_nothing_fits_the_fullest_pool_is_told(meshwright) -> None:
     code, _, err = meshwright(
-        "plan", "llama3-70b", "dgx-a100-80gb:8+dgx-h100:8", "--global-batch", "64", "--sequence", "4096"
+        "plan", "gpt3-175b", "dgx-a100-80gb:8+dgx-h100:8", "--global-batch", "64", "--sequence", "2048"
     )
     assert code == 1
     assert "the closest, tp8 pp2" in err
