@@ -62,7 +62,8 @@ def predicted_against_measured(frame: Frame, subject: str) -> Figure:
         subject: where the runs come from.
     """
     with style.drawing():
-        figure = style.new_figure(6.8, 6.8)
+        many = frame["source"].nunique() > len(_COLOURS)
+        figure = style.new_figure(6.8, 8.6 if many else 6.8)
         axes = figure.add_subplot()
         draw_diagonal(axes, frame["measured_seconds"], frame["predicted_seconds"])
         sizes = frame["source"].value_counts()
@@ -79,16 +80,18 @@ def predicted_against_measured(frame: Frame, subject: str) -> Figure:
                 label=f"{source_title(str(source))}, {counted(len(some), 'run')}: {percent(float(error))}",
                 zorder=3 + 1 / float(sizes[source]),  # the few above the many
             )
-        axes.legend(
-            loc="upper left",
-            title="source and its median error",
-            alignment="left",
-            ncols=1 + (frame["source"].nunique() > len(_COLOURS)),
-            handletextpad=0.2,
-            markerscale=1.6,
-            fontsize=8,
-            title_fontsize=8,
-        )
+        names = {
+            "title": "source and its median error",
+            "alignment": "left",
+            "handletextpad": 0.2,
+            "markerscale": 1.6,
+            "fontsize": 8,
+            "title_fontsize": 8,
+        }
+        if many:  # more than leave the diagonal free
+            figure.legend(loc="outside lower left", ncols=2, **names)
+        else:
+            axes.legend(loc="upper left", **names)
         style.put_title(figure, finding(frame["measured_seconds"], frame["predicted_seconds"]), subject)
     return figure
 
