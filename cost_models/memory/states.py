@@ -45,6 +45,9 @@ class StateBytes:
     reduced: Array
     """Shards of gradients that a reduction makes beside those counted, bytes per parameter (`fully_shard`)."""
 
+    worked_on: Array
+    """Weights that the step works on where no master copy is among the states, bytes per parameter."""
+
     @property
     def total(self) -> Array:
         """What stays between steps, and the gradients."""
@@ -82,6 +85,7 @@ def state_bytes(
         optimizer=held * (master + moments) / shard[1],
         gathered=np.where(sharded & (columns.zero == 3), compute, 0.0),
         scattering=np.where(sharded, gradient, 0.0),
+        worked_on=np.where(master > 0, 0.0, written) / shard[1],
         update=held * _temporary_bytes(question, columns, shard[1]) / shard[1] + copied,
         updated=written / shard[1],
         stored=stored,

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.offload import RESIDENCIES, offloads
+from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.axes.words import EVERY
 from cost_models.memory.activations import activation_bytes
 from cost_models.memory.states import gradients_wait, state_bytes
@@ -59,13 +60,16 @@ def _held_away(question: Question, columns: LayoutColumns, part: str, *, experts
         state_bytes(question, columns, experts=experts, residency=where) for where in (RESIDENT, part)
     )
     scattered = gradients_wait(question, columns) & (part in {"states", "streamed"})
-    return whole.total - left.total + np.where(scattered, whole.reduced, 0.0)
+    copied = whole.worked_on if part == "states" else 0.0  # weights on both sides
+    return whole.total - left.total + np.where(scattered, whole.reduced, 0.0) + copied
 
 
 def _activations(question: Question, columns: LayoutColumns, blocks: Ints) -> Array:
-    """(N,) bytes that a rank's blocks keep for the backward passes of all microbatches under way, without recompute."""
+    """(N,) bytes that a rank's blocks keep for the backward passes of all microbatches under way, recomputing as little
+    as the training job allows."""
     if not (columns.offload_activations >= EVERY).any():
         return np.zeros(len(columns))
     live = np.minimum(columns.pp, columns.microbatches(question.training.global_batch))
-    kept = activation_bytes(question, columns).block[:, 0]
+    allowed = [RECOMPUTE_POLICIES.index(policy) for policy in question.training.recompute]
+    kept = activation_bytes(question, columns).block[:, allowed].max(axis=1)
     return np.where(columns.offload_activations >= EVERY, live * blocks * kept, 0.0)

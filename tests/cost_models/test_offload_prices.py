@@ -223,3 +223,20 @@ def test_gradients_that_wait_for_the_last_microbatch_fill_the_device(offload: Of
     blocks = LAYERS * parameters(question.model, several.tp).block[0]
     more = host_bytes(question, several)[0] - host_bytes(question, one)[0]
     assert more == pytest.approx(8 * 4 * blocks / GPUS)
+
+
+def test_a_cpu_that_updates_has_weights_of_its_own() -> None:
+    """In fp32 no master copy is among the states: moments (8) and the weights (4) that the update works on."""
+    question = asked()
+    whole = replace(question, training=question.training.model_copy(update={"precision": "fp32"}))
+    layout = columns_of(Layout(dp=GPUS, zero=1, offload=STATES))
+    counts = parameters(question.model, layout.tp)
+    rank = (LAYERS * counts.block + counts.embedding + counts.head_vectors)[0]
+    assert host_bytes(whole, layout)[0] == pytest.approx(8 * rank * 12 / 16)
+
+
+def test_recomputed_activations_fill_no_host() -> None:
+    question = asked(stack="megatron-core")
+    columns = columns_of(Layout(dp=GPUS, zero=1, mbs=4, offload=Offload(activations=EVERY)))
+    full = replace(question, training=question.training.model_copy(update={"recompute": ("full",)}))
+    assert host_bytes(full, columns)[0] < 0.2 * host_bytes(question, columns)[0]
