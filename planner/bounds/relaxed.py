@@ -166,17 +166,17 @@ def _alone(space: Space, cores: Ints, allowed: Bools) -> Passes:
         staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0))
         own = block_update_seconds(space.question, staged)
         update = np.minimum(update, np.where(has, own, np.inf))
-    blocks = np.where(
-        offloads(rows), 0, -(-space.question.model.num_layers // rows.pp)
-    )  # the CPU's to update
+    blocks = -(-space.question.model.num_layers // rows.pp)
+    blocks = np.where(offloads(rows), 0, blocks)  # the CPU's to update
     apart = at(min(stages)).apart if space.splits_backward else passes.apart
     return replace(passes, apart=apart, follows=passes.follows + blocks * update)
 
 
 def _passes_alone(space: Space, rows: LayoutColumns, allowed: Bools) -> Passes:
-    """The same of rows, without the update of blocks."""
+    """The same of rows, without the update of blocks, nor what hosts add, which no one ZeRO stage has least of."""
     terms = time_terms(space.question, rows, data_parallel=False)
     seconds = {field.name: total(getattr(terms, field.name)) for field in fields(TimeTerms)}
+    seconds["rank_optimizer"] = np.where(offloads(rows), 0.0, seconds["rank_optimizer"])
     none = np.zeros(1)
     bytes_of = {field.name: none for field in fields(MemoryTerms)}
     costs = StageCosts(**seconds | {"layer_optimizer": none}, **bytes_of, memory_limit=none)

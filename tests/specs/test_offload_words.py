@@ -69,7 +69,7 @@ def asked(*residencies: str) -> Question:
         ("offload=streamed:13", "moves 13 blocks of every rank; `pp1` gives a rank 12"),
         ("offload=streamed:3 ring=4", "more buffers than the 3 blocks"),
         ("offload=activations:3", "of all blocks move, or of none"),
-        ("offload=states", "cannot keep states"),
+        ("offload=states", "cannot keep `states` of a block in host memory"),
     ],
 )
 def test_rules_name_what_a_rank_or_a_stack_has_not(words: str, said: str) -> None:
