@@ -161,7 +161,7 @@ def _faster_profile(profile: HardwareProfile, factor: float) -> HardwareProfile:
     update: dict[str, Any] = {
         name: getattr(profile, name) / factor
         for name in type(profile).model_fields
-        if name.endswith("_seconds")
+        if name.endswith("_seconds") and getattr(profile, name) is not None
     }
     if profile.gemm_operand_bandwidth:
         update["gemm_operand_bandwidth"] = profile.gemm_operand_bandwidth * factor
