@@ -53,11 +53,12 @@ def offloads(columns: LayoutColumns) -> Bools:
 
 def named_blocks(columns: LayoutColumns) -> Ints:
     """(N,) blocks of a rank that have a residency with a count."""
-    named: Ints = np.sum([_counts(columns, part) for part in RESIDENCIES], axis=0)
+    named: Ints = np.sum([counted_blocks(columns, part) for part in RESIDENCIES], axis=0)
     return named
 
 
-def _counts(columns: LayoutColumns, part: str) -> Ints:
+def counted_blocks(columns: LayoutColumns, part: str) -> Ints:
+    """(N,) blocks of a rank that a layout gives a residency by number."""
     counts: Ints = getattr(columns, f"offload_{part}")
     return np.where(counts >= EVERY, 0, counts)
 

@@ -12,13 +12,12 @@ import numpy.typing as npt
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.offload import RESIDENCIES, offloads
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
-from cost_models.axes.words import EVERY
 from cost_models.memory.activations import activation_bytes
 from cost_models.memory.states import gradients_wait, state_bytes
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
-from cost_models.tiers.residency import RESIDENT, end_parameters, over_residencies
+from cost_models.tiers.residency import RESIDENT, end_parameters, over_residencies, rest_is
 
 Array = npt.NDArray[np.float64]
 
@@ -67,9 +66,10 @@ def _held_away(question: Question, columns: LayoutColumns, part: str, *, experts
 def _activations(question: Question, columns: LayoutColumns, blocks: Ints) -> Array:
     """(N,) bytes that a rank's blocks keep for the backward passes of all microbatches under way, recomputing as little
     as the training job allows."""
-    if not (columns.offload_activations >= EVERY).any():
+    away = rest_is(columns, "activations")
+    if not away.any():
         return np.zeros(len(columns))
     live = np.minimum(columns.pp, columns.microbatches(question.training.global_batch))
     allowed = [RECOMPUTE_POLICIES.index(policy) for policy in question.training.recompute]
     kept = activation_bytes(question, columns).block[:, allowed].max(axis=1)
-    return np.where(columns.offload_activations >= EVERY, live * blocks * kept, 0.0)
+    return np.where(away, live * blocks * kept, 0.0)

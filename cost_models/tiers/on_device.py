@@ -12,11 +12,10 @@ import numpy.typing as npt
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload import offloads
 from cost_models.axes.rule import Bools
-from cost_models.axes.words import EVERY
 from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
-from cost_models.tiers.residency import RESIDENT, Affine, held, over_residencies
+from cost_models.tiers.residency import RESIDENT, Affine, held, over_residencies, rest_is
 
 Array = npt.NDArray[np.float64]
 Term = dict[str, Array]
@@ -38,8 +37,7 @@ class OnDevice:
     @property
     def activations(self) -> Bools:
         """(N,): whether blocks keep nothing for the backward pass on the device."""
-        away: Bools = self._columns.offload_activations >= EVERY
-        return away
+        return rest_is(self._columns, "activations")
 
     def states(self, residency: str = RESIDENT) -> tuple[StateBytes, StateBytes]:
         """Bytes per parameter of a block with a residency, and of its routed experts."""
@@ -80,27 +78,23 @@ class OnDevice:
         """Adds the buffers of streamed weights and their gradients to what a rank has besides."""
         if not self._any:
             return {}
-        streamed = held(self._columns, "streamed", self._question.model.num_layers / self._columns.pp)
-        buffers = np.minimum(self._columns.ring, streamed)
-        dense, routed = self.states()
-        counts = parameters(
-            self._question.model, self._columns.tp, ep=self._columns.ep, etp=self._columns.etp
-        )
-
-        def of_block(one: str) -> Array:
-            own: Array = getattr(dense, one) * counts.block + getattr(routed, one) * counts.experts
-            return own
-
-        return {part: besides[part] + buffers * of_block(part) for part in ("weights", "gradients")}
+        buffers = np.minimum(self._columns.ring, self._blocks("streamed"))
+        return {part: besides[part] + buffers * self._of_block(part) for part in ("weights", "gradients")}
 
     def update_buffers(self) -> Term:
         """States of parked blocks that are on the device during the update."""
         if not self._any:
             return {"optimizer": np.zeros(len(self._columns))}
-        parked = held(self._columns, "parked", self._question.model.num_layers / self._columns.pp)
-        dense, routed = self.states()
-        counts = parameters(
-            self._question.model, self._columns.tp, ep=self._columns.ep, etp=self._columns.etp
-        )
-        block = dense.optimizer * counts.block + routed.optimizer * counts.experts
-        return {"optimizer": np.minimum(PARKED_AT_ONCE, parked) * block}
+        at_once = np.minimum(PARKED_AT_ONCE, self._blocks("parked"))
+        return {"optimizer": at_once * self._of_block("optimizer")}
+
+    def _blocks(self, part: str) -> Array:
+        """(N,) blocks of a rank with a residency, spread evenly."""
+        return held(self._columns, part, self._question.model.num_layers / self._columns.pp)
+
+    def _of_block(self, name: str) -> Array:
+        """(N,) bytes of a resident block: one of the fields of `StateBytes`."""
+        x, (dense, routed) = self._columns, self.states()
+        counts = parameters(self._question.model, x.tp, ep=x.ep, etp=x.etp)
+        own: Array = getattr(dense, name) * counts.block + getattr(routed, name) * counts.experts
+        return own

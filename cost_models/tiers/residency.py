@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.axes.offload import RESIDENCIES, named_blocks, offloads
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.offload import RESIDENCIES, counted_blocks, named_blocks, offloads
 from cost_models.axes.rule import Bools
 from cost_models.axes.words import EVERY
 from cost_models.operators.parameters import parameters
@@ -46,24 +46,20 @@ def over_residencies(columns: LayoutColumns, value_of: ValueOf) -> Affine:
     for part, value in values.items():
         layer = np.where(rest_is(columns, part), value, layer)
     for part, value in values.items():
-        rank = rank + counted(columns, part) * (value - layer)
+        rank = rank + counted_blocks(columns, part) * (value - layer)
     return Affine(layer, rank)
-
-
-def counted(columns: LayoutColumns, part: str) -> Ints:
-    """(N,) blocks of a rank that a layout gives a residency by number."""
-    count: Ints = getattr(columns, f"offload_{part}")
-    return np.where(count >= EVERY, 0, count)
 
 
 def held(columns: LayoutColumns, part: str, blocks: Array) -> Array:
     """(N,) blocks with a residency, of a rank that has so many."""
-    left: Array = np.where(rest_is(columns, part), blocks - named_blocks(columns), counted(columns, part))
+    left: Array = np.where(
+        rest_is(columns, part), blocks - named_blocks(columns), counted_blocks(columns, part)
+    )
     return left
 
 
 def rest_is(columns: LayoutColumns, part: str) -> Bools:
-    """(N,): whether all blocks that no count names have a residency."""
+    """(N,): whether all blocks that no count names have a residency, or their activations in host memory."""
     every: Bools = getattr(columns, f"offload_{part}") >= EVERY
     return every
 

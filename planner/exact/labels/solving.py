@@ -17,7 +17,7 @@ from cost_models.axes.columns import Ints
 from cost_models.schedules import CriticalPath
 from planner.exact.labels.choices import Choices, choices_of
 from planner.exact.labels.label_pass import LabelPass, TooManyLabelsError
-from planner.exact.labels.remaining import all_ways, cuts_of
+from planner.exact.labels.remaining import Cuts, all_ways, cuts_of
 from planner.placement.leaf import TOLERANCE, Bools, Leaf, Placement
 from planner.placement.solution import Solution, Status, proven
 
@@ -91,7 +91,8 @@ def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = (
     for _ in range(MOST_PASSES):
         before = ways.sum()
         try:
-            _, ways = _pass(choices, ways, paths, target * (1 + TOLERANCE)).run()
+            cuts = cuts_of(choices, ways, paths)
+            _, ways = label_pass(choices, ways, cuts, target * (1 + TOLERANCE)).run()
         except TooManyLabelsError:
             break
         if ways.sum() == before:
@@ -102,16 +103,23 @@ def choices_in_time(leaf: Leaf, target: float, paths: Sequence[CriticalPath] = (
 
 def _candidates(choices: Choices, paths: Sequence[CriticalPath], target: float) -> Ints:
     """(K, R) block counts of placements that no known path rules out, most promising first; may be none."""
-    labels, _ = _pass(choices, all_ways(choices), paths, target).run()
+    ways = all_ways(choices)
+    return most_promising(label_pass(choices, ways, cuts_of(choices, ways, paths), target))
+
+
+def most_promising(labels_of: LabelPass) -> Ints:
+    """(K, R) block counts of the first candidates of a pass."""
+    labels, _ = labels_of.run()
     return labels.sizes[np.argsort(labels.lead, kind="stable")[:MOST_CANDIDATES]]
 
 
-def _pass(choices: Choices, ways: Bools, paths: Sequence[CriticalPath], target: float) -> LabelPass:
+def label_pass(choices: Choices, ways: Bools, cuts: Cuts, target: float) -> LabelPass:
+    """A pass over some ways for a step of at most `target` seconds, or as long as any takes."""
     slowest = float(choices.leaf.step_seconds(choices.table(choices.most)))
     return LabelPass(
         choices=choices,
         ways=ways,
-        cuts=cuts_of(choices, ways, paths),
+        cuts=cuts,
         target=min(target, slowest * (1 + TOLERANCE)),
         most_labels=MOST_LABELS,
     )

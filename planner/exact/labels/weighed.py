@@ -16,9 +16,9 @@ from dataclasses import replace
 import numpy as np
 
 from planner.exact.labels.choices import Choices, choices_of
-from planner.exact.labels.label_pass import LabelPass, TooManyLabelsError
+from planner.exact.labels.label_pass import TooManyLabelsError
 from planner.exact.labels.remaining import Cuts, all_ways, cuts_that_add
-from planner.exact.labels.solving import MOST_CANDIDATES, MOST_LABELS
+from planner.exact.labels.solving import label_pass, most_promising
 from planner.placement.leaf import TOLERANCE, Floats, Placement
 from planner.placement.solution import Solution, Status, proven
 from planner.placement.weighed_leaf import PathOfEach, WeighedLeaf
@@ -50,13 +50,13 @@ def place_weighed(
             break
         rounds += 1
         try:
-            labels, _ = _pass(leaf, choices, met, target).run()
+            passed = label_pass(choices, all_ways(choices), _cuts(leaf, choices, met), target)
+            sizes_KR = most_promising(passed)
         except TooManyLabelsError:
             status = "stopped"
             break
-        if not len(labels):
+        if not len(sizes_KR):
             break
-        sizes_KR = labels.sizes[np.argsort(labels.lead, kind="stable")[:MOST_CANDIDATES]]
         blocks_KRP = choices.table(sizes_KR)
         met += [leaf.bounding_path(blocks) for blocks in blocks_KRP]
         seconds_K = leaf.step_seconds(blocks_KRP)
@@ -71,18 +71,6 @@ def place_weighed(
         objective=best_seconds,
         bound=0.0 if status == "stopped" else min(best_seconds, cut_off),
         rounds=rounds,
-    )
-
-
-def _pass(leaf: WeighedLeaf, choices: Choices, paths: Sequence[PathOfEach], target: float) -> LabelPass:
-    ways = all_ways(choices)
-    slowest = float(leaf.step_seconds(choices.table(choices.most)))
-    return LabelPass(
-        choices=choices,
-        ways=ways,
-        cuts=_cuts(leaf, choices, paths),
-        target=min(target, slowest * (1 + TOLERANCE)),
-        most_labels=MOST_LABELS,
     )
 
 
