@@ -1,0 +1,79 @@
+"""Prices of the ways to shard each class of tables: the rows that searches add up.
+
+A step runs through stages, each a barrier: it lasts as long as the GPU that has most to do in it.
+
+    index exchange → lookup → forward exchange → dense network → backward exchange → update
+
+    T_k  = max(max_g Σ_tables load_kg, beside_k)        beside_k: what the stage hides, as the bottom network
+    step = Σ_k (T_k + fixed_k)                          fixed_k: latencies and what all GPUs do alike
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.specs.recommender.sharding import Option
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class Stages(NamedTuple):
+    """Names of the stages of a step, in their order: K of them."""
+
+    index_exchange: str = "index exchange"
+    lookup: str = "lookup"
+    forward_exchange: str = "forward exchange"
+    dense: str = "dense network"
+    backward_exchange: str = "backward exchange"
+    update: str = "update"
+
+
+STAGES = Stages()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedOptions:
+    """Every option of every class of tables, a row each: O rows, K stages.
+
+    A shard of a placed option loads the GPU (of `node-row` every GPU of the node) that it lies on; the rest of an
+    option, as the copied rows of `hot`, loads every GPU alike.
+    """
+
+    options: tuple[Option, ...]
+    """(O,) options; those of a class follow one another."""
+    table_class: Ints
+    """(O,) class of tables that each is an option of."""
+    shards: Ints
+    """(O,) shards of a table that lie on GPUs, or nodes, of their own; 0: none does."""
+    shard_seconds: Array
+    """(O, K) load of a shard on each GPU that holds it."""
+    everywhere_seconds: Array
+    """(O, K) load of a table on every GPU."""
+    shard_bytes: Array
+    """(O,) device memory of a shard on each GPU that holds it."""
+    everywhere_bytes: Array
+    """(O,) device memory of a table on every GPU."""
+    shard_host_bytes: Array
+    """(O,) host memory of a shard, in the node that holds it."""
+    everywhere_host_bytes: Array
+    """(O,) host memory of a table in every node."""
+    counts: Ints
+    """(C,) tables of each class."""
+    fixed: Array
+    """(K,) seconds of each stage that no table changes."""
+    beside: Array
+    """(K,) seconds of what each stage hides: it lasts at least as long."""
+    fixed_bytes: float
+    """Device memory of every GPU that no table changes: dense network, its states, the reserve's complement is
+    `device_memory`."""
+    device_memory: float
+    """Bytes of a GPU that may be filled."""
+    host_memory: float
+    """Bytes of a node's host memory that may be filled; 0 where nobody knows."""
+    gpus: int
+    gpus_per_node: int

@@ -1,0 +1,194 @@
+"""Shardings: which GPUs hold which part of every embedding table, as text and as values.
+
+    table:0-3=column2@0,4,1,5,2,6,3,7 table:4=row table:5-20=whole@0,1,2,... table:21-25=copy
+    table:0=hot(0.02)+row/host table:7=whole@3/cached(0.1)
+
+    whole@g       the table on one GPU; its samples' vectors travel in an all-to-all
+    column K@...  K slices of its columns, on a GPU each; travel as whole tables do
+    row           its rows over all GPUs; partial sums travel in a reduce-scatter
+    node-row@n    its rows over the GPUs of node n, whole between nodes; summed in the node, then an all-to-all
+    copy          the table on every GPU; gradients of its rows travel in an all-reduce
+    hot(f)+...    a copy of the share f of its rows that are used most beside the rest
+    .../host      in the memory of the host; .../cached(f): there, the share f that is used most cached on the GPU
+
+After `@` stand the GPUs (of `node-row`: nodes) of the tables in turn, as many for each as it has shards.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from cost_models.documents import printable
+
+Form = Literal["whole", "column", "row", "node-row", "copy"]
+FORMS: tuple[Form, ...] = ("whole", "column", "row", "node-row", "copy")
+
+PLACED: tuple[Form, ...] = ("whole", "column", "node-row")
+"""Forms whose shards lie on GPUs, or nodes, of their own; the others load all GPUs alike."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Option:
+    """How a table is split, apart from where its shards lie.
+
+    Raises:
+        ValueError: parts that contradict one another.
+    """
+
+    form: Form
+    shards: int = 1
+    """Slices of the columns; 1 for all other forms."""
+    hot: float = 0.0
+    """Share of the rows, those used most, that every GPU has a copy of."""
+    tier: Literal["device", "host"] = "device"
+    """Where its rows lie."""
+    cached: float = 0.0
+    """Share of the rows, those used most, that the GPU caches of a table in host memory."""
+
+    def __post_init__(self) -> None:
+        if (self.form == "column") != (self.shards > 1):
+            raise ValueError("`column` has two slices or more, every other form one")
+        if not 0 <= self.hot < 1 or not 0 <= self.cached < 1:
+            raise ValueError("a share of rows lies between 0 and 1")
+        if self.hot and self.form == "copy":
+            raise ValueError("all rows of `copy` are copied: `hot` says nothing")
+        if self.cached and self.tier == "device":
+            raise ValueError("only a table in host memory is cached")
+        if self.tier == "host" and self.form == "copy":
+            raise ValueError("a copy on every GPU is not in host memory")
+
+    @property
+    def placed(self) -> bool:
+        """Whether its shards lie on GPUs, or nodes, of their own."""
+        return self.form in PLACED
+
+    def __str__(self) -> str:
+        count = str(self.shards) if self.form == "column" else ""
+        tier = "" if self.tier == "device" else f"/cached({self.cached:g})" if self.cached else "/host"
+        return f"{f'hot({self.hot:g})+' if self.hot else ''}{self.form}{count}{tier}"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A table's option and where its shards lie: GPUs, of `node-row` nodes; () where it loads all GPUs alike."""
+
+    option: Option
+    at: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.at) != (self.option.shards if self.option.placed else 0):
+            raise ValueError(f"`{self.option}` does not lie at {self.at}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """Where every table lies, in the order in which tables are numbered."""
+
+    tables: tuple[Placed, ...]
+
+    def __str__(self) -> str:
+        words = []
+        for option, run in groupby(enumerate(self.tables), key=lambda pair: pair[1].option):
+            members = list(run)
+            first, last = members[0][0], members[-1][0]
+            which = str(first) if first == last else f"{first}-{last}"
+            at = ",".join(str(place) for _, placed in members for place in placed.at)
+            form, slash, tier = str(option).partition("/")
+            words.append(f"table:{which}={form}{'@' + at if at else ''}{slash}{tier}")
+        return " ".join(words)
+
+
+_SHARE = r"(0(?:\.\d+)?(?:e-\d+)?|\.\d+|\d(?:\.\d+)?e-\d+)"
+_OPTION = re.compile(
+    rf"(?:hot\({_SHARE}\)\+)?(whole|column|row|node-row|copy)(\d{{1,5}})?(?:@(all|[\d,]+))?(?:/(host|cached\({_SHARE}\)))?",
+    re.ASCII,
+)
+_WORD = re.compile(r"table:(\d{1,6})(?:-(\d{1,6}))?=(\S+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class SaidOfTables:
+    """One word of a sharding: of tables `first` to `last`, their option, and the places that it names."""
+
+    first: int
+    last: int
+    option: Option
+    at: tuple[int, ...] = ()
+
+
+def parse_words(text: str, num_tables: int) -> tuple[SaidOfTables, ...]:
+    """The words of a sharding, or of a part of one.
+
+    Raises:
+        ValueError: a word that is none, tables that are not there, or a number of places that does not fit.
+    """
+    return tuple(_parse_word(word, num_tables) for word in text.split())
+
+
+def parse_sharding(text: str, num_tables: int) -> Sharding:
+    """The sharding of so many tables.
+
+    Raises:
+        ValueError: as `parse_words`; or tables without a word, with two, or without a place.
+    """
+    found: dict[int, Placed] = {}
+    for said in parse_words(text, num_tables):
+        shards = said.option.shards if said.option.placed else 0
+        tables = range(said.first, said.last + 1)
+        if shards and not said.at:
+            raise ValueError(f"table:{said.first} has no place; write it like `{said.option}@0`")
+        for nth, table in enumerate(tables):
+            if table in found:
+                raise ValueError(f"table:{table} is said twice")
+            found[table] = Placed(said.option, said.at[nth * shards : (nth + 1) * shards])
+    if missing := [table for table in range(num_tables) if table not in found]:
+        raise ValueError(f"nothing is said of table:{missing[0]}")
+    return Sharding(tuple(found[table] for table in range(num_tables)))
+
+
+def parse_option(text: str) -> Option:
+    """An option without places, as `column4` or `hot(0.02)+row/host`. Raises ValueError."""
+    option, at = _parse_option(text)
+    if at:
+        raise ValueError(f"`{printable(text)}` names places; leave out `@...`")
+    return option
+
+
+def _parse_word(word: str, num_tables: int) -> SaidOfTables:
+    match = _WORD.fullmatch(word)
+    if match is None:
+        raise ValueError(
+            f"`{printable(word)}` is no word of a sharding; write it like `table:5=row` or `table:0-3=whole@0,1,2,3`"
+        )
+    first, last = int(match[1]), int(match[2] or match[1])
+    if last < first or last >= num_tables:
+        raise ValueError(f"`{printable(word)}` names tables beyond 0 to {num_tables - 1}")
+    option, at = _parse_option(match[3])
+    places = (last - first + 1) * option.shards if option.placed else 0
+    if at and len(at) != places:
+        raise ValueError(f"`{printable(word)}` names {len(at)} places and has {places} shards")
+    return SaidOfTables(first, last, option, at)
+
+
+def _parse_option(text: str) -> tuple[Option, tuple[int, ...]]:
+    match = _OPTION.fullmatch(text)
+    if match is None:
+        forms = ", ".join(FORMS)
+        raise ValueError(
+            f"`{printable(text)}` is no way to split a table; there are {forms}, as `column2/host`"
+        )
+    hot, form, count, at, tier, cached = match.groups()
+    if count and form != "column":
+        raise ValueError(f"only `column` has a number of slices, not `{form}`")
+    places = () if at in (None, "all") else tuple(int(place) for place in at.split(",") if place)
+    option = Option(
+        form=form,  # type: ignore[arg-type]
+        shards=int(count or 1),
+        hot=float(hot or 0),
+        tier="host" if tier else "device",
+        cached=float(cached or 0),
+    )
+    return option, places

@@ -1,0 +1,46 @@
+"""Training jobs of recommenders: batch, precisions and optimizers, apart from the sharding."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from cost_models.base import LargeInt, Spec
+from cost_models.specs.cluster import Precision
+from cost_models.units import LARGEST
+
+TableOptimizer = Literal["sgd", "rowwise-adagrad", "adagrad", "adam"]
+TableDtype = Literal["fp32", "fp16", "bf16"]
+ELEMENT_BYTES: dict[str, float] = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0}
+
+
+class RecommenderTraining(Spec):
+    """One training job of a recommender, apart from the sharding."""
+
+    kind: Literal["recommender-training"] = "recommender-training"
+    global_batch: LargeInt
+    """Samples per optimizer step, B."""
+    precision: Precision = "bf16"
+    """Type of the dense network's products."""
+    table_dtype: TableDtype = "fp32"
+    """Type of the tables' vectors in memory."""
+    exchange_dtype: TableDtype | None = None
+    """Type of vectors and gradients that GPUs exchange; None: that of the dense network."""
+    optimizer: TableOptimizer = "sgd"
+    """Optimizer of the tables: it touches only rows that a batch uses."""
+    dense_optimizer: Literal["sgd", "adagrad", "adam"] = "sgd"
+    """Optimizer of the dense network."""
+    samples: Annotated[float, Field(gt=0, le=LARGEST, allow_inf_nan=False)] | None = None
+    """Samples to train on: they give the time to finish."""
+
+    @property
+    def exchange_bytes(self) -> float:
+        """Bytes of an exchanged element."""
+        dense = "fp32" if self.precision == "fp32" else "bf16"
+        return ELEMENT_BYTES[self.exchange_dtype or dense]
+
+    @property
+    def table_bytes(self) -> float:
+        """Bytes of an element of a table."""
+        return ELEMENT_BYTES[self.table_dtype]
