@@ -1,0 +1,133 @@
+"""How often the rows of a table are used: shares of the hottest, rows for a share, distinct rows of a batch.
+
+    p_r      share of the accesses that go to the row of rank r, the hottest first
+    h(f)     share of the accesses that go to the f hottest rows, Σ_{r ≤ f} p_r: concave, as p_r never rises
+    U(n)     expected distinct rows of n independent accesses, Σ_r 1 − (1 − p_r)^n
+
+Accesses are steps of rows that are used alike. A recorded histogram is steps as it stands. Under a Zipf law,
+p_r ∝ r^−s, the first ranks are steps of their own and each later step holds 1/64 more ranks: its share is the exact
+sum of its ranks (formula of Euler and Maclaurin, whose first term left out is below 1e-9 of a step), spread over them
+evenly, which changes h and U inside of steps by s / (8 · 64²) of a step's share, 3e-5 of it for s = 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.specs.recommender.tables import TableSpec
+
+Array = npt.NDArray[np.float64]
+
+HEAD = 1024
+"""Ranks that are steps of their own."""
+STEPS_PER_E_FOLD = 64
+"""Steps in which ranks beyond grow by a factor e."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accesses:
+    """Accesses of one table as K steps, hottest first."""
+
+    rows: Array
+    """(K,) rows of each step."""
+    shares: Array
+    """(K,) share of the accesses that go to all rows of each."""
+    rows_up_to: Array
+    """(K + 1,) rows of all steps before each, and all rows."""
+    share_up_to: Array
+    """(K + 1,) share of the accesses that go to those: ends with 1."""
+
+    @classmethod
+    def of_steps(cls, rows: npt.ArrayLike, shares: npt.ArrayLike) -> Accesses:
+        """Of steps whose rows are used ever less; shares are scaled to add up to 1."""
+        each: Array = np.asarray(rows, np.float64)
+        used: Array = np.asarray(shares, np.float64)
+        used = used / used.sum()
+        share_up_to = np.concatenate(([0.0], np.minimum(np.cumsum(used), 1.0)))
+        share_up_to[-1] = 1.0
+        return cls(each, used, np.concatenate(([0.0], np.cumsum(each))), share_up_to)
+
+    @property
+    def each(self) -> Array:
+        """(K,) share of the accesses that go to each row of a step, p_r: never rises."""
+        return self.shares / self.rows
+
+    def hits(self, hottest: npt.ArrayLike) -> Array:
+        """h(f): share of the accesses that go to so many rows, those used most."""
+        return np.interp(np.asarray(hottest, np.float64), self.rows_up_to, self.share_up_to)
+
+    def rows_for(self, share: npt.ArrayLike) -> Array:
+        """h⁻¹: fewest rows, of those used most, that have this share of the accesses. Not rounded to whole rows."""
+        used = np.concatenate(([True], self.shares > 0))  # rows that nothing uses help no share
+        share_up_to, rows_up_to = self.share_up_to[used], self.rows_up_to[used]
+        return np.interp(np.asarray(share, np.float64), share_up_to, rows_up_to)
+
+    def marginal_hits(self, hottest: npt.ArrayLike) -> Array:
+        """Share of the accesses that go to the next row beyond so many of the hottest; 0 where there is none."""
+        step = np.searchsorted(self.rows_up_to, np.asarray(hottest, np.float64), side="right") - 1
+        return np.append(self.each, 0.0)[np.minimum(step, len(self.rows))]
+
+    def distinct(self, accesses: npt.ArrayLike, hottest: npt.ArrayLike | None = None) -> Array:
+        """U(n): expected distinct rows that n accesses use, of the hottest so many (None: of all).
+
+        Accesses are independent draws. Shapes of both arguments broadcast.
+        """
+        n = np.asarray(accesses, np.float64)[..., None]
+        never = n * np.log1p(-np.minimum(self.each, 1 - 2.0**-53))
+        of_step = self.rows * -np.expm1(never)
+        if hottest is None:
+            total: Array = of_step.sum(-1)
+            return total
+        inside = np.clip(
+            (np.asarray(hottest, np.float64)[..., None] - self.rows_up_to[:-1]) / self.rows, 0.0, 1.0
+        )
+        among: Array = (of_step * inside).sum(-1)
+        return among
+
+
+def accesses_of(table: TableSpec) -> Accesses:
+    """Accesses of one table of the class; where it says nothing of them all rows are used alike."""
+    if table.histogram:
+        rows, shares = zip(*table.histogram, strict=True)
+        return Accesses.of_steps(rows, shares)
+    return zipf_accesses(table.rows, table.zipf or 0.0)
+
+
+def zipf_accesses(rows: int, exponent: float) -> Accesses:
+    """Accesses of a table whose row of rank r is used in proportion to r^−exponent."""
+    if not exponent:
+        return Accesses.of_steps([rows], [1.0])
+    head = np.arange(1.0, min(rows, HEAD) + 1)
+    edges = rank_edges(rows)[len(head) :].astype(np.float64)
+    tail = power_sums(edges[:-1], edges[1:], exponent)
+    return Accesses.of_steps(
+        np.concatenate((np.ones_like(head), np.diff(edges))), np.concatenate((head**-exponent, tail))
+    )
+
+
+def rank_edges(rows: int) -> npt.NDArray[np.int64]:
+    """(K + 1,) ranks at which steps of so many rows begin and, last, end."""
+    head = np.arange(min(rows, HEAD) + 1)
+    if rows <= HEAD:
+        return head
+    folds = np.log(rows / HEAD)
+    steps = int(np.ceil(folds * STEPS_PER_E_FOLD))
+    tail = np.rint(HEAD * np.exp(np.linspace(0.0, folds, steps + 1))).astype(np.int64)
+    tail[-1] = rows
+    return np.concatenate((head, np.unique(tail)[1:]))
+
+
+def power_sums(after: Array, up_to: Array, exponent: float) -> Array:
+    """Σ r^−s over after < r ≤ up_to, by Euler and Maclaurin: integral, half the ends, a twelfth of their slopes."""
+    folds = np.log(up_to / after)
+    power = (1.0 - exponent) * folds
+    tiny = np.abs(power) < 1e-12
+    growth = np.where(tiny, 1.0, np.expm1(power) / np.where(tiny, 1.0, power))
+    integral = after ** (1.0 - exponent) * folds * growth
+    ends = (up_to**-exponent - after**-exponent) / 2
+    slopes = exponent * (after ** (-exponent - 1) - up_to ** (-exponent - 1)) / 12
+    result: Array = integral + ends + slopes
+    return result
