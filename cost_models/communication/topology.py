@@ -232,6 +232,12 @@ def _behind(level: Level, runs: Runs, together: Ints, world: Ints) -> Ints:
     return packing(runs, level.sharers, world)[0]
 
 
+def group_of(cluster: ClusterSpec, size: int, stride: int = 1) -> Groups:
+    """Groups of `size` ranks that are `stride` apart, of all GPUs of the cluster: columns of one row."""
+    length, apart, world = (np.array([number], dtype=np.int64) for number in (size, stride, cluster.num_gpus))
+    return _groups(cluster, Runs.single(length, apart), world)
+
+
 def pairs_over(link: LinkSpec, rows: int) -> Groups:
     """Pairs of ranks on different nodes, which have that link and nothing else between them."""
     one, two = (np.broadcast_to(np.int64(count), (rows,)) for count in (1, 2))

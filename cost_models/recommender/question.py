@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.recommender.constants import EmbeddingProfile, RecommenderStack
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.stack import StackSpec
+
+DATASHEET = EmbeddingProfile()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,3 +23,10 @@ class RecommenderQuestion:
     training: RecommenderTraining
     stack: StackSpec
     hardware: HardwareProfile
+    embedding: EmbeddingProfile = DATASHEET
+    """Constants of lookups and updates; `cost_models.recommender.constants` finds those of a GPU and a stack."""
+
+    @property
+    def facts(self) -> RecommenderStack:
+        """How the stack trains recommenders."""
+        return self.stack.recommender or RecommenderStack()

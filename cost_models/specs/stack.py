@@ -12,6 +12,7 @@ from cost_models.axes.pipeline import Schedule
 from cost_models.axes.recompute import Recompute
 from cost_models.base import Factor, LargeInt, Name, Overhead, PositiveInt, Share, Spec
 from cost_models.specs.cluster import AttentionKernel, Precision
+from cost_models.specs.recommender.constants import RecommenderStack
 from cost_models.specs.training import StateDtype
 from cost_models.units import Bytes
 
@@ -287,5 +288,7 @@ class StackSpec(Spec):
     updates_by_owner: bool = False
     """Whether ZeRO-1 and 2 give whole tensors to owners, each of which broadcasts what it updated, instead of cutting
     all into equal shards that one gather collects."""
+    recommender: RecommenderStack | None = None
+    """How it trains recommenders; None: as most do."""
     source: str = ""
     """Code or paper that the facts were read from."""

@@ -1,0 +1,214 @@
+"""The dense network of a recommender: its layers, parameters, products, and seconds on each GPU's samples.
+
+    bottom MLP     dense features → D
+    dot            F = T + 1 vectors of D: F(F−1)/2 products beside the bottom's output (Naumov et al. 2019)
+    dcn-v2         x' = x0 ∘ (U V x + b) + x, rank r, on x0 of F·D numbers (Wang et al. 2021)
+    top MLP        what the interaction gives → outputs
+
+A layer's backward pass has two products like its forward one. Element-wise work moves bytes: what products wrote is
+read and written again for bias and activation, and gradients the same. Weight gradients are all-reduced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from cost_models.compute.device import Device
+from cost_models.compute.gemm import gemm_seconds
+from cost_models.errors import InputError
+from cost_models.recommender.question import RecommenderQuestion
+from cost_models.specs.cluster import Precision
+from cost_models.specs.recommender.model import RecommenderSpec
+
+_WORDS_FORWARD, _WORDS_BACKWARD = 2.0, 3.0
+"""Times that an element of a layer's output is read or written beside its products: bias and activation in one kernel;
+backward the gradient through the activation, and the bias's."""
+
+
+@dataclass(frozen=True)
+class DenseNetwork:
+    """Layers of products (inputs, outputs) of one sample, and element-wise numbers beside them."""
+
+    model: RecommenderSpec
+
+    @cached_property
+    def bottom(self) -> tuple[tuple[int, int], ...]:
+        """Layers of the bottom network."""
+        return (
+            tuple(pairwise((self.model.dense_features, *self.model.bottom_mlp)))
+            if self.model.dense_features
+            else ()
+        )
+
+    @cached_property
+    def vectors(self) -> float:
+        """F: vectors that meet in `dot`."""
+        deep = sum(one.outputs * one.count for one in self.model.tables)
+        return deep + (1.0 if self.model.bottom_mlp else 0.0)
+
+    @cached_property
+    def joined(self) -> int:
+        """Numbers of the tables' vectors and the bottom's output, side by side."""
+        deep = sum(one.outputs * one.width * one.count for one in self.model.tables)
+        return int(deep) + (self.model.bottom_mlp or (self.model.dense_features,))[-1]
+
+    @cached_property
+    def cross(self) -> tuple[tuple[int, int], ...]:
+        """Products of the interaction that have weights."""
+        at = self.model.interaction
+        if at.kind != "dcn-v2":
+            return ()
+        return ((self.joined, at.rank), (at.rank, self.joined)) * at.layers
+
+    @cached_property
+    def top_input(self) -> int:
+        """Numbers that the top network gets of a sample."""
+        if self.model.interaction.kind != "dot":
+            return self.joined
+        pairs = self.vectors * (self.vectors - 1) / 2
+        return int(pairs) + (
+            self.model.bottom_mlp[-1] if self.model.bottom_mlp else self.model.dense_features
+        )
+
+    @cached_property
+    def top(self) -> tuple[tuple[int, int], ...]:
+        """Layers of the top network."""
+        return tuple(pairwise((self.top_input, *self.model.top_mlp)))
+
+    @property
+    def layers(self) -> tuple[tuple[int, int], ...]:
+        """All products with weights."""
+        return (*self.bottom, *self.cross, *self.top)
+
+    @property
+    def parameters(self) -> int:
+        """Weights and biases."""
+        biases = sum(out for _, out in (*self.bottom, *self.top)) + sum(out for _, out in self.cross[1::2])
+        return sum(inputs * out for inputs, out in self.layers) + biases
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of a sample, forward and backward: three products of a layer, without the gradient of the features."""
+        first = 2.0 * self.bottom[0][0] * self.bottom[0][1] if self.bottom else 0.0
+        return 3 * (sum(2.0 * i * o for i, o in self.layers) + self._dot_flops) - first
+
+    @property
+    def activations(self) -> float:
+        """Numbers of a sample that layers put out, inputs of the interaction and of the top network among them."""
+        crossed = sum(out for _, out in self.cross)
+        return self.joined + crossed + self.top_input + sum(out for _, out in (*self.bottom, *self.top))
+
+    @property
+    def _dot_flops(self) -> float:
+        if self.model.interaction.kind != "dot":
+            return 0.0
+        return 2.0 * self.vectors**2 * self.model.tables[0].width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseSeconds:
+    """Seconds of the dense network on a GPU's samples."""
+
+    bottom_forward: float
+    bottom_backward: float
+    interaction: float
+    """Forward and backward, copies of its inputs among them."""
+    top: float
+    """Forward and backward."""
+    update: float
+
+
+def dense_seconds(question: RecommenderQuestion) -> DenseSeconds:
+    """What the dense network takes, on every GPU alike."""
+    network, device = DenseNetwork(question.model), dense_device(question)
+    samples = question.training.global_batch / question.cluster.num_gpus
+    forward, backward = _layers_seconds(network.bottom, samples, device, first=True)
+    states = network.parameters * question.facts.dense_state_bytes
+    return DenseSeconds(
+        bottom_forward=forward,
+        bottom_backward=backward,
+        interaction=_interaction_seconds(network, samples, device),
+        top=sum(_layers_seconds(network.top, samples, device)),
+        update=device.profile.kernel_seconds + 2 * states / device.optimizer_rate,
+    )
+
+
+def _layers_seconds(
+    layers: tuple[tuple[int, int], ...], samples: float, device: Device, *, first: bool = False
+) -> tuple[float, float]:
+    """Forward and backward of a chain of layers; the `first` needs no gradient of its input."""
+    forward = backward = 0.0
+    for index, (inputs, out) in enumerate(layers):
+        forward += _product(samples, out, inputs, device) + _stream(samples * out * _WORDS_FORWARD, device)
+        backward += _product(inputs, out, samples, device, over_rows=True)
+        backward += _stream(samples * out * _WORDS_BACKWARD, device)
+        if not (first and index == 0):
+            backward += _product(samples, inputs, out, device)
+    return forward, backward
+
+
+def _interaction_seconds(network: DenseNetwork, samples: float, device: Device) -> float:
+    """Both passes; vectors are put side by side first, and their gradients taken apart."""
+    joined = 4 * _stream(samples * network.joined, device)
+    at = network.model.interaction
+    if at.kind == "none":
+        return joined
+    if at.kind == "dcn-v2":
+        return joined + sum(_layers_seconds(network.cross, samples, device))
+    f, d = network.vectors, network.model.tables[0].width
+    products = _product(f, f, d, device, samples) + 2 * _product(f, d, f, device, samples)
+    return joined + products + 4 * _stream(samples * network.top_input, device)
+
+
+def _product(
+    m: float, n: float, k: float, device: Device, batch: float = 1.0, *, over_rows: bool = False
+) -> float:
+    """Of one product (m, k) × (k, n), or `batch` of them in one kernel."""
+    rows, columns, inner = (np.array(float(size)) for size in (m, n, k))
+    return float(gemm_seconds(rows, columns, inner, device, batch, over_rows=over_rows))
+
+
+def _stream(elements: float, device: Device) -> float:
+    """Of reading or writing so many activations."""
+    return device.profile.kernel_seconds + elements * device.element_bytes / device.memory_rate
+
+
+def dense_device(question: RecommenderQuestion) -> Device:
+    """The GPU as products of the dense network see it.
+
+    Raises:
+        InputError: it has no matrix rate in the training precision.
+    """
+    gpu, training, mine = question.cluster.gpu, question.training, question.embedding
+    precision = training.precision
+    tf32 = precision == "fp32" and question.facts.tf32 and "bf16" in gpu.peak
+    if precision == "bf16" and precision not in gpu.peak:
+        precision = "fp16"  # as many bytes and, where there is one, the same rate
+    if precision not in gpu.peak:
+        known = ", ".join(f"`{name}`" for name in gpu.peak)
+        raise InputError(f"`{gpu.name}` has no {precision} matrix rate", hint=f"it has {known}")
+    of: Precision = "bf16" if tf32 else precision
+    profile = question.hardware.model_copy(
+        update={
+            "kernel_seconds": mine.kernel_seconds,
+            "gemm_efficiency": mine.gemm_efficiency or question.hardware.gemm_efficiency,
+        }
+    )
+    element = 4.0 if training.precision == "fp32" else 2.0
+    return Device(
+        profile=profile,
+        peak=gpu.peak[of] / (2 if tf32 else 1),
+        sustained=gpu.sustained.get(of, 1.0),
+        power_rate=gpu.power_rate(of, question.cluster.gpu_watts) / (2 if tf32 else 1),
+        memory_rate=gpu.memory_bandwidth * profile.memory_efficiency,
+        optimizer_rate=gpu.memory_bandwidth * profile.optimizer_efficiency,
+        attention=gpu.attention_share("unfused"),
+        sm_count=gpu.sm_count,
+        element_bytes=element,
+        operand_bytes=element,
+        launches_ahead=gpu.kind != "cpu",
+    )

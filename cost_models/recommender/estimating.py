@@ -1,0 +1,181 @@
+"""The step of a recommender under one sharding: seconds of each stage, its busiest GPU, memory of GPUs and hosts.
+
+Stages are barriers: a step lasts Σ_k max_g load_gk. What a search for the most loaded GPU alone would see,
+max_g Σ_k load_gk, is given beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.breakdown import Breakdown
+from cost_models.errors import InputError
+from cost_models.recommender.dense import DenseNetwork, dense_device
+from cost_models.recommender.exchange import links_of
+from cost_models.recommender.memory import PARTS, fixed_bytes, option_bytes
+from cost_models.recommender.priced import STAGES
+from cost_models.recommender.pricing import fixed_seconds, stage_loads
+from cost_models.recommender.question import RecommenderQuestion
+from cost_models.recommender.rows import option_columns
+from cost_models.specs.recommender.sharding import Sharding
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecommenderEstimate:
+    """What a step takes, and what it fills: W GPUs, K stages, N nodes."""
+
+    stages: Breakdown
+    """Seconds of each stage, on its busiest GPU; their sum is the step."""
+    busiest: tuple[int, ...]
+    """(K,) GPU that each stage waits for."""
+    loads: Array
+    """(W, K) seconds of the tables' work."""
+    fixed: Array
+    """(K,) seconds of each stage that no table changes."""
+    hidden: Array
+    """(K,) seconds of what runs behind the tables' work of each stage, and shows where it lasts longer."""
+    device_bytes: Array
+    """(W,) device memory."""
+    device_parts: dict[str, Array]
+    """Part → (W,) bytes of it."""
+    host_bytes: Array
+    """(N,) host memory that tables fill."""
+    host_parts: dict[str, Array]
+    """Part → (N,) bytes of it."""
+    device_memory: float
+    """Bytes that a GPU has for all this."""
+    host_memory: float
+    """Bytes that a node's host has; 0 where nobody knows."""
+    samples_per_second: float
+    mfu: float
+    """FLOPs of the dense network alone, as a share of peak over the step."""
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of a step."""
+        return self.stages.total
+
+    @property
+    def busiest_sum_seconds(self) -> float:
+        """max_g Σ_k load_gk with what no table changes: the step, were there no barriers between stages."""
+        return float(self.loads.sum(axis=1).max() + self.fixed.sum())
+
+    @property
+    def fullest(self) -> int:
+        """GPU that has most in its memory."""
+        return int(self.device_bytes.argmax())
+
+    @property
+    def memory(self) -> Breakdown:
+        """Bytes of the fullest GPU, by part."""
+        return Breakdown(tuple((name, float(size[self.fullest])) for name, size in self.device_parts.items()))
+
+    @property
+    def fits(self) -> bool:
+        """Whether GPUs and hosts hold it all."""
+        device = bool((self.device_bytes <= self.device_memory).all())
+        return device and (not self.host_memory or bool((self.host_bytes <= self.host_memory).all()))
+
+
+def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEstimate:
+    """The step of a sharding.
+
+    Raises:
+        InputError: it names other tables, GPUs or nodes than there are; or the GPU has no rate in that precision.
+    """
+    _check(question, sharding)
+    cluster = question.cluster
+    gpus, nodes, per_node = cluster.num_gpus, cluster.nodes, cluster.gpus_per_node
+    kinds = list(zip(question.model.class_of_table, (one.option for one in sharding.tables), strict=True))
+    pairs = tuple(dict.fromkeys(kinds))
+    row_of = {pair: index for index, pair in enumerate(pairs)}
+    table_rows = np.array([row_of[kind] for kind in kinds], dtype=np.int64)
+    held_on, held_rows = _shards(sharding, table_rows, per_node)
+    counts = np.bincount(table_rows, minlength=len(pairs)).astype(np.float64)
+    x, links = option_columns(question, pairs), links_of(question)
+    shard_seconds, everywhere_seconds = stage_loads(question, x, links)
+    size = option_bytes(question, x)
+
+    def on_gpus(shard: Array, everywhere: Array) -> Array:
+        total: Array = np.tile(counts @ everywhere, (gpus, 1))
+        np.add.at(total, held_on, shard[held_rows])
+        return total
+
+    def on_hosts(shard: Array, everywhere: Array) -> Array:
+        total: Array = np.tile(counts @ everywhere, (nodes, 1))
+        np.add.at(
+            total, held_on // per_node, shard[held_rows] / _holders(sharding, table_rows, per_node)[:, None]
+        )
+        return total
+
+    loads = on_gpus(shard_seconds, everywhere_seconds)
+    device = on_gpus(size.shard, size.everywhere)
+    host = on_hosts(size.shard_host, size.everywhere_host)
+    fixed, beside = fixed_seconds(question, links)
+    stages = np.maximum(loads.max(axis=0), beside) + fixed
+    alike = fixed_bytes(question)
+    batch, flops = question.training.global_batch, DenseNetwork(question.model).flops
+    return RecommenderEstimate(
+        stages=Breakdown(tuple(zip(STAGES, map(float, stages), strict=True))),
+        busiest=tuple(int(gpu) for gpu in loads.argmax(axis=0)),
+        loads=loads,
+        fixed=fixed,
+        hidden=beside,
+        device_bytes=device.sum(axis=1) + sum(alike.values()),
+        device_parts={name: device[:, at] for at, name in enumerate(PARTS)}
+        | {name: np.full(gpus, each) for name, each in alike.items()},
+        host_bytes=host.sum(axis=1),
+        host_parts={name: host[:, at] for at, name in enumerate(PARTS)},
+        device_memory=cluster.gpu.memory * (1 - (cluster.memory_reserve or 0.0)),
+        host_memory=cluster.host_memory or 0.0,
+        samples_per_second=batch / float(stages.sum()),
+        mfu=batch * flops / float(stages.sum()) / (gpus * dense_device(question).peak),
+    )
+
+
+def _shards(sharding: Sharding, table_rows: Ints, per_node: int) -> tuple[Ints, Ints]:
+    """GPU and option row of every shard that lies on GPUs of its own; of `node-row` one for each GPU of its node."""
+    gpus: list[int] = []
+    rows: list[int] = []
+    for placed, row in zip(sharding.tables, table_rows, strict=True):
+        for at in placed.at:
+            node = placed.option.form == "node-row"
+            holders = range(at * per_node, (at + 1) * per_node) if node else (at,)
+            gpus.extend(holders)
+            rows.extend([row] * len(holders))
+    return np.array(gpus, dtype=np.int64), np.array(rows, dtype=np.int64)
+
+
+def _holders(sharding: Sharding, table_rows: Ints, per_node: int) -> Array:
+    """For every shard of `_shards`: how many stand for one and the same."""
+    held: list[float] = []
+    for placed, _ in zip(sharding.tables, table_rows, strict=True):
+        times = per_node if placed.option.form == "node-row" else 1
+        held.extend([float(times)] * (len(placed.at) * times))
+    return np.array(held)
+
+
+def _check(question: RecommenderQuestion, sharding: Sharding) -> None:
+    tables, cluster = question.model.num_tables, question.cluster
+    if len(sharding.tables) != tables:
+        raise InputError(
+            f"the sharding has {len(sharding.tables)} tables, `{question.model.name}` has {tables}"
+        )
+    for number, placed in enumerate(sharding.tables):
+        node = placed.option.form == "node-row"
+        limit = cluster.nodes if node else cluster.num_gpus
+        for at in placed.at:
+            if at >= limit:
+                what = "node" if node else "GPU"
+                raise InputError(f"table:{number} lies on {what} {at}, and there are {limit}, counted from 0")
+        width = question.model.classes[question.model.class_of_table[number]].width
+        if width % placed.option.shards:
+            raise InputError(
+                f"table:{number} has {width} columns, which {placed.option.shards} slices do not divide"
+            )

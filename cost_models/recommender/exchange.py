@@ -1,0 +1,153 @@
+"""Seconds of the exchanges: ids to the GPUs that hold their rows, vectors back, gradients the other way.
+
+Of W GPUs, with B samples, P vectors a sample of D elements of e bytes:
+
+    whole, column    all-to-all: the holder sends (W−1)/W · B·P·D/k·e           the same of gradients comes back
+    row              reduce-scatter of B·P·D·e, all-gather back: W times that over all tables of a GPU
+    node-row         reduce-scatter of it in the node, then all-to-all of B/L·P·D·e between nodes; and back
+    copy, hot rows   nothing forward; backward an all-reduce of all copied rows, or an all-gather of touched ones
+    ids              all-to-all: the holder gets (W−1)/W of its ids, and the lengths of bags that vary
+
+A holder's bytes share its links; a shard alone on one GPU is sent at that GPU's rate while the others wait. Start-up
+and hops come once a stage (`Rate.start`): tables of a stage travel together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.communication.collectives import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    all_to_all_seconds,
+    reduce_scatter_seconds,
+)
+from cost_models.communication.topology import Groups, group_of
+from cost_models.recommender.question import RecommenderQuestion
+from cost_models.recommender.rows import OptionColumns
+from cost_models.specs.hardware import HardwareProfile
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Seconds of a collective as start-up and seconds a byte that one rank holds, around a usual message."""
+
+    start: float
+    each_byte: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Collectives of a cluster."""
+
+    all_to_all: Rate
+    """A byte: what one rank sends to all, itself counted among them."""
+    reduce_scatter: Rate
+    """A byte of the whole tensor."""
+    all_gather: Rate
+    all_reduce: Rate
+    node_scatter: Rate
+    """Reduce-scatter inside a node, a byte of the whole tensor."""
+    node_gather: Rate
+    between_nodes: Rate
+    """All-to-all of GPUs of one place in all nodes, a byte that one rank sends to all."""
+
+
+def link_profile(question: RecommenderQuestion) -> HardwareProfile:
+    """The hardware profile with what exchanges of this stack reach."""
+    mine = question.embedding
+    return question.hardware.model_copy(
+        update={
+            "link_efficiency": mine.link_efficiency or question.hardware.link_efficiency,
+            "network_efficiency": mine.network_efficiency or question.hardware.network_efficiency,
+            "collective_seconds": mine.collective_seconds,
+        }
+    )
+
+
+def links_of(question: RecommenderQuestion) -> Links:
+    """Rates of the collectives between the question's GPUs."""
+    cluster, profile = question.cluster, link_profile(question)
+    everyone = group_of(cluster, cluster.num_gpus)
+    node = group_of(cluster, cluster.gpus_per_node)
+    peers = group_of(cluster, cluster.nodes, cluster.gpus_per_node)
+
+    def rate(collective: Callable[..., Array], group: Groups, held: float = 1.0) -> Rate:
+        return _rate(collective, group, profile, held)
+
+    return Links(
+        all_to_all=rate(all_to_all_seconds, everyone, cluster.num_gpus),
+        reduce_scatter=rate(reduce_scatter_seconds, everyone),
+        all_gather=rate(all_gather_seconds, everyone),
+        all_reduce=rate(all_reduce_seconds, everyone),
+        node_scatter=rate(reduce_scatter_seconds, node),
+        node_gather=rate(all_gather_seconds, node),
+        between_nodes=rate(all_to_all_seconds, peers, cluster.nodes),
+    )
+
+
+_USUAL = 64e6
+"""Bytes of a message at which a collective's rate is taken; formulas are straight lines, measured curves nearly."""
+
+
+def _rate(collective: Callable[..., Any], group: Groups, profile: HardwareProfile, held: float) -> Rate:
+    """The straight line through the seconds of two messages, each of so many parts as ranks hold apart."""
+    near, far = (float(collective(size * held, group, profile)[0]) for size in (_USUAL, 2 * _USUAL))
+    each = (far - near) / _USUAL
+    return Rate(start=max(0.0, near - each * _USUAL), each_byte=each)
+
+
+def index_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
+    """(O,) of a GPU that holds (part of) a shard: ids and lengths that come to it."""
+    facts = question.facts
+    if not facts.exchanges_ids:
+        return np.zeros(len(x))
+    arriving = x.ids / x.sharers * facts.id_bytes + x.lengths * facts.length_bytes
+    seconds: Array = np.where(x.ids > 0, arriving * links.all_to_all.each_byte, 0.0)
+    return seconds
+
+
+def forward_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
+    """(O,) of a GPU that holds (part of) a shard: vectors that it sends."""
+    return _vectors_seconds(question, x, links, links.reduce_scatter, links.node_scatter)
+
+
+def backward_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
+    """(O,) of a GPU that holds (part of) a shard: gradients that come to it."""
+    return _vectors_seconds(question, x, links, links.all_gather, links.node_gather)
+
+
+def copy_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
+    """(O,) of every GPU: gradients of copied rows are summed."""
+    element = question.training.exchange_bytes
+    every = x.hot_rows * x.whole_width * element * links.all_reduce.each_byte
+    gpus = question.cluster.num_gpus
+    touched = gpus * x.local_hot_distinct * (x.whole_width * element + question.facts.id_bytes)
+    gathered = touched * links.all_gather.each_byte
+    of = {"all": every, "touched": gathered, "least": np.minimum(every, gathered)}
+    return of[question.facts.copies_reduce]
+
+
+def _vectors_seconds(
+    question: RecommenderQuestion, x: OptionColumns, links: Links, scatter: Rate, node_scatter: Rate
+) -> Array:
+    element = question.training.exchange_bytes
+    placed = x.bags * x.width * element * links.all_to_all.each_byte
+    sums = x.outputs * x.whole_width * element
+    rows = sums * scatter.each_byte
+    if question.facts.rows_send == "vectors":
+        vectors = x.ids / x.sharers * x.whole_width * element * links.all_to_all.each_byte
+        rows = np.minimum(rows, vectors)
+    in_node = (
+        sums * node_scatter.each_byte + sums / question.cluster.gpus_per_node * links.between_nodes.each_byte
+    )
+    conditions = [x.form == "row", x.form == "node-row", x.form == "copy"]
+    seconds: Array = np.select(conditions, [rows, in_node, np.zeros(len(x))], default=placed)
+    return np.where(x.ids > 0, seconds, 0.0)

@@ -1,0 +1,133 @@
+"""Seconds of lookups and of the tables' update: bytes that random rows move over what memory gives of its bandwidth.
+
+    lookup     Σ ids · row bytes + vectors written + ids read
+    update     Σ ids · (sort bytes + gradient) + distinct rows · (weight and states, read and written)
+
+    share of bandwidth = efficiency · row / (row + half_row_bytes)
+
+Rows that a batch meets again come from the last-level cache as far as it holds the rows that the batch meets. Rows in
+host memory come over the link to it, read in place (CUDA's unified addressing), the share that is cached from HBM.
+
+Left out: bank conflicts, page misses of the TLB, and what one hot row costs that all threads add to.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.recommender.question import RecommenderQuestion
+from cost_models.recommender.rows import OptionColumns
+
+Array = npt.NDArray[np.float64]
+
+ID_BYTES = 8.0
+
+
+def state_bytes(question: RecommenderQuestion, width: npt.ArrayLike) -> Array:
+    """Bytes of optimizer states of a row of so many elements: 0, one number, or one or two numbers an element, fp32."""
+    elements = np.asarray(width, dtype=np.float64)
+    of: dict[str, Array] = {
+        "sgd": 0 * elements,
+        "rowwise-adagrad": 4.0 + 0 * elements,
+        "adagrad": 4.0 * elements,
+        "adam": 8.0 * elements,
+    }
+    return of[question.training.optimizer]
+
+
+def lookup_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
+    """(O,) of a GPU that holds (part of) a shard, and of every GPU for the copied rows."""
+    gpus = question.cluster.num_gpus
+    ids, bags = x.ids / x.sharers, np.where(x.form == "row", x.outputs, x.bags)
+    shard = _read_seconds(question, x, ids, x.distinct / x.sharers, x.hit)
+    shard = shard + _streamed_seconds(question, bags * _sent(question, x) * x.width * _exchange(question))
+    copied = _read_seconds(question, x, x.hot_ids / gpus, x.local_hot_distinct, np.ones(len(x)), whole=True)
+    copied = copied + _streamed_seconds(question, x.hot_bags / gpus * x.whole_width * _exchange(question))
+    return shard, copied
+
+
+def update_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
+    """(O,) of a GPU that holds (part of) a shard, and of every GPU for the copied rows."""
+    copied = np.where(
+        x.hot_rows > 0, _update(question, x.hot_ids / question.cluster.num_gpus, x.whole_width), 0.0
+    )
+    copied = copied + _change(question, x.hot_distinct, x.whole_width)
+    ids, distinct = x.ids / x.sharers, x.distinct / x.sharers
+    shard = _update(question, ids, x.width) + x.hit * _change(question, distinct, x.width)
+    over_link = (1 - x.hit) * distinct * 2 * _kept_bytes(question, x.width) / host_rate(question)
+    return shard + over_link, copied
+
+
+def host_rate(question: RecommenderQuestion) -> float:
+    """Bytes/s that a GPU has of the link to host memory, while all GPUs of its node use theirs."""
+    cluster = question.cluster
+    link = (cluster.gpu.host_bandwidth or np.inf) / cluster.gpus_per_host_link
+    memory = (cluster.host_memory_bandwidth or np.inf) / cluster.gpus_per_node
+    return float(min(link, memory)) * question.embedding.host_efficiency
+
+
+def _read_seconds(
+    question: RecommenderQuestion,
+    x: OptionColumns,
+    ids: Array,
+    distinct: Array,
+    hit: Array,
+    *,
+    whole: bool = False,
+) -> Array:
+    """Of reading a row for each id, and the ids."""
+    gpu, constants = question.cluster.gpu, question.embedding
+    row_bytes = (x.whole_width if whole else x.width) * question.training.table_bytes
+    rate = gpu.memory_bandwidth * constants.lookup_efficiency * _share(question, row_bytes)
+    met = np.minimum(distinct, ids)
+    held = np.minimum(1.0, (gpu.l2_cache or 0.0) / np.maximum(met * row_bytes, 1.0))
+    again = held * (ids - met)
+    device = (ids - again + again / constants.cache_speedup) * row_bytes / rate
+    host = ids * row_bytes / host_rate(question)
+    seconds = hit * device + np.where(hit < 1, (1 - hit) * host, 0.0)
+    return np.asarray(seconds + _streamed_seconds(question, ids * ID_BYTES))
+
+
+def _sent(question: RecommenderQuestion, x: OptionColumns) -> Array:
+    """Of the vectors of samples, those that a GPU makes: all, or where vectors of ids are sent those of its ids."""
+    if question.facts.rows_send == "sums":
+        return np.ones(len(x))
+    return np.where(x.sharers > 1, np.minimum(1.0, x.ids / x.sharers / np.maximum(x.outputs, 1.0)), 1.0)
+
+
+def _update(question: RecommenderQuestion, ids: Array, width: Array) -> Array:
+    """Of sorting ids and reading the gradient of each."""
+    sort = _streamed_seconds(question, ids * question.embedding.sort_bytes)
+    gradient = width * _exchange(question)
+    return sort + ids * gradient / (_update_rate(question) * _share(question, gradient))
+
+
+def _change(question: RecommenderQuestion, distinct: Array, width: Array) -> Array:
+    """Of reading and writing the rows that a batch meets, with their states."""
+    row_bytes = width * question.training.table_bytes
+    return (
+        distinct * 2 * _kept_bytes(question, width) / (_update_rate(question) * _share(question, row_bytes))
+    )
+
+
+def _kept_bytes(question: RecommenderQuestion, width: Array) -> Array:
+    return width * question.training.table_bytes + state_bytes(question, width)
+
+
+def _update_rate(question: RecommenderQuestion) -> float:
+    return question.cluster.gpu.memory_bandwidth * question.embedding.update_efficiency
+
+
+def _streamed_seconds(question: RecommenderQuestion, amount: Array) -> Array:
+    """Of bytes that are read or written in order."""
+    return amount / (question.cluster.gpu.memory_bandwidth * question.embedding.lookup_efficiency)
+
+
+def _share(question: RecommenderQuestion, row_bytes: Array) -> Array:
+    """Of the bandwidth of long rows, what rows of so many bytes leave."""
+    return row_bytes / (row_bytes + question.embedding.half_row_bytes)
+
+
+def _exchange(question: RecommenderQuestion) -> float:
+    return question.training.exchange_bytes

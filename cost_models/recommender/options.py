@@ -1,0 +1,67 @@
+"""The ways to shard a class of tables that a search tries where nobody says which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cost_models.recommender.accesses import accesses_of
+from cost_models.recommender.question import RecommenderQuestion
+from cost_models.recommender.rows import Pair
+from cost_models.specs.recommender.sharding import Option
+from cost_models.specs.recommender.tables import TableSpec
+
+_LEAST_WIDTH = 16
+"""Elements of the narrowest column shard: rows that are shorter waste the sectors that they come in."""
+_HOT = (0.001, 0.01, 0.1)
+_CACHED = (0.01, 0.1, 0.3)
+_LEAST_SKEW = 2.0
+"""How much more often than on average hot rows must be used for a copy or a cache of them to be tried."""
+
+
+def default_options(question: RecommenderQuestion) -> tuple[Pair, ...]:
+    """Options of every class that are worth a try; those of a class follow one another."""
+    return tuple(
+        (index, option)
+        for index, table in enumerate(question.model.classes)
+        for option in _options(question, table)
+    )
+
+
+def _options(question: RecommenderQuestion, table: TableSpec) -> Iterator[Option]:
+    cluster = question.cluster
+    bases = [Option("whole"), *_columns(table, cluster.num_gpus)]
+    if cluster.num_gpus > 1:
+        bases.append(Option("row"))
+    if cluster.nodes > 1 and cluster.gpus_per_node > 1:
+        bases.append(Option("node-row"))
+    yield from bases
+    if cluster.num_gpus > 1:
+        yield Option("copy")
+        yield from (Option(base.form, base.shards, hot=hot) for base in bases for hot in _shares(table, _HOT))
+    if cluster.host_memory:
+        yield from (Option(base.form, base.shards, tier="host") for base in bases)
+        yield from (
+            Option(base.form, base.shards, tier="host", cached=cached)
+            for base in bases
+            for cached in _shares(table, _CACHED)
+        )
+
+
+def _columns(table: TableSpec, gpus: int) -> Iterator[Option]:
+    """Cuts into as many slices as divide the width, each wide enough for its sectors."""
+    yield from (
+        Option("column", shards)
+        for shards in range(2, min(gpus, table.width // _LEAST_WIDTH) + 1)
+        if table.width % shards == 0
+    )
+
+
+def _shares(table: TableSpec, shares: tuple[float, ...]) -> Iterator[float]:
+    """Shares of the rows that are used more than others, each a row at least."""
+    if not table.zipf and not table.histogram:
+        return
+    accesses = accesses_of(table)
+    for share in shares:
+        rows = round(share * table.rows)
+        if rows >= 1 and float(accesses.hits(rows)) >= _LEAST_SKEW * share:
+            yield share

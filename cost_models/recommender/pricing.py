@@ -1,0 +1,115 @@
+"""Prices of sharding options: the stages' loads and the memory of every option, and what no table changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.recommender.dense import DenseNetwork, DenseSeconds, dense_seconds
+from cost_models.recommender.exchange import (
+    Links,
+    backward_seconds,
+    copy_seconds,
+    forward_seconds,
+    index_seconds,
+    links_of,
+)
+from cost_models.recommender.lookup import lookup_seconds, update_seconds
+from cost_models.recommender.memory import fixed_bytes, option_bytes
+from cost_models.recommender.options import default_options
+from cost_models.recommender.priced import STAGES, PricedOptions
+from cost_models.recommender.question import RecommenderQuestion
+from cost_models.recommender.rows import OptionColumns, Pair, option_columns
+
+Array = npt.NDArray[np.float64]
+
+
+def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None = None) -> PricedOptions:
+    """Prices of (class, option) pairs, those of a class one after another; default: all that are worth a try.
+
+    Raises:
+        InputError: the GPU has no matrix rate in the training precision.
+    """
+    pairs = tuple(default_options(question) if options is None else options)
+    x, links = option_columns(question, pairs), links_of(question)
+    shard_seconds, everywhere_seconds = stage_loads(question, x, links)
+    size = option_bytes(question, x)
+    cluster = question.cluster
+    fixed, beside = fixed_seconds(question, links)
+    return PricedOptions(
+        options=tuple(option for _, option in pairs),
+        table_class=np.array([which for which, _ in pairs], dtype=np.int64),
+        shards=x.shards,
+        shard_seconds=shard_seconds,
+        everywhere_seconds=everywhere_seconds,
+        shard_bytes=size.shard.sum(axis=1),
+        everywhere_bytes=size.everywhere.sum(axis=1),
+        shard_host_bytes=size.shard_host.sum(axis=1),
+        everywhere_host_bytes=size.everywhere_host.sum(axis=1),
+        counts=np.array([one.count for one in question.model.classes], dtype=np.int64),
+        fixed=fixed,
+        beside=beside,
+        fixed_bytes=sum(fixed_bytes(question).values()),
+        device_memory=cluster.gpu.memory * (1 - (cluster.memory_reserve or 0.0)),
+        host_memory=cluster.host_memory or 0.0,
+        gpus=cluster.num_gpus,
+        gpus_per_node=cluster.gpus_per_node,
+    )
+
+
+def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -> tuple[Array, Array]:
+    """(O, K) seconds of a shard on each GPU that holds it, and of a table on every GPU."""
+    zero = np.zeros(len(x))
+    lookup, lookup_copied = lookup_seconds(question, x)
+    update, update_copied = update_seconds(question, x)
+    held = np.stack(
+        [
+            index_seconds(question, x, links),
+            lookup,
+            forward_seconds(question, x, links),
+            zero,
+            backward_seconds(question, x, links),
+            update,
+        ],
+        axis=1,
+    )
+    copied = np.stack(
+        [zero, lookup_copied, zero, zero, copy_seconds(question, x, links), update_copied], axis=1
+    )
+    placed = (x.shards > 0)[:, None]
+    return np.where(placed, held, 0.0), copied + np.where(placed, 0.0, held)
+
+
+def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, Array]:
+    """(K,) seconds of each stage that no table changes, and (K,) of what runs behind it."""
+    facts, dense, kernel = question.facts, dense_seconds(question), question.embedding.kernel_seconds
+    start = links.all_to_all.start
+    fixed = dict.fromkeys(STAGES, 0.0)
+    beside = dict.fromkeys(STAGES, 0.0)
+    fixed[STAGES.index_exchange] = start if facts.exchanges_ids else 0.0
+    fixed[STAGES.lookup] = kernel
+    fixed[STAGES.forward_exchange] = start
+    fixed[STAGES.backward_exchange] = start
+    fixed[STAGES.update] = kernel
+    fixed[STAGES.dense] = dense.interaction + dense.top + dense.update + question.embedding.step_seconds
+    _bottom(beside if facts.hides_bottom else fixed, dense, exchanges=facts.hides_bottom)
+    where = beside if facts.hides_reduction else fixed
+    where[STAGES.update if facts.hides_reduction else STAGES.dense] += reduction_seconds(question, links)
+    return np.array([*fixed.values()]), np.array([*beside.values()])
+
+
+def _bottom(where: dict[str, float], dense: DenseSeconds, *, exchanges: bool) -> None:
+    """The bottom network: forward before the interaction, backward after it."""
+    where[STAGES.forward_exchange if exchanges else STAGES.dense] += dense.bottom_forward
+    where[STAGES.backward_exchange if exchanges else STAGES.dense] += dense.bottom_backward
+
+
+def reduction_seconds(question: RecommenderQuestion, links: Links) -> float:
+    """Of the all-reduce of the dense network's gradients."""
+    if question.cluster.num_gpus == 1:
+        return 0.0
+    element = 4.0 if question.training.precision == "fp32" else 2.0
+    size = DenseNetwork(question.model).parameters * element
+    return links.all_reduce.start + size * links.all_reduce.each_byte

@@ -1,0 +1,159 @@
+"""Options of tables as columns: what each shard, and each GPU beside it, looks up, sends and keeps.
+
+B samples a step, W GPUs, L of them a node, N nodes; a table of R rows and D elements, p ids a sample
+hot rows f·R, hottest first, get the share h of the accesses; a copy is the option with f = h = 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.recommender.accesses import Accesses, accesses_of
+from cost_models.recommender.question import RecommenderQuestion
+from cost_models.specs.recommender.sharding import Option
+from cost_models.specs.recommender.tables import TableSpec
+
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Pair = tuple[int, Option]
+"""A class of tables, by number, and an option of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionColumns:
+    """O options of classes of tables, a row each. Counts are of one table and one step of all GPUs."""
+
+    pairs: tuple[Pair, ...]
+    form: npt.NDArray[np.str_]
+    rows: Array
+    width: Array
+    """Elements of a vector as a GPU holds it: D, of a column shard D/k."""
+    whole_width: Array
+    """D."""
+    shards: Ints
+    """Shards that lie on GPUs, or nodes, of their own; 0: none does."""
+    sharers: Array
+    """GPUs that the rows of a shard are spread over: 1, L or W."""
+    ids: Array
+    """Ids that look for a row that is not copied."""
+    hot_ids: Array
+    """Ids that look for a copied row."""
+    bags: Array
+    """Vectors that samples get of rows that are not copied: of `concat` one an id, else one of each sample that has any
+    such id."""
+    hot_bags: Array
+    """Vectors that samples get of copied rows."""
+    outputs: Array
+    """Vectors that samples get in all."""
+    distinct: Array
+    """Rows that a batch meets and that are not copied."""
+    hot_distinct: Array
+    """Copied rows that a batch meets, over all GPUs."""
+    local_hot_distinct: Array
+    """Copied rows that the samples of one GPU meet."""
+    cold_rows: Array
+    """Rows that are not copied."""
+    hot_rows: Array
+    """Rows that are copied."""
+    hit: Array
+    """Share of the ids of rows that are not copied which find theirs in device memory."""
+    on_host: Bools
+    cached_rows: Array
+    """Rows of host memory that the device caches."""
+    lengths: Array
+    """Numbers of ids that travel beside these: one of each sample where it varies."""
+    hashed: Bools
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+
+def option_columns(question: RecommenderQuestion, pairs: Sequence[Pair]) -> OptionColumns:
+    """The options as columns."""
+    classes = question.model.classes
+    accesses = {which: accesses_of(classes[which]) for which in {which for which, _ in pairs}}
+    counted = [_counted(classes[which], accesses[which], option, question) for which, option in pairs]
+    columns = dict(
+        zip(_COUNTED, np.array(counted, dtype=np.float64).reshape(-1, len(_COUNTED)).T, strict=True)
+    )
+    tables = [classes[which] for which, _ in pairs]
+    options = [option for _, option in pairs]
+    spread = {"row": question.cluster.num_gpus, "node-row": question.cluster.gpus_per_node}
+    return OptionColumns(
+        pairs=tuple(pairs),
+        form=np.array([option.form for option in options], dtype=np.str_),
+        rows=np.array([table.rows for table in tables], dtype=np.float64),
+        width=np.array([table.width / option.shards for table, option in zip(tables, options, strict=True)]),
+        whole_width=np.array([table.width for table in tables], dtype=np.float64),
+        shards=np.array([option.shards if option.placed else 0 for option in options], dtype=np.int64),
+        sharers=np.array([spread.get(option.form, 1) for option in options], dtype=np.float64),
+        on_host=np.array([option.tier == "host" for option in options], dtype=np.bool_),
+        hashed=np.array([table.hashed for table in tables], dtype=np.bool_),
+        **columns,
+    )
+
+
+_COUNTED = (
+    "ids",
+    "hot_ids",
+    "bags",
+    "hot_bags",
+    "outputs",
+    "distinct",
+    "hot_distinct",
+    "local_hot_distinct",
+    "cold_rows",
+    "hot_rows",
+    "hit",
+    "cached_rows",
+    "lengths",
+)
+
+
+def _counted(
+    table: TableSpec, accesses: Accesses, option: Option, question: RecommenderQuestion
+) -> tuple[float, ...]:
+    """The columns of `_COUNTED` of one option."""
+    batch, gpus = question.training.global_batch, question.cluster.num_gpus
+    ids, outputs = batch * table.pooling, batch * table.outputs
+    hot_rows = float(table.rows) if option.form == "copy" else float(round(option.hot * table.rows))
+    hot = float(accesses.hits(hot_rows))
+    cold = 1.0 - hot
+    bags, hot_bags = outputs * cold, outputs * hot
+    if table.combiner != "concat":
+        bags, hot_bags = outputs * _any(cold, table.pooling), outputs * _any(hot, table.pooling)
+    cached_rows = float(round(option.cached * table.rows))
+    hot_distinct = float(accesses.distinct(ids, hot_rows))
+    return (
+        ids * cold,
+        ids * hot,
+        bags,
+        hot_bags,
+        outputs,
+        float(accesses.distinct(ids)) - hot_distinct,
+        hot_distinct,
+        float(accesses.distinct(ids / gpus, hot_rows)),
+        table.rows - hot_rows,
+        hot_rows,
+        _hit(accesses, option, hot_rows, cached_rows),
+        cached_rows,
+        batch * (1.0 if table.pooling != 1 or hot_rows else 0.0),
+    )
+
+
+def _any(share: float, pooling: float) -> float:
+    """Share of samples that have at least one such id, of `pooling` ids on average, never fewer than one."""
+    return float(1.0 - (1.0 - share) ** max(pooling, 1.0))
+
+
+def _hit(accesses: Accesses, option: Option, hot_rows: float, cached_rows: float) -> float:
+    """Of the ids of rows that are not copied, those whose row is in device memory."""
+    if option.tier == "device":
+        return 1.0
+    hot, with_cached = accesses.hits([hot_rows, hot_rows + cached_rows])
+    return float((with_cached - hot) / (1.0 - hot)) if hot < 1 else 1.0

@@ -1,0 +1,91 @@
+"""What lookups, updates and steps of recommenders reach on a GPU, and how a software stack goes about them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from cost_models.base import Factor, Name, Overhead, Spec
+from cost_models.specs.hardware import Efficiency
+
+
+class EmbeddingProfile(Spec):
+    """Constants of embedding tables on one GPU; the defaults are documented estimates, not fitted."""
+
+    kind: Literal["embedding-profile"] = "embedding-profile"
+    name: Name = "datasheet"
+    gpu: Name = "any"
+    """The GPU; `any`: all that have no profile of their own."""
+    also_for: tuple[Name, ...] = ()
+    """Other GPUs that are taken to reach the same shares."""
+    stack: Name = "any"
+    lookup_efficiency: float = Field(default=0.8, ge=1e-6, le=1.5, allow_inf_nan=False)
+    """Share of memory bandwidth that reads of long rows in random order reach."""
+    half_row_bytes: Annotated[float, Field(ge=0, le=1e5, allow_inf_nan=False)] = 64.0
+    """Bytes of a row at which half of that is left: rows come in sectors, and each costs a request."""
+    update_efficiency: float = Field(default=0.6, ge=1e-6, le=1.5, allow_inf_nan=False)
+    """Share of memory bandwidth that reading, changing and writing long rows in random order reaches."""
+    cache_speedup: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] = 2.5
+    """Rate at which the last-level cache gives rows that it holds, relative to memory."""
+    sort_bytes: Factor = 100.0
+    """Bytes of memory that finding the rows of a batch moves for each id: radix sort of key and place, and the run
+    lengths (four passes of 24 bytes)."""
+    host_efficiency: float = Field(default=0.7, ge=1e-6, le=1.5, allow_inf_nan=False)
+    """Share of the link to host memory that rows read in place reach."""
+    link_efficiency: Annotated[float, Efficiency] | None = None
+    """Share of the links inside a node that exchanges reach; None: as the hardware profile's collectives do."""
+    network_efficiency: Annotated[float, Efficiency] | None = None
+    """The same between nodes."""
+    gemm_efficiency: Annotated[float, Efficiency] | None = None
+    """Rate of the dense network's products, as a share of what the GPU sustains; None: as the hardware profile."""
+    kernel_seconds: Overhead = 4e-6
+    """Seconds that a kernel takes at least."""
+    collective_seconds: Overhead = 1.5e-5
+    """Start-up of a collective beyond the latency of its links."""
+    step_seconds: Overhead = 2e-4
+    """Fixed seconds of a step: batches handed over, launches that nothing hides."""
+    median_error: float | None = Field(ge=0, allow_inf_nan=False, default=None)
+    """Median relative error of step time on `validated_runs` runs; None where none were compared."""
+    validated_runs: int = Field(ge=0, le=10**9, default=0)
+    source: str = "Documented estimates, not fitted: expect tens of per cent of error."
+
+
+class RecommenderStack(Spec):
+    """How a training stack executes sharded tables beside a dense network."""
+
+    exchanges_ids: bool = True
+    """Whether ids travel to the GPUs that hold their rows; False: every GPU reads the ids that it needs."""
+    id_bytes: Factor = 8.0
+    """Bytes of an id."""
+    length_bytes: Factor = 4.0
+    """Bytes of the number of ids of a sample and table, which travel beside them where that number varies."""
+    copies_reduce: Literal["all", "touched", "least"] = "least"
+    """Gradients of copied tables that are summed: of all rows (all-reduce), of the rows that were touched
+    (all-gather), or whatever moves less."""
+    rows_send: Literal["sums", "vectors"] = "sums"
+    """What GPUs that share a table's rows send for a sample: the sum over what they hold (reduce-scatter), or vectors
+    of the ids that they were asked for (all-to-all)."""
+    hides_bottom: bool = True
+    """Whether the bottom network runs behind the exchanges."""
+    hides_reduction: bool = True
+    """Whether gradients of the dense network are summed behind the tables' update."""
+    tf32: bool = False
+    """Whether products in fp32 run on tensor cores in TF32 where there are any."""
+    input_buffers: Factor = 2.0
+    """Copies of a batch's ids that the device holds: of this step, of the next."""
+    output_buffers: Factor = 1.0
+    """Copies of the vectors that a GPU makes, and of those that it receives, in each pass."""
+    gradient_row_bytes: Factor = 0.0
+    """Bytes that the device holds for each element of the rows of a batch while it updates."""
+    hash_entry_bytes: Factor = 16.0
+    """Bytes of an entry of a hash table beside its vector: key and place, int64 each."""
+    hash_load: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the entries of a hash table that are filled when all rows are there."""
+    dense_state_bytes: Factor = 12.0
+    """Bytes for each parameter of the dense network: weight, gradient and what the optimizer or mixed precision adds,
+    with SGD."""
+    activation_bytes: Factor = 2.0
+    """Tensors of a dense layer's output that live until the backward pass, in elements: the output, its gradient."""
+    workspace_bytes: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 1.0e9
+    """Device memory beside all that: context, libraries, communicators."""

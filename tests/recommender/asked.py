@@ -1,0 +1,37 @@
+"""Questions about small recommenders for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cost_models.files.catalog import load_cluster, load_profile, load_stack
+from cost_models.recommender.question import RecommenderQuestion
+from cost_models.specs.recommender.constants import RecommenderStack
+from cost_models.specs.recommender.model import Interaction, RecommenderSpec
+from cost_models.specs.recommender.tables import TableSpec
+from cost_models.specs.recommender.training import RecommenderTraining
+
+
+def asked(
+    *tables: TableSpec,
+    cluster: str = "dgx-h100",
+    nodes: int = 1,
+    gpus: int = 8,
+    batch: int = 8192,
+    facts: RecommenderStack | None = None,
+    **training: Any,
+) -> RecommenderQuestion:
+    """A question about these tables, beside a small dense network."""
+    model = RecommenderSpec(
+        tables=tables or (TableSpec(name="t", rows=10**6, width=128, pooling=3.0),),
+        bottom_mlp=(64, 32),
+        interaction=Interaction(kind="none"),
+        top_mlp=(64, 1),
+    )
+    return RecommenderQuestion(
+        model=model,
+        cluster=load_cluster(cluster).model_copy(update={"nodes": nodes, "gpus_per_node": gpus}),
+        training=RecommenderTraining(global_batch=batch, **training),
+        stack=load_stack("meshwright").model_copy(update={"recommender": facts}),
+        hardware=load_profile("datasheet-gpu"),
+    )
