@@ -160,6 +160,31 @@ class Scenarios(Spec):
         return self
 
 
+class HostUpdate(Spec):
+    """Measured: what a rank's threads on the host take to update one parameter, while all ranks do."""
+
+    threads: PositiveInt
+    seconds: float = Field(gt=0, le=1e-3, allow_inf_nan=False)
+
+
+class HostCopies(Spec):
+    """Measured: bytes/s between host memory and each of so many devices that copy at once."""
+
+    ranks: GpuCount
+    down: Rate
+    up: Rate
+    both: Rate
+    """Each way while the other way carries as much; a CPU copies one after the other."""
+
+
+class HostRates(Spec):
+    """Measured: what a host does for offloaded blocks."""
+
+    updates: tuple[HostUpdate, ...] = Field(min_length=1)
+    copies: tuple[HostCopies, ...] = Field(min_length=1)
+    """By ranks, fewest first. Of pinned memory on a GPU's host, within memory on a CPU."""
+
+
 class HardwareProfile(Spec):
     """Constants that the datasheet does not give; profiles of the datasheet tier hold documented defaults."""
 
@@ -213,7 +238,10 @@ class HardwareProfile(Spec):
     """Share of forward and backward passes, without what is recomputed, behind which a host updates and copies what is
     offloaded. Default: what one constant makes of 17 runs of STRONGHOLD's artifact (strongh2/sc22-ae)."""
     host_update_seconds: float | None = Field(default=None, ge=0.0, le=1e-3, allow_inf_nan=False)
-    """Seconds in which a whole host updates one parameter; None: as its memory's bandwidth says."""
+    """Seconds in which a whole host updates one parameter, and on a CPU, which is its own host, one rank; None: as its
+    memory's bandwidth says."""
+    host_rates: HostRates | None = None
+    """Measured updates and copies; None: copies are as fast as the link to host memory."""
     step_seconds: Overhead = 0.0
     """Fixed host seconds of a step: data, logging, loss."""
     jitter_per_doubling: Share = 0.0

@@ -7,6 +7,7 @@
 
     exposed = max(0, max(down + back, up + back, update) − ω · passes)      where updates run behind the passes
             = max(0, max(down, up) − ω · passes) + update + back            where they come after them
+            = down + up + back + max(0, update − ω · passes)                on a CPU, which makes its copies itself
 
 `passes` are the forward and backward passes of an even share of the blocks, without what is recomputed: a layout's own,
 whatever its placement. u = 28 B / (memory bandwidth · share) is the traffic of Adam (Ren et al. 2021, ZeRO-Offload,
@@ -26,6 +27,7 @@ from cost_models.axes.offload import RESIDENCIES
 from cost_models.memory.states import state_bytes
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
+from cost_models.specs.cluster import ClusterSpec
 from cost_models.tiers.residency import end_parameters, held, rest_is
 from cost_models.tiers.traffic import ADDED_BYTES, gradient_traffic, weight_traffic
 
@@ -57,7 +59,7 @@ class ChannelSeconds:
 
 
 def update_seconds(question: Question) -> float:
-    """Seconds in which a whole host updates one parameter."""
+    """Seconds in which a whole host updates one parameter, and on a CPU one rank."""
     cluster, measured = question.cluster, question.hardware.host_update_seconds
     if measured is not None:
         return measured
@@ -67,11 +69,31 @@ def update_seconds(question: Question) -> float:
 
 
 def link_rate(question: Question, columns: LayoutColumns) -> Array:
-    """(N,) bytes/s that a GPU has of its link to host memory, each way; a CPU is its own host."""
+    """(N,) bytes/s that a GPU has of its link to host memory, each way while both carry; a CPU is its own host, and
+    copies one after the other."""
     cluster = question.cluster
+    if (measured := question.hardware.host_rates) is not None:
+        here = _ranks_here(question, columns)
+        at = np.searchsorted([one.ranks for one in measured.copies], here).clip(max=len(measured.copies) - 1)
+        own = [
+            2 / (1 / one.down + 1 / one.up) if is_own_host(cluster) else one.both for one in measured.copies
+        ]
+        found: Array = np.array(own)[at]
+        return found
     sharers = np.minimum(cluster.gpus_per_host_link, columns.ranks)
     rate: Array = (cluster.gpu.host_bandwidth or np.inf) / sharers
     return rate
+
+
+def is_own_host(cluster: ClusterSpec) -> bool:
+    """Whether devices are CPUs: each copies within memory itself, and one thread beside it updates."""
+    return cluster.gpu.kind == "cpu"
+
+
+def _ranks_here(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) ranks that share a host."""
+    here: Array = np.minimum(columns.ranks, question.cluster.gpus_per_node).astype(float)
+    return here
 
 
 def channel_seconds(question: Question, columns: LayoutColumns) -> ChannelSeconds:
@@ -119,14 +141,14 @@ def _of_parameters(
     back = states * training.element_bytes / shard + 2 * parked * optimizer
     sums = states * of_states.sums + streamed * of_streamed.sums
     link = link_rate(question, columns)
-    here = np.minimum(columns.ranks, question.cluster.gpus_per_node)
+    sharers = 1.0 if is_own_host(question.cluster) else _ranks_here(question, columns)
     return ChannelSeconds(
         down=down / link,
         up=up / link,
         back=back / link,
         update=((states + streamed) / shard + sums * ADDED_BYTES / ADAM_BYTES)
         * update_seconds(question)
-        * here,
+        * sharers,
     )
 
 
@@ -134,6 +156,9 @@ def exposed_seconds(question: Question, columns: LayoutColumns, passes: Array) -
     """(N,) seconds by which the channels outlast what they run behind: (N,) seconds of a rank's passes in a step."""
     channels = channel_seconds(question, columns)
     hidden = question.hardware.host_overlap * passes
+    if is_own_host(question.cluster):
+        copies = channels.down + channels.up + channels.back
+        return copies + np.maximum(0.0, channels.update - hidden * question.stack.overlaps_host)
     if question.stack.overlaps_host:
         return np.maximum(0.0, channels.longest - hidden)
     streaming = np.maximum(0.0, np.maximum(channels.down, channels.up) - hidden)

@@ -39,6 +39,12 @@ class Scale:
     """Sizes of the arrays that measure memory bandwidth: inside the caches, and far beyond them."""
     optimizer_shapes: tuple[tuple[int, int], ...]
     """(tensors, parameters of each)."""
+    block_parameters: int
+    """Parameters of a block that a host updates."""
+    copied_bytes: int
+    """Of one copy between device and host."""
+    overlapped_side: int
+    """Rows, columns and inner dimension of the products that updates run beside."""
     messages: tuple[int, ...]
     """Bytes of the full tensor of collectives."""
     rounds: int
@@ -87,6 +93,9 @@ def cpu_scale(*, quick: bool) -> Scale:
         cold_bytes=2**23,
         memory_bytes=(2**16, 2**20, 2**27),
         optimizer_shapes=((32, 2**10), (8, 2**19), (8, 2**20)),
+        block_parameters=2**20,
+        copied_bytes=2**22,
+        overlapped_side=128,
         messages=_octaves(2**10, 2**22 if quick else 2**25, 4 if quick else 2),
         rounds=4,
     )
@@ -111,6 +120,9 @@ def cuda_scale(precision: Precision, *, quick: bool) -> Scale:
         cold_bytes=2**27,
         memory_bytes=(2**31,),
         optimizer_shapes=((32, 2**10), (8, 2**22), (8, 2**25)),
+        block_parameters=2**23 if quick else 2**24,
+        copied_bytes=2**28,
+        overlapped_side=4096,
         messages=_octaves(2**12, 2**28, 4 if quick else 2),
         rounds=1,
     )

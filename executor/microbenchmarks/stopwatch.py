@@ -59,6 +59,18 @@ class Stopwatch:
         self.settle()
         return timing
 
+    def on_host(self, call: Callable[[], object], *, own_clock: bool) -> Timing:
+        """Time of what the host does or waits for: on a CPU by the thread's own clock where nobody else has a part."""
+        own = own_clock and self.device.type != "cuda"
+        return self._clock(self._settled(call), time.thread_time if own else time.perf_counter)
+
+    def _settled(self, call: Callable[[], object]) -> Callable[[], object]:
+        def settled() -> None:
+            call()
+            self.settle()
+
+        return settled
+
     def elapsed(self, call: Callable[[], object], repeats: int) -> Timing:
         """Wall time of `call` run the same number of times on every process (collectives must match up).
 

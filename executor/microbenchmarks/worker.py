@@ -22,6 +22,7 @@ from executor.microbenchmarks.announce import announce
 from executor.microbenchmarks.collectives import collectives
 from executor.microbenchmarks.gemms import attention_cores, cached_gemms, gemms
 from executor.microbenchmarks.host import host_overhead, tiny_engines
+from executor.microbenchmarks.offload import offload
 from executor.microbenchmarks.operators import element_wise, memory, optimizer
 from executor.microbenchmarks.scale import Scale, cpu_scale, cuda_scale
 from executor.microbenchmarks.stopwatch import Stopwatch
@@ -43,6 +44,7 @@ def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None
         "memory": lambda: memory(watch, scale),
         "optimizer": lambda: optimizer(watch, scale),
         "host": lambda: host_overhead(watch, engines),
+        "offload": lambda: offload(watch, scale),
     }
     if world > 1:
         families["collectives"] = lambda: collectives(watch, scale)

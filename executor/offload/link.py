@@ -5,6 +5,7 @@ On a GPU host memory is pinned and each way has a stream of its own; on a CPU, w
 
 from __future__ import annotations
 
+import os
 import resource
 import time
 from collections.abc import Callable
@@ -52,7 +53,7 @@ class Traffic:
     copy_seconds: float = 0.0
     """Of copies that the training thread makes itself, on a CPU; on a GPU those of the two streams, added up."""
     update_seconds: float = 0.0
-    """Of updates on the host."""
+    """Of updates on the host: on a CPU, whose one thread makes each, by the clock of that thread."""
     timed: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
 
 
@@ -65,6 +66,7 @@ class HostLink:
         """Every buffer in host memory."""
         self.traffic = Traffic()
         self._pinned = device.type == "cuda"
+        self._clock = time.perf_counter if self._pinned else time.thread_time
         self._down, self._up = _stream(device), _stream(device)
         # operators use several threads each, so that the last block's update is not left to one
         self._worker = ThreadPoolExecutor(1, "host-update", lambda: _use_threads(threads))
@@ -119,19 +121,19 @@ class HostLink:
         return traffic
 
     def _timed_update(self, what: Callable[[], _Told]) -> _Told:
-        start = time.perf_counter()
+        start = self._clock()
         try:
             with torch.no_grad():
                 return what()
         finally:
-            self.traffic.update_seconds += time.perf_counter() - start
+            self.traffic.update_seconds += self._clock() - start
 
     def _copy(self, target: Tensor, source: Tensor, stream: torch.cuda.Stream | None) -> Arrival:
         with torch.no_grad():
             if stream is None:
-                start = time.perf_counter()
+                start = self._clock()
                 target.copy_(source)
-                self.traffic.copy_seconds += time.perf_counter() - start
+                self.traffic.copy_seconds += self._clock() - start
                 return HERE
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
@@ -153,6 +155,12 @@ class HostLink:
             hint = f"buffers are pinned, and `ulimit -l` allows {format_bytes(locked)}: raise it, or {hint}"
         what = f"{what}; offloaded blocks have {format_bytes(held)} there"
         return HostError(what, problems=[Problem("", f"{error}".splitlines()[0])], hint=hint)
+
+
+def threads_for_updates(device: torch.device, ranks: int) -> int:
+    """Threads for updates on the host, of each of so many ranks: on a GPU's host a share of the cores, but for one that
+    drives the device; on a CPU, which trains, one."""
+    return max(1, len(os.sched_getaffinity(0)) // ranks - 1) if device.type == "cuda" else 1
 
 
 def _use_threads(threads: int) -> None:

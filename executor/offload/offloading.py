@@ -17,7 +17,7 @@ from executor.apply.flat_parameters import FlatParameters
 from executor.models.transformer import Transformer
 from executor.offload.activations import Attic
 from executor.offload.flats import HostPart, ParkedStates, StatesOnHost
-from executor.offload.link import HostLink
+from executor.offload.link import HostLink, threads_for_updates
 from executor.offload.parking import Parking
 from executor.offload.residency import (
     PARKED,
@@ -43,7 +43,8 @@ class Offloading:
         self.layout, self.microbatches = layout, microbatches
         self._stages = stages
         self.lives = residency_of_blocks(layout, stages)
-        self.link = HostLink(device, _threads(device, layout))
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", layout.num_gpus))
+        self.link = HostLink(device, threads_for_updates(device, ranks))
         self._incoming, self._outgoing = Staging(self.link, torch.float32), Staging(self.link, dtype)
         self._attic = Attic(self.link)
         self._streamed: dict[int, list[StreamedBlock]] = {}
@@ -149,11 +150,3 @@ class Offloading:
     def host_parameters(self) -> set[int]:
         """ids of sharded parameters that are in host memory themselves."""
         return {id(one) for block in self.sharded if block.lives == STREAMED for one in block.parameters}
-
-
-def _threads(device: torch.device, layout: Layout) -> int:
-    """Threads for updates on the host: on a GPU's host this rank's share of the cores; on a CPU, which trains, one."""
-    if device.type != "cuda":
-        return 1
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", layout.num_gpus))
-    return max(1, len(os.sched_getaffinity(0)) // ranks - 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.specs.hardware import HardwareProfile
-from cost_models.units import format_bandwidth, format_seconds
+from cost_models.units import counted, format_bandwidth, format_seconds
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
@@ -48,6 +48,7 @@ class MeasuredProfile:
                     format_bandwidth(profile.measured_bandwidth),
                 ),
             )
+        rows += _of_the_host(profile)
         return [{"constant": name, "value": repr(value), "text": text} for name, value, text in rows]
 
     def record(self) -> dict[str, Any]:
@@ -64,3 +65,30 @@ class MeasuredProfile:
         cells = [(row["constant"], row["text"]) for row in self.rows]
         said = wrapped(f"profile {self.profile.name}: {self.profile.source}")
         return said, "", table(("constant", "value"), cells, words=("constant",))
+
+
+def _of_the_host(profile: HardwareProfile) -> list[tuple[str, float, str]]:
+    """What offload asks of it, each rank's while all others do the same; nothing where it was not measured."""
+    update, rates = profile.host_update_seconds, profile.host_rates
+    if update is None or rates is None:
+        return []
+    rows = [
+        ("host_update_seconds", update, f"{update * 1e9:.3g} ns a parameter"),
+        ("host_overlap", profile.host_overlap, percent(profile.host_overlap)),
+    ]
+    rows += [
+        (
+            f"update, {counted(one.threads, 'thread')} a rank",
+            one.seconds,
+            f"{one.seconds * 1e9:.3g} ns a parameter",
+        )
+        for one in rates.updates
+    ]
+    within = "copy within memory" if profile.measured_peak is not None else "pinned copy"
+    for one in rates.copies:
+        from_ranks = f"{counted(one.ranks, 'rank')} at once"
+        rows += [
+            (f"{within} {way}, {from_ranks}", rate, format_bandwidth(rate))
+            for way, rate in (("down", one.down), ("up", one.up), ("each way", one.both))
+        ]
+    return rows

@@ -32,6 +32,9 @@ TINY = replace(
     cold_bytes=2**16,
     memory_bytes=(2**16, 2**20),
     optimizer_shapes=((4, 2**8), (4, 2**12)),
+    block_parameters=2**10,
+    copied_bytes=2**12,
+    overlapped_side=16,
     rounds=2,
 )
 
@@ -60,6 +63,10 @@ def test_one_process_measures_every_family_and_they_fit(rows: list[Measurement])
     }
     assert profile.attention[0].head_dim == 16
     assert not profile.collectives
+    assert profile.host_rates is not None
+    assert profile.host_update_seconds == profile.host_rates.updates[0].seconds
+    assert [one.ranks for one in profile.host_rates.copies] == [1]
+    assert 0 <= profile.host_overlap <= 1
 
 
 def test_a_profile_reads_back_as_it_was_written(rows: list[Measurement], tmp_path: Path) -> None:

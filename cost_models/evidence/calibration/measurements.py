@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
-Kind = Literal["matrix", "attention", "operator", "memory", "optimizer", "host", "collective"]
+Kind = Literal["matrix", "attention", "operator", "memory", "optimizer", "host", "offload", "collective"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,9 @@ class Measurement:
     `shape` and `size` by kind:
     matrix (m, n, k) and FLOPs, called `repeated` where its operands stay in the cache · attention (sequence, head_dim)
     and FLOPs of one causal head · operator () and elements · memory () and bytes read + written · optimizer (tensors,)
-    and parameters · host (tokens, hidden size, heads) and blocks · collective (group size,) and bytes of the tensor.
+    and parameters · host (tokens, hidden size, heads) and blocks · offload (threads,) and parameters of an update,
+    (ranks,) and bytes of a copy, (threads,) and blocks of what overlaps · collective (group size,) and bytes of the
+    tensor.
     """
 
     kind: Kind

@@ -7,6 +7,7 @@
     optimizer        tensors · start-up + bytes / (bandwidth · efficiency)
     host             GPU: a tiny block's seconds to launch; CPU: its seconds beyond those of its operators
     collectives      a curve over message bytes for each group size
+    offload          see `offload_fit`
 
 Rows of processes that measured side by side are averaged. What is not measured (network, jitter) stays as in
 the base.
@@ -37,6 +38,7 @@ from cost_models.evidence.calibration.host_fit import (
     update_host_seconds,
 )
 from cost_models.evidence.calibration.measurements import Measurement, merge, select
+from cost_models.evidence.calibration.offload_fit import host_constants
 from cost_models.evidence.calibration.robust import relative_errors, relative_least_squares
 from cost_models.specs.cluster import AttentionKernel, ClusterSpec, GpuSpec, KernelShare, Precision
 from cost_models.specs.hardware import HardwareProfile
@@ -132,6 +134,9 @@ def fit_microbenchmarks(
         "operators": operator_curves(rows),
         "attention": attention_curves(rows),
         "collectives": collective_curves(rows),
+        **host_constants(
+            rows, ranks=1 + max(row.rank for row in measurements), is_cpu=cluster.gpu.kind == "cpu"
+        ),
         "median_error": None,
         "unseen_error": None,
         "validated_runs": 0,

@@ -1,0 +1,167 @@
+"""Times what offload asks of a host: the CPU's updates, copies each way, and what of an update hides behind passes.
+
+Updates are those of `executor.offload`: a fused AdamW over the one flat buffer of a block, with as many threads as a
+rank has. Copies go through its `HostLink`: pinned and in streams on a GPU, within memory on a CPU, which makes them one
+after the other itself. Both are measured on several processes at once, which share the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from cost_models.evidence.calibration.measurements import Measurement
+from executor.microbenchmarks.rotation import Call, in_turn
+from executor.microbenchmarks.scale import Scale
+from executor.microbenchmarks.stopwatch import Stopwatch, Timing
+from executor.offload.link import HostLink, threads_for_updates
+
+_REPEATS = 4
+"""Of each round; fixed, so that processes stay side by side."""
+_BLOCKS = 8
+"""Updates that follow the backward passes of as many blocks."""
+_BACKWARD = 2
+"""Products of a block's backward pass, for one of its forward pass."""
+
+
+def offload(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """Updates by threads, copies by ranks, and passes and updates apart and together."""
+    link = HostLink(watch.device, 1)
+    yield from _updates(watch, scale)
+    yield from _copies(watch, scale, link)
+    yield from _overlap(watch, scale)
+
+
+def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """One block after the other, so that none is in a cache; with 1, 2, 4, … threads, up to a rank's."""
+    most = threads_for_updates(watch.device, dist.get_world_size())
+    update = in_turn([partial(_update, block) for block in _blocks(scale)])
+    for threads in sorted({1, most, *(2**power for power in range(1, most.bit_length()) if 2**power < most)}):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        # the thread's own clock does not see other threads
+        one = watch.on_host(update, own_clock=threads == 1)
+        torch.set_num_threads(before)
+        yield _row("update", (threads,), float(scale.block_parameters), one)
+
+
+def _copies(watch: Stopwatch, scale: Scale, link: HostLink) -> Iterator[Measurement]:
+    """From 1, 2, 4, … ranks up to all, while the others wait; only those that copy report."""
+    world, rank = dist.get_world_size(), dist.get_rank()
+    size = scale.copied_bytes
+    pairs = [
+        (link.buffer(size, torch.uint8), torch.zeros(size, dtype=torch.uint8, device=watch.device))
+        for _ in range(_BLOCKS)
+    ]
+    ways: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+        "down": link.down,
+        "up": lambda host, device: link.up(device, host),
+        "both": partial(_both, link),
+    }
+    for ranks in sorted({world, *(2**power for power in range(world.bit_length()) if 2**power < world)}):
+        for name, way in ways.items():
+            dist.barrier()
+            if rank < ranks:
+                copy = in_turn([partial(way, host, device) for host, device in pairs])
+                yield _row(name, (ranks,), float(size), watch.on_host(copy, own_clock=True))
+        dist.barrier()
+    link.taken()
+
+
+def _both(link: HostLink, host: torch.Tensor, device: torch.Tensor) -> None:
+    """Halves of the two buffers change places, so that as much goes each way as one copy carries in one."""
+    half = host.numel() // 2
+    for _ in range(2):
+        link.down(host[:half], device[:half])
+        link.up(device[half:], host[half:])
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """Matrix products that stand for the blocks' passes."""
+
+    left: torch.Tensor
+    right: torch.Tensor
+    out: torch.Tensor
+    products: int
+    """Of a block's forward pass."""
+
+    def run(self, after_backward: Callable[[int], object], settle: Callable[[], None]) -> None:
+        """Forward passes of all blocks, then backward ones, after each of which something is done."""
+        for _ in range(_BLOCKS * self.products):
+            torch.mm(self.left, self.right, out=self.out)
+        for block in range(_BLOCKS):
+            for _ in range(_BACKWARD * self.products):
+                torch.mm(self.left, self.right, out=self.out)
+            settle()
+            after_backward(block)
+
+
+def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
+    """Passes alone, updates alone, which take twice as long, and each block's in a thread beside what follows."""
+    blocks = _blocks(scale)
+    threads = threads_for_updates(watch.device, dist.get_world_size())
+    updates = [partial(_update, block) for block in blocks]
+    with ThreadPoolExecutor(1, "host-update", lambda: torch.set_num_threads(threads)) as pool:
+
+        def all_updates() -> None:
+            for done in [pool.submit(update) for update in updates]:
+                done.result()
+
+        # half as long: updates are to outlast what hides them
+        passes = _as_long_as(watch, scale, watch.elapsed(all_updates, _REPEATS).quiet / 2)
+
+        def together() -> None:
+            begun = []
+            passes.run(lambda block: begun.append(pool.submit(updates[block])), watch.settle)
+            for done in begun:
+                done.result()
+
+        kinds: Sequence[tuple[str, Call]] = (
+            ("passes", lambda: passes.run(lambda _: None, watch.settle)),
+            ("updates", all_updates),
+            ("together", together),
+        )
+        for name, call in kinds:
+            dist.barrier()
+            yield _row(name, (threads,), float(_BLOCKS), watch.elapsed(call, _REPEATS))
+
+
+def _as_long_as(watch: Stopwatch, scale: Scale, seconds: float) -> _Passes:
+    """Passes that take about so long alone."""
+    side = scale.overlapped_side
+    left, right = (scale.tensor(watch.device, side, side) for _ in range(2))
+    out = torch.empty_like(left)
+    each = watch.elapsed(lambda: torch.mm(left, right, out=out), 2 * _REPEATS).quiet
+    products = max(1, round(seconds / each / (_BLOCKS * (1 + _BACKWARD))))
+    return _Passes(left, right, out, products)
+
+
+def _blocks(scale: Scale) -> list[torch.optim.Optimizer]:
+    """The optimizers of some blocks, each of one flat buffer."""
+    made: list[torch.optim.Optimizer] = []
+    for _ in range(_BLOCKS):
+        flat = torch.nn.Parameter(torch.zeros(scale.block_parameters))
+        flat.grad = torch.ones_like(flat)
+        made.append(torch.optim.AdamW([flat], fused=True))
+    return made
+
+
+def _update(block: torch.optim.Optimizer) -> None:
+    block.step()
+
+
+def _row(name: str, shape: tuple[int, ...], size: float, timing: Timing) -> Measurement:
+    return Measurement(
+        kind="offload",
+        name=name,
+        shape=shape,
+        size=size,
+        seconds=timing.seconds,
+        quiet_seconds=timing.quiet,
+    )
