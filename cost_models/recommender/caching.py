@@ -1,0 +1,117 @@
+"""Hits of caches by what they hold of a table: the rows that are used most, or those that were used last.
+
+    hottest    the f rows that are used most, for good (what counting uses ends with): hits h(f)
+    lru        the C rows that were used last: a row is there if one of the last n accesses was to it, so that
+
+                   C = U(n) = Σ_r 1 − (1 − p_r)^n,    hits = Σ_r p_r (1 − (1 − p_r)^n)
+
+               for accesses that do not depend on one another (Fagin 1977; Che, Tung and Wang 2002)
+
+Both curves are concave: the slope of the first is p_r, that of the second a mean of p_r with weights p_r (1 − p_r)^n,
+which leave the hot rows as n grows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.recommender.accesses import Accesses, accesses_of
+from cost_models.specs.recommender.model import RecommenderSpec
+
+Array = npt.NDArray[np.float64]
+
+Policy = Literal["hottest", "lru"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+
+TAG_BYTES = 16.0
+"""Device memory of a cached row beside its vector: its key and when, or how often, it was used, 8 bytes each (FBGEMM's
+`lxu_cache_state` and `lxu_state`)."""
+_WINDOWS_PER_E_FOLD = 16
+"""Windows n, in each factor e, for which the curve of `lru` is computed; it is straight between them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedTables:
+    """Tables that share a cache, by class: what their rows need and what they give."""
+
+    names: tuple[str, ...]
+    counts: Array
+    """(C,) tables of each class."""
+    rows: Array
+    """(C,) rows of each table."""
+    vector_bytes: Array
+    """(C,) bytes of a row outside of the cache."""
+    lookups: Array
+    """(C,) ids of a sample that go to each table."""
+    accesses: tuple[Accesses, ...]
+    curves: tuple[Accesses, ...]
+    """Hits of each table by rows that are cached of it."""
+    policy: Policy
+
+    @property
+    def row_bytes(self) -> Array:
+        """(C,) bytes of a row in the cache."""
+        return self.vector_bytes + TAG_BYTES
+
+    @property
+    def weights(self) -> Array:
+        """(C,) share of all accesses that go to all tables of a class."""
+        each = self.counts * self.lookups
+        return np.asarray(each / each.sum())
+
+    @property
+    def cached_whole_bytes(self) -> float:
+        """Bytes of a cache that holds all rows."""
+        return float(self.counts @ (self.rows * self.row_bytes))
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of all tables."""
+        return float(self.counts @ (self.rows * self.vector_bytes))
+
+    def table_hits(self, rows: npt.ArrayLike) -> Array:
+        """(C,) share of a table's accesses that find their row, with so many of each table cached."""
+        each = np.broadcast_to(np.asarray(rows, np.float64), len(self.curves))
+        return np.array([curve.hits(held) for curve, held in zip(self.curves, each, strict=True)])
+
+    def hits(self, rows: npt.ArrayLike) -> float:
+        """Share of all accesses that find their row."""
+        return float(self.weights @ self.table_hits(rows))
+
+
+def cached_tables(model: RecommenderSpec, element_bytes: float, policy: Policy = "hottest") -> CachedTables:
+    """The tables of a model, as a cache sees them."""
+    classes = model.classes
+    accesses = tuple(map(accesses_of, classes))
+    return CachedTables(
+        names=tuple(one.name for one in classes),
+        counts=np.array([one.count for one in classes], np.float64),
+        rows=np.array([one.rows for one in classes], np.float64),
+        vector_bytes=np.array([one.width * element_bytes for one in classes]),
+        lookups=np.array([one.pooling for one in classes], np.float64),
+        accesses=accesses,
+        curves=accesses if policy == "hottest" else tuple(map(lru_curve, accesses)),
+        policy=policy,
+    )
+
+
+def lru_curve(accesses: Accesses) -> Accesses:
+    """Hits by rows in a cache of those used last, as steps of ever fewer hits a row."""
+    used = accesses.each[accesses.shares > 0]
+    if len(accesses.rows) == 1 or used[0] >= 1:
+        return accesses
+    folds = np.log(40.0 / used[-1])  # by then the row used least is there, but for e^-40
+    windows = np.exp(np.linspace(0.0, folds, int(np.ceil(folds * _WINDOWS_PER_E_FOLD)) + 1))
+    never = np.exp(windows[:, None] * np.log1p(-np.minimum(accesses.each, 1 - 2.0**-53)))
+    total = accesses.rows_up_to[-1]
+    absent, missed = (
+        np.append(whole, never @ of) for whole, of in ((total, accesses.rows), (1, accesses.shares))
+    )
+    knots = np.flatnonzero(np.concatenate(([True], -np.diff(absent) > 1e-6 * (total - absent[1:]))))
+    absent, missed = absent[knots], missed[knots]  # what is left, as differences from all would round
+    absent[-1], missed[-1] = 0.0, 0.0
+    return Accesses.of_steps(-np.diff(absent), -np.diff(missed))

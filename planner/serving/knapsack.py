@@ -1,0 +1,120 @@
+"""Which rows of which tables a cache holds: one knapsack over the hits that each row gives for its bytes.
+
+    maximise    Σ_c w_c h_c(f_c)             w_c: share of accesses, h_c: hits by rows cached, concave
+    subject to  Σ_c N_c f_c b_c ≤ capacity   f_c rows of b_c bytes of each of the N_c tables of class c
+
+Rows in the order of hits per byte, over all tables, are the optimum of the relaxed program for every capacity, as a
+table's later rows never give more than its earlier ones. What fits of the row where the capacity ends is cut off to
+whole rows: that loses less than one row of each table of one class, and the relaxed optimum bounds what it loses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.recommender.caching import CachedTables
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filling:
+    """What a cache holds."""
+
+    rows: Array
+    """(C,) whole rows of each table of a class."""
+    bytes: float
+    """Bytes that they fill."""
+    hits: float
+    """Share of all accesses that find their row."""
+    bound: float
+    """Hits that no choice of rows of this many bytes exceeds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillingOrder:
+    """Steps of rows in the order in which they enter a cache as it grows, S of them."""
+
+    tables: CachedTables
+    step_class: npt.NDArray[np.int64]
+    step_rows: Array
+    """(S,) rows of each table of the class."""
+    bytes_up_to: Array
+    """(S + 1,) bytes of all steps before."""
+    hits_up_to: Array
+    """(S + 1,) share of all accesses that they serve."""
+
+    def hits(self, capacity: npt.ArrayLike) -> Array:
+        """Most hits of a cache of so many bytes, rows cut into parts."""
+        return np.interp(np.asarray(capacity, np.float64), self.bytes_up_to, self.hits_up_to)
+
+    def bytes_for(self, share: npt.ArrayLike) -> Array:
+        """Fewest bytes of a cache with this share of hits, rows cut into parts."""
+        rising = np.concatenate(([True], np.diff(self.hits_up_to) > 0))
+        return np.interp(np.asarray(share, np.float64), self.hits_up_to[rising], self.bytes_up_to[rising])
+
+    def fill(self, capacity: float) -> Filling:
+        """The whole rows that a cache of so many bytes holds."""
+        step, part = self._at(capacity)
+        return self._filling(step, np.floor(part * (1 + 1e-12)), float(self.hits(capacity)))
+
+    def smallest(self, share: float) -> Filling:
+        """The whole rows of the smallest cache with this share of hits."""
+        least = float(self.bytes_for(share))
+        step, part = self._at(least)
+        return self._filling(step, np.ceil(part * (1 - 1e-12)), share)
+
+    def _at(self, capacity: float) -> tuple[int, float]:
+        """The first step that is not whole, and the rows of it that fit."""
+        step = int(np.searchsorted(self.bytes_up_to, capacity, side="right")) - 1
+        if step >= len(self.step_class):
+            return step, 0.0
+        share = (capacity - self.bytes_up_to[step]) / (self.bytes_up_to[step + 1] - self.bytes_up_to[step])
+        return step, float(share * self.step_rows[step])
+
+    def _filling(self, step: int, part: float, bound: float) -> Filling:
+        tables = self.tables
+        rows = np.zeros(len(tables.counts))
+        np.add.at(rows, self.step_class[:step], self.step_rows[:step])
+        if step < len(self.step_class):
+            rows[self.step_class[step]] += part
+        rows = np.minimum(rows if tables.policy == "hottest" else np.floor(rows * (1 + 1e-12)), tables.rows)
+        hits = tables.hits(rows)
+        return Filling(
+            rows=rows,
+            bytes=float(tables.counts @ (rows * tables.row_bytes)),
+            hits=hits,
+            bound=max(bound, hits),
+        )
+
+
+def filling_order(tables: CachedTables) -> FillingOrder:
+    """The order of all rows by hits per byte."""
+    classes = range(len(tables.counts))
+    lengths = [len(tables.curves[one].rows) for one in classes]
+    step_class = np.repeat(np.array(classes, np.int64), lengths)
+    rows = np.concatenate([tables.curves[one].rows for one in classes])
+    worth = np.concatenate([np.minimum.accumulate(tables.curves[one].each) for one in classes])
+    worth = worth * (tables.lookups / tables.row_bytes)[step_class]
+    order = np.argsort(-worth, kind="stable")
+    shares = np.concatenate([tables.curves[one].shares for one in classes])
+    filled = (rows * (tables.counts * tables.row_bytes)[step_class])[order]
+    hits = (shares * tables.weights[step_class])[order]
+    return FillingOrder(
+        tables=tables,
+        step_class=step_class[order],
+        step_rows=rows[order],
+        bytes_up_to=np.concatenate(([0.0], np.cumsum(filled))),
+        hits_up_to=np.concatenate(([0.0], np.minimum(np.cumsum(hits), 1.0))),
+    )
+
+
+def one_share(tables: CachedTables, capacity: float) -> Filling:
+    """The same share of the rows of every table, as one load factor has it; the bound is its own."""
+    share = min(1.0, capacity / tables.cached_whole_bytes)
+    rows = np.floor(share * tables.rows)
+    hits = tables.hits(rows)
+    return Filling(rows=rows, bytes=float(tables.counts @ (rows * tables.row_bytes)), hits=hits, bound=hits)
