@@ -106,12 +106,16 @@ def lru_curve(accesses: Accesses) -> Accesses:
         return accesses
     folds = np.log(40.0 / used[-1])  # by then the row used least is there, but for e^-40
     windows = np.exp(np.linspace(0.0, folds, int(np.ceil(folds * _WINDOWS_PER_E_FOLD)) + 1))
-    never = np.exp(windows[:, None] * np.log1p(-np.minimum(accesses.each, 1 - 2.0**-53)))
-    total = accesses.rows_up_to[-1]
-    absent, missed = (
-        np.append(whole, never @ of) for whole, of in ((total, accesses.rows), (1, accesses.shares))
-    )
-    knots = np.flatnonzero(np.concatenate(([True], -np.diff(absent) > 1e-6 * (total - absent[1:]))))
-    absent, missed = absent[knots], missed[knots]  # what is left, as differences from all would round
-    absent[-1], missed[-1] = 0.0, 0.0
-    return Accesses.of_steps(-np.diff(absent), -np.diff(missed))
+    logs = windows[:, None] * np.log1p(-np.minimum(accesses.each, 1 - 2.0**-53))
+    there, absent = -np.expm1(logs), np.exp(logs)
+    rows = _rises(there @ accesses.rows, absent @ accesses.rows)
+    shares = _rises(there @ accesses.shares, absent @ accesses.shares)
+    told_apart = rows > 1e-9 * np.cumsum(rows)
+    return Accesses.of_steps(rows[told_apart], shares[told_apart])
+
+
+def _rises(there: Array, absent: Array) -> Array:
+    """Steps from nothing over `there` to everything, from whichever of it and what is absent rounds less."""
+    here, gone = np.concatenate(([0.0], there, there[-1:] + absent[-1])), np.append(absent, 0.0)
+    late = -np.diff(np.concatenate(([here[-1]], gone)))
+    return np.where(here[1:] < 0.5 * here[-1], np.diff(here), late)
