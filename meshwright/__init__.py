@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from meshwright.answers.estimated import Estimated
     from meshwright.answers.explained import Explained, NotChosen
     from meshwright.answers.fitted import Fitted
+    from meshwright.answers.forecasted import Forecasted
     from meshwright.answers.largest import Largest
     from meshwright.answers.planned import Planned
     from meshwright.answers.ranked import Ranked
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from meshwright.api.emulate import emulate
     from meshwright.api.estimate import estimate
     from meshwright.api.explain import explain, why_not
+    from meshwright.api.forecast import forecast
     from meshwright.api.largest import largest
     from meshwright.api.plan import plan
     from meshwright.api.run import run
@@ -55,6 +57,8 @@ _HOMES = {
     "largest": "meshwright.api.largest",
     "Largest": "meshwright.answers.largest",
     "estimate": "meshwright.api.estimate",
+    "forecast": "meshwright.api.forecast",
+    "Forecasted": "meshwright.answers.forecasted",
     "verify": "meshwright.api.verify",
     "Check": "planner.proof.verifying",
     "advise": "meshwright.api.advise",
@@ -110,6 +114,7 @@ __all__ = [
     "Estimated",
     "Explained",
     "Fitted",
+    "Forecasted",
     "HardwareProfile",
     "HostError",
     "InfeasibleError",
@@ -135,6 +140,7 @@ __all__ = [
     "emulate",
     "estimate",
     "explain",
+    "forecast",
     "largest",
     "load_plan",
     "parse_layout",

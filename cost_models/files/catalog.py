@@ -21,10 +21,11 @@ from cost_models.files.reading import is_file
 from cost_models.files.yaml_text import parse_yaml
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.operations import OperationsSpec
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.transformer import TransformerSpec
 
-Kind = Literal["models", "gpus", "clusters", "stacks", "profiles"]
+Kind = Literal["models", "gpus", "clusters", "stacks", "profiles", "operations"]
 S = TypeVar("S", bound=Spec)
 
 _ENTRIES = re.compile(r"^entries:", re.MULTILINE)
@@ -87,6 +88,13 @@ def load_profile(name: str) -> HardwareProfile:
     if name not in _index("profiles") and is_file(name):
         return load_spec(name, HardwareProfile)
     return _load("profiles", "profile", name, HardwareProfile)
+
+
+def load_operations(name: str) -> OperationsSpec:
+    """Operations of a cluster by name, or from the YAML file of that path. Raises InputError."""
+    if name not in _index("operations") and is_file(name):
+        return load_spec(name, OperationsSpec)
+    return _load("operations", "operations", name, OperationsSpec)
 
 
 def gpu_fields(value: Any) -> Any:

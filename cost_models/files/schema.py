@@ -8,6 +8,7 @@ from cost_models.base import Spec
 from cost_models.errors import UnknownNameError
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.operations import OperationsSpec
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
@@ -21,6 +22,7 @@ KINDS: dict[str, type[Spec]] = {
     "training": TrainingSpec,
     "stack": StackSpec,
     "profile": HardwareProfile,
+    "operations": OperationsSpec,
 }
 """Kind of file → its spec; `pools` is a cluster of several."""
 

@@ -20,7 +20,7 @@ from cost_models.specs.training import STATE_BYTES
 
 Array = npt.NDArray[np.float64]
 
-_MOMENTS = {"adamw": 2, "sgd": 0}
+MOMENTS = {"adamw": 2, "sgd": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def state_bytes(
     mixed = training.precision != "fp32"
     gradient = STATE_BYTES[gradient_dtype(question)] if mixed else 4.0
     extra_gradient = compute if accumulates_apart(question) and mixed else 0.0
-    moments = _MOMENTS[training.optimizer] * STATE_BYTES[training.moment_dtype or training.state_dtype]
+    moments = MOMENTS[training.optimizer] * STATE_BYTES[training.moment_dtype or training.state_dtype]
     ranks = (columns.expert_shard if experts else columns.shard).astype(np.float64)
     sharded = (columns.zero >= 2) & ((ranks > 1) | _wrapped_alone(question, columns, experts))
     shard = {stage: np.where(columns.zero >= stage, ranks, 1.0) for stage in (1, 2)}

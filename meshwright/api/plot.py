@@ -13,6 +13,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.question import parts_of
 from meshwright.answers.plotted import Plotted
 from meshwright.answers.ranked import Ranked
+from meshwright.api.forecast import forecast
 from meshwright.inputs.goals import Goal, objective_of
 from meshwright.plots.drawing import (
     Drawing,
@@ -66,6 +67,8 @@ class PlotOptions:
     """`strong` or `weak`, for `scaling`."""
     tokens: str | None = None
     price: str | None = None
+    operations: str | None = None
+    """For `forecast`: catalogue name or file."""
     time_limit: float | None = None
 
 
@@ -74,7 +77,8 @@ _MEANT_FOR = {
     "between": ("frontier",),
     "points": ("frontier",),
     "kind": ("scaling",),
-    "tokens": ("frontier",),
+    "tokens": ("frontier", "forecast"),
+    "operations": ("forecast",),
     "price": ("frontier",),
     "time_limit": ("scaling", "frontier"),
 }
@@ -240,6 +244,11 @@ def _window(request: PlotRequest) -> Drawing:
     return draw_window(plan.question, priced_again(plan))
 
 
+def _forecast(request: PlotRequest) -> Drawing:
+    plan, options = _only_plan(request, "forecast"), request.options
+    return forecast(plan, options.tokens, operations=options.operations).plot()
+
+
 def _topology(request: PlotRequest) -> Drawing:
     """A cluster, alone or with a plan for it."""
     name, *plans = map(str, request.files)
@@ -279,6 +288,7 @@ _KINDS: dict[str, Callable[[PlotRequest], Drawing]] = {
     "memory": _memory,
     "timeline": _timeline,
     "window": _window,
+    "forecast": _forecast,
     "topology": _topology,
     "accuracy": _accuracy,
 }

@@ -52,6 +52,11 @@ def stacks(incomplete: str) -> list[str]:
     return _spec("stacks", incomplete)
 
 
+def operations(incomplete: str) -> list[str]:
+    """Words for `--operations`."""
+    return _spec("operations", incomplete)
+
+
 def profiles(incomplete: str) -> list[str]:
     """Words for `--profile`."""
     return _spec("profiles", incomplete)
@@ -63,7 +68,7 @@ def entries(ctx: typer.Context, incomplete: str) -> list[str]:
     known = (
         names(kind)
         if kind != "schema"
-        else iter(("model", "cluster", "pools", "training", "stack", "profile"))
+        else iter(("model", "cluster", "pools", "training", "stack", "profile", "operations"))
     )
     return _beginning(known, incomplete)
 

@@ -63,6 +63,12 @@ Prices = Annotated[
     str | None, optional("--price", "MONEY[,MONEY]", "Of one GPU-hour, for cost; one for each cluster.")
 ]
 Deadline = Annotated[str | None, optional("--deadline", "TIME", "For all tokens, e.g. 30d.")]
+Operations = Annotated[
+    str | None,
+    optional(
+        "--operations", "NAME", "Failures, storage: catalogue name or file.", offers=completion.operations
+    ),
+]
 GlobalBatch = Annotated[
     str | None, optional("--global-batch", "N", "Sequences per optimizer step, or '4M tokens'.")
 ]

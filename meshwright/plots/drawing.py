@@ -12,11 +12,13 @@ from cost_models.errors import InfeasibleError, InputError, UnknownNameError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.link_use import link_use
 from cost_models.question import MixedQuestion, Question, parts_of
+from cost_models.reliability.forecast import Forecast
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MixedCluster
 from cost_models.tiers.host import usable_host_memory
 from cost_models.units import counted, format_seconds
 from meshwright.records import frames
+from meshwright.records.forecasts import forecast_frame
 from meshwright.render.plans.goals import sizes_text
 from meshwright.render.plans.pools import gpus_in_words
 from planner.answers.frontier import frontier_frame, pareto_frame
@@ -212,6 +214,15 @@ def draw_window(question: Question, estimate: Estimate) -> Drawing:
     usable = usable_host_memory(question.cluster) or None
     figure = window(frame, estimate.memory_limit, usable, _subject(question, estimate))
     return Drawing(frame=frame, figure=figure)
+
+
+def draw_forecast(question: Question, found: Forecast) -> Drawing:
+    """The end of a job against the interval between checkpoints, and its goodput against the GPUs."""
+    from meshwright.plots.forecast import forecast
+
+    frame = forecast_frame(found)
+    subject = f"{question.model.name} on {gpus_in_words(question)}, operations {found.operations.name}"
+    return Drawing(frame=frame, figure=forecast(frame, found, subject))
 
 
 def draw_topology(

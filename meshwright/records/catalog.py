@@ -11,7 +11,7 @@ from cost_models.files import catalog as known
 from cost_models.operators.parameters import total_parameters
 from cost_models.specs.cluster import Precision
 from cost_models.specs.transformer import TransformerSpec
-from cost_models.units import format_bandwidth, format_bytes, format_count
+from cost_models.units import format_bandwidth, format_bytes, format_count, format_seconds
 
 Row = dict[str, str]
 _TRAINED_IN: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
@@ -19,7 +19,7 @@ _TRAINED_IN: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
 
 
 def entries(kind: str) -> list[Row]:
-    """A row for each entry of one kind: `models`, `gpus`, `clusters`, `stacks` or `profiles`."""
+    """A row for each entry of one kind: `models`, `gpus`, `clusters`, `stacks`, `profiles` or `operations`."""
     return [_ROWS[kind](entry) for entry in known.names(_LOADERS[kind][0])]
 
 
@@ -102,12 +102,24 @@ def _profile_row(name: str) -> Row:
     }
 
 
+def _operations_row(name: str) -> Row:
+    one = known.load_operations(name)
+    return {
+        "operations": name,
+        "GPU-hours a failure": f"{one.mtbf / 3600:,.0f}",
+        "back after": format_seconds(one.detection + one.restart),
+        "storage": format_bandwidth(one.storage_write),
+        "source": one.source,
+    }
+
+
 _ROWS: dict[str, Callable[[str], Row]] = {
     "models": _model_row,
     "gpus": _gpu_row,
     "clusters": _cluster_row,
     "stacks": _stack_row,
     "profiles": _profile_row,
+    "operations": _operations_row,
 }
 _LOADERS: dict[str, tuple[known.Kind, Callable[[str], Spec]]] = {
     "models": ("models", known.load_model),
@@ -115,4 +127,5 @@ _LOADERS: dict[str, tuple[known.Kind, Callable[[str], Spec]]] = {
     "clusters": ("clusters", known.load_cluster),
     "stacks": ("stacks", known.load_stack),
     "profiles": ("profiles", known.load_profile),
+    "operations": ("operations", known.load_operations),
 }

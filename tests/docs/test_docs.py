@@ -13,13 +13,11 @@ import typer
 
 from cost_models.files import catalog
 from cost_models.files.loading import load_spec, resolve_cluster
-from cost_models.specs.training import TrainingSpec
-from cost_models.specs.transformer import TransformerSpec
+from cost_models.files.schema import KINDS
 from meshwright.cli.frame import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-KINDS = {"transformer": TransformerSpec, "training": TrainingSpec}
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!`)\]\(([^)\s]+)\)")

@@ -136,7 +136,7 @@ def test_a_plan_of_other_costs_says_so(meshwright, plan_file: Path, tmp_path: Pa
     assert meshwright("explain", str(plan_file), "--why-not", "dp8").err == ""
 
 
-@pytest.mark.parametrize("kind", ["models", "gpus", "clusters", "stacks", "profiles"])
+@pytest.mark.parametrize("kind", ["models", "gpus", "clusters", "stacks", "profiles", "operations"])
 def test_catalog(meshwright, kind: str) -> None:
     answer = meshwright("catalog", kind)
     assert answer.code == 0

@@ -9,6 +9,7 @@ from meshwright.cli.verbs.compare import compare
 from meshwright.cli.verbs.emulate import emulate
 from meshwright.cli.verbs.estimate import estimate
 from meshwright.cli.verbs.explain import explain
+from meshwright.cli.verbs.forecast import forecast
 from meshwright.cli.verbs.plan import plan
 from meshwright.cli.verbs.plot import plot
 from meshwright.cli.verbs.run import run
@@ -23,6 +24,7 @@ VERBS = (
     explain,
     advise,
     verify,
+    forecast,
     plot,
     run,
     emulate,

@@ -21,6 +21,7 @@ class CatalogKind(StrEnum):
     CLUSTERS = "clusters"
     STACKS = "stacks"
     PROFILES = "profiles"
+    OPERATIONS = "operations"
     SCHEMA = "schema"
 
 

@@ -23,6 +23,7 @@ class PlotKind(StrEnum):
     MEMORY = "memory"
     TIMELINE = "timeline"
     WINDOW = "window"
+    FORECAST = "forecast"
     TOPOLOGY = "topology"
     ACCURACY = "accuracy"
 
@@ -46,6 +47,7 @@ def plot(
     kind_of_scaling: Annotated[str | None, o.optional("--kind", "KIND", "scaling: strong or weak.")] = None,
     tokens: o.Tokens = None,
     price: o.Price = None,
+    operations: o.Operations = None,
     time_limit: Annotated[
         float | None, o.optional("--time-limit", "SECONDS", "Of all searches; 120.", min=0.001)
     ] = None,
@@ -70,6 +72,7 @@ def plot(
         kind=kind_of_scaling,
         tokens=tokens,
         price=price,
+        operations=operations,
         time_limit=time_limit,
     )
     check_options(kind.value, options)

@@ -1,0 +1,1 @@
+"""The day a training job ends: failures, checkpoints, restarts, spares, slow hosts."""

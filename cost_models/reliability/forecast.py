@@ -1,0 +1,233 @@
+"""Forecast of a job: when it ends, what of the time trains, and how often to save.
+
+    wall = steps/k · (E[segment of k steps] + failures · wait for a spare) · slow hosts / (1 − maintenance)
+
+The interval is the number of steps that the expected time is least at, or the one asked for; formulas: `segments`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from cost_models.breakdown import Breakdown
+from cost_models.errors import InfeasibleError, InputError, Problem
+from cost_models.reliability.job import Job
+from cost_models.reliability.segments import Segment, best_work, truncated
+from cost_models.reliability.spares import Waiting, waiting
+from cost_models.specs.operations import OperationsSpec
+from cost_models.units import format_bandwidth, format_bytes, format_seconds
+
+LEAST_GOODPUT = 1e-3
+"""A job that trains for less of its time never ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """A job under some operations, with one interval between checkpoints; seconds."""
+
+    job: Job
+    operations: OperationsSpec
+    every: int
+    """Steps from one checkpoint to the next."""
+    segment: Segment
+    """The steps between two checkpoints, at the pace of the slowest host."""
+    waiting: Waiting
+    slowdown: float
+    """How much longer slow hosts, or their replacement, make everything: 1 not at all."""
+    evicts: bool
+    """Whether slow hosts are replaced rather than kept."""
+    maintained: float
+    """Share of all time that planned stops take."""
+    copy: float
+    """Seconds in which GPUs wait for their share of a checkpoint to be copied to the host."""
+    flush: float
+    """Seconds in which hosts write it to storage."""
+
+    @property
+    def segments(self) -> float:
+        """Checkpoints of the job."""
+        return self.job.steps / self.every
+
+    @property
+    def failures(self) -> float:
+        """Expected failures of the job."""
+        return self.segments * self.segment.failures
+
+    @property
+    def seconds(self) -> float:
+        """Expected seconds until the job ends."""
+        return self._running / (1 - self.maintained)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of these seconds."""
+        return math.sqrt(self.segments * self._variance) / (1 - self.maintained)
+
+    @property
+    def goodput(self) -> float:
+        """Share of the time in which steps are made that are kept, at the pace of sound hosts."""
+        return self.job.seconds / self.seconds
+
+    @property
+    def parts(self) -> Breakdown:
+        """Where the expected seconds go: they sum to `seconds`."""
+        one, n = self.segment, self.segments
+        return Breakdown.of(
+            training=self.job.seconds,
+            stragglers=(self.slowdown - 1) * self.job.seconds,
+            saving=n * one.saving,
+            lost_work=n * one.lost,
+            restarting=n * one.restarting,
+            waiting_for_spares=self.failures * self.waiting.each,
+            maintenance=self.seconds * self.maintained,
+        )
+
+    @property
+    def kilowatt_hours(self) -> float | None:
+        """Energy that the GPUs take at their power limit, but for planned stops."""
+        if self.job.watts is None:
+            return None
+        return self._running * self.job.gpus * self.job.watts / 3.6e6
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPU-hours until the job ends."""
+        return self.seconds * self.job.gpus / 3600
+
+    @property
+    def _running(self) -> float:
+        return self.segments * (self.segment.expected + self.segment.failures * self.waiting.each)
+
+    @property
+    def _variance(self) -> float:
+        """Variance of a segment with the waits of its failures: these are Bernoulli times exponential, independent."""
+        one, wait = self.segment, self.waiting
+        each, square = wait.each, 2 * wait.chance * wait.seconds**2
+        p, again = one.first_fails, math.expm1(min(one.again / one.between, 300.0))
+        count, squares = p * (1 + again), p * (1 + 3 * again + 2 * again**2)
+        first, _ = truncated(one.between, one.length)
+        retried, _ = truncated(one.between, one.again)
+        together = p * (
+            (first + one.again) * (1 + again) + retried * (again + again + 2 * again**2)
+        )  # E[time · failures] beyond what a segment without failures adds, which is nothing
+        covariance = together - one.expected * count
+        return (
+            one.variance + count * (square - each**2) + (squares - count**2) * each**2 + 2 * each * covariance
+        )
+
+
+def forecast(job: Job, operations: OperationsSpec, every: int | None = None) -> Forecast:
+    """The forecast of a job that saves every so many steps; None: as often as is best.
+
+    Slow hosts are kept, or replaced as they turn up: whichever ends the job sooner.
+
+    Raises:
+        InfeasibleError: it fails sooner than it restarts, or hardly trains at all.
+        InputError: an interval that is none, or in which storage cannot take a checkpoint.
+    """
+    slow = job.nodes * operations.slow_hosts
+    found = min(
+        (
+            _forecast(job, operations, every, evicts=evicts)
+            for evicts in ((False, True) if slow else (False,))
+        ),
+        key=lambda one: one.seconds,
+    )
+    if found.goodput < LEAST_GOODPUT:
+        raise InfeasibleError(
+            f"the job never ends: {format_seconds(found.segment.between)} from failure to failure leave"
+            f" {found.goodput:.1%} of the time to train",
+            hint="a longer --mtbf, a quicker restart, faster storage or more spares",
+        )
+    return found
+
+
+def _forecast(job: Job, operations: OperationsSpec, every: int | None, *, evicts: bool) -> Forecast:
+    copy, flush = operations.pause + _copy(job, operations), job.checkpoint_bytes / operations.storage_write
+    saving, lag = (copy, flush) if operations.asynchronous else (copy + flush, 0.0)
+    read = job.checkpoint_bytes / (operations.storage_read or operations.storage_write)
+    restart = operations.detection + operations.restart + read
+    between = operations.mtbf / job.gpus
+    if between <= restart:
+        raise InfeasibleError(
+            f"the job never ends: with {job.gpus:,} GPUs something fails every {format_seconds(between)}, and a"
+            f" restart takes {format_seconds(restart)}",
+            hint="fewer GPUs, a longer --mtbf, or a quicker restart",
+        )
+    stop = operations.maintenance
+    turns_slow = job.nodes * operations.slow_hosts / operations.repair
+    """Hosts that turn slow in a second."""
+    any_slow = 1 - (1 - operations.slow_hosts) ** job.nodes
+    slowdown = 1 + (turns_slow * (restart + saving) if evicts else operations.slowness * any_slow)
+    step = Segment(work=job.step_seconds * slowdown, saving=saving, restart=restart, between=between, lag=lag)
+    if every is not None:
+        _require_possible(every, job, operations, step)
+    found = Forecast(
+        job=job,
+        operations=operations,
+        every=1,
+        segment=step,
+        waiting=waiting(
+            operations.spares, operations.repair, 1 / (1 / between + (turns_slow if evicts else 0.0))
+        ),
+        slowdown=slowdown,
+        evicts=evicts,
+        maintained=0.0 if stop is None else min(0.99, (stop.takes + restart + saving) / stop.every),
+        copy=copy,
+        flush=flush,
+    )
+    return with_every(found, every or min(best_steps(step), job.steps))
+
+
+def with_every(found: Forecast, every: int) -> Forecast:
+    """The same job with so many steps from one checkpoint to the next."""
+    step = found.job.step_seconds * found.slowdown
+    return replace(found, every=every, segment=replace(found.segment, work=every * step))
+
+
+def least_steps(found: Forecast) -> int:
+    """Fewest steps between checkpoints that storage keeps up with."""
+    return _least(with_every(found, 1).segment)
+
+
+def best_steps(step: Segment) -> int:
+    """Whole steps between checkpoints that the expected time is least at; `step`: a segment of one."""
+    least = _least(step)
+    work = best_work(step.saving, step.between) / step.work
+    near = {max(least, math.floor(work)), max(least, math.ceil(work)), least}
+
+    def cost(steps: int) -> float:
+        one = replace(step, work=steps * step.work)
+        return one.expected / one.work
+
+    return min(sorted(near), key=cost)
+
+
+def _least(step: Segment) -> int:
+    """Fewest steps in which a checkpoint is written."""
+    return max(1, math.ceil((step.lag - step.saving) / step.work))
+
+
+def _copy(job: Job, operations: OperationsSpec) -> float:
+    """Seconds in which each GPU copies its share of the checkpoint to its host."""
+    link = operations.host_copy or job.host_bandwidth
+    return 0.0 if link is None else job.checkpoint_bytes / job.gpus / link
+
+
+def _require_possible(every: int, job: Job, operations: OperationsSpec, step: Segment) -> None:
+    """Raises InputError where a job cannot save every so many steps."""
+    if not 1 <= every <= job.steps:
+        raise InputError(f"a job of {job.steps:,} steps cannot save every {every:,} of them")
+    least = _least(step)
+    if every >= least:
+        return
+    what = (
+        f"storage takes {format_bytes(job.checkpoint_bytes)} at {format_bandwidth(operations.storage_write)}: longer"
+        f" than {every:,} steps"
+    )
+    raise InputError(
+        "checkpoints come faster than storage takes them",
+        problems=[Problem("--every", what)],
+        hint=f"--every {least} or more",
+    )

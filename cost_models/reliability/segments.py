@@ -1,0 +1,137 @@
+"""Segments of a job: the steps from one checkpoint to the next, done again where a failure comes between.
+
+Failures come at random (exponential, mean M). A segment trains for τ and saves for δ, in which training waits; a
+restart takes R, in which failures come as well; a checkpoint can be read f after it was saved, so a failure costs the
+work of f besides what came since. From one readable checkpoint to the next
+
+    E[segment] = M · e^{(R + f)/M} · (e^{(τ + δ)/M} − 1)              goodput = τ / E
+
+(Daly 2006, equation 13, with f = 0; the same argument holds for any f ≤ τ + δ, as after a failure R + f + τ + δ must
+pass without another). First order: τ = √(2δM) (Young 1974), √(2δM) − δ (Daly 2006).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A segment of a job, all in seconds."""
+
+    work: float
+    """Training from one checkpoint to the next, τ."""
+    saving: float
+    """Training waits for so long at each checkpoint, δ."""
+    restart: float
+    """From a failure until training goes on, R."""
+    between: float
+    """Mean time between failures of the whole job, M."""
+    lag: float = 0.0
+    """From a saved checkpoint until it could be read, f."""
+
+    @property
+    def length(self) -> float:
+        """Seconds of a segment without failures, L = τ + δ."""
+        return self.work + self.saving
+
+    @property
+    def expected(self) -> float:
+        """Expected seconds of a segment."""
+        m = self.between
+        return m * _exp((self.restart + self.lag) / m) * math.expm1(min(self.length / m, _MOST))
+
+    @property
+    def goodput(self) -> float:
+        """Share of the time that trains what is kept."""
+        return self.work / self.expected
+
+    @property
+    def failures(self) -> float:
+        """Expected failures in a segment: restarts can fail, too."""
+        return self.expected / self.between
+
+    @property
+    def restarting(self) -> float:
+        """Expected seconds of restarts in a segment."""
+        return self.failures * self.between * -math.expm1(-self.restart / self.between)
+
+    @property
+    def lost(self) -> float:
+        """Expected seconds of work and saving in a segment that are done again."""
+        return max(0.0, self.expected - self.length - self.restarting)
+
+    @property
+    def first_fails(self) -> float:
+        """Chance of a failure before the segment is done."""
+        return -math.expm1(-self.length / self.between)
+
+    @property
+    def again(self) -> float:
+        """Seconds that must pass without a failure once one has come: restart, what was not readable, segment."""
+        return self.restart + self.lag + self.length
+
+    @property
+    def variance(self) -> float:
+        """Variance of the seconds of a segment.
+
+        Without a failure it takes L; else the time to the first, T < L, and then trials that need W = R + f + L without
+        one: mean m(e^{W/m} − 1), variance m²e^{2W/m} − 2mWe^{W/m} − m².
+        """
+        m, p = self.between, self.first_fails
+        length, need = self.length, self.again
+        grown = _exp(need / m)
+        trials = m * (grown - 1)
+        spread = max(0.0, m * m * (grown * grown - 1) - 2 * m * need * grown)
+        first, square = truncated(m, length)
+        of_square = (1 - p) * length**2 + p * (square + 2 * first * trials + spread + trials**2)
+        return max(0.0, of_square - self.expected**2)
+
+
+_MOST = 350.0
+"""Exponents beyond this are no number any more that anybody waits for; its square can still be written."""
+
+
+def _exp(value: float) -> float:
+    return math.exp(min(value, _MOST))
+
+
+def truncated(mean: float, below: float) -> tuple[float, float]:
+    """Mean and mean square of an exponential time that is known to be shorter than `below`."""
+    x = below / mean
+    if x < 1e-4:  # uniform: what follows loses all its digits
+        return below / 2, below**2 / 3
+    left = math.exp(-x)
+    share = -math.expm1(-x)
+    first = mean - below * left / share
+    square = 2 * mean * first - below**2 * left / share
+    return first, square
+
+
+def young(saving: float, between: float) -> float:
+    """Seconds of work between checkpoints, first order: √(2δM) (Young 1974)."""
+    return math.sqrt(2 * saving * between)
+
+
+def daly(saving: float, between: float) -> float:
+    """Seconds of work between checkpoints: √(2δM) − δ, or M where saving takes too long for it (Daly 2006)."""
+    return young(saving, between) - saving if saving < between / 2 else between
+
+
+def best_work(saving: float, between: float) -> float:
+    """Seconds of work between checkpoints that E/τ is least at: the zero of e^{−(τ+δ)/M} − 1 + τ/M."""
+    low, high = 0.0, between  # at M the slope is e^{−(M+δ)/M} > 0
+    for _ in range(200):
+        middle = (low + high) / 2
+        if math.exp(-(middle + saving) / between) - 1 + middle / between < 0:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def first_order_ratio(segment: Segment) -> float:
+    """Share of the time that trains, to first order: (1 − (R + τ/2)/M) / (1 + δ/τ) (Kokolis et al. 2024, ETTR)."""
+    wasted = (segment.restart + segment.lag + segment.work / 2) / segment.between
+    return max(0.0, 1 - wasted) / (1 + segment.saving / segment.work)

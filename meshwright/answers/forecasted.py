@@ -1,0 +1,204 @@
+"""The answer of `forecast`: the day a job ends, where its time goes, how often to save, what would end it sooner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from cost_models.question import Question
+from cost_models.reliability.forecast import Forecast, with_every
+from cost_models.reliability.offers import Change, changes_of
+from cost_models.reliability.segments import daly, first_order_ratio, young
+from cost_models.reliability.simulating import draw_ends
+from cost_models.units import format_count, format_days, format_seconds, grouped
+from meshwright.plots.drawing import Drawing, draw_forecast
+from meshwright.records import JSON_SCHEMA
+from meshwright.render.plans.pools import gpus_in_words
+from meshwright.render.tables import Table, table
+from meshwright.render.words import percent, wrapped
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SHARES = (0.1, 0.5, 0.9)
+_DAY = 86400.0
+_PART_WORDS = {
+    "training": "training",
+    "stragglers": "slow hosts",
+    "saving": "saving",
+    "lost_work": "work done again",
+}
+_PART_WORDS |= {
+    "restarting": "restarting",
+    "waiting_for_spares": "waiting for spares",
+    "maintenance": "maintenance",
+}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Forecasted:
+    """A job and its forecast."""
+
+    question: Question
+    found: Forecast
+    assumptions: tuple[str, ...] = ()
+
+    @cached_property
+    def ends(self) -> dict[float, float]:
+        """Share of draws → seconds within which they end: 10, 50 and 90 %."""
+        drawn = draw_ends(self.found)
+        return {share: drawn.at(share) for share in _SHARES}
+
+    @cached_property
+    def changes(self) -> tuple[Change, ...]:
+        """What would end the job sooner."""
+        return changes_of(self.found)
+
+    def plot(self) -> Drawing:
+        """Draw the expected end against the interval between checkpoints, and against the GPUs."""
+        return draw_forecast(self.question, self.found)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each part of the time; seconds and shares."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each part of the time."""
+        return [
+            {"part": part, "seconds": seconds, "share": seconds / self.found.seconds}
+            for part, seconds in self.found.parts
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        found, one = self.found, self.found.segment
+        return {
+            "schema": JSON_SCHEMA,
+            "assumptions": list(self.assumptions),
+            "operations": found.operations.model_dump(mode="json", exclude_none=True),
+            "job": {
+                "model": self.question.model.name,
+                "gpus": found.job.gpus,
+                "steps": found.job.steps,
+                "step_seconds": found.job.step_seconds,
+                "checkpoint_bytes": found.job.checkpoint_bytes,
+            },
+            "seconds": found.seconds,
+            "deviation_seconds": found.deviation,
+            "ends": {f"p{share:.0%}".rstrip("%"): seconds for share, seconds in self.ends.items()},
+            "goodput": found.goodput,
+            "parts": found.parts.as_dict(),
+            "failures": found.failures,
+            "seconds_between_failures": one.between,
+            "restart_seconds": one.restart,
+            "checkpoint": {
+                "every_steps": found.every,
+                "work_seconds": one.work,
+                "waits_seconds": one.saving,
+                "flush_seconds": found.flush,
+                "young_seconds": young(one.saving, one.between),
+                "daly_seconds": daly(one.saving, one.between),
+                "first_order_ratio": first_order_ratio(one),
+            },
+            "gpu_hours": found.gpu_hours,
+            "kilowatt_hours": found.kilowatt_hours,
+            "replaces_slow_hosts": found.evicts,
+            "changes": [
+                {
+                    "what": one.what,
+                    "seconds": one.found.seconds,
+                    "saved_seconds": found.seconds - one.found.seconds,
+                }
+                for one in self.changes
+            ],
+        }
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright forecast` prints."""
+        found = self.found
+        tokens = self.question.training.tokens
+        assert tokens is not None
+        header = (
+            f"{self.question.model.name} on {gpus_in_words(self.question)}: {format_count(tokens)} tokens take"
+            f" {grouped(found.job.steps)} steps of {format_seconds(found.job.step_seconds)};"
+            f" operations {found.operations.name}"
+        )
+        lines: list[str | Table] = [wrapped(header), "", wrapped(self._end), "", self._parts]
+        lines += ["", wrapped(self._interval), "", wrapped(self._failures)]
+        if self.changes:
+            lines += ["", "Would end it sooner:", self._sooner]
+        return tuple(lines)
+
+    @property
+    def _end(self) -> str:
+        early, middle, late = (format_days(self.ends[share]) for share in _SHARES)
+        energy = self.found.kilowatt_hours
+        words = (
+            f"Ends after {middle} (one in ten by {early}, nine in ten by {late}): goodput"
+            f" {percent(self.found.goodput)}, {format_count(self.found.gpu_hours)} GPU-hours"
+        )
+        return words if energy is None else f"{words}, {energy / 1e6:,.2f} GWh at the GPUs' power limit"
+
+    @property
+    def _parts(self) -> Table:
+        rows = [
+            (_PART_WORDS[part], f"{seconds / _DAY:,.2f}", percent(seconds / self.found.seconds))
+            for part, seconds in self.found.parts
+            if seconds > 0
+        ]
+        rows.append(("expected", f"{self.found.seconds / _DAY:,.2f}", percent(1.0)))
+        return table(("where time goes", "days", "share"), rows, names=("where time goes",))
+
+    @property
+    def _interval(self) -> str:
+        found, one = self.found, self.found.segment
+        wait = f"GPUs wait {format_seconds(one.saving)}" if one.saving else "GPUs do not wait"
+        readable = f", readable {format_seconds(one.lag)} later" if one.lag else ""
+        words = f"Save every {grouped(found.every)} steps ({_time(one.work)}): {wait}{readable}"
+        longer = with_every(found, min(10 * found.every, found.job.steps))
+        if longer.every > found.every:
+            words += f"; ten times as rarely ends it {_later(longer.seconds - found.seconds)}"
+        return words
+
+    @property
+    def _failures(self) -> str:
+        found, one = self.found, self.found.segment
+        words = (
+            f"{found.failures:,.0f} failures are expected, one every {_time(one.between)}; each costs"
+            f" {_time(one.restart)} to restart and {_time(one.lost * found.segments / max(found.failures, 1e-9))}"
+            " of work done again"
+        )
+        if found.waiting.chance:
+            words += f"; {percent(found.waiting.chance)} find no spare node and wait {_time(found.waiting.seconds)}"
+        if found.operations.slow_hosts:
+            words += "; slow hosts are " + ("replaced as they turn up" if found.evicts else "kept")
+        return words
+
+    @property
+    def _sooner(self) -> Table:
+        rows = [
+            (one.what, format_days(one.found.seconds), _time(self.found.seconds - one.found.seconds))
+            for one in self.changes
+        ]
+        return table(("change", "ends after", "sooner by"), rows, words=("change",))
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self.text))
+
+
+def _time(seconds: float) -> str:
+    """ "12.3 s", "18.6 min", "3.1 h", "2 days"."""
+    if seconds < 120:
+        return format_seconds(seconds)
+    if seconds < 2 * 3600:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 2 * _DAY else format_days(seconds)
+
+
+def _later(seconds: float) -> str:
+    return f"{_time(seconds)} later" if seconds >= 1 else "no later"

@@ -1,0 +1,72 @@
+"""Reads the operations of a cluster: a catalogue name or a file, and the flags that change them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cost_models.errors import InputError, Problem
+from cost_models.files.amounts import read_duration
+from cost_models.files.catalog import load_operations
+from cost_models.specs.operations import OperationsSpec
+from cost_models.units import parse_bandwidth, parse_seconds
+
+USUAL = "llama3"
+"""Operations where nobody names any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationsInputs:
+    """What `--operations` and the flags beside it say."""
+
+    operations: str | OperationsSpec | None = None
+    mtbf: str | None = None
+    restart: str | None = None
+    storage: str | None = None
+    spares: int | None = None
+
+
+def operations_of(inputs: OperationsInputs) -> OperationsSpec:
+    """Read the operations; flags override what the catalogue or a file has.
+
+    Raises:
+        InputError: everything that cannot be read, at once.
+    """
+    named = inputs.operations
+    base = named if isinstance(named, OperationsSpec) else load_operations(named or USUAL)
+    changed: dict[str, object] = {}
+    problems: list[Problem] = []
+    readers = {
+        "mtbf": ("--mtbf", inputs.mtbf, _duration),
+        "restart": ("--restart", inputs.restart, _duration),
+        "storage_write": ("--storage", inputs.storage, parse_bandwidth),
+    }
+    for field, (flag, said, read) in readers.items():
+        if said is None:
+            continue
+        try:
+            changed[field] = read(said)
+        except ValueError as error:
+            problems.append(Problem(flag, str(error)))
+    if inputs.spares is not None:
+        if inputs.spares < 0:
+            problems.append(Problem("--spares", f"must not be below zero, and is {inputs.spares}"))
+        changed["spares"] = inputs.spares
+    if problems:
+        raise InputError("the operations cannot be read", problems=problems)
+    if "storage_write" in changed:
+        changed["storage_read"] = None
+    return OperationsSpec.model_validate(base.model_dump(mode="json") | _written(changed))
+
+
+def _duration(text: str) -> float:
+    """Seconds from `50000h` or `50000 h`: hours in numbers as failures have them."""
+    try:
+        return read_duration(text)
+    except ValueError:
+        return parse_seconds(text)
+
+
+def _written(changed: dict[str, object]) -> dict[str, object]:
+    """Values as files have them, so that they are checked as a file's are."""
+    units = {"mtbf": "s", "restart": "s", "storage_write": "B/s"}
+    return {name: f"{value} {units[name]}" if name in units else value for name, value in changed.items()}

@@ -1,0 +1,59 @@
+"""`forecast`: what it prints, what it leaves as JSON and as a picture, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshwright import Forecasted, InputError, estimate, forecast
+from meshwright.api.plot import PlotOptions, plot
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("forecast") / "plan.yaml"
+    estimate(
+        "gpt3-175b", "dgx-h100", None, "tp8 pp16 dp64 mbs1 zero1", gpus=8192, global_batch=3072, sequence=2048
+    ).save(path)
+    return path
+
+
+def test_says_when_it_ends_and_how_often_to_save(plan: Path) -> None:
+    answer = forecast(plan, "3T", operations="llama3", spares=2)
+    text = "\n".join(str(part) for part in answer.text)
+    for words in ("Ends after", "goodput", "Save every", "failures are expected", "half as many failures"):
+        assert words in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    record = json.loads(json.dumps(answer.record()))
+    assert record["ends"]["p10"] < record["ends"]["p50"] < record["ends"]["p90"]
+    assert sum(record["parts"].values()) == pytest.approx(record["seconds"])
+    assert answer.to_frame()["seconds"].sum() == pytest.approx(record["seconds"])
+
+
+def test_flags_change_the_operations(plan: Path) -> None:
+    usual, rare = (
+        forecast(plan, "3T"),
+        forecast(plan, "3T", mtbf="500000 h", restart="30 s", storage="4 TB/s"),
+    )
+    assert "operations `llama3`" in usual.assumptions[0]
+    assert rare.found.segment.between == 500_000 * 3600 / 8192
+    assert rare.found.seconds < usual.found.seconds
+
+
+def test_what_is_wrong_is_said_at_once(plan: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        forecast(plan, None, mtbf="often", storage="quick", spares=-1)
+    places = {problem.where for problem in caught.value.problems}
+    assert {"--tokens", "--mtbf", "--storage", "--spares"} <= places
+
+
+def test_the_curve_has_its_least_at_the_answer(plan: Path) -> None:
+    drawn = plot("forecast", plan, options=PlotOptions(tokens="3T", operations="llama3")).drawing
+    curve = drawn.frame[drawn.frame["what"] == "interval"]
+    (own,) = curve[curve["chosen"]].to_dict(orient="records")
+    assert own["seconds"] == curve["seconds"].min()
+    assert (curve["early_seconds"] < curve["late_seconds"]).all()
+    assert "Saving every" in drawn.title
+    assert isinstance(forecast(plan, "3T"), Forecasted)

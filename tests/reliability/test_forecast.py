@@ -1,0 +1,146 @@
+"""Forecasts of jobs: parts that sum, draws that agree, changes that help, and jobs that never end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cost_models.errors import InfeasibleError, InputError
+from cost_models.files.catalog import load_operations, names
+from cost_models.reliability.forecast import forecast, with_every
+from cost_models.reliability.job import Job
+from cost_models.reliability.offers import changes_of
+from cost_models.reliability.simulating import RUNS, draw_ends
+from cost_models.specs.operations import OperationsSpec
+
+JOB = Job(
+    steps=300_000,
+    step_seconds=5.0,
+    checkpoint_bytes=13.8e12,
+    gpus=3072,
+    nodes=384,
+    host_bandwidth=25e9,
+    watts=400.0,
+)
+
+
+def operations(**fields: Any) -> OperationsSpec:
+    usual = {"mtbf": "50700 h", "detection": "1 min", "restart": "5 min", "storage_write": "273 GB/s"}
+    return OperationsSpec.model_validate(usual | fields)
+
+
+BUSY = operations(
+    mtbf="20000 h",
+    spares=3,
+    repair="8 h",
+    slow_hosts=0.002,
+    slowness=0.1,
+    pause=4.0,
+    maintenance={"every": "14 d", "takes": "6 h"},
+)
+
+
+def test_a_checkpoint_of_a_trillion_parameters_takes_fifty_seconds() -> None:
+    """Narayanan et al. 2021, section 5.10: 13.8 TB at 273 GB/s."""
+    found = forecast(JOB, operations())
+    assert found.flush == pytest.approx(50.5, abs=0.1)
+    assert found.copy == pytest.approx(13.8e12 / 3072 / 25e9)
+
+
+def test_parts_sum_to_the_whole() -> None:
+    found = forecast(JOB, BUSY)
+    assert found.parts.total == pytest.approx(found.seconds)
+    assert all(seconds > 0 for _, seconds in found.parts)
+    assert found.goodput == pytest.approx(found.parts["training"] / found.parts.total)
+
+
+def test_draws_agree_with_mean_and_deviation() -> None:
+    found = forecast(JOB, BUSY)
+    ends = draw_ends(found).seconds
+    assert len(ends) == RUNS
+    assert ends.mean() == pytest.approx(found.seconds, abs=3 * found.deviation / np.sqrt(RUNS))
+    assert ends.std() == pytest.approx(found.deviation, rel=0.03)
+    again = draw_ends(found).seconds
+    assert (ends == again).all()
+
+
+def test_no_other_interval_ends_it_sooner() -> None:
+    found = forecast(JOB, BUSY)
+    for every in (1, found.every - 1, found.every + 1, 10 * found.every):
+        assert with_every(found, every).seconds >= found.seconds
+
+
+def test_what_helps_ends_it_sooner() -> None:
+    found = forecast(JOB, BUSY)
+    saved = [found.seconds - one.found.seconds for one in changes_of(found)]
+    assert saved == sorted(saved, reverse=True)
+    assert min(saved) > 0
+    assert {"one more spare node", "half as many failures"} <= {one.what for one in changes_of(found)}
+
+
+def test_writing_while_training_waits_less_and_loses_more() -> None:
+    behind, waiting = forecast(JOB, operations()), forecast(JOB, operations(asynchronous=False))
+    assert behind.segment.saving < waiting.segment.saving
+    assert behind.segment.lag > waiting.segment.lag == 0
+    assert behind.seconds < waiting.seconds
+
+
+def test_more_gpus_have_less_goodput() -> None:
+    shares = [
+        forecast(replace(JOB, gpus=n, nodes=n // 8), operations()).goodput for n in (1024, 4096, 16384, 65536)
+    ]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_a_job_that_fails_before_it_restarts_never_ends() -> None:
+    with pytest.raises(InfeasibleError, match="never ends: with 3,072 GPUs something fails every"):
+        forecast(JOB, operations(mtbf="300 h"))
+
+
+def test_no_spare_at_all_means_waiting_for_every_repair() -> None:
+    found = forecast(JOB, operations(spares=0, repair="1 d"))
+    assert found.waiting.chance == 1.0
+    assert found.parts["waiting_for_spares"] == pytest.approx(found.failures * 86400)
+
+
+def test_storage_must_keep_up() -> None:
+    slow = operations(storage_write="1 GB/s", mtbf="1000000 h")
+    with pytest.raises(InputError, match=r"storage takes 12.6 TiB at 1 GB/s: longer than 10 steps") as caught:
+        forecast(JOB, slow, every=10)
+    assert "or more" in caught.value.hint
+    assert forecast(JOB, slow).every * 5.0 >= 13.8e12 / 1e9 - 1
+
+
+@pytest.mark.parametrize("every", [0, 300_001])
+def test_an_interval_beyond_the_job_is_refused(every: int) -> None:
+    with pytest.raises(InputError, match="cannot save every"):
+        forecast(JOB, operations(), every=every)
+
+
+@pytest.mark.parametrize("name", names("operations"))
+def test_catalogue_entries_say_where_they_are_from(name: str) -> None:
+    one = load_operations(name)
+    assert one.name == name
+    assert len(one.source) > 40
+    assert 0.5 < forecast(JOB, one).goodput < 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"mtbf": "0 h"}, "above zero"),
+        ({"mtbf": "-3 h"}, "above zero"),
+        ({"storage_write": "0 GB/s"}, "above zero"),
+        ({"spares": -1}, "spares"),
+        ({"slow_hosts": 1.5}, "slow_hosts"),
+        ({"maintenance": {"every": "1 h", "takes": "2 h"}}, "no time is left"),
+    ],
+)
+def test_wrong_operations_are_refused(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        OperationsSpec(
+            **{"mtbf": "50 h", "detection": "1 s", "restart": "1 s", "storage_write": "1 GB/s"} | fields
+        )
