@@ -1,0 +1,116 @@
+"""One call of a solver: what it found, what it proved, and how it ends early."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pulp
+
+from planner.exact.ilp.solvers import ROUNDING, SolverName
+
+Verdict = Literal["optimal", "infeasible", "stopped"]
+Watch = Callable[[float, float], None]
+"""Called now and then with the solver's (best, bound)."""
+
+
+@dataclass(slots=True)
+class Interrupt:
+    """Whether the user pressed Ctrl-C while a solver ran."""
+
+    pressed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """`bound` holds whatever the verdict; variables have values where `found`."""
+
+    verdict: Verdict
+    bound: float
+    found: bool
+
+
+def solve(
+    problem: pulp.LpProblem,
+    solver: SolverName,
+    *,
+    seconds: float = math.inf,
+    gap: float = 0.0,
+    interrupt: Interrupt | None = None,
+    watch: Watch | None = None,
+) -> Solved:
+    """Minimise; `bound` is the solver's own where it gives one, else −infinity."""
+    stop = interrupt or Interrupt()
+    limit = max(seconds, 0.01) if math.isfinite(seconds) else None
+    if solver == "highs":
+        with interruptible(stop):
+            problem.solve(_highs(limit, gap, stop, watch))
+        info = problem.solverModel.getInfo()
+        integer = any(one.cat == pulp.LpInteger for one in problem.variables())
+        bound = float(info.mip_dual_bound) if integer else -math.inf
+        found = math.isfinite(info.objective_function_value) and info.primal_solution_status == 2
+    else:
+        problem.solve(_cbc(limit, gap))
+        bound, found = (
+            -math.inf,
+            problem.sol_status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible),
+        )
+    if problem.status == pulp.LpStatusInfeasible:
+        return Solved(verdict="infeasible", bound=math.inf, found=False)
+    if problem.sol_status == pulp.LpSolutionOptimal and found:
+        value = float(pulp.value(problem.objective))
+        return Solved(
+            verdict="optimal", bound=value if not math.isfinite(bound) else min(bound, value), found=True
+        )
+    return Solved(verdict="stopped", bound=bound, found=found)
+
+
+def _highs(limit: float | None, gap: float, stop: Interrupt, watch: Watch | None) -> pulp.LpSolver:
+    import highspy
+
+    def on_callback(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
+        if watch is not None and kind == highspy.cb.HighsCallbackType.kCallbackMipInterrupt:
+            watch(float(out.mip_primal_bound), float(out.mip_dual_bound))
+        if stop.pressed:
+            into.user_interrupt = True
+
+    kinds = highspy.cb.HighsCallbackType
+    return pulp.HiGHS(
+        msg=False,
+        threads=1,
+        timeLimit=limit,
+        gapRel=gap,
+        gapAbs=0,
+        callbackTuple=(on_callback, None),
+        callbacksToActivate=[kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt],
+        primal_feasibility_tolerance=ROUNDING,
+        mip_feasibility_tolerance=ROUNDING,
+    )
+
+
+def _cbc(limit: float | None, gap: float) -> pulp.LpSolver:
+    return pulp.getSolver(
+        "PULP_CBC_CMD", msg=False, threads=1, timeLimit=limit, gapRel=gap, gapAbs=0, _skip_v4_deprecation=True
+    )
+
+
+@contextmanager
+def interruptible(stop: Interrupt) -> Iterator[None]:
+    """While this is open, Ctrl-C asks to end: a solver does not return to Python by itself."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def press(number: int, frame: object) -> None:
+        stop.pressed = True
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,178 @@
+"""Local search: the busiest GPU's units are placed anew or swapped; where that ends, some are taken out and put back.
+
+Every move takes from a GPU that ends a stage, as no other move shortens one. Its choices come from a seed, so that the
+same question gives the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from cost_models.recommender.priced import Array
+from planner.recommender.problem import Placement
+from planner.recommender.state import OVERFULL, State
+
+BETTER = 1e-9
+"""Relative gain below which a move is none."""
+TRIED = 24
+"""Most units of the busiest GPU that are placed anew in one step; of other GPUs, 20 times as many are swapped."""
+KICKED = 6
+"""Most units taken out at once."""
+
+
+def improve(
+    state: State,
+    *,
+    rounds: int,
+    patience: int,
+    seed: int,
+    target: float,
+    stop: Callable[[], bool],
+) -> Placement:
+    """The best placement met in so many rounds from the one in `state`.
+
+    Ends early at `target` (in `scale`), or after as many rounds as `patience` without a better one.
+    """
+    random = np.random.default_rng(seed)
+    idle = 0
+    best, best_score = state.placement, state.score
+    for nth in range(rounds):
+        met = float(state.stage_seconds.sum()) <= target and state.use[:, -1].max() <= 1
+        if met or idle > patience or stop():
+            break
+        if nth:
+            _kick(state, random)
+        _descend(state, random, stop)
+        if (score := state.score) < best_score * (1 - BETTER):
+            best, best_score, idle = state.placement, score, 0
+            continue
+        idle += 1
+        if score > best_score * (1 + BETTER):
+            state.load(best)
+    return best
+
+
+def _descend(state: State, random: np.random.Generator, stop: Callable[[], bool]) -> None:
+    """Moves from GPUs that end stages until none helps."""
+    while not stop():
+        if not any(_shorten(state, gpu, random) for gpu in _busiest(state)):
+            return
+
+
+def _busiest(state: State) -> list[int]:
+    """GPUs that end stages, of the longest first, and one that is overfull."""
+    longest = state.use[:, :-1].argmax(axis=0)
+    by_length = np.argsort(-state.stage_seconds, kind="stable")
+    ends = [int(longest[k]) for k in by_length.tolist() if state.use[longest[k], k] > state.beside[k]]
+    full = [int(state.use[:, -1].argmax())] if state.use[:, -1].max() > 1 else []
+    return list(dict.fromkeys(full + ends))
+
+
+def _shorten(state: State, gpu: int, random: np.random.Generator) -> bool:
+    """One move of a unit that loads a GPU, if any helps."""
+    held = _held(state, gpu)
+    if not len(held):
+        return False
+    for unit in random.permutation(held)[:TRIED].tolist():
+        before = state.score
+        row, places = state.remove(unit)
+        found = state.insertion(unit)
+        if found.score < before * (1 - BETTER):
+            state.add(unit, found.row, found.places)
+            return True
+        state.add(unit, row, places)
+    return _swap(state, gpu, held, random)
+
+
+def _held(state: State, gpu: int) -> list[int]:
+    """Units that have a place on a GPU, or load all."""
+    node, on_nodes = gpu // state.problem.gpus_per_node, state.problem.on_nodes
+    found = []
+    for unit, (row, places) in enumerate(zip(state.row.tolist(), state.places, strict=True)):
+        if not places or (node if on_nodes[row] else gpu) in places:
+            found.append(unit)
+    return found
+
+
+def _swap(state: State, gpu: int, held: list[int], random: np.random.Generator) -> bool:
+    """Swap a shard of this GPU with one of another, the best of those tried, if it helps."""
+    problem = state.problem
+    single = [
+        unit
+        for unit, row in enumerate(state.row.tolist())
+        if problem.shards[row] and not problem.on_nodes[row]
+    ]
+    pairs = [(unit, place) for unit in single for place in set(state.places[unit])]
+    mine = [unit for unit, place in pairs if place == gpu]
+    others = [pair for pair in pairs if pair[1] != gpu]
+    if not mine or not others:
+        return False
+    if len(others) > 20 * TRIED:
+        others = [others[at] for at in random.permutation(len(others))[: 20 * TRIED].tolist()]
+    if len(mine) > TRIED:
+        mine = [mine[at] for at in random.permutation(len(mine))[:TRIED].tolist()]
+    there = np.array([place for _, place in others])
+    out, into = state.shard[state.row[mine]], state.shard[state.row[[unit for unit, _ in others]]]
+    delta = into - out[:, None]  # (mine, others, K + 1)
+    here, away = state.use[gpu] + delta, state.use[there] - delta
+    longest = np.maximum(_longest_elsewhere(state, gpu)[there], state.beside)
+    stages = np.maximum(np.maximum(here[..., :-1], away[..., :-1]), longest).sum(axis=-1)
+    over = np.maximum(here[..., -1] - 1, 0) + np.maximum(away[..., -1] - 1, 0)
+    itself = np.array(mine)[:, None] == [unit for unit, _ in others]
+    order = np.argsort((stages + OVERFULL * over + OVERFULL * itself).ravel(), kind="stable")[:3]
+    before = state.score
+    for flat in order.tolist():
+        i, j = divmod(flat, len(others))
+        if mine[i] != others[j][0] and _swapped(state, mine[i], gpu, others[j], before):
+            return True
+    return False
+
+
+def _swapped(state: State, mine: int, gpu: int, other_at: tuple[int, int], before: float) -> bool:
+    """Swap two shards; undone unless it helps."""
+    other, place = other_at
+    mine_was, other_was = state.remove(mine), state.remove(other)
+    state.add(mine, mine_was[0], _moved(mine_was[1], gpu, place))
+    state.add(other, other_was[0], _moved(other_was[1], place, gpu))
+    if state.score < before * (1 - BETTER):
+        return True
+    for unit, was in ((mine, mine_was), (other, other_was)):
+        state.remove(unit)
+        state.add(unit, *was)
+    return False
+
+
+def _moved(places: tuple[int, ...], old: int, new: int) -> tuple[int, ...]:
+    at = places.index(old)
+    return (*places[:at], new, *places[at + 1 :])
+
+
+def _longest_elsewhere(state: State, gpu: int) -> Array:
+    """(G, K) longest load of each stage among GPUs other than `gpu` and the one of the row."""
+    loads = state.use[:, :-1].copy()
+    loads[gpu] = -np.inf
+    order = np.argsort(-loads, axis=0, kind="stable")
+    columns = np.arange(loads.shape[1])
+    first = loads[order[0], columns]
+    second = loads[order[1], columns] if len(loads) > 1 else np.full_like(first, -np.inf)
+    gpus = np.arange(len(loads))[:, None]
+    longest: Array = np.where(gpus == order[0], second, first)
+    return longest
+
+
+def _kick(state: State, random: np.random.Generator) -> None:
+    """Take some units out, one of them from a GPU that ends a stage, and put them back, largest first."""
+    number = min(int(random.integers(2, KICKED + 1)), len(state.row))
+    busy = _busiest(state)
+    held = _held(state, int(random.choice(busy))) if busy else []
+    units = set(random.choice(len(state.row), size=number, replace=False).tolist())
+    if held:
+        units.add(int(random.choice(held)))
+    sizes = {unit: float(state.shard[state.row[unit]].sum()) for unit in units}
+    for unit in units:
+        state.remove(unit)
+    for unit in sorted(units, key=lambda one: (-sizes[one], one)):
+        found = state.insertion(unit)
+        state.add(unit, found.row, found.places)

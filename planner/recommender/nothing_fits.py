@@ -1,0 +1,151 @@
+"""When nothing fits: the table that no GPU holds, its least shard, and what would hold it; or all tables together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.errors import DoesNotFitError, InputError, Problem
+from cost_models.recommender.priced import Array, Ints, PricedOptions
+from cost_models.specs.recommender.sharding import Option
+from cost_models.units import counted, format_bytes
+from planner.recommender.problem import Problem as PosedProblem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableTooLarge:
+    """A table that no option holds, in bytes."""
+
+    table: int
+    count: int
+    """Tables like it, itself among them."""
+    least_option: Option
+    """The option that needs least of the fuller of the two memories."""
+    device_bytes: float
+    """What it needs of one GPU."""
+    host_bytes: float
+    """What it needs of one node's host."""
+    device_memory: float
+    """What of a GPU tables may fill."""
+    host_memory: float
+    would_fit: tuple[str, ...]
+    """What would make room, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesTooLarge:
+    """Tables that fit one by one and not together, in bytes."""
+
+    least_bytes: float
+    """Least device memory of all GPUs together that these tables fill in options that hold them."""
+    held_bytes: float
+    """Device memory of all GPUs together that tables may fill."""
+    least_gpus: int
+    """GPUs of this size that hold so much."""
+
+
+class ShardingDoesNotFitError(DoesNotFitError):
+    """No sharding fits; `why` has the figures."""
+
+    def __init__(
+        self,
+        headline: str,
+        why: TableTooLarge | TablesTooLarge,
+        *,
+        problems: Sequence[Problem] = (),
+        hint: str = "",
+    ) -> None:
+        super().__init__(headline, problems=problems, hint=hint)
+        self.why = why
+
+
+def nothing_left(tables: Sequence[int]) -> InputError:
+    """The error to raise where restrictions leave a table without an option."""
+    return InputError(f"restrictions leave no way to hold table {tables[0]}")
+
+
+def no_option_holds(priced: PricedOptions, rows: Ints, table: int, count: int) -> ShardingDoesNotFitError:
+    """The error to raise where none of the rows of `priced` holds a table."""
+    free = priced.device_memory - priced.fixed_bytes
+    device = priced.everywhere_bytes[rows] + np.where(priced.shards[rows] > 0, priced.shard_bytes[rows], 0.0)
+    host = priced.everywhere_host_bytes[rows] + np.where(
+        priced.shards[rows] > 0, priced.shard_host_bytes[rows], 0.0
+    )
+    over = np.maximum(device - free, 0) + np.maximum(host - priced.host_memory, 0)
+    least = int(np.argmin(over))
+    option = priced.options[int(rows[least])]
+    why = TableTooLarge(
+        table=table,
+        count=count,
+        least_option=option,
+        device_bytes=float(device[least]),
+        host_bytes=float(host[least]),
+        device_memory=free,
+        host_memory=priced.host_memory,
+        would_fit=tuple(_remedies(priced, rows, device, host, free)),
+    )
+    whole = max((float(device[at] + host[at]) for at in _whole(priced, rows)), default=why.device_bytes)
+    places = [f"{format_bytes(why.device_bytes)} of a GPU's {format_bytes(max(free, 0.0))}"]
+    if why.host_bytes > 0:
+        places.append(f"{format_bytes(why.host_bytes)} of a host's {format_bytes(priced.host_memory)}")
+    return ShardingDoesNotFitError(
+        f"table {table} ({format_bytes(whole)}) fits in no way to hold it",
+        why,
+        problems=[Problem("least", f"`{option}` needs {' and '.join(places)}")],
+        hint="; or ".join(why.would_fit),
+    )
+
+
+def no_room_for_all(problem: PosedProblem) -> ShardingDoesNotFitError:
+    """The error to raise where tables fit one by one and not together."""
+    priced = problem.priced
+    needed = problem.everywhere_full * problem.gpus + problem.shard_full * problem.shards * problem.span
+    least = float(problem.base_full.sum()) + sum(
+        count * float(needed[problem.rows_of(one)].min()) for one, count in enumerate(problem.counts.tolist())
+    )
+    free = priced.device_memory - priced.fixed_bytes
+    least_bytes = least * priced.device_memory - priced.fixed_bytes * priced.gpus
+    gpus = math.ceil(least_bytes / free) if free > 0 else 0
+    why = TablesTooLarge(least_bytes=least_bytes, held_bytes=free * priced.gpus, least_gpus=gpus)
+    if gpus > priced.gpus:
+        hint = f"they need {counted(gpus, 'GPU')} of this size or more; or let tables lie in host memory"
+    else:
+        hint = "use more GPUs; or let large tables be split or lie in host memory"
+    return ShardingDoesNotFitError(
+        f"the tables do not fit {counted(priced.gpus, 'GPU')} together",
+        why,
+        problems=[
+            Problem("needs", f"{format_bytes(least_bytes)} or more; GPUs have {format_bytes(why.held_bytes)}")
+        ],
+        hint=hint,
+    )
+
+
+def _whole(priced: PricedOptions, rows: Ints) -> list[int]:
+    return [at for at, row in enumerate(rows.tolist()) if priced.options[row].form == "whole"]
+
+
+def _remedies(priced: PricedOptions, rows: Ints, device: Array, host: Array, free: float) -> list[str]:
+    """What would hold the table: another host, a larger device, more GPUs, slices of its columns."""
+    forms = [priced.options[row] for row in rows.tolist()]
+    words: list[str] = []
+    hosted = [at for at, option in enumerate(forms) if option.tier == "host" and device[at] <= free]
+    if hosted:
+        least = min(float(host[at]) for at in hosted)
+        words.append(f"{format_bytes(least)} of each node's host memory would do")
+    on_device = [at for at, option in enumerate(forms) if option.tier == "device"]
+    if on_device:
+        least = min(float(device[at]) for at in on_device)
+        words.append(f"{format_bytes(least + priced.fixed_bytes)} a GPU would do")
+    rows_split = [at for at in on_device if forms[at].form == "row"]
+    if rows_split and free > 0:
+        gpus = math.ceil(priced.gpus * float(device[rows_split[0]]) / free)
+        words.append(f"`row` over {counted(gpus, 'GPU')}")
+    whole = [at for at in on_device if forms[at].form == "whole"]
+    columns = [at for at in on_device if forms[at].form == "column"]
+    if whole and not columns and free > 0:
+        words.append(f"`column{math.ceil(float(device[whole[0]]) / free)}` where its width divides")
+    return words

@@ -1,0 +1,90 @@
+"""What users keep the search of shardings to: options and places, tables that stay together, forms left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cost_models.errors import InputError, UnknownNameError
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.sharding import FORMS, Option, SaidOfTables, parse_words
+
+FORBIDDEN_WORDS: tuple[str, ...] = (*FORMS, "hot", "host", "cached")
+"""What can be forbidden: forms, copies of hot rows, tables in host memory, tables there with a cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingRestrictions:
+    """Limits of one search; without any, all options of all tables are searched."""
+
+    fixed: tuple[SaidOfTables, ...] = ()
+    """Options of tables, with or without places."""
+    together: tuple[tuple[int, ...], ...] = ()
+    """Groups of tables that lie whole on one GPU."""
+    forbidden: frozenset[str] = frozenset()
+    """Words of FORBIDDEN_WORDS."""
+    max_memory: float | None = None
+    """Bytes of a device that may be filled; None: all that the question leaves."""
+    host_memory: float | None = None
+    """Bytes of a node's host memory that may be filled; None: the question's."""
+
+    def allows(self, option: Option) -> bool:
+        """Whether no forbidden word is said of an option."""
+        said: set[str] = {option.form}
+        said |= {"hot"} if option.hot else set()
+        said |= ({"cached"} if option.cached else {"host"}) if option.tier == "host" else set()
+        return not said & self.forbidden
+
+
+def read_restrictions(
+    model: RecommenderSpec,
+    *,
+    fix: Iterable[str] = (),
+    together: Iterable[str] = (),
+    forbid: Iterable[str] = (),
+    max_memory: float | None = None,
+    host_memory: float | None = None,
+) -> ShardingRestrictions:
+    """Restrictions as users write them: `table:5=row`, `user_id,item_id` (or numbers of tables), `copy`.
+
+    Raises:
+        InputError: a word that is none, or a table that is not there.
+    """
+    try:
+        said = tuple(one for text in fix for one in parse_words(text, model.num_tables))
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    words = [word for text in forbid for word in text.replace(",", " ").split()]
+    for word in words:
+        if word not in FORBIDDEN_WORDS:
+            raise UnknownNameError("way to hold a table", word, FORBIDDEN_WORDS)
+    return ShardingRestrictions(
+        fixed=said,
+        together=tuple(_group(model, text) for text in together),
+        forbidden=frozenset(words),
+        max_memory=max_memory,
+        host_memory=host_memory,
+    )
+
+
+def _group(model: RecommenderSpec, text: str) -> tuple[int, ...]:
+    """Tables of one group, by name, class or number."""
+    names = {name: number for number, name in enumerate(model.table_names)}
+    starts = dict.fromkeys(one.name for one in model.classes)
+    found: list[int] = []
+    for word in (part.strip() for part in text.split(",")):
+        if word in names:
+            found.append(names[word])
+        elif word in starts:
+            found += [
+                number
+                for number, index in enumerate(model.class_of_table)
+                if model.classes[index].name == word
+            ]
+        elif word.isdecimal() and len(word) < 7 and int(word) < model.num_tables:
+            found.append(int(word))
+        else:
+            raise UnknownNameError("table", word, [*names, *starts])
+    if len(found) < 2 or len(set(found)) < len(found):
+        raise InputError(f"`{text}` must name two tables or more, each once")
+    return tuple(found)

@@ -1,0 +1,238 @@
+"""The search: greedy, a bound over options, local search, and the program of record over what bounds leave open."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.errors import RunError
+from cost_models.recommender.priced import Array, Ints
+from planner.exact.ilp.solvers import SolverName
+from planner.recommender.greedy import greedy, placed
+from planner.recommender.ilp.options import OptionsProgram
+from planner.recommender.ilp.places import PlacesProgram
+from planner.recommender.ilp.solving import Interrupt, solve
+from planner.recommender.local_search import improve
+from planner.recommender.nothing_fits import no_room_for_all
+from planner.recommender.problem import Placement, Problem, use_of
+from planner.recommender.state import State
+
+PROVEN = 1e-9
+"""Relative gap at which nothing is left to prove."""
+FLAT_CLASSES = 100
+"""Most distinct tables whose places are in the program; with more, options alone are."""
+FLAT_PLACES = 20_000
+"""Most variables of places."""
+OPTIONS_GAP = 1e-4
+"""Relative gap at which the program over options ends and local search is done."""
+OPTIONS_SECONDS = 5.0
+FLAT_GAP = 1e-7
+"""Relative gap at which the program of record ends."""
+ROUNDED = 1e-7
+"""What a linear program's optimum may be off by rounding, relative; taken from every bound that comes of one."""
+ROUNDS = 300
+"""Most rounds of local search."""
+PATIENCE = 40
+"""Rounds without a better placement after which it ends; a tenth of them where the program of record follows."""
+
+Progress = Callable[[float, float, str], None]
+"""Called with (best objective, proven bound, what is done now)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Search:
+    """One search: the best placement so far, the bound proved so far, and what ends it."""
+
+    problem: Problem
+    solver: SolverName
+    deadline: float
+    interrupt: Interrupt
+    progress: Progress | None = None
+    best: Placement | None = None
+    value: float = math.inf
+    bound: float = 0.0
+    greedy_value: float = math.inf
+    flat: bool = False
+    """Whether places were in the program."""
+    left_open: bool = False
+    """Whether time or the user ended a part early."""
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the deadline."""
+        return self.deadline - time.monotonic()
+
+    @property
+    def gap(self) -> float:
+        """(value − bound) / value."""
+        return max(0.0, 1 - self.bound / self.value) if self.value > 0 and math.isfinite(self.value) else 0.0
+
+    def stopped(self) -> bool:
+        """Whether the search has to end now."""
+        if self.interrupt.pressed or self.seconds_left <= 0:
+            self.left_open = True
+        return self.left_open
+
+    def say(self, doing: str) -> None:
+        """Tell whoever watches."""
+        if self.progress is not None:
+            self.progress(self.value, self.bound, doing)
+
+    def offer(self, placement: Placement) -> bool:
+        """Keep a placement if it fits and is the best so far; whether it fits."""
+        use = use_of(self.problem, placement)
+        if not use.fits:
+            return False
+        if (value := self.problem.value(use.load)) < self.value:
+            self.best, self.value = placement, value
+        return True
+
+    def prove(self, bound: float) -> None:
+        """Take note of a bound; no bound is above what was found."""
+        self.bound = max(self.bound, min(bound, self.value))
+
+
+def run(search: Search) -> None:
+    """Search until proved, or until time or the user ends it.
+
+    Raises:
+        DoesNotFitError: proven that no placement fits.
+        RunError: ended before any placement that fits was found.
+    """
+    problem = search.problem
+    scale = float(problem.least_stages.sum()) or 1.0
+    search.prove(float(problem.least_stages.sum()) + problem.fixed)
+    start = greedy(problem, scale)
+    search.offer(start)
+    search.greedy_value = search.value
+    if len(problem.unit_class) == 0:
+        if search.best is None:
+            raise no_room_for_all(problem)
+        search.prove(search.value)
+        return
+    reduced = _bound_over_options(search, scale)
+    counts = _best_options(search, scale, reduced)
+    search.say("placing")
+    patience = PATIENCE if len(problem.members) > FLAT_CLASSES else PATIENCE // 10
+    for placement in [start] if counts is None else [placed(problem, scale, counts), start]:
+        state = State(problem, scale)
+        state.load(placement)
+        target = (search.bound - problem.fixed) / scale * (1 + OPTIONS_GAP / 10)
+        search.offer(
+            improve(state, rounds=ROUNDS, patience=patience, seed=0, target=target, stop=search.stopped)
+        )
+        if search.gap <= OPTIONS_GAP:
+            break
+    if search.gap > PROVEN and not search.stopped():
+        _over_places(search, reduced)
+    if search.best is None:
+        if search.interrupt.pressed:
+            raise KeyboardInterrupt
+        raise RunError("no sharding that fits was found in time", hint="allow more with --time-limit")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduced:
+    """The relaxed program over options: its bound and what each row would add to it."""
+
+    bound: float
+    extra: Array
+    """(R,) seconds that one unit in a row would add to the bound, at least."""
+
+    def rows(self, value: float) -> Ints:
+        """Rows that a placement as good as `value` may use."""
+        kept: Ints = np.flatnonzero(self.bound + self.extra <= value * (1 + ROUNDED))
+        return kept
+
+
+def _bound_over_options(search: Search, scale: float) -> _Reduced:
+    problem = search.problem
+    search.say("bounding")
+    program = OptionsProgram(problem, scale, whole=False)
+    solved = solve(program.problem, search.solver, seconds=search.seconds_left, interrupt=search.interrupt)
+    if solved.verdict == "infeasible":
+        raise no_room_for_all(problem)
+    if solved.verdict != "optimal":
+        search.left_open = True
+        return _Reduced(0.0, np.zeros(len(problem.picks)))
+    bound = solved.bound * (1 - ROUNDED) * scale + problem.fixed
+    search.prove(bound)
+    extra = np.array([max(one.dj or 0.0, 0.0) for one in program.x]) * scale
+    return _Reduced(bound, extra)
+
+
+def _best_options(search: Search, scale: float, reduced: _Reduced) -> Ints | None:
+    """How many units take each row in the program over options; None where it found nothing."""
+    if search.stopped():
+        return None
+    kept = reduced.rows(search.value)
+    program = OptionsProgram(search.problem.with_rows(kept), scale)
+    solved = solve(
+        program.problem,
+        search.solver,
+        seconds=min(OPTIONS_SECONDS, search.seconds_left / 3),
+        gap=OPTIONS_GAP / 10,
+        interrupt=search.interrupt,
+    )
+    if solved.verdict == "infeasible":
+        if search.best is None:
+            raise no_room_for_all(search.problem)
+        search.prove(search.value)
+        return None
+    search.prove(solved.bound * (1 - ROUNDED) * scale + search.problem.fixed)
+    if not solved.found:
+        return None
+    counts = np.zeros(len(search.problem.picks), dtype=np.int64)
+    counts[kept] = program.row_counts()
+    return counts
+
+
+def _over_places(search: Search, reduced: _Reduced) -> None:
+    """The program of record over the rows that are left."""
+    problem = search.problem
+    kept = reduced.rows(search.value)
+    left = problem.with_rows(kept)
+    places = int(np.where(left.on_nodes, left.nodes, left.gpus)[left.shards > 0].sum())
+    if len(problem.members) > FLAT_CLASSES or places > FLAT_PLACES:
+        return
+    search.flat = True
+    search.say("proving")
+    scale = search.value if search.best is not None else _worst(problem)
+    program = PlacesProgram(left, scale)
+
+    def watch(_: float, bound: float) -> None:
+        if math.isfinite(bound):
+            search.prove(bound * scale + problem.fixed)
+        search.say("proving")
+
+    solved = solve(
+        program.problem,
+        search.solver,
+        seconds=search.seconds_left,
+        gap=FLAT_GAP,
+        interrupt=search.interrupt,
+        watch=watch,
+    )
+    if solved.verdict == "infeasible":
+        if search.best is None:
+            raise no_room_for_all(problem)
+        search.prove(search.value)
+        return
+    if solved.found:
+        found = program.placement()
+        search.offer(Placement(kept[found.row], found.places))
+    search.prove(solved.bound * scale + problem.fixed)
+    search.left_open = search.left_open or solved.verdict == "stopped"
+
+
+def _worst(problem: Problem) -> float:
+    """Seconds that no sharding exceeds."""
+    most = problem.base_load.max(axis=0) + problem.beside
+    full = problem.everywhere_load + problem.shard_load * problem.shards[:, None]
+    for one, count in enumerate(problem.counts.tolist()):
+        most = most + count * full[problem.rows_of(one)].max(axis=0)
+    return float(most.sum()) + problem.fixed

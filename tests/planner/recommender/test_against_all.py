@@ -1,0 +1,69 @@
+"""The search of shardings against all shardings of a few tables, and its bounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from effort import number
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from shardings import least_of_all, random_prices
+
+from cost_models.errors import DoesNotFitError
+from planner.recommender.ilp.options import OptionsProgram
+from planner.recommender.ilp.solving import solve
+from planner.recommender.planning import plan_sharding
+from planner.recommender.posing import pose
+from planner.recommender.problem import OBJECTIVES, Objective
+from planner.recommender.restrictions import ShardingRestrictions
+
+
+@pytest.mark.parametrize("seed", range(number(24, 500)))
+def test_no_sharding_of_a_few_tables_is_better(seed: int) -> None:
+    priced = random_prices(seed)
+    for objective in OBJECTIVES:
+        least = least_of_all(priced, objective)
+        if math.isinf(least):
+            with pytest.raises(DoesNotFitError):
+                plan_sharding(priced, objective=objective)
+            continue
+        found = plan_sharding(priced, objective=objective)
+        proof = found.certificate
+        added_up = found.step_seconds if objective == "step" else found.torchrec_seconds
+        assert proof.value == pytest.approx(least, rel=1e-6)
+        assert proof.value == pytest.approx(added_up, rel=1e-12)
+        assert proof.bound <= least * (1 + 1e-9)
+        assert proof.gap <= 1e-6
+        assert not proof.undecided
+        assert proof.greedy is None or proof.value <= proof.greedy
+        assert found.loads.device_bytes.max() <= priced.device_memory * (1 + 1e-7)
+        assert found.loads.host_bytes.max() <= priced.host_memory * (1 + 1e-7)
+
+
+@settings(max_examples=number(15, 300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(1000, 10**6), st.sampled_from(OBJECTIVES), st.booleans())
+def test_the_bound_over_options_is_never_above_the_optimum(
+    seed: int, objective: Objective, whole: bool
+) -> None:
+    priced = random_prices(seed, tables=3)
+    least = least_of_all(priced, objective)
+    try:
+        problem = pose(priced, objective, ShardingRestrictions())
+    except DoesNotFitError:
+        assert math.isinf(least)
+        return
+    solved = solve(OptionsProgram(problem, 1e-3, whole=whole).problem, "highs")
+    assert solved.bound * 1e-3 + problem.fixed <= least * (1 + 1e-7)
+    assert float(problem.least_stages.sum()) + problem.fixed <= least * (1 + 1e-9)
+
+
+def test_ending_early_keeps_the_best_with_its_gap() -> None:
+    tight = random_prices(3, tables=60, gpus=8)
+    found = plan_sharding(replace(tight, device_memory=2 * tight.device_memory), time_limit=0.0)
+    assert found.certificate.undecided
+    assert found.certificate.gap > 0
+    assert found.certificate.value == found.certificate.greedy
+    assert np.isclose(found.certificate.value, found.step_seconds)
