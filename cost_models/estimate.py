@@ -11,7 +11,7 @@ from cost_models.breakdown import Breakdown
 from cost_models.confidence import EVEN, SURE, confident_share, fits_probability
 from cost_models.units import counted
 
-Verdict = Literal["fits", "tight", "does not fit", "does not fit: host"]
+Verdict = Literal["fits", "tight", "does not fit", "does not fit: host", "does not fit: drive"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +91,10 @@ class Estimate:
     """Bytes in the memory of each host: what blocks keep there; 0 where none does. Over several pools the fullest."""
     host_limit: float | None = None
     """Bytes of that host's memory that they may fill; None where nobody says how much it has."""
+    drive_bytes: float = 0.0
+    """Bytes on the drive of each host: optimizer states; 0 where none are. Over several pools the fullest."""
+    drive_limit: float | None = None
+    """Bytes of that drive that they may fill; None where nobody says that there is one."""
 
     @property
     def compared_seconds(self) -> float:
@@ -137,19 +141,26 @@ class Estimate:
         chance = self.fits_probability
         if not self.host_holds and chance > 1 - SURE:
             return "does not fit: host"
+        if not self.drive_holds and chance > 1 - SURE:
+            return "does not fit: drive"
         if 1 - SURE < chance < SURE:
             return "tight"
         return "fits" if chance >= SURE else "does not fit"
 
     @property
     def fits(self) -> bool:
-        """Whether every rank stays within its limit, and the hosts hold what is offloaded."""
-        return self.peak_bytes <= self.memory_limit and self.host_holds
+        """Whether every rank stays within its limit, and hosts and drives hold what is offloaded."""
+        return self.peak_bytes <= self.memory_limit and self.host_holds and self.drive_holds
 
     @property
     def host_holds(self) -> bool:
         """Whether hosts hold what is offloaded to them, as far as their memory is known."""
         return self.host_limit is None or self.host_bytes <= self.host_limit
+
+    @property
+    def drive_holds(self) -> bool:
+        """Whether their drives hold what lies there, as far as these are known."""
+        return self.drive_limit is None or self.drive_bytes <= self.drive_limit
 
 
 def _fullest(rank_memory: Sequence[Breakdown], limits: Sequence[float]) -> int:

@@ -50,6 +50,10 @@ class Prediction(Spec):
     """Bytes in the memory of each host; None where nothing is offloaded."""
     host_limit: float | None = None
     """Bytes of a host's memory that blocks may fill."""
+    drive_bytes: float | None = None
+    """Bytes on the drive of each host; None where nothing is."""
+    drive_limit: float | None = None
+    """Bytes of a host's drive that states may fill."""
     time: dict[str, float]
     """Seconds by part; they sum to `step_seconds`."""
     rank_memory: tuple[dict[str, float], ...]
@@ -280,6 +284,8 @@ def make_plan(
             memory_limit=estimate.memory_limit,
             host_bytes=estimate.host_bytes if any(estimate.layout.offload) else None,
             host_limit=estimate.host_limit,
+            drive_bytes=estimate.drive_bytes if estimate.layout.offload.drive else None,
+            drive_limit=estimate.drive_limit,
             time=estimate.time.as_dict(),
             rank_memory=tuple(rank.as_dict() for rank in estimate.rank_memory),
             trust=str(estimate.trust),

@@ -31,9 +31,10 @@ def plan_text(plan: Plan) -> str:
     """A plan as the YAML of its file."""
     fields = plan.model_dump(mode="json", exclude={"certificate": {"seconds"}})
     predicted = fields.get("prediction", {})
-    if predicted.get("host_bytes") is None:  # nothing is offloaded, so nothing is said of hosts
-        for name in ("host_bytes", "host_limit"):
-            predicted.pop(name, None)
+    for tier in ("host", "drive"):
+        if predicted.get(f"{tier}_bytes") is None:  # nothing lies there, so nothing is said of it
+            for name in (f"{tier}_bytes", f"{tier}_limit"):
+                predicted.pop(name, None)
     return _HEADER + yaml.safe_dump(fields, sort_keys=False, explicit_end=True, allow_unicode=True, width=120)
 
 

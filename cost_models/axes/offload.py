@@ -9,11 +9,14 @@ Of the blocks of every rank so many have their
                 (Sun et al. 2022, STRONGHOLD; Rajbhandari et al. 2021, ZeRO-Infinity),
 
 and the rest stays on the device: the first blocks of a rank, which are wanted first. `activations` moves what every
-block keeps for its backward pass, whatever holds its states. A part without a count means every block that is left.
+block keeps for its backward pass, whatever holds its states. With `drive` the optimizer states that the CPU updates,
+those of `states` and `streamed` blocks, lie on the host's drive and come through its memory chunk by chunk. A part
+without a count means every block that is left.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -30,16 +33,19 @@ if TYPE_CHECKING:
 
 
 class Offload(NamedTuple):
-    """Blocks of every rank that have each of these in host memory; `EVERY`: all of them."""
+    """Blocks of every rank that have each of these in host memory, or on the drive; `EVERY`: all of them."""
 
     states: int = 0
     parked: int = 0
     streamed: int = 0
     activations: int = 0
+    drive: int = 0
 
 
 RESIDENCIES = ("states", "parked", "streamed")
 """Where the states of a block may live besides on the device."""
+UPDATED_BY_CPU = ("states", "streamed")
+"""Those of them whose states the CPU updates, so that they may lie on the drive."""
 NOWHERE = Offload()
 USUAL_RING = 2
 """Buffers for streamed weights: one computes while the next is filled."""
@@ -89,6 +95,31 @@ def _whole_or_none(question: Question, layout: Layout) -> Words:
     return Words("the activations of all blocks move, or of none", "write `activations` without a count")
 
 
+def _drive_in_part(question: Question, layout: Layout) -> Words:
+    return Words("all states that the CPU updates lie on the drive, or none", "write `drive` without a count")
+
+
+def _nothing_for_drive(question: Question, layout: Layout) -> Words:
+    return Words(
+        "`offload` has states on the drive and none that the CPU updates",
+        "add `states` or `streamed`: `offload=states/drive`",
+    )
+
+
+def _cpu_updates(columns: LayoutColumns) -> Bools:
+    """(N,): whether some block's states are the CPU's to update."""
+    some: Bools = np.any([getattr(columns, f"offload_{part}") > 0 for part in UPDATED_BY_CPU], axis=0)
+    return some
+
+
+def _drive_at(question: Question, layout: Layout) -> Words:
+    stages = either([f"`zero{stage}`" for stage in question.stack.drive.zero_stages])
+    return Words(
+        f"software stack `{question.stack.name}` keeps states on the drive under {stages} only",
+        f"use {stages}, or leave out `drive`",
+    )
+
+
 def _lacks(question: Question, layout: Layout) -> Words:
     stack = question.stack
     has = (
@@ -98,6 +129,9 @@ def _lacks(question: Question, layout: Layout) -> Words:
     )
     wanted = [part for part, count in zip(Offload._fields, layout.offload, strict=True) if count]
     lacking = [part for part in wanted if part not in stack.residencies]
+    if lacking == ["drive"]:
+        what = f"software stack `{stack.name}` cannot keep states on a drive"
+        return Words(what, "leave out `drive`; `--stack` names another")
     parts = " and ".join(f"`{part}`" for part in lacking)
     what = f"software stack `{stack.name}` cannot keep {parts} of a block in host memory"
     return Words(what, f"{has} there; `--stack` names another")
@@ -111,9 +145,10 @@ def _stack_lacks(question: Question, x: LayoutColumns) -> Bools:
     return lacks
 
 
-def _tried(question: Question, mesh: Mesh) -> list[tuple[int, ...]]:
+def _tried(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
     """On one rank of a pipeline every count of one residency, and of streamed blocks beside such whose states are
-    away; in a pipeline all blocks of every rank or none. Each with activations and without.
+    away; in a pipeline all blocks of every rank or none. Each with activations and without, and with what the CPU
+    updates on the drive, where hosts have one, and without.
 
     Nothing where the device's memory is the host's, and over several pools.
     """
@@ -125,8 +160,11 @@ def _tried(question: Question, mesh: Mesh) -> list[tuple[int, ...]]:
     if mesh.pp == 1 and {"states", "streamed"} <= set(has):
         found += [Offload(states=EVERY, streamed=n) for n in range(1, blocks)]
         found += [Offload(states=n, streamed=m) for n in range(1, blocks) for m in range(1, blocks - n)]
-    away = [one._replace(activations=EVERY) for one in found] if "activations" in has else []
-    return [*found, *away]
+    if "activations" in has:
+        found += [one._replace(activations=EVERY) for one in found]
+    if "drive" in has and question.cluster.drive is not None:
+        found += [one._replace(drive=EVERY) for one in found if one.states or one.streamed]
+    return found
 
 
 def _complaint(layout: Layout) -> str:
@@ -149,8 +187,25 @@ OFFLOAD = Axis(
             broken=lambda q, x: (x.offload_activations > 0) & (x.offload_activations < EVERY),
             sentence=_whole_or_none,
         ),
+        Rule(
+            name="the drive takes all states that it takes",
+            broken=lambda q, x: (x.offload_drive > 0) & (x.offload_drive < EVERY),
+            sentence=_drive_in_part,
+        ),
+        Rule(
+            name="the drive is for states that the CPU updates",
+            broken=lambda q, x: (x.offload_drive > 0) & ~_cpu_updates(x),
+            sentence=_nothing_for_drive,
+        ),
     ),
-    stack_rules=(Rule(name="the stack offloads this", broken=_stack_lacks, sentence=_lacks),),
+    stack_rules=(
+        Rule(name="the stack offloads this", broken=_stack_lacks, sentence=_lacks),
+        Rule(
+            name="the stack uses drives under this ZeRO stage",
+            broken=lambda q, x: (x.offload_drive > 0) & ~np.isin(x.zero, q.stack.drive.zero_stages),
+            sentence=_drive_at,
+        ),
+    ),
     values=_tried,
     closed=True,
     touches=frozenset({"states"}),

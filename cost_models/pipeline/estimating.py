@@ -6,6 +6,7 @@ transfers between stages that nothing hides (`pp_comm`: the timeline with and wi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypedDict
 
 import numpy as np
@@ -19,6 +20,7 @@ from cost_models.pipeline.placed import PricedRanks, price_ranks
 from cost_models.pipeline.time_parts import HIDDEN_AS, HIDDEN_PARTS, TIME_PARTS
 from cost_models.pipeline.under_scenarios import weighed_seconds
 from cost_models.question import Question, doubt
+from cost_models.tiers.drive import drive_bytes, usable_drive
 from cost_models.tiers.host import host_bytes, usable_host_memory
 
 _WORTH_NAMING = 0.05
@@ -69,18 +71,30 @@ class _Host(TypedDict, total=False):
 
     host_bytes: float
     host_limit: float | None
+    drive_bytes: float
+    drive_limit: float | None
 
 
 def _host(question: Question, layout: Layout) -> _Host:
-    """The fullest host of a layout that keeps something there; nothing of others."""
+    """The fullest host and drive of a layout that keeps something there; nothing of others."""
     if not any(layout.offload):
         return {}
-    columns = LayoutColumns.of([layout])
-    found = [
-        (float(host_bytes(pool, columns)[0]), usable_host_memory(pool.cluster)) for pool in question.by_pool
-    ]
+    columns, pools = LayoutColumns.of([layout]), question.by_pool
+    host, host_limit = _fullest(
+        (float(host_bytes(pool, columns)[0]), usable_host_memory(pool.cluster)) for pool in pools
+    )
+    found = _Host(host_bytes=host, host_limit=host_limit)
+    if layout.offload.drive:
+        found["drive_bytes"], found["drive_limit"] = _fullest(
+            (float(drive_bytes(pool, columns)[0]), usable_drive(pool.cluster)) for pool in pools
+        )
+    return found
+
+
+def _fullest(found: Iterable[tuple[float, float]]) -> tuple[float, float | None]:
+    """Of bytes and limits of pools the fullest; no limit where nobody says one."""
     size, limit = max(found, key=lambda one: one[0] / (one[1] or np.inf))
-    return {"host_bytes": size, "host_limit": limit or None}
+    return size, limit or None
 
 
 def trust_of(question: Question) -> Trust:

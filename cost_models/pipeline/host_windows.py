@@ -24,7 +24,17 @@ from cost_models.tiers.channels import channel_seconds, exposed_seconds, link_ra
 from cost_models.tiers.residency import held
 from cost_models.tiers.traffic import weight_traffic
 
-Binding = Literal["host link down", "host link up", "CPU update", "host memory", "device memory", "nothing"]
+Binding = Literal[
+    "host link down",
+    "host link up",
+    "CPU update",
+    "drive read",
+    "drive write",
+    "host memory",
+    "drive",
+    "device memory",
+    "nothing",
+]
 WORTH_NAMING = 0.01
 """Share of a step from which what is waited for binds."""
 FULL = 0.97
@@ -39,6 +49,9 @@ class HostWindows:
     up: float
     """Each with what comes back after the update."""
     update: float
+    read: float
+    """From the drive; 0 where nothing lies there."""
+    write: float
     hidden: float
     """What of the passes can hide any of it."""
     exposed: float
@@ -75,8 +88,10 @@ def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
     passes = blocks * batches * (block.forward + block.backward)
     hidden = question.hardware.host_overlap * float(passes[0])
     channels = channel_seconds(question, columns)
-    down, up, back = (float(one[0]) for one in (channels.down, channels.up, channels.back))
-    update = float(channels.update[0])
+    down, up, back, update, read, write = (
+        float(getattr(channels, name)[0]) for name in ("down", "up", "back", "update", "read", "write")
+    )
+    together = float(channels.of_update(overlaps=question.stack.drive.overlaps)[0])
     exposed = float(exposed_seconds(question, columns, passes)[0])
     streamed = float(held(columns, "streamed", np.array([blocks]))[0])
     tokens = _tokens(question, layout)
@@ -86,10 +101,20 @@ def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
         down=down + back,
         up=up + back,
         update=update,
+        read=read,
+        write=write,
         hidden=hidden,
         exposed=exposed,
         binding=_binding(
-            estimate, exposed, {"host link down": down + back, "host link up": up + back}, update
+            estimate,
+            exposed,
+            {
+                "host link down": down + back,
+                "host link up": up + back,
+                "CPU update": update,
+                "drive read": read,
+                "drive write": write,
+            },
         ),
         transfer=transfer,
         forward=forward,
@@ -98,7 +123,7 @@ def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
         else smallest_ring(forward, transfer, int(streamed), int(blocks - streamed)),
         forward_tokens=None if transfer is None else tokens * transfer / forward,
         microbatch_tokens=tokens,
-        update_tokens=tokens * batches * update / hidden if hides else None,
+        update_tokens=tokens * batches * together / hidden if hides else None,
         step_tokens=tokens * batches,
     )
 
@@ -134,10 +159,15 @@ def _tokens(question: Question, layout: Layout) -> float:
     return layout.mbs * question.training.sequence_length / layout.cp
 
 
-def _binding(estimate: Estimate, exposed: float, links: dict[Binding, float], update: float) -> Binding:
-    busy: dict[Binding, float] = {**links, "CPU update": update}
+def _binding(estimate: Estimate, exposed: float, busy: dict[Binding, float]) -> Binding:
     if exposed > WORTH_NAMING * estimate.step_seconds:
+        if (drive := busy["drive read"] + busy["drive write"]) > max(busy.values()):
+            return "drive read" if 2 * busy["drive read"] >= drive else "drive write"
         return max(busy, key=lambda name: busy[name])
-    if estimate.host_limit is not None and estimate.host_bytes > FULL * estimate.host_limit:
-        return "host memory"
-    return "device memory" if estimate.peak_bytes > FULL * estimate.memory_limit else "nothing"
+    tiers: list[tuple[Binding, float, float | None]] = [
+        ("host memory", estimate.host_bytes, estimate.host_limit),
+        ("drive", estimate.drive_bytes, estimate.drive_limit),
+        ("device memory", estimate.peak_bytes, estimate.memory_limit),
+    ]
+    full = (name for name, size, limit in tiers if limit is not None and size > FULL * limit)
+    return next(full, "nothing")

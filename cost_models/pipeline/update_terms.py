@@ -20,7 +20,7 @@ from cost_models.pipeline.time_pieces import Pieces, head_parameters
 from cost_models.question import Question
 from cost_models.schedules.traits import v_shaped
 from cost_models.specs.training import STATE_BYTES
-from cost_models.tiers.channels import channel_seconds, exposed_seconds
+from cost_models.tiers.channels import busiest_seconds, exposed_seconds
 from cost_models.tiers.residency import over_residencies, rest_is
 
 Array = npt.NDArray[np.float64]
@@ -100,7 +100,7 @@ def _waits_for_host(pieces: Pieces) -> Term:
     shown = exposed_seconds(question, columns, blocks * (pieces.block.forward + pieces.block.backward))
     return {
         "offload": shown,
-        "offload_hidden": channel_seconds(question, columns).longest.clip(shown) - shown,
+        "offload_hidden": busiest_seconds(question, columns).clip(shown) - shown,
     }
 
 

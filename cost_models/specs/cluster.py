@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from cost_models.base import GpuCount, Name, PositiveInt, Spec
+from cost_models.specs.drives import DriveSpec
 from cost_models.specs.links import AnyLinks, LinkLevels, Rate
 from cost_models.units import MIB, Bytes, FlopRate, parse_bytes, parse_flop_rate, within
 
@@ -123,6 +124,8 @@ class ClusterSpec(Spec):
     """Bandwidth of one host's memory, all sockets together, bytes/s."""
     gpus_per_host_link: PositiveInt = 1
     """GPUs that share one link to host memory."""
+    drive: DriveSpec | None = None
+    """Drives of one host; None: nobody says that there are any."""
     memory_reserve: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
     """Share of device memory never given to the model (context, fragmentation); default from the stack."""
     gpu_watts: PositiveInt | None = None

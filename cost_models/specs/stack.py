@@ -12,6 +12,7 @@ from cost_models.axes.pipeline import Schedule
 from cost_models.axes.recompute import Recompute
 from cost_models.base import Factor, LargeInt, Name, Overhead, PositiveInt, Share, Spec
 from cost_models.specs.cluster import AttentionKernel, Precision
+from cost_models.specs.drives import DriveUse
 from cost_models.specs.recommender.constants import RecommenderStack
 from cost_models.specs.training import StateDtype
 from cost_models.units import Bytes
@@ -182,8 +183,10 @@ class StackSpec(Spec):
     retains_boundary_tensors: bool = False
     """Whether gradients received from the next stage (with several chunks a rank also what was sent) live until the
     step ends."""
-    residencies: tuple[Literal["states", "parked", "streamed", "activations"], ...] = ()
-    """What of its blocks the stack can keep in host memory: see `cost_models.axes.offload`."""
+    residencies: tuple[Literal["states", "parked", "streamed", "activations", "drive"], ...] = ()
+    """What of its blocks the stack can keep in host memory, or on the host's drive: see `cost_models.axes.offload`."""
+    drive: DriveUse = DriveUse()
+    """How it keeps optimizer states on the host's drive, where it can."""
     usual_offload: Literal["states", "streamed"] = "states"
     """What its users keep in host memory where they say no more than that they offload."""
     offloads_ends: bool = False

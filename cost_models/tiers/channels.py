@@ -1,13 +1,19 @@
-"""Seconds that a rank's channels to host memory are busy in a step, and what of them outlasts its passes.
+"""Seconds that a rank's channels to host memory and drive are busy in a step, and what of them outlasts its passes.
 
     down      gradients, as `tiers.traffic` counts them
     up        weights of streamed blocks for every pass, and gradients that the device adds to
     update    the CPU's optimizer step of every parameter that it owns: u seconds a parameter of the whole host
     back      updated weights of blocks with `states`; parked states on their way up and down
+    read      states on the drive, for their update
+    write     the same, updated
 
-    exposed = max(0, max(down + back, up + back, update) − ω · passes)      where updates run behind the passes
-            = max(0, max(down, up) − ω · passes) + update + back            where they come after them
-            = down + up + back + max(0, update − ω · passes)                on a CPU, which makes its copies itself
+    exposed = max(0, max(down + back, up + back, U) − ω · passes)      where updates run behind the passes
+            = max(0, max(down, up) − ω · passes) + U + back            where they come after them
+            = down + up + back + max(0, U − ω · passes)                on a CPU, which makes its copies itself
+    U       = max(update, read + write)     where chunks are read and written beside the update of others
+            = update + read + write         where they are not
+
+A drive reads or writes: its times add up.
 
 `passes` are the forward and backward passes of an even share of the blocks, without what is recomputed: a layout's own,
 whatever its placement. u = 28 B / (memory bandwidth · share) is the traffic of Adam (Ren et al. 2021, ZeRO-Offload,
@@ -23,11 +29,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.offload import RESIDENCIES
+from cost_models.axes.offload import RESIDENCIES, UPDATED_BY_CPU
 from cost_models.memory.states import state_bytes
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
+from cost_models.tiers.drive import drive_traffic
 from cost_models.tiers.residency import end_parameters, held, rest_is
 from cost_models.tiers.traffic import ADDED_BYTES, gradient_traffic, weight_traffic
 
@@ -50,12 +57,18 @@ class ChannelSeconds:
     up: Array
     update: Array
     back: Array
+    read: Array
+    write: Array
 
-    @property
-    def longest(self) -> Array:
+    def of_update(self, *, overlaps: bool) -> Array:
+        """(N,) of the CPU's update with what it takes from the drive and back: beside one another, or in turn."""
+        drive = self.read + self.write
+        return np.maximum(self.update, drive) if overlaps else self.update + drive
+
+    def longest(self, *, overlaps: bool) -> Array:
         """(N,) of the busiest one."""
         link: Array = np.maximum(self.down, self.up) + self.back
-        return np.maximum(link, self.update)
+        return np.maximum(link, self.of_update(overlaps=overlaps))
 
 
 def update_seconds(question: Question) -> float:
@@ -141,8 +154,12 @@ def _of_parameters(
     back = states * training.element_bytes / shard + 2 * parked * optimizer
     sums = states * of_states.sums + streamed * of_streamed.sums
     link = link_rate(question, columns)
-    sharers = 1.0 if is_own_host(question.cluster) else _ranks_here(question, columns)
+    here = _ranks_here(question, columns)
+    sharers = 1.0 if is_own_host(question.cluster) else here
+    read, write = _drive_seconds(question, columns, parameters_of, experts=experts)
     return ChannelSeconds(
+        read=read * here,
+        write=write * here,
         down=down / link,
         up=up / link,
         back=back / link,
@@ -152,14 +169,36 @@ def _of_parameters(
     )
 
 
+def _drive_seconds(
+    question: Question, columns: LayoutColumns, parameters_of: dict[str, Array], *, experts: bool
+) -> tuple[Array, Array]:
+    """Reading and writing by the states of so many parameters, of one rank as if it had the drive to itself."""
+    drive = question.cluster.drive
+    read = write = np.zeros(len(columns))
+    if drive is None or not columns.offload_drive.any():
+        return read, write
+    for part in UPDATED_BY_CPU:
+        of = drive_traffic(question, columns, residency=part, experts=experts)
+        read = read + parameters_of[part] * of.read / drive.read
+        write = write + parameters_of[part] * of.written / drive.write
+    return read, write
+
+
+def busiest_seconds(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) seconds of the busiest channel."""
+    return channel_seconds(question, columns).longest(overlaps=question.stack.drive.overlaps)
+
+
 def exposed_seconds(question: Question, columns: LayoutColumns, passes: Array) -> Array:
     """(N,) seconds by which the channels outlast what they run behind: (N,) seconds of a rank's passes in a step."""
-    channels = channel_seconds(question, columns)
+    channels, beside = channel_seconds(question, columns), question.stack.drive.overlaps
     hidden = question.hardware.host_overlap * passes
     if is_own_host(question.cluster):
         copies = channels.down + channels.up + channels.back
-        return copies + np.maximum(0.0, channels.update - hidden * question.stack.overlaps_host)
+        return copies + np.maximum(
+            0.0, channels.of_update(overlaps=beside) - hidden * question.stack.overlaps_host
+        )
     if question.stack.overlaps_host:
-        return np.maximum(0.0, channels.longest - hidden)
+        return np.maximum(0.0, channels.longest(overlaps=beside) - hidden)
     streaming = np.maximum(0.0, np.maximum(channels.down, channels.up) - hidden)
-    return streaming + channels.update + channels.back
+    return streaming + channels.of_update(overlaps=beside) + channels.back

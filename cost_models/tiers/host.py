@@ -1,7 +1,7 @@
 """Bytes of a host's memory that its ranks keep there.
 
-Every rank counts as the fullest: blocks spread evenly, with the larger of embedding and head beside them where the
-stack moves these too. Pinned buffers are the memory itself: weights, gradients and states lie in it as they travel.
+Every rank counts as the fullest. Pinned buffers are the memory itself: weights, gradients and states lie in it as they
+travel.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.axes.offload import RESIDENCIES, offloads
+from cost_models.axes.offload import offloads
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.memory.activations import activation_bytes
 from cost_models.memory.states import gradients_wait, state_bytes
-from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
-from cost_models.tiers.residency import RESIDENT, end_parameters, over_residencies, rest_is
+from cost_models.tiers.drive import buffer_bytes, drive_traffic
+from cost_models.tiers.residency import RESIDENT, of_fullest_rank, rest_is
 
 Array = npt.NDArray[np.float64]
 
@@ -35,20 +35,11 @@ def host_bytes(question: Question, columns: LayoutColumns) -> Array:
     """(N,) bytes in the memory of one host: states of its ranks' blocks, and the activations that they parked there."""
     if not offloads(columns).any():
         return np.zeros(len(columns))
-    blocks = -(-question.model.num_layers // columns.pp)
-    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    modules = [(counts.block, False)]
-    if question.model.has_experts:
-        modules.append((counts.experts, True))
-    rank = np.zeros(len(columns))
-    for size, experts in modules:
-        of = {part: _held_away(question, columns, part, experts=experts) for part in (RESIDENT, *RESIDENCIES)}
-        layer, besides = over_residencies(columns, of.__getitem__)
-        rank = rank + (blocks * layer + besides) * size
-    if question.stack.offloads_ends:
-        ends, _ = over_residencies(columns, lambda part: _held_away(question, columns, part, experts=False))
-        rank = rank + end_parameters(question, columns) * ends
-    rank = rank * question.stack.host_buffers + _activations(question, columns, blocks)
+    rank = of_fullest_rank(
+        question, columns, lambda part, experts: _held_away(question, columns, part, experts=experts)
+    )
+    rank = rank * question.stack.host_buffers + buffer_bytes(question, columns)
+    rank = rank + _activations(question, columns, -(-question.model.num_layers // columns.pp))
     each: Array = rank * np.minimum(columns.ranks, question.cluster.gpus_per_node)
     return each
 
@@ -60,7 +51,8 @@ def _held_away(question: Question, columns: LayoutColumns, part: str, *, experts
     )
     scattered = gradients_wait(question, columns) & (part in {"states", "streamed"})
     copied = whole.worked_on if part == "states" else 0.0  # weights on both sides
-    return whole.total - left.total + np.where(scattered, whole.reduced, 0.0) + copied
+    away = whole.total - left.total + np.where(scattered, whole.reduced, 0.0) + copied
+    return away - drive_traffic(question, columns, residency=part, experts=experts).held
 
 
 def _activations(question: Question, columns: LayoutColumns, blocks: Ints) -> Array:

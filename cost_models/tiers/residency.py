@@ -25,6 +25,8 @@ from cost_models.question import Question
 Array = npt.NDArray[np.float64]
 ValueOf = Callable[[str], Array]
 """What a block with one of the residencies, or `resident`, costs: (N,)."""
+BytesOf = Callable[[str, bool], Array]
+"""What a parameter with one of the residencies, or `resident`, takes; of routed experts or of everything else: (N,)."""
 
 RESIDENT = "resident"
 
@@ -48,6 +50,25 @@ def over_residencies(columns: LayoutColumns, value_of: ValueOf) -> Affine:
     for part, value in values.items():
         rank = rank + counted_blocks(columns, part) * (value - layer)
     return Affine(layer, rank)
+
+
+def of_fullest_rank(question: Question, columns: LayoutColumns, bytes_of: BytesOf) -> Array:
+    """(N,) of the rank that holds most: blocks spread evenly, with the larger of embedding and head beside them where
+    these live as blocks do."""
+    blocks = -(-question.model.num_layers // columns.pp)
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    modules = [(counts.block, False)]
+    if question.model.has_experts:
+        modules.append((counts.experts, True))
+    rank = np.zeros(len(columns))
+    for size, experts in modules:
+        of = {part: bytes_of(part, experts) for part in (RESIDENT, *RESIDENCIES)}
+        layer, besides = over_residencies(columns, of.__getitem__)
+        rank = rank + (blocks * layer + besides) * size
+    if question.stack.offloads_ends:
+        ends, _ = over_residencies(columns, lambda part: bytes_of(part, False))
+        rank = rank + end_parameters(question, columns) * ends
+    return rank
 
 
 def held(columns: LayoutColumns, part: str, blocks: Array) -> Array:

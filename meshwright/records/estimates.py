@@ -58,9 +58,15 @@ def estimate_record(estimate: Estimate, question: Question | None = None) -> dic
 
 
 def _host(estimate: Estimate) -> dict[str, Any]:
-    """What it keeps in the memory of each host, and how much that is; nothing of what offloads nothing."""
-    offloads = any(estimate.layout.offload)
-    return {"host_bytes": estimate.host_bytes, "host_limit": estimate.host_limit} if offloads else {}
+    """What it keeps in the memory of each host and on its drive, and how much that is; nothing of what keeps nothing
+    there."""
+    offload = estimate.layout.offload
+    told: dict[str, Any] = {}
+    if any(offload):
+        told |= {"host_bytes": estimate.host_bytes, "host_limit": estimate.host_limit}
+    if offload.drive:
+        told |= {"drive_bytes": estimate.drive_bytes, "drive_limit": estimate.drive_limit}
+    return told
 
 
 def _channels(question: Question | None, estimate: Estimate) -> dict[str, Any]:

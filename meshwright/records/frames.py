@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cost_models.axes.layout import Layout
-from cost_models.axes.offload import NOWHERE, RESIDENCIES, USUAL_RING, Offload
+from cost_models.axes.offload import NOWHERE, RESIDENCIES, UPDATED_BY_CPU, USUAL_RING
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
@@ -76,10 +76,13 @@ def window_frame(question: Question, estimate: Estimate) -> pd.DataFrame:
     rows = []
     for part in has:
         own = getattr(layout.offload, part)
-        alone = layout.offload == NOWHERE._replace(**{part: own}, activations=layout.offload.activations)
+        besides = NOWHERE._replace(activations=layout.offload.activations)
+        if part in UPDATED_BY_CPU:
+            besides = besides._replace(drive=layout.offload.drive)
+        alone = layout.offload == besides._replace(**{part: own})
         here = min(own, blocks) if alone and any(layout.offload[:3]) else None
         for count in sorted({*counts, *([] if here is None else [here])}):
-            moved = Offload(**{part: count}, activations=layout.offload.activations)
+            moved = besides._replace(**{part: count}, drive=besides.drive if count else 0)
             ring = layout.ring if part == "streamed" and count >= layout.ring else USUAL_RING
             changed = layout.model_copy(update={"offload": moved, "ring": ring})
             priced = price(question, changed).within(estimate.memory_limit)

@@ -43,8 +43,11 @@ class LargestSize:
 
 
 def choices_of(question: Question) -> tuple[tuple[str, ...], ...]:
-    """What host memory may hold, one residency after the other and then all together, as the stack has them."""
+    """What host memory may hold, one residency after the other and then all together, as the stack has them; together
+    also with states on the drive."""
     has = [part for part in Offload._fields if part in question.stack.residencies]
+    if question.cluster.drive is None:
+        has = [part for part in has if part != "drive"]
     if question.cluster.gpu.kind == "cpu" or question.cluster.host_memory is None:
         has = []
     single = [(part,) for part in has if part in RESIDENCIES]

@@ -1,6 +1,9 @@
-"""The rule that hosts hold what layouts offload to them; a host of unknown memory holds nothing."""
+"""The rules that hosts hold what layouts offload to them, in memory and on drives; what nobody says they have holds
+nothing."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,6 +13,7 @@ from cost_models.axes.offload import offloads
 from cost_models.axes.rule import Bools, Rule, Words
 from cost_models.errors import InfeasibleError, InputError
 from cost_models.question import Question
+from cost_models.tiers.drive import drive_bytes, usable_drive
 from cost_models.tiers.host import host_bytes, usable_host_memory
 from cost_models.units import format_bytes
 
@@ -37,8 +41,41 @@ def _sentence(question: Question, layout: Layout) -> Words:
     return Words(f"{what}; {have}", "use more nodes, or offload fewer blocks")
 
 
+def _overflows_drive(question: Question, x: LayoutColumns) -> Bools:
+    overflows = np.zeros(len(x), dtype=np.bool_)
+    for pool in question.by_pool if x.offload_drive.any() else ():
+        overflows |= drive_bytes(pool, x) > usable_drive(pool.cluster)
+    return overflows
+
+
+def _drive_sentence(question: Question, layout: Layout) -> Words:
+    columns = LayoutColumns.of([layout])
+    pool = next(pool for pool in question.by_pool if _overflows_drive(pool, columns)[0])
+    cluster, size = pool.cluster, format_bytes(float(drive_bytes(pool, columns)[0]))
+    what = f"`{layout.brief}` keeps {size} on the drive of each host"
+    if cluster.drive is None:
+        hint = "add `drive: {capacity: 30 TB, read: 20 GB/s, write: 10 GB/s}` to its file"
+        return Words(f"{what}, and cluster `{cluster.name}` does not say that one has any", hint)
+    have = f"of the {format_bytes(cluster.drive.capacity)} of a host of `{cluster.name}`"
+    have += f" states may fill {format_bytes(usable_drive(cluster))}"
+    return Words(f"{what}; {have}", "use more nodes, or offload fewer blocks")
+
+
 HOST_RULE = Rule(name="hosts hold what is offloaded", broken=_overflows, sentence=_sentence)
-"""Asked of layouts that break no other rule: it prices their shares."""
+DRIVE_RULE = Rule(name="drives hold what lies on them", broken=_overflows_drive, sentence=_drive_sentence)
+HOST_RULES = (HOST_RULE, DRIVE_RULE)
+"""Asked of layouts that break no other rule: they price their shares."""
+
+
+def needless_drives(question: Question, x: LayoutColumns) -> Bools:
+    """(N,): which layouts have on the drive what the memory of their hosts would hold.
+
+    They take as much of the device as without and no less time, so none is the only best one.
+    """
+    drive = x.offload_drive > 0
+    if not drive.any():
+        return drive
+    return drive & ~_overflows(question, replace(x, offload_drive=np.zeros(len(x), dtype=np.int64)))
 
 
 def require_two_tiers(question: Question) -> None:

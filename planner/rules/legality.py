@@ -17,7 +17,7 @@ from cost_models.axes.rule import Bools, Rule, Words, in_order, multiplied
 from cost_models.errors import InputError, Problem
 from cost_models.question import Question
 from cost_models.units import counted
-from planner.rules.host import HOST_RULE
+from planner.rules.host import DRIVE_RULE, HOST_RULE, HOST_RULES
 from planner.rules.pools import pool_objections
 from planner.rules.stack import STACK_RULES
 from planner.trainers import refusals
@@ -104,7 +104,7 @@ def legal_rows(question: Question, columns: LayoutColumns, *, scheduled: bool = 
     legal = np.ones(len(columns), dtype=np.bool_)
     for rule in RULES:
         legal &= ~rule.broken(question, columns)
-    for rule in (HOST_RULE, SCHEDULE_RULE) if scheduled else (HOST_RULE,):
+    for rule in (*HOST_RULES, SCHEDULE_RULE) if scheduled else HOST_RULES:
         candidates = np.flatnonzero(legal)
         legal[candidates] = ~rule.broken(question, columns.rows(candidates))
     return legal
@@ -112,11 +112,13 @@ def legal_rows(question: Question, columns: LayoutColumns, *, scheduled: bool = 
 
 def objections(question: Question, layout: Layout, *, hosts: bool = True) -> list[tuple[Rule, Words]]:
     """Every rule the layout breaks, with its words; empty for a legal layout. That it is more than `hosts` of known
-    memory hold may be left to its price."""
+    memory and drives hold may be left to its price."""
     columns = LayoutColumns.of([layout])
     broken = [rule for rule in RULES if rule.broken(question, columns)[0]]
     if not broken:
-        last = [HOST_RULE] if hosts or any(p.cluster.host_memory is None for p in question.by_pool) else []
+        pools = [pool.cluster for pool in question.by_pool]
+        last = [HOST_RULE] if hosts or any(one.host_memory is None for one in pools) else []
+        last += [DRIVE_RULE] if hosts or any(one.drive is None for one in pools) else []
         broken = [rule for rule in (*last, SCHEDULE_RULE) if rule.broken(question, columns)[0]]
     return [(rule, rule.sentence(question, layout)) for rule in broken]
 

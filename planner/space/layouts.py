@@ -18,7 +18,6 @@ from itertools import pairwise
 import numpy as np
 
 from cost_models import schedules
-from cost_models.axes.axis import divisors
 from cost_models.axes.columns import Ints, LayoutColumns, columns_that_touch
 from cost_models.axes.data import ZERO_STAGES
 from cost_models.axes.distinct import first_of_each
@@ -33,6 +32,7 @@ from planner.space.cores import ONE_CHUNK, candidate_cores, microbatch_sizes
 from planner.space.restriction_words import parse_restrictions as parse_restrictions
 from planner.space.restrictions import Restrictions as Restrictions
 from planner.space.restrictions import allowed_rows
+from planner.space.variants import families_of, legal_unscheduled, variants_of
 
 ROWS_TOGETHER = 200_000
 """Rows that the rules are asked of at once: bounds memory."""
@@ -187,10 +187,10 @@ def legal_space(question: Question, restrictions: Restrictions) -> Space:
     cores = candidate_cores(question, restrictions)
     cores = cores.rows(np.flatnonzero(_legal_at_any_stage(question, wide, cores)))
     narrow = restrictions.without(("vpp", "schedule", "mbs"))
-    first, family = first_of_each([getattr(cores, name) for name in columns_that_touch("states")])
-    variants = _variants(question, narrow, cores.rows(first))
     core, mbs = microbatch_sizes(question, restrictions, cores)
-    cores, family = replace(cores.rows(core), mbs=mbs), family[core]
+    families, family = families_of(cores, core, mbs)
+    variants = variants_of(question, narrow, families)
+    cores = replace(cores.rows(core), mbs=mbs)
     stages = np.array([np.bincount(own[:, 0], minlength=ZERO_STAGES) > 0 for own in variants])
     stages = stages.reshape(-1, ZERO_STAGES) @ (1 << np.arange(ZERO_STAGES))
     microbatches = cores.microbatches(question.training.global_batch)
@@ -220,36 +220,8 @@ def _legal_at_any_stage(question: Question, restrictions: Restrictions, cores: L
         for zero in question.stack.zero_stages:
             left = some[~legal[some]]
             rows = replace(cores.rows(left), zero=np.full(len(left), zero))
-            legal[left] = _legal(question, restrictions, rows)
+            legal[left] = legal_unscheduled(question, restrictions, rows)
     return legal
-
-
-def _legal(question: Question, restrictions: Restrictions, rows: LayoutColumns) -> Bools:
-    """(N,): which rows keep to restrictions and rules, those of the schedule aside."""
-    legal = allowed_rows(question, restrictions, rows)
-    left = np.flatnonzero(legal)
-    legal[left] = legal_rows(question, rows.rows(left), scheduled=False)
-    return legal
-
-
-def _variants(question: Question, restrictions: Restrictions, families: LayoutColumns) -> tuple[Ints, ...]:
-    """(V, 2) the legal variants of each family."""
-    family: list[int] = []
-    zero: list[int] = []
-    shard: list[int] = []
-    for index, replicas in enumerate(families.replicas.tolist()):
-        groups = divisors(replicas)[1:] if question.stack.hybrid_shard else [replicas]
-        for stage in question.stack.zero_stages:
-            own = groups if stage else [replicas]
-            family += [index] * len(own)
-            zero += [stage] * len(own)
-            shard += own
-    rows = families.rows(np.array(family, dtype=np.int64))
-    rows = replace(rows, zero=np.array(zero, dtype=np.int64), shard=np.array(shard, dtype=np.int64))
-    legal = np.flatnonzero(_legal(question, restrictions, rows))
-    both = np.stack([rows.zero, rows.shard], axis=1)[legal]
-    borders = np.searchsorted(np.array(family, dtype=np.int64)[legal], np.arange(1, len(families)))
-    return tuple(np.split(both, borders)) if len(families) else ()
 
 
 def _shapes(

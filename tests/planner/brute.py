@@ -69,7 +69,7 @@ def every_layout(question: Question, *, offload: bool = False) -> LayoutColumns:
             (0, 1) if tp > 1 else (0,),
             _seatings({"cp": cp, "dp": dp, "pp": pp}),
             _ways(question, cp),
-            _residencies(question, pp) if offload else [(0, 0, 0, 0)],
+            _residencies(question, pp) if offload else [(0,) * len(Offload._fields)],
         )
         rows += [
             (*inside, vpp, schedule, ep, etp, mbs, zero, shard, sp, order, context, *away, USUAL_RING)
@@ -114,21 +114,22 @@ def _ways(question: Question, cp: int) -> list[int]:
 
 
 def _residencies(question: Question, pp: int) -> list[tuple[int, ...]]:
-    """(states, parked, streamed, activations): what the stack has, parked blocks beside resident ones only."""
+    """(states, parked, streamed, activations, drive): what the stack has, parked blocks beside resident ones only."""
     blocks, has = question.model.num_layers, question.stack.residencies
     counts = [0, *range(1, blocks), EVERY] if pp == 1 else [0, EVERY]
     kept = {part: counts if part in has else [0] for part in Offload._fields}
-    kept["activations"] = sorted({min(kept["activations"]), max(kept["activations"])})
+    for whole in ("activations", "drive"):
+        kept[whole] = sorted({min(kept[whole]), max(kept[whole])})
     found = []
-    for states, parked, streamed, activations in product(*kept.values()):
+    for states, parked, streamed, activations, drive in product(*kept.values()):
         named = [count for count in (states, parked, streamed) if count]
         counted = sum(count for count in named if count < EVERY)
         if counted >= blocks or named.count(EVERY) > 1 or (parked and len(named) > 1):
             continue
         if streamed != EVERY:
-            found.append((states, parked, streamed, activations))
+            found.append((states, parked, streamed, activations, drive))
         elif not states:
-            found.append((0, 0, EVERY, activations))
+            found.append((0, 0, EVERY, activations, drive))
     return found
 
 

@@ -13,7 +13,10 @@ from cost_models.axes.offload import Offload
 from cost_models.axes.words import EVERY
 from cost_models.errors import InputError
 from cost_models.question import Question, mixed_question
+from cost_models.specs.drives import DriveSpec
 from cost_models.specs.pools import MixedCluster
+from cost_models.tiers.drive import USABLE as USABLE_OF_DRIVE
+from cost_models.tiers.drive import drive_bytes
 from cost_models.tiers.host import USABLE, host_bytes
 from planner.rules.legality import check, require_legal
 
@@ -62,3 +65,43 @@ def test_every_pool_needs_hosts_that_hold_it() -> None:
 def test_a_stack_offloads_what_it_can() -> None:
     (problem,) = check(offloading(1e15, "megatron-core"), Layout(dp=4, offload=Offload(streamed=EVERY)))
     assert problem.what == "software stack `megatron-core` cannot keep `streamed` of a block in host memory"
+
+
+STATES_ON_DRIVE = Layout(dp=4, zero=3, offload=Offload(states=EVERY, drive=EVERY))
+
+
+def driven(capacity: str | None) -> Question:
+    """Four GPUs of one host with a drive of that capacity."""
+    asked = offloading(1e15)
+    said = {"capacity": capacity, "read": "5 GB/s", "write": "3 GB/s"}
+    drive = None if capacity is None else DriveSpec.model_validate(said)
+    return replace(asked, cluster=asked.cluster.model_copy(update={"drive": drive}))
+
+
+def test_a_layout_needs_drives_that_hold_what_lies_there() -> None:
+    needed = float(drive_bytes(driven("1 TB"), LayoutColumns.of([STATES_ON_DRIVE]))[0]) / USABLE_OF_DRIVE
+    require_legal(driven(f"{1.001 * needed:.0f} B"), STATES_ON_DRIVE)
+    (problem,) = check(driven(f"{0.99 * needed:.0f} B"), STATES_ON_DRIVE)
+    assert "on the drive of each host" in problem.what
+    with pytest.raises(InputError, match="does not say that one has any") as refused:
+        require_legal(driven(None), STATES_ON_DRIVE)
+    assert "drive: {capacity:" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (STATES_ON_DRIVE.model_copy(update={"zero": 1}), "on the drive under `zero3` only"),
+        (Layout(dp=4, zero=3, offload=Offload(drive=EVERY)), "none that the CPU updates"),
+        (Layout(dp=4, zero=3, offload=Offload(states=EVERY, drive=2)), "lie on the drive, or none"),
+    ],
+)
+def test_what_a_drive_cannot_hold_is_said(layout: Layout, said: str) -> None:
+    assert said in " ".join(problem.what for problem in check(driven("1 TB"), layout))
+
+
+def test_a_stack_without_drives_says_so() -> None:
+    asked = driven("1 TB")
+    stack = asked.stack.model_copy(update={"residencies": ("states",)})
+    (problem,) = check(replace(asked, stack=stack), STATES_ON_DRIVE)
+    assert problem.what == "software stack `deepspeed` cannot keep states on a drive"

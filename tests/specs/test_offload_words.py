@@ -27,6 +27,7 @@ from planner.rules.legality import check
         ("offload=parked", Offload(parked=EVERY), 2),
         ("offload=streamed:3/states", Offload(states=EVERY, streamed=3), 2),
         ("offload=activations", Offload(activations=EVERY), 2),
+        ("offload=states/drive", Offload(states=EVERY, drive=EVERY), 2),
         ("offload=states ring=3", Offload(states=EVERY), 2),  # without streamed weights there is no ring
     ],
 )

@@ -84,15 +84,21 @@ def memory_sentence(estimate: Estimate) -> str:
 
 
 def host_lines(estimate: Estimate) -> list[str]:
-    """ "host memory 95.2 GiB of 128.0 GiB on each host": a line of what is offloaded; nothing where nothing is."""
-    if not any(estimate.layout.offload):
-        return []
-    limit = "" if estimate.host_limit is None else f" of {format_bytes(estimate.host_limit)}"
-    text = f"host memory {format_bytes(estimate.host_bytes)}{limit} on each host"
-    if estimate.host_limit is not None and not estimate.host_holds:
-        excess = estimate.host_bytes - estimate.host_limit
-        text += f"; does not fit: {format_bytes(excess)} too many"
-    return [wrapped(text)]
+    """ "host memory 95.2 GiB of 128.0 GiB on each host": a line of what is offloaded, and one of what lies on the
+    drive; nothing where nothing does."""
+    tiers = []
+    if any(estimate.layout.offload):
+        tiers.append(("host memory", estimate.host_bytes, estimate.host_limit))
+    if estimate.layout.offload.drive:
+        tiers.append(("drive", estimate.drive_bytes, estimate.drive_limit))
+    return [wrapped(_tier_text(*tier)) for tier in tiers]
+
+
+def _tier_text(name: str, size: float, limit: float | None) -> str:
+    text = f"{name} {format_bytes(size)}{'' if limit is None else f' of {format_bytes(limit)}'} on each host"
+    if limit is not None and size > limit:
+        text += f"; does not fit: {format_bytes(size - limit)} too many"
+    return text
 
 
 def chance_text(chance: float) -> str:

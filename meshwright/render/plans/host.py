@@ -21,16 +21,16 @@ def host_sentences(question: Question, estimate: Estimate) -> tuple[str, ...]:
 def _channels(found: HostWindows) -> str:
     busy = f"link down {format_seconds(found.down)}, up {format_seconds(found.up)}"
     waits = f"{format_seconds(found.exposed)} are waited for" if found.exposed else "nothing is waited for"
-    return (
-        f"host: {busy}, CPU update {format_seconds(found.update)} a step; the passes can hide"
-        f" {format_seconds(found.hidden)}; {waits}"
-    )
+    update = f"CPU update {format_seconds(found.update)}"
+    if found.read or found.write:
+        update += f", drive read {format_seconds(found.read)}, write {format_seconds(found.write)}"
+    return f"host: {busy}, {update} a step; the passes can hide {format_seconds(found.hidden)}; {waits}"
 
 
 def _binds(found: HostWindows) -> str:
     if found.binding == "nothing":
         return "Of the host nothing binds."
-    if found.binding in ("host memory", "device memory"):
+    if found.binding in ("host memory", "drive", "device memory"):
         return f"Of the tiers {found.binding} binds: it is full."
     return f"Of the host the {found.binding.removeprefix('host ')} binds."
 
@@ -56,7 +56,8 @@ def _update(found: HostWindows) -> str:
     if found.update_tokens is None:
         return "This stack updates after the passes, so nothing hides the CPU's update."
     verb = "hides" if found.update_tokens <= found.step_tokens else "would hide"
+    drive = " with what it takes from the drive" if found.read else ""
     return (
-        f"The CPU's update {verb} from {grouped(round(found.update_tokens))} tokens a step and rank on"
+        f"The CPU's update{drive} {verb} from {grouped(round(found.update_tokens))} tokens a step and rank on"
         f" (now {grouped(round(found.step_tokens))})."
     )

@@ -1,0 +1,59 @@
+"""Which ZeRO stages and shard groups go with a core, worked out once for each family of cores that have the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cost_models.axes.axis import divisors
+from cost_models.axes.columns import Ints, LayoutColumns, columns_that_touch
+from cost_models.axes.distinct import first_of_each
+from cost_models.axes.rule import Bools
+from cost_models.question import Question
+from planner.rules.host import needless_drives
+from planner.rules.legality import legal_rows
+from planner.space.restrictions import Restrictions, allowed_rows
+
+
+def families_of(cores: LayoutColumns, core: Ints, mbs: Ints) -> tuple[LayoutColumns, Ints]:
+    """One layout of every family, and (N,) the family of (N,) cores with (N,) microbatch sizes; these matter where
+    hosts keep activations."""
+    if not cores.offload_activations.any():
+        first, family = first_of_each([getattr(cores, name) for name in columns_that_touch("states")])
+        return cores.rows(first), family[core]
+    sized = replace(cores.rows(core), mbs=mbs)
+    own = [getattr(sized, name) for name in columns_that_touch("states")]
+    first, family = first_of_each([*own, np.where(sized.offload_activations > 0, mbs, 0)])
+    return sized.rows(first), family
+
+
+def variants_of(question: Question, restrictions: Restrictions, families: LayoutColumns) -> tuple[Ints, ...]:
+    """(V, 2) the legal variants of each family."""
+    family: list[int] = []
+    zero: list[int] = []
+    shard: list[int] = []
+    for index, replicas in enumerate(families.replicas.tolist()):
+        groups = divisors(replicas)[1:] if question.stack.hybrid_shard else [replicas]
+        for stage in question.stack.zero_stages:
+            own = groups if stage else [replicas]
+            family += [index] * len(own)
+            zero += [stage] * len(own)
+            shard += own
+    rows = families.rows(np.array(family, dtype=np.int64))
+    rows = replace(rows, zero=np.array(zero, dtype=np.int64), shard=np.array(shard, dtype=np.int64))
+    allowed = legal_unscheduled(question, restrictions, rows)
+    if "offload_drive" not in restrictions.named:
+        allowed &= ~needless_drives(question, rows)
+    legal = np.flatnonzero(allowed)
+    both = np.stack([rows.zero, rows.shard], axis=1)[legal]
+    borders = np.searchsorted(np.array(family, dtype=np.int64)[legal], np.arange(1, len(families)))
+    return tuple(np.split(both, borders)) if len(families) else ()
+
+
+def legal_unscheduled(question: Question, restrictions: Restrictions, rows: LayoutColumns) -> Bools:
+    """(N,): which rows keep to restrictions and rules, those of the schedule aside."""
+    legal = allowed_rows(question, restrictions, rows)
+    left = np.flatnonzero(legal)
+    legal[left] = legal_rows(question, rows.rows(left), scheduled=False)
+    return legal
