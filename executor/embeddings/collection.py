@@ -1,0 +1,223 @@
+"""All tables of a recommender as this rank holds them, stage by stage of a step.
+
+    index exchange → lookup → forward exchange → (dense network) → backward exchange → update
+
+Each stage is called for itself, so that it can be timed, and ends before the next begins on this rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.sharding import Sharding
+from cost_models.specs.recommender.training import RecommenderTraining
+from executor.embeddings import columns, copies, nodes, rows, whole
+from executor.embeddings.bags import Bags, RowGradients, row_gradients
+from executor.embeddings.exchanges import Peers, Sent
+from executor.embeddings.holding import Holding
+from executor.embeddings.host import HostLink
+from executor.embeddings.places import Places, Slice
+from executor.embeddings.routing import Router
+from executor.embeddings.slicing import all_slices
+from executor.embeddings.updating import RowOptimizer
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(slots=True)
+class _Step:
+    """What one stage leaves for the next."""
+
+    lengths: dict[int, Tensor] = field(default_factory=dict)
+    """Ids of each bag of this rank's samples, of tables whose vectors are averaged."""
+    bags: dict[Slice, Bags] = field(default_factory=dict)
+    """Ids to look up here."""
+    vectors: dict[Slice, Tensor] = field(default_factory=dict)
+    gradients: dict[Slice, Tensor] = field(default_factory=dict)
+    summed: dict[Slice, RowGradients] = field(default_factory=dict)
+    """Gradients of rows of copies."""
+
+
+class Embeddings:
+    """The tables of a model, sharded.
+
+    Every rank makes one, with its number of samples, and calls the stages of each step in their order.
+    """
+
+    def __init__(
+        self,
+        model: RecommenderSpec,
+        sharding: Sharding,
+        training: RecommenderTraining,
+        places: Places,
+        device: torch.device,
+        *,
+        seed: int,
+    ) -> None:
+        self.model, self.device, self.places = model, device, places
+        self.tables = [model.classes[index] for index in model.class_of_table]
+        self.samples = training.global_batch // places.ranks
+        self.optimizer = RowOptimizer(training.optimizer)
+        self.exchange_dtype = exchange_dtype(training)
+        empty = torch.empty(0, dtype=self.exchange_dtype, device=device)
+        self.steps = 0
+        """Updates that were made."""
+        self.sent, self.link = Sent(), HostLink(device)
+        self.peers = Peers(self.sent)
+        self.slices = all_slices(self.tables, sharding, places)
+        placed = [one for one in self.slices if one.rank is not None]
+        self.router = Router(self.peers, placed, self.samples)
+        self._copies = [one for one in self.slices if one.rank is None]
+        self._whole = self._of("whole", "column")
+        self._columns = self._of("column")
+        self._rows = self._of("row")
+        self._nodes = self._of("node-row")
+        self._whole_exchange = whole.Exchange(self.peers, self._whole, self.samples, empty)
+        self._row_exchange = rows.Exchange(self.peers, self._rows, self.samples)
+        self._node_exchange = (
+            nodes.Exchange(*_node_peers(self.sent, places), self._nodes, self.samples, empty)
+            if self._nodes
+            else None
+        )
+        self.held = {
+            one: Holding(
+                one,
+                name=model.table_names[one.table],
+                rows=self.tables[one.table].rows,
+                width=self.tables[one.table].width,
+                seed=seed,
+                dtype=DTYPES[training.table_dtype],
+                optimizer=self.optimizer,
+                link=self.link,
+            )
+            for one in self.slices
+            if one.rank in (None, self.peers.rank)
+        }
+        self._step = _Step()
+
+    def index_exchange(self, ids: Sequence[Bags]) -> None:
+        """Ids of this rank's samples, by table, go where their rows are."""
+        self._step = _Step()
+        parts = self._parts(ids)
+        self._step.bags = {one: parts[one.table, one.first] for one in self._copies}
+        self._step.bags |= self.router.exchange(parts)
+
+    def lookup(self) -> None:
+        """Rows are read and added up by bag."""
+        for one, bags in self._step.bags.items():
+            self._step.vectors[one] = self.held[one].lookup(bags).to(self.exchange_dtype)
+
+    def forward_exchange(self) -> list[Tensor]:
+        """What each table has for this rank's samples: (b, D), or with `concat` (b, ids, D)."""
+        vectors = self._step.vectors
+        came: dict[Slice, Tensor] = {}
+        if self._whole:
+            came |= self._whole_exchange.forward(vectors)
+        if self._rows:
+            came |= self._row_exchange.forward(vectors)
+        if self._node_exchange is not None:
+            came |= self._node_exchange.forward(vectors)
+        came |= {one: vectors[one] for one in self._copies}
+        self._step.vectors = {}
+        return [self._output(table, came) for table in range(len(self.tables))]
+
+    def backward_exchange(self, outputs: Sequence[Tensor]) -> None:
+        """Gradients of what `forward_exchange` returned go where the rows are."""
+        gradients = {}
+        for table, gradient in enumerate(outputs):
+            flat = gradient.reshape(-1, self.tables[table].width)
+            if (lengths := self._step.lengths.get(table)) is not None:
+                flat = flat / lengths[:, None]
+            gradients[table] = flat.to(self.exchange_dtype)
+        every = {one: gradients[one.table][:, one.begin : one.end] for one in self.slices}
+        if self._whole:
+            self._step.gradients |= self._whole_exchange.backward(every)
+        if self._rows:
+            self._step.gradients |= self._row_exchange.backward(every)
+        if self._node_exchange is not None:
+            self._step.gradients |= self._node_exchange.backward(every)
+        mine = {one: row_gradients(self._step.bags[one], every[one].float()) for one in self._copies}
+        self._step.summed = copies.summed(self.peers, mine, self.exchange_dtype)
+
+    def update(self, rate: float) -> None:
+        """Gradients of each row are added up, and the rows that the batch used are updated."""
+        self.steps += 1
+        summed = self._step.summed
+        for one, gradient in self._step.gradients.items():
+            summed[one] = row_gradients(self._step.bags[one], gradient.float())
+        squares = self._squares(summed) if self.optimizer.by_row else {}
+        for one, gradients in summed.items():
+            self.held[one].update(gradients, squares.get(one), rate, self.steps)
+        self._step = _Step()
+
+    def _of(self, *forms: str) -> list[Slice]:
+        return [one for one in self.slices if one.form in forms]
+
+    def _parts(self, ids: Sequence[Bags]) -> dict[tuple[int, int], Bags]:
+        """Ids of each part of a table: one part, or hot rows and the rest."""
+        parts: dict[tuple[int, int], Bags] = {}
+        for one in self.slices:
+            key = one.table, one.first
+            if key in parts:
+                continue
+            table, bags = self.tables[one.table], ids[one.table]
+            if table.combiner == "concat":
+                bags = bags.concatenated(one.bags)
+            elif table.combiner == "mean":
+                self._step.lengths[one.table] = bags.lengths.clamp(min=1)
+            if one.rows < table.rows:
+                inside = (bags.values >= one.first) & (bags.values < one.first + one.rows)
+                bags = bags.where(inside).moved(one.first)
+            parts[key] = bags
+        return parts
+
+    def _output(self, table: int, came: dict[Slice, Tensor]) -> Tensor:
+        """Columns side by side, hot rows and the rest added up, means taken."""
+        spec = self.tables[table]
+        parts: dict[int, list[Slice]] = {}
+        for one in came:
+            if one.table == table:
+                parts.setdefault(one.first, []).append(one)
+        sums = [
+            torch.cat([came[one] for one in sorted(of, key=lambda one: one.begin)], dim=1)
+            if len(of) > 1
+            else came[of[0]]
+            for _, of in sorted(parts.items())
+        ]
+        total = sums[0].float() if len(sums) == 1 else sums[0].float() + sums[1].float()
+        if (lengths := self._step.lengths.get(table)) is not None:
+            total = total / lengths[:, None]
+        return total.view(self.samples, -1, spec.width) if spec.combiner == "concat" else total
+
+    def _squares(self, summed: dict[Slice, RowGradients]) -> dict[Slice, Tensor]:
+        """(U,) mean of the squares of each row's gradient, in fp64 so that no split of the columns shows."""
+        sums = {one: gradient.values.double().square().sum(1) for one, gradient in summed.items()}
+        if self._columns:
+            mine = {one: sums[one] for one in self._columns if one in sums}
+            sums |= columns.squares_of_rows(self.peers, self._columns, mine, self.device)
+        return {one: (total / self.tables[one.table].width).float() for one, total in sums.items()}
+
+
+def exchange_dtype(training: RecommenderTraining) -> torch.dtype:
+    """Type of what ranks exchange: that of the dense network's products unless the training says otherwise."""
+    return DTYPES[training.exchange_dtype or ("fp32" if training.precision == "fp32" else "bf16")]
+
+
+def _node_peers(sent: Sent, places: Places) -> tuple[Peers, Peers]:
+    """(the ranks of this node, the ranks at this one's place in all nodes)."""
+    inside, across = None, None
+    for node in range(places.nodes):
+        members = list(range(node * places.per_node, (node + 1) * places.per_node))
+        group = dist.new_group(members)
+        inside = group if dist.get_rank() in members else inside
+    for place in range(places.per_node):
+        members = list(range(place, places.ranks, places.per_node))
+        group = dist.new_group(members)
+        across = group if dist.get_rank() in members else across
+    return Peers(sent, inside), Peers(sent, across)

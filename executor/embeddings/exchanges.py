@@ -1,0 +1,97 @@
+"""Collectives of embeddings among some ranks, which count the bytes that this one sends to others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Sent:
+    """Bytes that this rank sent to others, by stage of the step."""
+
+    def __init__(self) -> None:
+        self.by_stage: Counter[str] = Counter()
+        self._stage = ""
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """What is sent inside belongs to this stage."""
+        before, self._stage = self._stage, name
+        try:
+            yield
+        finally:
+            self._stage = before
+
+    def add(self, count: int) -> None:
+        """Count bytes that are sent now."""
+        self.by_stage[self._stage] += count
+
+    def taken(self) -> dict[str, int]:
+        """Bytes by stage since the last call."""
+        taken = dict(self.by_stage)
+        self.by_stage.clear()
+        return taken
+
+
+class Peers:
+    """The ranks of a group, and this one among them. A group of one sends nothing."""
+
+    def __init__(self, sent: Sent, group: dist.ProcessGroup | None = None) -> None:
+        self.sent, self.group = sent, group
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+
+    def all_to_all(self, sends: Sequence[Tensor], counts: Sequence[int]) -> list[Tensor]:
+        """`sends[r]`, flat, goes to rank r; returned is what each rank sends here, `counts[r]` elements."""
+        if self.size == 1:
+            return [sends[0]]
+        sizes = [one.numel() for one in sends]
+        self.sent.add((sum(sizes) - sizes[self.rank]) * sends[0].element_size())
+        came = sends[0].new_empty(sum(counts))
+        dist.all_to_all_single(came, torch.cat(list(sends)), list(counts), sizes, group=self.group)
+        return list(torch.split(came, list(counts)))
+
+    def reduce_scatter(self, parts: Tensor) -> Tensor:
+        """(ranks, n) what this rank adds to each → (n,) this rank's sum."""
+        if self.size == 1 or not parts.numel():
+            return parts[0]
+        mine = parts.new_empty(parts.shape[1])
+        self.sent.add((self.size - 1) * mine.numel() * mine.element_size())
+        dist.reduce_scatter_tensor(mine, parts.contiguous().view(-1), group=self.group)
+        return mine
+
+    def all_gather(self, mine: Tensor) -> Tensor:
+        """(n,) → (ranks, n)"""
+        if self.size == 1 or not mine.numel():
+            return mine.expand(self.size, *mine.shape)
+        everyone = mine.new_empty(self.size * mine.numel())
+        self.sent.add((self.size - 1) * mine.numel() * mine.element_size())
+        dist.all_gather_into_tensor(everyone, mine.contiguous(), group=self.group)
+        return everyone.view(self.size, -1)
+
+    def all_gather_uneven(self, mine: Tensor, counts: Sequence[int]) -> list[Tensor]:
+        """(n,) → what every rank has, `counts[r]` elements of rank r."""
+        return self.all_to_all([mine] * self.size, counts)
+
+    def sum_in_order(self, values: Tensor) -> Tensor:
+        """(n,) added over ranks in their order: the same to the bit everywhere, and at every attempt.
+
+        An all-reduce as a ring has it, ranks summing a share each, whose order no library chooses.
+        """
+        if self.size == 1 or not values.numel():
+            return values
+        share = -(-values.numel() // self.size)
+        padded = torch.nn.functional.pad(values, (0, share * self.size - values.numel()))
+        parts = self.all_to_all(torch.split(padded, share), [share] * self.size)
+        return self.all_gather(_added(parts)).flatten()[: values.numel()]
+
+
+def _added(parts: Sequence[Tensor]) -> Tensor:
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total += part
+    return total

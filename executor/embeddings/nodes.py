@@ -1,0 +1,67 @@
+"""Rows inside a node, tables whole between nodes: partial sums are added in the node that has the table, over its fast
+links, and travel between nodes in an all-to-all among ranks of the same place in their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from cost_models.specs.recommender.sharding import Placed
+from executor.embeddings.bags import cut
+from executor.embeddings.exchanges import Peers
+from executor.embeddings.places import Places, Slice
+
+
+def slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
+    """One on each rank of the table's node."""
+    first = placed.at[0] * places.per_node
+    return [
+        replace(table, rank=first + place, ways=places.per_node, residue=place)
+        for place in range(places.per_node)
+    ]
+
+
+class Exchange:
+    """Partial sums on their way inside a node and then between nodes, and gradients on their way back."""
+
+    def __init__(
+        self, node: Peers, across: Peers, held: Sequence[Slice], samples: int, empty: Tensor
+    ) -> None:
+        """`empty` has no element, and the type and device of what is sent."""
+        self.node, self.across, self.empty = node, across, empty
+        tables = [one for one in held if one.residue == 0]
+        self.by_node: list[list[Slice]] = [[] for _ in range(across.size)]
+        for one in tables:
+            assert one.rank is not None
+            self.by_node[one.rank // node.size].append(one)
+        me = across.rank * node.size + node.rank
+        self.mine = [one for one in held if one.rank == me]
+        self.sizes = [[samples * one.bags * one.width for one in of] for of in self.by_node]
+        self.my_sizes = self.sizes[across.rank]
+
+    def forward(self, vectors: Mapping[Slice, Tensor]) -> dict[Slice, Tensor]:
+        """(B · bags, D) what this rank's rows add to the samples of all → (b · bags, D) of this rank's, by the first
+        slice of each table."""
+        shape = self.across.size, self.node.size
+        mine = [vectors[one].view(*shape, -1) for one in self.mine]
+        parts = torch.cat([self.empty.expand(*shape, 0), *mine], dim=2)
+        # samples of the ranks at one place of their nodes are added up by the one at that place of this node
+        sums = self.node.reduce_scatter(parts.transpose(0, 1).reshape(self.node.size, -1))
+        sends = sums.view(self.across.size, -1)
+        came = self.across.all_to_all(list(sends), [sum(sizes) for sizes in self.sizes])
+        return {
+            one: part.view(-1, one.width)
+            for of, message, sizes in zip(self.by_node, came, self.sizes, strict=True)
+            for one, part in zip(of, cut(message, sizes), strict=True)
+        }
+
+    def backward(self, gradients: Mapping[Slice, Tensor]) -> dict[Slice, Tensor]:
+        """(b · bags, D) gradients by the first slice of each table → (B · bags, D) of this rank's slices."""
+        sends = [torch.cat([self.empty, *(gradients[one].reshape(-1) for one in of)]) for of in self.by_node]
+        came = torch.stack(self.across.all_to_all(sends, [sum(self.my_sizes)] * self.across.size))
+        node = self.node.all_gather(came.view(-1)).view(self.node.size, self.across.size, -1)
+        parts = cut(node.transpose(0, 1), self.my_sizes, dim=2)
+        return {one: part.reshape(-1, one.width) for one, part in zip(self.mine, parts, strict=True)}

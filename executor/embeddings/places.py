@@ -1,0 +1,59 @@
+"""Slices of tables: which rows and columns of a table lie on which rank, and in which memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cost_models.specs.recommender.sharding import Form
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The ranks of a run, those of a node side by side."""
+
+    ranks: int
+    per_node: int
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are."""
+        return self.ranks // self.per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """A part of a table on one rank, or, of a copy, on each.
+
+    Of `rows` rows from `first` on it has every `ways`-th, beginning with the one at `residue`; of each the columns from
+    `begin` to `end` − 1.
+    """
+
+    table: int
+    form: Form
+    rank: int | None = None
+    """None: every rank has it."""
+    first: int = 0
+    rows: int
+    ways: int = 1
+    residue: int = 0
+    begin: int = 0
+    end: int
+    bags: int
+    """Bags of a sample: 1, or with `concat` one for each of its ids."""
+    cached: float = 1.0
+    """Share of its rows, those used most, on the device; the rest is in host memory."""
+
+    @property
+    def held_rows(self) -> int:
+        """Rows of the slice."""
+        return -(-(self.rows - self.residue) // self.ways)
+
+    @property
+    def device_rows(self) -> int:
+        """Rows on the device, the first ones: tables are numbered by how often their rows are used."""
+        return round(self.held_rows * self.cached)
+
+    @property
+    def width(self) -> int:
+        """Columns of the slice."""
+        return self.end - self.begin

@@ -1,0 +1,41 @@
+"""Rows over all ranks: row r on rank r mod W, so that those used most are spread; partial sums travel in a
+reduce-scatter, gradients in an all-gather."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from cost_models.specs.recommender.sharding import Placed
+from executor.embeddings.bags import cut
+from executor.embeddings.exchanges import Peers
+from executor.embeddings.places import Places, Slice
+
+
+def slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
+    """One on each rank."""
+    return [replace(table, rank=rank, ways=places.ranks, residue=rank) for rank in range(places.ranks)]
+
+
+class Exchange:
+    """Partial sums on their way to the ranks of their samples, and gradients to all ranks."""
+
+    def __init__(self, peers: Peers, held: Sequence[Slice], samples: int) -> None:
+        self.peers = peers
+        self.mine = [one for one in held if one.rank == peers.rank]
+        self.sizes = [samples * one.bags * one.width for one in self.mine]
+
+    def forward(self, vectors: Mapping[Slice, Tensor]) -> dict[Slice, Tensor]:
+        """(B · bags, D) what this rank's rows add to the samples of all → (b · bags, D) sums of this rank's."""
+        parts = torch.cat([vectors[one].view(self.peers.size, -1) for one in self.mine], dim=1)
+        sums = cut(self.peers.reduce_scatter(parts), self.sizes)
+        return {one: part.view(-1, one.width) for one, part in zip(self.mine, sums, strict=True)}
+
+    def backward(self, gradients: Mapping[Slice, Tensor]) -> dict[Slice, Tensor]:
+        """(b · bags, D) gradients of this rank's samples → (B · bags, D) of all."""
+        everyone = self.peers.all_gather(torch.cat([gradients[one].reshape(-1) for one in self.mine]))
+        parts = cut(everyone, self.sizes, dim=1)
+        return {one: part.reshape(-1, one.width) for one, part in zip(self.mine, parts, strict=True)}

@@ -1,0 +1,1 @@
+"""Training recommenders: one step of a sharded model, its steps, its report."""

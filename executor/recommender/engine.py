@@ -1,0 +1,118 @@
+"""A sharded recommender on this rank: tables, dense network, and one optimizer step of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.sharding import Sharding
+from cost_models.specs.recommender.training import RecommenderTraining
+from executor.data.clicks import Clicks
+from executor.embeddings.bags import cut
+from executor.embeddings.collection import Embeddings
+from executor.embeddings.places import Places
+from executor.models.recommender import DenseNetwork, click_loss, initialise_dense
+
+
+def _make(kind: str, network: DenseNetwork) -> torch.optim.Optimizer:
+    makers: dict[str, Callable[..., torch.optim.Optimizer]] = {
+        "sgd": torch.optim.SGD,
+        "adagrad": torch.optim.Adagrad,
+        "adam": torch.optim.Adam,
+    }
+    return makers[kind](network.parameters(), lr=1e-2, foreach=False)
+
+
+class RecommenderEngine:
+    """Everything one rank trains with; `shares` is for one process that adds up gradients as so many ranks would."""
+
+    def __init__(
+        self,
+        model: RecommenderSpec,
+        sharding: Sharding,
+        training: RecommenderTraining,
+        places: Places,
+        device: torch.device,
+        *,
+        seed: int = 0,
+        shares: int = 1,
+    ) -> None:
+        self.model, self.sharding, self.training, self.places = model, sharding, training, places
+        self.device, self.shares = device, shares
+        self.embeddings = Embeddings(model, sharding, training, places, device, seed=seed)
+        self.network = DenseNetwork(model).to(device)
+        initialise_dense(self.network, seed)
+        self.dense_optimizer = _make(training.dense_optimizer, self.network)
+        self.rate = 0.0
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of the updates to come."""
+        self.rate = rate
+        for group in self.dense_optimizer.param_groups:
+            group["lr"] = rate
+
+    def step(self, clicks: Clicks) -> tuple[float, float]:
+        """One optimizer step: (this rank's share of the mean loss, norm of the dense network's gradient)."""
+        self.index_exchange(clicks)
+        self.lookup()
+        self.forward_exchange()
+        loss = self.dense()
+        self.backward_exchange()
+        return loss, self.update()
+
+    def index_exchange(self, clicks: Clicks) -> None:
+        """Stage 1: ids go where their rows are."""
+        self._clicks = clicks
+        with self.embeddings.sent.stage("index exchange"):
+            self.embeddings.index_exchange(clicks.ids)
+
+    def lookup(self) -> None:
+        """Stage 2: rows are read."""
+        self.embeddings.lookup()
+
+    def forward_exchange(self) -> None:
+        """Stage 3: vectors come to the ranks of their samples."""
+        with self.embeddings.sent.stage("forward exchange"):
+            self._vectors = [one.detach().requires_grad_() for one in self.embeddings.forward_exchange()]
+
+    def dense(self) -> float:
+        """Stage 4: forward and backward through the dense network; this rank's share of the mean loss."""
+        given, shares = self._clicks, self.shares
+        total = torch.zeros((), device=self.device)
+        vectors = [one.chunk(shares) for one in self._vectors]
+        for index, (dense, labels) in enumerate(
+            zip(given.dense.chunk(shares), given.labels.chunk(shares), strict=True)
+        ):
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.training.precision == "bf16"):
+                logits = self.network(dense, [one[index] for one in vectors])
+            loss = click_loss(logits, labels, self.training.global_batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        return float(total)
+
+    def backward_exchange(self) -> None:
+        """Stage 5: gradients of vectors go back."""
+        gradients = [one.grad if one.grad is not None else torch.zeros_like(one) for one in self._vectors]
+        with self.embeddings.sent.stage("backward exchange"):
+            self.embeddings.backward_exchange(gradients)
+        self._vectors = []
+
+    def update(self) -> float:
+        """Stage 6: rows are updated, the dense network's gradients added up and it, too; the norm of these."""
+        with self.embeddings.sent.stage("update"):
+            self.embeddings.update(self.rate)
+            parameters = list(self.network.parameters())
+            mine = torch.cat([_gradient(one).view(-1) for one in parameters])
+            flat = self.embeddings.peers.sum_in_order(mine)
+        for one, part in zip(parameters, cut(flat, [one.numel() for one in parameters]), strict=True):
+            one.grad = part.view_as(one)
+        self.dense_optimizer.step()
+        self.dense_optimizer.zero_grad(set_to_none=True)
+        return float(flat.norm())
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

@@ -1,0 +1,99 @@
+"""Jobs of the worker processes that train recommenders, and the small models they train."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cost_models.specs.recommender.model import Interaction, RecommenderSpec
+from cost_models.specs.recommender.sharding import parse_sharding
+from cost_models.specs.recommender.tables import TableSpec
+from cost_models.specs.recommender.training import RecommenderTraining
+
+Floats = npt.NDArray[np.float64]
+BATCH, STEPS, RATE = 24, 4, 0.2
+
+
+def model(combiner: str = "sum", interaction: str = "none") -> RecommenderSpec:
+    """Six tables, of few and of many rows, two alike, one of a wide half."""
+    kinds: dict[str, Any] = {"combiner": combiner}
+    return RecommenderSpec(
+        name="small",
+        tables=(
+            TableSpec(name="many", rows=211, width=8, pooling=4.0, **kinds),
+            TableSpec(name="few", rows=3, width=8, pooling=2.0, **kinds),
+            TableSpec(name="twin", rows=40, width=8, pooling=3.0, count=2, **kinds),
+            TableSpec(name="once", rows=17, width=8, pooling=1.0),
+        ),
+        wide=(TableSpec(name="wide", rows=23, width=1, pooling=3.0),),
+        dense_features=5,
+        bottom_mlp=(6, 8),
+        interaction=Interaction(kind=interaction, layers=2, rank=3),
+        top_mlp=(12, 1),
+    )
+
+
+def trained(
+    spec: RecommenderSpec,
+    shardings: list[str],
+    optimizer: str,
+    per_node: int | None = None,
+    shares: int = 1,
+    batch: int = BATCH,
+) -> list[tuple[list[float], dict[str, Floats]]]:
+    """(losses of all ranks added up, how far rows of every table and the dense weights went) of each sharding."""
+    return [one_run(spec, sharding, optimizer, per_node, shares, batch) for sharding in shardings]
+
+
+def one_run(
+    spec: RecommenderSpec, sharding: str, optimizer: str, per_node: int | None, shares: int, batch: int
+) -> tuple[list[float], dict[str, Floats]]:
+    import torch.distributed as dist
+
+    from executor.data.clicks import MadeUpClicks
+    from executor.embeddings.places import Places
+    from executor.recommender.engine import RecommenderEngine
+
+    ranks = dist.get_world_size()
+    training = RecommenderTraining(global_batch=batch, precision="fp32", optimizer=optimizer)
+    engine = RecommenderEngine(
+        spec,
+        parse_sharding(sharding, spec.num_tables),
+        training,
+        Places(ranks, per_node or ranks),
+        torch.device("cpu"),
+        shares=shares,
+    )
+    engine.set_rate(RATE if optimizer == "sgd" else RATE / 10)
+    clicks = MadeUpClicks(spec, batch, seed=0, jagged=True)
+    losses, before = [], whole_tables(engine)
+    for step in range(STEPS):
+        loss, _ = engine.step(clicks.slice(step, dist.get_rank(), ranks))
+        losses.append(float(engine.embeddings.peers.sum_in_order(torch.tensor([loss]))))
+    after = whole_tables(engine)
+    return losses, {name: after[name] - before[name] for name in after}
+
+
+def whole_tables(engine: Any) -> dict[str, Floats]:
+    """Every table put together from all ranks, and the dense network."""
+    import torch.distributed as dist
+
+    found: dict[str, Floats] = {}
+    for index, (name, table) in enumerate(
+        zip(engine.model.table_names, engine.embeddings.tables, strict=True)
+    ):
+        total = torch.zeros(table.rows, table.width, dtype=torch.float64)
+        for part, holding in engine.embeddings.held.items():
+            if part.table != index or (part.rank is None and dist.get_rank()):
+                continue
+            rows = part.first + part.residue + part.ways * torch.arange(part.held_rows)
+            values = torch.cat([tier.weights for tier, _ in holding.tiers()]).double()
+            total[rows, part.begin : part.end] += values
+        dist.all_reduce(total)
+        found[name] = total.numpy()
+    for name, parameter in engine.network.named_parameters():
+        found[name] = parameter.detach().double().numpy().copy()
+    return found

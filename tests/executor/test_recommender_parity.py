@@ -1,0 +1,70 @@
+"""Every way to shard tables trains the model that one process trains: to the bit where no sum changes its order."""
+
+from __future__ import annotations
+
+import pytest
+from processes import Processes
+from recommending import Floats, model, trained
+
+ALONE = "table:0-5=whole@0,0,0,0,0,0"
+EXACT = {
+    "whole": "table:0-5=whole@0,1,0,0,1,0",
+    "whole, a rank without a table": "table:0-5=whole@1,1,1,1,1,1",
+    "column": "table:0=column2@1,0 table:1=column3@0,1,0 table:2-3=column8@0,1,0,1,0,1,0,1,1,0,1,0,1,0,1,0"
+    " table:4-5=whole@1,0",
+    "host": "table:0-3=whole@0,1,0,1/host table:4-5=whole@1,1/cached(0.3)",
+}
+NEAR = {
+    "row": "table:0-5=row",
+    "copy": "table:0-5=copy",
+    "node-row": "table:0-3=node-row@0,0,0,0 table:4-5=whole@0,1",
+    "hot": "table:0=hot(0.1)+row table:1=hot(0.4)+whole@1 table:2-3=hot(0.3)+column2@0,1,1,0 table:4=copy"
+    " table:5=hot(0.2)+row/cached(0.5)",
+    "row/host": "table:0-5=row/host",
+}
+TOLERANCE = 1e-6
+Run = tuple[list[float], dict[str, Floats]]
+
+
+def stray(got: Run, wanted: Run) -> float:
+    """How far losses or any element of any table, or dense weight, ended from where they should."""
+    apart = [float(abs(got[1][name] - rows).max()) for name, rows in wanted[1].items()]
+    return max([*apart, *(abs(a - b) for a, b in zip(got[0], wanted[0], strict=True))])
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise-adagrad", "adagrad", "adam"])
+@pytest.mark.parametrize("combiner", ["sum", "mean", "concat"])
+def test_two_processes_train_what_one_does(combiner: str, optimizer: str, processes: Processes) -> None:
+    spec = model(combiner)
+    shardings = [*EXACT.values(), *NEAR.values()]
+    (alone,) = processes.run(1, trained, spec, [ALONE], optimizer, None, 2)[0]
+    assert min(abs(way).max() for way in alone[1].values()) > 10 * TOLERANCE
+    runs = dict(zip([*EXACT, *NEAR], processes.run(2, trained, spec, shardings, optimizer)[0], strict=True))
+    strays = {name: stray(run, alone) for name, run in runs.items()}
+    assert {name: apart for name, apart in strays.items() if name in EXACT} == dict.fromkeys(EXACT, 0.0)
+    assert max(strays.values()) <= TOLERANCE, strays
+
+
+def test_four_processes_in_two_nodes_train_what_one_does(processes: Processes) -> None:
+    """Rows inside a node, ranks without a table, slices on some of the ranks; and products of pairs of vectors."""
+    spec = model("mean", "dot")
+    shardings = [
+        "table:0=node-row@1 table:1-3=node-row@0,0,1 table:4=whole@3 table:5=row",
+        "table:0=hot(0.1)+node-row@1/cached(0.2) table:1=copy table:2-3=column2@3,0,1,2 table:4-5=whole@2,2",
+    ]
+    (alone,) = processes.run(1, trained, spec, [ALONE], "rowwise-adagrad", None, 4)[0]
+    for run in processes.run(4, trained, spec, shardings, "rowwise-adagrad", 2)[0]:
+        assert stray(run, alone) <= TOLERANCE
+
+
+def test_eight_processes_train_what_one_does(processes: Processes) -> None:
+    """Cross layers; more ranks than tables, and than rows of one."""
+    spec = model("sum", "dcn-v2")
+    exact, near = (
+        "table:0-5=whole@7,5,0,2,1,3",
+        "table:0=row table:1=row table:2-3=column8@0,1,2,3,4,5,6,7,7,6,5,4,3,2,1,0 table:4=node-row@1 table:5=copy",
+    )
+    (alone,) = processes.run(1, trained, spec, [ALONE], "adagrad", None, 8)[0]
+    runs = processes.run(8, trained, spec, [exact, near], "adagrad", 4)[0]
+    assert stray(runs[0], alone) == 0.0
+    assert stray(runs[1], alone) <= TOLERANCE
