@@ -4,7 +4,9 @@ On a fixed number of GPUs GPU-hours and money are the step time times a constant
 does not quite: its numerator counts the output layer over the vocabulary as padded for tensor parallelism, so it is the
 step time times a constant only among layouts with the same padding.
 
-A training run takes ⌈tokens / tokens of a step⌉ steps; neither failures nor restarts are counted.
+A training run takes ⌈tokens / tokens of a step⌉ steps, one after another; with operations failures, restarts and
+checkpoints are counted, too (`cost_models.reliability`). That time grows with the step's, so that the bound of a step
+time is the bound of it as well.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from typing import Literal, get_args
 from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.question import Question
+from cost_models.reliability.forecast import forecast
+from cost_models.reliability.job import job_of
+from cost_models.specs.operations import OperationsSpec
 
 ObjectiveName = Literal["time", "mfu", "gpu-hours", "cost", "memory", "gpus"]
 OBJECTIVES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
@@ -35,6 +40,8 @@ class Objective:
     """Dollars for one GPU-hour."""
     deadline: float | None = None
     """Seconds in which training on all tokens must end; plans that take longer are left out."""
+    operations: OperationsSpec | None = None
+    """Failures and restarts that the time of training counts; None: none."""
 
     @property
     def measure(self) -> Measure:
@@ -51,7 +58,17 @@ class Objective:
 
     def may_meet_deadline(self, question: Question, step_seconds: float) -> bool:
         """Whether steps of `step_seconds` finish in time."""
-        return self.deadline is None or training_seconds(question, step_seconds) <= self.deadline
+        return self.deadline is None or self.training_seconds(question, step_seconds) <= self.deadline
+
+    def training_seconds(self, question: Question, step_seconds: float) -> float:
+        """Seconds of training on all tokens. Raises InfeasibleError where failures leave no time for it."""
+        if self.operations is None:
+            return training_steps(question) * step_seconds
+        return forecast(job_of(question, step_seconds), self.operations).seconds
+
+    def gpu_hours(self, question: Question, step_seconds: float) -> float:
+        """GPU-hours of training on all tokens. Raises InfeasibleError where failures leave no time for it."""
+        return self.training_seconds(question, step_seconds) * question.cluster.num_gpus / _HOUR
 
     def require_complete(self, question: Question, *, alone: bool = True) -> None:
         """Check that the objective has all it needs; as one of two of a frontier (`alone=False`) it needs no deadline.
@@ -68,6 +85,8 @@ class Objective:
                 else "to meet a deadline with"
             )
             problems.append(Problem("--tokens", f"missing: {why}"))
+        if self.operations is not None and question.training.tokens is None and not needs_tokens:
+            problems.append(Problem("--tokens", "missing: failures lengthen a whole training run"))
         if self.name == "cost" and self.price is None:
             problems.append(Problem("--price", "missing: what a GPU costs an hour"))
         if alone and self.name == "gpus" and self.deadline is None:
@@ -114,26 +133,16 @@ def training_steps(question: Question) -> int:
     return math.ceil(question.training.tokens / question.training.tokens_per_step)
 
 
-def training_seconds(question: Question, step_seconds: float) -> float:
-    """Seconds of all optimizer steps, one after another."""
-    return training_steps(question) * step_seconds
-
-
-def gpu_hours(question: Question, step_seconds: float) -> float:
-    """GPU-hours of the whole training run."""
-    return training_seconds(question, step_seconds) * question.cluster.num_gpus / _HOUR
-
-
 def _money(question: Question, estimate: Estimate, objective: Objective) -> float:
     assert objective.price is not None
-    return gpu_hours(question, estimate.step_seconds) * objective.price
+    return objective.gpu_hours(question, estimate.step_seconds) * objective.price
 
 
 MEASURES: dict[ObjectiveName, Measure] = {
     "time": Measure(label="step", unit="seconds", of=lambda q, e, o: e.compared_seconds),
     "mfu": Measure(label="MFU", unit="share", of=lambda q, e, o: e.mfu, highest=True),
     "gpu-hours": Measure(
-        label="GPU-hours", unit="GPU-hours", of=lambda q, e, o: gpu_hours(q, e.step_seconds)
+        label="GPU-hours", unit="GPU-hours", of=lambda q, e, o: o.gpu_hours(q, e.step_seconds)
     ),
     "cost": Measure(label="cost", unit="money", of=_money),
     "memory": Measure(label="peak mem", unit="bytes", of=lambda q, e, o: e.peak_bytes),

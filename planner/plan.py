@@ -15,6 +15,7 @@ from cost_models.question import Question, parts_of, question_of_parts
 from cost_models.risk import Risk
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.operations import OperationsSpec
 from cost_models.specs.pools import AnyCluster, MixedCluster
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
@@ -162,6 +163,8 @@ class PlanObjective(Spec):
     """Dollars for one GPU-hour."""
     deadline: Seconds | None = None
     """Time in which training on all tokens must end."""
+    operations: OperationsSpec | None = None
+    """Failures and restarts that the time of training counts; None: none."""
     gpus: tuple[GpuCount, ...] = ()
     """Numbers of GPUs that were to choose from; the cluster has the chosen one. Empty: no choice."""
     precisions: tuple[Precision, ...] = ()
@@ -178,7 +181,7 @@ class PlanObjective(Spec):
     @property
     def terms(self) -> Objective:
         """The objective as the search takes it."""
-        return Objective(name=self.name, price=self.price, deadline=self.deadline)
+        return Objective(name=self.name, price=self.price, deadline=self.deadline, operations=self.operations)
 
 
 class PlanRecommendation(Spec):

@@ -12,6 +12,7 @@ from cost_models.errors import InputError
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.operations import OperationsSpec
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
@@ -58,6 +59,7 @@ class PlanOptions(TypedDict, total=False):
     objective: str | None
     tokens: str | float | None
     deadline: str | None
+    operations: str | OperationsSpec | None
     pick: str | None
     risk: str | None
     top: int | None
@@ -110,6 +112,7 @@ def plan(
     tokens: str | float | None = None,
     price: str | float | Sequence[float] | None = None,
     deadline: str | None = None,
+    operations: str | OperationsSpec | None = None,
     pick: str | None = None,
     risk: str | None = None,
     top: int | None = None,
@@ -121,12 +124,12 @@ def plan(
     Names and paths mean what they mean on the command line; `time_limit` is in seconds. The training job is a file,
     a `TrainingSpec`, or said by `global_batch`, `sequence`, `precision` and `dropout`, which replace its fields.
     Several `gpus`, as a list or written like `64..1024`, are a choice, and so are several precisions (`bf16,fp8`);
-    `objective`, `tokens`, `price` and `deadline` say what the best is. A `trainer` is one whose rules the plan
-    obeys (`--for`), `allow` opens what a search leaves alone (`offload`), and `confidence` is the least probability
-    with which it must fit; `host_memory` replaces the cluster's. `pick` is which layout is saved as the plan:
-    `recommended` (the default) or `fastest` on paper, and `risk` what of a step is minimised (`none`, `neutral`,
-    `averse`: that on paper, its mean over the profile's scenarios, that of the slowest quarter of them). Several
-    clusters have a price each, in their order, and one plan on each number of GPUs.
+    `objective`, `tokens`, `price`, `deadline` and `operations` (failures that count) say what the best is. A `trainer`
+    is one whose rules the plan obeys (`--for`), `allow` opens what a search leaves alone (`offload`), and `confidence`
+    is the least probability with which it must fit; `host_memory` replaces the cluster's. `pick` is which layout is
+    saved as the plan: `recommended` (the default) or `fastest` on paper, and `risk` what of a step is minimised
+    (`none`, `neutral`, `averse`: that on paper, its mean over the profile's scenarios, that of the slowest quarter of
+    them). Several clusters have a price each, in their order, and one plan on each number of GPUs.
 
     Raises:
         InputError: what was asked is wrong; everything that is, at once.
@@ -150,7 +153,7 @@ def plan(
         inputs,
         clusters=cluster if isinstance(cluster, (list, tuple)) else (),
         gpus=gpus,
-        goal=Goal(objective=objective, tokens=tokens, price=price, deadline=deadline),
+        goal=Goal(objective=objective, tokens=tokens, price=price, deadline=deadline, operations=operations),
         limits=Limits(fix=tuple(fix), forbid=tuple(forbid), allow=tuple(allow), max_memory=max_memory),
         pick=pick,
         risk=risk,

@@ -8,7 +8,9 @@ from typing import Literal, TypeVar, get_args
 
 from cost_models.errors import InputError, Problem, did_you_mean
 from cost_models.files.amounts import read_duration, read_price, read_tokens
+from cost_models.files.catalog import load_operations
 from cost_models.risk import RISKS, Risk
+from cost_models.specs.operations import OperationsSpec
 from planner.objectives import OBJECTIVES, Objective
 
 Pick = Literal["recommended", "fastest"]
@@ -47,7 +49,7 @@ def _one_of(words: Sequence[Word], said: str, flag: str, headline: str) -> Word:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What `--objective`, `--tokens`, `--price` and `--deadline` say."""
+    """What `--objective`, `--tokens`, `--price`, `--deadline` and `--operations` say."""
 
     objective: str | None = None
     """None: the cost where there is a price, else time."""
@@ -55,6 +57,8 @@ class Goal:
     price: str | float | Sequence[float] | None = None
     """Of one GPU-hour; of several clusters one for each, in their order."""
     deadline: str | None = None
+    operations: str | OperationsSpec | None = None
+    """Failures that the time of training counts: a catalogue name, a file or a spec; None: none."""
 
 
 def objective_of(goal: Goal) -> tuple[Objective, float | None]:
@@ -86,9 +90,16 @@ def objective_of(goal: Goal) -> tuple[Objective, float | None]:
         deadline = None if goal.deadline is None else read_duration(goal.deadline)
     except ValueError as error:
         problems.append(Problem("--deadline", str(error)))
+    operations = goal.operations
+    try:
+        operations = load_operations(operations) if isinstance(operations, str) else operations
+    except InputError as error:
+        problems.append(Problem("--operations", error.headline))
     if problems or name is None:
         raise InputError("the objective cannot be read", problems=problems)
-    return Objective(name=name, price=prices[0] if prices else None, deadline=deadline), tokens
+    assert not isinstance(operations, str)
+    price = prices[0] if prices else None
+    return Objective(name=name, price=price, deadline=deadline, operations=operations), tokens
 
 
 def read_prices(price: str | float | Sequence[float] | None) -> tuple[float, ...]:

@@ -15,7 +15,7 @@ from cost_models.specs.cluster import Precision
 from cost_models.units import counted, format_count, format_days
 from planner.answers.optimising import optimise
 from planner.answers.optimum import Optimum
-from planner.objectives import DAY, Measure, Objective, gpu_hours, training_seconds
+from planner.objectives import DAY, Measure, Objective
 from planner.plan import Plan, PlanOffer
 from planner.search.budget import Budget
 from planner.space.restrictions import Restrictions
@@ -72,7 +72,7 @@ class OfferAnswer:
         question = self.optimum.question
         if question.training.tokens is None:
             return None
-        return training_seconds(question, self.optimum.result.best.step_seconds) / DAY
+        return self.optimum.objective.training_seconds(question, self.optimum.result.best.step_seconds) / DAY
 
     @property
     def cost(self) -> float | None:
@@ -80,7 +80,10 @@ class OfferAnswer:
         question = self.optimum.question
         if question.training.tokens is None or self.offer.price is None:
             return None
-        return gpu_hours(question, self.optimum.result.best.step_seconds) * self.offer.price
+        return (
+            self.optimum.objective.gpu_hours(question, self.optimum.result.best.step_seconds)
+            * self.offer.price
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

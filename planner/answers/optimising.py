@@ -19,7 +19,7 @@ from cost_models.units import counted, format_count, format_days
 from planner.answers.best_plans import BestPlans, merged, ranked_plans
 from planner.answers.least_memory import least_memory
 from planner.answers.optimum import PROVEN, Optimum
-from planner.objectives import Objective, training_seconds
+from planner.objectives import Objective
 from planner.plan import Certificate
 from planner.search.budget import Budget
 from planner.search.pools import count_layouts
@@ -100,7 +100,7 @@ class _Choices:
             self.covered.append(question)
             self.answers.append(answer)
         else:
-            days = format_days(training_seconds(question, answer.certificate.bound))
+            days = format_days(self.objective.training_seconds(question, answer.certificate.bound))
             self.failures.append((gpus, InfeasibleError(f"at least {days}")))
             self.lost.append(answer.certificate)
 

@@ -62,6 +62,7 @@ class Optimum:
             name=asked.name,
             price=asked.price,
             deadline=None if asked.deadline is None else f"{asked.deadline!r} s",  # type: ignore[arg-type]
+            operations=asked.operations,
             gpus=self.sizes,
             precisions=self.precisions,
             gpus_per_node=gpus_per_node,

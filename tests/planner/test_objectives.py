@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from every_plan import every_plan, few_layouts
 from small import small_question
 
 from cost_models.errors import InfeasibleError, InputError, RunError
+from cost_models.files.catalog import load_operations
 from cost_models.question import Question
+from cost_models.reliability.forecast import forecast
+from cost_models.reliability.job import job_of
+from cost_models.specs.operations import OperationsSpec
 from planner.answers.optimising import optimise
 from planner.answers.optimum import answered_question
-from planner.objectives import Objective, gpu_hours, training_seconds, training_steps
+from planner.objectives import Objective, training_steps
 from planner.plan import make_plan
 from planner.plan_files import load_plan, save_plan
 from planner.search import budget as budgets
@@ -23,6 +28,7 @@ from planner.space.gpu_counts import resized
 from planner.space.layouts import parse_restrictions
 
 SIZES = (1, 2, 4)
+PLAIN = Objective()
 
 
 def with_tokens(question: Question, tokens: float = 1e9) -> Question:
@@ -43,7 +49,7 @@ def roomy() -> Question:
 def test_the_last_step_may_be_part_full(asked: Question) -> None:
     """8 x 256 tokens a step: 1e9 of them take 488,281.25 steps, so one more than 488,281."""
     assert training_steps(asked) == 488_282
-    assert gpu_hours(asked, 3600.0) == 4 * 488_282
+    assert PLAIN.gpu_hours(asked, 3600.0) == 4 * 488_282
 
 
 @pytest.mark.parametrize("memory", ["220 MiB", "130 MiB"])
@@ -60,11 +66,13 @@ def test_least_memory_within_a_deadline(asked: Question) -> None:
     """Between the extremes: not the least of all plans, and in time."""
     _, few = few_layouts()
     plans = every_plan(asked, few)
-    seconds = sorted(training_seconds(asked, plan.step_seconds) for plan in plans if plan.fits)
+    seconds = sorted(PLAIN.training_seconds(asked, plan.step_seconds) for plan in plans if plan.fits)
     deadline = seconds[len(seconds) // 4]
     objective = Objective(name="memory", deadline=deadline)
     found = optimise(asked, objective, restrictions=few)
-    in_time = [p.peak_bytes for p in plans if p.fits and training_seconds(asked, p.step_seconds) <= deadline]
+    in_time = [
+        p.peak_bytes for p in plans if p.fits and PLAIN.training_seconds(asked, p.step_seconds) <= deadline
+    ]
     assert found.value == pytest.approx(min(in_time), rel=1e-9)
 
 
@@ -84,7 +92,7 @@ def test_gpu_hours_and_money_are_step_time_on_given_gpus(asked: Question) -> Non
         found = optimise(asked, objective)
         assert found.result.best == fastest
         assert found.gap == 0
-    assert found.value == pytest.approx(2.5 * gpu_hours(asked, fastest.step_seconds))
+    assert found.value == pytest.approx(2.5 * PLAIN.gpu_hours(asked, fastest.step_seconds))
 
 
 @pytest.mark.parametrize("name", ["time", "gpu-hours", "mfu", "memory"])
@@ -103,7 +111,9 @@ def test_the_best_number_of_gpus(roomy: Question, name: str) -> None:
 
 
 def test_fewest_gpus_that_meet_a_deadline(roomy: Question) -> None:
-    days = {gpus: training_seconds(roomy, search(resized(roomy, gpus)).best.step_seconds) for gpus in (2, 4)}
+    days = {
+        gpus: PLAIN.training_seconds(roomy, search(resized(roomy, gpus)).best.step_seconds) for gpus in (2, 4)
+    }
     objective = Objective(name="gpus", deadline=(days[2] + days[4]) / 2)
     found = optimise(roomy, objective, sizes=SIZES)
     assert found.value == found.bound == 4
@@ -172,3 +182,50 @@ def test_an_objective_is_kept_in_the_plan(roomy: Question, tmp_path: Path) -> No
     again = optimise(answered_question(read), read.objective.terms, sizes=read.objective.gpus, top=1)
     assert again.value == found.value
     assert optimise(roomy, Objective()).written(4) is None
+
+
+def test_failures_lengthen_training_and_the_choice_of_gpus_counts_them(roomy: Question) -> None:
+    """More GPUs fail more often, so that a deadline may need more of them than without failures."""
+    rare, often = (
+        OperationsSpec.model_validate(
+            {
+                "name": "some",
+                "mtbf": mtbf,
+                "detection": "1 min",
+                "restart": "5 min",
+                "storage_write": "10 GB/s",
+            }
+        )
+        for mtbf in ("100000 h", "8 h")
+    )
+    steps = {gpus: search(resized(roomy, gpus)).best.step_seconds for gpus in SIZES}
+    for gpus in SIZES:
+        asked = resized(roomy, gpus)
+        plain, few, many = (
+            Objective(operations=one).training_seconds(asked, steps[gpus]) for one in (None, rare, often)
+        )
+        assert plain < few < many
+        assert few == pytest.approx(forecast(job_of(asked, steps[gpus]), rare).seconds)
+    deadline = 1.02 * PLAIN.training_seconds(resized(roomy, 2), steps[2])
+    assert optimise(roomy, Objective(name="gpus", deadline=deadline), sizes=SIZES).value == 2
+    counted = Objective(name="gpus", deadline=deadline, operations=often)
+    found = optimise(roomy, counted, sizes=SIZES)
+    assert found.value == 4
+    assert found.gap == 0
+
+
+def test_a_bound_with_failures_is_a_bound(asked: Question) -> None:
+    often = load_operations("llama3").model_copy(update={"mtbf": 60 * 3600.0, "spares": 1})
+    objective = Objective(name="gpu-hours", operations=often)
+    seconds = np.geomspace(1e-3, 300.0, 40)
+    hours = [objective.gpu_hours(asked, float(step)) for step in seconds]
+    assert hours == sorted(hours)
+    found = optimise(asked, objective)
+    assert found.value >= found.bound > 0
+    assert found.gap <= 2e-9
+
+
+def test_failures_need_tokens(asked: Question) -> None:
+    bare = replace(asked, training=asked.training.model_copy(update={"tokens": None}))
+    with pytest.raises(InputError, match="failures lengthen a whole training run"):
+        optimise(bare, Objective(operations=load_operations("llama3")))

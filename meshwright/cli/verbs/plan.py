@@ -56,6 +56,7 @@ def plan(
     tokens: o.Tokens = None,
     price: o.Prices = None,
     deadline: o.Deadline = None,
+    operations: o.Operations = None,
     pick: Annotated[
         str | None, o.optional("--pick", "WHICH", "Plan to write: recommended (default) or fastest.")
     ] = None,
@@ -104,12 +105,13 @@ def plan(
     limits = Limits(
         fix=tuple(fix or ()), forbid=tuple(forbid or ()), allow=tuple(allow or ()), max_memory=max_memory
     )
-    goal = Goal(objective=objective, tokens=tokens, price=price, deadline=deadline)
+    goal = Goal(objective=objective, tokens=tokens, price=price, deadline=deadline, operations=operations)
     if largest or by is not None:
         others: dict[str, object] = {
             "price": price,
             "tokens": tokens,
             "deadline": deadline,
+            "operations": operations,
             "objective": objective,
             "pick": pick,
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cost_models.units import counted, format_bytes, format_count, format_days, format_seconds, grouped
 from meshwright.render.words import money, percent, sentence_list, wrapped
 from planner.answers.optimum import PROVEN, Optimum
-from planner.objectives import Unit, gpu_hours, training_seconds
+from planner.objectives import Unit, training_steps
 
 _FEW = 6
 """Numbers of GPUs that are all named; of more only the ends."""
@@ -33,11 +33,14 @@ def training_sentence(optimum: Optimum) -> str:
     if tokens is None:
         return ""
     step = optimum.result.best.step_seconds
-    seconds, hours = training_seconds(question, step), gpu_hours(question, step)
+    seconds, hours = objective.training_seconds(question, step), objective.gpu_hours(question, step)
     words = (
-        f"{format_count(tokens)} tokens take {grouped(round(seconds / step))} steps: {format_days(seconds)} on "
+        f"{format_count(tokens)} tokens take {grouped(training_steps(question))} steps: {format_days(seconds)} on "
         f"{counted(question.cluster.num_gpus, 'GPU')}, {value_text(hours, 'GPU-hours')} GPU-hours"
     )
+    if objective.operations is not None:
+        share = training_steps(question) * step / seconds
+        words += f" with the failures of {objective.operations.name} (goodput {percent(share)})"
     if objective.price is not None:
         words += f", {money(hours * objective.price)} at {money(objective.price)} each"
     return wrapped(words)
