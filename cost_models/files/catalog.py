@@ -22,10 +22,12 @@ from cost_models.files.yaml_text import parse_yaml
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.operations import OperationsSpec
+from cost_models.specs.recommender.constants import EmbeddingProfile
+from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.transformer import TransformerSpec
 
-Kind = Literal["models", "gpus", "clusters", "stacks", "profiles", "operations"]
+Kind = Literal["models", "recommenders", "gpus", "clusters", "stacks", "profiles", "embeddings", "operations"]
 S = TypeVar("S", bound=Spec)
 
 _ENTRIES = re.compile(r"^entries:", re.MULTILINE)
@@ -40,6 +42,26 @@ def names(kind: Kind) -> tuple[str, ...]:
 def load_model(name: str) -> TransformerSpec:
     """A model by name. Raises UnknownNameError."""
     return _load("models", "model", name, TransformerSpec)
+
+
+@cache
+def load_recommender(name: str) -> RecommenderSpec:
+    """A recommender by name. Raises UnknownNameError."""
+    return _load("recommenders", "recommender", name, RecommenderSpec)
+
+
+def load_embedding_profile(name: str) -> EmbeddingProfile:
+    """Constants of embedding tables by name, or from the YAML file of that path. Raises InputError."""
+    if name not in _index("embeddings") and is_file(name):
+        return load_spec(name, EmbeddingProfile)
+    return _load("embeddings", "embedding profile", name, EmbeddingProfile)
+
+
+def embedding_profile_of(gpu: str) -> EmbeddingProfile:
+    """Constants of embedding tables on a GPU: its own, those of its die, or the documented estimates."""
+    known = [load_embedding_profile(name) for name in names("embeddings")]
+    own = [one for one in known if one.gpu == gpu] or [one for one in known if gpu in one.also_for]
+    return own[0] if own else EmbeddingProfile()
 
 
 @cache

@@ -22,11 +22,8 @@ from cost_models.compute.gemm import gemm_seconds
 from cost_models.errors import InputError
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.cluster import Precision
+from cost_models.specs.recommender.constants import RecommenderStack
 from cost_models.specs.recommender.model import RecommenderSpec
-
-_WORDS_FORWARD, _WORDS_BACKWARD = 2.0, 3.0
-"""Times that an element of a layer's output is read or written beside its products: bias and activation in one kernel;
-backward the gradient through the activation, and the bias's."""
 
 
 @dataclass(frozen=True)
@@ -116,52 +113,75 @@ class DenseSeconds:
     bottom_forward: float
     bottom_backward: float
     interaction: float
-    """Forward and backward, copies of its inputs among them."""
+    """Forward and backward towards its inputs, copies of these among them."""
     top: float
-    """Forward and backward."""
+    """Forward and backward towards its inputs."""
+    weight_gradients: float
+    """Of interaction and top network."""
     update: float
+    forward: float
+    """Of all that, what a pass without gradients takes."""
 
 
 def dense_seconds(question: RecommenderQuestion) -> DenseSeconds:
     """What the dense network takes, on every GPU alike."""
     network, device = DenseNetwork(question.model), dense_device(question)
     samples = question.training.global_batch / question.cluster.num_gpus
-    forward, backward = _layers_seconds(network.bottom, samples, device, first=True)
-    states = network.parameters * question.facts.dense_state_bytes
+    facts = question.facts
+    bottom, cross, top = (
+        _layers_seconds(layers, samples, device, facts, first=layers is network.bottom)
+        for layers in (network.bottom, network.cross, network.top)
+    )
+    dot = _dot_seconds(network, samples, device)
+    copies = _stream(facts.interaction_passes * samples * network.joined, device)
+    states = network.parameters * facts.dense_state_bytes
     return DenseSeconds(
-        bottom_forward=forward,
-        bottom_backward=backward,
-        interaction=_interaction_seconds(network, samples, device),
-        top=sum(_layers_seconds(network.top, samples, device)),
+        bottom_forward=bottom.forward,
+        bottom_backward=bottom.inputs + bottom.weights,
+        interaction=copies + dot + cross.forward + cross.inputs,
+        top=top.forward + top.inputs,
+        weight_gradients=cross.weights + top.weights,
         update=device.profile.kernel_seconds + 2 * states / device.optimizer_rate,
+        forward=bottom.forward + cross.forward + top.forward + (copies + dot) / 3,
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """Seconds of layers: forward, gradients of their inputs, gradients of their weights."""
+
+    forward: float
+    inputs: float
+    weights: float
+
+
 def _layers_seconds(
-    layers: tuple[tuple[int, int], ...], samples: float, device: Device, *, first: bool = False
-) -> tuple[float, float]:
-    """Forward and backward of a chain of layers; the `first` needs no gradient of its input."""
-    forward = backward = 0.0
+    layers: tuple[tuple[int, int], ...],
+    samples: float,
+    device: Device,
+    facts: RecommenderStack,
+    *,
+    first: bool = False,
+) -> _Passes:
+    """A chain of layers; the `first` needs no gradient of its input."""
+    forward = backward = weights = 0.0
     for index, (inputs, out) in enumerate(layers):
-        forward += _product(samples, out, inputs, device) + _stream(samples * out * _WORDS_FORWARD, device)
-        backward += _product(inputs, out, samples, device, over_rows=True)
-        backward += _stream(samples * out * _WORDS_BACKWARD, device)
+        forward += _product(samples, out, inputs, device)
+        forward += _stream(samples * out * facts.forward_passes, device)
+        weights += _product(inputs, out, samples, device, over_rows=True)
+        backward += _stream(samples * out * facts.backward_passes, device)
         if not (first and index == 0):
             backward += _product(samples, inputs, out, device)
-    return forward, backward
+    return _Passes(forward, backward, weights)
 
 
-def _interaction_seconds(network: DenseNetwork, samples: float, device: Device) -> float:
-    """Both passes; vectors are put side by side first, and their gradients taken apart."""
-    joined = 4 * _stream(samples * network.joined, device)
-    at = network.model.interaction
-    if at.kind == "none":
-        return joined
-    if at.kind == "dcn-v2":
-        return joined + sum(_layers_seconds(network.cross, samples, device))
+def _dot_seconds(network: DenseNetwork, samples: float, device: Device) -> float:
+    """Products of all pairs of vectors, both passes, and their halves taken out and put back."""
+    if network.model.interaction.kind != "dot":
+        return 0.0
     f, d = network.vectors, network.model.tables[0].width
     products = _product(f, f, d, device, samples) + 2 * _product(f, d, f, device, samples)
-    return joined + products + 4 * _stream(samples * network.top_input, device)
+    return products + 4 * _stream(samples * network.top_input, device)
 
 
 def _product(

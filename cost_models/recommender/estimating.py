@@ -175,7 +175,7 @@ def _check(question: RecommenderQuestion, sharding: Sharding) -> None:
                 what = "node" if node else "GPU"
                 raise InputError(f"table:{number} lies on {what} {at}, and there are {limit}, counted from 0")
         width = question.model.classes[question.model.class_of_table[number]].width
-        if width % placed.option.shards:
+        if placed.option.form == "column" and width % placed.option.shards:
             raise InputError(
                 f"table:{number} has {width} columns, which {placed.option.shards} slices do not divide"
             )

@@ -3,6 +3,7 @@
 Of W GPUs, with B samples, P vectors a sample of D elements of e bytes:
 
     whole, column    all-to-all: the holder sends (W−1)/W · B·P·D/k·e           the same of gradients comes back
+    row K            the same of B·P·D·e from each holder
     row              reduce-scatter of B·P·D·e, all-gather back: W times that over all tables of a GPU
     node-row         reduce-scatter of it in the node, then all-to-all of B/L·P·D·e between nodes; and back
     copy, hot rows   nothing forward; backward an all-reduce of all copied rows, or an all-gather of touched ones
@@ -107,9 +108,9 @@ def _rate(collective: Callable[..., Any], group: Groups, profile: HardwareProfil
 def index_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
     """(O,) of a GPU that holds (part of) a shard: ids and lengths that come to it."""
     facts = question.facts
-    if not facts.exchanges_ids:
+    if not facts.exchanges_ids or facts.hides_ids:
         return np.zeros(len(x))
-    arriving = x.ids / x.sharers * facts.id_bytes + x.lengths * facts.length_bytes
+    arriving = x.asked / x.sharers * facts.id_bytes + x.lengths * facts.length_bytes
     seconds: Array = np.where(x.ids > 0, arriving * links.all_to_all.each_byte, 0.0)
     return seconds
 
@@ -143,11 +144,11 @@ def _vectors_seconds(
     sums = x.outputs * x.whole_width * element
     rows = sums * scatter.each_byte
     if question.facts.rows_send == "vectors":
-        vectors = x.ids / x.sharers * x.whole_width * element * links.all_to_all.each_byte
+        vectors = x.asked / x.sharers * x.whole_width * element * links.all_to_all.each_byte
         rows = np.minimum(rows, vectors)
     in_node = (
         sums * node_scatter.each_byte + sums / question.cluster.gpus_per_node * links.between_nodes.each_byte
     )
-    conditions = [x.form == "row", x.form == "node-row", x.form == "copy"]
+    conditions = [(x.form == "row") & (x.shards == 0), x.form == "node-row", x.form == "copy"]
     seconds: Array = np.select(conditions, [rows, in_node, np.zeros(len(x))], default=placed)
     return np.where(x.ids > 0, seconds, 0.0)

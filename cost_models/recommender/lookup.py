@@ -1,7 +1,7 @@
 """Seconds of lookups and of the tables' update: bytes that random rows move over what memory gives of its bandwidth.
 
     lookup     Σ ids · row bytes + vectors written + ids read
-    update     Σ ids · (sort bytes + gradient) + distinct rows · (weight and states, read and written)
+    update     Σ ids · (sort bytes + gradient) + distinct rows, or all · (weight and states, read and written)
 
     share of bandwidth = efficiency · row / (row + half_row_bytes)
 
@@ -52,10 +52,11 @@ def update_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
     copied = np.where(
         x.hot_rows > 0, _update(question, x.hot_ids / question.cluster.num_gpus, x.whole_width), 0.0
     )
-    copied = copied + _change(question, x.hot_distinct, x.whole_width)
-    ids, distinct = x.ids / x.sharers, x.distinct / x.sharers
-    shard = _update(question, ids, x.width) + x.hit * _change(question, distinct, x.width)
-    over_link = (1 - x.hit) * distinct * 2 * _kept_bytes(question, x.width) / host_rate(question)
+    copied = copied + _change(question, x.hot_distinct, x.hot_rows, x.whole_width)
+    ids, distinct, rows = (each / x.sharers for each in (x.ids, x.distinct, x.cold_rows))
+    shard = _update(question, ids, x.width) + x.hit * _change(question, distinct, rows, x.width)
+    changed = rows if question.facts.updates_whole_tables else distinct
+    over_link = (1 - x.hit) * changed * 2 * _kept_bytes(question, x.width) / host_rate(question)
     return shard + over_link, copied
 
 
@@ -103,8 +104,10 @@ def _update(question: RecommenderQuestion, ids: Array, width: Array) -> Array:
     return sort + ids * gradient / (_update_rate(question) * _share(question, gradient))
 
 
-def _change(question: RecommenderQuestion, distinct: Array, width: Array) -> Array:
-    """Of reading and writing the rows that a batch meets, with their states."""
+def _change(question: RecommenderQuestion, distinct: Array, rows: Array, width: Array) -> Array:
+    """Of reading and writing the rows that a batch meets, with their states; or all in order, where all are."""
+    if question.facts.updates_whole_tables:
+        return rows * 2 * _kept_bytes(question, width) / _update_rate(question)
     row_bytes = width * question.training.table_bytes
     return (
         distinct * 2 * _kept_bytes(question, width) / (_update_rate(question) * _share(question, row_bytes))

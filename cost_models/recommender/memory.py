@@ -41,13 +41,13 @@ class OptionBytes:
 def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> OptionBytes:
     """Bytes of every option of a table. Options that no GPU of their own holds have all in `everywhere`."""
     facts, training, gpus = question.facts, question.training, question.cluster.num_gpus
-    zero = np.zeros(len(x))
+    zero, each = np.zeros(len(x)), training.table_bytes + facts.table_element_bytes
     entry = np.where(x.hashed, facts.hash_entry_bytes / facts.hash_load, 0.0)
     here = np.where(x.on_host, x.cached_rows, x.cold_rows) / x.sharers
     vectors = 2 * facts.output_buffers * training.exchange_bytes
     made = np.where(x.ids > 0, x.outputs * x.width, 0.0)
     held = (
-        here * x.width * training.table_bytes,
+        here * x.width * each,
         here * state_bytes(question, x.width),
         here * entry,
         x.ids / x.sharers * ID_BYTES * facts.input_buffers,
@@ -55,14 +55,14 @@ def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> OptionBytes
         x.distinct / x.sharers * x.width * facts.gradient_row_bytes,
     )
     copied = (
-        x.hot_rows * x.whole_width * training.table_bytes,
+        x.hot_rows * x.whole_width * each,
         x.hot_rows * state_bytes(question, x.whole_width),
         x.hot_rows * entry,
         (x.ids + x.hot_ids) / gpus * ID_BYTES * facts.input_buffers,
         x.outputs * x.whole_width / gpus * vectors,
         x.hot_distinct * x.whole_width * facts.gradient_row_bytes,
     )
-    in_node = np.where(x.form == "row", x.cold_rows / question.cluster.nodes, x.cold_rows)
+    in_node = np.where(x.shards == 0, x.cold_rows / question.cluster.nodes, x.cold_rows / _slices(x))
     away = np.where(x.on_host, in_node, 0.0)
     host = (
         away * x.width * training.table_bytes,
@@ -73,6 +73,11 @@ def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> OptionBytes
         zero,
     )
     return _by_placement(x, np.stack(held, axis=1), np.stack(copied, axis=1), np.stack(host, axis=1))
+
+
+def _slices(x: OptionColumns) -> Array:
+    """Slices of rows, each with a GPU or a node of its own."""
+    return np.where(x.form == "column", 1.0, np.maximum(x.shards, 1.0))
 
 
 def _by_placement(x: OptionColumns, held: Array, copied: Array, host: Array) -> OptionBytes:

@@ -88,16 +88,24 @@ def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, A
     start = links.all_to_all.start
     fixed = dict.fromkeys(STAGES, 0.0)
     beside = dict.fromkeys(STAGES, 0.0)
-    fixed[STAGES.index_exchange] = start if facts.exchanges_ids else 0.0
+    fixed[STAGES.index_exchange] = start if facts.exchanges_ids and not facts.hides_ids else 0.0
     fixed[STAGES.lookup] = kernel
     fixed[STAGES.forward_exchange] = start
     fixed[STAGES.backward_exchange] = start
     fixed[STAGES.update] = kernel
-    fixed[STAGES.dense] = dense.interaction + dense.top + dense.update + question.embedding.step_seconds
+    fixed[STAGES.dense] = dense.interaction + dense.top + dense.update + host_seconds(question)
+    where = beside if facts.hides_weight_gradients else fixed
+    where[STAGES.update if facts.hides_weight_gradients else STAGES.dense] += dense.weight_gradients
     _bottom(beside if facts.hides_bottom else fixed, dense, exchanges=facts.hides_bottom)
     where = beside if facts.hides_reduction else fixed
     where[STAGES.update if facts.hides_reduction else STAGES.dense] += reduction_seconds(question, links)
     return np.array([*fixed.values()]), np.array([*beside.values()])
+
+
+def host_seconds(question: RecommenderQuestion) -> float:
+    """Of handing over a batch, each host its own samples."""
+    samples = question.training.global_batch / question.cluster.nodes
+    return question.facts.step_seconds + samples * question.facts.sample_seconds
 
 
 def _bottom(where: dict[str, float], dense: DenseSeconds, *, exchanges: bool) -> None:

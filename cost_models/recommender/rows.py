@@ -38,9 +38,11 @@ class OptionColumns:
     shards: Ints
     """Shards that lie on GPUs, or nodes, of their own; 0: none does."""
     sharers: Array
-    """GPUs that the rows of a shard are spread over: 1, L or W."""
+    """GPUs that the rows of a table, or of its column shard, are spread over."""
     ids: Array
     """Ids that look for a row that is not copied."""
+    asked: Array
+    """The ids that travel: all, or where each GPU asks for a row once, the rows that its samples meet."""
     hot_ids: Array
     """Ids that look for a copied row."""
     bags: Array
@@ -83,23 +85,36 @@ def option_columns(question: RecommenderQuestion, pairs: Sequence[Pair]) -> Opti
     )
     tables = [classes[which] for which, _ in pairs]
     options = [option for _, option in pairs]
-    spread = {"row": question.cluster.num_gpus, "node-row": question.cluster.gpus_per_node}
+    spread = {"row": question.cluster.num_gpus, "node-row": question.cluster.gpus_per_node}  # of one slice
     return OptionColumns(
         pairs=tuple(pairs),
         form=np.array([option.form for option in options], dtype=np.str_),
         rows=np.array([table.rows for table in tables], dtype=np.float64),
-        width=np.array([table.width / option.shards for table, option in zip(tables, options, strict=True)]),
+        width=np.array([_width(table, option) for table, option in zip(tables, options, strict=True)]),
         whole_width=np.array([table.width for table in tables], dtype=np.float64),
         shards=np.array([option.shards if option.placed else 0 for option in options], dtype=np.int64),
-        sharers=np.array([spread.get(option.form, 1) for option in options], dtype=np.float64),
+        sharers=np.array([_sharers(option, spread) for option in options], dtype=np.float64),
         on_host=np.array([option.tier == "host" for option in options], dtype=np.bool_),
         hashed=np.array([table.hashed for table in tables], dtype=np.bool_),
         **columns,
     )
 
 
+def _width(table: TableSpec, option: Option) -> float:
+    """Elements of a vector as a GPU holds it."""
+    return table.width / (option.shards if option.form == "column" else 1)
+
+
+def _sharers(option: Option, spread: dict[str, int]) -> int:
+    """GPUs that a table's rows are spread over."""
+    if option.form == "row" and option.shards > 1:
+        return option.shards
+    return spread.get(option.form, 1) * (option.shards if option.form == "node-row" else 1)
+
+
 _COUNTED = (
     "ids",
+    "asked",
     "hot_ids",
     "bags",
     "hot_bags",
@@ -129,8 +144,12 @@ def _counted(
         bags, hot_bags = outputs * _any(cold, table.pooling), outputs * _any(hot, table.pooling)
     cached_rows = float(round(option.cached * table.rows))
     hot_distinct = float(accesses.distinct(ids, hot_rows))
+    asked = ids * cold
+    if question.facts.unique_ids:
+        asked = gpus * float(accesses.distinct(ids / gpus) - accesses.distinct(ids / gpus, hot_rows))
     return (
         ids * cold,
+        asked,
         ids * hot,
         bags,
         hot_bags,

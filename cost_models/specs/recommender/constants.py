@@ -43,8 +43,6 @@ class EmbeddingProfile(Spec):
     """Seconds that a kernel takes at least."""
     collective_seconds: Overhead = 1.5e-5
     """Start-up of a collective beyond the latency of its links."""
-    step_seconds: Overhead = 2e-4
-    """Fixed seconds of a step: batches handed over, launches that nothing hides."""
     median_error: float | None = Field(ge=0, allow_inf_nan=False, default=None)
     """Median relative error of step time on `validated_runs` runs; None where none were compared."""
     validated_runs: int = Field(ge=0, le=10**9, default=0)
@@ -66,10 +64,30 @@ class RecommenderStack(Spec):
     rows_send: Literal["sums", "vectors"] = "sums"
     """What GPUs that share a table's rows send for a sample: the sum over what they hold (reduce-scatter), or vectors
     of the ids that they were asked for (all-to-all)."""
+    hides_ids: bool = False
+    """Whether the ids of the next step travel behind this one."""
+    unique_ids: bool = False
+    """Whether each GPU asks for a row once, however many of its samples have its id, and so gets it once."""
     hides_bottom: bool = True
     """Whether the bottom network runs behind the exchanges."""
     hides_reduction: bool = True
     """Whether gradients of the dense network are summed behind the tables' update."""
+    hides_weight_gradients: bool = False
+    """Whether weight gradients of the dense network are computed behind the tables' backward exchange and update."""
+    updates_whole_tables: bool = False
+    """Whether the optimizer goes through all rows of a table in every step, as Adam does where moments of rows that
+    were not used decay too."""
+    forward_passes: Factor = 2.0
+    """Times that an element of a layer's output is read or written beside its products: bias and activation in one
+    kernel."""
+    backward_passes: Factor = 3.0
+    """The same backward: the gradient through the activation, and the bias's."""
+    interaction_passes: Factor = 4.0
+    """Times that the numbers that enter the interaction are read or written beside its products, both ways."""
+    step_seconds: Overhead = 2e-4
+    """Fixed seconds of a step: batches handed over, launches that nothing hides."""
+    sample_seconds: Overhead = 0.0
+    """Seconds in which a host hands over one sample of its GPUs: reads it, sorts its ids by table, copies it."""
     tf32: bool = False
     """Whether products in fp32 run on tensor cores in TF32 where there are any."""
     input_buffers: Factor = 2.0
@@ -78,6 +96,8 @@ class RecommenderStack(Spec):
     """Copies of the vectors that a GPU makes, and of those that it receives, in each pass."""
     gradient_row_bytes: Factor = 0.0
     """Bytes that the device holds for each element of the rows of a batch while it updates."""
+    table_element_bytes: Factor = 0.0
+    """Bytes that the device holds for each element of a table beside weight and states."""
     hash_entry_bytes: Factor = 16.0
     """Bytes of an entry of a hash table beside its vector: key and place, int64 each."""
     hash_load: Annotated[float, Field(gt=0, le=1)] = 1.0

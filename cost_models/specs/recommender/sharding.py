@@ -6,7 +6,9 @@
     whole@g       the table on one GPU; its samples' vectors travel in an all-to-all
     column K@...  K slices of its columns, on a GPU each; travel as whole tables do
     row           its rows over all GPUs; partial sums travel in a reduce-scatter
+    row K@...     K slices of its rows, on a GPU each; each sends sums of what it has as whole tables do
     node-row@n    its rows over the GPUs of node n, whole between nodes; summed in the node, then an all-to-all
+    node-row K@.. K slices of its rows, each over the GPUs of a node
     copy          the table on every GPU; gradients of its rows travel in an all-reduce
     hot(f)+...    a copy of the share f of its rows that are used most beside the rest
     .../host      in the memory of the host; .../cached(f): there, the share f that is used most cached on the GPU
@@ -27,7 +29,8 @@ Form = Literal["whole", "column", "row", "node-row", "copy"]
 FORMS: tuple[Form, ...] = ("whole", "column", "row", "node-row", "copy")
 
 PLACED: tuple[Form, ...] = ("whole", "column", "node-row")
-"""Forms whose shards lie on GPUs, or nodes, of their own; the others load all GPUs alike."""
+"""Forms whose shards lie on GPUs, or nodes, of their own, as slices of rows do; the others load all GPUs alike."""
+_SLICED: tuple[Form, ...] = ("column", "row", "node-row")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,7 +43,7 @@ class Option:
 
     form: Form
     shards: int = 1
-    """Slices of the columns; 1 for all other forms."""
+    """Slices of the columns, or of the rows where these do not lie on all GPUs; 1 for all other forms."""
     hot: float = 0.0
     """Share of the rows, those used most, that every GPU has a copy of."""
     tier: Literal["device", "host"] = "device"
@@ -49,8 +52,10 @@ class Option:
     """Share of the rows, those used most, that the GPU caches of a table in host memory."""
 
     def __post_init__(self) -> None:
-        if (self.form == "column") != (self.shards > 1):
-            raise ValueError("`column` has two slices or more, every other form one")
+        if self.form == "column" and self.shards < 2:
+            raise ValueError("`column` has two slices or more")
+        if self.shards > 1 and self.form not in _SLICED:
+            raise ValueError(f"`{self.form}` has no slices")
         if not 0 <= self.hot < 1 or not 0 <= self.cached < 1:
             raise ValueError("a share of rows lies between 0 and 1")
         if self.hot and self.form == "copy":
@@ -63,10 +68,10 @@ class Option:
     @property
     def placed(self) -> bool:
         """Whether its shards lie on GPUs, or nodes, of their own."""
-        return self.form in PLACED
+        return self.form in PLACED or self.shards > 1
 
     def __str__(self) -> str:
-        count = str(self.shards) if self.form == "column" else ""
+        count = str(self.shards) if self.shards > 1 else ""
         tier = "" if self.tier == "device" else f"/cached({self.cached:g})" if self.cached else "/host"
         return f"{f'hot({self.hot:g})+' if self.hot else ''}{self.form}{count}{tier}"
 
@@ -103,7 +108,7 @@ class Sharding:
 
 _SHARE = r"(0(?:\.\d+)?(?:e-\d+)?|\.\d+|\d(?:\.\d+)?e-\d+)"
 _OPTION = re.compile(
-    rf"(?:hot\({_SHARE}\)\+)?(whole|column|row|node-row|copy)(\d{{1,5}})?(?:@(all|[\d,]+))?(?:/(host|cached\({_SHARE}\)))?",
+    rf"(?:hot\({_SHARE}\)\+)?(whole|column|node-row|row|copy)(\d{{1,5}})?(?:@(all|[\d,]+))?(?:/(host|cached\({_SHARE}\)))?",
     re.ASCII,
 )
 _WORD = re.compile(r"table:(\d{1,6})(?:-(\d{1,6}))?=(\S+)", re.ASCII)
@@ -181,8 +186,8 @@ def _parse_option(text: str) -> tuple[Option, tuple[int, ...]]:
             f"`{printable(text)}` is no way to split a table; there are {forms}, as `column2/host`"
         )
     hot, form, count, at, tier, cached = match.groups()
-    if count and form != "column":
-        raise ValueError(f"only `column` has a number of slices, not `{form}`")
+    if count and form not in _SLICED:
+        raise ValueError(f"only {', '.join(_SLICED)} have a number of slices, not `{form}`")
     places = () if at in (None, "all") else tuple(int(place) for place in at.split(",") if place)
     option = Option(
         form=form,  # type: ignore[arg-type]

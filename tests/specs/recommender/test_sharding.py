@@ -62,7 +62,7 @@ def test_an_option_alone_is_read() -> None:
         ("table:0-2=row", "beyond 0 to 1"),
         ("table:0-1=rows", "no way to split a table"),
         ("0=row", "is no word of a sharding"),
-        ("table:0-1=row3", "only `column` has a number of slices"),
+        ("table:0-1=copy3", "have a number of slices"),
         ("table:0-1=copy/host", "a copy on every GPU is not in host memory"),
         ("table:0-1=column1@0,1", "two slices or more"),
     ],
