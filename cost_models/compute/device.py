@@ -39,6 +39,8 @@ class Device:
     """The host launches kernels ahead of the device (GPU), so its time hides behind theirs; on a CPU they add up."""
     casts_apart: bool = False
     """Every product in fp8 casts its own operands."""
+    tensor_cores: bool = True
+    """Products run on tensor cores, which are fed in whole rows of memory; fp32 on its own units does not mind."""
     fuses: bool = False
     """Chains of element-wise operators run as one kernel."""
 

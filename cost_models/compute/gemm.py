@@ -84,7 +84,7 @@ _SHARE_BY_DIVISOR = np.array([_ALIGNED.get(divisor, _MISALIGNED) for divisor in 
 def _alignment(widths: Sequence[Array], device: Device) -> Array:
     """Share of the rate that the least aligned width of a row leaves; 1 where there are no tiles."""
     least: Array = np.ones(np.broadcast(*widths).shape)
-    for width in widths if device.sm_count > 1 else ():
+    for width in widths if device.sm_count > 1 and device.tensor_cores else ():
         row_bytes = np.ceil(np.asarray(width) * device.operand_bytes).astype(np.int64)
         least = np.minimum(least, _SHARE_BY_DIVISOR[np.gcd(row_bytes, _WHOLE_ROW)])
     return least

@@ -230,5 +230,6 @@ def dense_device(question: RecommenderQuestion) -> Device:
         sm_count=gpu.sm_count,
         element_bytes=element,
         operand_bytes=element,
+        tensor_cores=tf32 or precision != "fp32",
         launches_ahead=gpu.kind != "cpu",
     )
