@@ -37,7 +37,7 @@ ROUNDED = 1e-7
 ROUNDS = 300
 """Most rounds of local search."""
 PATIENCE = 40
-"""Rounds without a better placement after which it ends; a tenth of them where the program of record follows."""
+"""Rounds without a better placement after which it ends, or as many as there are units."""
 
 Progress = Callable[[float, float, str], None]
 """Called with (best objective, proven bound, what is done now)."""
@@ -117,7 +117,7 @@ def run(search: Search) -> None:
     reduced = _bound_over_options(search, scale)
     counts = _best_options(search, scale, reduced)
     search.say("placing")
-    patience = PATIENCE if len(problem.members) > FLAT_CLASSES else PATIENCE // 10
+    patience = min(PATIENCE, len(problem.unit_class))
     for placement in [start] if counts is None else [placed(problem, scale, counts), start]:
         state = State(problem, scale)
         state.load(placement)
@@ -202,7 +202,7 @@ def _over_places(search: Search, reduced: _Reduced) -> None:
     search.flat = True
     search.say("proving")
     scale = search.value if search.best is not None else _worst(problem)
-    program = PlacesProgram(left, scale)
+    program = PlacesProgram(left, scale, ordered=search.solver == "cbc")
 
     def watch(_: float, bound: float) -> None:
         if math.isfinite(bound):

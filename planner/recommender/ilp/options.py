@@ -34,9 +34,9 @@ def weighted(terms: Iterable[tuple[pulp.LpVariable, float]]) -> pulp.LpAffineExp
 
 
 class OptionsProgram:
-    """The program over options; `whole` makes its variables integers."""
+    """The program over options; `whole` makes its variables integers, `shards` adds rows for large ones."""
 
-    def __init__(self, problem: Problem, scale: float, *, whole: bool = True) -> None:
+    def __init__(self, problem: Problem, scale: float, *, whole: bool = True, shards: bool = True) -> None:
         self.of = problem
         self.scale = scale
         self.problem = pulp.LpProblem("sharding", pulp.LpMinimize)
@@ -59,13 +59,19 @@ class OptionsProgram:
         self.everywhere_is_the_sum()
         self.stage_is_no_shorter_than_the_mean()
         self.stage_is_no_shorter_than_what_lies_there()
-        self.stage_is_no_shorter_than_a_shard()
+        if shards:
+            self.stage_is_no_shorter_than_a_shard()
         self.memory_holds_the_mean()
         self.large_shards_lie_apart()
 
     def sum(self, coefficients: Array) -> pulp.LpAffineExpression:
         """Σ coefficient · x over rows."""
         return weighted(zip(self.x, coefficients.tolist(), strict=True))
+
+    def nothing_slower(self, seconds: float) -> None:
+        """Σ T[k] ≤ what is left of so many seconds."""
+        limit = (seconds - self.of.fixed) / self.scale
+        self.problem += pulp.lpSum(self.T) <= limit, "no_worse_than_known"
 
     def every_unit_is_held(self) -> None:
         """Σ_r x[r] = units, for the rows of each class."""

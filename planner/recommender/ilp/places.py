@@ -1,10 +1,11 @@
 """The program of record: options and places at once.
 
-    x[r]       as in `planner.recommender.ilp.options`, with all its rows
+    x[r]       as in `planner.recommender.ilp.options`, with its rows (those for large shards follow from places)
     y[r, p]    shards of row r at place p: a GPU, or for rows over nodes a node
     T[k] ≥ load of stage k on every GPU; device memory of every GPU, host memory of every node
 
-GPUs that nothing tells apart are taken in the order of their loads, nodes in that of theirs.
+`ordered` takes GPUs that nothing tells apart in the order of their loads, nodes in that of theirs. It helps a solver
+that does not see symmetry by itself, CBC, and hinders one that does, HiGHS.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ from planner.recommender.problem import Placement, Problem
 class PlacesProgram(OptionsProgram):
     """The program over options and places, kept to what is no worse than `scale` seconds."""
 
-    def __init__(self, problem: Problem, scale: float) -> None:
-        super().__init__(problem, scale)
+    def __init__(self, problem: Problem, scale: float, *, ordered: bool) -> None:
+        super().__init__(problem, scale, shards=False)
         self.placed = np.flatnonzero(problem.shards > 0).tolist()
         self.y = {row: self._y(row) for row in self.placed}
         self.F = weighted(zip(self.x, problem.everywhere_full.tolist(), strict=True))
-        self.problem += pulp.lpSum(self.T) <= 1 - problem.fixed / scale, "no_worse_than_known"
+        self.nothing_slower(scale)
         self.every_shard_has_a_place()
         self.stage_is_no_shorter_than_any_gpu()
         self.every_gpu_within_its_memory()
         self.every_host_within_its_memory()
-        self.alike_gpus_in_order_of_load()
+        if ordered:
+            self.alike_gpus_in_order_of_load()
 
     def _y(self, row: int) -> list[pulp.LpVariable]:
         of = self.of

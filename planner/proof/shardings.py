@@ -1,0 +1,138 @@
+"""Verify a sharding: its loads added up anew, restrictions read again, a better one sought by another solver."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from itertools import pairwise
+
+from cost_models.recommender.priced import PricedOptions
+from cost_models.specs.recommender.sharding import Sharding
+from planner.exact.ilp.solvers import SolverName
+from planner.proof.checks import Check
+from planner.recommender.answer import ShardingCertificate
+from planner.recommender.ilp.options import OptionsProgram
+from planner.recommender.ilp.places import PlacesProgram
+from planner.recommender.ilp.solving import solve
+from planner.recommender.loads import rows_of
+from planner.recommender.posing import limited, pose
+from planner.recommender.restrictions import ShardingRestrictions
+
+CLOSE = 1e-6
+"""Relative distance below the claimed bound at which another solver may find something."""
+
+
+def verify_sharding(
+    priced: PricedOptions,
+    sharding: Sharding,
+    certificate: ShardingCertificate,
+    *,
+    restrictions: ShardingRestrictions | None = None,
+    time_limit: float = 60.0,
+) -> tuple[Check, ...]:
+    """Checks of a sharding and its certificate against the prices.
+
+    Raises:
+        InputError: the sharding has other tables than the prices, or options without a price.
+    """
+    limits = restrictions or ShardingRestrictions()
+    rows = rows_of(priced, sharding)
+    return (
+        _added_up(limited(priced, limits), rows, sharding, certificate),
+        _kept_to(limits, sharding),
+        _nothing_better(priced, certificate, limits, time_limit),
+    )
+
+
+def _added_up(
+    priced: PricedOptions, rows: tuple[int, ...], sharding: Sharding, certificate: ShardingCertificate
+) -> Check:
+    """Loads in exact fractions, GPU by GPU: memory holds them and the objective is the one that is claimed."""
+    stages = len(priced.fixed)
+    loads = [[Fraction(0)] * stages for _ in range(priced.gpus)]
+    device = [Fraction(float(priced.fixed_bytes))] * priced.gpus
+    host = [Fraction(0)] * -(-priced.gpus // priced.gpus_per_node)
+    for row, placed in zip(rows, sharding.tables, strict=True):
+        for gpu in range(priced.gpus):
+            node = gpu // priced.gpus_per_node
+            shards = placed.at.count(node if placed.option.form == "node-row" else gpu)
+            for k in range(stages):
+                loads[gpu][k] += Fraction(float(priced.everywhere_seconds[row, k]))
+                loads[gpu][k] += shards * Fraction(float(priced.shard_seconds[row, k]))
+            device[gpu] += Fraction(float(priced.everywhere_bytes[row]))
+            device[gpu] += shards * Fraction(float(priced.shard_bytes[row]))
+        for node in range(len(host)):
+            on_node = placed.option.form == "node-row"
+            shards = sum((place if on_node else place // priced.gpus_per_node) == node for place in placed.at)
+            host[node] += Fraction(float(priced.everywhere_host_bytes[row]))
+            host[node] += shards * Fraction(float(priced.shard_host_bytes[row]))
+    for name, filled, limit in (("GPU", device, priced.device_memory), ("host", host, priced.host_memory)):
+        if (most := float(max(filled))) > limit * (1 + CLOSE):
+            return Check("loads", False, f"a {name} would hold {most:.6g} bytes of {limit:.6g}")
+    if certificate.objective == "torchrec":
+        value = float(max(sum(own, Fraction(0)) for own in loads))
+    else:
+        longest = [
+            max([own[k] for own in loads] + [Fraction(float(priced.beside[k]))]) for k in range(stages)
+        ]
+        value = float(sum(longest, Fraction(0))) + float(priced.fixed.sum())
+    if not math.isclose(value, certificate.value, rel_tol=CLOSE):
+        return Check("loads", False, f"add up to {value:.8g} s, the certificate says {certificate.value:.8g}")
+    return Check("loads", True, f"add up to {value:.6g} s, and every memory holds them")
+
+
+def _kept_to(restrictions: ShardingRestrictions, sharding: Sharding) -> Check:
+    """What was fixed is so, what was kept together is, and nothing forbidden is used."""
+    tables, wrong = sharding.tables, []
+    wrong += [
+        f"table {n} is forbidden as `{one.option}`"
+        for n, one in enumerate(tables)
+        if not restrictions.allows(one.option)
+    ]
+    for said in restrictions.fixed:
+        wrong += [
+            f"table {table} is fixed as `{said.option}`"
+            for table in range(said.first, said.last + 1)
+            if tables[table].option != said.option
+        ]
+        at = tuple(place for table in range(said.first, said.last + 1) for place in tables[table].at)
+        if said.at and sorted(said.at) != sorted(at):
+            wrong.append(f"tables from {said.first} on are fixed elsewhere")
+    for group in restrictions.together:
+        wrong += [
+            f"tables {a} and {b} are apart"
+            for a, b in pairwise(group)
+            if tables[a].option.form != "whole" or tables[a].at != tables[b].at
+        ]
+    return Check("restrictions", not wrong, "; ".join(wrong[:3]) or "are kept to")
+
+
+def _nothing_better(
+    priced: PricedOptions,
+    certificate: ShardingCertificate,
+    restrictions: ShardingRestrictions,
+    time_limit: float,
+) -> Check:
+    """Another solver finds no sharding below the claimed bound."""
+    problem = pose(priced, certificate.objective, restrictions)
+    solver: SolverName = "cbc" if certificate.solver == "highs" else "highs"
+    below = certificate.bound * (1 - CLOSE)
+    claimed = max(0.0, 1 - certificate.bound / certificate.value) if certificate.value > 0 else 0.0
+    if not math.isclose(claimed, certificate.gap, abs_tol=CLOSE):
+        return Check("bound", False, f"the gap says {certificate.gap:.3g}, value and bound {claimed:.3g}")
+    if not len(problem.unit_class) or float(problem.least_stages.sum()) + problem.fixed >= below:
+        return Check("bound", True, "the mean of GPUs takes as long")
+    options = OptionsProgram(problem, below)
+    options.nothing_slower(below)
+    found = solve(options.problem, solver, seconds=time_limit / 2)
+    if found.verdict == "infeasible":
+        return Check("bound", True, f"{solver} finds no choice of options below it")
+    if certificate.method == "flat":
+        places = PlacesProgram(problem, below, ordered=solver == "cbc")
+        found = solve(places.problem, solver, seconds=time_limit / 2)
+        if found.verdict == "infeasible":
+            return Check("bound", True, f"{solver} finds no sharding below it")
+    if found.verdict == "stopped":
+        return Check("bound", None, f"{solver} did not decide in time whether anything is below it")
+    what = "a sharding" if certificate.method == "flat" else "options"
+    return Check("bound", False, f"{solver} finds {what} below it")

@@ -1,0 +1,134 @@
+"""Restrictions of shardings, and what is said where nothing fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from shardings import random_prices
+
+from cost_models.errors import InputError, UnknownNameError
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.sharding import Option, SaidOfTables
+from cost_models.specs.recommender.tables import TableSpec
+from planner.recommender.nothing_fits import ShardingDoesNotFitError, TablesTooLarge, TableTooLarge
+from planner.recommender.planning import plan_sharding
+from planner.recommender.restrictions import ShardingRestrictions, read_restrictions
+
+PRICES = replace(random_prices(11, gpus=4), device_memory=1e12, host_memory=1e12)
+
+
+def test_a_fixed_table_is_held_and_lies_as_fixed() -> None:
+    row = int(np.flatnonzero(PRICES.shards == 1)[0])
+    option = PRICES.options[row]
+    table = int(PRICES.counts[: PRICES.table_class[row]].sum())
+    limits = ShardingRestrictions(fixed=(SaidOfTables(table, table, option, (1,)),))
+    found = plan_sharding(PRICES, restrictions=limits)
+    assert (found.sharding.tables[table].option, found.sharding.tables[table].at) == (option, (1,))
+    assert found.certificate.value >= plan_sharding(PRICES).certificate.value * (1 - 1e-9)
+    free = plan_sharding(
+        PRICES, restrictions=ShardingRestrictions(fixed=(SaidOfTables(table, table, option),))
+    )
+    assert free.sharding.tables[table].option == option
+    assert free.certificate.value <= found.certificate.value * (1 + 1e-9)
+
+
+def test_tables_kept_together_lie_whole_on_one_gpu() -> None:
+    prices = next(
+        replace(one, device_memory=1e12)
+        for one in (random_prices(seed, gpus=4) for seed in range(100))
+        if all(Option("whole") in np.array(one.options)[one.table_class == c] for c in range(len(one.counts)))
+    )
+    found = plan_sharding(prices, restrictions=ShardingRestrictions(together=((0, 2),)))
+    first, other = found.sharding.tables[0], found.sharding.tables[2]
+    assert first.option.form == other.option.form == "whole"
+    assert first.at == other.at
+    assert found.certificate.gap <= 1e-6
+
+
+def test_forbidden_forms_are_not_used() -> None:
+    used = {one.option.form for one in plan_sharding(PRICES).sharding.tables}
+    assert used
+    others = {option.form for option in PRICES.options} - used
+    assert others, "the question does not tell"
+    for form in used:
+        limits = ShardingRestrictions(forbidden=frozenset({form}))
+        try:
+            found = plan_sharding(PRICES, restrictions=limits)
+        except InputError:
+            continue  # a table with that form alone
+        assert form not in {one.option.form for one in found.sharding.tables}
+
+
+def test_restrictions_as_users_write_them() -> None:
+    tables = (TableSpec(name="user", rows=10, width=8), TableSpec(name="item", rows=10, width=8, count=2))
+    model = RecommenderSpec(tables=tables)
+    found = read_restrictions(
+        model, fix=["table:0=row"], together=["user,item.1"], forbid=["copy,hot"], max_memory=1e9
+    )
+    assert found.fixed == (SaidOfTables(0, 0, Option("row")),)
+    assert found.together == ((0, 2),)
+    assert not found.allows(Option("row", hot=0.1))
+    assert not found.allows(Option("copy"))
+    assert found.allows(Option("row", tier="host"))
+    for wrong in ({"fix": ["table:9=row"]}, {"together": ["user,nobody"]}, {"together": ["user"]}):
+        with pytest.raises((InputError, UnknownNameError)):
+            read_restrictions(model, **wrong)
+    with pytest.raises(UnknownNameError):
+        read_restrictions(model, forbid=["copies"])
+
+
+def test_contradictions_are_named() -> None:
+    said = SaidOfTables(0, 0, Option("column", shards=7))
+    with pytest.raises(InputError, match="cannot be held as `column7`"):
+        plan_sharding(PRICES, restrictions=ShardingRestrictions(fixed=(said,)))
+    row = next(one for one in PRICES.options if one.placed)
+    fixed = SaidOfTables(0, 0, row, (9,) * row.shards)
+    with pytest.raises(InputError):
+        plan_sharding(PRICES, restrictions=ShardingRestrictions(fixed=(fixed,)))
+    both = ShardingRestrictions(fixed=(SaidOfTables(0, 0, row),), forbidden=frozenset({row.form}))
+    with pytest.raises(InputError, match="also forbidden"):
+        plan_sharding(PRICES, restrictions=both)
+
+
+def test_a_table_that_fits_nowhere_is_named_with_what_would_hold_it() -> None:
+    least = float((PRICES.shard_bytes + PRICES.everywhere_bytes).min())
+    with pytest.raises(ShardingDoesNotFitError) as caught:
+        plan_sharding(
+            replace(PRICES, host_memory=0.0),
+            restrictions=ShardingRestrictions(max_memory=PRICES.fixed_bytes + 0.5 * least),
+        )
+    why = caught.value.why
+    assert isinstance(why, TableTooLarge)
+    assert why.device_bytes > why.device_memory
+    assert why.would_fit
+
+
+def test_tables_that_do_not_fit_together_say_how_much_they_need() -> None:
+    only = [row for row, option in enumerate(PRICES.options) if not option.placed or option.form == "whole"]
+    row = np.array([int(np.flatnonzero(PRICES.table_class == c)[0]) for c in range(len(PRICES.counts))])
+    assert only
+    assert len(row)
+    whole = replace(
+        PRICES,
+        options=tuple(Option("whole") for _ in row),
+        table_class=np.arange(len(row)),
+        shards=np.ones(len(row), dtype=np.int64),
+        shard_bytes=np.full(len(row), 1e9),
+        everywhere_bytes=np.zeros(len(row)),
+        shard_host_bytes=np.zeros(len(row)),
+        everywhere_host_bytes=np.zeros(len(row)),
+        shard_seconds=PRICES.shard_seconds[row],
+        everywhere_seconds=PRICES.everywhere_seconds[row],
+        gpus=2,
+        gpus_per_node=2,
+        fixed_bytes=0.0,
+        device_memory=1.9e9,
+    )
+    with pytest.raises(ShardingDoesNotFitError) as caught:
+        plan_sharding(whole)
+    why = caught.value.why
+    assert isinstance(why, TablesTooLarge)
+    assert why.least_bytes == pytest.approx(4e9)
+    assert why.least_gpus == 3
