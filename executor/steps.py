@@ -14,8 +14,10 @@ from executor.data.batches import Batches
 from executor.engine import Engine, mean_over_data
 from executor.faults.heartbeat import Heartbeat
 from executor.faults.stopping import any_rank
-from executor.measure.report import RouterReport, RunReport
+from executor.measure.any_report import AnyReport, parse_report
+from executor.measure.report import RouterReport
 from executor.measure.routers import routers_so_far
+from executor.messages import json_from_first
 from executor.offload.link import Traffic
 from executor.run_config import RunConfig
 from executor.timing import StepClock
@@ -48,16 +50,26 @@ class Watcher:
         """Told something a person should know."""
         self.notes.append(text)
 
-    def keep(self, report: RunReport) -> None:
+    def keep(self, report: AnyReport) -> None:
         """Keep a report that has every measured step, and lacks only what diagnostic steps will find."""
 
-    def kept(self) -> RunReport | None:
+    def kept(self) -> AnyReport | None:
         """The report that was kept, where the run was started again after that."""
         return None
 
     def before(self, step: int) -> tuple[list[float], list[float]]:
         """Losses and gradient norms of earlier starts, up to this step; empty where there are none."""
         return [], []
+
+
+def kept_report(watcher: Watcher) -> AnyReport | None:
+    """The report kept by an earlier start whose ranks were lost after the measured steps; None where there is none."""
+    found = watcher.kept() if dist.get_rank() == 0 else None
+    if found is not None:
+        notes = dict.fromkeys((*watcher.notes, *found.noted()))
+        found = found.model_copy(update={"notes": tuple(notes)})
+    told = json_from_first(None if found is None else found.model_dump_json())
+    return None if told is None else parse_report(told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,9 +30,9 @@ from executor.measure.report import (
     make_report,
 )
 from executor.measure.step_spans import StepSpans, typical_thread, typical_waits
-from executor.messages import gather_json, json_from_first
+from executor.messages import gather_json
 from executor.run_config import RunConfig
-from executor.steps import Curve, Stopped, Watcher, run_steps
+from executor.steps import Curve, Stopped, Watcher, kept_report, run_steps
 from executor.timing import StepClock
 from planner.plan import Plan
 
@@ -58,7 +58,8 @@ def train(
         RunError: the loss is no number, or a checkpoint could not be written; on every rank. Or a step after the last
             one failed on this of several ranks, and the watcher keeps the report of what came before.
     """
-    if (kept := _kept(watcher)) is not None:
+    if (kept := kept_report(watcher)) is not None:
+        assert isinstance(kept, RunReport)
         return kept
     with out_of_memory_by_part(device) as held:
         engine = Engine(plan, device, config.engine)
@@ -81,16 +82,6 @@ def train(
             for note in diagnosis.notes:
                 watcher.note(note)
         return _report(engine, curve, peak, replace(diagnosis, notes=()), watcher.notes)
-
-
-def _kept(watcher: Watcher) -> RunReport | None:
-    """The report kept by an earlier start whose ranks were lost after the measured steps; None where there is none."""
-    found = watcher.kept() if dist.get_rank() == 0 else None
-    if found is not None:
-        notes = dict.fromkeys((*watcher.notes, *found.notes))
-        found = found.model_copy(update={"notes": tuple(notes)})
-    told = json_from_first(None if found is None else found.model_dump_json())
-    return None if told is None else RunReport.model_validate_json(told)
 
 
 def _report(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag, model_validator
@@ -10,10 +9,11 @@ from pydantic import BeforeValidator, Discriminator, Field, PlainSerializer, Tag
 from cost_models.axes.layout import Layout, parse_layout
 from cost_models.base import GpuCount, Spec
 from cost_models.confidence import EVEN, MOST_CONFIDENT
+from cost_models.errors import Problem
 from cost_models.estimate import Estimate
 from cost_models.question import Question, parts_of, question_of_parts
 from cost_models.risk import Risk
-from cost_models.specs.cluster import ClusterSpec, Precision
+from cost_models.specs.cluster import ClusterSpec, GpuSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.operations import OperationsSpec
 from cost_models.specs.pools import AnyCluster, MixedCluster
@@ -21,10 +21,11 @@ from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import Bytes, Seconds
+from planner.any_plan import AnyPlan, own_version
+from planner.certificate import Certificate
 from planner.objectives import Objective, ObjectiveName
+from planner.rules.legality import check
 from planner.space.layouts import Restrictions, parse_restrictions
-
-PLAN_SCHEMA = 1
 
 
 def _read_layout(value: Any) -> Layout:
@@ -61,50 +62,6 @@ class Prediction(Spec):
     """Bytes by part for each pipeline rank."""
     trust: str
     """Tier of the constants and the error it has shown."""
-
-
-class Settled(Spec):
-    """Optimum of the integer program over the layouts whose bounds are below the best step time."""
-
-    solver: str
-    layouts: int
-    """Number of layouts it chose among."""
-    columns: int
-    """Number of its binary variables for blocks on stages."""
-    objective: float
-    """Its optimum in seconds: the best step time."""
-
-
-class Certificate(Spec):
-    """The proof that no other covered layout is better."""
-
-    top: int = Field(default=1, ge=1)
-    """How many of the best layouts were searched for; k below."""
-
-    space: str
-    """The covered space, in words."""
-    layouts: int
-    """Legal layouts enumerated."""
-    infeasible: int
-    """Discarded because no placement fits in memory."""
-    pruned: int
-    """Discarded because their lower bound cannot beat the k-th best."""
-    solved: int
-    """Decided exactly: by the ILP, or by a placement that meets its lower bound."""
-    undecided: int = 0
-    """Left open when the search was stopped; 0 where it ended."""
-    bound: float
-    """Proven lower bound on the step time of any covered layout, seconds."""
-    gap: float
-    """(best − bound) / best; 0 proves that the plan is optimal."""
-    minimised: Risk = "none"
-    """What was minimised: the step on paper, or what this risk weighs of it over `scenarios`."""
-    scenarios: int = 0
-    """How many scenarios make up the mean that was minimised; 0: none."""
-    settled: Settled | None = None
-    """Optimum of the closing integer program; None where the search was stopped before."""
-    seconds: float = 0.0
-    """Search time. Not part of a plan file, so that the same query gives the same bytes."""
 
 
 class PlanRestrictions(Spec):
@@ -209,12 +166,10 @@ class PlanRecommendation(Spec):
     classical_seconds: float | None = None
 
 
-class Plan(Spec):
+class Plan(AnyPlan):
     """A question and its answer: the layout with its prediction and its certificate."""
 
     kind: Literal["plan"] = "plan"
-    schema_version: int = PLAN_SCHEMA
-    meshwright_version: str
     model: TransformerSpec
     cluster: AnyCluster
     training: TrainingSpec
@@ -254,6 +209,31 @@ class Plan(Spec):
         return question_of_parts(
             self.model, self.training, self.stack, self.cluster, self.hardware, self.confidence, self.risk
         )
+
+    @property
+    def model_name(self) -> str:
+        return self.model.name
+
+    @property
+    def num_ranks(self) -> int:
+        return self.layout.num_gpus
+
+    @property
+    def gpu(self) -> GpuSpec:
+        return self.question.cluster.gpu
+
+    @property
+    def searched(self) -> bool:
+        return self.certificate is not None
+
+    def require_readable(self) -> None:
+        _ = self.restrictions.read
+
+    def problems(self) -> list[Problem]:
+        problems = check(self.question, self.layout)
+        if not self.layout.layers:
+            problems.append(Problem("", "the layout does not place its blocks (`layers=`)"))
+        return problems
 
 
 def make_plan(
@@ -297,11 +277,3 @@ def make_plan(
         confidence=question.confidence,
         risk=question.risk,
     )
-
-
-def own_version() -> str:
-    """Version of the installed package; a checkout that is only on the path has none."""
-    try:
-        return version("meshwright")
-    except PackageNotFoundError:
-        return "not installed"

@@ -7,16 +7,20 @@ gives the same bytes, so a plan file holds no date and no duration of the search
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 import yaml
 
 from cost_models.documents import Document
 from cost_models.errors import InputError, Problem
+from cost_models.families import family_of_plan_kind, part
 from cost_models.files.parsing import check_kind, validate
 from cost_models.files.reading import read_document
 from cost_models.files.whole import write_whole
-from planner.plan import PLAN_SCHEMA, Plan, PlanRestrictions, own_version
-from planner.rules.legality import check
+from planner.any_plan import PLAN_SCHEMA, AnyPlan, own_version
+from planner.plan import Plan
+
+P = TypeVar("P", bound=AnyPlan)
 
 _HEADER = """\
 # A Meshwright plan: inputs, layout, prediction and proof.
@@ -27,7 +31,7 @@ _END = "..."
 """YAML's end-of-document mark, which a file that was cut short lacks."""
 
 
-def plan_text(plan: Plan) -> str:
+def plan_text(plan: AnyPlan) -> str:
     """A plan as the YAML of its file."""
     fields = plan.model_dump(mode="json", exclude={"certificate": {"seconds"}})
     predicted = fields.get("prediction", {})
@@ -38,7 +42,7 @@ def plan_text(plan: Plan) -> str:
     return _HEADER + yaml.safe_dump(fields, sort_keys=False, explicit_end=True, allow_unicode=True, width=120)
 
 
-def save_plan(plan: Plan, path: str | Path) -> None:
+def save_plan(plan: AnyPlan, path: str | Path) -> None:
     """Write a plan file whole or not at all.
 
     Raises:
@@ -51,16 +55,47 @@ def save_plan(plan: Plan, path: str | Path) -> None:
         raise InputError(f"cannot write `{path}`: {reason}") from None
 
 
-def load_plan(path: str | Path) -> Plan:
-    """Read a plan file; its layout is checked against its own model, cluster and training.
+def load_any_plan(path: str | Path) -> AnyPlan:
+    """Read a plan file of whichever family; its layout is checked against its own model, cluster and training.
 
     Raises:
         InputError: missing, no plan, of another schema version, cut short, or inconsistent; all problems at once.
     """
     document = read_document(path)
-    plan = _read_plan(path, document)
-    problems = layout_problems(plan)
-    if problems:
+    return _checked(path, document, _read_plan(path, document, _plan_type(document)))
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read a plan file of a transformer as `load_any_plan` does, and raises as that."""
+    document = read_document(path)
+    return _checked(path, document, _read_plan(path, document, Plan))
+
+
+def read_any_plan(path: str | Path) -> AnyPlan:
+    """Read a plan file of whichever family without checking its layout.
+
+    Raises:
+        InputError: missing, no plan, of another schema version or cut short; all problems at once.
+    """
+    document = read_document(path)
+    return _read_plan(path, document, _plan_type(document))
+
+
+def read_plan(path: str | Path) -> Plan:
+    """Read a plan file of a transformer as `read_any_plan` does, and raises as that."""
+    return _read_plan(path, read_document(path), Plan)
+
+
+def _plan_type(document: Document) -> type[AnyPlan]:
+    """What the file says that it holds; where that is nothing known, the transformers' plan, which says so."""
+    kind = document.value.get("kind") if isinstance(document.value, dict) else None
+    plan_type: type[AnyPlan] = part(family_of_plan_kind(kind).plan)
+    return plan_type
+
+
+def _checked(path: str | Path, document: Document, plan: P) -> P:
+    """The plan, where it can run on its own cluster."""
+    if problems := plan.problems():
         where = document.where(("layout",))
         raise InputError(
             f"the layout of `{path}` cannot run",
@@ -69,25 +104,8 @@ def load_plan(path: str | Path) -> Plan:
     return plan
 
 
-def read_plan(path: str | Path) -> Plan:
-    """Read a plan file without checking its layout.
-
-    Raises:
-        InputError: missing, no plan, of another schema version or cut short; all problems at once.
-    """
-    return _read_plan(path, read_document(path))
-
-
-def layout_problems(plan: Plan) -> list[Problem]:
-    """What is wrong with a plan's layout on its own cluster: broken rules, and blocks that are not placed."""
-    problems = check(plan.question, plan.layout)
-    if not plan.layout.layers:
-        problems.append(Problem("", "the layout does not place its blocks (`layers=`)"))
-    return problems
-
-
-def _read_plan(path: str | Path, document: Document) -> Plan:
-    check_kind(document, Plan)
+def _read_plan(path: str | Path, document: Document, plan_type: type[P]) -> P:
+    check_kind(document, plan_type)
     written = document.value.get("schema_version")
     if written != PLAN_SCHEMA:
         what = "does not say its schema_version" if written is None else f"has schema_version {written!r:.20}"
@@ -97,16 +115,12 @@ def _read_plan(path: str | Path, document: Document) -> Plan:
         )
     if not document.ended:
         raise InputError(f"`{path}` is cut short: it does not end with `{_END}`", hint="plan again")
-    plan = validate(document, Plan)
-    _require_readable(plan.restrictions, document)
-    return plan
-
-
-def _require_readable(restrictions: PlanRestrictions, document: Document) -> None:
+    plan = validate(document, plan_type)
     try:
-        _ = restrictions.read
+        plan.require_readable()
     except InputError as error:
         where = document.where(("restrictions",))
         raise InputError(
             error.headline, problems=[Problem(where, str(problem)) for problem in error.problems]
         ) from None
+    return plan

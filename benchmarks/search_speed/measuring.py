@@ -13,7 +13,7 @@ from cases import Case
 from cost_models.errors import InfeasibleError, RunError
 from cost_models.pipeline.costs import stage_costs
 from cost_models.question import MixedQuestion, Question
-from planner.plan import Certificate
+from planner.certificate import Certificate
 from planner.search.search import search
 from planner.space.layouts import legal_space, parse_restrictions
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cost_models.base import MAX_GPUS
+from cost_models.base import MAX_GPUS, Spec
 from cost_models.documents import Document, Key, printable
 from cost_models.errors import InputError, Problem
+from cost_models.families import FAMILIES, TRANSFORMER, Family
 from cost_models.files import catalog
 from cost_models.files.amounts import read_batch, read_sequence, read_tokens
 from cost_models.files.local import LOCAL
@@ -76,6 +78,18 @@ def resolve_model(text: str) -> LoadedModel:
         fields, assumptions = read_config(document)
         return _loaded(validate(fields, TransformerSpec), assumptions)
     return _loaded(validate(document, TransformerSpec))
+
+
+def family_of_model(model: str | Spec) -> Family:
+    """The family of a model by its name, its file or itself; of what is no model, the transformers', which says so."""
+    kind: object = None
+    if not isinstance(model, str):
+        kind = getattr(model, "kind", None)
+    elif known_model(model) is None and is_file(Path(model)):
+        with suppress(InputError):
+            value = read_document(model).value
+            kind = value.get("kind") if isinstance(value, dict) else None
+    return FAMILIES.get(str(kind), FAMILIES[TRANSFORMER])
 
 
 def _loaded(spec: TransformerSpec, assumptions: tuple[str, ...] = ()) -> LoadedModel:

@@ -15,8 +15,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from cost_models.errors import RunError
 from executor.apply.local import local
 from executor.engine import Engine
+from executor.families.transformer import require_trainable
 from executor.fp8_support import require_torchao
-from executor.launch.requirements import require_trainable
 from executor.measure.memory import held_parts
 from executor.mesh import rank_places
 from executor.run_config import EngineOptions

@@ -32,9 +32,9 @@ from cost_models.pipeline.placed import rank_seconds
 from cost_models.units import format_bytes
 from executor.emulate.fake_tensors import spread_evenly, without_values
 from executor.engine import Engine
+from executor.families.transformer import require_trainable
 from executor.faults.failures import memory_failure
 from executor.fp8_support import require_fp8_gemms, require_torchao
-from executor.launch.requirements import require_trainable
 from executor.measure.memory import allocator_peak, measure_memory, predicted_parts
 from executor.measure.out_of_memory import OutOfMemoryError, out_of_memory_by_part
 from executor.measure.report import AllocatorPeak

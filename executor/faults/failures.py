@@ -256,7 +256,7 @@ def memory_failure(failure: Failure) -> RunError:
         for part, size in predicted.items()
     ]
     return RunError(
-        f"rank {failure['rank']} (stage {failure['stage']}) ran out of memory at"
+        f"rank {failure['rank']} ({failure['place']}) ran out of memory at"
         f" {format_bytes(sum(allocated.values()))}; predicted {format_bytes(sum(predicted.values()))}",
         problems=problems,
         hint="plan again with a smaller --max-memory",

@@ -10,13 +10,13 @@ import torch.distributed as dist
 
 from cost_models.errors import InputError
 from executor.run_config import RunConfig
-from planner.plan import Plan
+from planner.any_plan import AnyPlan
 
 _BYTES = 7
 """How many bytes of the digest are compared: a whole number of that size fits int64, which every backend reduces."""
 
 
-def require_same_job(plan: Plan, config: RunConfig, device: torch.device) -> None:
+def require_same_job(plan: AnyPlan, config: RunConfig, device: torch.device) -> None:
     """Compare plan and flags with those of all other ranks; every rank must call it.
 
     Raises:

@@ -8,34 +8,27 @@ from typing import get_args
 
 from cost_models.errors import UnknownNameError
 from cost_models.files.leftovers import temporary_folder
-from executor.fp8_support import require_fp8_gemms, require_torchao
+from executor.families import training_of
 from executor.launch.follower import OnNote, OnStep
 from executor.launch.nodes import Nodes, require_nodes
-from executor.launch.requirements import (
-    cuda_devices,
-    require_compilable,
-    require_data,
-    require_host,
-    require_trainable,
-    require_world,
-)
+from executor.launch.requirements import cuda_devices, require_host, require_world
 from executor.launch.torchrun import run_ranks, stopped
-from executor.measure.report import RunReport, load_report
+from executor.measure.any_report import AnyReport, load_any_report
 from executor.rate import require_descent
-from executor.run_config import TEXT, Backend, RunConfig, require_folder_of_checkpoints
+from executor.run_config import Backend, RunConfig, require_folder_of_checkpoints
 from executor.run_files import REPORT
-from planner.plan import Plan
-from planner.plan_files import load_plan, save_plan
+from planner.any_plan import AnyPlan
+from planner.plan_files import load_any_plan, save_plan
 
 
 def run_plan(
-    plan: str | Path | Plan,
+    plan: str | Path | AnyPlan,
     config: RunConfig,
     *,
     on_step: OnStep | None = None,
     on_note: OnNote | None = None,
     name: str | None = None,
-) -> RunReport:
+) -> AnyReport:
     """Train as `config` says and return what was measured.
 
     Starts one process for each rank with torchrun: a plan for GPUs runs on CUDA devices over NCCL where there are
@@ -56,25 +49,20 @@ def run_plan(
         StoppedError: Ctrl-C or SIGTERM; the step was finished, and saved where there is somewhere to.
     """
     require_folder_of_checkpoints(config)
-    loaded = plan if isinstance(plan, Plan) else load_plan(plan)
-    name = name or ("plan" if isinstance(plan, Plan) else Path(plan).name)
-    config = config.model_copy(update={"compile": config.compile or loaded.stack.compiled})
-    require_trainable(loaded, byte_text=config.data == TEXT)
-    if os.environ.get("RANK", "0") == "0":
-        require_data(loaded, config.data, on_note)
+    loaded = plan if isinstance(plan, AnyPlan) else load_any_plan(plan)
+    name = name or ("plan" if isinstance(plan, AnyPlan) else Path(plan).name)
+    training = training_of(loaded)
+    config = training.require_trainable(loaded, config, on_note or (lambda note: None))
     require_descent(config.rate, config.clip)
-    if config.compile:
-        require_compilable(loaded)
     inside = "RANK" in os.environ
     nodes = Nodes(count=config.nodes, rendezvous=config.rendezvous)
-    require_nodes(nodes, loaded.layout.num_gpus, kept=config.out is not None, inside=inside)
+    require_nodes(nodes, loaded.num_ranks, kept=config.out is not None, inside=inside)
     backend = _backend(config.backend, loaded)
     if inside:
         require_world(loaded, name)
     else:
         require_host(loaded, name, backend, nodes.count)
-    require_torchao(loaded, name)
-    require_fp8_gemms(loaded, name, on_gpu=backend == "nccl")
+    training.require_devices(loaded, name, on_gpu=backend == "nccl")
     with temporary_folder("meshwright-run-") as temporary:
         folder = config.out or temporary / "out"
         folder.mkdir(parents=True, exist_ok=True)
@@ -84,7 +72,7 @@ def run_plan(
         save_plan(loaded, temporary / "plan.yaml")
         (temporary / "run.json").write_text(config.model_dump_json(), "utf-8")
         run_ranks(
-            loaded.layout.num_gpus,
+            loaded.num_ranks,
             folder,
             temporary / "logs",
             [str(temporary / "plan.yaml"), str(temporary / "run.json")],
@@ -95,20 +83,20 @@ def run_plan(
             on_step=on_step or (lambda step: None),
             on_note=on_note or (lambda note: None),
         )
-        return load_report(folder / REPORT)
+        return load_any_report(folder / REPORT)
 
 
-def _backend(name: str | None, plan: Plan) -> Backend:
+def _backend(name: str | None, plan: AnyPlan) -> Backend:
     """The backend of that name; without one, NCCL where the plan is for GPUs and there are any, else gloo."""
     for known in get_args(Backend):
         if name == known:
             return known  # type: ignore[no-any-return]  # get_args forgets that they are literals
     if name is not None:
         raise UnknownNameError("backend", name, get_args(Backend), hint="nccl for GPUs, gloo for CPUs")
-    return "nccl" if plan.question.cluster.gpu.kind != "cpu" and cuda_devices() else "gloo"
+    return "nccl" if plan.gpu.kind != "cpu" and cuda_devices() else "gloo"
 
 
-def _as_rank(plan: Plan, config: RunConfig) -> RunReport:
+def _as_rank(plan: AnyPlan, config: RunConfig) -> AnyReport:
     from executor.launch.rank import work
     from executor.steps import Stopped
 

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from cost_models.errors import HostError, InputError, MeshwrightError
+from executor.families import training_of
 from executor.faults.failures import (
     delete_failures,
     error_fields,
@@ -30,21 +31,18 @@ from executor.launch.nodes import delete_answers
 from executor.launch.record import FileWatcher
 from executor.launch.run_folder import is_owned_by, owner, owners_of_all_ranks, write_owners
 from executor.launch.torchrun import clear_run_folder
-from executor.measure.memory import predicted_parts
+from executor.measure.any_report import AnyReport, save_report
 from executor.measure.out_of_memory import OutOfMemoryError
-from executor.measure.report import RunReport, save_report
-from executor.mesh import pipeline_rank
 from executor.run_config import RunConfig
 from executor.run_files import REPORT
 from executor.steps import Stopped
-from executor.train import train
-from planner.plan import Plan
+from planner.any_plan import AnyPlan
 
 _LONGEST_GRACE = 10.0
 """Seconds that the first rank to find that it hangs gives the others to say where they are."""
 
 
-def work(plan: Plan, config: RunConfig) -> RunReport | Stopped:
+def work(plan: AnyPlan, config: RunConfig) -> AnyReport | Stopped:
     """Join the job that the environment describes, train, and leave; rank 0 writes the files."""
     out_dir, backend = config.out, config.backend
     assert out_dir is not None
@@ -57,9 +55,7 @@ def work(plan: Plan, config: RunConfig) -> RunReport | Stopped:
         try:
             return _work(rank, restarts, launch, plan, config, out_dir, backend)
         except OutOfMemoryError as error:
-            stage = pipeline_rank(plan.layout, rank)
-            predicted = predicted_parts(plan.prediction.rank_memory[stage])
-            found = {"stage": stage, "predicted": predicted, "allocated": error.parts}
+            found = training_of(plan).of_rank(plan, rank) | {"allocated": error.parts}
             write_failure(out_dir, rank, str(error), final=True, **found)
             raise
         except MeshwrightError as error:
@@ -71,8 +67,8 @@ def work(plan: Plan, config: RunConfig) -> RunReport | Stopped:
 
 
 def _work(
-    rank: int, restarts: int, launch: str, plan: Plan, config: RunConfig, out_dir: Path, backend: str
-) -> RunReport | Stopped:
+    rank: int, restarts: int, launch: str, plan: AnyPlan, config: RunConfig, out_dir: Path, backend: str
+) -> AnyReport | Stopped:
     # torchrun does not count a start with another node in the place of one that went without a word
     began = bool(launch) and any(sign.get("launch") == launch for sign in read_signs(out_dir).values())
     device = torch.device("cpu")
@@ -144,12 +140,18 @@ def _meet(out_dir: Path, starts: int, owners: frozenset[str], device: torch.devi
 
 
 def _train(
-    plan: Plan, config: RunConfig, device: torch.device, watcher: FileWatcher, out_dir: Path, *, again: bool
-) -> RunReport | Stopped:
+    plan: AnyPlan,
+    config: RunConfig,
+    device: torch.device,
+    watcher: FileWatcher,
+    out_dir: Path,
+    *,
+    again: bool,
+) -> AnyReport | Stopped:
     if again and config.saving is not None:
         config = config.model_copy(update={"resume": True})
     with StopRequest(out_dir) as request:
-        result = train(plan, device, config, watcher, lambda: request.made)
+        result = training_of(plan).train(plan, device, config, watcher, lambda: request.made)
     if dist.get_rank() == 0:
         if isinstance(result, Stopped):
             write_stopped(out_dir, result.step, result.saved)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from executor.measure.report import RunReport, load_report, save_report
+from executor.measure.any_report import AnyReport, load_any_report, save_report
 from executor.run_files import PROGRESS, REPORT
 from executor.steps import Progress, Watcher
 
@@ -34,13 +34,13 @@ class FileWatcher(Watcher):
         super().note(text)
         self._append({"note": text})
 
-    def keep(self, report: RunReport) -> None:
+    def keep(self, report: AnyReport) -> None:
         """Write a report that the final one will replace."""
         save_report(report, self._report)
 
-    def kept(self) -> RunReport | None:
+    def kept(self) -> AnyReport | None:
         """The report that an earlier start of this run wrote, complete or not; None where there is none."""
-        return load_report(self._report) if self._again and self._report.exists() else None
+        return load_any_report(self._report) if self._again and self._report.exists() else None
 
     def before(self, step: int) -> tuple[list[float], list[float]]:
         """Losses and gradient norms of the steps up to `step`, each as it was trained last."""

@@ -18,12 +18,12 @@ from executor.faults.heartbeat import LAUNCH
 from executor.messages import gather_json
 from executor.run_config import RunConfig
 from executor.run_files import OWNERS
-from planner.plan import Plan
+from planner.any_plan import AnyPlan
 
 _calls = 0
 
 
-def owner(plan: Plan, config: RunConfig) -> str:
+def owner(plan: AnyPlan, config: RunConfig) -> str:
     """A name for who started this rank, and for what: the same at each start of one run, and of no other.
 
     To be called once a run, as a process may train more than once.

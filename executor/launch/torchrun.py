@@ -25,7 +25,7 @@ from executor.faults.heartbeat import LAUNCH, delete_signs
 from executor.launch.environment import on_this_machine, worker_environment
 from executor.launch.follower import Follower, OnNote, OnStep
 from executor.launch.nodes import ONE_NODE, Launch, Nodes, delete_answers, rendezvous_file
-from executor.measure.report import load_report, save_report
+from executor.measure.any_report import load_any_report, save_report
 from executor.run_files import OWNERS, PROGRESS, REPORT, STOP, STOPPED
 
 _ROLL_CALL_SECONDS = 15.0
@@ -90,9 +90,9 @@ def run_ranks(
 def _add_note(path: Path, note: str, on_note: OnNote) -> None:
     """Tell what happened after the report was kept (`executor.diagnostic_steps`), and put it into the report."""
     on_note(note)
-    report = load_report(path)
-    if note not in report.notes:
-        save_report(report.model_copy(update={"notes": (*report.notes, note)}), path)
+    report = load_any_report(path)
+    if note not in report.noted():
+        save_report(report.model_copy(update={"notes": (*report.noted(), note)}), path)
 
 
 def clear_run_folder(folder: Path) -> None:

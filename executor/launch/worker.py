@@ -15,7 +15,7 @@ from executor.launch.orphans import PARENT, end_with_parent
 from executor.launch.rank import work
 from executor.launch.requirements import require_world
 from executor.run_config import RunConfig
-from planner.plan_files import load_plan
+from planner.plan_files import load_any_plan
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
         end_with_parent()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     try:
-        plan = load_plan(given.plan)
+        plan = load_any_plan(given.plan)
         require_world(plan, given.plan.name)
         work(plan, RunConfig.model_validate_json(given.config.read_text("utf-8")))
     except (HostError, InputError) as error:

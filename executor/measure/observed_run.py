@@ -14,7 +14,6 @@ from cost_models.files.catalog import load_stack
 from cost_models.question import MixedQuestion
 from executor.measure.report import RunReport, middle_half
 from planner.plan import Plan
-from planner.plan_files import layout_problems
 
 _WAITS = ("tp_comm", "cp_comm", "ep_comm", "dp_comm")
 _PARTS = ("compute", "host", "optimizer", "other", *_WAITS)
@@ -92,7 +91,7 @@ def observed_run(report: RunReport, name: str) -> ObservedRun:
 
 def _require_whole(report: RunReport, plan: Plan, name: str) -> None:
     """Raise InputError where a rank lacks a measured step, or a part of those it has."""
-    problems = layout_problems(plan)
+    problems = plan.problems()
     if len(report.ranks) != plan.layout.num_gpus:
         problems.append(Problem("ranks", f"{len(report.ranks)} of {plan.layout.num_gpus}"))
     for rank in report.ranks:

@@ -11,8 +11,8 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from cost_models.base import Spec
-from cost_models.files.whole import write_whole
 from cost_models.operators.flops import model_flops, recomputed_flops, utilisation
+from executor.measure.any_report import AnyReport
 from planner.plan import LayoutText, Plan, Prediction
 
 REPORT_SCHEMA = 1
@@ -131,8 +131,8 @@ class RouterReport(Spec):
     """Entropy of the experts' shares, relative to that of an even load: 1 is even, 0 is one expert for all."""
 
 
-class RunReport(Spec):
-    """A run of a plan."""
+class RunReport(AnyReport):
+    """A run of a plan of a transformer."""
 
     schema_version: int = REPORT_SCHEMA
     model: str
@@ -187,6 +187,9 @@ class RunReport(Spec):
         if beyond:
             raise ValueError(f"rank {beyond[0]} has a stage that the prediction, of {stages}, does not")
         return self
+
+    def noted(self) -> tuple[str, ...]:
+        return self.notes
 
     @property
     def all_step_seconds(self) -> tuple[float, ...]:
@@ -261,11 +264,6 @@ def make_report(
     )
 
 
-def save_report(report: RunReport, path: Path) -> None:
-    """Write JSON, whole or not at all."""
-    write_whole(path, report.model_dump_json(indent=1) + "\n")
-
-
 def load_report(path: Path) -> RunReport:
-    """Read what `save_report` wrote."""
+    """Read the report of a transformer's run."""
     return RunReport.model_validate_json(path.read_text("utf-8"))

@@ -48,6 +48,11 @@ class Estimated:
         return notes_of(self.question)
 
     @property
+    def fits(self) -> bool:
+        """Whether it fits in memory, and what it offloads in that of its hosts."""
+        return self.estimate.fits
+
+    @property
     def plan(self) -> Plan:
         """The layout as a plan that was given, not searched for."""
         return make_plan(self.question, self.estimate, None, Restrictions(trainer=self.trainer))
@@ -64,6 +69,10 @@ class Estimated:
     def save(self, path: str | Path) -> None:
         """Write the layout as a plan."""
         save_plan(self.plan, Path(path))
+
+    def next_commands(self, path: Path) -> str:
+        """What to do with the plan in this file."""
+        return f"meshwright explain {path}, meshwright advise {path}"
 
     def to_frame(self) -> pd.DataFrame:
         """One row; seconds, bytes, shares."""

@@ -36,9 +36,10 @@ from planner.answers.frontier import pareto_frame
 from planner.answers.optimum import PROVEN, Optimum
 from planner.answers.pareto import POINTS, exact_frontier
 from planner.answers.recommended import Recommendation
+from planner.certificate import Certificate
 from planner.explaining.explain import Origin, explain
 from planner.explaining.why_not import why_not
-from planner.plan import Certificate, Plan, make_plan
+from planner.plan import Plan, make_plan
 from planner.plan_files import save_plan
 from planner.repricing import priced_again
 from planner.search.budget import Budget

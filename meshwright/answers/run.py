@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from executor.measure.report import RunReport
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.run_comparison import comparison
-from meshwright.render.runs.run import comparison_rows, comparison_table
+from meshwright.render.runs.run import comparison_rows, comparison_table, run_text
+from meshwright.render.tables import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,6 +20,8 @@ class Ran:
     """What a run measured; notebooks show it beside what was predicted."""
 
     report: RunReport
+    steps: int
+    """Optimizer steps that were asked for."""
 
     @property
     def losses(self) -> tuple[float, ...]:
@@ -46,6 +49,11 @@ class Ran:
             "comparison": self.rows,
             "report": self.report.model_dump(mode="json"),
         }
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright run` prints."""
+        return tuple(run_text(self.report, self.steps))
 
     def to_frame(self) -> pd.DataFrame:
         """A row per quantity: `quantity`, `predicted`, `measured`, in base units, and `noise`, the share of `measured`

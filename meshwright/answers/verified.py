@@ -8,10 +8,8 @@ from typing import Any
 
 from cost_models.units import counted
 from meshwright.records import JSON_SCHEMA
-from meshwright.render.plans.pools import gpus_in_words
 from meshwright.render.tables import Table, table
 from meshwright.render.words import wrapped
-from planner.plan import Plan
 from planner.proof.checks import Check
 
 _VERDICTS = {True: "pass", False: "FAIL", None: "open"}
@@ -22,7 +20,10 @@ class Verified:
     """A plan file and what its checks found."""
 
     path: Path
-    plan: Plan
+    about: str
+    """The plan's model and GPUs in a few words."""
+    searched: bool
+    """Whether the plan was searched for, and claims an optimum."""
     checks: tuple[Check, ...]
 
     @property
@@ -43,7 +44,7 @@ class Verified:
             "schema": JSON_SCHEMA,
             "plan": str(self.path),
             "verified": self.passed,
-            "proof": self._searched,
+            "proof": self.searched,
             "checks": [{"check": one.name, "passed": one.passed, "found": one.what} for one in self.checks],
         }
 
@@ -51,7 +52,7 @@ class Verified:
     def text(self) -> tuple[str | Table, ...]:
         """What `meshwright verify` prints."""
         return (
-            wrapped(f"{self.path.name}: {self.plan.model.name} on {gpus_in_words(self.plan.question)}"),
+            wrapped(f"{self.path.name}: {self.about}"),
             "",
             table(
                 ("check", "verdict", "found"),
@@ -64,10 +65,6 @@ class Verified:
         )
 
     @property
-    def _searched(self) -> bool:
-        return self.plan.certificate is not None
-
-    @property
     def _conclusion(self) -> str:
         """The verdict in a sentence."""
         checks = counted(len(self.checks), "check")
@@ -77,7 +74,7 @@ class Verified:
             return f"Not verified: {len(failed)} of {checks} failed"
         if still_open:
             return f"Not verified: {len(still_open)} of {checks} could not be decided in time"
-        if not self._searched:
+        if not self.searched:
             return (
                 "Verified as a price: the layout was asked for, not searched, so the file claims no optimum"
             )

@@ -17,7 +17,7 @@ from cost_models.specs.pools import MixedCluster
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from meshwright.answers.largest import Largest
-from meshwright.api.gpu_choices import single_count
+from meshwright.families.transformer.gpu_choices import single_count
 from meshwright.inputs.limits import Limits, confident, restrictions_of
 from meshwright.inputs.problems import Problems
 from meshwright.inputs.questions import Inputs, question_of, whole_cluster

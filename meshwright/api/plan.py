@@ -1,16 +1,12 @@
-"""Plans: reads a question, searches for its best layouts, and proves them."""
+"""Plans: the best way to train a model on a cluster, with the proof."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TypedDict, Unpack, overload
 
-from cost_models.errors import InputError
-from cost_models.question import Question
-from cost_models.specs.cluster import ClusterSpec, Precision
+from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.operations import OperationsSpec
 from cost_models.specs.pools import MixedCluster
@@ -18,25 +14,14 @@ from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from meshwright.answers.planned import Planned
 from meshwright.answers.ranked import Ranked
-from meshwright.api.clusters import ClustersQuestion, ask_clusters, clusters_of_plan
-from meshwright.api.gpu_choices import single_count, sizes_of, sizes_up_to, whole_nodes
-from meshwright.inputs.goals import Goal, Pick, objective_of, pick_of, risk_of
-from meshwright.inputs.limits import Limits, confident, restrictions_of
-from meshwright.inputs.problems import Problems
-from meshwright.inputs.questions import Inputs, in_words, questions_of, whole_cluster
-from planner.answers.optimising import optimise
-from planner.answers.optimum import answered_question
-from planner.answers.recommended import recommend
-from planner.answers.remedies import remedies_told
-from planner.objectives import Objective
-from planner.plan import Plan
-from planner.rules.host import require_two_tiers
+from meshwright.families import verbs_of_model
+from meshwright.families.options import require_options
+from meshwright.families.verbs import PlanAnswer
+from meshwright.inputs.goals import Goal
+from meshwright.inputs.limits import Limits
+from meshwright.inputs.plan_inputs import PlanInputs
+from meshwright.inputs.questions import Inputs, in_words
 from planner.search.budget import Budget
-from planner.space.notes import notes_of
-from planner.space.restrictions import Restrictions
-
-TOP = 5
-"""Plans ranked unless the user says otherwise."""
 
 
 class PlanOptions(TypedDict, total=False):
@@ -118,7 +103,7 @@ def plan(
     top: int | None = None,
     time_limit: float | None = None,
     budget: Budget | None = None,
-) -> Planned | Ranked:
+) -> PlanAnswer:
     """Find the best layouts of a model on a cluster, with the proof; of several clusters rank their best plans.
 
     Names and paths mean what they mean on the command line; `time_limit` is in seconds. The training job is a file,
@@ -149,8 +134,8 @@ def plan(
         confidence=confidence,
         host_memory=host_memory,
     )
-    question = ask(
-        inputs,
+    asked = PlanInputs(
+        inputs=inputs,
         clusters=cluster if isinstance(cluster, (list, tuple)) else (),
         gpus=gpus,
         goal=Goal(objective=objective, tokens=tokens, price=price, deadline=deadline, operations=operations),
@@ -158,155 +143,6 @@ def plan(
         pick=pick,
         risk=risk,
     )
-    return question.answer(top, budget or Budget(time_limit=time_limit, keep_on_interrupt=True))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanQuestion:
-    """A question on one cluster that was read whole: what is left is to search."""
-
-    question: Question
-    objective: Objective
-    sizes: tuple[int, ...] = ()
-    """Numbers of GPUs to choose from; empty: the question's own."""
-    precisions: tuple[Precision, ...] = ()
-    """Types of matrix products to choose from; empty: the question's own."""
-    restrictions: Restrictions
-    assumptions: tuple[str, ...] = ()
-    whole_nodes: ClusterSpec | MixedCluster | None = None
-    """The cluster where the question may have but part of a node."""
-    top: int = TOP
-    pick: Pick = "recommended"
-    """Which layout the plan is."""
-
-    @property
-    def plain(self) -> bool:
-        """Whether just the fastest step on the question's own GPUs is asked for."""
-        return self.objective == Objective() and not self.sizes and not self.precisions
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the answer passes over of the question."""
-        return notes_of(self.question, self.restrictions)
-
-    def answer(self, top: int | None, budget: Budget) -> Planned:
-        """Search within the budget and rank `top` layouts.
-
-        Raises:
-            InfeasibleError: nothing fits, or nothing meets the deadline.
-        """
-        with remedies_told(self.question, self.restrictions, sizes=self.sizes, whole_nodes=self.whole_nodes):
-            optimum = optimise(
-                self.question,
-                self.objective,
-                sizes=self.sizes,
-                precisions=self.precisions,
-                top=top or self.top,
-                restrictions=self.restrictions,
-                budget=budget,
-            )
-        told = None
-        if self.pick == "recommended" and self.plain:
-            told = recommend(self.question, optimum.result, self.restrictions, budget)
-        return Planned(
-            optimum=optimum,
-            gpus_per_node=self.question.cluster.gpus_per_node,
-            restrictions=self.restrictions,
-            assumptions=self.assumptions,
-            recommendation=told,
-            pick=self.pick,
-        )
-
-
-def ask(
-    inputs: Inputs,
-    *,
-    clusters: Sequence[str | ClusterSpec] = (),
-    gpus: int | str | Sequence[int] | None,
-    goal: Goal,
-    limits: Limits,
-    pick: str | None = None,
-    risk: str | None = None,
-) -> PlanQuestion | ClustersQuestion:
-    """Read everything that `plan` is given; `clusters` where there is a choice of several.
-
-    Raises:
-        InputError: something is missing or wrong; everything that is, at once.
-    """
-    problems = Problems()
-    asked: Sequence[PlanQuestion | ClustersQuestion | None]
-    if clusters:
-        asked = [problems.read(lambda: ask_clusters(inputs, clusters, in_words(gpus), goal))]
-    else:
-        asked = [problems.read(lambda: _ask_one(inputs, gpus, goal))]
-    restrictions = problems.read(lambda: restrictions_of(limits, inputs.trainer))
-    picked, weighed = problems.read(lambda: pick_of(pick)), problems.read(lambda: risk_of(risk))
-    problems.require()
-    found = asked[0]
-    assert found is not None
-    assert restrictions is not None
-    assert picked is not None
-    assert weighed is not None
-    if "offload" in restrictions.allowed:
-        require_two_tiers(found.question)
-    within = confident(restrictions, found.question)
-    if isinstance(found, PlanQuestion) and (found.plain or weighed == "none"):
-        question = replace(found.question, risk=weighed)
-        return replace(found, question=question, restrictions=within, pick=picked)
-    if weighed != "none":
-        raise InputError(
-            "`--risk` weighs the step time on one cluster's own GPUs, in one precision",
-            hint="leave out --risk, or --objective, several --gpus, precisions or clusters",
-        )
-    return replace(found, restrictions=within)
-
-
-def ask_again(plan: Plan) -> PlanQuestion | ClustersQuestion:
-    """The question that a plan file answers, within its restrictions."""
-    told, objective = plan.recommendation, plan.objective
-    question = replace(answered_question(plan), risk=plan.risk if told is None else told.risk)
-    if several := clusters_of_plan(plan):
-        return several
-    return PlanQuestion(
-        question=question,
-        objective=Objective() if objective is None else objective.terms,
-        sizes=() if objective is None else objective.gpus,
-        precisions=() if objective is None else objective.precisions,
-        restrictions=(plan.restrictions if told is None else told.asked).read,
-        top=told.top if told is not None else plan.certificate.top if plan.certificate else TOP,
-        pick="fastest" if told is None else "recommended",
-    )
-
-
-def _ask_one(inputs: Inputs, gpus: int | str | Sequence[int] | None, goal: Goal) -> PlanQuestion:
-    """Read the question on one cluster, its objective, and the numbers of GPUs to choose from."""
-    problems = Problems()
-    aim = problems.read(lambda: objective_of(goal))
-    single = single_count(gpus)
-    found = problems.read(lambda: questions_of(replace(inputs, gpus=single)))
-    sizes: tuple[int, ...] | None = ()
-    if found is not None and gpus is not None and single is None:
-        sizes = problems.read(partial(sizes_of, inputs, in_words(gpus) or "", found[0][0]))
-    if aim is not None and aim[0].name == "gpus" and found is not None and not sizes:
-        sizes = problems.read(partial(sizes_up_to, inputs, single, found[0][0]))
-    problems.require()
-    assert found is not None
-    assert aim is not None
-    assert sizes is not None
-    questions, assumptions = found
-    question, (objective, tokens) = questions[0], aim
-    if tokens is not None:
-        training = question.training.model_copy(update={"tokens": tokens})
-        question = replace(question, training=training)
-    objective.require_complete(question)
-    if sizes:  # nodes are whole in the question, whatever part of one is chosen
-        question = replace(question, cluster=whole_nodes(inputs))
-    return PlanQuestion(
-        question=question,
-        objective=objective,
-        sizes=sizes,
-        precisions=tuple(one.training.precision for one in questions) if len(questions) > 1 else (),
-        restrictions=Restrictions(),
-        assumptions=assumptions,
-        whole_nodes=whole_cluster(inputs),
-    )
+    verbs = verbs_of_model(model)
+    require_options(verbs, "plan", asked.given)
+    return verbs.ask(asked).answer(top, budget or Budget(time_limit=time_limit, keep_on_interrupt=True))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from executor.launch.follower import OnNote, OnStep
 from executor.launch.launch import run_plan
 from executor.run_config import RunConfig
 from meshwright.answers.run import Ran
-from meshwright.inputs.plans import HasPlan
-from planner.plan import Plan
+from meshwright.families import verbs_of_plan
+from meshwright.inputs.plans import HasPlan, any_plan_of
+from planner.any_plan import AnyPlan
 
 
 def run(
-    plan: Plan | HasPlan | str | Path,
+    plan: AnyPlan | HasPlan | str | Path,
     *,
     on_step: OnStep | None = None,
     on_note: OnNote | None = None,
@@ -41,14 +42,10 @@ def run(
         RunError: a rank failed, was lost or ran out of memory.
         StoppedError: Ctrl-C or SIGTERM; the step was finished, and saved where there is somewhere to.
     """
-    report = run_plan(
-        plan if isinstance(plan, (Plan, str, Path)) else plan.plan,
-        RunConfig(**flags),
-        on_step=on_step,
-        on_note=on_note,
-        name=name,
-    )
-    return Ran(report=report)
+    name = name or (Path(plan).name if isinstance(plan, (str, Path)) else None)
+    loaded, config = any_plan_of(plan), RunConfig(**flags)
+    report = run_plan(loaded, config, on_step=on_step, on_note=on_note, name=name)
+    return cast(Ran, verbs_of_plan(loaded).running(loaded).answer(report, config.steps))
 
 
 def _with_flags() -> inspect.Signature:

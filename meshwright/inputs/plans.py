@@ -5,24 +5,43 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from cost_models.errors import InputError
+from planner.any_plan import AnyPlan
 from planner.plan import Plan
-from planner.plan_files import load_plan
+from planner.plan_files import load_any_plan
 
 
 class HasPlan(Protocol):
     """An answer that can be written as a plan."""
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> AnyPlan:
         """The answer as a plan."""
 
 
-def plan_of(plan: Plan | HasPlan | str | Path) -> Plan:
-    """The plan itself, read where it is a file.
+def any_plan_of(plan: AnyPlan | HasPlan | str | Path) -> AnyPlan:
+    """The plan itself, of whichever family, read where it is a file.
 
     Raises:
         InputError: not a plan file.
     """
     if isinstance(plan, (str, Path)):
-        return load_plan(plan)
-    return plan if isinstance(plan, Plan) else plan.plan
+        return load_any_plan(plan)
+    return plan if isinstance(plan, AnyPlan) else plan.plan
+
+
+def plan_of(plan: AnyPlan | HasPlan | str | Path) -> Plan:
+    """The plan of a transformer itself, read where it is a file.
+
+    Raises:
+        InputError: not a plan file, or one of another family.
+    """
+    found = any_plan_of(plan)
+    if not isinstance(found, Plan):
+        raise InputError(f"a plan of a transformer is needed here; that of {found.model_name} is none")
+    return found
+
+
+def is_plan(choice: str | Path | AnyPlan) -> bool:
+    """Whether a choice means a plan or a plan file, and no layout."""
+    return isinstance(choice, AnyPlan) or str(choice).endswith((".yaml", ".yml")) or Path(choice).exists()

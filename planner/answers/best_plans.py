@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from cost_models.estimate import Estimate
 from cost_models.question import Question
+from planner.certificate import Certificate
 from planner.objectives import Objective
-from planner.plan import Certificate
 from planner.search.result import SearchResult
 from planner.search.ties import by_speed
 

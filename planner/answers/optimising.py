@@ -19,8 +19,8 @@ from cost_models.units import counted, format_count, format_days
 from planner.answers.best_plans import BestPlans, merged, ranked_plans
 from planner.answers.least_memory import least_memory
 from planner.answers.optimum import PROVEN, Optimum
+from planner.certificate import Certificate
 from planner.objectives import Objective
-from planner.plan import Certificate
 from planner.search.budget import Budget
 from planner.search.pools import count_layouts
 from planner.search.result import SearchResult

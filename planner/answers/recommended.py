@@ -20,7 +20,8 @@ from cost_models.telling import CLEAR, chance_of_gain, pair_error_of
 from planner.answers.classical import classical_layout
 from planner.answers.ordinary import Step, steps
 from planner.answers.within_error import WithinError, within_error
-from planner.plan import Certificate, PlanRecommendation, PlanRestrictions
+from planner.certificate import Certificate
+from planner.plan import PlanRecommendation, PlanRestrictions
 from planner.search.budget import Budget
 from planner.search.result import SearchResult
 from planner.space.restrictions import Restrictions, keeps_to

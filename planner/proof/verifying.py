@@ -18,9 +18,9 @@ from cost_models.units import counted, format_bytes, format_seconds
 from planner.answers.offers import offers_of, rank_offers
 from planner.answers.optimising import optimise
 from planner.answers.optimum import PROVEN, Optimum, answered_question
+from planner.certificate import Certificate, Settled
 from planner.objectives import Objective
-from planner.plan import Certificate, Plan, PlanObjective, Prediction, Settled
-from planner.plan_files import layout_problems
+from planner.plan import Plan, PlanObjective, Prediction
 from planner.proof.checks import Check, evenly_placed
 from planner.search.budget import Budget
 from planner.space.restrictions import keeps_to
@@ -33,7 +33,7 @@ _NAMED = 3
 
 def verify(plan: Plan, budget: Budget | None = None) -> Iterator[Check]:
     """Every check of a plan, one by one; a plan without a certificate has only its price checked."""
-    problems = layout_problems(plan)
+    problems = plan.problems()
     yield Check(
         "layout",
         not problems,

@@ -19,13 +19,13 @@ from cost_models.axes.pipeline import Schedule
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.risk import weighed_of
 from cost_models.schedules import CriticalPath
+from planner.certificate import Certificate, Settled
 from planner.exact.best_placement import best_placement
 from planner.exact.ilp.record import Survivor, settle
 from planner.exact.ilp.solvers import SolverName
 from planner.placement.chunks import best_pattern
 from planner.placement.heuristics import good_placement
 from planner.placement.leaf import TOLERANCE, Placement
-from planner.plan import Certificate, Settled
 from planner.search.candidates import Candidates
 
 Floats = npt.NDArray[np.float64]

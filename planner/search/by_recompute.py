@@ -9,8 +9,8 @@ from dataclasses import replace
 from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.question import Question
+from planner.certificate import Certificate
 from planner.placement.leaf import TOLERANCE
-from planner.plan import Certificate
 from planner.search.pools import count_layouts
 from planner.search.result import SearchResult
 from planner.search.ties import by_speed

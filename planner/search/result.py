@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cost_models.estimate import Estimate
-from planner.plan import Certificate
+from planner.certificate import Certificate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

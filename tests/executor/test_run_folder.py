@@ -14,7 +14,8 @@ from executor.faults.heartbeat import LAUNCH
 from executor.launch.launch import run_plan
 from executor.launch.record import read_progress
 from executor.launch.run_folder import is_owned_by, owner, write_owners
-from executor.measure.report import RunReport, load_report, save_report
+from executor.measure.any_report import save_report
+from executor.measure.report import RunReport, load_report
 from executor.run_config import RunConfig
 from planner.plan_files import save_plan
 

@@ -19,7 +19,7 @@ from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from meshwright.cli.frame import main
-from planner.plan import Certificate
+from planner.certificate import Certificate
 
 GIB = 2.0**30
 

@@ -15,7 +15,8 @@ from cost_models.files.catalog import load_profile
 from cost_models.files.loading import resolve_cluster, resolve_model
 from cost_models.pipeline.estimating import estimate
 from cost_models.specs.training import TrainingSpec
-from executor.measure.report import Environment, PhaseReport, RankReport, RunReport, make_report, save_report
+from executor.measure.any_report import save_report
+from executor.measure.report import Environment, PhaseReport, RankReport, RunReport, make_report
 from meshwright.records.run_comparison import comparison
 from meshwright.render.runs.run import next_step
 from planner.plan import make_plan

@@ -35,8 +35,9 @@ from meshwright.render.words import (
     time_unit,
     wrapped,
 )
+from planner.certificate import Certificate, Settled
 from planner.explaining.compare import compare
-from planner.plan import Certificate, Settled, make_plan
+from planner.plan import make_plan
 
 GIB = 2.0**30
 LONG = "tp8 pp16 vpp3 dp8 mbs2 zero1 sp recompute=selective,none*46,full layers=2*48"

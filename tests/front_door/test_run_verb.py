@@ -11,6 +11,7 @@ import pytest
 from command_line import BIG, QUICK
 
 from cost_models.files.whole import write_whole
+from executor.measure.any_report import save_report
 from executor.measure.report import (
     AllocatorPeak,
     Environment,
@@ -18,7 +19,6 @@ from executor.measure.report import (
     RankReport,
     RunReport,
     make_report,
-    save_report,
 )
 from executor.rate import Rate
 from executor.run_config import RunConfig, Saving

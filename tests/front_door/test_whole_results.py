@@ -16,7 +16,8 @@ from cost_models.evidence.calibration.saving import save_profile
 from cost_models.files import catalog
 from executor.emulate.one_rank import EmulationReport, save_emulation
 from executor.faults.stopping import write_stopped
-from executor.measure.report import RunReport, save_report
+from executor.measure.any_report import save_report
+from executor.measure.report import RunReport
 from executor.measure.trace import save_trace
 from executor.run_files import STOPPED
 from meshwright.cli.output import Output

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from cost_models.errors import InputError
 from cost_models.evidence.rows.shipped import shipped_rows
-from executor.measure.report import Environment, PhaseReport, RankReport, make_report, save_report
+from executor.measure.any_report import save_report
+from executor.measure.report import Environment, PhaseReport, RankReport, make_report
 from meshwright.cli.output import as_json
 from meshwright.records.frames import accuracy_frame
 from planner.plan_files import load_plan

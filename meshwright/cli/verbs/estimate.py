@@ -35,7 +35,9 @@ def estimate(
     quiet: o.Quiet = False,
 ) -> None:
     """Price one layout, part by part."""
-    from meshwright.api.estimate import ask
+    from meshwright.families import verbs_of_model
+    from meshwright.families.options import require_options
+    from meshwright.inputs.plan_inputs import given
     from meshwright.inputs.problems import Problems
     from meshwright.inputs.questions import Inputs
 
@@ -56,7 +58,9 @@ def estimate(
         host_memory=host_memory,
     )
     problems = Problems()
-    question = problems.read(lambda: ask(inputs, layout))
+    verbs = verbs_of_model(model)
+    require_options(verbs, "estimate", given(inputs))
+    question = problems.read(lambda: verbs.ask_estimate(inputs, layout))
     problems.read(lambda: check_places(("-o", out), ("--csv", csv)))
     problems.require()
     assert question is not None
@@ -65,6 +69,6 @@ def estimate(
     answer = question.answer()
     output.show(answer, files=[] if out is None else [lambda: answer.save(out)])
     if out is not None:
-        output.note(f"Wrote {out}. Next: meshwright explain {out}, meshwright advise {out}")
-    if not answer.estimate.fits:
+        output.note(f"Wrote {out}. Next: {answer.next_commands(out)}")
+    if not answer.fits:
         raise typer.Exit(1)

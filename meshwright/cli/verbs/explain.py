@@ -16,20 +16,22 @@ def explain(
     quiet: o.Quiet = False,
 ) -> None:
     """Say what binds a plan, why it wins, and what would change it."""
-    from meshwright.api import explain as api
     from meshwright.cli.progress import progress
-    from planner.plan_files import load_plan
-    from planner.space.notes import notes_of
+    from meshwright.families import verbs_of_plan
+    from meshwright.families.options import require_options
+    from planner.plan_files import load_any_plan
 
     output = Output(json=json, csv=csv, quiet=quiet)
-    loaded = load_plan(plan)
-    if drift := api.drift_of(loaded, plan):
+    loaded = load_any_plan(plan)
+    verbs = verbs_of_plan(loaded)
+    require_options(verbs, "explain", () if why_not is None else ("why_not",))
+    if drift := verbs.drift(loaded, plan):
         output.note(drift)
-    output.remark(notes_of(loaded.question, loaded.restrictions.read))
+    output.remark(verbs.notes(loaded))
     if why_not is not None:
-        output.show(api.why_not(loaded, why_not))
+        output.show(verbs.why_not(loaded, why_not))
         return
     with progress(output) as reporter:
         reporter.say("searching for rivals")
-        answer = api.explain(loaded)
+        answer = verbs.explain(loaded)
     output.show(answer)

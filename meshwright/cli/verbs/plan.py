@@ -12,9 +12,8 @@ from meshwright.cli import options as o
 from meshwright.cli.output import Output, check_places
 
 if TYPE_CHECKING:
-    from meshwright.inputs.goals import Goal
-    from meshwright.inputs.limits import Limits
-    from meshwright.inputs.questions import Inputs
+    from meshwright.families.verbs import PlanAsked
+    from meshwright.inputs.plan_inputs import PlanInputs
 
 
 def plan(
@@ -78,14 +77,15 @@ def plan(
     quiet: o.Quiet = False,
 ) -> None:
     """Find the best layout and prove it."""
-    from meshwright.api.plan import ask, ask_again
     from meshwright.cli.largest import answer_largest
     from meshwright.cli.progress import searching
+    from meshwright.families import verbs_of_model
+    from meshwright.families.options import require_options
     from meshwright.inputs.goals import Goal
     from meshwright.inputs.limits import Limits
+    from meshwright.inputs.plan_inputs import PlanInputs
     from meshwright.inputs.problems import Problems
     from meshwright.inputs.questions import Inputs
-    from planner.plan_files import load_plan
 
     output = Output(json=json, csv=csv, quiet=quiet)
     inputs = Inputs(
@@ -106,7 +106,12 @@ def plan(
         fix=tuple(fix or ()), forbid=tuple(forbid or ()), allow=tuple(allow or ()), max_memory=max_memory
     )
     goal = Goal(objective=objective, tokens=tokens, price=price, deadline=deadline, operations=operations)
+    clusters = _clusters_in(cluster)
+    asked = PlanInputs(
+        inputs=inputs, clusters=clusters, gpus=gpus, goal=goal, limits=limits, pick=pick, risk=risk
+    )
     if largest or by is not None:
+        require_options(verbs_of_model(model), "plan", ("largest",))
         others: dict[str, object] = {
             "price": price,
             "tokens": tokens,
@@ -120,13 +125,12 @@ def plan(
         return
     problems = Problems()
     if replay is None:
-        clusters = _clusters_in(cluster)
-        question = problems.read(
-            lambda: ask(inputs, clusters=clusters, gpus=gpus, goal=goal, limits=limits, pick=pick, risk=risk)
-        )
+        verbs = verbs_of_model(model)
+        require_options(verbs, "plan", asked.given)
+        question = problems.read(lambda: verbs.ask(asked))
     else:
-        _require_nothing_else(inputs, limits, goal, gpus, pick, risk)
-        question = problems.read(lambda: ask_again(load_plan(replay)))
+        _require_nothing_else(asked)
+        question = problems.read(lambda: _asked_again(replay))
     problems.read(lambda: check_places(("-o", out), ("--csv", csv)))
     problems.require()
     assert question is not None
@@ -151,20 +155,23 @@ def _clusters_in(text: str) -> tuple[str, ...]:
     return names if len(names) > 1 else ()
 
 
-def _require_nothing_else(
-    inputs: Inputs, limits: Limits, goal: Goal, gpus: str | None, pick: str | None, risk: str | None
-) -> None:
-    """Raises InputError where something is asked beside `--replay`, which takes everything from the plan file."""
-    from dataclasses import asdict
+def _asked_again(replay: Path) -> PlanAsked:
+    """The question of a plan file. Raises InputError."""
+    from meshwright.families import verbs_of_plan
+    from planner.plan_files import load_any_plan
 
+    plan = load_any_plan(replay)
+    return verbs_of_plan(plan).ask_again(plan)
+
+
+def _require_nothing_else(asked: PlanInputs) -> None:
+    """Raises InputError where something is asked beside `--replay`, which takes everything from the plan file."""
     from cost_models.errors import InputError
+    from meshwright.families.options import option_word
     from meshwright.render.words import sentence_list
 
-    flags = {"model": "MODEL", "cluster": "CLUSTER", "trainer": "--for"}
-    said = {**asdict(inputs), "gpus": gpus, "pick": pick, "risk": risk, **asdict(limits), **asdict(goal)}
-    given = [name for name, value in said.items() if value not in (None, "", ())]
-    if given:
-        words = [flags.get(name, "--" + name.replace("_", "-")) for name in given]
+    if asked.given:
+        words = list(dict.fromkeys(map(option_word, asked.given)))
         raise InputError(
             "--replay takes its question from the plan", hint=f"leave out {sentence_list(words)}"
         )

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from meshwright.cli import options as o
 from meshwright.cli.output import Output
-from meshwright.records import JSON_SCHEMA
-
-if TYPE_CHECKING:
-    from planner.plan import Plan
 
 
 def run(
@@ -89,28 +85,28 @@ def run(
     quiet: o.Quiet = False,
 ) -> None:
     """Train with a plan here and set measured beside predicted."""
-    from executor.measure.observed_run import tells_of_its_device
     from meshwright.api.run import run
-    from meshwright.records.run_comparison import comparison
-    from meshwright.render.runs.run import next_step, of_another_stack, run_text, step_line
-    from planner.plan_files import load_plan
+    from meshwright.families import verbs_of_plan
+    from meshwright.families.options import require_verb
+    from planner.plan_files import load_any_plan
 
     output = Output(json=json, csv=csv, quiet=quiet)
-    loaded = load_plan(plan)
+    loaded = load_any_plan(plan)
+    verbs = verbs_of_plan(loaded)
+    require_verb(verbs, "run")
+    running = verbs.running(loaded)
     if dry_run:
-        _build(loaded, plan, output)
+        output.show(running.built())
+        output.note(f"Next: meshwright run {plan}")
         return
     speaks = os.environ.get("RANK", "0") == "0"  # under torchrun every rank trains, and rank 0 tells of it
-    if speaks and (note := of_another_stack(loaded.stack.name, compiled=compile)):
+    if speaks and (note := running.before(compiled=compile)):
         output.note(note)
     told: list[int] = []
 
     def tell(step: dict[str, Any]) -> None:
         told.append(step["step"])
-        warm_up = not step["measured"]
-        output.note(
-            step_line(step["step"], step["loss"], step["seconds"], loaded.prediction, warm_up=warm_up)
-        )
+        output.note(running.step_line(step))
 
     earlier = _version(trace)
     answer = run(
@@ -140,13 +136,11 @@ def run(
     )
     if not speaks or (nodes > 1 and not told):  # of several nodes the one that has rank 0 tells of it
         return
-    report = answer.report
-    output.answer(answer.record(), answer.rows, *run_text(report, loaded, steps))
+    output.show(answer)
     written = out / "run-report.json"
     if _version(trace) != earlier:
         output.note(f"Wrote {trace}: open it in ui.perfetto.dev or chrome://tracing")
-    learns = comparison(report) if tells_of_its_device(report) else ()
-    output.note(f"Wrote {written}. {next_step(learns, written)}")
+    output.note(f"Wrote {written}. {running.next_step(answer.report, written)}")
 
 
 def _version(file: Path | None) -> tuple[int, int] | None:
@@ -155,29 +149,3 @@ def _version(file: Path | None) -> tuple[int, int] | None:
         return None
     status = file.stat()
     return status.st_ino, status.st_mtime_ns
-
-
-def _build(plan: Plan, path: Path, output: Output) -> None:
-    """Build the first rank of every stage without its devices and say what it holds."""
-    from dataclasses import asdict
-
-    from executor.emulate.dry_run import build_without_devices
-    from meshwright.render.runs.run import built_table
-    from meshwright.render.words import wrapped
-
-    layout = plan.layout
-    built = build_without_devices(plan)
-    rows = [asdict(rank) for rank in built]
-    mesh = {axis: getattr(layout, axis) for axis in ("pp", "dp", "cp", "tp") if axis != "cp" or layout.cp > 1}
-    degrees = " x ".join(f"{axis}{degree}" for axis, degree in mesh.items())
-    output.answer(
-        {"schema": JSON_SCHEMA, "mesh": mesh, "ranks": rows},
-        rows,
-        wrapped(
-            f"{plan.model.name}, {layout}: built without devices on a mesh of {degrees}; the first rank of each"
-            " stage holds"
-        ),
-        "",
-        built_table(built),
-    )
-    output.note(f"Next: meshwright run {path}")

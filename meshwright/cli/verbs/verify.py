@@ -20,16 +20,20 @@ def verify(
 ) -> None:
     """Price a plan again and prove it again; say what is not true."""
     from meshwright.answers.verified import Verified
-    from meshwright.api.verify import verify
     from meshwright.cli.progress import searching
-    from planner.plan_files import read_plan
+    from meshwright.families import verbs_of_plan
+    from meshwright.families.options import require_verb
+    from planner.plan_files import read_any_plan
 
     output = Output(json=json, csv=csv, quiet=quiet)
     check_places(("--csv", csv))
-    loaded = read_plan(plan)
+    loaded = read_any_plan(plan)
+    verbs = verbs_of_plan(loaded)
+    require_verb(verbs, "verify")
     with searching(output, time_limit, doing=f"verifying {plan.name}", keep=False) as budget:
-        checks = verify(loaded, budget=budget)
-    answer = Verified(path=plan, plan=loaded, checks=checks)
+        checks = tuple(verbs.verify(loaded, budget))
+    about = verbs.about(loaded)
+    answer = Verified(path=plan, about=about, searched=loaded.searched, checks=checks)
     output.show(answer)
     if not answer.passed:
         raise typer.Exit(1)

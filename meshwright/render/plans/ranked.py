@@ -14,7 +14,7 @@ from meshwright.render.plans.pools import gpus_in_words, pools_table
 from meshwright.render.tables import Table, table
 from meshwright.render.words import part_label, percent, sentence_list, wrapped
 from planner.answers.optimum import Optimum
-from planner.plan import Certificate
+from planner.certificate import Certificate
 
 
 def question_header(question: Question, trust: Trust, memory_limit: float, *, subject: str = "") -> str:

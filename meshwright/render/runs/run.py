@@ -35,7 +35,7 @@ def step_line(
     )
 
 
-def run_text(report: RunReport, plan: Plan, steps: int) -> Iterator[str | Table]:
+def run_text(report: RunReport, steps: int) -> Iterator[str | Table]:
     """What ran, predicted beside measured, and what to know of the comparison."""
     environment = report.environment
     yield wrapped(
@@ -46,7 +46,7 @@ def run_text(report: RunReport, plan: Plan, steps: int) -> Iterator[str | Table]
     yield comparison_table(comparison(report))
     if report.routers:
         yield wrapped(routers_line(report.routers))
-    if elsewhere := on_other_devices(plan, environment.device):
+    if report.plan is not None and (elsewhere := on_other_devices(report.plan, environment.device)):
         yield wrapped(elsewhere)
 
 

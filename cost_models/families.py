@@ -1,0 +1,58 @@
+"""Families of models: everything that depends on the kind of a model, as one value for each kind.
+
+The kind that a model file states decides how its questions are asked, priced and searched, what its plan files hold,
+how a plan is trained, and how all that is shown. Every verb, every reader of a file and the executor take the family
+from here and call it. Its parts are named like entry points, `module:name`, and imported by the floor that they lie on
+when they are first used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """The parts of one family."""
+
+    kind: str
+    """`kind` of its model files."""
+    plan_kind: str
+    """`kind` of its plan files."""
+    plan: str
+    """What its plan files hold: a `planner.any_plan.AnyPlan`."""
+    verbs: str
+    """What `meshwright plan` and the others do: `meshwright.families.verbs.Verbs`."""
+    training: str
+    """How plans are trained, and on what: `executor.families.Training`."""
+    report: str
+    """What is written of a run: an `executor.measure.any_report.AnyReport`."""
+
+
+TRANSFORMER = "transformer"
+"""The kind of files that state none, as those of Hugging Face."""
+
+FAMILIES = {
+    TRANSFORMER: Family(
+        kind=TRANSFORMER,
+        plan_kind="plan",
+        plan="planner.plan:Plan",
+        verbs="meshwright.families.transformer.verbs:TransformerVerbs",
+        training="executor.families.transformer:TransformerTraining",
+        report="executor.measure.report:RunReport",
+    ),
+}
+"""Kind of a model → its family."""
+
+
+def part(name: str) -> Any:
+    """Import a part of a family by its name, `module:name`."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def family_of_plan_kind(kind: object) -> Family:
+    """The family whose plan files are of this kind; where none is, the transformers', which says what it needs."""
+    return next((one for one in FAMILIES.values() if one.plan_kind == kind), FAMILIES[TRANSFORMER])

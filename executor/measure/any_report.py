@@ -1,0 +1,38 @@
+"""What reports of runs share, whatever family of models was trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cost_models.base import Spec
+from cost_models.families import family_of_plan_kind, part
+from cost_models.files.whole import write_whole
+
+
+class AnyReport(Spec):
+    """What a run measured, beside what its plan, which it holds as `plan`, predicted; one JSON document.
+
+    Each family has fields of its own beside these: `notes`, sentences on what happened on the way, and `plan`.
+    """
+
+    def noted(self) -> tuple[str, ...]:
+        """What happened on the way: where it resumed, why ranks were started again."""
+        raise NotImplementedError
+
+
+def save_report(report: AnyReport, path: Path) -> None:
+    """Write JSON, whole or not at all."""
+    write_whole(path, report.model_dump_json(indent=1) + "\n")
+
+
+def parse_report(text: str) -> AnyReport:
+    """Read the JSON of a report; its plan says of which family it is."""
+    plan = json.loads(text).get("plan") or {}
+    report_type: type[AnyReport] = part(family_of_plan_kind(plan.get("kind")).report)
+    return report_type.model_validate_json(text)
+
+
+def load_any_report(path: Path) -> AnyReport:
+    """Read what `save_report` wrote."""
+    return parse_report(path.read_text("utf-8"))

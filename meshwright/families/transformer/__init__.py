@@ -1,0 +1,1 @@
+"""Transformers at the front door: their questions read, their plans answered for."""

@@ -1,0 +1,102 @@
+"""The verbs for transformers; each imports its work when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from meshwright.families.verbs import Verbs
+from planner.any_plan import AnyPlan
+from planner.plan import Plan
+
+if TYPE_CHECKING:
+    from meshwright.answers.compared import Compared
+    from meshwright.answers.explained import Explained, NotChosen
+    from meshwright.families.transformer.clusters import ClustersQuestion
+    from meshwright.families.transformer.estimating import EstimateQuestion
+    from meshwright.families.transformer.planning import PlanQuestion
+    from meshwright.families.transformer.running import TransformerRun
+    from meshwright.inputs.plan_inputs import PlanInputs
+    from meshwright.inputs.questions import Inputs
+    from planner.proof.checks import Check
+    from planner.search.budget import Budget
+
+_JOB = frozenset({"gpus", "global_batch", "sequence", "precision", "dropout", "training", "stack", "profile"})
+_FITTING = frozenset({"confidence", "host_memory", "trainer"})
+_LIMITS = frozenset({"fix", "forbid", "allow", "max_memory"})
+_GOAL = frozenset({"objective", "tokens", "price", "deadline", "operations", "pick", "risk"})
+_NONE: frozenset[str] = frozenset()
+
+TAKES: Mapping[str, frozenset[str]] = {
+    "plan": _JOB | _FITTING | _LIMITS | _GOAL | {"clusters", "largest", "by"},
+    "estimate": _JOB | _FITTING,
+    "compare": frozenset({"trainer"}),
+    "explain": frozenset({"why_not"}),
+    "advise": frozenset({"layout"}),
+    "verify": _NONE,
+    "run": frozenset({"compile", "clip", "rate_decay", "rate_warm_up", "trace", "dry_run"}),
+    "emulate": frozenset({"rank", "fake", "steps"}),
+}
+
+
+class TransformerVerbs(Verbs[Plan]):
+    """Layouts of tensor, pipeline, context, expert and data parallelism."""
+
+    noun = "a transformer"
+    takes = TAKES
+
+    def ask(self, asked: PlanInputs) -> PlanQuestion | ClustersQuestion:
+        from meshwright.families.transformer.planning import ask
+
+        return ask(asked)
+
+    def ask_again(self, plan: Plan) -> PlanQuestion | ClustersQuestion:
+        from meshwright.families.transformer.planning import ask_again
+
+        return ask_again(plan)
+
+    def ask_estimate(self, inputs: Inputs, layout: str) -> EstimateQuestion:
+        from meshwright.families.transformer.estimating import ask
+
+        return ask(inputs, layout)
+
+    def about(self, plan: Plan) -> str:
+        from meshwright.render.plans.pools import gpus_in_words
+
+        return f"{plan.model.name} on {gpus_in_words(plan.question)}"
+
+    def notes(self, plan: Plan) -> tuple[str, ...]:
+        from planner.space.notes import notes_of
+
+        return notes_of(plan.question, plan.restrictions.read)
+
+    def drift(self, plan: Plan, name: object) -> str:
+        from meshwright.families.transformer.explaining import drift_of
+
+        return drift_of(plan, name)
+
+    def explain(self, plan: Plan) -> Explained:
+        from meshwright.families.transformer.explaining import explain
+
+        return explain(plan)
+
+    def why_not(self, plan: Plan, layout: str) -> NotChosen:
+        from meshwright.families.transformer.explaining import why_not
+
+        return why_not(plan, layout)
+
+    def compare(self, first: Plan, others: Sequence[str | Path | AnyPlan], trainer: str | None) -> Compared:
+        from meshwright.families.transformer.comparing import compare
+
+        return compare(first, others, trainer)
+
+    def verify(self, plan: Plan, budget: Budget) -> tuple[Check, ...]:
+        from planner.proof.verifying import verify
+
+        return tuple(verify(plan, budget))
+
+    def running(self, plan: Plan) -> TransformerRun:
+        from meshwright.families.transformer.running import TransformerRun
+
+        return TransformerRun(plan)

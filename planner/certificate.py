@@ -1,0 +1,52 @@
+"""The proof that a plan is the best, or how far it got."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from cost_models.base import Spec
+from cost_models.risk import Risk
+
+
+class Settled(Spec):
+    """Optimum of the integer program over the layouts whose bounds are below the best step time."""
+
+    solver: str
+    layouts: int
+    """Number of layouts it chose among."""
+    columns: int
+    """Number of its binary variables for blocks on stages."""
+    objective: float
+    """Its optimum in seconds: the best step time."""
+
+
+class Certificate(Spec):
+    """The proof that no other covered layout is better."""
+
+    top: int = Field(default=1, ge=1)
+    """How many of the best layouts were searched for; k below."""
+
+    space: str
+    """The covered space, in words."""
+    layouts: int
+    """Legal layouts enumerated."""
+    infeasible: int
+    """Discarded because no placement fits in memory."""
+    pruned: int
+    """Discarded because their lower bound cannot beat the k-th best."""
+    solved: int
+    """Decided exactly: by the ILP, or by a placement that meets its lower bound."""
+    undecided: int = 0
+    """Left open when the search was stopped; 0 where it ended."""
+    bound: float
+    """Proven lower bound on the step time of any covered layout, seconds."""
+    gap: float
+    """(best − bound) / best; 0 proves that the plan is optimal."""
+    minimised: Risk = "none"
+    """What was minimised: the step on paper, or what this risk weighs of it over `scenarios`."""
+    scenarios: int = 0
+    """How many scenarios make up the mean that was minimised; 0: none."""
+    settled: Settled | None = None
+    """Optimum of the closing integer program; None where the search was stopped before."""
+    seconds: float = 0.0
+    """Search time. Not part of a plan file, so that the same query gives the same bytes."""

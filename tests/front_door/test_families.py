@@ -1,0 +1,53 @@
+"""Families of models: each meets its contract, and what means nothing to one is refused in words."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from cost_models.families import FAMILIES, Family, part
+from cost_models.files.loading import family_of_model
+from executor.families import Training
+from executor.measure.any_report import AnyReport
+from meshwright.families import verbs_of_plan
+from meshwright.families.options import require_options, require_verb
+from meshwright.families.verbs import Verbs
+from planner.any_plan import AnyPlan
+from planner.plan_files import load_any_plan
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
+def test_every_part_of_a_family_is_there(family: Family) -> None:
+    assert issubclass(part(family.plan), AnyPlan)
+    assert get_args(part(family.plan).model_fields["kind"].annotation) == (family.plan_kind,)
+    assert issubclass(part(family.report), AnyReport)
+    for name, protocol in ((family.verbs, Verbs), (family.training, Training)):
+        asked = {one for one in vars(protocol) if not one.startswith("_")}
+        assert protocol in part(name).__mro__
+        assert asked <= set(vars(part(name))), "it has its own answer to everything that is asked of it"
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
+def test_every_option_of_a_family_is_one_of_its_verb(family: Family) -> None:
+    for verb, options in part(family.verbs).takes.items():
+        call = getattr(import_module(f"meshwright.cli.verbs.{verb}"), verb)
+        assert options - {"clusters"} <= set(call.__annotations__), verb
+
+
+def test_what_states_no_kind_is_a_transformer(tmp_path: Path) -> None:
+    assert family_of_model("gpt3-175b").kind == family_of_model("no such model").kind == "transformer"
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    assert family_of_model(str(tmp_path / "config.json")).kind == "transformer"
+
+
+def test_what_means_nothing_to_a_family_is_refused(plan_file: Path) -> None:
+    verbs = verbs_of_plan(load_any_plan(plan_file))
+    require_options(verbs, "plan", ("fix", "trainer"))
+    with pytest.raises(ValueError, match="`meshwright chop` does not take a transformer"):
+        require_verb(verbs, "chop")
+    with pytest.raises(ValueError, match="--max-ids and --pick do not go with a transformer") as caught:
+        require_options(verbs, "estimate", ("max_ids", "pick", "model"))
+    assert caught.value.hint.startswith("meshwright estimate takes --confidence, --dropout, --for,")
