@@ -41,6 +41,11 @@ class Offload(NamedTuple):
     activations: int = 0
     drive: int = 0
 
+    @property
+    def named(self) -> int:
+        """Blocks of a rank that have a residency with a count."""
+        return sum(count for count in self[: len(RESIDENCIES)] if count < EVERY)
+
 
 RESIDENCIES = ("states", "parked", "streamed")
 """Where the states of a block may live besides on the device."""
@@ -76,7 +81,7 @@ def evenly(question: Question, columns: LayoutColumns) -> Ints:
 
 def _more_than_there_are(question: Question, layout: Layout) -> Words:
     has = question.model.num_layers // layout.pp
-    named = counted(sum(one for one in layout.offload[:3] if one < EVERY), "block")
+    named = counted(layout.offload.named, "block")
     return Words(
         f"`offload` moves {named} of every rank; `pp{layout.pp}` gives a rank {has}",
         "name fewer, or leave out the count: every block",
@@ -145,21 +150,28 @@ def _stack_lacks(question: Question, x: LayoutColumns) -> Bools:
     return lacks
 
 
-def _tried(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
-    """On one rank of a pipeline every count of one residency, and of streamed blocks beside such whose states are
-    away; in a pipeline all blocks of every rank or none. Each with activations and without, and with what the CPU
-    updates on the drive, where hosts have one, and without.
+def countable(question: Question, pp: Ints) -> Ints:
+    """(N,) blocks of every rank that counts may name together: one less than all of the least rank, as all of them
+    have a word of their own."""
+    return (question.model.num_layers - 1) // pp
 
-    Nothing where the device's memory is the host's, and over several pools.
+
+def _tried(question: Question, mesh: Mesh) -> Sequence[tuple[int, ...]]:
+    """All blocks of every rank with one residency, or none, or a count of one residency, of streamed blocks beside such
+    whose states are away, and of both beside resident ones. Each with activations and without, and with what the
+    CPU updates on the drive, where hosts have one, and without.
+
+    A count of one stands for every one that there is room for (`countable`). Nothing where the device's memory is the
+    host's, and over several pools.
     """
     if question.cluster.gpu.kind == "cpu" or len(question.by_pool) > 1:
         return [NOWHERE]
-    has, blocks = question.stack.residencies, question.model.num_layers
-    counts = [*range(1, blocks), EVERY] if mesh.pp == 1 else [EVERY]
+    has, room = question.stack.residencies, int(countable(question, np.array(mesh.pp)))
+    counts = [1, EVERY] if room else [EVERY]
     found = [NOWHERE, *(NOWHERE._replace(**{part: n}) for part in RESIDENCIES if part in has for n in counts)]
-    if mesh.pp == 1 and {"states", "streamed"} <= set(has):
-        found += [Offload(states=EVERY, streamed=n) for n in range(1, blocks)]
-        found += [Offload(states=n, streamed=m) for n in range(1, blocks) for m in range(1, blocks - n)]
+    if room and {"states", "streamed"} <= set(has):
+        found += [Offload(states=EVERY, streamed=1)]
+        found += [Offload(states=1, streamed=1)] if room > 1 else []
     if "activations" in has:
         found += [one._replace(activations=EVERY) for one in found]
     if "drive" in has and question.cluster.drive is not None:

@@ -68,6 +68,19 @@ def time_costs(question: Question, columns: LayoutColumns) -> StageCosts:
     return StageCosts(**seconds, **space, memory_limit=none)
 
 
+def byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
+    """The bytes alone; every second is zero."""
+    names = [field.name for field in fields(LayoutColumns)]
+    return over_distinct(as_priced(question, columns), names, lambda rows: _byte_costs(question, rows))
+
+
+def _byte_costs(question: Question, columns: LayoutColumns) -> StageCosts:
+    terms, none = memory_terms(question, columns), np.zeros(len(columns))
+    space = {field.name: memory.total(getattr(terms, field.name)) for field in fields(MemoryTerms)}
+    seconds = {field.name: none for field in fields(TimeTerms)}
+    return StageCosts(**seconds, **space, memory_limit=memory_limit(question, columns))
+
+
 def add_up(times: TimeTerms, memories: MemoryTerms, limit: npt.NDArray[np.float64]) -> StageCosts:
     """Sum each coefficient over its parts; `limit` (N,) is what a device's peak may reach."""
     seconds = {field.name: total_seconds(getattr(times, field.name)) for field in fields(TimeTerms)}

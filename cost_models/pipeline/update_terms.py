@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,12 +19,18 @@ from cost_models.operators.accumulation import gradient_dtype
 from cost_models.operators.parameters import Parameters, parameters
 from cost_models.pipeline.block_terms import MOST_PASSES, or_launches
 from cost_models.pipeline.time_parts import Term, jitter
-from cost_models.pipeline.time_pieces import Pieces, head_parameters
+from cost_models.pipeline.time_pieces import Pieces, head_parameters, pieces_of
 from cost_models.question import Question
 from cost_models.schedules.traits import v_shaped
 from cost_models.specs.training import STATE_BYTES
-from cost_models.tiers.channels import busiest_seconds, exposed_seconds
-from cost_models.tiers.residency import over_residencies, rest_is
+from cost_models.tiers.channels import (
+    ChannelSeconds,
+    busiest_seconds,
+    channel_seconds,
+    exposed_seconds,
+    left_in_sight,
+)
+from cost_models.tiers.residency import Affine, over_residencies, rest_is
 
 Array = npt.NDArray[np.float64]
 
@@ -62,8 +71,7 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
     columns, counts, links = pieces.columns, pieces.counts, pieces.links
     each = _update_seconds(pieces.question, columns, pieces.device, experts=False)
     head = head_parameters(pieces.question, columns, counts)
-    block = _block_update(pieces.question, columns, pieces.device, counts, each)
-    on_device = over_residencies(columns, lambda part: block if part in _UPDATED_ON_DEVICE else pieces.none)
+    on_device = _updated_on_device(pieces, columns)
     if pieces.question.stack.offloads_ends:
         each = np.where(rest_is(columns, "states") | rest_is(columns, "streamed"), 0.0, each)
     forward = or_launches(pieces, pieces.forward_window, passes=1.0)
@@ -91,13 +99,38 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
 _UPDATED_ON_DEVICE = ("resident", "parked")
 
 
+def _updated_on_device(pieces: Pieces, columns: LayoutColumns) -> Affine:
+    """Seconds in which a rank's device updates blocks."""
+    each = _update_seconds(pieces.question, columns, pieces.device, experts=False)
+    block = _block_update(pieces.question, columns, pieces.device, pieces.counts, each)
+    return over_residencies(columns, lambda part: block if part in _UPDATED_ON_DEVICE else pieces.none)
+
+
+def least_rank_optimizer(question: Question, corners: Sequence[LayoutColumns]) -> Array:
+    """(N,) seconds that `rank_optimizer` has at least, of all layouts between some that differ in how many blocks they
+    offload alone: device and channels where each has least to do."""
+    pieces = pieces_of(question, corners[0], data_parallel=True)
+    on_device = reduce(np.minimum, [_updated_on_device(pieces, own).rank for own in corners])
+    channels = ChannelSeconds.least([channel_seconds(question, own) for own in corners])
+    waits = left_in_sight(question, channels, _passes(pieces))
+    seconds: Array = on_device + pieces.device.profile.kernel_seconds + waits
+    return seconds * (1 + jitter(question, corners[0]))
+
+
+def _passes(pieces: Pieces) -> Array:
+    """(N,) seconds of a step's passes of an even share of the blocks."""
+    question, columns = pieces.question, pieces.columns
+    blocks = question.model.num_layers / columns.pp * columns.microbatches(question.training.global_batch)
+    seconds: Array = blocks * (pieces.block.forward + pieces.block.backward)
+    return seconds
+
+
 def _waits_for_host(pieces: Pieces) -> Term:
     """What the channels to host memory add to a step, and what of them runs behind the passes."""
     question, columns = pieces.question, pieces.columns
     if not offloads(columns).any():
         return {}
-    blocks = question.model.num_layers / columns.pp * columns.microbatches(question.training.global_batch)
-    shown = exposed_seconds(question, columns, blocks * (pieces.block.forward + pieces.block.backward))
+    shown = exposed_seconds(question, columns, _passes(pieces))
     return {
         "offload": shown,
         "offload_hidden": busiest_seconds(question, columns).clip(shown) - shown,

@@ -23,7 +23,9 @@ Sun et al. 2022 (STRONGHOLD, section III) and Rajbhandari et al. 2021 (ZeRO-Infi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +71,16 @@ class ChannelSeconds:
         """(N,) of the busiest one."""
         link: Array = np.maximum(self.down, self.up) + self.back
         return np.maximum(link, self.of_update(overlaps=overlaps))
+
+    @classmethod
+    def least(cls, some: Sequence[ChannelSeconds]) -> ChannelSeconds:
+        """Each channel where it is least busy."""
+        return cls(
+            **{
+                field.name: reduce(np.minimum, [getattr(one, field.name) for one in some])
+                for field in fields(cls)
+            }
+        )
 
 
 def update_seconds(question: Question) -> float:
@@ -191,7 +203,12 @@ def busiest_seconds(question: Question, columns: LayoutColumns) -> Array:
 
 def exposed_seconds(question: Question, columns: LayoutColumns, passes: Array) -> Array:
     """(N,) seconds by which the channels outlast what they run behind: (N,) seconds of a rank's passes in a step."""
-    channels, beside = channel_seconds(question, columns), question.stack.drive.overlaps
+    return left_in_sight(question, channel_seconds(question, columns), passes)
+
+
+def left_in_sight(question: Question, channels: ChannelSeconds, passes: Array) -> Array:
+    """The same of known channels: it rises with each of them."""
+    beside = question.stack.drive.overlaps
     hidden = question.hardware.host_overlap * passes
     if is_own_host(question.cluster):
         copies = channels.down + channels.up + channels.back

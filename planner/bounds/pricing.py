@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
+from cost_models.axes.offload import named_blocks
 from cost_models.axes.pipeline import SCHEDULES
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, Recompute, allowed_recompute
 from cost_models.axes.rule import Bools
@@ -15,12 +16,14 @@ from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.pipeline.under_scenarios import costs_under_scenarios
 from cost_models.question import Question
 from cost_models.schedules import PLAIN, is_scheduled
+from planner.bounds.boxes import least_costs
 from planner.bounds.chunks import quick_chunk_bounds
 from planner.bounds.step import quick_bounds
 from planner.placement.chunk_rows import ChunkRows
 from planner.placement.leaf import Leaf
 from planner.placement.shared_shape import Group
 from planner.placement.weighed_leaf import WeighedLeaf
+from planner.space.counts import Boxes
 from planner.space.layouts import Space
 
 Floats = npt.NDArray[np.float64]
@@ -50,6 +53,10 @@ class Pricing:
         """(P,): policies a stage may use under a schedule."""
         own = allowed_recompute(SCHEDULES[schedule])
         return np.array([policy in self.policies and policy in own for policy in RECOMPUTE_POLICIES])
+
+    def costs(self, columns: LayoutColumns, counts: Boxes) -> StageCosts:
+        """Least costs of layouts that stand for boxes of counts, with no more memory than was allowed."""
+        return self.limited(least_costs(self.question, columns, counts))
 
     def limited(self, costs: StageCosts) -> StageCosts:
         """The same costs with no more memory than was allowed."""
@@ -105,6 +112,7 @@ class Pricing:
             microbatches=int(own.microbatches(self.question.training.global_batch)[0]),
             num_layers=self.question.model.num_layers,
             allowed=self.allowed(int(own.schedule[0])),
+            fewest=int(named_blocks(own)[0]),
         )
         if not self.space.in_scenarios:
             return leaf

@@ -28,6 +28,7 @@ from cost_models.pipeline.time_parts import Term, jitter, total
 from cost_models.pipeline.time_terms import TimeTerms, time_terms
 from cost_models.pipeline.update_terms import block_update_seconds
 from cost_models.risk import weigh
+from planner.bounds.boxes import corner_columns, some_host_holds
 from planner.placement.shared_shape import how_many
 from planner.space.layouts import Space
 
@@ -138,13 +139,18 @@ def _may_fit(space: Space, cores: Ints, allowed: Bools, max_memory: float | None
     limit = memory_limit(space.question, rows)
     limit = limit if max_memory is None else np.minimum(limit, max_memory)
     least: dict[str, Floats] = {}
+    held = np.zeros(len(rows), dtype=np.bool_)
     for zero, has in space.zero_stages_of(some):
         staged = replace(rows, zero=np.where(rows.replicas > 1, zero, 0), shard=rows.replicas)
-        terms = memory_terms(space.question, staged)
-        for name in _ROOM:
-            value = memory.total(getattr(terms, name))
-            size = np.where(has if value.ndim == 1 else has[:, None], value, np.inf)
-            least[name] = np.minimum(least[name], size) if name in least else size
+        corners = corner_columns(staged, space.counts.rows(some))
+        held |= has & some_host_holds(space.question, corners)
+        for corner in corners:
+            terms = memory_terms(space.question, corner)
+            for name in _ROOM:
+                value = memory.total(getattr(terms, name))
+                size = np.where(has if value.ndim == 1 else has[:, None], value, np.inf)
+                least[name] = np.minimum(least[name], size) if name in least else size
+    limit = np.where(held, limit, 0.0)
     fits: Bools = _fits(space, some, least, limit, allowed)[kind]
     return fits
 

@@ -107,7 +107,14 @@ def _patterns(num_layers: int, pp: int, vpp: int, allowed: tuple[bool, ...], sta
 def chunk_patterns(leaf: Leaf) -> Ints:
     """(Z·T, S, P): every placement the search covers for a leaf with several chunks a rank."""
     allowed = tuple(leaf.allowed.tolist())
-    return _patterns(leaf.num_layers, leaf.pp, leaf.vpp, allowed, leaf.stage_of.astype(np.int64).tobytes())
+    stage_of = leaf.stage_of.astype(np.int64)
+    patterns = _patterns(leaf.num_layers, leaf.pp, leaf.vpp, allowed, stage_of.tobytes())
+    if not leaf.fewest:
+        return patterns
+    blocks_R = patterns.sum(axis=-1)[:, stage_of].sum(axis=1)
+    wide: Bools = (blocks_R >= leaf.fewest).all(axis=1)
+    found: Ints = patterns[wide]
+    return found
 
 
 def best_pattern(leaf: Leaf, cut_off: float = math.inf) -> tuple[Placement, float] | None:

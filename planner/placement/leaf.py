@@ -28,13 +28,14 @@ TOLERANCE = 1e-9
 """Relative: two step times closer than this are the same, as rounding in sums of a million durations allows."""
 
 
-def stage_sizes(num_layers: int, pp: int, vpp: int, schedule: Schedule) -> tuple[int, int]:
-    """The fewest and the most blocks of one virtual stage that the search covers; `planner.placement.chunks` says
-    which of them go together where a schedule is not plain."""
+def stage_sizes(num_layers: int, pp: int, vpp: int, schedule: Schedule, fewest: int = 0) -> tuple[int, int]:
+    """The fewest and the most blocks of one virtual stage that the search covers, where every rank has so many at
+    least; `planner.placement.chunks` says which of them go together where a schedule is not plain."""
     if pp == 1:
         return num_layers, num_layers
     if schedule in schedules.PLAIN:
-        return 1, num_layers - pp + 1
+        least = max(1, fewest)
+        return least, num_layers - (pp - 1) * least
     return num_layers // (pp * vpp), -(-num_layers // (pp * vpp))
 
 
@@ -79,11 +80,14 @@ class Leaf(Pipeline):
     """(P,): the policies the blocks may use."""
     recompute: tuple[str, ...] | None = None
     """The mix of each virtual stage where it is given, not chosen."""
+    fewest: int = 0
+    """Blocks that every rank has at least: those that its layout offloads by number."""
 
     @cached_property
     def key(self) -> bytes:
         """What its placement depends on: equal for leaves that are the same but in name."""
-        shape = repr((self.schedule, self.pp, self.vpp, self.microbatches, self.recompute)).encode()
+        pipeline = (self.schedule, self.pp, self.vpp, self.microbatches)
+        shape = repr((*pipeline, self.recompute, self.fewest)).encode()
         columns = (getattr(self.costs, own.name) for own in fields(StageCosts))
         return shape + b"".join(np.ascontiguousarray(column).tobytes() for column in columns)
 
@@ -100,7 +104,7 @@ class Leaf(Pipeline):
     @cached_property
     def sizes(self) -> range:
         """Blocks one virtual stage may hold."""
-        low, high = stage_sizes(self.num_layers, self.pp, self.vpp, self.schedule)
+        low, high = stage_sizes(self.num_layers, self.pp, self.vpp, self.schedule, self.fewest)
         return range(low, high + 1)
 
     @property

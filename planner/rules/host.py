@@ -95,5 +95,6 @@ def require_two_tiers(question: Question) -> None:
 def hosts_too_small(question: Question, columns: LayoutColumns) -> InfeasibleError:
     """The error to raise when no host holds what any layout of some offloads: the one that offloads least."""
     least = columns.layout(int(host_bytes(question, columns).argmin()))
-    words = _sentence(question, least)
+    small = next(rule for rule in HOST_RULES if rule.broken(question, LayoutColumns.of([least]))[0])
+    words = small.sentence(question, least)
     return InfeasibleError(words.what, hint=words.hint)

@@ -99,12 +99,15 @@ SCHEDULE_RULE = Rule(name="the schedule can run", broken=_schedule_refuses, sent
 """Asked last, and only of layouts whose batch divides: it speaks of microbatches."""
 
 
-def legal_rows(question: Question, columns: LayoutColumns, *, scheduled: bool = True) -> Bools:
-    """(N,): which layouts break no rule; where they are not `scheduled`, no rule but that of their schedule."""
+def legal_rows(
+    question: Question, columns: LayoutColumns, *, scheduled: bool = True, hosts: bool = True
+) -> Bools:
+    """(N,): which layouts break no rule; where they are not `scheduled`, no rule but that of their schedule. That they
+    are more than `hosts` hold may be left to their price."""
     legal = np.ones(len(columns), dtype=np.bool_)
     for rule in RULES:
         legal &= ~rule.broken(question, columns)
-    for rule in (*HOST_RULES, SCHEDULE_RULE) if scheduled else HOST_RULES:
+    for rule in [*HOST_RULES * hosts, *[SCHEDULE_RULE] * scheduled]:
         candidates = np.flatnonzero(legal)
         legal[candidates] = ~rule.broken(question, columns.rows(candidates))
     return legal
@@ -147,6 +150,12 @@ def require_legal(
         )
 
 
+def _fewest_blocks(layout: Layout) -> int:
+    """Blocks of the rank that `layers` gives fewest."""
+    rank_of = schedules.rank_of_stage(layout.schedule, layout.pp, layout.vpp)
+    return int(np.bincount(rank_of, weights=layout.layers).min())
+
+
 def _problems(
     question: Question, layout: Layout, trainer: str | None, *, hosts: bool = True
 ) -> list[tuple[Problem, str]]:
@@ -157,6 +166,9 @@ def _problems(
     if layout.layers and sum(layout.layers) != question.model.num_layers:
         placed = f"`layers` places {counted(sum(layout.layers), 'block')}; the model has {question.model.num_layers}"
         found.append((Problem("", placed), "leave out `layers` to have them placed"))
+    elif layout.layers and layout.offload.named > (least := _fewest_blocks(layout)):
+        what = f"`offload` names {counted(layout.offload.named, 'block')} of every rank; `layers` gives one {least}"
+        found.append((Problem("", what), "name fewer, or spread blocks evenly"))
     if 0 in layout.layers[1:-1]:
         what = f"`layers` leaves stage {layout.layers.index(0, 1)} empty; only the first and the last may be"
         found.append((Problem("", what), "they have the embedding and the head"))

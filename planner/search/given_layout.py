@@ -62,9 +62,11 @@ def _in_chunks(question: Question, layout: Layout) -> Layout:
     sizes_ZS = chunk_sizes(question.model.num_layers, layout.num_stages, layout.num_stages)
     named_S = np.array([named_blocks(mix) for mix in layout.stage_recompute])
     sizes_ZS = sizes_ZS[(sizes_ZS >= named_S).all(axis=1)]
+    leaf = _leaf(question, layout, costs_of_ranks(question, layout))
+    blocks_ZR = sizes_ZS[:, leaf.stage_of].sum(axis=1)
+    sizes_ZS = sizes_ZS[(blocks_ZR >= leaf.fewest).all(axis=1)]
     if not len(sizes_ZS):
         raise _names_too_many(layout)
-    leaf = _leaf(question, layout, costs_of_ranks(question, layout))
     blocks_ZSP = np.stack([blocks_by_policy(sizes, layout.stage_recompute) for sizes in sizes_ZS.tolist()])
     best = np.lexsort((leaf.step_seconds(blocks_ZSP), ~leaf.fits(blocks_ZSP)))[0]
     return layout.model_copy(update={"layers": tuple(sizes_ZS[best].tolist())})
@@ -89,4 +91,5 @@ def _leaf(question: Question, layout: Layout, costs: StageCosts) -> Leaf:
         num_layers=question.model.num_layers,
         allowed=np.array([policy in named for policy in RECOMPUTE_POLICIES]),
         recompute=layout.stage_recompute,
+        fewest=layout.offload.named,
     )

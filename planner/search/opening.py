@@ -2,7 +2,8 @@
 
     cores   ideal bound    → relaxed costs, a sharper bound
     cores   relaxed bound  → each of their variants
-    pairs   core and variant, the same bound under their own costs → each of their shapes
+    pairs   core and variant, the same bound under their own costs → halves of their counts of offloaded blocks, and of
+            single counts each of their shapes
     shapes  bound of their pipeline, at the same costs             → written out
     rows    layouts, bound of their pipeline at their own costs    → placed by `planner.search.branching`
 
@@ -24,15 +25,17 @@ from cost_models.axes.pipeline import SCHEDULES
 from cost_models.errors import InfeasibleError
 from cost_models.pipeline.costs import stage_costs
 from cost_models.pipeline.stage_costs import StageCosts
-from cost_models.pipeline.weighed_costs import weighed_costs
 from cost_models.question import Question
+from planner.bounds.boxes import most_held
 from planner.bounds.pricing import Pricing, groups_of
 from planner.bounds.relaxed import Passes, core_bounds, ideal_seconds, passes_of, relaxed_bounds
 from planner.bounds.shapes import shape_bounds
 from planner.bounds.step import capacity_bounds
 from planner.placement.leaf import TOLERANCE, Leaf
+from planner.rules.host import hosts_too_small
 from planner.search.candidates import Tally
 from planner.space.cores import ONE_CHUNK
+from planner.space.counts import Boxes, with_counts
 from planner.space.layouts import legal_space
 from planner.space.nothing_fits import explain_infeasible, nothing_legal
 from planner.space.restrictions import Restrictions
@@ -88,12 +91,14 @@ class Cores:
 
 
 class Pairs:
-    """Pairs of a core and one of its variants, under the core's bound at the costs of that variant."""
+    """Pairs of a core and one of its variants, under the core's bound at the costs of that variant; each stands for a
+    box of counts of offloaded blocks, which is halved before its shapes are written out."""
 
     def __init__(self, pricing: Pricing) -> None:
         self._pricing = pricing
         self.core = np.empty(0, dtype=np.int64)
         self.variant = np.empty((0, 2), dtype=np.int64)
+        self.counts = pricing.space.counts.rows(self.core)
         self.layouts = np.empty(0, dtype=np.int64)
         """(N,) number of layouts of each pair."""
         self.passes: Passes | None = None
@@ -105,18 +110,32 @@ class Pairs:
         space = self._pricing.space
         variants = [space.variants[family] for family in space.family[cores].tolist()]
         core = np.repeat(cores, [len(own) for own in variants])
-        variant = np.concatenate([self.variant[:0], *variants])
+        self._append(core, np.concatenate([self.variant[:0], *variants]), space.counts.rows(core))
+
+    def halve(self, pairs: Ints) -> None:
+        """Replace some by two of half their counts each."""
+        self.is_open[pairs] = True
+        own, counts = self.counts.rows(pairs).halves()
+        self._append(self.core[pairs[own]], self.variant[pairs[own]], counts)
+
+    def _append(self, core: Ints, variant: Ints, counts: Boxes) -> None:
+        space = self._pricing.space
         bound, allowed = np.empty(len(core)), self._pricing.allowed_at_all
         for start in range(0, len(core), TOGETHER):
-            some = slice(start, start + TOGETHER)
-            columns = space.rows(core[some], variant[some], np.array([[1, ONE_CHUNK]]))
-            costs = self._pricing.limited(weighed_costs(self._pricing.question, columns))
+            some = np.arange(start, min(start + TOGETHER, len(core)))
+            own = counts.rows(some)
+            columns = with_counts(
+                space.rows(core[some], variant[some], np.array([[1, ONE_CHUNK]])), own.least
+            )
+            costs = self._pricing.costs(columns, own)
             passes = passes_of(space, columns.pp, costs, allowed)
             bound[some] = core_bounds(space, core[some], costs, passes, allowed)
             self.passes = passes if self.passes is None else _joined(self.passes, passes)
         self.core = np.concatenate([self.core, core])
         self.variant = np.concatenate([self.variant, variant])
-        self.layouts = np.concatenate([self.layouts, space.shape_counts(core, variant[:, 0])])
+        self.counts = Boxes.joined([self.counts, counts])
+        shapes = space.shape_counts(core, variant[:, 0])
+        self.layouts = np.concatenate([self.layouts, shapes * counts.layouts])
         self.bound = np.concatenate([self.bound, bound])
         self.is_open = np.concatenate([self.is_open, np.zeros(len(core), dtype=np.bool_)])
 
@@ -200,8 +219,15 @@ class UniformCandidates:
         self._pairs.add(cores)
 
     def _open_pairs(self, chosen: Ints, cut_off: float) -> Floats:
-        """Write out the shapes of some pairs that may take less than `cut_off` seconds; returns their quick bounds."""
+        """Write out the shapes of some pairs that may take less than `cut_off` seconds; returns their quick bounds.
+
+        Those that stand for several counts are halved, and come again.
+        """
         space, pairs = self._pricing.space, self._pairs
+        single = pairs.counts.rows(chosen).is_single
+        if not single.all():
+            pairs.halve(chosen[~single])
+            chosen = chosen[single]
         pairs.is_open[chosen] = True
         if pairs.passes is None or not len(chosen):
             return np.empty(0)
@@ -222,8 +248,10 @@ class UniformCandidates:
         )
         kept = least < cut_off
         self._skipped += int((~kept).sum())
+        counts = pairs.counts.rows(pair[kept])
         columns = space.rows(pairs.core[pair[kept]], pairs.variant[pair[kept]], shape[kept])
-        costs = self._pricing.limited(weighed_costs(self.question, columns))
+        columns = with_counts(columns, counts.least)
+        costs = self._pricing.costs(columns, counts)
         self._columns, self._costs = _joined(self._columns, columns), _joined(self._costs, costs)
         return np.maximum(self._pricing.bounds(columns, costs), least[kept])
 
@@ -258,8 +286,12 @@ class UniformCandidates:
 
     def nothing_fits(self) -> InfeasibleError:
         """The error to raise when no placement of any layout fits."""
-        columns = self._pricing.space.smallest_rows()
-        costs = self._pricing.limited(stage_costs(self.question, columns))
+        core, columns = self._pricing.space.smallest_rows()
+        columns, held = most_held(self.question, columns, self._pricing.space.counts.rows(core))
+        if not held.any():
+            return hosts_too_small(self.question, columns)
+        columns = columns.rows(np.flatnonzero(held))
+        costs = self._pricing.costs(columns, Boxes.of(columns))
         return explain_infeasible(self.question, columns, costs, self._pricing.policies)
 
     def in_words(self) -> str:

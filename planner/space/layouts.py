@@ -27,8 +27,10 @@ from cost_models.axes.rule import Bools
 from cost_models.pipeline.under_scenarios import scenarios_of
 from cost_models.question import Question
 from planner.placement.chunks import covers
+from planner.rules.host import HOST_RULES, needless_drives
 from planner.rules.legality import legal_rows
 from planner.space.cores import ONE_CHUNK, candidate_cores, microbatch_sizes
+from planner.space.counts import Boxes, speaks_of_counts, with_counts
 from planner.space.restriction_words import parse_restrictions as parse_restrictions
 from planner.space.restrictions import Restrictions as Restrictions
 from planner.space.restrictions import allowed_rows
@@ -53,6 +55,8 @@ class Space:
     """(N,): index into `shapes`."""
     shapes: tuple[tuple[Ints, ...], ...]
     """(K, 2) vpp and schedule of each pipeline, for each ZeRO stage."""
+    counts: Boxes
+    """(N,): the counts of offloaded blocks that each core stands for; its own are the least."""
 
     def __len__(self) -> int:
         """Layouts in all."""
@@ -76,15 +80,28 @@ class Space:
         counts = np.zeros(len(self.cores), dtype=np.int64)
         for zero in np.flatnonzero(self._stages.any(axis=0) & self._shapes.any(axis=0)).tolist():
             counts += self._stages[:, zero][self.family] * self._shapes[:, zero][self.pipeline]
-        return counts
+        return counts * self.counts.layouts
 
     def _without_empty_cores(self) -> Space:
         kept = np.flatnonzero(self.sizes)
         if len(kept) == len(self.cores):
             return self
+        return self._with_cores(self.cores.rows(kept), kept, self.counts.rows(kept))
+
+    def _with_cores(self, cores: LayoutColumns, index: Ints, counts: Boxes) -> Space:
+        """The same with cores that have the families and pipelines of others."""
         return replace(
-            self, cores=self.cores.rows(kept), family=self.family[kept], pipeline=self.pipeline[kept]
+            self, cores=cores, family=self.family[index], pipeline=self.pipeline[index], counts=counts
         )
+
+    @cached_property
+    def written_out(self) -> Space:
+        """The same layouts with a core for every combination of counts."""
+        if self.counts.is_single.all():
+            return self
+        core, counts = self.counts.singles()
+        cores = with_counts(self.cores.rows(core), counts)
+        return self._with_cores(cores, core, Boxes(counts, counts, self.counts.room[core]))
 
     def shape_counts(self, cores: Ints, zero: Ints) -> Ints:
         """(N,): shapes that go with (N,) cores at (N,) ZeRO stages."""
@@ -123,7 +140,8 @@ class Space:
         return [(zero, own_NZ[:, zero]) for zero in range(ZERO_STAGES) if own_NZ[:, zero].any()]
 
     def rows(self, core: Ints, variant: Ints, shape: Ints) -> LayoutColumns:
-        """Layouts from (N,) cores, (N, 2) variants and (N, 2) shapes, or one shape for all."""
+        """Layouts from (N,) cores, with the least of their counts, (N, 2) variants and (N, 2) shapes, or one shape for
+        all."""
         shape = np.broadcast_to(shape, variant.shape)
         return replace(
             self.cores.rows(core),
@@ -133,8 +151,9 @@ class Space:
             schedule=shape[:, 1],
         )
 
-    def smallest_rows(self) -> LayoutColumns:
-        """One layout of every core and ZeRO stage, over as many ranks as can share: the least memory of its kind.
+    def smallest_rows(self) -> tuple[Ints, LayoutColumns]:
+        """The core and one layout of every core and ZeRO stage, over as many ranks as can share: the least memory of
+        its kind, with the least of its counts.
 
         In 1f1b, or where a pipeline cannot run that (it has few microbatches, or was fixed) in its first shape.
         """
@@ -152,14 +171,16 @@ class Space:
         shape = simplest[self.pipeline[core], zero_N]
         variant = np.stack([zero_N, self.cores.replicas[core]], axis=1)
         possible = shape[:, 0] > 0
-        return self.rows(core[possible], variant[possible], shape[possible])
+        return core[possible], self.rows(core[possible], variant[possible], shape[possible])
 
     def all_rows(self) -> LayoutColumns:
         """Every layout written out."""
-        return self.rows_of(np.arange(len(self.cores)))
+        space = self.written_out
+        return space.rows_of(np.arange(len(space.cores)))
 
     def rows_of(self, cores: Ints) -> LayoutColumns:
-        """Every layout of some cores, written out core by core; cores of one kind have the same variants and shapes."""
+        """Every layout of some cores with one combination of counts, written out core by core; cores of one kind have
+        the same variants and shapes."""
         kinds = np.stack([self.family[cores], self.pipeline[cores]], axis=1)
         _, first, kind = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
         tables = [self._table(int(core)) for core in cores[first].tolist()]
@@ -182,15 +203,23 @@ class Space:
 
 
 def legal_space(question: Question, restrictions: Restrictions) -> Space:
-    """Everything that breaks no rule of `planner.rules.legality` and keeps to the restrictions."""
+    """Everything that breaks no rule of `planner.rules.legality` and keeps to the restrictions; whether hosts hold
+    it is left to its price."""
     wide = restrictions.without(("zero", "shard", "vpp", "schedule", "mbs"))
     cores = candidate_cores(question, restrictions)
-    cores = cores.rows(np.flatnonzero(_legal_at_any_stage(question, wide, cores)))
+    counts = Boxes.beside(question, cores)
+    if speaks_of_counts(restrictions.named):
+        of_box, single = counts.singles()
+        cores, counts = with_counts(cores.rows(of_box), single), Boxes(single, single, counts.room[of_box])
+    legal = np.flatnonzero(_legal_at_any_stage(question, wide, cores))
+    cores, counts = cores.rows(legal), counts.rows(legal)
     narrow = restrictions.without(("vpp", "schedule", "mbs"))
     core, mbs = microbatch_sizes(question, restrictions, cores)
     families, family = families_of(cores, core, mbs)
-    variants = variants_of(question, narrow, families)
-    cores = replace(cores.rows(core), mbs=mbs)
+    spoken = speaks_of_counts(restrictions.named)
+    most = Boxes.of(families).most if spoken else Boxes.beside(question, families).most
+    variants = variants_of(question, narrow, families, with_counts(families, most))
+    cores, counts = replace(cores.rows(core), mbs=mbs), counts.rows(core)
     stages = np.array([np.bincount(own[:, 0], minlength=ZERO_STAGES) > 0 for own in variants])
     stages = stages.reshape(-1, ZERO_STAGES) @ (1 << np.arange(ZERO_STAGES))
     microbatches = cores.microbatches(question.training.global_batch)
@@ -204,12 +233,17 @@ def legal_space(question: Question, restrictions: Restrictions) -> Space:
         variants=variants,
         pipeline=pipeline,
         shapes=_shapes(question, restrictions, cores.rows(first), of_first),
+        counts=counts,
     )._without_empty_cores()
 
 
 def enumerate_layouts(question: Question, restrictions: Restrictions) -> LayoutColumns:
-    """The same, every layout written out: for small questions."""
-    return legal_space(question, restrictions).all_rows()
+    """The same, every layout written out that hosts hold: for small questions."""
+    rows = legal_space(question, restrictions).all_rows()
+    held = ~np.any([rule.broken(question, rows) for rule in HOST_RULES], axis=0)
+    if "offload_drive" not in restrictions.named:
+        held &= ~needless_drives(question, rows)
+    return rows.rows(np.flatnonzero(held))
 
 
 def _legal_at_any_stage(question: Question, restrictions: Restrictions, cores: LayoutColumns) -> Bools:
@@ -257,7 +291,7 @@ def _shapes(
     )
     legal = allowed_rows(question, restrictions, rows)
     left = np.flatnonzero(legal)
-    legal[left] = legal_rows(question, rows.rows(left))
+    legal[left] = legal_rows(question, rows.rows(left), hosts=False)
     table = np.array(shape, dtype=np.int64).reshape(-1, 2)
     of_pipeline, of_stage = np.array(pipeline, dtype=np.int64), rows.zero
     borders = np.searchsorted(

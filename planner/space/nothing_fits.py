@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -20,9 +19,8 @@ from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import GIB, counted, format_bytes
 from planner.placement.leaf import Floats
-from planner.rules.host import hosts_too_small
 from planner.rules.stack import question_objections
-from planner.space.layouts import Restrictions, legal_space
+from planner.space.layouts import Restrictions
 from planner.space.obstacles import obstacles
 
 COMPARED = 4
@@ -106,10 +104,6 @@ def nothing_legal(question: Question, limits: Restrictions) -> InfeasibleError:
     if refused := question_objections(question):
         problems = [Problem("", words.what) for words in refused[1:]]
         return InfeasibleError(refused[0].what, problems=problems, hint=refused[0].hint)
-    if not isinstance(question, MixedQuestion):
-        roomy = replace(question, cluster=question.cluster.model_copy(update={"host_memory": math.inf}))
-        if len(space := legal_space(roomy, limits)):
-            return hosts_too_small(question, space.smallest_rows())
     where = f"on {counted(question.cluster.num_gpus, 'GPU')}"
     if isinstance(question, MixedQuestion):
         where = f"on the pools of `{question.mixed.name}`"

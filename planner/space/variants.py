@@ -28,23 +28,27 @@ def families_of(cores: LayoutColumns, core: Ints, mbs: Ints) -> tuple[LayoutColu
     return sized.rows(first), family
 
 
-def variants_of(question: Question, restrictions: Restrictions, families: LayoutColumns) -> tuple[Ints, ...]:
-    """(V, 2) the legal variants of each family."""
+def variants_of(
+    question: Question, restrictions: Restrictions, families: LayoutColumns, most: LayoutColumns
+) -> tuple[Ints, ...]:
+    """(V, 2) the legal variants of each family; `most` are the families with the most blocks that they offload: drives
+    are left out where they are needless even then."""
     family: list[int] = []
     zero: list[int] = []
     shard: list[int] = []
     for index, replicas in enumerate(families.replicas.tolist()):
         groups = divisors(replicas)[1:] if question.stack.hybrid_shard else [replicas]
         for stage in question.stack.zero_stages:
-            own = groups if stage else [replicas]
-            family += [index] * len(own)
-            zero += [stage] * len(own)
-            shard += own
+            groups_of = groups if stage else [replicas]
+            family += [index] * len(groups_of)
+            zero += [stage] * len(groups_of)
+            shard += groups_of
     rows = families.rows(np.array(family, dtype=np.int64))
-    rows = replace(rows, zero=np.array(zero, dtype=np.int64), shard=np.array(shard, dtype=np.int64))
+    own = {"zero": np.array(zero, dtype=np.int64), "shard": np.array(shard, dtype=np.int64)}
+    rows, full = replace(rows, **own), replace(most.rows(np.array(family, dtype=np.int64)), **own)
     allowed = legal_unscheduled(question, restrictions, rows)
     if "offload_drive" not in restrictions.named:
-        allowed &= ~needless_drives(question, rows)
+        allowed &= ~needless_drives(question, full)
     legal = np.flatnonzero(allowed)
     both = np.stack([rows.zero, rows.shard], axis=1)[legal]
     borders = np.searchsorted(np.array(family, dtype=np.int64)[legal], np.arange(1, len(families)))
@@ -55,5 +59,5 @@ def legal_unscheduled(question: Question, restrictions: Restrictions, rows: Layo
     """(N,): which rows keep to restrictions and rules, those of the schedule aside."""
     legal = allowed_rows(question, restrictions, rows)
     left = np.flatnonzero(legal)
-    legal[left] = legal_rows(question, rows.rows(left), scheduled=False)
+    legal[left] = legal_rows(question, rows.rows(left), scheduled=False, hosts=False)
     return legal

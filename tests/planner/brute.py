@@ -46,7 +46,7 @@ def divisors(number: int) -> list[int]:
 def every_layout(question: Question, *, offload: bool = False) -> LayoutColumns:
     """All that break no rule and whose placements the search covers; those that mean the same once.
 
-    With `offload` every count of blocks whose states leave the device, or only all of them in a pipeline.
+    With `offload` every count of blocks whose states leave the device, of every rank the same.
     """
     model, batch = question.model, question.training.global_batch
     meshes = list(product(divisors(question.cluster.num_gpus), repeat=4))
@@ -116,7 +116,8 @@ def _ways(question: Question, cp: int) -> list[int]:
 def _residencies(question: Question, pp: int) -> list[tuple[int, ...]]:
     """(states, parked, streamed, activations, drive): what the stack has, parked blocks beside resident ones only."""
     blocks, has = question.model.num_layers, question.stack.residencies
-    counts = [0, *range(1, blocks), EVERY] if pp == 1 else [0, EVERY]
+    of_rank = (blocks - 1) // pp + 1
+    counts = [0, *range(1, of_rank), EVERY]
     kept = {part: counts if part in has else [0] for part in Offload._fields}
     for whole in ("activations", "drive"):
         kept[whole] = sorted({min(kept[whole]), max(kept[whole])})
@@ -124,7 +125,7 @@ def _residencies(question: Question, pp: int) -> list[tuple[int, ...]]:
     for states, parked, streamed, activations, drive in product(*kept.values()):
         named = [count for count in (states, parked, streamed) if count]
         counted = sum(count for count in named if count < EVERY)
-        if counted >= blocks or named.count(EVERY) > 1 or (parked and len(named) > 1):
+        if counted >= of_rank or named.count(EVERY) > 1 or (parked and len(named) > 1):
             continue
         if streamed != EVERY:
             found.append((states, parked, streamed, activations, drive))
@@ -186,9 +187,11 @@ def everything(question: Question, *, offload: bool = False) -> Everything:
     m = columns.microbatches(question.training.global_batch)
     placed: dict[int, Placed] = {}
     shapes: dict[tuple[int, ...], list[int]] = {}
-    for row, shape in enumerate(zip(columns.schedule, columns.pp, columns.vpp, m, strict=True)):
+    away = [getattr(columns, f"offload_{part}") for part in ("states", "parked", "streamed")]
+    fewest = np.sum([np.where(own < EVERY, own, 0) for own in away], axis=0)
+    for row, shape in enumerate(zip(columns.schedule, columns.pp, columns.vpp, m, fewest, strict=True)):
         shapes.setdefault(tuple(int(value) for value in shape), []).append(row)
-    for (schedule, pp, vpp, microbatches), own in shapes.items():
+    for (schedule, pp, vpp, microbatches, least), own in shapes.items():
         named = [policy in question.training.recompute for policy in RECOMPUTE_POLICIES]
         runs = [policy in allowed_recompute(SCHEDULES[schedule]) for policy in RECOMPUTE_POLICIES]
         allowed = tuple(one and other for one, other in zip(named, runs, strict=True))
@@ -196,6 +199,9 @@ def everything(question: Question, *, offload: bool = False) -> Everything:
             allowed = tuple(runs)  # of no use to anybody: whoever asks allows other policies
         pipeline = (SCHEDULES[schedule], pp, vpp, microbatches)
         blocks_KSP = _placements(SCHEDULES[schedule], pp, vpp, question.model.num_layers, allowed)
+        rank_of_S = schedules.rank_of_stage(SCHEDULES[schedule], pp, vpp)
+        ranks = [blocks_KSP[:, rank_of_S == rank].sum(axis=(1, 2)) for rank in range(pp)]
+        blocks_KSP = blocks_KSP[np.min(ranks, axis=0) >= least]
         found = _price(pipeline, costs.rows(np.array(own)), blocks_KSP)
         placed |= dict(zip(own, found, strict=True))
     return Everything(question=question, columns=columns, placed=[placed[row] for row in range(len(columns))])

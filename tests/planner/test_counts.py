@@ -1,0 +1,71 @@
+"""Boxes of counts of offloaded blocks: what they hold, how they are halved, and that their bounds hold for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from brute import everything
+from effort import number
+from test_offload_search import OPEN, random_question
+
+from cost_models.axes.recompute import RECOMPUTE_POLICIES
+from cost_models.axes.words import EVERY
+from planner.bounds.pricing import Pricing
+from planner.search.opening import Pairs
+from planner.space.counts import Boxes
+from planner.space.layouts import legal_space
+
+BOXES = Boxes(
+    least=np.array([[0, 0, 0], [1, 0, 1], [EVERY, 0, 1], [2, 0, 0], [0, EVERY, 0], [1, 0, 3]]),
+    most=np.array([[0, 0, 0], [6, 0, 6], [EVERY, 0, 7], [7, 0, 0], [0, EVERY, 0], [4, 0, 6]]),
+    room=np.array([7, 7, 7, 7, 7, 7]),
+)
+
+
+def test_layouts_are_the_combinations() -> None:
+    box, combination = BOXES.singles()
+    assert BOXES.layouts.tolist() == np.bincount(box).tolist() == [1, 21, 7, 6, 1, 10]
+    assert np.where(combination < EVERY, combination, 0).sum(axis=1).max() <= 7
+
+
+def test_halves_hold_every_combination_once() -> None:
+    left, known = BOXES, BOXES.singles()[1].tolist()
+    found: list[list[int]] = []
+    while len(left):
+        single = left.is_single
+        found += left.least[single].tolist()
+        wide = left.rows(np.flatnonzero(~single))
+        own, left = wide.halves() if len(wide) else (np.empty(0), wide)
+        assert np.array_equal(np.bincount(own, left.layouts, len(wide)), wide.layouts) if len(left) else True
+    assert sorted(found) == sorted(known)
+
+
+@pytest.mark.parametrize("seed", range(number(3, 40)))
+def test_bounds_hold_for_all_that_a_box_holds(seed: int) -> None:
+    rng = np.random.default_rng(900 + seed)
+    while not (found := everything(random_question(rng), offload=True)).placed:
+        pass
+    space = legal_space(found.question, OPEN)
+    pairs = Pairs(Pricing(space=space, policies=tuple(RECOMPUTE_POLICIES), max_memory=None))
+    pairs.add(np.arange(len(space.cores)))
+    while not (single := pairs.counts.is_single | pairs.is_open).all():
+        pairs.halve(np.flatnonzero(~single))
+    names = [*("tp", "pp", "cp", "dp", "ep", "etp", "mbs", "sp", "order", "context", "zero", "shard")]
+    away = [f"offload_{part}" for part in ("states", "parked", "streamed", "activations")]
+    cores = space.rows(pairs.core, pairs.variant, np.array([[1, 0]]))
+    keys = np.stack([getattr(cores, name) for name in (*names, "offload_activations")], axis=1)
+    own = {}
+    for at, key in enumerate(keys.tolist()):
+        own.setdefault(tuple(key), []).append(at)
+    met = 0
+    for row, placed in enumerate(found.placed):
+        key = tuple(int(getattr(found.columns, name)[row]) for name in (*names, "offload_activations"))
+        counts = np.array([int(getattr(found.columns, name)[row]) for name in away[:3]])
+        fits = placed.seconds[placed.peak <= placed.limit]
+        if not len(fits):
+            continue
+        for at in own.get(key, []):
+            if (pairs.counts.least[at] <= counts).all() and (counts <= pairs.counts.most[at]).all():
+                assert pairs.bound[at] <= fits.min() * (1 + 1e-9)
+                met += 1
+    assert met
