@@ -50,7 +50,7 @@ def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> OptionBytes
         here * x.width * each,
         here * state_bytes(question, x.width),
         here * entry,
-        x.ids / x.sharers * ID_BYTES * facts.input_buffers,
+        x.ids / (1.0 if facts.ids_everywhere else x.sharers) * ID_BYTES * facts.input_buffers,
         made * vectors,
         x.distinct / x.sharers * x.width * facts.gradient_row_bytes,
     )
@@ -101,4 +101,5 @@ def fixed_bytes(question: RecommenderQuestion) -> dict[str, float]:
         "dense states": network.parameters * facts.dense_state_bytes,
         "activations": samples * network.activations * element * facts.activation_bytes,
         "workspace": facts.workspace_bytes,
+        "communicators": facts.communicator_bytes if question.cluster.num_gpus > 1 else 0.0,
     }

@@ -86,6 +86,8 @@ def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, A
     """(K,) seconds of each stage that no table changes, and (K,) of what runs behind it."""
     facts, dense, kernel = question.facts, dense_seconds(question), question.embedding.kernel_seconds
     start = links.all_to_all.start
+    if facts.hierarchical and question.cluster.nodes > 1:
+        start = links.node_scatter.start + links.between_nodes.start
     fixed = dict.fromkeys(STAGES, 0.0)
     beside = dict.fromkeys(STAGES, 0.0)
     fixed[STAGES.index_exchange] = start if facts.exchanges_ids and not facts.hides_ids else 0.0

@@ -64,6 +64,8 @@ class RecommenderStack(Spec):
     rows_send: Literal["sums", "vectors"] = "sums"
     """What GPUs that share a table's rows send for a sample: the sum over what they hold (reduce-scatter), or vectors
     of the ids that they were asked for (all-to-all)."""
+    hierarchical: bool = False
+    """Whether exchanges between nodes go in two steps, inside nodes and between GPUs of one place in all nodes."""
     hides_ids: bool = False
     """Whether the ids of the next step travel behind this one."""
     unique_ids: bool = False
@@ -92,6 +94,8 @@ class RecommenderStack(Spec):
     """Whether products in fp32 run on tensor cores in TF32 where there are any."""
     input_buffers: Factor = 2.0
     """Copies of a batch's ids that the device holds: of this step, of the next."""
+    ids_everywhere: bool = False
+    """Whether every GPU has room for the ids of the whole batch, whichever it holds rows of."""
     output_buffers: Factor = 1.0
     """Copies of the vectors that a GPU makes, and of those that it receives, in each pass."""
     gradient_row_bytes: Factor = 0.0
@@ -108,4 +112,6 @@ class RecommenderStack(Spec):
     activation_bytes: Factor = 2.0
     """Tensors of a dense layer's output that live until the backward pass, in elements: the output, its gradient."""
     workspace_bytes: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 1.0e9
-    """Device memory beside all that: context, libraries, communicators."""
+    """Device memory beside all that: context, libraries."""
+    communicator_bytes: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 0.4e9
+    """Device memory of communicators where there are several GPUs."""
