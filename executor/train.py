@@ -15,6 +15,7 @@ from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.files.local import processor_name
 from cost_models.tiers.channels import channel_seconds
 from executor.checkpoints.checkpointer import Checkpointer
+from executor.checkpoints.transformers import TransformerState
 from executor.data.batches import Batches
 from executor.diagnostic_steps import LEFT_OUT, Diagnosis, run_diagnostic_steps
 from executor.engine import Engine
@@ -65,7 +66,9 @@ def train(
         engine = Engine(plan, device, config.engine)
         held.append(engine)
         batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=config.seed, data=config.data)
-        checkpointer = Checkpointer(engine, config.saving, batches.name) if config.saving else None
+        checkpointer = (
+            Checkpointer(TransformerState(engine), config.saving, batches.name) if config.saving else None
+        )
         curve = run_steps(engine, batches, config, checkpointer, watcher, stop)
         if curve.stopped_at is not None:
             return Stopped(step=curve.stopped_at, saved=checkpointer.saved if checkpointer else None)

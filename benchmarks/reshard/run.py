@@ -105,6 +105,7 @@ def _rank(rank: int, place: str, plan: Plan, folder: Path, resume: bool, answers
     import torch.distributed as dist
 
     from executor.checkpoints.checkpointer import Checkpointer
+    from executor.checkpoints.transformers import TransformerState
     from executor.data.batches import Batches
     from executor.engine import Engine
     from executor.rate import Rate
@@ -117,7 +118,7 @@ def _rank(rank: int, place: str, plan: Plan, folder: Path, resume: bool, answers
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
     saving = Saving(folder=folder, every=SAVED_AT, resume=resume)
     config = RunConfig(steps=STEPS, warm_up=0)
-    checkpointer = Checkpointer(engine, saving, batches.name)
+    checkpointer = Checkpointer(TransformerState(engine), saving, batches.name)
     curve = run_steps(engine, batches, config, checkpointer, Watcher(), lambda: False)
     if rank == 0:
         answers.send((curve.losses, curve.norms, curve.first_step))

@@ -6,5 +6,6 @@ planning   who writes what and who reads what (`torch.distributed.checkpoint` pl
 storage    safetensors files and a JSON manifest (`torch.distributed.checkpoint` storage)
 manifest   the record of one checkpoint, and whether its files are what it says
 folder     the checkpoints of a run: which are complete, which go
+transformers     what is saved of a transformer
 checkpointer     saving while training goes on, and resuming
 """

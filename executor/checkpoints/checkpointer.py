@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -23,13 +23,13 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from cost_models.errors import InputError, Problem, RunError
-from executor.checkpoints.contents import Contents, parameter_names, training_state, whole
+from executor.checkpoints.contents import Contents, whole
 from executor.checkpoints.folder import Folder
 from executor.checkpoints.manifest import (
     BrokenError,
-    Descent,
     Manifest,
     Progress,
+    RecommenderProgress,
     broken_files,
     changes,
     differences,
@@ -37,9 +37,7 @@ from executor.checkpoints.manifest import (
 )
 from executor.checkpoints.planning import LoadPieces, SavePieces
 from executor.checkpoints.storage import PieceReader, PieceWriter
-from executor.engine import Engine
 from executor.messages import gather_json, json_from_first
-from executor.models.initial import TIED
 from executor.run_config import Saving
 
 _POLL_SECONDS = 0.01
@@ -53,6 +51,26 @@ class Resumed:
     """Optimizer steps that are done; 0: from the beginning."""
     notes: tuple[str, ...]
     """What a person should know: which checkpoint, and which were broken and why."""
+
+
+class Saved(Protocol):
+    """What a run trains, as it is saved and loaded."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+
+    def contents(self) -> Contents:
+        """What this rank holds, to be written or filled; every rank calls it."""
+
+    def substitutes(self, contents: Contents) -> dict[str, str]:
+        """Names of tensors → those to load where a checkpoint lacks them."""
+
+    def spread(self) -> None:
+        """Bring what was loaded into `contents` to wherever else it is; every rank calls it."""
+
+    def progress(self, step: int, data: str) -> Progress | RecommenderProgress:
+        """What is told of the run after so many steps on this data."""
 
 
 class _HostCopy(AsyncStager):
@@ -74,13 +92,12 @@ class _HostCopy(AsyncStager):
 class Checkpointer:
     """The checkpoints of one run; every rank makes one, right after its engine and before the first step."""
 
-    def __init__(self, engine: Engine, saving: Saving, data: str) -> None:
-        self.engine, self.saving, self.data = engine, saving, data
+    def __init__(self, state: Saved, saving: Saving, data: str) -> None:
+        self.state, self.saving, self.data = state, saving, data
         self.folder = Folder(saving.folder)
         self.group = dist.new_group(backend="gloo")
         self.saved: int | None = None
         """Step of the newest checkpoint that is on the disk."""
-        self._names = parameter_names(engine.parts)
         self._running: tuple[int, Future[Any]] | None = None
         for noisy in ("torch.distributed.checkpoint", "torch.distributed.checkpoint._dist_wrapper"):
             logging.getLogger(noisy).setLevel(logging.CRITICAL)  # failures are worded here
@@ -124,7 +141,7 @@ class Checkpointer:
         """Begin to save the state after `step` steps; waits for the save before it, and raises what that raises."""
         self.wait(alive)
         writer = PieceWriter(self.folder, self._progress(step), self.saving.keep)
-        contents = self._contents() | self._random()
+        contents = self.state.contents() | self._random()
         future = async_save(
             contents,
             storage_writer=writer,
@@ -174,35 +191,16 @@ class Checkpointer:
         )
         return RunError(f"the checkpoint of step {step} could not be written; {kept}", problems=problems)
 
-    def _contents(self) -> Contents:
-        return training_state(self.engine, self._names)
-
     def _random(self) -> Contents:
         """The states of this rank's random generators."""
         rank = f"{dist.get_rank():05}"
         states = {f"random.cpu.{rank}": whole(torch.get_rng_state())}
-        if self.engine.device.type == "cuda":
-            states[f"random.cuda.{rank}"] = whole(torch.cuda.get_rng_state(self.engine.device))
+        if self.state.device.type == "cuda":
+            states[f"random.cuda.{rank}"] = whole(torch.cuda.get_rng_state(self.state.device))
         return states
 
-    def _progress(self, step: int) -> Progress:
-        plan, options = self.engine.plan, self.engine.options
-        return Progress(
-            step=step,
-            seed=options.seed,
-            learning_rate=options.rate.at(step),
-            descent=Descent(
-                peak=options.rate.peak,
-                warm_up=options.rate.warm_up,
-                decay=options.rate.decay,
-                clip=options.clip,
-                compiled=options.compile,
-            ),
-            data=self.data,
-            layout=plan.layout,
-            model=plan.model,
-            training=plan.training,
-        )
+    def _progress(self, step: int) -> Progress | RecommenderProgress:
+        return self.state.progress(step, self.data)
 
     def _examine(self, step: int) -> tuple[list[str], Manifest | None]:
         """(everything that is wrong with a checkpoint, its manifest); files are dealt out over the ranks."""
@@ -225,21 +223,18 @@ class Checkpointer:
                 problems=[Problem("", what) for what in different],
                 hint="use the plan, seed and data it was made with, or another folder",
             )
-        contents, generators = self._contents(), {}
-        if manifest.progress.layout == mine.layout:
+        contents, generators = self.state.contents(), {}
+        if manifest.progress.split == mine.split:
             generators = {name: held for name, held in self._random().items() if name in manifest.tensors}
-        kinds = {name.partition(".")[0] for name in contents}
-        tied = TIED if self.engine.plan.model.tied_embeddings else {}
-        substitutes = {f"{kind}.{copy}": f"{kind}.{of}" for kind in kinds for copy, of in tied.items()}
         reader = PieceReader(self.folder.at(step), manifest)
         with torch.no_grad():
             load(
                 {**contents, **generators},
                 storage_reader=reader,
-                planner=LoadPieces(substitutes),
+                planner=LoadPieces(self.state.substitutes(contents)),
                 process_group=self.group,
             )
-        self.engine.optimizer.spread()
+        self.state.spread()
         self._restore_random(generators, step)
 
     def _restore_random(self, generators: Contents, step: int) -> None:
@@ -249,7 +244,7 @@ class Checkpointer:
         for name, held in generators.items():
             state = held.pieces[0].tensor
             if ".cuda." in name:
-                torch.cuda.set_rng_state(state, self.engine.device)
+                torch.cuda.set_rng_state(state, self.state.device)
             else:
                 torch.set_rng_state(state)
 
@@ -259,8 +254,8 @@ class Checkpointer:
         for bad, problems in broken:
             aside = self._from_first_rank(partial(self.folder.set_aside, bad))
             notes.append(f"{self.folder.at(bad).name} is broken and now named {aside}: {'; '.join(problems)}")
-        then, now = manifest.progress.layout, self.engine.layout
-        change = "" if then == now else f", saved as {then.brief}"
+        then, now = manifest.progress.split, self._progress(step).split
+        change = "" if then == now else f", saved as {then}"
         notes.append(f"resumed from {self.folder.at(step)} after step {step}{change}")
         return tuple(notes) + tuple(changes(manifest.progress, self._progress(step)))
 

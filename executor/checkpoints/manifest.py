@@ -17,8 +17,11 @@ from pydantic import Field, ValidationError
 from cost_models.base import Spec
 from cost_models.documents import printable
 from cost_models.files.reading import parse_json
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
+from executor.run_config import EngineOptions
 from planner.plan import LayoutText
 
 MANIFEST = "manifest.json"
@@ -66,8 +69,16 @@ class Descent(Spec):
     """Blocks went through `torch.compile`."""
 
 
-class Progress(Spec):
-    """How far a run had come, and what must stay the same for it to go on."""
+def descent_of(options: EngineOptions) -> Descent:
+    """The flags of a run that shape its loss curve."""
+    rate = options.rate
+    return Descent(
+        peak=rate.peak, warm_up=rate.warm_up, decay=rate.decay, clip=options.clip, compiled=options.compile
+    )
+
+
+class AnyProgress(Spec):
+    """How far a run had come, and what must stay the same for it to go on; each family adds its own fields."""
 
     step: Count
     """Optimizer steps done."""
@@ -77,17 +88,77 @@ class Progress(Spec):
     descent: Descent | None = None
     """None: saved before it was kept."""
     data: str
-    """Which tokens: `text`, `random`, or a token folder's digest. The position in them follows from seed and step."""
+    """Which tokens: `text`, `random`, or a token folder's digest; which clicks. The position in them follows from seed
+    and step."""
+    model: Spec
+
+    @property
+    def split(self) -> str:
+        """How the model was split over ranks; generators and buffers go on only under the same."""
+        raise NotImplementedError
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """Fields of the training job that must stay."""
+        raise NotImplementedError
+
+    @property
+    def may_change(self) -> dict[str, Any]:
+        """Fields of the training job that may change, and bend the loss curve."""
+        return {}
+
+
+class Progress(AnyProgress):
+    """Of a transformer."""
+
     layout: LayoutText
     model: TransformerSpec
     training: TrainingSpec
+
+    @property
+    def split(self) -> str:
+        return self.layout.brief
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        return {name: getattr(self.training, name) for name in _SETTLED}
+
+    @property
+    def may_change(self) -> dict[str, Any]:
+        return {name: getattr(self.training, name) for name in _MAY_CHANGE}
+
+
+class RecommenderProgress(AnyProgress):
+    """Of a recommender."""
+
+    sharding: str
+    ranks: Count
+    model: RecommenderSpec
+    training: RecommenderTraining
+
+    @property
+    def split(self) -> str:
+        return f"{self.sharding} on {self.ranks} GPUs"
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        names = ("global_batch", "optimizer", "dense_optimizer", "table_dtype")
+        return {name: getattr(self.training, name) for name in names}
+
+    @property
+    def may_change(self) -> dict[str, Any]:
+        return {name: getattr(self.training, name) for name in ("precision", "exchange_dtype")}
+
+
+_SETTLED = ("global_batch", "sequence_length", "optimizer")
+_MAY_CHANGE = ("precision", "dropout")
 
 
 class Manifest(Spec):
     """A whole checkpoint."""
 
     schema_version: int = SCHEMA
-    progress: Progress
+    progress: Progress | RecommenderProgress
     tensors: dict[str, SavedTensor]
     files: tuple[SavedFile, ...]
 
@@ -151,8 +222,11 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def differences(then: Progress, now: Progress) -> Iterable[str]:
+def differences(then: AnyProgress, now: AnyProgress) -> Iterable[str]:
     """Why a run cannot go on where another stopped; the layout and what `changes` names may differ."""
+    if type(then) is not type(now):
+        yield "it holds a model of another kind"
+        return
     if then.model != now.model:
         fields = [
             name
@@ -160,9 +234,8 @@ def differences(then: Progress, now: Progress) -> Iterable[str]:
             if getattr(then.model, name) != getattr(now.model, name)
         ]
         yield f"the model differs in {', '.join(f'`{name}`' for name in fields)}"
-    for name in ("global_batch", "sequence_length", "optimizer"):
-        before, after = getattr(then.training, name), getattr(now.training, name)
-        if before != after:
+    for name, after in now.settled.items():
+        if (before := then.settled[name]) != after:
             yield f"`{name}` was {before}, the plan has {after}"
     if then.seed != now.seed:
         yield f"the seed was {then.seed}, now it is {now.seed}"
@@ -170,10 +243,7 @@ def differences(then: Progress, now: Progress) -> Iterable[str]:
         yield f"it was trained on {_data(then.data)}, now it would go on with {_data(now.data)}"
 
 
-_MAY_CHANGE = ("precision", "dropout")
-
-
-def changes(then: Progress, now: Progress) -> Iterable[str]:
+def changes(then: AnyProgress, now: AnyProgress) -> Iterable[str]:
     """What differs from the saved run, other than the layout, and bends its loss curve from here on."""
     before, after = then.descent, now.descent
     if then.learning_rate != now.learning_rate:
@@ -185,9 +255,8 @@ def changes(then: Progress, now: Progress) -> Iterable[str]:
             yield f"gradients were {_clipped(before.clip)}, now they are {_clipped(after.clip)}"
         if before.compiled != after.compiled:
             yield f"blocks were {_compiled(before.compiled)}, now they are {_compiled(after.compiled)}"
-    for name in _MAY_CHANGE:
-        earlier, later = getattr(then.training, name), getattr(now.training, name)
-        if earlier != later:
+    for name, later in now.may_change.items():
+        if (earlier := then.may_change[name]) != later:
             yield f"`{name}` was {earlier}, the plan has {later}"
 
 
@@ -222,4 +291,5 @@ def _digest(content: Any) -> str:
 
 
 def _data(name: str) -> str:
-    return {"text": "the built-in text", "random": "random tokens"}.get(name, f"the tokens {name[:12]}")
+    known = {"text": "the built-in text", "random": "random tokens", "made-up": "made-up clicks"}
+    return known.get(name, f"the data {name[:12]}")

@@ -35,6 +35,7 @@ from executor.checkpoints.folder import Folder
 from executor.checkpoints.manifest import (
     Manifest,
     Progress,
+    RecommenderProgress,
     SavedFile,
     SavedPiece,
     SavedTensor,
@@ -49,7 +50,7 @@ _SYSTEM_ERROR = re.compile(r"\(os error (\d+)\)")
 class PieceWriter(StorageWriter):
     """Writes one checkpoint: files of the ranks, then the manifest, then the name that makes it count."""
 
-    def __init__(self, folder: Folder, progress: Progress, keep: int) -> None:
+    def __init__(self, folder: Folder, progress: Progress | RecommenderProgress, keep: int) -> None:
         self.folder, self.progress, self.keep = folder, progress, keep
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:

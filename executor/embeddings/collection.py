@@ -64,6 +64,7 @@ class Embeddings:
         self.tables = [model.classes[index] for index in model.class_of_table]
         self.samples = training.global_batch // places.ranks
         self.optimizer = RowOptimizer(training.optimizer)
+        self.table_dtype = DTYPES[training.table_dtype]
         self.exchange_dtype = exchange_dtype(training)
         empty = torch.empty(0, dtype=self.exchange_dtype, device=device)
         self.steps = 0
@@ -92,7 +93,7 @@ class Embeddings:
                 rows=self.tables[one.table].rows,
                 width=self.tables[one.table].width,
                 seed=seed,
-                dtype=DTYPES[training.table_dtype],
+                dtype=self.table_dtype,
                 optimizer=self.optimizer,
                 link=self.link,
             )
@@ -178,19 +179,19 @@ class Embeddings:
         return parts
 
     def _output(self, table: int, came: dict[Slice, Tensor]) -> Tensor:
-        """Columns side by side, hot rows and the rest added up, means taken."""
+        """Columns side by side, sums over some of the rows added up, means taken."""
         spec = self.tables[table]
-        parts: dict[int, list[Slice]] = {}
+        parts: dict[tuple[int, int], list[Slice]] = {}
         for one in came:
             if one.table == table:
-                parts.setdefault(one.first, []).append(one)
+                parts.setdefault((one.first, one.residue), []).append(one)
         sums = [
-            torch.cat([came[one] for one in sorted(of, key=lambda one: one.begin)], dim=1)
-            if len(of) > 1
-            else came[of[0]]
+            torch.cat([came[one] for one in sorted(of, key=lambda one: one.begin)], dim=1).float()
             for _, of in sorted(parts.items())
         ]
-        total = sums[0].float() if len(sums) == 1 else sums[0].float() + sums[1].float()
+        total = sums[0]
+        for more in sums[1:]:
+            total = total + more
         if (lengths := self._step.lengths.get(table)) is not None:
             total = total / lengths[:, None]
         return total.view(self.samples, -1, spec.width) if spec.combiner == "concat" else total

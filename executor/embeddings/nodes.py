@@ -16,12 +16,9 @@ from executor.embeddings.places import Places, Slice
 
 
 def slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
-    """One on each rank of the table's node."""
-    first = placed.at[0] * places.per_node
-    return [
-        replace(table, rank=first + place, ways=places.per_node, residue=place)
-        for place in range(places.per_node)
-    ]
+    """One on each rank of the table's node, or nodes."""
+    ranks = [node * places.per_node + place for node in placed.at for place in range(places.per_node)]
+    return [replace(table, rank=rank, ways=len(ranks), residue=residue) for residue, rank in enumerate(ranks)]
 
 
 class Exchange:
@@ -32,7 +29,7 @@ class Exchange:
     ) -> None:
         """`empty` has no element, and the type and device of what is sent."""
         self.node, self.across, self.empty = node, across, empty
-        tables = [one for one in held if one.residue == 0]
+        tables = [one for one in held if one.residue % node.size == 0]
         self.by_node: list[list[Slice]] = [[] for _ in range(across.size)]
         for one in tables:
             assert one.rank is not None
@@ -44,7 +41,7 @@ class Exchange:
 
     def forward(self, vectors: Mapping[Slice, Tensor]) -> dict[Slice, Tensor]:
         """(B · bags, D) what this rank's rows add to the samples of all → (b · bags, D) of this rank's, by the first
-        slice of each table."""
+        slice of each table in each of its nodes."""
         shape = self.across.size, self.node.size
         mine = [vectors[one].view(*shape, -1) for one in self.mine]
         parts = torch.cat([self.empty.expand(*shape, 0), *mine], dim=2)

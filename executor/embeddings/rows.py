@@ -16,7 +16,13 @@ from executor.embeddings.places import Places, Slice
 
 
 def slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
-    """One on each rank."""
+    """One on each rank; or, of so many slices on ranks of their own, sums that travel as whole tables do."""
+    if placed.at:
+        ways = len(placed.at)
+        return [
+            replace(table, form="whole", rank=rank, ways=ways, residue=residue)
+            for residue, rank in enumerate(placed.at)
+        ]
     return [replace(table, rank=rank, ways=places.ranks, residue=rank) for rank in range(places.ranks)]
 
 

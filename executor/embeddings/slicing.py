@@ -57,7 +57,7 @@ def _impossible(table: TableSpec, placed: Placed, places: Places) -> str:
     missing = [place for place in placed.at if place >= there]
     if missing:
         return f"there is no {'node' if form == 'node-row' else 'GPU'} {missing[0]}; the last is {there - 1}"
-    if placed.option.shards > table.width:
+    if form == "column" and placed.option.shards > table.width:
         return f"{placed.option.shards} slices of {table.width} columns"
     if table.hashed:
         return "hashed keys are priced, and not trained here; use row numbers"

@@ -63,6 +63,15 @@ class RecommenderEngine:
         self.backward_exchange()
         return loss, self.update()
 
+    def scores(self, clicks: Clicks) -> Tensor:
+        """(b, tasks) logits of samples that nothing is learned from."""
+        self.index_exchange(clicks)
+        self.lookup()
+        self.forward_exchange()
+        with torch.no_grad():
+            logits: Tensor = self.network(clicks.dense, self._vectors).float().cpu()
+        return logits
+
     def index_exchange(self, clicks: Clicks) -> None:
         """Stage 1: ids go where their rows are."""
         self._clicks = clicks

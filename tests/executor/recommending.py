@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,3 +98,46 @@ def whole_tables(engine: Any) -> dict[str, Floats]:
     for name, parameter in engine.network.named_parameters():
         found[name] = parameter.detach().double().numpy().copy()
     return found
+
+
+def save_and_resume(
+    spec: RecommenderSpec,
+    sharding: str,
+    optimizer: str,
+    folder: Path,
+    *,
+    resume: bool,
+    steps: int,
+    per_node: int | None = None,
+) -> tuple[list[float], dict[str, Floats], list[str]]:
+    """(losses of the steps trained here, whole tables afterwards, notes); saved after the last of them."""
+    import torch.distributed as dist
+
+    from executor.checkpoints.checkpointer import Checkpointer
+    from executor.data.clicks import MadeUpClicks
+    from executor.embeddings.places import Places
+    from executor.recommender.engine import RecommenderEngine
+    from executor.recommender.saving import RecommenderState
+    from executor.run_config import EngineOptions, Saving
+
+    ranks = dist.get_world_size()
+    training = RecommenderTraining(
+        global_batch=BATCH, precision="fp32", optimizer=optimizer, dense_optimizer="adam"
+    )
+    parsed = parse_sharding(sharding, spec.num_tables)
+    engine = RecommenderEngine(
+        spec, parsed, training, Places(ranks, per_node or ranks), torch.device("cpu"), shares=4 // ranks
+    )
+    engine.set_rate(RATE / 10)
+    state = RecommenderState(engine, EngineOptions())
+    checkpointer = Checkpointer(state, Saving(folder=folder, every=1, keep=3, resume=resume), "made-up")
+    resumed = checkpointer.resume() if resume else None
+    first = resumed.step if resumed else 0
+    clicks = MadeUpClicks(spec, BATCH, seed=0, jagged=True)
+    losses = []
+    for step in range(first, first + steps):
+        loss, _ = engine.step(clicks.slice(step, dist.get_rank(), ranks))
+        losses.append(float(engine.embeddings.peers.sum_in_order(torch.tensor([loss]))))
+    checkpointer.save(first + steps)
+    checkpointer.wait()
+    return losses, whole_tables(engine), list(resumed.notes if resumed else ())

@@ -20,6 +20,7 @@ def train_and_save(
 ) -> tuple[list[tuple[float, float]], list[str], int | None]:
     """((loss, gradient norm) of each step trained here, notes, step of the newest checkpoint), as a run has them."""
     from executor.checkpoints.checkpointer import Checkpointer
+    from executor.checkpoints.transformers import TransformerState
     from executor.data.batches import Batches
     from executor.engine import Engine
     from executor.rate import Rate
@@ -31,7 +32,7 @@ def train_and_save(
     engine = Engine(plan, torch.device("cpu"), options)
     batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=options.seed)
     saving = Saving(folder=folder, every=every, keep=how.get("keep", 2), resume=resume)
-    checkpointer, watcher = Checkpointer(engine, saving, "text"), Watcher()
+    checkpointer, watcher = Checkpointer(TransformerState(engine), saving, "text"), Watcher()
     config = RunConfig(steps=steps, warm_up=0)
     curve = run_steps(engine, batches, config, checkpointer, watcher, lambda: False)
     return list(zip(curve.losses, curve.norms, strict=True)), watcher.notes, checkpointer.saved

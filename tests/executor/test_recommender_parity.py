@@ -20,6 +20,8 @@ NEAR = {
     "node-row": "table:0-3=node-row@0,0,0,0 table:4-5=whole@0,1",
     "hot": "table:0=hot(0.1)+row table:1=hot(0.4)+whole@1 table:2-3=hot(0.3)+column2@0,1,1,0 table:4=copy"
     " table:5=hot(0.2)+row/cached(0.5)",
+    "some rows": "table:0=row3@1,0,1 table:1=row2@0,0 table:2-3=hot(0.1)+row2@1,0,0,1/cached(0.4) table:4=row2@0,1"
+    " table:5=node-row@0",
     "row/host": "table:0-5=row/host",
 }
 TOLERANCE = 1e-6
@@ -49,7 +51,7 @@ def test_four_processes_in_two_nodes_train_what_one_does(processes: Processes) -
     """Rows inside a node, ranks without a table, slices on some of the ranks; and products of pairs of vectors."""
     spec = model("mean", "dot")
     shardings = [
-        "table:0=node-row@1 table:1-3=node-row@0,0,1 table:4=whole@3 table:5=row",
+        "table:0=node-row2@1,0 table:1-3=node-row@0,0,1 table:4=whole@3 table:5=row3@3,1,0",
         "table:0=hot(0.1)+node-row@1/cached(0.2) table:1=copy table:2-3=column2@3,0,1,2 table:4-5=whole@2,2",
     ]
     (alone,) = processes.run(1, trained, spec, [ALONE], "rowwise-adagrad", None, 4)[0]

@@ -12,6 +12,9 @@ from cost_models.base import Name, PositiveInt, Spec
 Combiner = Literal["sum", "mean", "concat"]
 """How the vectors of a sample's ids become the table's output: added, averaged, or set side by side."""
 
+OutOfRange = Literal["error", "modulo", "first"]
+"""Ids that a table has no row for: a mistake, taken modulo its rows, or taken for its first row."""
+
 Rows = Annotated[int, Field(gt=0, le=10**12)]
 
 MAX_TABLES = 10**5
@@ -41,6 +44,9 @@ class TableSpec(Spec):
     """Accesses as recorded: (rows, share), hottest first: so many rows have this share of the accesses."""
     hashed: bool = False
     """Whether ids are keys of a hash table (16 B an entry) in place of row numbers."""
+
+    out_of_range: OutOfRange = "error"
+    """What becomes of recorded ids below 0 or beyond the last row; they are counted and told in any case."""
 
     @model_validator(mode="after")
     def _one_account_of_its_accesses(self) -> TableSpec:

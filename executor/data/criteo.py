@@ -1,0 +1,166 @@
+"""Recorded clicks: Criteo's text as it is published, and MLPerf's binary of it.
+
+text     a line a sample: label, 13 whole numbers, 26 categories in hex, tabs between; a field may be empty
+binary   40 int32 a sample, little-endian: label, 13 whole numbers, 26 row numbers (`*.bin`)
+
+Numbers become log(1 + n), below zero 0, as in the reference implementation of DLRM; an empty category is an empty bag.
+Samples come in their order, each step the next ones, and from the beginning again after the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from cost_models.documents import printable
+from cost_models.errors import InputError, Problem
+from cost_models.specs.recommender.model import RecommenderSpec
+from executor.data.clicks import Clicks, Ints
+from executor.embeddings.bags import Bags
+
+NUMBERS, CATEGORIES = 13, 26
+_FIELDS = 1 + NUMBERS + CATEGORIES
+_BINARY = ".bin"
+_CHUNK = 1 << 24
+
+
+@dataclass(slots=True)
+class Strays:
+    """Ids of one table that it has no row for."""
+
+    count: int = 0
+    first_id: int = 0
+    sample: int = 0
+    """Row of the file, from 1, that has the first of them."""
+
+
+class RecordedClicks:
+    """The samples of a file, by step.
+
+    Raises:
+        InputError: no such file, a broken one, a model of other tables, or ids that no table has a row for where its
+            `out_of_range` says that they are a mistake; with table and row of the file.
+    """
+
+    def __init__(self, path: Path, model: RecommenderSpec, global_batch: int) -> None:
+        self.path, self.global_batch = path, global_batch
+        self.name = str(path)
+        self.tables = [model.classes[index] for index in model.class_of_table]
+        self.table_names = model.table_names
+        self.strays = [Strays() for _ in self.tables]
+        if not path.is_file():
+            raise InputError(f"{path}: there is no such file of clicks")
+        if len(self.tables) != CATEGORIES or model.dense_features != NUMBERS or model.top_mlp[-1] != 1:
+            raise InputError(
+                f"{path}: a sample has {NUMBERS} numbers, {CATEGORIES} ids and one label; model `{model.name}` takes"
+                f" {model.dense_features} numbers, {len(self.tables)} ids and {model.top_mlp[-1]} labels"
+            )
+        self._records: npt.NDArray[np.int32] | None = None
+        if path.suffix == _BINARY:
+            self._records = _mapped(path)
+            self.samples = len(self._records)
+        else:
+            self._lines = _line_starts(path)
+            self.samples = len(self._lines) - 1
+        if not self.samples:
+            raise InputError(f"{path}: it holds no sample")
+
+    def slice(self, step: int, rank: int, ranks: int) -> Clicks:
+        """The samples of one rank; steps count from 0."""
+        share = self.global_batch // ranks
+        first = step * self.global_batch + rank * share
+        samples = np.arange(first, first + share) % self.samples
+        if self._records is not None:
+            fields = self._records[samples].astype(np.int64)
+            present = np.ones((share, CATEGORIES), dtype=np.bool_)
+        else:
+            fields, present = self._parsed(samples)
+        numbers = np.log1p(np.maximum(fields[:, 1 : 1 + NUMBERS], 0)).astype(np.float32)
+        ids = [
+            self._bags(table, fields[:, 1 + NUMBERS + table], present[:, table], samples)
+            for table in range(CATEGORIES)
+        ]
+        labels = torch.from_numpy(fields[:, :1].astype(np.float32))
+        return Clicks(torch.from_numpy(numbers), ids, labels)
+
+    def told(self) -> list[str]:
+        """A sentence for each table that ids were out of range of, as far as this rank has read."""
+        return [
+            f"table `{name}`: {stray.count} ids out of 0 to {table.rows - 1} were taken"
+            f" {'modulo its rows' if table.out_of_range == 'modulo' else 'for its first row'};"
+            f" the first is {stray.first_id} in row {stray.sample} of {self.path.name}"
+            for name, table, stray in zip(self.table_names, self.tables, self.strays, strict=True)
+            if stray.count
+        ]
+
+    def _bags(self, table: int, ids: Ints, present: npt.NDArray[np.bool_], samples: Ints) -> Bags:
+        spec = self.tables[table]
+        beyond = present & ((ids < 0) | (ids >= spec.rows))
+        if beyond.any():
+            at = int(beyond.argmax())
+            stray, sample = self.strays[table], int(samples[at]) + 1
+            if spec.out_of_range == "error":
+                raise InputError(
+                    f"{self.path.name}: ids that no table has a row for",
+                    problems=[
+                        Problem(
+                            f"row {sample}, table `{self.table_names[table]}`",
+                            f"id {int(ids[at])} is not between 0 and {spec.rows - 1}",
+                        )
+                    ],
+                    hint="`out_of_range: modulo` or `first` of the table maps them, and counts them",
+                )
+            if not stray.count:
+                stray.first_id, stray.sample = int(ids[at]), sample
+            stray.count += int(beyond.sum())
+            ids = np.where(beyond, ids % spec.rows if spec.out_of_range == "modulo" else 0, ids)
+        return Bags(torch.from_numpy(ids[present]), torch.from_numpy(present.astype(np.int32)))
+
+    def _parsed(self, samples: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+        """(fields, which categories are there) of lines of text."""
+        fields = np.zeros((len(samples), _FIELDS), dtype=np.int64)
+        present = np.zeros((len(samples), CATEGORIES), dtype=np.bool_)
+        with self.path.open("rb") as stream:
+            for place, sample in enumerate(samples):
+                stream.seek(int(self._lines[sample]))
+                line = stream.readline().rstrip(b"\r\n").split(b"\t")
+                try:
+                    fields[place], present[place] = _numbers(line)
+                except (ValueError, OverflowError):
+                    raise InputError(
+                        f"{self.path.name}:{int(sample) + 1}  `{printable(line[0].decode('latin-1'), limit=20)}...`"
+                        f" is no label, {NUMBERS} numbers and {CATEGORIES} categories in hex"
+                    ) from None
+        return fields, present
+
+
+def _numbers(line: list[bytes]) -> tuple[list[int], list[bool]]:
+    if len(line) != _FIELDS or line[0] not in (b"0", b"1"):
+        raise ValueError("another number of fields")
+    numbers = [int(field or b"0") for field in line[: 1 + NUMBERS]]
+    categories = line[1 + NUMBERS :]
+    return numbers + [int(field or b"0", 16) for field in categories], [bool(field) for field in categories]
+
+
+def _mapped(path: Path) -> npt.NDArray[Any]:
+    """(samples, 40) int32, read as they are used. Raises InputError."""
+    size = path.stat().st_size
+    if size % (4 * _FIELDS) or not size:
+        raise InputError(f"{path}: {size} bytes are not samples of {4 * _FIELDS} bytes each")
+    return np.memmap(path, dtype="<i4", mode="r").reshape(-1, _FIELDS)
+
+
+def _line_starts(path: Path) -> Ints:
+    """(lines + 1,) where each line begins, and the end."""
+    starts, at = [np.zeros(1, dtype=np.int64)], 0
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            starts.append(np.flatnonzero(np.frombuffer(chunk, dtype=np.uint8) == ord("\n")) + at + 1)
+            at += len(chunk)
+    found = np.concatenate(starts)
+    return found if found[-1] == at else np.append(found, at)
