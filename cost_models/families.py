@@ -25,14 +25,14 @@ class Family:
     """What its plan files hold: a `planner.any_plan.AnyPlan`."""
     verbs: str
     """What `meshwright plan` and the others do: `meshwright.families.verbs.Verbs`."""
-    training: str
-    """How plans are trained, and on what: `executor.families.Training`."""
-    report: str
+    training: str | None = None
+    """How plans are trained, and on what: `executor.families.Training`; None: they are not."""
+    report: str | None = None
     """What is written of a run: an `executor.measure.any_report.AnyReport`."""
 
 
-TRANSFORMER = "transformer"
-"""The kind of files that state none, as those of Hugging Face."""
+TRANSFORMER, RECOMMENDER = "transformer", "recommender"
+"""Kinds of models; files that state none, as those of Hugging Face, are transformers."""
 
 FAMILIES = {
     TRANSFORMER: Family(
@@ -43,12 +43,19 @@ FAMILIES = {
         training="executor.families.transformer:TransformerTraining",
         report="executor.measure.report:RunReport",
     ),
+    RECOMMENDER: Family(
+        kind=RECOMMENDER,
+        plan_kind="recommender-plan",
+        plan="planner.recommender.plan:RecommenderPlan",
+        verbs="meshwright.families.recommender.verbs:RecommenderVerbs",
+    ),
 }
 """Kind of a model → its family."""
 
 
-def part(name: str) -> Any:
-    """Import a part of a family by its name, `module:name`."""
+def part(name: str | None) -> Any:
+    """Import a part of a family, which it has, by its name, `module:name`."""
+    assert name is not None, "verbs refuse what a family does not do"
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
 

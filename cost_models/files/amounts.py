@@ -46,6 +46,17 @@ def read_sequence(given: Any) -> Any:
     return tokens
 
 
+def read_samples(given: Any) -> Any:
+    """Samples of a step from `55296`, `55,296` or `64K`; other than text stays as it is. Raises ValueError."""
+    if not isinstance(given, str):
+        return given
+    match = _matched(_COUNTED, given)
+    samples = None if match is None else _whole(match, _BINARY)
+    if match is None or samples is None or match[4]:
+        raise ValueError(f"`{_shown(given)}` is no number of samples; write it like `55296` or `64K`")
+    return samples
+
+
 def read_batch(given: Any, sequence: Any) -> Any:
     """Sequences of an optimizer step from `512`, or from `4M tokens` in sequences of `sequence` tokens; other than text
     stays.

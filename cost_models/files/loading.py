@@ -11,13 +11,21 @@ from typing import Any
 from cost_models.base import MAX_GPUS, Spec
 from cost_models.documents import Document, Key, printable
 from cost_models.errors import InputError, Problem
-from cost_models.families import FAMILIES, TRANSFORMER, Family
+from cost_models.families import FAMILIES, RECOMMENDER, TRANSFORMER, Family
 from cost_models.files import catalog
 from cost_models.files.amounts import read_batch, read_sequence, read_tokens
 from cost_models.files.local import LOCAL
-from cost_models.files.names import is_hub_id, known_cluster, known_model, unknown_cluster, unknown_model
+from cost_models.files.names import (
+    is_hub_id,
+    known_cluster,
+    known_model,
+    known_recommender,
+    unknown_cluster,
+    unknown_model,
+)
 from cost_models.files.parsing import check_kind, load_spec, parse_spec, validate
 from cost_models.files.reading import is_file, read_document
+from cost_models.files.recommender_files import is_foreign_recommender
 from cost_models.files.schema import json_schema
 from cost_models.hugging_face.config import read_config
 from cost_models.hugging_face.windows import in_turns
@@ -82,14 +90,19 @@ def resolve_model(text: str) -> LoadedModel:
 
 def family_of_model(model: str | Spec) -> Family:
     """The family of a model by its name, its file or itself; of what is no model, the transformers', which says so."""
-    kind: object = None
-    if not isinstance(model, str):
-        kind = getattr(model, "kind", None)
-    elif known_model(model) is None and is_file(Path(model)):
-        with suppress(InputError):
-            value = read_document(model).value
-            kind = value.get("kind") if isinstance(value, dict) else None
+    kind = _kind_of(model) if isinstance(model, str) else getattr(model, "kind", None)
     return FAMILIES.get(str(kind), FAMILIES[TRANSFORMER])
+
+
+def _kind_of(text: str) -> object:
+    """The kind that a file states or shows; of a name that is none, of the catalogue."""
+    if Path(text).is_file():  # a pipe would have nothing left to say
+        with suppress(InputError):
+            document = read_document(text)
+            if is_foreign_recommender(document):
+                return RECOMMENDER
+            return document.value.get("kind") if isinstance(document.value, dict) else None
+    return RECOMMENDER if known_recommender(text) and not known_model(text) else None
 
 
 def _loaded(spec: TransformerSpec, assumptions: tuple[str, ...] = ()) -> LoadedModel:

@@ -28,6 +28,11 @@ def known_model(text: str) -> str | None:
     return _same(text.rpartition("/")[2] if is_hub_id(text) else text, "models")
 
 
+def known_recommender(text: str) -> str | None:
+    """The catalogue's recommender of this name in any spelling; None where there is none."""
+    return _same(text, "recommenders")
+
+
 def known_cluster(text: str) -> str | None:
     """The catalogue's cluster of this name in any spelling; None where there is none."""
     return _same(text, "clusters")
@@ -57,14 +62,15 @@ def unknown_model(text: str) -> InputError:
     if is_hub_id(text):
         hint = f"for a model on Hugging Face give the folder with its config.json; {hint}"
     name = text.rpartition("/")[2] if is_hub_id(text) else text
-    return UnknownNameError("model", printable(text), catalog.names("models"), like=name, hint=hint)
+    known = (*catalog.names("models"), *catalog.names("recommenders"))
+    return UnknownNameError("model", printable(text), known, like=name, hint=hint)
 
 
 def unknown_cluster(text: str, gpus: int | None = None) -> InputError:
     """The error for a name that is no cluster; `gpus` is the number of GPUs that was given, if any."""
     if "+" in text:
         return _unsized_pools(text, gpus)
-    if known_model(text):
+    if known_model(text) or known_recommender(text):
         return InputError(f"`{printable(text)}` is a model, not a cluster", hint=_ORDER)
     if of_gpu := _clusters_of(text):
         return InputError(

@@ -10,6 +10,8 @@ from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.operations import OperationsSpec
 from cost_models.specs.pools import MixedCluster
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.stack import StackSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
@@ -19,7 +21,9 @@ KINDS: dict[str, type[Spec]] = {
     "transformer": TransformerSpec,
     "cluster": ClusterSpec,
     "pools": MixedCluster,
+    "recommender": RecommenderSpec,
     "training": TrainingSpec,
+    "recommender-training": RecommenderTraining,
     "stack": StackSpec,
     "profile": HardwareProfile,
     "operations": OperationsSpec,

@@ -14,6 +14,7 @@ from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.pools import MixedCluster
+from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from meshwright.answers.largest import Largest
@@ -167,8 +168,9 @@ def _way(by: str | None) -> By:
     return way
 
 
-def _family(name: str | TransformerSpec, way: By) -> Family:
+def _family(name: str | TransformerSpec | RecommenderSpec, way: By) -> Family:
     """The family of a name, or of a model that grows in depth."""
+    assert not isinstance(name, RecommenderSpec), "it has no sizes"
     if isinstance(name, str):
         if (found := family_named(name, way)) is not None:
             return found

@@ -99,6 +99,9 @@ Forbid = Annotated[
 Allow = Annotated[
     list[str] | None, optional("--allow", "AXIS", "Also try what is left alone: offload (host memory).")
 ]
+Together = Annotated[
+    list[str] | None, optional("--together", "TABLE,TABLE", "Recommenders: tables that lie on one GPU.")
+]
 For = Annotated[str | None, optional("--for", "TRAINER", "Obey its rules: megatron or torchtitan.")]
 MaxMemory = Annotated[str | None, optional("--max-memory", "SIZE", "Device memory to fill, e.g. 70GiB.")]
 HostMemory = Annotated[

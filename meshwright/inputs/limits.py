@@ -20,6 +20,8 @@ class Limits:
     fix: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
+    together: tuple[str, ...] = ()
+    """Embedding tables that lie on one GPU."""
     max_memory: str | None = None
 
 

@@ -19,6 +19,8 @@ from cost_models.question import Question
 from cost_models.specs.cluster import LEAST_MEMORY, ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.pools import MixedCluster
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from cost_models.units import grouped, parse_bytes
@@ -33,7 +35,7 @@ MOST_HOST_MEMORY = 1e15
 class Inputs:
     """What the user gave, by name, as a file or as a value; None where nothing was said."""
 
-    model: str | TransformerSpec
+    model: str | TransformerSpec | RecommenderSpec
     cluster: str | ClusterSpec | MixedCluster
     gpus: int | None = None
     global_batch: int | str | None = None
@@ -43,7 +45,7 @@ class Inputs:
     precision: str | None = None
     """One, or several between commas."""
     dropout: float | None = None
-    training: str | Path | TrainingSpec | None = None
+    training: str | Path | TrainingSpec | RecommenderTraining | None = None
     """A file or a job, of which the amounts above replace fields."""
     stack: str | None = None
     profile: str | HardwareProfile | None = None
@@ -61,7 +63,7 @@ def question_of(inputs: Inputs) -> tuple[Question, tuple[str, ...]]:
     Raises:
         InputError: an input is missing, or a file or a name is wrong; everything that is, at once.
     """
-    _require_nouns(inputs)
+    require_nouns(inputs)
     problems = Problems()
     model = problems.read(lambda: _model(inputs.model))
     cluster = problems.read(lambda: cluster_of(inputs.cluster, inputs.gpus))
@@ -186,7 +188,7 @@ def in_words(values: str | float | Sequence[str] | Sequence[int] | None) -> str 
     return str(values) if isinstance(values, (int, float)) else ",".join(map(str, values))
 
 
-def _require_nouns(inputs: Inputs) -> None:
+def require_nouns(inputs: Inputs) -> None:
     """Raises InputError where model or cluster are missing, or each in the place of the other."""
     missing = [noun for noun, value in (("MODEL", inputs.model), ("CLUSTER", inputs.cluster)) if not value]
     if missing:
@@ -202,7 +204,8 @@ def _require_nouns(inputs: Inputs) -> None:
         raise InputError("MODEL and CLUSTER are swapped", hint=f"write them as `{cluster} {model}`")
 
 
-def _model(model: str | TransformerSpec) -> LoadedModel:
+def _model(model: str | TransformerSpec | RecommenderSpec) -> LoadedModel:
+    assert not isinstance(model, RecommenderSpec), "another family reads it"
     return resolve_model(model) if isinstance(model, str) else LoadedModel(spec=model)
 
 
@@ -215,6 +218,8 @@ def _training(inputs: Inputs) -> TrainingSpec:
         "dropout": inputs.dropout,
     }
     job = inputs.training
+    if isinstance(job, RecommenderTraining):
+        raise InputError("`training` is a recommender's, the model is a transformer")
     if not isinstance(job, TrainingSpec):
         return resolve_training(None if job is None else str(job), **amounts)
     given = {name: amount for name, amount in amounts.items() if amount is not None}

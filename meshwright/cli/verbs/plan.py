@@ -42,6 +42,7 @@ def plan(
     fix: o.Fix = None,
     forbid: o.Forbid = None,
     allow: o.Allow = None,
+    together: o.Together = None,
     max_memory: o.MaxMemory = None,
     confidence: o.Confidence = None,
     host_memory: o.HostMemory = None,
@@ -103,7 +104,11 @@ def plan(
         host_memory=host_memory,
     )
     limits = Limits(
-        fix=tuple(fix or ()), forbid=tuple(forbid or ()), allow=tuple(allow or ()), max_memory=max_memory
+        fix=tuple(fix or ()),
+        forbid=tuple(forbid or ()),
+        allow=tuple(allow or ()),
+        together=tuple(together or ()),
+        max_memory=max_memory,
     )
     goal = Goal(objective=objective, tokens=tokens, price=price, deadline=deadline, operations=operations)
     clusters = _clusters_in(cluster)

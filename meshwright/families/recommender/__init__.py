@@ -1,0 +1,1 @@
+"""Recommenders at the front door: their questions read, their plans shown and answered for."""

@@ -1,0 +1,237 @@
+"""Reads questions about recommenders, and has them priced or searched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cost_models.errors import InputError, UnknownNameError
+from cost_models.files import catalog
+from cost_models.files.recommender_loading import resolve_recommender, resolve_recommender_training
+from cost_models.recommender.completing import complete_recommender
+from cost_models.recommender.estimating import estimate
+from cost_models.recommender.question import RecommenderQuestion
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.sharding import Sharding, parse_sharding
+from cost_models.specs.recommender.training import RecommenderTraining
+from cost_models.specs.training import TrainingSpec
+from cost_models.units import format_bytes, parse_bytes
+from meshwright.families.recommender.answers import ShardingEstimated, ShardingPlanned
+from meshwright.inputs.limits import Limits
+from meshwright.inputs.plan_inputs import PlanInputs
+from meshwright.inputs.problems import Problems
+from meshwright.inputs.questions import (
+    Inputs,
+    cluster_of,
+    read_host_memory,
+    require_nouns,
+    with_host_memory,
+)
+from planner.recommender.covered import covered_options
+from planner.recommender.plan import RecommenderPlan, ShardingLimits
+from planner.recommender.planning import plan_sharding
+from planner.recommender.problem import OBJECTIVES, Objective
+from planner.search.budget import Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingQuestion:
+    """A question that was read whole: what is left is to search."""
+
+    question: RecommenderQuestion
+    limits: ShardingLimits
+    objective: Objective = "step"
+    assumptions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def answer(self, top: int | None, budget: Budget) -> ShardingPlanned:
+        """Search within the budget.
+
+        Raises:
+            DoesNotFitError: no sharding fits, which is proven.
+        """
+        restrictions = self.limits.read(self.question.model)
+
+        def tell(value: float, bound: float, doing: str) -> None:
+            if budget.on_status is not None:
+                budget.on_status(doing)
+
+        found = plan_sharding(
+            covered_options(self.question, restrictions),
+            objective=self.objective,
+            restrictions=restrictions,
+            time_limit=budget.time_limit,
+            progress=tell,
+            keep_on_interrupt=budget.keep_on_interrupt,
+            solver=budget.solver,
+        )
+        budget.interrupted = budget.interrupted or found.interrupted
+        return ShardingPlanned(
+            question=self.question,
+            estimate=estimate(self.question, found.sharding),
+            sharding=found.sharding,
+            limits=self.limits,
+            certificate=found.certificate,
+            assumptions=self.assumptions,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenSharding:
+    """A question and a sharding that were read: what is left is to price it."""
+
+    question: RecommenderQuestion
+    sharding: Sharding
+    assumptions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def answer(self) -> ShardingEstimated:
+        """Price it. Raises InputError where it names GPUs or nodes that are not there."""
+        return ShardingEstimated(
+            question=self.question,
+            estimate=estimate(self.question, self.sharding),
+            sharding=self.sharding,
+            assumptions=self.assumptions,
+        )
+
+
+def ask(asked: PlanInputs) -> ShardingQuestion:
+    """Read everything that `plan` is given.
+
+    Raises:
+        InputError: something is missing or wrong; everything that is, at once.
+    """
+    problems = Problems()
+    gpus = problems.read(lambda: _one_count(asked.gpus))
+    question = problems.read(lambda: question_of(asked.inputs, gpus or None))
+    limits = problems.read(lambda: _limits(asked.limits))
+    objective = problems.read(lambda: _objective(asked.goal.objective))
+    if question is not None and limits is not None:
+        problems.read(lambda: limits.read(question.model))
+    problems.require()
+    assert question is not None
+    assert limits is not None
+    assert objective is not None
+    return ShardingQuestion(
+        question=question,
+        limits=limits,
+        objective=objective,
+        assumptions=tuple(_assumed(asked.inputs, question)),
+    )
+
+
+def ask_again(plan: RecommenderPlan) -> ShardingQuestion:
+    """The question that a plan file answers."""
+    told = plan.certificate
+    return ShardingQuestion(
+        question=plan.question, limits=plan.restrictions, objective="step" if told is None else told.objective
+    )
+
+
+def ask_estimate(inputs: Inputs, layout: str) -> GivenSharding:
+    """Read everything that `estimate` is given.
+
+    Raises:
+        InputError: something is missing or wrong; everything that is, at once.
+    """
+    question = question_of(inputs, inputs.gpus)
+    return GivenSharding(
+        question=question,
+        sharding=sharding_of(question, layout),
+        assumptions=tuple(_assumed(inputs, question)),
+    )
+
+
+def sharding_of(question: RecommenderQuestion, text: str) -> Sharding:
+    """Read where every table lies. Raises InputError."""
+    try:
+        return parse_sharding(text, question.model.num_tables)
+    except ValueError as error:
+        raise InputError(str(error), hint="write it like `table:0-3=whole@0,1,2,3 table:4-25=row`") from None
+
+
+def question_of(inputs: Inputs, gpus: int | None) -> RecommenderQuestion:
+    """Build the question.
+
+    Raises:
+        InputError: an input is missing, or a file or a name is wrong; everything that is, at once.
+    """
+    require_nouns(inputs)
+    problems = Problems()
+    model = problems.read(lambda: _model(inputs))
+    cluster = problems.read(lambda: cluster_of(inputs.cluster, gpus))
+    host_memory = problems.read(lambda: read_host_memory(inputs.host_memory))
+    training = problems.read(lambda: _training(inputs))
+    problems.read(lambda: catalog.load_stack(inputs.stack) if inputs.stack else None)
+    problems.read(
+        lambda: catalog.load_profile(inputs.profile) if isinstance(inputs.profile, str) else inputs.profile
+    )
+    problems.require()
+    assert model is not None
+    assert cluster is not None
+    assert training is not None
+    sized = with_host_memory(cluster, host_memory)
+    return complete_recommender(model, sized, training, stack=inputs.stack, profile=inputs.profile)
+
+
+def _model(inputs: Inputs) -> RecommenderSpec:
+    if isinstance(inputs.model, str):
+        return resolve_recommender(inputs.model)
+    assert isinstance(inputs.model, RecommenderSpec), "another family reads it"
+    return inputs.model
+
+
+def _training(inputs: Inputs) -> RecommenderTraining:
+    """The job, with the amounts that were given beside it."""
+    said = {"global_batch": inputs.global_batch, "precision": inputs.precision}
+    job = inputs.training
+    if isinstance(job, TrainingSpec):
+        raise InputError("`training` is a transformer's, the model is a recommender")
+    if isinstance(job, RecommenderTraining):
+        given = {name: value for name, value in said.items() if value is not None}
+        return resolve_recommender_training(None, **(job.model_dump(exclude_unset=True) | given))
+    return resolve_recommender_training(None if job is None else str(job), **said)
+
+
+def _one_count(gpus: object) -> int:
+    """The one number of GPUs; 0 where none was said."""
+    text = "" if gpus is None else str(gpus).strip()
+    if text and not text.isdecimal():
+        raise InputError(f"--gpus: `{text}` is not one number of GPUs", hint="tables are sharded over one")
+    return int(text or 0)
+
+
+def _objective(word: str | None) -> Objective:
+    name = "step" if word in (None, "time") else word
+    for known in OBJECTIVES:
+        if name == known:
+            return known
+    raise UnknownNameError("objective", str(word), OBJECTIVES, hint=f"there are {', '.join(OBJECTIVES)}")
+
+
+def _limits(limits: Limits) -> ShardingLimits:
+    size = None
+    if limits.max_memory is not None:
+        try:
+            size = parse_bytes(limits.max_memory)
+        except ValueError as error:
+            raise InputError(f"--max-memory: {error}") from None
+    return ShardingLimits.model_validate(
+        {
+            "fix": limits.fix,
+            "together": limits.together,
+            "forbid": limits.forbid,
+            "max_memory": None if size is None else f"{size!r} B",
+        }
+    )
+
+
+def _assumed(inputs: Inputs, question: RecommenderQuestion) -> Iterator[str]:
+    """What nobody said and prices depend on."""
+    if inputs.training is None:
+        training = question.training
+        yield f"tables in {training.table_dtype}, updated by {training.optimizer}; --training says otherwise"
+    if not question.cluster.host_memory:
+        yield "no memory of hosts: nobody says how much there is (--host-memory)"
+    elif inputs.host_memory is not None:
+        yield f"hosts have {format_bytes(question.cluster.host_memory)} each"

@@ -1,0 +1,201 @@
+"""A sharding as text: what lies where, the step by stages with the slowest GPU of each, memory, and the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cost_models.recommender.estimating import RecommenderEstimate
+from cost_models.recommender.question import RecommenderQuestion
+from cost_models.specs.recommender.sharding import Placed, Sharding
+from cost_models.units import counted, format_bytes, format_count, grouped
+from meshwright.render.tables import Table, table
+from meshwright.render.words import in_unit, part_label, percent, size_unit, time_unit, wrapped
+from planner.recommender.answer import ShardingCertificate
+from planner.recommender.binding import BindingStage
+
+_MOST_NAMED = 12
+"""Tables of one kind that are named; of more the first, and how many there are."""
+_MOST_PARTS = 3
+"""Parts of memory that have a column each."""
+_MOST_GPUS = 16
+"""GPUs that have a row each; of more the fullest, the least full, and those that stages wait for."""
+
+
+def precise(seconds: float) -> str:
+    """ "4.28 ms": steps of recommenders differ in the second decimal."""
+    unit = time_unit(seconds)
+    return f"{in_unit(seconds, unit)} {unit[0]}"
+
+
+def question_text(question: RecommenderQuestion, priced: RecommenderEstimate) -> str:
+    """What was asked, and how far the prices may be believed."""
+    model, cluster, training = question.model, question.cluster, question.training
+    nodes = f" ({counted(cluster.nodes, 'node')})" if cluster.nodes > 1 else ""
+    size = model.embedding_parameters * training.table_bytes
+    asked = (
+        f"{model.name} on {grouped(cluster.num_gpus)} x {cluster.gpu.name}{nodes},"
+        f" {grouped(training.global_batch)} samples/step ({training.precision}),"
+        f" {counted(model.num_tables, 'table')} of {format_bytes(size)} ({training.table_dtype},"
+        f" {training.optimizer}), limit {format_bytes(priced.device_memory)} each"
+    )
+    if priced.host_memory:
+        asked += f" and {format_bytes(priced.host_memory)} of each host"
+    tables = question.embedding
+    known = (
+        "never compared with a run"
+        if tables.median_error is None
+        else f"median error {tables.median_error:.0%} over {counted(tables.validated_runs, 'run')}"
+    )
+    trust = f"stack {question.stack.name}; hardware profile {question.hardware.name}, tables as {tables.name} ({known})"
+    return "\n".join([wrapped(asked), wrapped(trust)])
+
+
+def step_text(question: RecommenderQuestion, priced: RecommenderEstimate) -> str:
+    """The step and what it amounts to."""
+    return wrapped(
+        f"step {precise(priced.step_seconds)}, {format_count(priced.samples_per_second)} samples/s; dense"
+        f" network {percent(priced.mfu)} MFU; stages of one GPU add up to {precise(priced.busiest_sum_seconds)}"
+        " at most, the rest is waiting for others"
+    )
+
+
+def where_table(question: RecommenderQuestion, sharding: Sharding) -> Table:
+    """What lies where: a row for each way in which tables are held, the largest first."""
+    model = question.model
+    held: dict[str, list[int]] = {}
+    for number, placed in enumerate(sharding.tables):
+        held.setdefault(str(placed.option), []).append(number)
+    rows = [
+        (
+            option,
+            str(len(tables)),
+            format_bytes(sum(_table_bytes(question, number) for number in tables)),
+            _tables_at(tables, model.table_names, sharding.tables),
+        )
+        for option, tables in held.items()
+    ]
+    sized = dict(zip(held, (sum(_table_bytes(question, n) for n in t) for t in held.values()), strict=True))
+    rows.sort(key=lambda row: -sized[row[0]])
+    return table(
+        ("held as", "tables", "size", "which @ GPU"), rows, words=("which @ GPU",), names=("held as",)
+    )
+
+
+def _table_bytes(question: RecommenderQuestion, number: int) -> float:
+    model = question.model
+    one = model.classes[model.class_of_table[number]]
+    return one.rows * one.width * question.training.table_bytes
+
+
+def _tables_at(numbers: Sequence[int], names: Sequence[str], tables: Sequence[Placed]) -> str:
+    words = []
+    for number in numbers[:_MOST_NAMED]:
+        at = "/".join(map(str, tables[number].at))
+        words.append(f"{names[number]}@{at}" if at else names[number])
+    more = len(numbers) - _MOST_NAMED
+    return ", ".join(words) + (f" and {more} more" if more > 0 else "")
+
+
+def stages_table(priced: RecommenderEstimate) -> Table:
+    """The step by stages, each with the GPU that it waits for and what GPUs are busy with on average."""
+    unit = time_unit(priced.step_seconds)
+    rows = []
+    for at, (name, seconds) in enumerate(priced.stages):
+        load = priced.loads[:, at]
+        behind = priced.hidden[at] > load.max()
+        waits = "-" if behind or load.max() <= 0 else str(priced.busiest[at])
+        rows.append(
+            (
+                part_label(name),
+                f"{in_unit(seconds, unit)} {unit[0]}",
+                percent(seconds / priced.step_seconds),
+                waits,
+                f"{in_unit(float(load.mean() + priced.fixed[at]), unit)} {unit[0]}",
+                f"{in_unit(float(priced.hidden[at]), unit)} {unit[0]}" if priced.hidden[at] else "-",
+            )
+        )
+    headers = ("stage", "time", "share", "waits for GPU", "mean of GPUs", "beside it")
+    return table(headers, rows, names=("stage",))
+
+
+def gpus_table(priced: RecommenderEstimate) -> Table:
+    """What each GPU does and holds."""
+    unit, times = size_unit(float(priced.device_bytes.max())), time_unit(priced.step_seconds)
+    held = {name: size for name, size in priced.device_parts.items() if size.max() > 0}
+    named = sorted(held, key=lambda name: -float(held[name].max()))[:_MOST_PARTS]
+    rest = priced.device_bytes - sum(held[name] for name in named)
+    shown = [*((name, held[name]) for name in named), *([("rest", rest)] if len(held) > len(named) else [])]
+    rows = [
+        (
+            str(gpu),
+            f"{in_unit(float(priced.loads[gpu].sum()), times)} {times[0]}",
+            f"{in_unit(float(priced.device_bytes[gpu]), unit)} {unit[0]}",
+            *(in_unit(float(size[gpu]), unit) for _, size in shown),
+        )
+        for gpu in _shown_gpus(priced)
+    ]
+    headers = ("GPU", "tables' work", "memory", *(part_label(name) for name, _ in shown))
+    return table(headers, rows)
+
+
+def _shown_gpus(priced: RecommenderEstimate) -> list[int]:
+    gpus = len(priced.device_bytes)
+    if gpus <= _MOST_GPUS:
+        return list(range(gpus))
+    return sorted({int(priced.device_bytes.argmax()), int(priced.device_bytes.argmin()), *priced.busiest})
+
+
+def memory_text(priced: RecommenderEstimate) -> str:
+    """The fullest GPU and host, and whether they hold it."""
+    verdict = "fits" if priced.fits else "does not fit"
+    told = (
+        f"memory {format_bytes(float(priced.device_bytes.max()))} of {format_bytes(priced.device_memory)} on GPU"
+        f" {priced.fullest}"
+    )
+    if priced.host_bytes.max() > 0:
+        fullest = int(np.argmax(priced.host_bytes))
+        limit = f" of {format_bytes(priced.host_memory)}" if priced.host_memory else ""
+        told += f", {format_bytes(float(priced.host_bytes.max()))}{limit} on host {fullest}"
+    return wrapped(f"{told}; {verdict}")
+
+
+def proof_text(certificate: ShardingCertificate, *, seconds: bool = True) -> str:
+    """What is proved of the sharding."""
+    gain = ""
+    if certificate.greedy is not None and certificate.value > 0:
+        share = certificate.greedy / certificate.value - 1
+        gain = f"; the greedy sharding takes {precise(certificate.greedy)} (+{percent(share)})"
+    measure = "stages of the busiest GPU, added up" if certificate.objective == "torchrec" else "step"
+    spent = f", {precise(certificate.seconds)}" if seconds and certificate.seconds else ""
+    head = "Proved optimal under the model" if certificate.gap <= 0 else "Best found"
+    return wrapped(
+        f"{head}: {measure} {precise(certificate.value)}, no less than {precise(certificate.bound)}, gap"
+        f" {100 * certificate.gap:.3g} % ({certificate.method}, {certificate.solver}{spent}), over"
+        f" {certificate.space}{gain}"
+    )
+
+
+def binding_table(question: RecommenderQuestion, stages: Sequence[BindingStage]) -> Table:
+    """Which table binds: of every stage the GPU that ends it, its largest tables, and what another way to hold each
+    would make of the step."""
+    names = question.model.table_names
+    rows = []
+    for stage in stages:
+        if stage.gpu is None:
+            rows.append((stage.stage, "-", "what runs beside the tables", "", "", "", ""))
+        for nth, one in enumerate(stage.tables):
+            rows.append(
+                (
+                    stage.stage if not nth else "",
+                    str(stage.gpu) if not nth else "",
+                    names[one.table],
+                    str(one.held.option),
+                    precise(one.seconds),
+                    "-" if one.otherwise is None else str(one.otherwise.option),
+                    "-" if one.otherwise_seconds is None else precise(one.otherwise_seconds),
+                )
+            )
+    headers = ("stage", "GPU", "table", "held as", "takes", "else", "step then")
+    return table(headers, rows, names=("stage", "table", "held as", "else"), words=("stage", "table"))

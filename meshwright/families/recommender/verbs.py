@@ -1,0 +1,151 @@
+"""The verbs for recommenders; each imports its work when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cost_models.errors import InputError
+from meshwright.families.verbs import Running, Verbs
+from planner.any_plan import AnyPlan
+from planner.recommender.plan import RecommenderPlan
+
+if TYPE_CHECKING:
+    from meshwright.families.recommender.answers import ShardingExplained, ShardingsCompared
+    from meshwright.families.recommender.asking import GivenSharding, ShardingQuestion
+    from meshwright.inputs.plan_inputs import PlanInputs
+    from meshwright.inputs.questions import Inputs
+    from planner.proof.checks import Check
+    from planner.search.budget import Budget
+
+_JOB = frozenset({"gpus", "global_batch", "precision", "training", "stack", "profile", "host_memory"})
+
+TAKES: Mapping[str, frozenset[str]] = {
+    "plan": _JOB | {"fix", "forbid", "together", "max_memory", "objective"},
+    "estimate": _JOB,
+    "compare": frozenset(),
+    "explain": frozenset(),
+    "verify": frozenset(),
+}
+
+_DRIFT = 1e-6
+"""Relative difference between a plan's prediction and its price today that is not rounding."""
+
+
+class RecommenderVerbs(Verbs[RecommenderPlan]):
+    """Shardings of embedding tables beside a data-parallel dense network."""
+
+    noun = "a recommender"
+    takes = TAKES
+
+    def ask(self, asked: PlanInputs) -> ShardingQuestion:
+        from meshwright.families.recommender.asking import ask
+
+        return ask(asked)
+
+    def ask_again(self, plan: RecommenderPlan) -> ShardingQuestion:
+        from meshwright.families.recommender.asking import ask_again
+
+        return ask_again(plan)
+
+    def ask_estimate(self, inputs: Inputs, layout: str) -> GivenSharding:
+        from meshwright.families.recommender.asking import ask_estimate
+
+        return ask_estimate(inputs, layout)
+
+    def about(self, plan: RecommenderPlan) -> str:
+        return f"{plan.model.name} on {plan.cluster.num_gpus} x {plan.cluster.gpu.name}"
+
+    def notes(self, plan: RecommenderPlan) -> tuple[str, ...]:
+        return ()
+
+    def drift(self, plan: RecommenderPlan, name: object) -> str:
+        from cost_models.recommender.estimating import estimate
+        from meshwright.families.recommender.text import precise
+
+        today, then = estimate(plan.question, plan.sharding).step_seconds, plan.prediction.step_seconds
+        if abs(today / then - 1) <= _DRIFT:
+            return ""
+        return (
+            f"note: {name} was written with a step of {precise(then)}; this version prices it at"
+            f" {precise(today)}"
+        )
+
+    def explain(self, plan: RecommenderPlan) -> ShardingExplained:
+        from cost_models.recommender.estimating import estimate
+        from meshwright.families.recommender.answers import ShardingExplained
+        from planner.recommender.binding import binding_stages
+        from planner.recommender.covered import covered_options
+        from planner.recommender.loads import rows_of
+        from planner.recommender.posing import limited
+
+        limits = plan.restrictions.read(plan.model)
+        prices = limited(covered_options(plan.question, limits, plan.sharding), limits)
+        return ShardingExplained(
+            plan=plan,
+            estimate=estimate(plan.question, plan.sharding),
+            stages=binding_stages(prices, rows_of(prices, plan.sharding), plan.sharding),
+        )
+
+    def why_not(self, plan: RecommenderPlan, layout: str) -> ShardingsCompared:
+        return self.compare(plan, [layout], None)
+
+    def compare(
+        self, first: RecommenderPlan, others: Sequence[str | Path | AnyPlan], trainer: str | None
+    ) -> ShardingsCompared:
+        from cost_models.recommender.estimating import estimate
+        from meshwright.families.recommender.answers import ShardingsCompared
+        from meshwright.families.recommender.asking import sharding_of
+        from meshwright.inputs.plans import any_plan_of, is_plan
+
+        chosen = [(first.question, first.sharding)]
+        for other in others:
+            if not is_plan(other):
+                chosen.append((first.question, sharding_of(first.question, str(other))))
+                continue
+            plan = any_plan_of(other)
+            if not isinstance(plan, RecommenderPlan):
+                raise InputError(
+                    f"plans of two kinds cannot be compared: {plan.model_name} is no recommender"
+                )
+            chosen.append((plan.question, plan.sharding))
+        return ShardingsCompared(
+            priced=[(question, estimate(question, sharding), sharding) for question, sharding in chosen]
+        )
+
+    def verify(self, plan: RecommenderPlan, budget: Budget) -> tuple[Check, ...]:
+        return tuple(_checks(plan, budget))
+
+    def running(self, plan: RecommenderPlan) -> Running:
+        raise NotImplementedError
+
+
+def _checks(plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:
+    """The plan's price and its proof, again."""
+    from meshwright.families.recommender.text import precise
+    from planner.proof.checks import Check
+    from planner.proof.shardings import verify_sharding
+    from planner.recommender.covered import covered_options
+    from planner.recommender.plan import ShardingPrediction
+
+    if problems := plan.problems():
+        yield Check("layout", False, "; ".join(problem.what for problem in problems))
+        return
+    from cost_models.recommender.estimating import estimate
+
+    found = ShardingPrediction.of(estimate(plan.question, plan.sharding))
+    same = found == plan.prediction
+    said = f"a step of {precise(plan.prediction.step_seconds)}"
+    told = f"{said}, as priced now" if same else f"{said}; priced now it is {precise(found.step_seconds)}"
+    yield Check("prediction", same, told)
+    if plan.certificate is None:
+        return
+    limits = plan.restrictions.read(plan.model)
+    yield from verify_sharding(
+        covered_options(plan.question, limits),
+        plan.sharding,
+        plan.certificate,
+        restrictions=limits,
+        time_limit=60.0 if budget.time_limit is None else budget.time_limit,
+    )

@@ -1,0 +1,176 @@
+"""A recommender's plan: everything needed to train a sharding, to check its prediction and to ask again."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from cost_models.base import Spec
+from cost_models.errors import InputError, Problem
+from cost_models.recommender.estimating import RecommenderEstimate, estimate
+from cost_models.recommender.question import RecommenderQuestion
+from cost_models.specs.cluster import ClusterSpec, GpuSpec
+from cost_models.specs.hardware import HardwareProfile
+from cost_models.specs.recommender.constants import EmbeddingProfile
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.sharding import Sharding, parse_sharding
+from cost_models.specs.recommender.training import RecommenderTraining
+from cost_models.specs.stack import StackSpec
+from cost_models.units import Bytes
+from planner.any_plan import AnyPlan, own_version
+from planner.recommender.answer import ShardingCertificate
+from planner.recommender.restrictions import ShardingRestrictions, read_restrictions
+
+_Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class ShardingLimits(Spec):
+    """Restrictions of the search, in the words of the command line."""
+
+    fix: tuple[str, ...] = ()
+    """`--fix`: "table:5=row"."""
+    together: tuple[str, ...] = ()
+    """`--together`: "c1,c2"."""
+    forbid: tuple[str, ...] = ()
+    """`--forbid`: "copy"."""
+    max_memory: Bytes | None = None
+    """`--max-memory`: bytes that a plan may fill of one GPU."""
+
+    def read(self, model: RecommenderSpec) -> ShardingRestrictions:
+        """The restrictions as the search takes them; raises InputError where a word cannot be read."""
+        return read_restrictions(
+            model, fix=self.fix, together=self.together, forbid=self.forbid, max_memory=self.max_memory
+        )
+
+
+class ShardingPrediction(Spec):
+    """What the cost model said when the plan was made."""
+
+    step_seconds: float = Field(gt=0, allow_inf_nan=False)
+    busiest_sum_seconds: _Seconds
+    """Most that one GPU does, stages added up: the step, were there no barriers between stages."""
+    samples_per_second: float
+    mfu: float
+    """Of the dense network alone."""
+    stages: dict[str, _Seconds]
+    """Seconds of each stage on its busiest GPU; they sum to `step_seconds`."""
+    busiest: tuple[int, ...]
+    """GPU that each stage waits for."""
+    device_bytes: tuple[float, ...]
+    """Bytes of each GPU's memory."""
+    device_parts: dict[str, tuple[float, ...]]
+    """Part → bytes of it on each GPU."""
+    device_memory: float
+    """Bytes that each GPU has."""
+    host_bytes: tuple[float, ...]
+    """Bytes of each host's memory that tables fill."""
+    host_memory: float
+    """Bytes that each host has; 0 where nobody knows."""
+
+    @classmethod
+    def of(cls, priced: RecommenderEstimate) -> ShardingPrediction:
+        """An estimate as a plan file holds it."""
+        return cls(
+            step_seconds=priced.step_seconds,
+            busiest_sum_seconds=priced.busiest_sum_seconds,
+            samples_per_second=priced.samples_per_second,
+            mfu=priced.mfu,
+            stages=priced.stages.as_dict(),
+            busiest=priced.busiest,
+            device_bytes=tuple(priced.device_bytes.tolist()),
+            device_parts={name: tuple(size.tolist()) for name, size in priced.device_parts.items()},
+            device_memory=float(priced.device_memory),
+            host_bytes=tuple(priced.host_bytes.tolist()),
+            host_memory=float(priced.host_memory),
+        )
+
+
+class RecommenderPlan(AnyPlan):
+    """A question about a recommender and its answer: where every table lies, its prediction and its certificate."""
+
+    kind: Literal["recommender-plan"] = "recommender-plan"
+    model: RecommenderSpec
+    cluster: ClusterSpec
+    training: RecommenderTraining
+    stack: StackSpec
+    hardware: HardwareProfile
+    embedding: EmbeddingProfile
+    """Constants of lookups and updates."""
+    restrictions: ShardingLimits = ShardingLimits()
+    """Restrictions within which the sharding is the best."""
+    layout: str
+    """The sharding in its notation: `table:0-3=column2@0,4 table:4=row`."""
+    prediction: ShardingPrediction
+    certificate: ShardingCertificate | None = None
+    """The proof; None for a sharding that was given, not searched."""
+
+    @model_validator(mode="after")
+    def _of_these_tables(self) -> RecommenderPlan:
+        _ = self.sharding
+        return self
+
+    @property
+    def sharding(self) -> Sharding:
+        """Where every table lies."""
+        return parse_sharding(self.layout, self.model.num_tables)
+
+    @property
+    def question(self) -> RecommenderQuestion:
+        """The question that the plan answers."""
+        return RecommenderQuestion(
+            model=self.model,
+            cluster=self.cluster,
+            training=self.training,
+            stack=self.stack,
+            hardware=self.hardware,
+            embedding=self.embedding,
+        )
+
+    @property
+    def model_name(self) -> str:
+        return self.model.name
+
+    @property
+    def num_ranks(self) -> int:
+        return self.cluster.num_gpus
+
+    @property
+    def gpu(self) -> GpuSpec:
+        return self.cluster.gpu
+
+    @property
+    def searched(self) -> bool:
+        return self.certificate is not None
+
+    def require_readable(self) -> None:
+        _ = self.restrictions.read(self.model)
+
+    def problems(self) -> list[Problem]:
+        try:
+            estimate(self.question, self.sharding)
+        except InputError as error:
+            return [*error.problems] or [Problem("", error.headline)]
+        return []
+
+
+def make_recommender_plan(
+    question: RecommenderQuestion,
+    sharding: Sharding,
+    limits: ShardingLimits | None = None,
+    certificate: ShardingCertificate | None = None,
+) -> RecommenderPlan:
+    """The plan that trains a sharding; without a certificate it was given, not searched."""
+    return RecommenderPlan(
+        meshwright_version=own_version(),
+        model=question.model,
+        cluster=question.cluster,
+        training=question.training,
+        stack=question.stack,
+        hardware=question.hardware,
+        embedding=question.embedding,
+        restrictions=limits or ShardingLimits(),
+        layout=str(sharding),
+        prediction=ShardingPrediction.of(estimate(question, sharding)),
+        certificate=certificate,
+    )

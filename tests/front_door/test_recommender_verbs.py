@@ -1,0 +1,145 @@
+"""The verbs for recommenders: planned with a proof, priced, explained, compared and verified, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+MODEL = """
+kind: recommender
+name: shop
+dense_features: 4
+bottom_mlp: [32, 16]
+interaction: {kind: none}
+top_mlp: [32, 1]
+tables:
+- {name: user, rows: 4000000, width: 64, pooling: 2.0}
+- {name: item, rows: 1000000, width: 64, pooling: 8.0}
+- {name: shelf, rows: 20000, width: 64, count: 2}
+"""
+ASKED = ("dgx-h100", "--gpus", "2", "--global-batch", "8K")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("recommenders") / "shop.yaml"
+    path.write_text(MODEL)
+    return str(path)
+
+
+@pytest.fixture
+def plan(meshwright, model: str, tmp_path: Path) -> str:
+    path = str(tmp_path / "plan.yaml")
+    done = meshwright("plan", model, *ASKED, "-o", path)
+    assert done.code == 0, done.err
+    return path
+
+
+def test_a_plan_says_where_tables_lie_and_what_is_proved(meshwright, model: str) -> None:
+    answer = meshwright("plan", model, *ASKED)
+    assert "shop on 2 x h100-sxm, 8,192 samples/step (bf16), 4 tables of 1.2 GiB" in answer.out
+    assert "Proved optimal under the model: step " in answer.out
+    assert max(map(len, answer.out.splitlines())) <= 80
+    assert "assumed: tables in fp32, updated by sgd" in answer.err
+    document = json.loads(meshwright("plan", model, *ASKED, "--json").out)
+    assert [one["name"] for one in document["tables"]] == ["user", "item", "shelf.0", "shelf.1"]
+    assert document["proof"]["gap"] == 0
+    stages = document["estimate"]["stages"]
+    assert sum(one["seconds"] for one in stages) == pytest.approx(document["estimate"]["step_seconds"])
+
+
+def test_a_plan_file_is_explained_verified_and_asked_again(meshwright, plan: str, tmp_path: Path) -> None:
+    explained = meshwright("explain", plan)
+    assert "Binds: " in explained.out
+    assert "step then" in explained.out
+    verified = meshwright("verify", plan)
+    assert verified.code == 0, verified.out
+    assert "shop on 2 x h100-sxm" in verified.out
+    again = tmp_path / "again.yaml"
+    assert meshwright("plan", "--replay", plan, "-o", str(again)).code == 0
+    assert again.read_bytes() == Path(plan).read_bytes()
+
+
+def test_a_changed_prediction_is_found(meshwright, plan: str) -> None:
+    before, said, after = Path(plan).read_text().partition("prediction:\n  step_seconds: ")
+    Path(plan).write_text(f"{before}{said}0.5\n{after.partition(chr(10))[2]}")
+    answer = meshwright("verify", plan)
+    assert answer.code == 1
+    assert "FAIL" in answer.out
+
+
+def test_shardings_are_priced_and_compared(meshwright, model: str, plan: str) -> None:
+    layout = "table:0=row table:1=whole@1 table:2-3=copy"
+    priced = meshwright("estimate", model, *ASKED, "--layout", layout, "--json")
+    assert json.loads(priced.out)["layout"] == layout
+    compared = meshwright("compare", plan, layout)
+    assert "forward exchange" in compared.out
+    assert "samples/s" in compared.out
+
+
+def test_restrictions_are_kept_to(meshwright, model: str) -> None:
+    words = (
+        "--fix",
+        "table:0=row",
+        "--together",
+        "item,shelf.0",
+        "--forbid",
+        "copy",
+        "--max-memory",
+        "70GiB",
+    )
+    tables = json.loads(meshwright("plan", model, *ASKED, *words, "--json").out)["tables"]
+    assert tables[0]["held_as"] == "row"
+    assert tables[1]["at"] == tables[2]["at"]
+    assert "copy" not in {one["held_as"] for one in tables}
+    said = meshwright("plan", model, *ASKED, "--objective", "torchrec")
+    assert "stages of the busiest GPU, added up" in " ".join(said.out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--sequence", "8"), "--sequence does not go with a recommender"),
+        (("--pick", "fastest", "--for", "megatron"), "--for and --pick do not go with a recommender"),
+        (("--largest",), "--largest does not go with a recommender"),
+        (("--fix", "tp=8"), "`tp=8` is no word of a sharding"),
+        (("--together", "user,shelve"), "did you mean `shelf`?"),
+        (("--objective", "torchrek"), "did you mean `torchrec`?"),
+        (("--gpus", "8..64"), "`8..64` is not one number of GPUs"),
+        (("--precision", "bf61"), "bf61"),
+    ],
+)
+def test_what_means_nothing_to_a_recommender(
+    meshwright, model: str, words: tuple[str, ...], complaint: str
+) -> None:
+    answer = meshwright("plan", model, *ASKED, *words)
+    assert answer.code == 2
+    assert complaint in answer.err
+
+
+def test_together_is_no_word_for_a_transformer(meshwright) -> None:
+    asked = ("gpt2-small", "dgx-h100", "--global-batch", "8", "--sequence", "8")
+    answer = meshwright("plan", *asked, "--together", "a,b")
+    assert answer.code == 2
+    assert "--together does not go with a transformer" in answer.err
+
+
+def test_verbs_that_are_not_for_recommenders(meshwright, plan: str) -> None:
+    answer = meshwright("advise", plan)
+    assert answer.code == 2
+    assert "`recommender-plan`; a `plan` is needed" in answer.err
+
+
+def test_a_table_that_fits_nowhere_exits_with_one(meshwright, tmp_path: Path) -> None:
+    (tmp_path / "big.yaml").write_text(MODEL.replace("rows: 4000000", "rows: 40000000000"))
+    answer = meshwright("plan", str(tmp_path / "big.yaml"), *ASKED)
+    assert answer.code == 1
+    assert "table 0" in answer.err
+
+
+def test_names_of_recommenders_are_suggested(meshwright) -> None:
+    answer = meshwright("plan", "dlrm-dcnv3", *ASKED)
+    assert answer.code == 2
+    assert "did you mean `dlrm-dcnv2`?" in answer.err
