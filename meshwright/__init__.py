@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from meshwright.answers.planned import Planned
     from meshwright.answers.ranked import Ranked
     from meshwright.answers.run import Ran
+    from meshwright.answers.served import ServedRecommender
     from meshwright.answers.validated import Validated
     from meshwright.api.advise import advise
     from meshwright.api.calibrate import calibrate_from_run, calibrate_from_runs
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from meshwright.api.largest import largest
     from meshwright.api.plan import plan
     from meshwright.api.run import run
+    from meshwright.api.serving import serve
     from meshwright.api.validate import validate
     from meshwright.api.verify import verify
     from meshwright.plots.drawing import Drawing
@@ -56,6 +58,8 @@ _HOMES = {
     "plan": "meshwright.api.plan",
     "largest": "meshwright.api.largest",
     "Largest": "meshwright.answers.largest",
+    "serve": "meshwright.api.serving",
+    "ServedRecommender": "meshwright.answers.served",
     "estimate": "meshwright.api.estimate",
     "forecast": "meshwright.api.forecast",
     "Forecasted": "meshwright.answers.forecasted",
@@ -129,6 +133,7 @@ __all__ = [
     "Ran",
     "Ranked",
     "RunError",
+    "ServedRecommender",
     "TrainingSpec",
     "TransformerSpec",
     "Validated",
@@ -147,6 +152,7 @@ __all__ = [
     "plan",
     "run",
     "save_plan",
+    "serve",
     "validate",
     "verify",
     "why_not",

@@ -39,6 +39,7 @@ from planner.plan_files import load_plan
 from planner.repricing import priced_again
 from planner.search.budget import Budget
 from planner.search.search import search
+from planner.serving.serving_plan import load_serving_plan
 from planner.space.gpu_counts import parse_sizes
 from planner.space.notes import notes_of
 
@@ -249,6 +250,15 @@ def _forecast(request: PlotRequest) -> Drawing:
     return forecast(plan, options.tokens, operations=options.operations).plot()
 
 
+def _cache(request: PlotRequest) -> Drawing:
+    """A plan of a cache."""
+    from meshwright.plots.cache import draw_cache
+
+    if len(request.files) != 1:
+        raise InputError(f"`cache` draws one plan, not {len(request.files)}")
+    return draw_cache(load_serving_plan(request.files[0]))
+
+
 def _topology(request: PlotRequest) -> Drawing:
     """A cluster, alone or with a plan for it."""
     name, *plans = map(str, request.files)
@@ -289,6 +299,7 @@ _KINDS: dict[str, Callable[[PlotRequest], Drawing]] = {
     "timeline": _timeline,
     "window": _window,
     "forecast": _forecast,
+    "cache": _cache,
     "topology": _topology,
     "accuracy": _accuracy,
 }

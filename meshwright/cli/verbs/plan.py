@@ -69,6 +69,25 @@ def plan(
         bool, typer.Option("--largest", help="MODEL is a family: its largest size that fits.")
     ] = False,
     by: Annotated[str | None, o.optional("--by", "WHAT", "largest: depth (default) or width grows.")] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="A recommender's cache on each GPU, not training.")
+    ] = False,
+    cache: Annotated[
+        str | None, o.optional("--cache", "SIZE", "serve: of the cache; default what is left.")
+    ] = None,
+    hits: Annotated[
+        str | None, o.optional("--hits", "SHARE", "serve: the smallest cache with it, e.g. 95%.")
+    ] = None,
+    batch: Annotated[str | None, o.optional("--batch", "N,N,...", "serve: samples answered at once.")] = None,
+    policy: Annotated[
+        str | None, o.optional("--policy", "WHICH", "serve: keep rows used hottest (default) or lru.")
+    ] = None,
+    zipf: Annotated[
+        float | None, o.optional("--zipf", "S", "serve: of tables that do not say.", min=0, max=5)
+    ] = None,
+    drive: Annotated[
+        str | None, o.optional("--drive", "RATE", "serve: a node's drives below its memory.")
+    ] = None,
     replay: Annotated[
         Path | None, o.optional("--replay", "PLAN", "Ask a plan file's question.", offers=completion.plans)
     ] = None,
@@ -78,8 +97,11 @@ def plan(
     quiet: o.Quiet = False,
 ) -> None:
     """Find the best layout and prove it."""
+    from dataclasses import asdict, replace
+
     from meshwright.cli.largest import answer_largest
     from meshwright.cli.progress import searching
+    from meshwright.cli.serving import ServingFlags, answer_serving
     from meshwright.families import verbs_of_model
     from meshwright.families.options import require_options
     from meshwright.inputs.goals import Goal
@@ -128,7 +150,21 @@ def plan(
         others |= {"risk": risk, "top": top, "replay": replay}
         answer_largest(largest, inputs, by, gpus, limits, others, time_limit, out, output)
         return
+    serving = ServingFlags(cache=cache, hits=hits, batch=batch, policy=policy, zipf=zipf, drive=drive)
+    if serve:
+        others = {
+            **asdict(replace(inputs, model="", cluster="", precision=None, host_memory=None)),
+            **asdict(limits),
+            **asdict(goal),
+            "pick": pick,
+            "risk": risk,
+            "top": top,
+            "replay": replay,
+        }
+        answer_serving(model, cluster, gpus, precision, host_memory, serving, others, out, output)
+        return
     problems = Problems()
+    problems.read(serving.require_meant)
     if replay is None:
         verbs = verbs_of_model(model)
         require_options(verbs, "plan", asked.given)

@@ -24,6 +24,7 @@ class PlotKind(StrEnum):
     TIMELINE = "timeline"
     WINDOW = "window"
     FORECAST = "forecast"
+    CACHE = "cache"
     TOPOLOGY = "topology"
     ACCURACY = "accuracy"
 

@@ -1,0 +1,145 @@
+"""Recorded accesses of a table: a file with a count for each row, read as the steps of a `TableSpec`'s histogram.
+
+A file is `.npy` (one count for each row, by row or by rank) or text: a count a line for each row, or `row,count` with
+rows that nothing used left out. Counts are sorted, so it does not matter which rows they are of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.documents import printable
+from cost_models.errors import InputError, Problem
+
+HEAD = 1024
+"""Rows that are steps of their own, those used most."""
+STEPS_PER_E_FOLD = 64
+"""Steps in which ranks beyond grow by a factor e."""
+MOST_FILE_BYTES = 2**34
+
+Counts = npt.NDArray[np.float64]
+Steps = tuple[tuple[int, float], ...]
+
+
+def read_histogram(path: str | Path, rows: int) -> Steps:
+    """The steps of a table of so many rows.
+
+    Raises:
+        InputError: it cannot be read, holds what is no count, or counts other rows than the table has.
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > MOST_FILE_BYTES:
+            raise InputError(f"`{path}` is larger than {MOST_FILE_BYTES >> 30} GiB; it is no histogram")
+        counts = _of_array(path, rows) if path.suffix == ".npy" else _of_text(path, rows)
+    except OSError as error:
+        raise InputError(f"cannot read `{path}`: {(error.strerror or str(error)).lower()}") from None
+    if not np.isfinite(counts).all() or (counts < 0).any():
+        raise InputError(f"`{path}` holds counts below zero, or that are no numbers")
+    if not counts.sum() > 0:
+        raise InputError(f"`{path}` counts no access at all")
+    return steps_of(counts)
+
+
+def steps_of(counts: Counts) -> Steps:
+    """Counts of all rows of a table as (rows, share), hottest first: some rows alone, then ever more together."""
+    ranked = np.sort(np.asarray(counts, np.float64))[::-1]
+    edges = np.arange(min(len(ranked), HEAD) + 1)
+    if len(ranked) > HEAD:
+        folds = np.log(len(ranked) / HEAD)
+        tail = np.rint(HEAD * np.exp(np.arange(1, int(folds * STEPS_PER_E_FOLD) + 1) / STEPS_PER_E_FOLD))
+        used = int(np.count_nonzero(ranked))
+        edges = np.unique(np.concatenate((edges, tail.astype(np.int64), [used, len(ranked)])))
+        edges = edges[edges <= len(ranked)]
+    shares = np.add.reduceat(ranked, edges[:-1]) / ranked.sum()
+    return tuple(zip(np.diff(edges).tolist(), shares.tolist(), strict=True))
+
+
+def with_histograms(folder: Path) -> Callable[[Any], Any]:
+    """A function that reads the files that `histogram: FILE` of tables names, beside the model's own file."""
+
+    def read(tables: Any) -> Any:
+        if not isinstance(tables, list):
+            return tables
+        return [_with_steps(one, folder) for one in tables]
+
+    return read
+
+
+def _with_steps(table: Any, folder: Path) -> Any:
+    if not isinstance(table, dict) or not isinstance(name := table.get("histogram"), str):
+        return table
+    if not isinstance(rows := table.get("rows"), int) or rows <= 0:
+        return table  # the spec says what is wrong with its rows
+    return table | {"histogram": [list(step) for step in read_histogram(folder / name, rows)]}
+
+
+def _of_array(path: Path, rows: int) -> Counts:
+    try:
+        counts = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError:
+        raise InputError(f"`{path}` is no array of numbers (`numpy.save` writes one)") from None
+    if counts.ndim != 1 or counts.dtype.kind not in "iuf":
+        raise InputError(
+            f"`{path}` holds {counts.dtype} of shape {counts.shape}; a count for each row is needed"
+        )
+    _require_rows(path, len(counts), rows)
+    return np.asarray(counts, np.float64)
+
+
+def _of_text(path: Path, rows: int) -> Counts:
+    """A count a line, or `row,count`; a first line of words is a header."""
+    counts: list[float] = []
+    pairs: dict[int, float] = {}
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        for number, line in enumerate(file, start=1):
+            words = [word.strip() for word in line.split(",")]
+            if not line.strip() or (number == 1 and not _is_number(words[-1])):
+                continue
+            pair = len(words) == 2 and words[0].isdecimal()
+            if not (pair or len(words) == 1) or not _is_number(words[-1]):
+                raise _wrong(
+                    path, number, f"`{printable(line.strip(), limit=40)}` is neither a count nor `row,count`"
+                )
+            if len(words) == 1:
+                counts.append(float(words[0]))
+                continue
+            row = int(words[0])
+            if row >= rows:
+                raise _wrong(path, number, f"row {row} is not among the table's {rows:,}, which begin with 0")
+            if row in pairs:
+                raise _wrong(path, number, f"row {row} is counted twice")
+            pairs[row] = float(words[1])
+    if counts and pairs:
+        raise InputError(f"`{path}` has lines of counts and lines of `row,count`")
+    if pairs:
+        found = np.zeros(rows)
+        found[: len(pairs)] = list(pairs.values())
+        return found
+    _require_rows(path, len(counts), rows)
+    return np.array(counts)
+
+
+def _require_rows(path: Path, found: int, rows: int) -> None:
+    if found != rows:
+        raise InputError(
+            f"`{path}` counts {found:,} rows, the table has {rows:,}",
+            hint="write `row,count` lines to leave out rows that nothing used",
+        )
+
+
+def _wrong(path: Path, number: int, what: str) -> InputError:
+    return InputError(f"cannot read `{path}`", problems=[Problem(f"{path}:{number}", what)])
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True

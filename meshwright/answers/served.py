@@ -1,0 +1,211 @@
+"""The answer of `plan --serve`: rows that every GPU caches, hits of each table, and latency by batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cost_models.recommender.serving import Served
+from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
+from meshwright.records import JSON_SCHEMA
+from meshwright.render.tables import Table, table
+from meshwright.render.words import as_html, percent, wrapped
+from planner.serving.knapsack import filling_order, one_share
+from planner.serving.serving_plan import ServingPlan, latencies, save_serving_plan
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meshwright.plots.drawing import Drawing
+
+Array = npt.NDArray[np.float64]
+MOST_TABLES = 30
+"""Classes of tables that are printed, those with most accesses."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ServedRecommender:
+    """A recommender served from caches on GPUs."""
+
+    plan: ServingPlan
+    asked_bytes: float | None = None
+    asked_hits: float | None = None
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def served(self) -> Served:
+        """Latency and throughput of each batch."""
+        return latencies(self.plan.question, self.plan)
+
+    @property
+    def one_share_hits(self) -> float:
+        """Hits of as many bytes with the same share of every table's rows."""
+        return one_share(self.plan.question.tables, self.plan.cache_bytes).hits
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each class of tables."""
+        tables = self.plan.question.tables
+        hits = tables.table_hits(self.plan.rows)
+        return [
+            {
+                "table": tables.names[place],
+                "tables": int(tables.counts[place]),
+                "rows": int(tables.rows[place]),
+                "cached_rows": held,
+                "cached_bytes": float(tables.counts[place] * held * tables.row_bytes[place]),
+                "accesses": float(tables.weights[place]),
+                "hits": float(hits[place]),
+            }
+            for place, held in enumerate(self.plan.cached_rows)
+        ]
+
+    @property
+    def batches(self) -> list[dict[str, float]]:
+        """A row for each batch."""
+        found = self.served
+        return [
+            {
+                "batch": int(found.batch[place]),
+                "latency_seconds": float(found.seconds[place]),
+                "cache_seconds": float(found.cache_seconds[place]),
+                "host_seconds": float(found.host_seconds[place]),
+                "drive_seconds": float(found.drive_seconds[place]),
+                "host_rows": float(found.host_rows[place]),
+                "samples_per_second": float(found.samples_per_second[place]),
+            }
+            for place in range(len(found.batch))
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        question, plan = self.plan.question, self.plan
+        return {
+            "schema": JSON_SCHEMA,
+            "serving": {
+                "model": question.model.name,
+                "cluster": question.cluster.name,
+                "gpus": question.cluster.num_gpus,
+                "table_dtype": question.table_dtype,
+                "policy": question.policy,
+                "table_bytes": question.tables.bytes,
+                "cache_bytes": plan.cache_bytes,
+                "hits": plan.hits,
+                "bound": plan.bound,
+                "one_share_hits": self.one_share_hits,
+            },
+            "assumptions": list(self.assumptions),
+            "tables": self.rows,
+            "batches": self.batches,
+        }
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright plan --serve` prints."""
+        return (
+            self._header(),
+            "",
+            self._tables(),
+            "",
+            wrapped(self._finding()),
+            "",
+            self._latencies(),
+            "",
+            wrapped(
+                "Latency is from ids to vectors of one batch on one GPU: reading the cache, rows from the host"
+                f"{', rows that the host reads from drives' if self.plan.question.drive_rate else ''}. "
+                "Left out: the dense network, and waiting for a batch"
+            ),
+        )
+
+    def _header(self) -> str:
+        question = self.plan.question
+        cluster, tables = question.cluster, question.tables
+        said = (
+            f"{question.model.name} served on {cluster.num_gpus} x {cluster.gpu.name}: "
+            f"{counted(question.model.num_tables, 'table')} of {format_bytes(tables.bytes)} ({question.table_dtype}) "
+            f"in host memory, and a cache of {format_bytes(self.plan.cache_bytes)} on each GPU for the rows "
+            f"used {'most' if question.policy == 'hottest' else 'last'}"
+        )
+        return wrapped(said)
+
+    def _tables(self) -> Table:
+        rows = sorted(self.rows, key=lambda one: -one["accesses"])[:MOST_TABLES]
+        return table(
+            ("table", "rows", "cached rows", "of rows", "size", "accesses", "hits"),
+            [
+                (
+                    one["table"] + (f" x {one['tables']}" if one["tables"] > 1 else ""),
+                    format_count(one["rows"]),
+                    grouped(one["cached_rows"]),
+                    percent(one["cached_rows"] / one["rows"]),
+                    format_bytes(one["cached_bytes"]),
+                    percent(one["accesses"]),
+                    percent(one["hits"]),
+                )
+                for one in rows
+            ],
+            names=("table",),
+        )
+
+    def _finding(self) -> str:
+        plan = self.plan
+        gap = plan.bound - plan.hits
+        proof = (
+            "no choice of rows has more" if gap <= 1e-9 else f"no choice of rows has {gap:.1g} more of them"
+        )
+        size = f"A cache of {format_bytes(plan.cache_bytes)}"
+        if self.asked_hits is not None:
+            size = f"{percent(self.asked_hits)} hits need a cache of {format_bytes(plan.cache_bytes)}: it"
+            proof = "no choice of rows that is smaller by a row of each table has as many"
+        larger = filling_order(plan.question.tables)
+        said = f"{size} serves {percent(plan.hits)} of all accesses; {proof}. "
+        said += f"The same share of every table's rows would serve {percent(self.one_share_hits)}"
+        further = [share for share in (0.5, 0.8, 0.9, 0.95, 0.99) if share > plan.hits][:2]
+        if further and self.asked_hits is None:
+            needs = [f"{share:.0%} hits {format_bytes(larger.smallest(share).bytes)}" for share in further]
+            said += f". More: {', '.join(needs)}"
+        return said
+
+    def _latencies(self) -> Table:
+        drives = self.plan.question.drive_rate is not None
+        parts = ("cache", "host", *(("drive",) if drives else ()))
+        return table(
+            ("batch", "latency", *parts, "rows from host", "samples/s"),
+            [
+                (
+                    grouped(int(one["batch"])),
+                    format_seconds(one["latency_seconds"]),
+                    *(format_seconds(one[f"{part}_seconds"]) for part in parts),
+                    grouped(round(one["host_rows"])),
+                    format_count(one["samples_per_second"]),
+                )
+                for one in self.batches
+            ],
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan."""
+        save_serving_plan(self.plan, path)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Classes of tables as a pandas frame."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+    def plot(self) -> Drawing:
+        """Hits and latency by the size of the cache."""
+        from meshwright.plots.cache import draw_cache
+
+        return draw_cache(self.plan)
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self.text))
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{as_html(repr(self))}</pre>"

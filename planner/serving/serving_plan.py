@@ -1,0 +1,184 @@
+"""Plans of caches: the question, the rows of each table that every GPU holds, and the file that keeps them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+import yaml
+from pydantic import Field
+
+from cost_models.base import Spec
+from cost_models.errors import InfeasibleError, InputError
+from cost_models.files.parsing import check_kind, validate
+from cost_models.files.reading import read_document
+from cost_models.files.whole import write_whole
+from cost_models.recommender.caching import CachedTables, Policy, cached_tables
+from cost_models.recommender.dense import DenseNetwork
+from cost_models.recommender.serving import Served, served
+from cost_models.specs.cluster import ClusterSpec
+from cost_models.specs.recommender.constants import EmbeddingProfile
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.training import ELEMENT_BYTES, TableDtype
+from cost_models.tiers.host import usable_host_memory
+from cost_models.units import format_bytes
+from planner.serving.knapsack import Filling, filling_order
+
+Array = npt.NDArray[np.float64]
+
+WORKSPACE = 1.0e9
+"""Device memory beside cache and dense network: context and libraries, as when training."""
+_HEADER = """\
+# A Meshwright plan of a cache: which rows of a recommender's tables every GPU holds while serving.
+#   meshwright plot cache PLAN    hits and latency by size
+"""
+_DENSE_BYTES = 4.0
+
+
+class ServingQuestion(Spec):
+    """A recommender that is served on a cluster."""
+
+    model: RecommenderSpec
+    cluster: ClusterSpec
+    table_dtype: TableDtype = "fp32"
+    """Type of the tables' vectors in memory."""
+    policy: Policy = "hottest"
+    """What the cache keeps: for good the rows that are used most, or those that were used last."""
+    batches: Annotated[
+        tuple[Annotated[int, Field(gt=0, le=10**9)], ...], Field(min_length=1, max_length=1000)
+    ]
+    """Samples of a batch, each to be priced."""
+    drive_rate: Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)] | None = None
+    """What the drives of a node read, bytes/s, for rows that host memory does not hold; None: it has to hold all."""
+    embedding: EmbeddingProfile = EmbeddingProfile()
+
+    @property
+    def tables(self) -> CachedTables:
+        """The tables as the cache sees them."""
+        return cached_tables(self.model, ELEMENT_BYTES[self.table_dtype], self.policy)
+
+    @property
+    def most_bytes(self) -> float:
+        """Bytes of a GPU that a cache may fill."""
+        gpu = self.cluster.gpu
+        reserve = (
+            WORKSPACE if self.cluster.memory_reserve is None else self.cluster.memory_reserve * gpu.memory
+        )
+        return gpu.memory - reserve - DenseNetwork(self.model).parameters * _DENSE_BYTES
+
+
+class ServingPlan(Spec):
+    """Which rows every GPU caches, and what comes of it."""
+
+    kind: Literal["serving-plan"] = "serving-plan"
+    schema_version: Literal[1] = 1
+    question: ServingQuestion
+    cached_rows: tuple[int, ...]
+    """Rows of each table of a class, those used most (with `lru`: room for so many)."""
+    cache_bytes: float
+    """Bytes that they fill on each GPU, keys among them."""
+    hits: float
+    """Share of accesses that find their row in the cache."""
+    bound: float
+    """Hits that no cache of the bytes asked for exceeds."""
+
+    @property
+    def rows(self) -> Array:
+        """(C,) rows of each table."""
+        return np.array(self.cached_rows, np.float64)
+
+
+def plan_cache(
+    question: ServingQuestion, *, cache_bytes: float | None = None, hits: float | None = None
+) -> ServingPlan:
+    """Fill a cache of so many bytes (None: what the GPU has), or find the smallest with this share of hits.
+
+    Raises:
+        InfeasibleError: it is larger than a GPU has room for, or the tables larger than host memory.
+    """
+    order = filling_order(question.tables)
+    require_host(question)
+    most = question.most_bytes
+    if hits is not None:
+        filling = order.smallest(hits)
+    else:
+        filling = order.fill(max(0.0, most) if cache_bytes is None else cache_bytes)
+    needs = filling.bytes if hits is not None else (cache_bytes or 0.0)
+    if needs > most:
+        fits = order.fill(max(0.0, most)).hits
+        raise InfeasibleError(
+            f"a cache of {format_bytes(needs)} does not fit `{question.cluster.gpu.name}`, which has "
+            f"{format_bytes(max(0.0, most))} beside the dense network and the context",
+            hint=f"what fits has {fits:.1%} hits; --hits {np.floor(fits * 1000) / 10:g}%, or tables of fewer bytes",
+        )
+    return ServingPlan(
+        question=question,
+        cached_rows=tuple(int(rows) for rows in filling.rows),
+        cache_bytes=filling.bytes,
+        hits=filling.hits,
+        bound=filling.bound,
+    )
+
+
+def require_host(question: ServingQuestion) -> None:
+    """Raises InfeasibleError where host memory has to hold all tables and is too small."""
+    room, needs = usable_host_memory(question.cluster), question.tables.bytes
+    if question.drive_rate is None and room and needs > room:
+        raise InfeasibleError(
+            f"tables of {format_bytes(needs)} do not fit host memory, of which they may fill {format_bytes(room)}",
+            hint="--drive 7GB/s serves the rest from drives of that rate; or --host-memory",
+        )
+
+
+def rows_on_host(question: ServingQuestion) -> Array:
+    """(C,) rows of each table in host memory, those used most; all of them where nobody says how much there is."""
+    tables = cached_tables(question.model, ELEMENT_BYTES[question.table_dtype])
+    room = usable_host_memory(question.cluster)
+    if question.drive_rate is None or not room or tables.bytes <= room:
+        return tables.rows
+    return filling_order(tables).fill(room * tables.cached_whole_bytes / tables.bytes).rows
+
+
+def latencies(question: ServingQuestion, filling: Filling | ServingPlan) -> Served:
+    """What every batch of the question takes with these rows cached."""
+    return served(
+        question.tables,
+        np.asarray(filling.rows),
+        rows_on_host(question),
+        question.batches,
+        question.cluster,
+        question.embedding,
+        question.drive_rate,
+    )
+
+
+def save_serving_plan(plan: ServingPlan, path: str | Path) -> None:
+    """Write a plan file whole or not at all. Raises InputError."""
+    fields = yaml.safe_dump(
+        plan.model_dump(mode="json", exclude_defaults=False),
+        sort_keys=False,
+        explicit_end=True,
+        allow_unicode=True,
+        width=120,
+    )
+    try:
+        write_whole(Path(path), _HEADER + fields)
+    except OSError as error:
+        raise InputError(f"cannot write `{path}`: {(error.strerror or str(error)).lower()}") from None
+
+
+def load_serving_plan(path: str | Path) -> ServingPlan:
+    """Read a plan file. Raises InputError: missing, no such plan, cut short or inconsistent."""
+    document = read_document(path)
+    check_kind(document, ServingPlan)
+    if not document.ended:
+        raise InputError(f"`{path}` is cut short: it does not end with `...`", hint="plan again")
+    plan = validate(document, ServingPlan)
+    classes = plan.question.model.classes
+    if len(plan.cached_rows) != len(classes) or any(
+        not 0 <= held <= one.rows for held, one in zip(plan.cached_rows, classes, strict=False)
+    ):
+        raise InputError(f"`cached_rows` of `{path}` are not rows of its tables", hint="plan again")
+    return plan

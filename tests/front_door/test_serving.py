@@ -1,0 +1,163 @@
+"""`plan --serve` and `plot cache`: rows of tables on every GPU, what they hit, and how long a batch takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import meshwright as mw
+from cost_models.errors import InfeasibleError, InputError
+from meshwright.api.plot import plot
+from meshwright.cli.frame import main
+from planner.serving.serving_plan import load_serving_plan, rows_on_host
+
+MODEL = """\
+kind: recommender
+name: ads
+tables:
+  - {name: users, rows: 200000000, width: 64, zipf: 0.9}
+  - {name: items, rows: 40000000, width: 64, pooling: 20, zipf: 1.1}
+  - {name: words, rows: 1000000, width: 64, count: 8, pooling: 10, zipf: 1.2}
+bottom_mlp: [512, 64]
+top_mlp: [1024, 256, 1]
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "ads.yaml"
+    path.write_text(MODEL)
+    return str(path)
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr."""
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    captured = capsys.readouterr()
+    return int(left.value.code or 0), captured.out, captured.err
+
+
+def test_text_json_and_python_say_the_same(
+    capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path
+) -> None:
+    asked = ("plan", model, "dgx-h100", "--gpus", "1", "--serve", "--cache", "1GiB")
+    code, text, _ = told(capsys, *asked, "-o", str(tmp_path / "serving.yaml"))
+    assert code == 0
+    assert all(len(line) <= 80 for line in text.splitlines())
+    _, out, _ = told(capsys, *asked, "--json")
+    record = json.loads(out)
+    answer = mw.serve(model, "dgx-h100", gpus=1, cache="1GiB")
+    assert record["serving"]["hits"] == answer.plan.hits
+    assert f"serves {100 * answer.plan.hits:.1f} %" in text
+    assert answer.plan.hits > answer.one_share_hits + 0.03
+    assert load_serving_plan(tmp_path / "serving.yaml") == answer.plan
+    assert list(answer.to_frame()["cached_rows"]) == [one["cached_rows"] for one in record["tables"]]
+
+
+def test_the_smallest_cache_with_a_share_of_hits_has_it(model: str) -> None:
+    asked = mw.serve(model, "dgx-h100", gpus=1, hits="95%").plan
+    assert asked.hits == pytest.approx(0.95, abs=1e-6)
+    again = mw.serve(model, "dgx-h100", gpus=1, cache=asked.cache_bytes).plan
+    assert again.cached_rows == asked.cached_rows
+    assert mw.serve(model, "dgx-h100", gpus=1, cache=0.98 * asked.cache_bytes).plan.hits < 0.95
+
+
+def test_latency_is_of_its_parts_and_falls_with_the_cache(model: str) -> None:
+    small, large = (mw.serve(model, "dgx-h100", gpus=1, cache=size) for size in ("100MiB", "10GiB"))
+    for answer in (small, large):
+        for one in answer.batches:
+            parts = one["cache_seconds"] + one["host_seconds"] + one["drive_seconds"]
+            assert one["latency_seconds"] == pytest.approx(parts)
+    assert all(
+        few["latency_seconds"] > many["latency_seconds"]
+        for few, many in zip(small.batches, large.batches, strict=True)
+    )
+    lru = mw.serve(model, "dgx-h100", gpus=1, cache="100MiB", policy="lru")
+    assert lru.plan.hits < small.plan.hits
+
+
+def test_tables_beyond_host_memory_come_from_drives(model: str) -> None:
+    small: dict[str, Any] = {"gpus": 1, "cache": "1GiB", "host_memory": "20GiB"}
+    with pytest.raises(InfeasibleError, match="do not fit host memory"):
+        mw.serve(model, "dgx-h100", **small)
+    answer = mw.serve(model, "dgx-h100", **small, drive="7GB/s")
+    assert all(one["drive_seconds"] > 0 for one in answer.batches)
+    held = rows_on_host(answer.plan.question)
+    tables = answer.plan.question.tables
+    assert tables.counts @ (held * tables.vector_bytes) == pytest.approx(18 * 2**30, rel=1e-3)
+    assert (held >= answer.plan.rows).all()
+
+
+def test_a_recorded_histogram_is_read_beside_the_model(tmp_path: Path) -> None:
+    np.save(tmp_path / "clicks.npy", np.array([1, 0, 7, 2]))
+    (tmp_path / "small.yaml").write_text(
+        "kind: recommender\ntables: [{name: a, rows: 4, width: 4, histogram: clicks.npy}]\n"
+    )
+    answer = mw.serve(tmp_path / "small.yaml", "dgx-h100", gpus=1, cache=2 * 32)
+    assert answer.plan.cached_rows == (2,)
+    assert answer.plan.hits == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--serve", "--cache", "8GiB", "--hits", "95%"), "leave out one"),
+        (("--serve", "--hits", "195%"), "no share of accesses"),
+        (("--serve", "--batch", "64,many"), "no number of samples"),
+        (("--serve", "--policy", "fifo"), "not one of hottest, lru"),
+        (("--serve", "--top", "3"), "means nothing beside --serve"),
+        (("--cache", "8GiB"), "goes with --serve"),
+        (("--serve", "--cache", "lots"), "--cache"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(
+    capsys: pytest.CaptureFixture[str], model: str, flags: tuple[str, ...], says: str
+) -> None:
+    code, _, err = told(capsys, "plan", model, "dgx-h100", "--gpus", "1", *flags)
+    assert code == 2
+    assert says in " ".join(err.split())
+
+
+def test_a_cache_larger_than_the_gpu_is_no(model: str) -> None:
+    with pytest.raises(InfeasibleError, match="does not fit `h100-sxm`"):
+        mw.serve(model, "dgx-h100", gpus=1, cache="200GiB")
+
+
+def test_tables_that_say_nothing_are_told(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("kind: recommender\ntables: [{name: a, rows: 1000, width: 4}]\n")
+    assert "used alike" in mw.serve(tmp_path / "a.yaml", "dgx-h100", gpus=1).assumptions[0]
+    assumed = mw.serve(tmp_path / "a.yaml", "dgx-h100", gpus=1, zipf=1.0, hits=0.5)
+    assert "exponent 1" in assumed.assumptions[0]
+    assert assumed.plan.cached_rows[0] < 100
+
+
+def test_a_cut_or_wrong_plan_is_refused(model: str, tmp_path: Path) -> None:
+    path = tmp_path / "serving.yaml"
+    mw.serve(model, "dgx-h100", gpus=1, cache="1GiB").save(path)
+    whole = path.read_text()
+    path.write_text(whole[: len(whole) // 2])
+    with pytest.raises(InputError):
+        load_serving_plan(path)
+    path.write_text(whole.replace("cached_rows:\n- ", "cached_rows:\n- 9999"))
+    with pytest.raises(InputError, match="not rows of its tables"):
+        load_serving_plan(path)
+
+
+def test_the_picture_shows_both_and_the_plan(model: str, tmp_path: Path) -> None:
+    path = tmp_path / "serving.yaml"
+    mw.serve(model, "dgx-h100", gpus=1, cache="1GiB", batch="64,4096").save(path)
+    drawn = plot("cache", path).drawing
+    frame = drawn.frame
+    assert frame["chosen"].sum() == 2
+    one = frame[frame["batch"] == 64]
+    assert one["hits"].is_monotonic_increasing
+    assert (one["hits"] >= one["one_share_hits"] - 1e-6).all()
+    assert "of accesses; " in drawn.title
+    hits, latency = drawn.figure.axes
+    assert hits.get_ylabel() == "accesses served from the cache (%)"
+    assert len(latency.lines) == 2
