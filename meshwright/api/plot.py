@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 
 from cost_models.documents import printable
@@ -39,7 +40,6 @@ from planner.plan_files import load_plan
 from planner.repricing import priced_again
 from planner.search.budget import Budget
 from planner.search.search import search
-from planner.serving.serving_plan import load_serving_plan
 from planner.space.gpu_counts import parse_sizes
 from planner.space.notes import notes_of
 
@@ -251,12 +251,7 @@ def _forecast(request: PlotRequest) -> Drawing:
 
 
 def _cache(request: PlotRequest) -> Drawing:
-    """A plan of a cache."""
-    from meshwright.plots.cache import draw_cache
-
-    if len(request.files) != 1:
-        raise InputError(f"`cache` draws one plan, not {len(request.files)}")
-    return draw_cache(load_serving_plan(request.files[0]))
+    return import_module("meshwright.plots.cache").draw_cache_of(request.files)  # type: ignore[no-any-return]
 
 
 def _topology(request: PlotRequest) -> Drawing:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from cost_models.errors import InputError
 from cost_models.recommender.serving import served
 from cost_models.units import format_bytes, grouped
 from meshwright.plots.drawing import Drawing
@@ -14,13 +18,20 @@ from meshwright.plots.parts import style, ticks
 from meshwright.plots.parts.style import Frame
 from meshwright.render.words import percent, size_unit, time_unit
 from planner.serving.knapsack import filling_order, one_share
-from planner.serving.serving_plan import ServingPlan, rows_on_host
+from planner.serving.serving_plan import ServingPlan, load_serving_plan, rows_on_host
 
 _POINTS = 60
 _SMALLEST = 1e-5
 """Of all tables' bytes, the smallest cache that is drawn."""
 _MOST_LINES = 4
 _LINES = (style.SKY, style.BLUE, style.GREEN, style.VERMILION)
+
+
+def draw_cache_of(files: Sequence[Path]) -> Drawing:
+    """The same of a plan file. Raises InputError where it is none, or one of several."""
+    if len(files) != 1:
+        raise InputError(f"`cache` draws one plan, not {len(files)}")
+    return draw_cache(load_serving_plan(files[0]))
 
 
 def draw_cache(plan: ServingPlan) -> Drawing:

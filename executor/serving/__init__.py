@@ -1,0 +1,1 @@
+"""Embeddings while serving: some rows of a table on the device, all of them in host memory."""
