@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cost_models.errors import InputError, Problem
-from meshwright.api.gpu_choices import single_count
 from meshwright.api.serving import serve
 from meshwright.cli.output import Output, check_places
+from meshwright.families.transformer.gpu_choices import single_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
