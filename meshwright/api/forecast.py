@@ -15,6 +15,7 @@ from meshwright.answers.forecasted import Forecasted
 from meshwright.inputs.operations import USUAL, OperationsInputs, operations_of
 from meshwright.inputs.plans import HasPlan, plan_of
 from meshwright.inputs.problems import Problems
+from planner.any_plan import AnyPlan
 from planner.plan import Plan
 from planner.repricing import priced_again
 
@@ -95,6 +96,28 @@ def ask(
         every=every,
         assumptions=() if inputs.operations is not None else (assumed,),
     )
+
+
+def steps_between_checkpoints(
+    plan: AnyPlan, steps: int, operations: str | OperationsSpec | None = None
+) -> tuple[int, str]:
+    """The best number of steps from one checkpoint to the next, and the operations that it is best for.
+
+    They are those given, else those that the plan counts, else `llama3`. A plan that says nothing of tokens trains for
+    `steps`.
+
+    Raises:
+        InputError: a plan that is no transformer's, or operations that cannot be read.
+        InfeasibleError: the job never ends.
+    """
+    if not isinstance(plan, Plan):
+        raise InputError("--every auto forecasts transformers only", hint="say how many steps")
+    counted = None if plan.objective is None else plan.objective.operations
+    known = operations_of(OperationsInputs(operations=operations or counted))
+    question = plan.question
+    tokens = question.training.tokens or steps * question.training.tokens_per_step
+    asked = replace(question, training=question.training.model_copy(update={"tokens": float(tokens)}))
+    return forecast_of(job_of(asked, priced_again(plan).step_seconds), known).every, known.name
 
 
 def _to_train_on(question: Question, tokens: str | float | None) -> Question:

@@ -6,13 +6,20 @@ import inspect
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
+from cost_models.errors import InputError
+from cost_models.specs.operations import OperationsSpec
+from cost_models.units import counted
 from executor.launch.follower import OnNote, OnStep
 from executor.launch.launch import run_plan
 from executor.run_config import RunConfig
 from meshwright.answers.run import Ran
+from meshwright.api.forecast import steps_between_checkpoints
 from meshwright.families import verbs_of_plan
 from meshwright.inputs.plans import HasPlan, any_plan_of
 from planner.any_plan import AnyPlan
+
+AUTO = "auto"
+"""As often as is best, of `every`."""
 
 
 def run(
@@ -21,6 +28,7 @@ def run(
     on_step: OnStep | None = None,
     on_note: OnNote | None = None,
     name: str | None = None,
+    operations: str | OperationsSpec | None = None,
     **flags: Any,
 ) -> Ran:
     """Train with a plan or a plan file on this machine, each rank in its own process.
@@ -31,7 +39,9 @@ def run(
     The learning rate rises to `learning_rate` over `rate_warm_up` steps and, with `rate_decay`, falls to a tenth by
     that step. With `checkpoint`, a folder, the state is saved `every` so many steps and the newest `keep` stay;
     `resume` goes on from there, on this plan or on another, and lost ranks are started again, at most `restarts` times.
-    Several `nodes` meet at `rendezvous`, `host:port`, and each calls it.
+    With `every="auto"` that is as often as `forecast` finds best under `operations`: a catalogue name, a file, a spec;
+    None: those that the plan counts, else `llama3`. Several `nodes` meet at `rendezvous`, `host:port`, and each calls
+    it.
 
     `on_step` is called with step, loss, gradient_norm, seconds and measured (False in the warm-up), `on_note` with what
     a person should know: a resume, a restart. Errors call the plan by `name`, or by its file's.
@@ -43,7 +53,15 @@ def run(
         StoppedError: Ctrl-C or SIGTERM; the step was finished, and saved where there is somewhere to.
     """
     name = name or (Path(plan).name if isinstance(plan, (str, Path)) else None)
-    loaded, config = any_plan_of(plan), RunConfig(**flags)
+    loaded = any_plan_of(plan)
+    if flags.get("every") == AUTO:
+        every, known = steps_between_checkpoints(loaded, flags.get("steps", RunConfig().steps), operations)
+        flags["every"] = every
+        if on_note is not None:
+            on_note(f"Saving every {counted(every, 'step')}, as is best with operations {known}")
+    elif operations is not None:
+        raise InputError("--operations says how often to save only with --every auto")
+    config = RunConfig(**flags)
     report = run_plan(loaded, config, on_step=on_step, on_note=on_note, name=name)
     return cast(Ran, verbs_of_plan(loaded).running(loaded).answer(report, config.steps))
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from meshwright import Forecasted, InputError, estimate, forecast
+from meshwright.api.forecast import steps_between_checkpoints
 from meshwright.api.plot import PlotOptions, plot
+from planner.plan_files import load_plan
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +59,20 @@ def test_the_curve_has_its_least_at_the_answer(plan: Path) -> None:
     assert (curve["early_seconds"] < curve["late_seconds"]).all()
     assert "Saving every" in drawn.title
     assert isinstance(forecast(plan, "3T"), Forecasted)
+
+
+def test_a_run_saves_as_often_as_the_forecast_finds_best(plan: Path) -> None:
+    loaded = load_plan(plan)
+    every, known = steps_between_checkpoints(loaded, 100_000, "rsc1")
+    tokens = 100_000 * loaded.training.tokens_per_step
+    assert (every, known) == (forecast(plan, tokens, operations="rsc1").found.every, "rsc1")
+
+
+def test_operations_of_a_run_need_auto(meshwright, plan: Path) -> None:
+    for said, complaint in (("often", "neither a number of steps nor `auto`"), ("0", "neither a number")):
+        answer = meshwright("run", str(plan), "--every", said)
+        assert answer.code == 2
+        assert complaint in answer.err
+    answer = meshwright("run", str(plan), "--operations", "llama3")
+    assert answer.code == 2
+    assert "--every auto" in answer.err

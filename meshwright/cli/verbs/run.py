@@ -54,8 +54,9 @@ def run(
         Path | None, o.optional("--checkpoint", "DIR", "Save the training state here.")
     ] = None,
     every: Annotated[
-        int, typer.Option("--every", metavar="N", min=1, help="Steps from checkpoint to checkpoint.")
-    ] = 100,
+        str, typer.Option("--every", metavar="N", help="Steps from checkpoint to checkpoint; auto: the best.")
+    ] = "100",
+    operations: o.Operations = None,
     keep: Annotated[
         int, typer.Option("--keep", metavar="N", min=1, help="Newest checkpoints that stay.")
     ] = 3,
@@ -126,7 +127,8 @@ def run(
         trace=trace,
         data=data,
         checkpoint=checkpoint,
-        every=every,
+        every=_steps(every),
+        operations=operations,
         keep=keep,
         resume=resume,
         restarts=restarts,
@@ -141,6 +143,19 @@ def run(
     if _version(trace) != earlier:
         output.note(f"Wrote {trace}: open it in ui.perfetto.dev or chrome://tracing")
     output.note(f"Wrote {written}. {running.next_step(answer.report, written)}")
+
+
+def _steps(every: str) -> int | str:
+    """ "100" → 100; `auto` stays."""
+    from cost_models.documents import printable
+    from cost_models.errors import InputError
+    from meshwright.api.run import AUTO
+
+    if every == AUTO:
+        return every
+    if not (every.isdecimal() and every.isascii() and int(every[:12]) > 0 and len(every) <= 12):
+        raise InputError(f"--every: `{printable(every)}` is neither a number of steps nor `{AUTO}`")
+    return int(every)
 
 
 def _version(file: Path | None) -> tuple[int, int] | None:
