@@ -112,6 +112,10 @@ class Engine:
         """What is in host memory because the layout has it there."""
         return [] if self.offloading is None else list(self.offloading.host_tensors())
 
+    def drive_tensors(self) -> list[Tensor]:
+        """What is on the host's drive because the layout has it there."""
+        return [] if self.offloading is None else self.offloading.drive_tensors()
+
     def gradient_buffers(self) -> list[Tensor]:
         """Buffers on the device in which gradients add up, where no parameter has them as its own."""
         return [flat.gradients for flat in self.optimizer.flats]
@@ -207,7 +211,8 @@ class Engine:
         if layout.offload == NOWHERE:
             return None
         microbatches = layout.microbatches(self.plan.training.global_batch)
-        return Offloading(layout, self._my_stages(), self.device, self.dtype, microbatches)
+        drive = self.options.drive
+        return Offloading(layout, self._my_stages(), self.device, self.dtype, microbatches, drive)
 
     def _dropout_seed(self) -> int:
         """Ranks that hold the same activations must drop the same ones: tensor ranks without sequence parallelism."""

@@ -21,7 +21,7 @@ TEXT, RANDOM = "text", "random"
 """Data that no folder holds: the Python library's own sources, and tokens drawn at random."""
 _PathLike = Annotated[Path, Field(strict=False)]
 _Count = Annotated[int, Field(ge=1)]
-_PER_NODE = {"backend", "out", "restarts", "nodes", "rendezvous"}
+_PER_NODE = {"backend", "out", "drive", "restarts", "nodes", "rendezvous"}
 """What nodes of one run may say differently, such as where they have mounted a folder."""
 
 
@@ -48,6 +48,8 @@ class RunConfig(Spec):
     """Folder that keeps `run-report.json` and `progress.jsonl`; None: nothing is kept."""
     trace: _PathLike | None = None
     """File for the Chrome trace of one step."""
+    drive: _PathLike | None = None
+    """Folder of the drive on which optimizer states lie, where the plan has them there; None: the run's own."""
     data: Annotated[str, BeforeValidator(lambda given: str(given) if isinstance(given, Path) else given)] = (
         TEXT
     )
@@ -81,7 +83,10 @@ class RunConfig(Spec):
     @property
     def engine(self) -> EngineOptions:
         """The part that the engine needs."""
-        return EngineOptions(seed=self.seed, rate=self.rate, clip=self.clip, compile=self.compile)
+        drive = self.drive or self.out
+        return EngineOptions(
+            seed=self.seed, rate=self.rate, clip=self.clip, compile=self.compile, drive=drive
+        )
 
     @property
     def rate(self) -> Rate:
@@ -112,6 +117,8 @@ class EngineOptions:
     """Compile each block with `torch.compile`."""
     sgd: bool = False
     """Plain gradient descent instead of the plan's optimizer: gradients of the wrong scale cannot hide."""
+    drive: Path | None = None
+    """Folder of the drive for states that the layout has there; None: where temporary files are."""
     emulate_fp8: bool = False
     """Multiply what was rounded to fp8 in fp32, where a device has no products in fp8."""
 

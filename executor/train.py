@@ -14,15 +14,17 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.files.local import processor_name
 from cost_models.tiers.channels import channel_seconds
+from cost_models.tiers.drive import drive_step_bytes
 from executor.checkpoints.checkpointer import Checkpointer
 from executor.checkpoints.transformers import TransformerState
 from executor.data.batches import Batches
 from executor.diagnostic_steps import LEFT_OUT, Diagnosis, run_diagnostic_steps
 from executor.engine import Engine
-from executor.measure.memory import allocator_peak, predicted_parts
+from executor.measure.memory import allocator_peak, held_on_drive, predicted_parts
 from executor.measure.out_of_memory import out_of_memory_by_part
 from executor.measure.report import (
     AllocatorPeak,
+    DriveReport,
     Environment,
     HostReport,
     PhaseReport,
@@ -106,6 +108,7 @@ def _report(
         predicted_memory=predicted_parts(plan.prediction.rank_memory[pipeline_rank]),
         allocator_peak=peak,
         host=_host(plan, curve, diagnosis.host_bytes) if engine.offloading is not None else None,
+        drive=_drive(engine, curve),
     )
     ranks = [RankReport.model_validate_json(told) for told in gather_json(mine.model_dump_json())]
     return make_report(
@@ -136,6 +139,26 @@ def _host(plan: Plan, curve: Curve, peak_bytes: int) -> HostReport:
         update_seconds=tuple(step.update_seconds for step in curve.host),
         predicted_copy_seconds=float((channels.down + channels.up + channels.back)[0]),
         predicted_update_seconds=float(channels.update[0]),
+    )
+
+
+def _drive(engine: Engine, curve: Curve) -> DriveReport | None:
+    plan = engine.plan
+    if not plan.layout.offload.drive:
+        return None
+    columns = LayoutColumns.of([plan.layout])
+    read, written = drive_step_bytes(plan.question, columns)
+    channels = channel_seconds(plan.question, columns)
+    ranks = min(plan.layout.num_gpus, plan.question.cluster.gpus_per_node)
+    return DriveReport(
+        held_bytes=held_on_drive(engine),
+        predicted_bytes=(plan.prediction.drive_bytes or 0.0) / ranks,
+        read_bytes=tuple(step.drive_read_bytes for step in curve.host),
+        written_bytes=tuple(step.drive_written_bytes for step in curve.host),
+        seconds=tuple(step.drive_seconds for step in curve.host),
+        predicted_read_bytes=float(read[0]),
+        predicted_written_bytes=float(written[0]),
+        predicted_seconds=float((channels.read + channels.write)[0]),
     )
 
 

@@ -33,8 +33,10 @@ class DriveUse(Spec):
     gradients: bool = False
     """Whether gradients lie there too, in fp32, from the backward pass to the update."""
     rereads_weights: bool = False
-    """Whether updated fp32 weights are read once more on their way to the device."""
+    """Whether fp32 weights that lie there are read once more, updated, on their way to those that passes use."""
     buffers: int = Field(default=0, ge=0, le=1000)
     """Buffers in host memory through which chunks go, of so many fp32 numbers each:"""
     chunk: LargeInt = 10**9
     """Parameters of a chunk."""
+    block_chunks: int = Field(default=0, ge=0, le=1000)
+    """Chunks in which a rank's states of a block come at least; 0: chunks know no blocks."""

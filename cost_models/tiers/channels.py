@@ -24,20 +24,19 @@ Sun et al. 2022 (STRONGHOLD, section III) and Rajbhandari et al. 2021 (ZeRO-Infi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.axes.offload import RESIDENCIES, UPDATED_BY_CPU
+from cost_models.axes.offload import RESIDENCIES
 from cost_models.memory.states import state_bytes
-from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
-from cost_models.tiers.drive import drive_traffic
-from cost_models.tiers.residency import end_parameters, held, rest_is
+from cost_models.tiers.drive import drive_step_bytes
+from cost_models.tiers.residency import parameters_by_residency
 from cost_models.tiers.traffic import ADDED_BYTES, gradient_traffic, weight_traffic
 
 Array = npt.NDArray[np.float64]
@@ -51,6 +50,10 @@ UNKNOWN_UPDATE = 2.57e-10
 """Seconds per parameter on a host whose bandwidth nobody says: the same."""
 
 
+def _nothing() -> Array:
+    return np.zeros(1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelSeconds:
     """Busy seconds of a rank's channels in a step, (N,) each."""
@@ -59,8 +62,8 @@ class ChannelSeconds:
     up: Array
     update: Array
     back: Array
-    read: Array
-    write: Array
+    read: Array = field(default_factory=_nothing)
+    write: Array = field(default_factory=_nothing)
 
     def of_update(self, *, overlaps: bool) -> Array:
         """(N,) of the CPU's update with what it takes from the drive and back: beside one another, or in turn."""
@@ -76,10 +79,7 @@ class ChannelSeconds:
     def least(cls, some: Sequence[ChannelSeconds]) -> ChannelSeconds:
         """Each channel where it is least busy."""
         return cls(
-            **{
-                field.name: reduce(np.minimum, [getattr(one, field.name) for one in some])
-                for field in fields(cls)
-            }
+            **{own.name: reduce(np.minimum, [getattr(one, own.name) for one in some]) for own in fields(cls)}
         )
 
 
@@ -123,25 +123,18 @@ def _ranks_here(question: Question, columns: LayoutColumns) -> Array:
 
 def channel_seconds(question: Question, columns: LayoutColumns) -> ChannelSeconds:
     """What the blocks of a rank, spread evenly, move and have updated."""
-    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
-    total = _of_blocks(question, columns, counts.block, experts=False)
-    if question.model.has_experts:
-        own = _of_blocks(question, columns, counts.experts, experts=True)
-        total = ChannelSeconds(
-            **{field.name: getattr(total, field.name) + getattr(own, field.name) for field in fields(own)}
-        )
-    return total
-
-
-def _of_blocks(question: Question, columns: LayoutColumns, size: Array, *, experts: bool) -> ChannelSeconds:
-    """Of the parameters of every block, routed experts or all others; these with the ends that live as blocks do."""
-    blocks = question.model.num_layers / columns.pp
-    parameters_of = {part: held(columns, part, blocks) * size for part in RESIDENCIES}
-    if question.stack.offloads_ends and not experts:
-        ends = end_parameters(question, columns)
-        for part in RESIDENCIES:
-            parameters_of[part] = parameters_of[part] + rest_is(columns, part) * ends
-    return _of_parameters(question, columns, parameters_of, experts=experts)
+    each = [
+        _of_parameters(question, columns, parameters_of, experts=experts)
+        for experts, parameters_of in parameters_by_residency(question, columns)
+    ]
+    names = [own.name for own in fields(ChannelSeconds)]
+    total = ChannelSeconds(**{name: sum((getattr(one, name) for one in each), _nothing()) for name in names})
+    drive = question.cluster.drive
+    if drive is None or not columns.offload_drive.any():
+        return total
+    read, written = drive_step_bytes(question, columns)
+    here = _ranks_here(question, columns)
+    return replace(total, read=here * read / drive.read, write=here * written / drive.write)
 
 
 def _of_parameters(
@@ -166,12 +159,8 @@ def _of_parameters(
     back = states * training.element_bytes / shard + 2 * parked * optimizer
     sums = states * of_states.sums + streamed * of_streamed.sums
     link = link_rate(question, columns)
-    here = _ranks_here(question, columns)
-    sharers = 1.0 if is_own_host(question.cluster) else here
-    read, write = _drive_seconds(question, columns, parameters_of, experts=experts)
+    sharers = 1.0 if is_own_host(question.cluster) else _ranks_here(question, columns)
     return ChannelSeconds(
-        read=read * here,
-        write=write * here,
         down=down / link,
         up=up / link,
         back=back / link,
@@ -179,21 +168,6 @@ def _of_parameters(
         * update_seconds(question)
         * sharers,
     )
-
-
-def _drive_seconds(
-    question: Question, columns: LayoutColumns, parameters_of: dict[str, Array], *, experts: bool
-) -> tuple[Array, Array]:
-    """Reading and writing by the states of so many parameters, of one rank as if it had the drive to itself."""
-    drive = question.cluster.drive
-    read = write = np.zeros(len(columns))
-    if drive is None or not columns.offload_drive.any():
-        return read, write
-    for part in UPDATED_BY_CPU:
-        of = drive_traffic(question, columns, residency=part, experts=experts)
-        read = read + parameters_of[part] * of.read / drive.read
-        write = write + parameters_of[part] * of.written / drive.write
-    return read, write
 
 
 def busiest_seconds(question: Question, columns: LayoutColumns) -> Array:

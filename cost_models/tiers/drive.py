@@ -15,9 +15,10 @@ import numpy.typing as npt
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload import UPDATED_BY_CPU
 from cost_models.memory.states import state_bytes
+from cost_models.operators.parameters import parameters
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec
-from cost_models.tiers.residency import of_fullest_rank
+from cost_models.tiers.residency import of_fullest_rank, parameters_by_residency
 
 Array = npt.NDArray[np.float64]
 
@@ -52,6 +53,17 @@ def drive_bytes(question: Question, columns: LayoutColumns) -> Array:
     return each
 
 
+def drive_step_bytes(question: Question, columns: LayoutColumns) -> tuple[Array, Array]:
+    """(N,) bytes that a rank with an even share of the blocks reads from the drive in a step, and that it writes."""
+    read = written = np.zeros(len(columns))
+    for experts, parameters_of in parameters_by_residency(question, columns):
+        for part in UPDATED_BY_CPU:
+            of = drive_traffic(question, columns, residency=part, experts=experts)
+            read = read + parameters_of[part] * of.read
+            written = written + parameters_of[part] * of.written
+    return read, written
+
+
 def buffer_bytes(question: Question, columns: LayoutColumns) -> Array:
     """(N,) bytes of a rank's host memory through which chunks go: no larger than what the rank updates."""
     use = question.stack.drive
@@ -63,7 +75,16 @@ def buffer_bytes(question: Question, columns: LayoutColumns) -> Array:
         return np.where(columns.offload_drive > 0, 1 / shard if part in UPDATED_BY_CPU else 0.0, 0.0)
 
     most: Array = np.minimum(use.chunk, of_fullest_rank(question, columns, updated))
+    if use.block_chunks:
+        most = np.minimum(most, _updated_of_a_block(question, columns) / use.block_chunks)
     return use.buffers * FP32 * most
+
+
+def _updated_of_a_block(question: Question, columns: LayoutColumns) -> Array:
+    """(N,) parameters of a block that a rank updates at a time: its experts, or all others."""
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    others = counts.block / _shard(columns, experts=False)
+    return np.maximum(others, counts.experts / _shard(columns, experts=True))
 
 
 def drive_traffic(
@@ -78,7 +99,8 @@ def drive_traffic(
     fp32 = FP32 / _shard(columns, experts=experts)
     own = whole.optimizer + (whole.worked_on if residency == "states" else 0.0)
     own = np.where(there, own + use.gradients * fp32, 0.0)
-    again = np.where(there, fp32, 0.0) if use.rereads_weights and residency == "states" else nothing
+    weights_there = (residency == "states") | (whole.worked_on == 0)
+    again = np.where(there & weights_there, use.rereads_weights * fp32, 0.0)
     return DriveTraffic(held=own, read=own + again, written=own)
 
 

@@ -9,7 +9,7 @@ where v is what one block costs: affine in n, as every coefficient of `pipeline.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -69,6 +69,22 @@ def of_fullest_rank(question: Question, columns: LayoutColumns, bytes_of: BytesO
         ends, _ = over_residencies(columns, lambda part: bytes_of(part, False))
         rank = rank + end_parameters(question, columns) * ends
     return rank
+
+
+def parameters_by_residency(
+    question: Question, columns: LayoutColumns
+) -> Iterator[tuple[bool, dict[str, Array]]]:
+    """(whether of routed experts, residency → (N,) parameters of a rank that has an even share of the blocks); those of
+    the ends that live as blocks do are among the others'."""
+    counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
+    blocks = question.model.num_layers / columns.pp
+    of = {part: held(columns, part, blocks) * counts.block for part in RESIDENCIES}
+    if question.stack.offloads_ends:
+        ends = end_parameters(question, columns)
+        of = {part: own + rest_is(columns, part) * ends for part, own in of.items()}
+    yield False, of
+    if question.model.has_experts:
+        yield True, {part: held(columns, part, blocks) * counts.experts for part in RESIDENCIES}
 
 
 def held(columns: LayoutColumns, part: str, blocks: Array) -> Array:

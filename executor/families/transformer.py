@@ -16,6 +16,7 @@ from cost_models.schedules import SPLIT_BACKWARD
 from executor.data.tokens import open_tokens, require_a_sequence, require_whole
 from executor.families import Training
 from executor.fp8_support import require_fp8_gemms, require_torchao
+from executor.offload.room import drive_folder, require_drive
 from executor.run_config import RANDOM, TEXT, RunConfig
 from planner.plan import Plan
 from planner.rules.stack import require_runnable
@@ -37,6 +38,7 @@ class TransformerTraining(Training[Plan]):
         require_trainable(plan, byte_text=config.data == TEXT)
         if os.environ.get("RANK", "0") == "0":
             _require_data(plan, config.data, on_note)
+            require_drive(plan, drive_folder(config), config.nodes)
         if config.compile:
             _require_compilable(plan)
         return config

@@ -25,7 +25,7 @@ from torch.utils.hooks import RemovableHandle
 
 from executor.apply.local import local
 from executor.measure.report import AllocatorPeak
-from executor.measure.storages import HOST, REST, StorageTracker
+from executor.measure.storages import DRIVE, HOST, REST, StorageTracker
 
 MEASURED_PARTS = ("weights", "gradients", "optimizer", REST)
 _NAMED_PARTS = MEASURED_PARTS[:-1]
@@ -44,6 +44,9 @@ class Trains(Protocol):
 
     def host_tensors(self) -> Iterable[Tensor]:
         """What is in host memory because the layout has it there."""
+
+    def drive_tensors(self) -> Iterable[Tensor]:
+        """What is on the host's drive because the layout has it there."""
 
     def gradient_buffers(self) -> Iterable[Tensor]:
         """Buffers on the device in which gradients add up, where no parameter has them as its own."""
@@ -86,6 +89,11 @@ def held_on_host(engine: Trains) -> int:
     tracker = StorageTracker()
     tracker.name(HOST, engine.host_tensors())
     return tracker.now[HOST]
+
+
+def held_on_drive(engine: Trains) -> int:
+    """Bytes that are on the host's drive because the layout has them there."""
+    return sum(one.nbytes for one in engine.drive_tensors())
 
 
 def allocator_peak(device: torch.device) -> AllocatorPeak | None:
@@ -143,8 +151,9 @@ def _naming(tracker: StorageTracker, models: Iterable[nn.Module], on_host: Colle
 
 def _name_what_lasts(tracker: StorageTracker, engine: Trains) -> None:
     """Name what lives from step to step."""
-    for part in (*_NAMED_PARTS, HOST):
+    for part in (*_NAMED_PARTS, HOST, DRIVE):
         tracker.name(part, ())
+    tracker.name(DRIVE, engine.drive_tensors())
     tracker.name(HOST, engine.host_tensors())
     tracker.name("gradients", engine.gradient_buffers())
     for model in engine.parts:

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 
 import torch
 
-from cost_models.errors import Problem, RunError
+from cost_models.errors import HostError, Problem, RunError
 from cost_models.units import format_bytes
-from executor.measure.memory import Trains, held_on_host, held_parts
+from executor.measure.memory import Trains, held_on_drive, held_on_host, held_parts
 from executor.measure.storages import REST
+from executor.offload.drive import DriveError
 
 _CPU_ALLOCATOR_FAILED = "DefaultCPUAllocator: can't allocate memory"
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -34,12 +35,14 @@ class OutOfMemoryError(RuntimeError):
 def out_of_memory_by_part(device: torch.device) -> Iterator[list[Trains]]:
     """Raise OutOfMemoryError where memory runs out inside; the caller appends its engine to the list it gets.
 
-    RunError where it was host memory, and the engine keeps blocks there.
+    RunError where it was host memory, and the engine keeps blocks there; HostError where the drive failed.
     """
     engines: list[Trains] = []
     before = _allocated_peak(device)
     try:
         yield engines
+    except DriveError as error:
+        raise _drive_failed(error, engines[0]) from error
     except (RuntimeError, MemoryError) as error:
         cause = _exhaustion(error)
         if cause is None:
@@ -59,6 +62,20 @@ def _host_ran_out(held: int, engine: Trains) -> RunError:
         f"host memory ran out: offloaded blocks have {format_bytes(held)} there",
         problems=[Problem("device", f"weights, gradients and states {format_bytes(device)}")],
         hint="offload fewer blocks; checkpoints that were saved are whole, and --resume goes on from them",
+    )
+
+
+def _drive_failed(error: DriveError, engine: Trains) -> HostError:
+    """The error of a rank that keeps states on a drive which took or gave no more."""
+    device = sum(held_parts(engine).values())
+    return HostError(
+        f"drive: {(error.strerror or str(error)).lower()} in `{error.filename}`, where this rank has"
+        f" {format_bytes(held_on_drive(engine))} of optimizer states",
+        problems=[
+            Problem("host memory", f"offloaded blocks {format_bytes(held_on_host(engine))}"),
+            Problem("device", f"weights, gradients and states {format_bytes(device)}"),
+        ],
+        hint="checkpoints that were saved are whole, and --resume goes on from them; --drive names another folder",
     )
 
 

@@ -70,6 +70,24 @@ class HostReport(Spec):
     """Of a step."""
 
 
+class DriveReport(Spec):
+    """What a rank had on its host's drive, and what came from there and went back in each step."""
+
+    held_bytes: int
+    predicted_bytes: float
+    """The same as the plan has it."""
+    read_bytes: tuple[int, ...]
+    written_bytes: tuple[int, ...]
+    seconds: tuple[float, ...]
+    """Of reading and of writing, added up; they run beside the update."""
+    predicted_read_bytes: float
+    """Of a step."""
+    predicted_written_bytes: float
+    """Of a step."""
+    predicted_seconds: float
+    """Of a step; 0 where the plan's cluster does not say how fast its drives are."""
+
+
 class RankReport(Spec):
     """One rank's clock and memory. A list holds one value for each measured step."""
 
@@ -95,6 +113,8 @@ class RankReport(Spec):
     """On a GPU, over all steps but those that are watched."""
     host: HostReport | None = None
     """None where the layout keeps all on the device."""
+    drive: DriveReport | None = None
+    """None where nothing is on a drive."""
 
     @property
     def peak_bytes(self) -> int:

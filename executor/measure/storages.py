@@ -25,6 +25,10 @@ REST = "rest"
 HOST = "host"
 """What is in host memory because a layout has it there, on a CPU too, whose memory is both: a tier of its own."""
 
+DRIVE = "drive"
+"""What is on the host's drive, of which memory has no more than the system likes to keep of files."""
+_ELSEWHERE = (HOST, DRIVE)
+
 _Storage = torch.UntypedStorage
 
 
@@ -38,8 +42,8 @@ class _Held:
 
 
 class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Use as a context; `peak` then maps part → bytes at the moment when the total was largest. `HOST` is in no total,
-    and `host_peak` the most that was there.
+    """Use as a context; `peak` then maps part → bytes at the moment when the total was largest. `HOST` and
+    `DRIVE` are in no total; `host_peak` is the most that was in host memory.
 
     Storages made before count from when they are named with `name`. Inside, tensors made of others
     are looked through.
@@ -56,12 +60,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._resize: Callable[[_Storage, int], _Storage] | None = None
 
     def name(self, part: str, tensors: Iterable[Tensor]) -> None:
-        """Count the storages of these tensors as `part` from now on, however they came to be; but `HOST` stays."""
+        """Count the storages of these tensors as `part` from now on, however they came to be; but `HOST` and `DRIVE`
+        stay."""
         self.now.setdefault(part, 0)
         for tensor in tensors:
             storage = _plain(tensor).untyped_storage()
             held = self._see(storage)
-            if held.part not in (part, HOST):
+            if held.part not in (part, *_ELSEWHERE):
                 self._grow(held.part, -held.size)
                 held.part = part
                 self._grow(part, held.size)
@@ -118,6 +123,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.now[part] += size
         if part == HOST:
             self.host_peak = max(self.host_peak, self.now[HOST])
+        if part in _ELSEWHERE:
             return
         self._total += size
         if self._total > self._largest:

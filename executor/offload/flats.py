@@ -21,6 +21,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from executor.apply.flat_parameters import FlatParameters
+from executor.offload.drive import Drive
+from executor.offload.drive_states import StatesOnDrive
 from executor.offload.link import HostLink
 from executor.offload.parking import Parking
 from executor.offload.staging import Slot, Staging
@@ -39,6 +41,8 @@ class HostPart:
     """Gradients on their way to those on the host."""
     outgoing: Staging
     """Updated weights on their way to the device."""
+    drive: Drive | None
+    """Where the states of the optimizer lie; None: in host memory."""
 
 
 class StatesOnHost(FlatParameters):
@@ -54,11 +58,25 @@ class StatesOnHost(FlatParameters):
         self.when_passed: Callable[[], None] = lambda: None
         """Called when all gradients of a backward pass have come."""
         super().__init__(parameters, *where, **how)
+        self._on_drive: StatesOnDrive | None = None
+        if host.drive is not None:
+            self._on_drive = StatesOnDrive(
+                self.optimizer, [self.shard], how["make"], host.drive, weights=self._masters_apart
+            )
+
+    @property
+    def _masters_apart(self) -> bool:
+        """Whether what is updated is there for the update alone."""
+        return True
+
+    def _host_copy(self, values: Tensor, *, pinned: bool) -> Tensor:
+        """fp32 weights for the update: in host memory, or for the moment until they are on the drive."""
+        if self.host.drive is not None:
+            return values.detach().to(self.host.link.memory, torch.float32, copy=True)
+        return self.host.link.buffer(values.numel(), torch.float32, pinned=pinned).copy_(values)
 
     def _share(self) -> tuple[nn.Parameter, Tensor]:
-        values = self.weights[self._mine]
-        shard = nn.Parameter(self.host.link.buffer(values.numel(), torch.float32).copy_(values))
-        return shard, self.share_gradient
+        return nn.Parameter(self._host_copy(self.weights[self._mine], pinned=True)), self.share_gradient
 
     def reduce(self) -> None:
         """Average over the replicas, unless that is done."""
@@ -87,7 +105,7 @@ class StatesOnHost(FlatParameters):
     def spread(self) -> None:
         """Bring the share up and gather everyone's."""
         mine = self.weights[self._mine]
-        source = self.shard.detach()
+        source = self._updated_weights()
         if source.dtype != mine.dtype:
             with self.host.outgoing.take(mine.numel()) as slot:
                 slot.arrival = self.host.link.up(mine, slot.buffer.copy_(source))
@@ -97,8 +115,20 @@ class StatesOnHost(FlatParameters):
         if self.shards > 1:
             dist.all_gather_into_tensor(self.weights, mine, group=self.group)
 
+    def _updated_weights(self) -> Tensor:
+        """The share, about to be copied to wherever else it is."""
+        if self._on_drive is not None:
+            self._on_drive.read_weights_again()
+        return self.shard.detach()
+
+    def _step(self) -> None:
+        """The optimizer's update of the share."""
+        (self.optimizer if self._on_drive is None else self._on_drive).step()
+
     def host_tensors(self) -> list[Tensor]:
         """What lies in host memory beside the link's buffers."""
+        if self._on_drive is not None:
+            return []
         return [one for one in self.optimizer.state[self.shard].values() if isinstance(one, Tensor)]
 
     def _clear_gradients(self) -> None:
@@ -108,7 +138,7 @@ class StatesOnHost(FlatParameters):
         """Runs in the host's thread."""
         slot.arrival.on_host()
         self.shard.grad = slot.buffer
-        self.optimizer.step()
+        self._step()
         self.shard.grad = None
 
     def end_pass(self) -> None:

@@ -46,7 +46,7 @@ HERE = Arrival(None)
 
 @dataclass(slots=True)
 class Traffic:
-    """What a link carried and the CPU updated since it was last asked."""
+    """What a link and the drive carried and the CPU updated since it was last asked."""
 
     down_bytes: int = 0
     up_bytes: int = 0
@@ -54,6 +54,10 @@ class Traffic:
     """Of copies that the training thread makes itself, on a CPU; on a GPU those of the two streams, added up."""
     update_seconds: float = 0.0
     """Of updates on the host: on a CPU, whose one thread makes each, by the clock of that thread."""
+    drive_read_bytes: int = 0
+    drive_written_bytes: int = 0
+    drive_seconds: float = 0.0
+    """Of reading and of writing there, added up."""
     timed: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
 
 
@@ -65,6 +69,8 @@ class HostLink:
         self.held: list[Tensor] = []
         """Every buffer in host memory."""
         self.traffic = Traffic()
+        self.memory = torch.device("meta" if device.type == "meta" else "cpu")
+        """Where buffers are: with a device without memory in none either."""
         self._pinned = device.type == "cuda"
         self._clock = time.perf_counter if self._pinned else time.thread_time
         self._down, self._up = _stream(device), _stream(device)
@@ -75,7 +81,7 @@ class HostLink:
         """Zeros in host memory. Raises HostError where there is not enough of it, or not that much may be pinned."""
         pinned = pinned and self._pinned
         try:
-            made = torch.zeros(elements, dtype=dtype, device="cpu", pin_memory=pinned)
+            made = torch.zeros(elements, dtype=dtype, device=self.memory, pin_memory=pinned)
         except (RuntimeError, MemoryError) as error:
             raise self._no_room(elements * dtype.itemsize, error, pinned=pinned) from error
         self.held.append(made)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from cost_models.schedules import Action, build
 from executor.apply.flat_parameters import FlatParameters
 from executor.models.transformer import Transformer
 from executor.offload.activations import Attic
+from executor.offload.drive import Drive
 from executor.offload.flats import HostPart, ParkedStates, StatesOnHost
 from executor.offload.link import HostLink, threads_for_updates
 from executor.offload.parking import Parking
@@ -38,14 +40,22 @@ class Offloading:
     """What of this rank's blocks is in host memory."""
 
     def __init__(
-        self, layout: Layout, stages: list[int], device: torch.device, dtype: torch.dtype, microbatches: int
+        self,
+        layout: Layout,
+        stages: list[int],
+        device: torch.device,
+        dtype: torch.dtype,
+        microbatches: int,
+        folder: Path | None = None,
     ) -> None:
+        """`folder` is where the drive is; None: where temporary files are."""
         self.layout, self.microbatches = layout, microbatches
         self._stages = stages
         self.lives = residency_of_blocks(layout, stages)
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", layout.num_gpus))
         self.link = HostLink(device, threads_for_updates(device, ranks))
         self._incoming, self._outgoing = Staging(self.link, torch.float32), Staging(self.link, dtype)
+        self.drive = Drive(folder, self.link) if layout.offload.drive else None
         self._attic = Attic(self.link)
         self._streamed: dict[int, list[StreamedBlock]] = {}
         self._on_host: list[StatesOnHost] = []
@@ -103,6 +113,7 @@ class Offloading:
             at_once=at_once,
             incoming=self._incoming,
             outgoing=self._outgoing,
+            drive=self.drive,
         )
         if lives == STATES:
             states = StatesOnHost(parameters, *where, host=host, **how)
@@ -115,7 +126,7 @@ class Offloading:
 
     def shards(self, block: int, parameters: Sequence[nn.Parameter], make: Make) -> ShardedBlock:
         """The update of a block's parameters of one kind."""
-        sharded = ShardedBlock(parameters, self.lives[block], make, self.link)
+        sharded = ShardedBlock(parameters, self.lives[block], make, self.link, self.drive)
         if sharded.parking is not None:
             self._parkings.append(sharded.parking)
         self.sharded.append(sharded)
@@ -146,6 +157,10 @@ class Offloading:
             yield from flat.host_tensors()
         for block in self.sharded:
             yield from block.host_tensors()
+
+    def drive_tensors(self) -> list[Tensor]:
+        """All that lies on the drive."""
+        return [] if self.drive is None else self.drive.tensors
 
     def host_parameters(self) -> set[int]:
         """ids of sharded parameters that are in host memory themselves."""

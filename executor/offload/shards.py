@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from executor.apply.local import local
+from executor.offload.drive import Drive
+from executor.offload.drive_states import StatesOnDrive
 from executor.offload.link import HostLink
 from executor.offload.parking import Parking
 from executor.offload.residency import PARKED, STATES, Residency
@@ -25,15 +27,26 @@ class ShardedBlock:
     """The update of one block's shards of one kind, all plain tensors or all DTensors of one mesh."""
 
     def __init__(
-        self, parameters: Sequence[nn.Parameter], lives: Residency, make: Make, link: HostLink
+        self,
+        parameters: Sequence[nn.Parameter],
+        lives: Residency,
+        make: Make,
+        link: HostLink,
+        drive: Drive | None = None,
     ) -> None:
         self.parameters, self.lives, self.link = list(parameters), lives, link
+        self._drive = None if lives == PARKED else drive
         self.updated = self.parameters
         """What the optimizer updates."""
         if lives == STATES:
             self.updated = [self._host_copy(parameter) for parameter in self.parameters]
         self.optimizer = make(self.updated)
         self.parking = Parking(self.optimizer, self.updated, link, masters=False) if lives == PARKED else None
+        self._on_drive: StatesOnDrive | None = None
+        if self._drive is not None:
+            self._on_drive = StatesOnDrive(
+                self.optimizer, self.updated, make, self._drive, weights=lives == STATES
+            )
         self._update: Future[None] | None = None
 
     def begin_update(self) -> None:
@@ -50,7 +63,7 @@ class ShardedBlock:
         def update() -> None:
             for arrival in arrivals:
                 arrival.on_host()
-            self.optimizer.step()
+            (self.optimizer if self._on_drive is None else self._on_drive).step()
 
         self._update = self.link.on_host(update)
 
@@ -71,12 +84,17 @@ class ShardedBlock:
     def spread(self) -> None:
         """Bring the shards to the device, where they are on the host and the device has copies."""
         if self.lives == STATES:
+            if self._on_drive is not None:
+                self._on_drive.read_weights_again()
             for parameter, host in zip(self.parameters, self.updated, strict=True):
                 self.link.up(local(parameter.detach()), host.detach()).before_computing()
 
     def _host_copy(self, parameter: nn.Parameter) -> nn.Parameter:
         values = local(parameter.detach())
-        host = nn.Parameter(self.link.buffer(values.numel(), torch.float32).view_as(values).copy_(values))
+        if self._drive is not None:  # for the moment until they are there
+            host = nn.Parameter(values.to(self.link.memory, torch.float32, copy=True))
+        else:
+            host = nn.Parameter(self.link.buffer(values.numel(), torch.float32).view_as(values).copy_(values))
         host.grad = self.link.buffer(values.numel(), torch.float32).view_as(values)
         return host
 
@@ -85,7 +103,11 @@ class ShardedBlock:
         if self.lives == PARKED:
             return
         for parameter in self.updated:
-            yield parameter
-            yield from (one for one in self.optimizer.state[parameter].values() if isinstance(one, Tensor))
+            if self._on_drive is None:
+                yield from (
+                    one for one in self.optimizer.state[parameter].values() if isinstance(one, Tensor)
+                )
+            if self._on_drive is None or self.lives != STATES:
+                yield parameter
             if self.lives != STATES and parameter.grad is not None:
                 yield parameter.grad

@@ -41,11 +41,15 @@ class StreamedBlock(StatesOnHost):
         self.host_weights = link.buffer(self.weights.numel(), self.weights.dtype).copy_(self.weights)
         self.host_gradients = link.buffer(self.weights.numel(), torch.float32)
         mine = self.host_weights[self._mine]
-        if mine.dtype != torch.float32:
-            mine = link.buffer(mine.numel(), torch.float32, pinned=False).copy_(self.weights[self._mine])
+        if self._masters_apart:
+            mine = self._host_copy(self.weights[self._mine], pinned=False)
         shard = nn.Parameter(mine)
         shard.grad = self.host_gradients[self._mine]
         return shard, shard.grad
+
+    @property
+    def _masters_apart(self) -> bool:
+        return self.weights.dtype != torch.float32
 
     @property
     def here(self) -> bool:
@@ -122,7 +126,7 @@ class StreamedBlock(StatesOnHost):
         """Write the share into the weights on the host, and gather everyone's there, by way of the device."""
         mine = self.host_weights[self._mine]
         if self.shard.dtype != mine.dtype:
-            mine.copy_(self.shard.detach())
+            mine.copy_(self._updated_weights())
         if self.shards == 1:
             return
         _allocate(self.weights)
@@ -137,7 +141,7 @@ class StreamedBlock(StatesOnHost):
         self._await_gradients()
         if self.host.at_once:
             self._norms = super().norms()
-        self.optimizer.step()
+        self._step()
 
     def _await_gradients(self) -> None:
         """Wait until the averaged gradient of the share is on the host."""

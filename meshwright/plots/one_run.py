@@ -22,6 +22,10 @@ _TOTALS = (
     "host_memory_bytes",
     "host_link_seconds",
     "host_update_seconds",
+    "drive_bytes",
+    "drive_read_bytes",
+    "drive_written_bytes",
+    "drive_transfer_seconds",
 )
 """Quantities that are not parts of another one."""
 _MAX_ROWS = 20

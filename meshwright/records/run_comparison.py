@@ -74,7 +74,14 @@ def comparison(report: RunReport) -> tuple[ComparedQuantity, ...]:
         ComparedQuantity(f"{part}_bytes", fullest.predicted_memory.get(part, 0.0), float(size))
         for part, size in fullest.memory.items()
     ]
-    return (*speed, *_peaks(report), *parts, *_of_the_allocator(report), *_of_host_memory(report))
+    return (
+        *speed,
+        *_peaks(report),
+        *parts,
+        *_of_the_allocator(report),
+        *_of_host_memory(report),
+        *_of_drives(report),
+    )
 
 
 def emulated(report: EmulationReport) -> tuple[ComparedQuantity, ...]:
@@ -173,6 +180,27 @@ def _of_host_memory(report: RunReport) -> list[ComparedQuantity]:
             "host_update_seconds", host.predicted_update_seconds, statistics.median(host.update_seconds)
         ),
     ]
+    return [one for one in compared if one.measured > 0]
+
+
+def _of_drives(report: RunReport) -> list[ComparedQuantity]:
+    """What the fullest rank had on a drive, and what a step read and wrote there; nothing where nothing was."""
+    seen = [rank.drive for rank in report.ranks if rank.drive is not None]
+    if not seen:
+        return []
+    drive = max(seen, key=lambda one: one.held_bytes)
+    median = statistics.median
+    compared = [
+        ComparedQuantity("drive_bytes", drive.predicted_bytes, float(drive.held_bytes)),
+        ComparedQuantity("drive_read_bytes", drive.predicted_read_bytes, float(median(drive.read_bytes))),
+        ComparedQuantity(
+            "drive_written_bytes", drive.predicted_written_bytes, float(median(drive.written_bytes))
+        ),
+    ]
+    if drive.predicted_seconds:
+        compared.append(
+            ComparedQuantity("drive_transfer_seconds", drive.predicted_seconds, median(drive.seconds))
+        )
     return [one for one in compared if one.measured > 0]
 
 

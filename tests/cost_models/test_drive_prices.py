@@ -73,7 +73,7 @@ def test_what_lies_on_the_drive_is_not_in_memory() -> None:
     ("precision", "offload", "held", "read"),
     [
         ("fp16", STATES, 12, 16),  # updated weights are read once more on their way up
-        ("fp16", STREAMED, 12, 12),
+        ("fp16", STREAMED, 12, 16),
         ("fp32", STATES, 12, 16),
         ("fp32", STREAMED, 8, 8),  # weights that passes use are in memory
     ],

@@ -47,6 +47,10 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build every stage without its devices; train nothing.")
     ] = False,
+    drive: Annotated[
+        Path | None,
+        o.optional("--drive", "DIR", "Folder for states that the plan has on the drive; default: --out."),
+    ] = None,
     data: Annotated[
         str, typer.Option("--data", metavar="DIR", help="A token folder; also: text, random.")
     ] = "text",
@@ -125,6 +129,7 @@ def run(
         compile=compile,
         out=out,
         trace=trace,
+        drive=drive,
         data=data,
         checkpoint=checkpoint,
         every=_steps(every),

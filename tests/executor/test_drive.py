@@ -1,0 +1,204 @@
+"""Optimizer states on a drive: the same bits as on the device, whole in checkpoints, counted, and clear in failing."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from effort import some_of
+from processes import Processes
+from saving_jobs import SAVED_AT, STEPS, train_and_save
+from training import GPT, MOE, Trained, plan_for, train_weights
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.errors import HostError
+from cost_models.files import catalog
+from cost_models.tiers.drive import drive_step_bytes
+from executor.checkpoints.folder import Folder
+from executor.emulate.dry_run import build_without_devices
+from executor.emulate.one_rank import emulate
+from executor.offload import drive as drives
+from executor.offload.room import require_drive
+from planner.plan import Plan
+
+MANY = mock.patch.object(drives, "CHUNK", 160)
+"""So that every block has several chunks, the last of them shorter."""
+WAYS = ("states/drive", "streamed/drive", "states:1/parked:1/streamed:1/drive")
+CASES = (
+    ("mbs2", GPT, "fp32"),
+    ("mbs2 recompute=full", GPT, "bf16"),
+    ("dp2 mbs2 zero1", GPT, "fp32"),
+    ("dp2 mbs2 zero3", GPT, "bf16"),
+    ("pp2 mbs2", GPT, "bf16"),
+    ("dp2 ep2 mbs2 zero1", MOE | {"num_moe_layers": 2}, "fp32"),
+)
+
+
+def train_each(plans: list[Plan]) -> list[Trained]:
+    with MANY:
+        return [train_weights(plan, 3, False) for plan in plans]
+
+
+@pytest.mark.parametrize("case", some_of(CASES, CASES[0], CASES[3]), ids=lambda case: case[0])
+def test_the_same_bits_on_a_drive(case: tuple[str, dict[str, object], str], processes: Processes) -> None:
+    layout, model, precision = case
+    ways = ("", *(f"offload={way}" for way in WAYS))
+    if "zero1" in layout:  # norms of shares of blocks are added up in another order
+        ways = ("offload=states", ways[1])
+    plans = [plan_for(f"{layout} {way}", model, precision=precision) for way in ways]
+    for plain, *others in processes.run(plans[0].layout.num_gpus, train_each, plans):
+        for (curve, weights), way in zip(others, ways[1:], strict=True):
+            assert curve == plain[0], way
+            assert all((weights[name] == plain[1][name]).all() for name in plain[1]), way
+
+
+def counted(plan: Plan) -> tuple[int, int, int, dict[str, int], int]:
+    """(bytes held, read and written in a step on the drive; parts at the device's peak; most in host memory)."""
+    from executor.data.batches import Batches
+    from executor.engine import Engine
+    from executor.measure.memory import held_on_drive, measure_tiers
+    from executor.run_config import EngineOptions
+
+    engine = Engine(plan, torch.device("cpu"), EngineOptions())
+    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
+    engine.step(*batches.slice(0, engine.place.dp, plan.layout.dp))
+    assert engine.offloading is not None
+    engine.offloading.link.taken()
+    parts, host = measure_tiers(engine, *batches.slice(1, engine.place.dp, plan.layout.dp))
+    seen = engine.offloading.link.taken()
+    return held_on_drive(engine), seen.drive_read_bytes, seen.drive_written_bytes, parts, host
+
+
+@pytest.mark.parametrize(("way", "unused"), [("states:3/drive", 0), ("streamed:3/drive ring=1", 3)])
+def test_bytes_of_the_drive_are_those_of_the_plan(way: str, unused: int, processes: Processes) -> None:
+    """In host memory are buffers of chunks and gradients of two blocks, besides what streamed blocks keep of theirs;
+    fp32 weights that passes use have no buffers."""
+    size = {"num_layers": 4, "hidden_size": 256, "max_positions": 64}
+    plan = plan_for(f"mbs4 offload={way}", GPT | size)
+    ((held, read, written, parts, host),) = processes.run(1, counted, plan)
+    columns = LayoutColumns.of([plan.layout])
+    assert (read, written) == pytest.approx(
+        [own[0] for own in drive_step_bytes(plan.question, columns)], rel=0.005
+    )
+    assert held == pytest.approx(plan.prediction.drive_bytes, rel=0.005)
+    assert sum(parts.values()) < 1.03 * plan.prediction.peak_bytes
+    block = 12 * 256**2 + 13 * 256
+    travelling = 2 * 4 * block - unused * 4 * block / drives.CHUNKS
+    assert host == pytest.approx(plan.prediction.host_bytes + travelling, rel=0.01)
+
+
+def test_our_stack_says_what_the_executor_does() -> None:
+    use = catalog.load_stack("meshwright").drive
+    assert (use.chunk, use.block_chunks, use.buffers) == (drives.CHUNK, drives.CHUNKS, 3 * drives.SLOTS)
+
+
+def saved(plan: Plan, folder: Path, resume: bool) -> list[tuple[float, float]]:
+    with MANY:
+        return train_and_save(plan, folder, resume=resume)[0]
+
+
+def test_a_run_goes_on_bit_for_bit_from_a_drive_and_onto_one(processes: Processes, tmp_path: Path) -> None:
+    layouts = (
+        "dp2 mbs2 zero0 offload=states/drive",
+        "dp2 mbs2 zero0",
+        "dp2 mbs2 zero0 offload=streamed/drive",
+    )
+    first, *others = (plan_for(layout, GPT, precision="bf16") for layout in layouts)
+    expected = processes.run(2, saved, first, tmp_path, False)[0][SAVED_AT:]
+    for plan in (first, *others):
+        Folder(tmp_path).delete(STEPS)
+        assert processes.run(2, saved, plan, tmp_path, True)[0] == expected
+
+
+def fails(plan: Plan, folder: Path) -> tuple[str, int]:
+    """What is said where the drive takes no more once there is a checkpoint; and the exit code."""
+    from executor.run_config import RunConfig
+    from executor.steps import Watcher
+    from executor.train import train
+
+    really = os.pwritev
+
+    def full(*arguments: Any) -> int:
+        if Folder(folder).complete():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return really(*arguments)
+
+    config = RunConfig(steps=9, warm_up=0, checkpoint=folder, every=2)
+    try:
+        with mock.patch.object(os, "pwritev", full):
+            train(plan, torch.device("cpu"), config, Watcher())
+    except HostError as error:
+        return str(error), error.exit_code
+    return "", 0
+
+
+def test_a_drive_that_fills_during_a_run_is_named(processes: Processes, tmp_path: Path) -> None:
+    """With what every tier holds; and the last checkpoint is whole."""
+    plan = plan_for("mbs2 offload=states/drive")
+    ((said, code),) = processes.run(1, fails, plan, tmp_path)
+    assert said.startswith("drive: no space left on device in")
+    assert "of optimizer states" in said
+    assert "host memory: offloaded blocks" in said
+    assert "device: weights, gradients and states" in said
+    assert code == 2
+    (at, *_) = Folder(tmp_path).complete()
+    went_on, notes, _ = processes.run(1, train_on, plan, tmp_path)[0]
+    assert len(went_on) == STEPS + 4 - at
+    assert notes == [f"resumed from step {at}"] or "resumed" in notes[0]
+
+
+def train_on(plan: Plan, folder: Path) -> Any:
+    return train_and_save(plan, folder, resume=True, steps=STEPS + 4)
+
+
+def test_a_drive_without_room_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    plan = plan_for("dp2 mbs2 zero1 offload=states/drive")
+    require_drive(plan, tmp_path)
+    with pytest.raises(HostError, match="there is no such folder"):
+        require_drive(plan, tmp_path / "absent")
+    (tmp_path / "file").touch()
+    with pytest.raises(HostError, match="is no folder"):
+        require_drive(plan, tmp_path / "file")
+    denied = mock.patch(
+        "tempfile.TemporaryFile", side_effect=PermissionError(errno.EACCES, "Permission denied")
+    )
+    with denied, pytest.raises(HostError, match="permission denied") as refused:
+        require_drive(plan, tmp_path)
+    assert refused.value.exit_code == 2
+    large = plan.model_copy(update={"prediction": plan.prediction.model_copy(update={"drive_bytes": 1e18})})
+    with pytest.raises(HostError, match=r"909494.7 TiB of optimizer states need room there, and .* are free"):
+        require_drive(large, tmp_path)
+    require_drive(plan_for("dp2 mbs2 zero1"), tmp_path / "absent")  # which has nothing there
+
+
+def no_room(plan: Plan, folder: Path) -> str:
+    from executor.engine import Engine
+    from executor.run_config import EngineOptions
+
+    full = OSError(errno.ENOSPC, "No space left on device")
+    try:
+        with mock.patch.object(os, "posix_fallocate", side_effect=full):
+            Engine(plan, torch.device("cpu"), EngineOptions(drive=folder))
+    except HostError as error:
+        return str(error)
+    return ""
+
+
+def test_room_is_taken_before_the_first_step(processes: Processes, tmp_path: Path) -> None:
+    (said,) = processes.run(1, no_room, plan_for("mbs2 offload=states/drive"), tmp_path)
+    assert "has no room for" in said
+    assert "are free beside 0 B that this rank has there" in said
+    assert not list(tmp_path.iterdir())  # files have no names, so nothing is left behind
+
+
+def test_a_drive_costs_nothing_where_nothing_has_values() -> None:
+    for way in ("states/drive", "streamed/drive"):
+        plan = plan_for(f"mbs2 offload={way}")
+        fake, real = (emulate(plan, 0, steps=1, fake=fake) for fake in (True, False))
+        assert fake.memory == real.memory
+    assert build_without_devices(plan_for("pp2 mbs2 offload=states/drive"))
