@@ -13,6 +13,7 @@ evenly, which changes h and U inside of steps by s / (8 · 64²) of a step's sha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -88,6 +89,7 @@ class Accesses:
         return among
 
 
+@lru_cache(maxsize=1024)
 def accesses_of(table: TableSpec) -> Accesses:
     """Accesses of one table of the class; where it says nothing of them all rows are used alike."""
     if table.histogram:

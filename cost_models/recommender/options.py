@@ -35,15 +35,14 @@ def _options(question: RecommenderQuestion, table: TableSpec) -> Iterator[Option
     if cluster.nodes > 1 and cluster.gpus_per_node > 1:
         bases.append(Option("node-row"))
     yield from bases
+    hottest, kept = tuple(_shares(table, _HOT)), tuple(_shares(table, _CACHED))
     if cluster.num_gpus > 1:
         yield Option("copy")
-        yield from (Option(base.form, base.shards, hot=hot) for base in bases for hot in _shares(table, _HOT))
+        yield from (Option(base.form, base.shards, hot=hot) for base in bases for hot in hottest)
     if cluster.host_memory:
         yield from (Option(base.form, base.shards, tier="host") for base in bases)
         yield from (
-            Option(base.form, base.shards, tier="host", cached=cached)
-            for base in bases
-            for cached in _shares(table, _CACHED)
+            Option(base.form, base.shards, tier="host", cached=cached) for base in bases for cached in kept
         )
 
 

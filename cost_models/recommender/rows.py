@@ -79,7 +79,13 @@ def option_columns(question: RecommenderQuestion, pairs: Sequence[Pair]) -> Opti
     """The options as columns."""
     classes = question.model.classes
     accesses = {which: accesses_of(classes[which]) for which in {which for which, _ in pairs}}
-    counted = [_counted(classes[which], accesses[which], option, question) for which, option in pairs]
+    counted_of: dict[tuple[object, ...], tuple[float, ...]] = {}
+    counted = []
+    for which, option in pairs:  # how a table is cut does not change which rows are met
+        key = which, option.form == "copy", option.hot, option.tier, option.cached
+        if key not in counted_of:
+            counted_of[key] = _counted(classes[which], accesses[which], option, question)
+        counted.append(counted_of[key])
     columns = dict(
         zip(_COUNTED, np.array(counted, dtype=np.float64).reshape(-1, len(_COUNTED)).T, strict=True)
     )
@@ -143,7 +149,7 @@ def _counted(
     if table.combiner != "concat":
         bags, hot_bags = outputs * _any(cold, table.pooling), outputs * _any(hot, table.pooling)
     cached_rows = float(round(option.cached * table.rows))
-    hot_distinct = float(accesses.distinct(ids, hot_rows))
+    hot_distinct = float(accesses.distinct(ids, hot_rows)) if hot_rows else 0.0
     asked = ids * cold
     if question.facts.unique_ids:
         asked = gpus * float(accesses.distinct(ids / gpus) - accesses.distinct(ids / gpus, hot_rows))
@@ -156,7 +162,7 @@ def _counted(
         outputs,
         float(accesses.distinct(ids)) - hot_distinct,
         hot_distinct,
-        float(accesses.distinct(ids / gpus, hot_rows)),
+        float(accesses.distinct(ids / gpus, hot_rows)) if hot_rows else 0.0,
         table.rows - hot_rows,
         hot_rows,
         _hit(accesses, option, hot_rows, cached_rows),
