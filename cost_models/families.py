@@ -48,6 +48,8 @@ FAMILIES = {
         plan_kind="recommender-plan",
         plan="planner.recommender.plan:RecommenderPlan",
         verbs="meshwright.families.recommender.verbs:RecommenderVerbs",
+        training="executor.families.recommender:RecommenderTraining",
+        report="executor.recommender.report:RecommenderReport",
     ),
 }
 """Kind of a model → its family."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
+import torch
 import torch.distributed as dist
 
 from cost_models.errors import Problem, RunError
@@ -100,9 +102,34 @@ class Curve:
     routers: tuple[RouterReport, ...] = ()
 
 
+class Trained(Protocol):
+    """What a run trains, whatever family it is of."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it trains."""
+
+    def one_step(self, step: int, curve: Curve, heart: Heartbeat) -> None:
+        """Train one step and add it to the curve; steps count from 1."""
+
+    def routers(self) -> tuple[RouterReport, ...]:
+        """Loads of experts since the last call; () where there are none."""
+
+
 def run_steps(
     engine: Engine,
     batches: Batches,
+    config: RunConfig,
+    checkpointer: Checkpointer | None,
+    watcher: Watcher,
+    stop: Callable[[], bool],
+) -> Curve:
+    """`follow_steps` of a transformer."""
+    return follow_steps(_Transformer(engine, batches), config, checkpointer, watcher, stop)
+
+
+def follow_steps(
+    trained: Trained,
     config: RunConfig,
     checkpointer: Checkpointer | None,
     watcher: Watcher,
@@ -118,7 +145,7 @@ def run_steps(
     start = _start(checkpointer, watcher)
     losses, norms = watcher.before(start)
     curve = Curve(
-        clock=StepClock(engine.device),
+        clock=StepClock(trained.device),
         warm_up=max(0, min(config.warm_up, last - start - 1)),
         first_step=start + 1 - len(losses),
         losses=losses,
@@ -131,26 +158,26 @@ def run_steps(
         )
     if start == last:
         # ranks were lost after the last step, before there was a report: one step more, not kept
-        _one_step(engine, batches, last + 1, curve, heart)
+        trained.one_step(last + 1, curve, heart)
         del curve.losses[-1], curve.norms[-1]
     for step in range(start + 1, last + 1):
         if step == start + curve.warm_up + 1:
             curve.clock.forget()
             curve.host.clear()
             if curve.warm_up:
-                routers_so_far(engine)  # what the warm-up did does not count
-        _one_step(engine, batches, step, curve, heart)
+                trained.routers()  # what the warm-up did does not count
+        trained.one_step(step, curve, heart)
         _require_number(step, curve.losses[-1], curve.norms[-1], checkpointer)
         if dist.get_rank() == 0:
             watcher.step(_progress(step, curve, measured=step > start + curve.warm_up))
-        wanted, failed = any_rank(engine.device, stop(), checkpointer is not None and checkpointer.failed())
+        wanted, failed = any_rank(trained.device, stop(), checkpointer is not None and checkpointer.failed())
         if checkpointer is not None:
             _save(checkpointer, step, heart, due=wanted or step == last, failed=failed)
         if wanted and step < last:
             curve.stopped_at = step
             break
     heart.beat(curve.stopped_at or last, "end")
-    curve.routers = routers_so_far(engine)
+    curve.routers = trained.routers()
     return curve
 
 
@@ -179,25 +206,39 @@ def _progress(step: int, curve: Curve, *, measured: bool) -> Progress:
     )
 
 
-def _one_step(engine: Engine, batches: Batches, step: int, curve: Curve, heart: Heartbeat) -> None:
-    """Train one step and add it to the curve; steps count from 1."""
-    heart.beat(step, "data")
-    engine.optimizer.set_rate(engine.options.rate.at(step - 1))
-    batch = batches.slice(step - 1, engine.place.dp, engine.layout.dp)
+@dataclass(frozen=True, slots=True)
+class _Transformer(Trained):
+    """An engine and what it trains on."""
 
-    def forward_backward() -> float:
-        heart.beat(step, "forward and backward")
-        return engine.forward_backward(*batch)
+    engine: Engine
+    batches: Batches
 
-    def update() -> float:
-        heart.beat(step, "update")
-        return engine.update()
+    @property
+    def device(self) -> torch.device:
+        return self.engine.device
 
-    value, norm = curve.clock.time(forward_backward, update)
-    curve.losses.append(mean_over_data(value, engine))
-    curve.norms.append(norm)
-    if engine.offloading is not None:
-        curve.host.append(engine.offloading.link.taken())
+    def routers(self) -> tuple[RouterReport, ...]:
+        return routers_so_far(self.engine)
+
+    def one_step(self, step: int, curve: Curve, heart: Heartbeat) -> None:
+        engine = self.engine
+        heart.beat(step, "data")
+        engine.optimizer.set_rate(engine.options.rate.at(step - 1))
+        batch = self.batches.slice(step - 1, engine.place.dp, engine.layout.dp)
+
+        def forward_backward() -> float:
+            heart.beat(step, "forward and backward")
+            return engine.forward_backward(*batch)
+
+        def update() -> float:
+            heart.beat(step, "update")
+            return engine.update()
+
+        value, norm = curve.clock.time(forward_backward, update)
+        curve.losses.append(mean_over_data(value, engine))
+        curve.norms.append(norm)
+        if engine.offloading is not None:
+            curve.host.append(engine.offloading.link.taken())
 
 
 def _require_number(step: int, loss: float, norm: float, checkpointer: Checkpointer | None) -> None:

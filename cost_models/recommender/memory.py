@@ -62,7 +62,8 @@ def option_bytes(question: RecommenderQuestion, x: OptionColumns) -> OptionBytes
         x.outputs * x.whole_width / gpus * vectors,
         x.hot_distinct * x.whole_width * facts.gradient_row_bytes,
     )
-    in_node = np.where(x.shards == 0, x.cold_rows / question.cluster.nodes, x.cold_rows / _slices(x))
+    stay = x.cold_rows - (0.0 if facts.cached_rows_on_host else x.cached_rows)
+    in_node = np.where(x.shards == 0, stay / question.cluster.nodes, stay / _slices(x))
     away = np.where(x.on_host, in_node, 0.0)
     host = (
         away * x.width * training.table_bytes,

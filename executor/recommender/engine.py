@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -63,6 +64,16 @@ class RecommenderEngine:
         self.backward_exchange()
         return loss, self.update()
 
+    def stages(self, clicks: Clicks) -> list[Callable[[], float]]:
+        """The six stages of one step, to be called one after another."""
+
+        def index_exchange() -> None:
+            self.index_exchange(clicks)
+
+        exchanges = (index_exchange, self.lookup, self.forward_exchange, self.backward_exchange)
+        *first, backward = (partial(_nothing_after, stage) for stage in exchanges)
+        return [*first, self.dense, backward, self.update]
+
     def scores(self, clicks: Clicks) -> Tensor:
         """(b, tasks) logits of samples that nothing is learned from."""
         self.index_exchange(clicks)
@@ -121,6 +132,11 @@ class RecommenderEngine:
         self.dense_optimizer.step()
         self.dense_optimizer.zero_grad(set_to_none=True)
         return float(flat.norm())
+
+
+def _nothing_after(stage: Callable[[], None]) -> float:
+    stage()
+    return 0.0
 
 
 def _gradient(parameter: Tensor) -> Tensor:

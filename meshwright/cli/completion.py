@@ -15,17 +15,6 @@ _PLAN = b"# A Meshwright plan"
 _ENTRIES = re.compile(r"^entries:\n(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r"^  ([^\s#:]+):", re.MULTILINE)
 _MOST_FILES = 1000
-_SCHEMAS = (
-    "model",
-    "recommender",
-    "cluster",
-    "pools",
-    "training",
-    "recommender-training",
-    "stack",
-    "profile",
-    "operations",
-)
 
 
 def names(kind: str) -> Iterator[str]:
@@ -49,7 +38,7 @@ def _beginning(known: Iterator[str], incomplete: str) -> list[str]:
 
 def models(incomplete: str) -> list[str]:
     """Words for MODEL."""
-    return [*_beginning(names("recommenders"), incomplete), *_spec("models", incomplete)]
+    return _spec("models", incomplete)
 
 
 def clusters(incomplete: str) -> list[str]:
@@ -79,19 +68,7 @@ def entries(ctx: typer.Context, incomplete: str) -> list[str]:
     known = (
         names(kind)
         if kind != "schema"
-        else iter(
-            (
-                "model",
-                "recommender",
-                "cluster",
-                "pools",
-                "training",
-                "recommender-training",
-                "stack",
-                "profile",
-                "operations",
-            )
-        )
+        else iter(("model", "cluster", "pools", "training", "stack", "profile", "operations"))
     )
     return _beginning(known, incomplete)
 

@@ -102,7 +102,9 @@ def _seats(ranks: int, arguments: tuple[Any, ...]) -> object:
     """What the groups of a job follow from: its number of ranks and the axes of its plan, where it has one."""
     layout = getattr(arguments[0], "layout", None) if arguments else None
     axes = ("pp", "dp", "cp", "tp", "ep", "etp", "shard", "order")
-    return ranks, layout and tuple(getattr(layout, axis) for axis in axes)
+    if layout is None or isinstance(layout, str):  # a sharding has no mesh
+        return ranks, layout
+    return ranks, tuple(getattr(layout, axis) for axis in axes)
 
 
 def _forget_meshes() -> None:

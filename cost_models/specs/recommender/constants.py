@@ -96,6 +96,8 @@ class RecommenderStack(Spec):
     """Copies of a batch's ids that the device holds: of this step, of the next."""
     ids_everywhere: bool = False
     """Whether every GPU has room for the ids of the whole batch, whichever it holds rows of."""
+    cached_rows_on_host: bool = True
+    """Whether rows that the device caches keep their place in host memory, too."""
     output_buffers: Factor = 1.0
     """Copies of the vectors that a GPU makes, and of those that it receives, in each pass."""
     gradient_row_bytes: Factor = 0.0

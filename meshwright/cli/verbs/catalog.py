@@ -50,22 +50,14 @@ def catalog(
 
 
 def _list(kind: str, output: Output) -> None:
-    """A row for each entry; models of each kind in a table of their own."""
-    from itertools import groupby
-
+    """A row for each entry."""
     from meshwright.records.catalog import entries
-    from meshwright.render.tables import Table, table
+    from meshwright.render.tables import table
 
     rows = entries(kind)
-    text: list[str | Table] = []
-    for named, run in groupby(rows, key=lambda row: row.get("kind", "")):
-        own = [{name: value for name, value in row.items() if name != "kind"} for row in run]
-        headers = list(own[0])
-        text += [*([""] if text else []), *([f"{named}s"] if named else [])]
-        text.append(
-            table(headers, [list(row.values()) for row in own], names=headers[:1], words=headers[-1:])
-        )
-    output.answer({"schema": JSON_SCHEMA, kind: rows}, rows, *text)
+    headers = list(rows[0])
+    drawn = table(headers, [list(row.values()) for row in rows], names=headers[:1], words=headers[-1:])
+    output.answer({"schema": JSON_SCHEMA, kind: rows}, rows, drawn)
 
 
 def _show(kind: str, name: str, output: Output) -> None:

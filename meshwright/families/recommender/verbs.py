@@ -27,6 +27,7 @@ TAKES: Mapping[str, frozenset[str]] = {
     "compare": frozenset(),
     "explain": frozenset(),
     "verify": frozenset(),
+    "run": frozenset({"rate_decay", "rate_warm_up"}),
 }
 
 _DRIFT = 1e-6
@@ -118,7 +119,9 @@ class RecommenderVerbs(Verbs[RecommenderPlan]):
         return tuple(_checks(plan, budget))
 
     def running(self, plan: RecommenderPlan) -> Running:
-        raise NotImplementedError
+        from meshwright.families.recommender.running import RecommenderRun
+
+        return RecommenderRun(plan)
 
 
 def _checks(plan: RecommenderPlan, budget: Budget) -> Iterator[Check]:

@@ -1,0 +1,199 @@
+"""Train a recommender's plan on this rank, inside an initialised process group, and measure it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from cost_models.files.local import processor_name
+from cost_models.recommender.priced import STAGES
+from executor.checkpoints.checkpointer import Checkpointer
+from executor.data.clicks import Clicks, MadeUpClicks
+from executor.data.criteo import RecordedClicks
+from executor.embeddings.places import Places
+from executor.embeddings.sent_bytes import sent_bytes
+from executor.faults.heartbeat import Heartbeat
+from executor.measure.report import Environment, RouterReport
+from executor.messages import gather_json
+from executor.recommender.engine import RecommenderEngine
+from executor.recommender.memory import held_on_host, peak_memory
+from executor.recommender.quality import area_under_curve
+from executor.recommender.report import RecommenderReport, SharedRank, make_report
+from executor.recommender.saving import RecommenderState
+from executor.run_config import RANDOM, TEXT, RunConfig
+from executor.steps import Curve, Stopped, Trained, Watcher, follow_steps, kept_report
+from executor.timing import StepClock
+from planner.recommender.plan import RecommenderPlan
+
+_UNSEEN = 10**6
+"""Steps before which made-up samples are trained on; those after it are kept for the score."""
+_SCORED = 8
+"""Steps' worth of samples that are scored."""
+
+
+def clicks_of(plan: RecommenderPlan, config: RunConfig) -> MadeUpClicks | RecordedClicks:
+    """What the run trains on. Raises InputError where a file does not go with the model."""
+    if config.data in (TEXT, RANDOM):
+        return MadeUpClicks(plan.model, plan.training.global_batch, seed=config.seed)
+    return RecordedClicks(Path(config.data), plan.model, plan.training.global_batch)
+
+
+@dataclass(slots=True)
+class _Run(Trained):
+    """An engine, what it trains on, and what its steps sent."""
+
+    engine: RecommenderEngine
+    clicks: MadeUpClicks | RecordedClicks
+    config: RunConfig
+
+    @property
+    def device(self) -> torch.device:
+        return self.engine.device
+
+    def routers(self) -> tuple[RouterReport, ...]:
+        return ()
+
+    def batch(self, step: int) -> Clicks:
+        return self.clicks.slice(step - 1, dist.get_rank(), dist.get_world_size()).to(self.device)
+
+    def one_step(self, step: int, curve: Curve, heart: Heartbeat) -> None:
+        heart.beat(step, "data")
+        self.engine.set_rate(self.config.rate.at(step - 1))
+        batch = self.batch(step)
+
+        def train() -> float:
+            heart.beat(step, "step")
+            loss, self.norm = self.engine.step(batch)
+            return loss
+
+        (loss,) = curve.clock.time(train)
+        total = torch.tensor([loss], device=self.device)
+        curve.losses.append(float(self.engine.embeddings.peers.sum_in_order(total)))
+        curve.norms.append(self.norm)
+
+    norm: float = field(default=0.0)
+
+
+def train(
+    plan: RecommenderPlan,
+    device: torch.device,
+    config: RunConfig,
+    watcher: Watcher,
+    stop: Callable[[], bool] = lambda: False,
+) -> RecommenderReport | Stopped:
+    """Train and measure a plan; every rank calls it and gets the answer.
+
+    Raises:
+        InputError: data or checkpoint do not go with the plan.
+        RunError: the loss is no number, or a checkpoint could not be written; on every rank.
+    """
+    if (kept := kept_report(watcher)) is not None:
+        assert isinstance(kept, RecommenderReport)
+        return kept
+    places = Places(dist.get_world_size(), plan.cluster.gpus_per_node)
+    engine = RecommenderEngine(plan.model, plan.sharding, plan.training, places, device, seed=config.seed)
+    run = _Run(engine, clicks_of(plan, config), config)
+    state = RecommenderState(engine, config.engine)
+    checkpointer = Checkpointer(state, config.saving, run.clicks.name) if config.saving else None
+    curve = follow_steps(run, config, checkpointer, watcher, stop)
+    if curve.stopped_at is not None:
+        return Stopped(step=curve.stopped_at, saved=checkpointer.saved if checkpointer else None)
+    return _report(plan, run, curve, watcher)
+
+
+def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) -> RecommenderReport:
+    """Steps apart, in which stages, bytes and memory are seen; then the report of all ranks."""
+    engine, config = run.engine, run.config
+    last = config.warm_up + config.steps
+    stages, formula = _stage_seconds(run, last)
+    sent, link = engine.embeddings.sent.taken(), engine.embeddings.link
+    traffic = link.taken()
+    memory = peak_memory(engine, run.batch(last + 1)) if config.measure_memory else {}
+    unseen = [
+        run.clicks.slice(_UNSEEN + step, dist.get_rank(), dist.get_world_size()) for step in range(_SCORED)
+    ]
+    auc = area_under_curve(engine, unseen) if isinstance(run.clicks, MadeUpClicks) else None
+    rank = dist.get_rank()
+    steps = max(1, config.waiting_steps)
+    mine = SharedRank(
+        rank=rank,
+        wall_seconds=tuple(curve.clock.wall_seconds),
+        stage_seconds=stages,
+        sent_bytes={name: sent.get(name, 0) // steps for name in STAGES} if stages else {},
+        formula_bytes={name: size // steps for name, size in formula.items()},
+        up_bytes=traffic.up_bytes // steps,
+        down_bytes=traffic.down_bytes // steps,
+        lookups=traffic.lookups // steps,
+        hits=traffic.hits // steps,
+        memory=memory,
+        predicted_memory={name: each[rank] for name, each in plan.prediction.device_parts.items()},
+        host_bytes=held_on_host(engine),
+    )
+    told = gather_json([mine.model_dump_json(), run.clicks.told()])
+    strays = sorted({sentence for _, sentences in told for sentence in sentences})
+    for sentence in strays:
+        if rank == 0:
+            watcher.note(sentence)
+    return make_report(
+        plan,
+        [SharedRank.model_validate_json(text) for text, _ in told],
+        environment=_environment(engine.device),
+        seed=config.seed,
+        warm_up=curve.warm_up,
+        first_step=curve.first_step,
+        losses=curve.losses,
+        gradient_norms=curve.norms,
+        auc=auc,
+        notes=tuple(dict.fromkeys((*watcher.notes, *strays))),
+    )
+
+
+def _stage_seconds(run: _Run, last: int) -> tuple[dict[str, float], dict[str, int]]:
+    """(median seconds of each stage, which all ranks begin together; bytes that they send by the formula)."""
+    engine, formula = run.engine, Counter[str]()
+    if not run.config.waiting_steps:
+        return {}, {}
+    seconds: dict[str, list[float]] = {name: [] for name in STAGES}
+    clock = StepClock(engine.device)
+    engine.embeddings.sent.taken()
+    engine.embeddings.link.taken()
+    for step in range(run.config.waiting_steps):
+        batch = run.batch(last + 1 + step)
+        formula.update(_formula(engine, batch))
+        for name, stage in zip(STAGES, engine.stages(batch), strict=True):
+            clock.time(stage)
+            seconds[name].append(clock.wall_seconds[-1])
+    return {name: statistics.median(each) for name, each in seconds.items()}, dict(formula)
+
+
+def _formula(engine: RecommenderEngine, batch: Clicks) -> dict[str, int]:
+    embeddings = engine.embeddings
+    return sent_bytes(
+        embeddings.slices,
+        engine.places,
+        dist.get_rank(),
+        samples=embeddings.samples,
+        element_bytes=embeddings.exchange_dtype.itemsize,
+        dense_parameters=sum(one.numel() for one in engine.network.parameters()),
+        ids=[one.values for one in batch.ids],
+    )
+
+
+def _environment(device: torch.device) -> Environment:
+    return Environment(
+        torch=str(torch.__version__),
+        python=platform.python_version(),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        backend=dist.get_backend(),
+        world_size=dist.get_world_size(),
+        cores=os.cpu_count() or 1,
+        processor=processor_name(),
+    )

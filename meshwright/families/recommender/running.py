@@ -1,0 +1,152 @@
+"""A run of a recommender's plan as it is told: before it, at each step, and at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cost_models.defaults import OWN_STACK
+from cost_models.errors import InputError
+from cost_models.units import counted, format_bytes, format_count, format_seconds
+from executor.measure.any_report import AnyReport
+from executor.recommender.report import RecommenderReport
+from meshwright.families.verbs import Answer, Running
+from meshwright.records import JSON_SCHEMA
+from meshwright.render.tables import Table, table
+from meshwright.render.words import percent, wrapped
+from planner.recommender.plan import RecommenderPlan
+
+NOT_TENSORS = ("workspace", "communicators")
+"""Predicted parts that no tensor holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecommenderRun(Running):
+    """A plan that is run."""
+
+    plan: RecommenderPlan
+
+    def before(self, *, compiled: bool) -> str | None:
+        stack = self.plan.stack.name
+        if stack == OWN_STACK:
+            return None
+        return f"note: the plan is for stack {stack}, what runs is {OWN_STACK}: memory and times differ"
+
+    def step_line(self, step: Mapping[str, Any]) -> str:
+        predicted = self.plan.prediction.step_seconds
+        rate = self.plan.training.global_batch / step["seconds"]
+        note = "" if step["measured"] else "  warm-up"
+        return (
+            f"step {step['step']:>4}  loss {step['loss']:.4f}  {format_seconds(step['seconds'])}"
+            f" (predicted {format_seconds(predicted)})  {format_count(rate)} samples/s{note}"
+        )
+
+    def answer(self, report: AnyReport, steps: int) -> RecommenderRan:
+        assert isinstance(report, RecommenderReport)
+        return RecommenderRan(report=report, steps=steps)
+
+    def next_step(self, report: AnyReport, path: Path) -> str:
+        return "Next: more --steps, or --fix tables otherwise and compare"
+
+    def built(self) -> Answer:
+        raise InputError("a dry run of a recommender builds nothing", hint="leave out --dry-run")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RecommenderRan:
+    """What a run measured, beside what was predicted."""
+
+    report: RecommenderReport
+    steps: int
+    """Optimizer steps that were asked for."""
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """Mean loss of every step, warm-up included."""
+        return self.report.losses
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each quantity."""
+        report, predicted = self.report, self.report.plan.prediction
+        rows: list[dict[str, Any]] = [
+            {"quantity": "step", "predicted": predicted.step_seconds, "measured": report.step_seconds}
+        ]
+        rows += [
+            {"quantity": name, "predicted": predicted.stages[name], "measured": seconds}
+            for name, seconds in report.stage_seconds.items()
+        ]
+        rows += [
+            {
+                "quantity": f"bytes sent, {name}",
+                "predicted": sum(one.formula_bytes[name] for one in report.ranks),
+                "measured": sum(one.sent_bytes[name] for one in report.ranks),
+            }
+            for name in report.stage_seconds
+        ]
+        fullest = max(report.ranks, key=lambda one: sum(one.memory.values()))
+        if fullest.memory:
+            rows.append(
+                {
+                    "quantity": "peak memory",
+                    "predicted": sum(
+                        size for name, size in fullest.predicted_memory.items() if name not in NOT_TENSORS
+                    ),
+                    "measured": sum(fullest.memory.values()),
+                }
+            )
+        if any(predicted.host_bytes):
+            held = sum(one.host_bytes for one in report.ranks)
+            rows.append({"quantity": "host memory", "predicted": sum(predicted.host_bytes), "measured": held})
+        return rows
+
+    def record(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {
+            "schema": JSON_SCHEMA,
+            "comparison": self.rows,
+            "report": self.report.model_dump(mode="json"),
+        }
+
+    @property
+    def text(self) -> tuple[str | Table, ...]:
+        """What `meshwright run` prints."""
+        return tuple(self._text())
+
+    def _text(self) -> Iterator[str | Table]:
+        report = self.report
+        environment = report.environment
+        yield wrapped(
+            f"{report.model} on {counted(len(report.ranks), 'rank')}, {counted(self.steps, 'step')} on"
+            f" {environment.device} ({environment.backend}); {format_count(report.samples_per_second)} samples/s"
+        )
+        if report.auc is not None:
+            yield wrapped(
+                f"loss {report.losses[0]:.4f} at first, {report.losses[-1]:.4f} at last; area under the"
+                f" curve {report.auc:.3f} on samples it was not trained on"
+            )
+        yield ""
+        lines = [
+            [row["quantity"], *(_worded(row["quantity"], row[which]) for which in ("predicted", "measured"))]
+            for row in self.rows
+        ]
+        yield table(["", "predicted", "measured"], lines, words=("",))
+        lookups = sum(one.lookups for one in report.ranks)
+        if lookups:
+            hits = sum(one.hits for one in report.ranks)
+            up, down = (sum(getattr(one, way) for one in report.ranks) for way in ("up_bytes", "down_bytes"))
+            yield wrapped(
+                f"Tables in host memory: {percent(hits / lookups)} of their rows were found on the device; a step"
+                f" brought {format_bytes(up)} up and {format_bytes(down)} down"
+            )
+
+    def __repr__(self) -> str:
+        return "\n".join(str(part) for part in self.text)
+
+
+def _worded(quantity: str, value: float) -> str:
+    if quantity.startswith("bytes sent"):
+        return f"{int(value):,} B".replace(",", " ")
+    return format_bytes(value) if quantity.endswith("memory") else format_seconds(value)

@@ -1,0 +1,99 @@
+"""Plans of recommenders that are run: bytes sent are those of the formula, and kills lose nothing that was saved."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import Processes
+
+from cost_models.errors import InputError
+from cost_models.files.catalog import load_recommender
+from cost_models.files.loading import resolve_cluster
+from cost_models.recommender.completing import complete_recommender
+from cost_models.recommender.priced import STAGES
+from cost_models.specs.recommender.sharding import parse_sharding
+from cost_models.specs.recommender.training import RecommenderTraining
+from executor.faults.heartbeat import read_signs
+from executor.launch.launch import run_plan
+from executor.recommender.report import RecommenderReport
+from executor.run_config import RunConfig
+from planner.recommender.plan import RecommenderPlan, make_recommender_plan
+
+MIXED = (
+    "table:0=hot(0.01)+row/cached(0.2) table:1=column2@1,0 table:2=whole@1 table:3=copy table:4-5=row"
+    " table:6=row2@1,0 table:7=node-row@0"
+)
+
+
+def plan_of(layout: str, ranks: int = 2, nodes: int = 1, **training: Any) -> RecommenderPlan:
+    """A plan of the demo on processes of this machine, which may stand for nodes of a few."""
+    cluster = resolve_cluster("local", ranks)
+    if nodes > 1:
+        links = cluster.links.model_copy(update={"inter_node": cluster.links.intra_node})
+        cluster = cluster.model_copy(update={"nodes": nodes, "gpus_per_node": ranks // nodes, "links": links})
+    job = RecommenderTraining(**({"global_batch": 64, "precision": "fp32"} | training))
+    question = complete_recommender(load_recommender("dlrm-tiny"), cluster, job)
+    return make_recommender_plan(question, parse_sharding(layout, question.model.num_tables))
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [(2, 1), (4, 2)])
+def test_ranks_send_what_the_formula_says(ranks: int, nodes: int, processes: Processes) -> None:
+    """To the byte, in every stage of a sharding that has a table of every kind; and host memory as the plan has it."""
+    plan = plan_of(MIXED, ranks, nodes, optimizer="adagrad")
+    report = processes.run(ranks, _trained, plan)[0]
+    for one in report.ranks:
+        assert one.sent_bytes == one.formula_bytes
+        assert one.sent_bytes[STAGES.backward_exchange] > one.sent_bytes[STAGES.index_exchange] > 0
+        assert one.hits <= one.lookups
+        assert one.memory["tables"] > 0
+    assert sum(one.host_bytes for one in report.ranks) == pytest.approx(
+        sum(plan.prediction.host_bytes), rel=0.02
+    )
+
+
+def _trained(plan: RecommenderPlan) -> RecommenderReport:
+    import torch
+
+    from executor.recommender.train import train
+    from executor.steps import Watcher
+
+    config = RunConfig(steps=2, warm_up=0, learning_rate=0.05)
+    report = train(plan, torch.device("cpu"), config, Watcher())
+    assert isinstance(report, RecommenderReport)
+    return report
+
+
+def test_a_killed_rank_is_replaced_and_the_curve_is_the_same(tmp_path: Path) -> None:
+    """SIGKILL in the middle: torchrun starts both ranks again, and they go on from the last checkpoint."""
+    plan = plan_of(MIXED, optimizer="rowwise-adagrad")
+    how: dict[str, Any] = {"steps": 12, "warm_up": 0, "backend": "gloo", "learning_rate": 0.05}
+    expected = run_plan(plan, RunConfig(**how, out=tmp_path / "reference"))
+    assert isinstance(expected, RecommenderReport)
+    out, killed, notes = tmp_path / "out", [], []
+
+    def kill_once(step: dict[str, Any]) -> None:
+        if step["step"] >= 5 and not killed:
+            killed.append(step["step"])
+            os.kill(int(str(read_signs(out)[1]["pid"])), signal.SIGKILL)
+
+    saving: dict[str, Any] = {"checkpoint": tmp_path / "saved", "every": 2}
+    report = run_plan(plan, RunConfig(**how, **saving, out=out), on_step=kill_once, on_note=notes.append)
+    assert isinstance(report, RecommenderReport)
+    assert killed
+    assert notes[0].startswith("start 2: rank 1 was ended from outside in step")
+    assert report.losses == expected.losses
+    assert report.gradient_norms == expected.gradient_norms
+
+
+def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
+    for plan, flags, what in (
+        (plan_of("table:0-7=row", global_batch=63), {}, "63 is not a multiple of 2"),
+        (plan_of("table:0-7=row"), {"clip": 1.0}, "not clipped"),
+        (plan_of("table:0-7=row"), {"data": str(tmp_path / "a.tsv")}, "no such file of clicks"),
+    ):
+        with pytest.raises(InputError, match=what):
+            run_plan(plan, RunConfig(**flags))
