@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.recommenders.instances import Instance, instances
 
 HERE = Path(__file__).parent
-TIME_LIMIT = 300.0
+TIME_LIMIT = 60.0
 """Seconds of the clock for a search of ours."""
 
 

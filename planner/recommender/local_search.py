@@ -16,8 +16,8 @@ from planner.recommender.state import OVERFULL, State
 
 BETTER = 1e-9
 """Relative gain below which a move is none."""
-TRIED = 24
-"""Most units of the busiest GPU that are placed anew in one step; of other GPUs, 20 times as many are swapped."""
+TRIED = 12
+"""Most units of the busiest GPU that are placed anew in one step; of other GPUs, 40 times as many are swapped."""
 KICKED = 6
 """Most units taken out at once."""
 
@@ -109,8 +109,8 @@ def _swap(state: State, gpu: int, held: list[int], random: np.random.Generator) 
     others = [pair for pair in pairs if pair[1] != gpu]
     if not mine or not others:
         return False
-    if len(others) > 20 * TRIED:
-        others = [others[at] for at in random.permutation(len(others))[: 20 * TRIED].tolist()]
+    if len(others) > 40 * TRIED:
+        others = [others[at] for at in random.permutation(len(others))[: 40 * TRIED].tolist()]
     if len(mine) > TRIED:
         mine = [mine[at] for at in random.permutation(len(mine))[:TRIED].tolist()]
     there = np.array([place for _, place in others])
