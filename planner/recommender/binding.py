@@ -141,7 +141,9 @@ def _put(
     host = host + priced.everywhere_host_bytes[row]
     node: Ints = np.arange(priced.gpus) // per_node
     on_nodes = priced.options[row].form == "node-row"
-    places = []
+    places: list[int] = []
+    if priced.shards[row] > (-(-priced.gpus // per_node) if on_nodes else priced.gpus):
+        return None
     for _ in range(int(priced.shards[row])):
         after = load + priced.shard_seconds[row]
         longest = np.maximum(load.max(axis=0), priced.beside)
@@ -151,6 +153,7 @@ def _put(
         step = np.where(room, step + 1e-6 * after.sum(axis=1), np.inf)
         if on_nodes:
             step = np.maximum.reduceat(step, np.arange(0, priced.gpus, per_node))
+        step[places] = np.inf
         place = int(step.argmin())
         if not np.isfinite(step[place]):
             return None

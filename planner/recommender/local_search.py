@@ -133,6 +133,8 @@ def _swap(state: State, gpu: int, held: list[int], random: np.random.Generator) 
 def _swapped(state: State, mine: int, gpu: int, other_at: tuple[int, int], before: float) -> bool:
     """Swap two shards; undone unless it helps."""
     other, place = other_at
+    if place in state.places[mine] or gpu in state.places[other]:
+        return False
     mine_was, other_was = state.remove(mine), state.remove(other)
     state.add(mine, mine_was[0], _moved(mine_was[1], gpu, place))
     state.add(other, other_was[0], _moved(other_was[1], place, gpu))

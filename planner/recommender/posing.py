@@ -31,6 +31,8 @@ class _Rows:
     """(R, K + 2)"""
     everywhere: Array
     """(R, K + 2)"""
+    places: Ints
+    """(R,) GPUs, or nodes: as many shards of a table may lie apart."""
 
     def kept(self, which: Ints) -> _Rows:
         """Some of the rows."""
@@ -40,6 +42,7 @@ class _Rows:
             on_nodes=self.on_nodes[which],
             shard=self.shard[which],
             everywhere=self.everywhere[which],
+            places=self.places[which],
         )
 
     @property
@@ -50,7 +53,8 @@ class _Rows:
     def fitting(self, full: float, host: float) -> _Rows:
         """Rows that fit on a GPU of a node where so much is filled already."""
         needed = self.everywhere[:, -2:] + np.where(self.shards[:, None] > 0, self.shard[:, -2:], 0.0)
-        return self.kept(np.flatnonzero((full + needed[:, 0] <= FULL) & (host + needed[:, 1] <= FULL)))
+        fits = (full + needed[:, 0] <= FULL) & (host + needed[:, 1] <= FULL)
+        return self.kept(np.flatnonzero(fits & (self.shards <= self.places)))
 
 
 def pose(priced: PricedOptions, objective: Objective, restrictions: ShardingRestrictions) -> Problem:
@@ -109,6 +113,7 @@ def _rows(priced: PricedOptions, objective: Objective) -> _Rows:
         everywhere=resources(
             priced.everywhere_seconds, priced.everywhere_bytes, priced.everywhere_host_bytes
         ),
+        places=np.where(on_nodes, -(-priced.gpus // priced.gpus_per_node), priced.gpus),
     )
 
 
@@ -216,6 +221,7 @@ def _joined(priced: PricedOptions, left: _Rows, right: _Rows) -> _Rows:
         on_nodes=np.zeros(len(pairs), dtype=np.int64),
         shard=left.shard[a] + right.shard[b],
         everywhere=left.everywhere[a] + right.everywhere[b],
+        places=left.places[a],
     )
 
 

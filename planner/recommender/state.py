@@ -127,7 +127,10 @@ class State:
             host[active][:, node] + shard_host[:, None] - 1, 0
         )
         even = (now * shard[:, None]).sum(axis=-1) * (2 * EVEN / problem.gpus)
-        chosen = np.argmin(stages + OVERFULL * over + even, axis=1)
+        cost = stages + OVERFULL * over + even
+        for nth, at in enumerate(active.tolist()):
+            cost[nth, places[at]] = np.inf  # slices of a table lie apart
+        chosen = np.argmin(cost, axis=1)
         for at, row, place in zip(active.tolist(), own.tolist(), chosen.tolist(), strict=True):
             use[at, gpus_of(problem, row, place)] += self.shard[row]
             host[at, node[place]] += problem.shard_host[row]

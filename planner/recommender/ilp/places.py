@@ -29,6 +29,7 @@ class PlacesProgram(OptionsProgram):
         self.F = weighted(zip(self.x, problem.everywhere_full.tolist(), strict=True))
         self.nothing_slower(scale)
         self.every_shard_has_a_place()
+        self.slices_lie_apart()
         self.stage_is_no_shorter_than_any_gpu()
         self.every_gpu_within_its_memory()
         self.every_host_within_its_memory()
@@ -38,7 +39,7 @@ class PlacesProgram(OptionsProgram):
     def _y(self, row: int) -> list[pulp.LpVariable]:
         of = self.of
         places = of.nodes if of.on_nodes[row] else of.gpus
-        most = int(of.shards[row] * self.counts[of.row_class[row]])
+        most = int(self.counts[of.row_class[row]])
         return [
             self.problem.add_variable(f"y_{row}_{place}", 0, most, pulp.LpInteger) for place in range(places)
         ]
@@ -48,6 +49,13 @@ class PlacesProgram(OptionsProgram):
         for row in self.placed:
             shards = int(self.of.shards[row])
             self.problem += pulp.lpSum(self.y[row]) - shards * self.x[row] == 0, f"shards_{row}"
+
+    def slices_lie_apart(self) -> None:
+        """y[r, p] ≤ x[r]: no place holds two slices of a table; of a single table its bounds say so."""
+        for row in self.placed:
+            if self.of.shards[row] > 1 and self.counts[self.of.row_class[row]] > 1:
+                for place, y in enumerate(self.y[row]):
+                    self.problem += y - self.x[row] <= 0, f"apart_{row}_{place}"
 
     def _at(self, gpu: int) -> list[tuple[int, pulp.LpVariable]]:
         """Rows and the variables that say how many of their shards load a GPU."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations_with_replacement
+from itertools import combinations
 
 import numpy as np
 
@@ -98,7 +98,7 @@ def _ways(priced: PricedOptions, one: int) -> list[tuple[int, tuple[int, ...]]]:
     for row in np.flatnonzero(priced.table_class == one).tolist():
         nodes = priced.options[row].form == "node-row"
         places = range(priced.gpus // priced.gpus_per_node if nodes else priced.gpus)
-        found += [(row, at) for at in combinations_with_replacement(places, int(priced.shards[row]))]
+        found += [(row, at) for at in combinations(places, int(priced.shards[row]))]
     return found
 
 

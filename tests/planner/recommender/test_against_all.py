@@ -37,6 +37,7 @@ def test_no_sharding_of_a_few_tables_is_better(seed: int) -> None:
         assert proof.value == pytest.approx(added_up, rel=1e-12)
         assert proof.bound <= least * (1 + 1e-9)
         assert proof.gap <= 1e-6
+        assert all(len(set(one.at)) == len(one.at) for one in found.sharding.tables)
         assert not proof.undecided
         assert proof.greedy is None or proof.value <= proof.greedy
         assert found.loads.device_bytes.max() <= priced.device_memory * (1 + 1e-7)
