@@ -57,6 +57,7 @@ def load_embedding_profile(name: str) -> EmbeddingProfile:
     return _load("embeddings", "embedding profile", name, EmbeddingProfile)
 
 
+@cache
 def embedding_profile_of(gpu: str) -> EmbeddingProfile:
     """Constants of embedding tables on a GPU: its own, those of its die, or the documented estimates."""
     known = [load_embedding_profile(name) for name in names("embeddings")]

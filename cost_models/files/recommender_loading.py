@@ -9,6 +9,7 @@ from typing import Any
 from cost_models.documents import Document, Key
 from cost_models.files import catalog
 from cost_models.files.amounts import read_samples
+from cost_models.files.histograms import with_histograms
 from cost_models.files.names import known_recommender, unknown_model
 from cost_models.files.parsing import check_kind, validate
 from cost_models.files.reading import is_file, read_document
@@ -31,7 +32,8 @@ def resolve_recommender(text: str) -> RecommenderSpec:
     document = read_document(text)
     if is_foreign_recommender(document):
         return read_recommender(document)
-    return validate(document, RecommenderSpec)
+    histograms = with_histograms(Path(text).parent)
+    return validate(document, RecommenderSpec, replace={"tables": histograms, "wide": histograms})
 
 
 def resolve_recommender_training(path: str | None, **said: Any) -> RecommenderTraining:

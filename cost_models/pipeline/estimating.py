@@ -13,6 +13,7 @@ import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.recompute import policies_in
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate, Trust
 from cost_models.operators.flops import causal_flops, model_flops, recomputed_flops, utilisation
@@ -80,8 +81,9 @@ def _host(question: Question, layout: Layout) -> _Host:
     if not any(layout.offload):
         return {}
     columns, pools = LayoutColumns.of([layout]), question.by_pool
+    used = tuple(dict.fromkeys(policy for one in layout.recompute for policy in policies_in(one)))
     host, host_limit = _fullest(
-        (float(host_bytes(pool, columns)[0]), usable_host_memory(pool.cluster)) for pool in pools
+        (float(host_bytes(pool, columns, used)[0]), usable_host_memory(pool.cluster)) for pool in pools
     )
     found = _Host(host_bytes=host, host_limit=host_limit)
     if layout.offload.drive:

@@ -106,7 +106,10 @@ def memory_terms(question: Question, columns: LayoutColumns) -> MemoryTerms:
         head_activation={"activations": head_live},
         head_pending={"activations": pending.head},
         head_update=_updated(ends, head),
-        working={"working": working + np.where(away.activations[:, None], 2 * kept.block, 0.0)},
+        working={
+            "working": working + np.where(away.activations[:, None], 2 * kept.block, 0.0),
+            "gradients": np.broadcast_to(away.made_gradients[:, None], working.shape),
+        },
         head_moment={"working": head_moment},
     )
     named = {field.name: getattr(terms, field.name) for field in fields(MemoryTerms)}

@@ -129,10 +129,17 @@ class RankMemory:
     def _working(self, blocks_RCP: Floats) -> Floats:
         """(..., R, Q): the largest temporary set."""
         used_RP: npt.NDArray[np.bool_] = np.asarray(blocks_RCP.any(axis=-2))
-        working_RQ: Floats = np.where(used_RP[..., None], self._x["working"], 0.0).max(axis=-2)
-        last_Q = working_RQ[..., self._last, :]
-        np.maximum(last_Q, self._x["head_moment"][self._last], out=last_Q)
+        working_RQ = _largest(np.where(used_RP[..., None], self._x["working"], 0.0))
+        last_Q, head_Q = working_RQ[..., self._last, :], self._x["head_moment"][self._last]
+        last_Q[...] = _largest(np.stack(np.broadcast_arrays(last_Q, head_Q), axis=-2))
         return working_RQ
+
+
+def _largest(sets: Floats) -> Floats:
+    """(..., Q): the one of (..., S, Q) sets that is largest in all."""
+    most = sets.sum(axis=-1).argmax(axis=-1)[..., None, None]
+    found: Floats = np.take_along_axis(sets, most, axis=-2)[..., 0, :]
+    return found
 
 
 def _together(profiles: Sequence[Ints]) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cost_models.files.catalog import embedding_profile_of
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.recommender.constants import EmbeddingProfile, RecommenderStack
@@ -24,7 +25,11 @@ class RecommenderQuestion:
     stack: StackSpec
     hardware: HardwareProfile
     embedding: EmbeddingProfile = DATASHEET
-    """Constants of lookups and updates; `cost_models.recommender.constants` finds those of a GPU and a stack."""
+    """Constants of lookups and updates; those of the catalogue for the GPU where nobody gives any."""
+
+    def __post_init__(self) -> None:
+        if self.embedding is DATASHEET:
+            object.__setattr__(self, "embedding", embedding_profile_of(self.cluster.gpu.name))
 
     @property
     def facts(self) -> RecommenderStack:

@@ -196,6 +196,15 @@ class StackSpec(Spec):
     too; with replicas they do from ZeRO-2 on, as they are reduced."""
     host_buffers: float = Field(default=1.0, ge=1.0, le=10.0, allow_inf_nan=False)
     """Host memory taken for each byte of states kept there: 1, and what flat copies and pinned buffers come to."""
+    staging_buffers: int = Field(default=0, ge=0, le=100)
+    """Buffers of a block's size in host memory through which gradients go down, where they do not lie there, and
+    updated 16-bit weights come up, under ZeRO-0 and 1."""
+    streamed_gradient_buffers: PositiveInt | None = None
+    """Gradients of streamed blocks on the device at a time under ZeRO-0 and 1, while blocks run backward; None: as many
+    as the ring has buffers, which each hold weights and gradients."""
+    keeps_streamed_blocks: bool = False
+    """Whether under ZeRO-0 and 1 the blocks that a pass used last stay in the ring for the next pass, which starts on
+    them; False: all come for every pass."""
     sums_gradients_on_device: bool = False
     """Whether gradients in host memory come up for those of another microbatch to be added, and go down once more in
     fp32 for the update; False: the CPU adds what comes down."""

@@ -34,10 +34,10 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload import RESIDENCIES
 from cost_models.memory.states import state_bytes
 from cost_models.question import Question
-from cost_models.specs.cluster import ClusterSpec
 from cost_models.tiers.drive import drive_step_bytes
-from cost_models.tiers.residency import parameters_by_residency
-from cost_models.tiers.traffic import ADDED_BYTES, gradient_traffic, weight_traffic
+from cost_models.tiers.host import is_own_host
+from cost_models.tiers.residency import held, parameters_by_residency
+from cost_models.tiers.traffic import ADDED_BYTES, gradient_traffic, stays_in_ring, weight_traffic
 
 Array = npt.NDArray[np.float64]
 
@@ -110,11 +110,6 @@ def link_rate(question: Question, columns: LayoutColumns) -> Array:
     return rate
 
 
-def is_own_host(cluster: ClusterSpec) -> bool:
-    """Whether devices are CPUs: each copies within memory itself, and one thread beside it updates."""
-    return cluster.gpu.kind == "cpu"
-
-
 def _ranks_here(question: Question, columns: LayoutColumns) -> Array:
     """(N,) ranks that share a host."""
     here: Array = np.minimum(columns.ranks, question.cluster.gpus_per_node).astype(float)
@@ -150,11 +145,13 @@ def _of_parameters(
         gradient_traffic(question, columns, residency=part, experts=experts)
         for part in ("states", "streamed")
     )
+    blocks = held(columns, "streamed", question.model.num_layers / columns.pp)
+    comes = 1.0 - stays_in_ring(question, columns, blocks)
     down = states * of_states.down + streamed * of_streamed.down
     up = (
         states * of_states.up
         + streamed * of_streamed.up
-        + streamed * weight_traffic(question, columns, experts=experts)
+        + streamed * comes * weight_traffic(question, columns, experts=experts)
     )
     back = states * training.element_bytes / shard + 2 * parked * optimizer
     sums = states * of_states.sums + streamed * of_streamed.sums

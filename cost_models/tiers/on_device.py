@@ -15,6 +15,7 @@ from cost_models.axes.rule import Bools
 from cost_models.memory.states import StateBytes, state_bytes
 from cost_models.operators.parameters import parameters
 from cost_models.question import Question
+from cost_models.tiers.host import is_own_host
 from cost_models.tiers.residency import RESIDENT, Affine, held, over_residencies, rest_is
 
 Array = npt.NDArray[np.float64]
@@ -75,11 +76,34 @@ class OnDevice:
         return StateBytes(**{field.name: of(field.name) for field in fields(StateBytes)})
 
     def ring(self, besides: Term) -> Term:
-        """Adds the buffers of streamed weights and their gradients to what a rank has besides."""
+        """Adds the buffers of streamed weights, and of gradients that have as many, to what a rank has besides."""
         if not self._any:
             return {}
         buffers = np.minimum(self._columns.ring, self._blocks("streamed"))
-        return {part: besides[part] + buffers * self._of_block(part) for part in ("weights", "gradients")}
+        gradients = np.where(self._gradients_apart, 0.0, buffers)
+        return {
+            "weights": besides["weights"] + buffers * self._of_block("weights"),
+            "gradients": besides["gradients"] + gradients * self._of_block("gradients"),
+        }
+
+    @property
+    def made_gradients(self) -> Array:
+        """(N,) bytes of gradients of streamed blocks that are on the device only while blocks run backward.
+
+        A CPU, which copies them itself, has let go of one before it makes the next.
+        """
+        if not self._any:
+            return np.zeros(len(self._columns))
+        most = self._question.stack.streamed_gradient_buffers or 0
+        at_once = np.minimum(1 if is_own_host(self._question.cluster) else most, self._blocks("streamed"))
+        made: Array = np.where(self._gradients_apart, at_once * self._of_block("gradients"), 0.0)
+        return made
+
+    @property
+    def _gradients_apart(self) -> Bools:
+        """(N,): whether gradients of streamed blocks have buffers of their own."""
+        apart: Bools = (self._columns.zero < 2) & (self._question.stack.streamed_gradient_buffers is not None)
+        return apart
 
     def update_buffers(self) -> Term:
         """States of parked blocks that are on the device during the update."""

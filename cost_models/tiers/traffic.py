@@ -1,6 +1,7 @@
 """Bytes over the link to host memory in a step, for a parameter whose states live there: gradients down, weights up.
 
-Weights of streamed blocks come up as they are kept, for the forward and for the backward pass of every microbatch:
+Weights of streamed blocks come up as they are kept, for the forward and for the backward pass of every microbatch, but
+for those that stayed in the ring:
 `fully_shard` casts what it has fetched (torch/distributed/fsdp/_fully_shard/_fsdp_param.py, all_gather_inputs), and so
 does FSDP 1 (torch/distributed/fsdp/_flat_param.py, _use_low_precision_shard); with a master copy 16 bits come.
 
@@ -63,8 +64,20 @@ def gradient_traffic(
     )
 
 
+def stays_in_ring(question: Question, columns: LayoutColumns, streamed: Array) -> Array:
+    """(N,) share of a step's passes through a rank's streamed blocks whose weights are there from the pass before.
+
+    Passes of a rank with one stage go back and forth (`tiers.window`): each but the step's first begins on the blocks
+    that the ring holds.
+    """
+    stays = question.stack.keeps_streamed_blocks & (columns.zero < 2) & (columns.vpp == 1)
+    passes = 2 * columns.microbatches(question.training.global_batch)
+    share = np.minimum(columns.ring, streamed) / np.maximum(streamed, 1.0) * (passes - 1) / passes
+    return np.where(stays, share, 0.0)
+
+
 def weight_traffic(question: Question, columns: LayoutColumns, *, experts: bool) -> Array:
-    """(N,) bytes that come up for every parameter of a rank's streamed blocks in a step."""
+    """(N,) bytes that come up for every parameter of a rank's streamed blocks in a step, of which none stays."""
     passes = 2 * columns.microbatches(question.training.global_batch)
     up: Array = passes * state_bytes(question, columns, experts=experts).stored
     return up

@@ -5,7 +5,8 @@
     streamed   weights are on the device for their passes only; gradients go down after every backward pass and add up
                on the host, where the CPU updates (`executor.offload.streaming`)
 
-Without clipping the CPU updates a block while others are in their backward pass, as soon as its last gradient is there.
+When each is done is data (`cost_models.tiers.window`), which `executor.offload.turns` carries out. Without clipping the
+CPU updates a block while others are in their backward pass, as soon as its last gradient is there.
 """
 
 from __future__ import annotations
@@ -33,8 +34,6 @@ class HostPart:
     """What the offloaded blocks of a rank share."""
 
     link: HostLink
-    passes: int
-    """Backward passes of a block in one step."""
     at_once: bool
     """Whether a block is updated as soon as its gradients are there; else once the norm of all is known."""
     incoming: Staging
@@ -84,6 +83,24 @@ class StatesOnHost(FlatParameters):
             self.end_pass()
             super().reduce()
             self._reduced = True
+
+    def load(self) -> None:
+        """Begin to copy the weights to the device: here they always are."""
+
+    def await_weights(self) -> None:
+        """What is computed from now on has the weights."""
+
+    def drop(self) -> None:
+        """Free the weights on the device: here they stay."""
+
+    def take_gradients_down(self) -> None:
+        """After a backward pass: here they stay on the device until the last."""
+
+    def update_at_once(self) -> None:
+        """All gradients of the step are there: begin the update."""
+        self.settle()
+        self.reduce()
+        self.begin_update()
 
     def begin_update(self) -> None:
         """Send the gradient down and have the CPU update the share, unless it does already."""
@@ -154,19 +171,10 @@ class StatesOnHost(FlatParameters):
         if len(self._seen) == len(self.parameters):
             self._pass_done()
 
-    def _take_gradients_down(self) -> None:
-        """After every backward pass: here they stay on the device until the last."""
-
     def _pass_done(self) -> None:
-        whole = len(self._seen) == len(self.parameters)
         self._seen.clear()
         self.passes_done += 1
-        self._take_gradients_down()
         self.when_passed()
-        if whole and self.host.at_once and self.passes_done == self.host.passes:
-            self.settle()
-            self.reduce()
-            self.begin_update()
 
 
 class ParkedStates(FlatParameters):

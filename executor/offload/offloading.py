@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from cost_models.axes.layout import Layout
-from cost_models.schedules import Action, build
+from cost_models.tiers.places import PARKED, RESIDENT, STREAMED, residency_of_blocks
+from cost_models.tiers.window import Turn, turns_of_rank
 from executor.apply.flat_parameters import FlatParameters
 from executor.models.transformer import Transformer
 from executor.offload.activations import Attic
@@ -21,18 +22,10 @@ from executor.offload.drive import Drive
 from executor.offload.flats import HostPart, ParkedStates, StatesOnHost
 from executor.offload.link import HostLink, threads_for_updates
 from executor.offload.parking import Parking
-from executor.offload.residency import (
-    PARKED,
-    RESIDENT,
-    STATES,
-    STREAMED,
-    blocks_of_stages,
-    residency_of_blocks,
-)
 from executor.offload.shards import Make, ShardedBlock
 from executor.offload.staging import Staging
-from executor.offload.streaming import StreamedBlock, Window
-from executor.offload.window import Turn, one_after_the_other, uses_of, window
+from executor.offload.streaming import StreamedBlock
+from executor.offload.turns import Window
 from executor.passes import Passes
 
 
@@ -57,8 +50,9 @@ class Offloading:
         self._incoming, self._outgoing = Staging(self.link, torch.float32), Staging(self.link, dtype)
         self.drive = Drive(folder, self.link) if layout.offload.drive else None
         self._attic = Attic(self.link)
-        self._streamed: dict[int, list[StreamedBlock]] = {}
-        self._on_host: list[StatesOnHost] = []
+        self._on_host: dict[int, list[StatesOnHost]] = {}
+        """By block."""
+        self._at_once = True
         self._parkings: list[Parking] = []
         self._window: Window | None = None
         self.sharded: list[ShardedBlock] = []
@@ -102,6 +96,7 @@ class Offloading:
         self, block: int, parameters: Sequence[nn.Parameter], *where: Any, at_once: bool, **how: Any
     ) -> FlatParameters:
         """The flat buffers of a block's parameters that the same ranks hold."""
+        self._at_once = at_once
         lives = self.lives[block]
         if lives == PARKED:
             parked = ParkedStates(parameters, *where, link=self.link, **how)
@@ -109,20 +104,15 @@ class Offloading:
             return parked
         host = HostPart(
             link=self.link,
-            passes=self.microbatches,
             at_once=at_once,
             incoming=self._incoming,
             outgoing=self._outgoing,
             drive=self.drive,
         )
-        if lives == STATES:
-            states = StatesOnHost(parameters, *where, host=host, **how)
-            self._on_host.append(states)
-            return states
-        streamed = StreamedBlock(parameters, *where, host=host, **how)
-        self._on_host.append(streamed)
-        self._streamed.setdefault(block, []).append(streamed)
-        return streamed
+        kind = StreamedBlock if lives == STREAMED else StatesOnHost
+        made = kind(parameters, *where, host=host, **how)
+        self._on_host.setdefault(block, []).append(made)
+        return made
 
     def shards(self, block: int, parameters: Sequence[nn.Parameter], make: Make) -> ShardedBlock:
         """The update of a block's parameters of one kind."""
@@ -136,25 +126,20 @@ class Offloading:
         """Have what was made work as blocks run; call it once, last."""
         for parking, following in pairwise(self._parkings):
             parking.following = following
-        if self._streamed:
+        if self._on_host:
             modules = {int(name): block for part in parts for name, block in part.blocks.items()}
-            self._window = Window(self.turns(), modules, self._streamed, passes)
+            self._window = Window(self.turns(), modules, self._on_host, passes)
 
     def turns(self) -> list[Turn]:
         """What this rank does in a step, pass by pass."""
-        layout = self.layout
-        actions: Sequence[Action] = one_after_the_other(self.microbatches)
-        if layout.pp > 1:
-            table = build(layout.schedule, layout.pp, layout.vpp, self.microbatches)
-            (rank,) = {int(table.rank_of_stage[stage]) for stage in self._stages}
-            actions = table.actions(rank)
-        return window(uses_of(actions, blocks_of_stages(layout, self._stages)), self.lives, layout.ring)
+        return turns_of_rank(self.layout, self._stages, self.microbatches, at_once=self._at_once)
 
     def host_tensors(self) -> Iterator[Tensor]:
         """All that lies in host memory now."""
         yield from self.link.held
-        for flat in self._on_host:
-            yield from flat.host_tensors()
+        for flats in self._on_host.values():
+            for flat in flats:
+                yield from flat.host_tensors()
         for block in self.sharded:
             yield from block.host_tensors()
 

@@ -13,12 +13,12 @@ from concurrent.futures import Future
 import torch
 from torch import Tensor, nn
 
+from cost_models.tiers.places import PARKED, STATES, Residency
 from executor.apply.local import local
 from executor.offload.drive import Drive
 from executor.offload.drive_states import StatesOnDrive
 from executor.offload.link import HostLink
 from executor.offload.parking import Parking
-from executor.offload.residency import PARKED, STATES, Residency
 
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 

@@ -1,8 +1,8 @@
-"""Streamed blocks: their weights come to the device for their passes, in the order of `executor.offload.window`."""
+"""Streamed blocks: their weights come to the device for their passes, when `executor.offload.turns` says so."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -15,8 +15,6 @@ from executor.apply.flat_parameters import FlatParameters, part_of
 from executor.offload.flats import HostPart, StatesOnHost
 from executor.offload.link import HERE, Arrival
 from executor.offload.staging import Slot
-from executor.offload.window import Turn
-from executor.passes import Passes
 
 
 class StreamedBlock(StatesOnHost):
@@ -90,6 +88,8 @@ class StreamedBlock(StatesOnHost):
             return
         self.end_pass()
         self._reduced = True
+        if self.passes_done == 0:  # what lies there is of the step before
+            self.host_gradients.zero_()
         assert self.shard.grad is not None
         if self._alone:
             if self.mean_over > 1:
@@ -161,8 +161,10 @@ class StreamedBlock(StatesOnHost):
             self.gradients.zero_()
         super()._accumulate(parameter)
 
-    def _take_gradients_down(self) -> None:
-        """Add the gradients of a pass to those on the host, which those of the first are."""
+    def take_gradients_down(self) -> None:
+        """Add the gradients of a pass to those on the host, which those of the first are; none where it had none."""
+        if not self.gradients.untyped_storage().nbytes():
+            return
         link = self.host.link
         if self.passes_done == 1:
             self._sent = link.down(self.host_gradients, self.gradients)
@@ -180,92 +182,6 @@ class StreamedBlock(StatesOnHost):
     def _clear_gradients(self) -> None:
         """Those of the next step's first pass overwrite them."""
         self._adding = None
-
-
-class Window:
-    """Carries the turns of a step out as the blocks of a rank run."""
-
-    def __init__(
-        self,
-        turns: Sequence[Turn],
-        modules: Mapping[int, nn.Module],
-        streamed: Mapping[int, Sequence[StreamedBlock]],
-        passes: Passes,
-    ) -> None:
-        self._turns, self._streamed, self._passes = turns, streamed, passes
-        self._at = 0
-        self._aside: int | None = None
-        for block, module in modules.items():
-            module.register_forward_pre_hook(partial(self._before_forward, block))
-            module.register_forward_hook(partial(self._after_forward, block))
-        for block, flats in streamed.items():
-            for flat in flats:
-                flat.when_passed = partial(self._after_backward, block)
-
-    def begin(self) -> None:
-        """A step begins."""
-        self._at = 0
-        self._backward = dict.fromkeys(self._streamed, 0)
-        self._open: Turn | None = None
-
-    def end(self) -> None:
-        """All passes of the step are over."""
-        self._close()
-        assert self._at == len(self._turns)
-
-    def _before_forward(self, block: int, *_: Any) -> None:
-        self._before("F", block)
-
-    def _after_forward(self, block: int, module: nn.Module, inputs: Any, output: Tensor) -> None:
-        if output.requires_grad:
-            output.register_hook(lambda _: self._before("B", block))  # type: ignore[no-untyped-call]
-        self._close()
-
-    def _after_backward(self, block: int) -> None:
-        runs = self._open is not None and self._open.use[:2] == ("B", block)
-        if runs and all(flat.passes_done == self._backward[block] for flat in self._streamed[block]):
-            self._close()
-
-    def _before(self, kind: str, block: int) -> None:
-        self._close()
-        self._end_aside()
-        if not self._passes.running:
-            self._run_aside(block)
-            return
-        turn = self._turns[self._at]
-        assert turn.use[:2] == (kind, block), f"{kind}{block} runs, and {turn.use} was to"
-        self._at += 1
-        self._open = turn
-        if kind == "B" and block in self._backward:
-            self._backward[block] += 1
-        for move in turn.before:
-            for flat in self._streamed[move.block]:
-                flat.load()
-        for flat in self._streamed.get(block, ()):
-            flat.await_weights()
-
-    def _run_aside(self, block: int) -> None:
-        """Have the weights for a pass that belongs to no step, until the next."""
-        self._aside = block
-        for flat in self._streamed.get(block, ()):
-            flat.await_weights()
-
-    def _end_aside(self) -> None:
-        block, self._aside = self._aside, None
-        for flat in () if block is None else self._streamed.get(block, ()):
-            flat.drop()
-
-    def _close(self) -> None:
-        """Do what comes after the turn that is open; a backward pass is over when another turn begins at the latest."""
-        turn, self._open = self._open, None
-        if turn is None:
-            return
-        flats = self._streamed.get(turn.use.block, ())
-        for flat in flats:
-            flat.end_pass()
-        if any(move.what == "drop" for move in turn.after):
-            for flat in flats:
-                flat.drop()
 
 
 def _allocate(buffer: Tensor) -> None:

@@ -7,13 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cost_models.documents import printable
-from cost_models.errors import InputError, Problem, UnknownNameError
-from cost_models.files import catalog
-from cost_models.files.histograms import with_histograms
+from cost_models.errors import InputError, Problem
 from cost_models.files.loading import resolve_cluster
-from cost_models.files.parsing import validate
-from cost_models.files.reading import is_file, read_document
-from cost_models.files.recommender_files import is_foreign_recommender, read_recommender
+from cost_models.files.recommender_loading import resolve_recommender
 from cost_models.recommender.caching import POLICIES
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MixedCluster
@@ -94,16 +90,7 @@ def served_plan(plan: ServingPlan) -> ServedRecommender:
 def _model(model: str | Path | RecommenderSpec) -> RecommenderSpec:
     if isinstance(model, RecommenderSpec):
         return model
-    if str(model) in catalog.names("recommenders"):
-        return catalog.load_recommender(str(model))
-    if not is_file(model):
-        known = catalog.names("recommenders")
-        raise UnknownNameError("recommender", printable(str(model)), known)
-    document = read_document(model)
-    if is_foreign_recommender(document):
-        return read_recommender(document)
-    histograms = with_histograms(Path(model).parent)
-    return validate(document, RecommenderSpec, replace={"tables": histograms, "wide": histograms})
+    return resolve_recommender(str(model))
 
 
 def _with_exponent(model: RecommenderSpec, zipf: float | None) -> tuple[RecommenderSpec, tuple[str, ...]]:

@@ -15,6 +15,17 @@ _PLAN = b"# A Meshwright plan"
 _ENTRIES = re.compile(r"^entries:\n(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r"^  ([^\s#:]+):", re.MULTILINE)
 _MOST_FILES = 1000
+_SCHEMAS = (
+    "model",
+    "recommender",
+    "cluster",
+    "pools",
+    "training",
+    "recommender-training",
+    "stack",
+    "profile",
+    "operations",
+)
 
 
 def names(kind: str) -> Iterator[str]:
@@ -38,7 +49,7 @@ def _beginning(known: Iterator[str], incomplete: str) -> list[str]:
 
 def models(incomplete: str) -> list[str]:
     """Words for MODEL."""
-    return _spec("models", incomplete)
+    return [*_beginning(names("recommenders"), incomplete), *_spec("models", incomplete)]
 
 
 def clusters(incomplete: str) -> list[str]:
@@ -68,7 +79,19 @@ def entries(ctx: typer.Context, incomplete: str) -> list[str]:
     known = (
         names(kind)
         if kind != "schema"
-        else iter(("model", "cluster", "pools", "training", "stack", "profile", "operations"))
+        else iter(
+            (
+                "model",
+                "recommender",
+                "cluster",
+                "pools",
+                "training",
+                "recommender-training",
+                "stack",
+                "profile",
+                "operations",
+            )
+        )
     )
     return _beginning(known, incomplete)
 

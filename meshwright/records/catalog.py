@@ -7,6 +7,7 @@ from typing import Any
 
 from cost_models.base import Spec
 from cost_models.communication.levels import Level, levels_of
+from cost_models.families import RECOMMENDER, TRANSFORMER
 from cost_models.files import catalog as known
 from cost_models.operators.parameters import total_parameters
 from cost_models.specs.cluster import Precision
@@ -19,7 +20,14 @@ _TRAINED_IN: tuple[Precision, ...] = ("bf16", "fp16", "fp32")
 
 
 def entries(kind: str) -> list[Row]:
-    """A row for each entry of one kind: `models`, `gpus`, `clusters`, `stacks`, `profiles` or `operations`."""
+    """A row for each entry of one kind: `models`, `gpus`, `clusters`, `stacks`, `profiles` or `operations`;
+    models of one family after another, each with its `kind`."""
+    if kind == "models":
+        transformers = [{"kind": TRANSFORMER} | _model_row(name) for name in known.names("models")]
+        recommenders = [
+            {"kind": RECOMMENDER} | _recommender_row(name) for name in known.names("recommenders")
+        ]
+        return transformers + recommenders
     return [_ROWS[kind](entry) for entry in known.names(_LOADERS[kind][0])]
 
 
@@ -29,6 +37,8 @@ def entry(kind: str, name: str) -> dict[str, Any]:
     Raises:
         UnknownNameError: no such entry.
     """
+    if kind == "models" and name in known.names("recommenders"):
+        return known.load_recommender(name).model_dump(mode="json", exclude_none=True)
     return _LOADERS[kind][1](name).model_dump(mode="json", exclude_none=True)
 
 
@@ -42,6 +52,20 @@ def _model_row(name: str) -> Row:
         "heads": f"{model.num_heads}/{model.num_kv_heads}",
         "vocab": str(model.vocab_size),
         "MLP": f"{_mlp_width(model)}{' gated' if model.gated_mlp else ''}",
+    }
+
+
+def _recommender_row(name: str) -> Row:
+    model = known.load_recommender(name)
+    rows, widths = ([one.rows for one in model.classes], {one.width for one in model.classes})
+    return {
+        "model": name,
+        "parameters": format_count(float(model.embedding_parameters)),
+        "tables": str(model.num_tables),
+        "largest": f"{format_count(float(max(rows)))} rows",
+        "ids": f"{model.lookups:g}",
+        "wide": f"{min(widths)}" if len(widths) == 1 else f"{min(widths)} to {max(widths)}",
+        "interaction": model.interaction.kind,
     }
 
 

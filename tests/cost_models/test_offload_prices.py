@@ -13,14 +13,22 @@ from cost_models.axes.offload import NOWHERE, Offload
 from cost_models.axes.words import EVERY
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
 from cost_models.memory.states import state_bytes
 from cost_models.operators.parameters import parameters, total_parameters
 from cost_models.pipeline.estimating import estimate
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
-from cost_models.tiers.channels import UNKNOWN_UPDATE, channel_seconds, exposed_seconds, update_seconds
+from cost_models.tiers.channels import (
+    UNKNOWN_UPDATE,
+    channel_seconds,
+    exposed_seconds,
+    link_rate,
+    update_seconds,
+)
 from cost_models.tiers.host import host_bytes
 from cost_models.tiers.on_device import OnDevice
+from cost_models.tiers.window import turns_of_rank
 
 GPUS, BATCH, LAYERS = 16, 64, 48
 STATES, STREAMED, PARKED = Offload(states=EVERY), Offload(streamed=EVERY), Offload(parked=EVERY)
@@ -209,6 +217,57 @@ def test_a_window_block_of_the_artifact_takes_24_bytes_a_parameter() -> None:
     held = sum(32 * layer[part] + besides[part] for part in layer)
     each = np.diff(held) / np.diff(windows) / counts.block[0]
     assert each == pytest.approx(24.0, rel=1e-3)
+
+
+def test_buffers_that_gradients_pass_through_by_hand() -> None:
+    """Of `states` two of a block in fp32 for gradients and two in 16 bits for weights; of streamed blocks the former,
+    as there are several microbatches. Each host has 8 ranks."""
+    ours, bare = asked(stack="meshwright"), asked(stack="meshwright")
+    bare = replace(bare, stack=bare.stack.model_copy(update={"staging_buffers": 0}))
+    layouts = [
+        Layout(dp=GPUS, zero=zero, offload=one) for one in (STATES, STREAMED, PARKED) for zero in (0, 1)
+    ]
+    columns = columns_of(*layouts)
+    block = parameters(ours.model, columns.tp).block[0]
+    staged = (host_bytes(ours, columns) - host_bytes(bare, columns)) / (8 * block)
+    assert staged == pytest.approx([12, 12 / 16, 8, 8, 0, 0])
+    one_pass = layouts[2].model_copy(update={"mbs": 4})
+    assert host_bytes(ours, columns_of(one_pass)) == pytest.approx(host_bytes(bare, columns_of(one_pass)))
+
+
+def test_gradients_of_streamed_blocks_are_on_the_device_while_blocks_run_backward() -> None:
+    """The ring is of weights alone, and two blocks' gradients, in fp32, are beside it; a CPU has one."""
+    question, layout = asked(stack="meshwright"), Layout(offload=STREAMED, ring=4)
+    columns = columns_of(layout)
+    block = parameters(question.model, columns.tp).block[0]
+    local = replace(question, cluster=resolve_cluster("local", 1))
+    for one, buffers in ((question, 2), (local, 1)):
+        tier = OnDevice(one, columns)
+        nothing = {"weights": np.zeros(1), "gradients": np.zeros(1)}
+        assert tier.ring(nothing)["weights"] == pytest.approx(4 * 2 * block)
+        assert tier.ring(nothing)["gradients"] == 0
+        assert tier.made_gradients == pytest.approx(buffers * 4 * block)
+
+
+@pytest.mark.parametrize("ring", [1, 3, 60])
+@pytest.mark.parametrize("micro", [1, 2])
+def test_weights_come_as_often_as_the_window_says(ring: int, micro: int) -> None:
+    question = asked(gpus=1, stack="meshwright")
+    question = replace(question, training=question.training.model_copy(update={"global_batch": 4}))
+    layout = Layout(offload=Offload(streamed=30), mbs=4 // micro, ring=min(ring, 30), layers=(LAYERS,))
+    columns = columns_of(layout)
+    turns = turns_of_rank(layout, [0], micro, at_once=True)
+    loads = sum(move.what == "load" for turn in turns for move in (*turn.before, *turn.after))
+    rate = link_rate(question, columns)[0]
+    block = parameters(question.model, columns.tp).block[0]
+    assert channel_seconds(question, columns).up[0] == pytest.approx(loads * 2 * block / rate)
+
+
+def test_activations_on_the_host_are_those_that_a_placed_layout_keeps() -> None:
+    question, layout = asked(stack="meshwright"), Layout(dp=GPUS, offload=Offload(activations=EVERY))
+    least, full = (host_bytes(question, columns_of(layout), [policy])[0] for policy in ("none", "full"))
+    assert full < 0.2 * least
+    assert host_bytes(question, columns_of(layout))[0] == pytest.approx(least)
 
 
 @pytest.mark.parametrize("offload", [STATES, STREAMED])

@@ -169,6 +169,7 @@ def test_tiers_hold_and_links_carry_what_can_be_counted(
     block = 12 * 256**2 + 13 * 256
     travelling = 0 if way == "parked:4" else 2 * 4 * block
     assert host == pytest.approx(4 * host_bytes * block + travelling, rel=0.005)
+    assert plan.prediction.host_bytes == pytest.approx(host, rel=0.005)
     # the last block stays between its two passes, the first of them from one microbatch to the next
     stays = 3 * 4 * block if "streamed" in way else 0
     assert copied == pytest.approx(4 * copied_bytes * block - stays, rel=0.005)

@@ -142,6 +142,9 @@ def test_catalog(meshwright, kind: str) -> None:
     assert answer.code == 0
     assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
     entries = json.loads(meshwright("catalog", kind, "--json").out)[kind]
+    if kind == "models":
+        assert {one.pop("kind") for one in entries} == {"transformer", "recommender"}
+        assert "dlrm-dcnv2" in answer.out
     first = next(iter(entries[0].values()))
     assert json.loads(meshwright("catalog", kind, first, "--json").out)["entry"]["name"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from cost_models.files.catalog import load_cluster, load_profile, load_stack
 from cost_models.recommender.question import RecommenderQuestion
-from cost_models.specs.recommender.constants import RecommenderStack
+from cost_models.specs.recommender.constants import EmbeddingProfile, RecommenderStack
 from cost_models.specs.recommender.model import Interaction, RecommenderSpec
 from cost_models.specs.recommender.tables import TableSpec
 from cost_models.specs.recommender.training import RecommenderTraining
@@ -34,4 +34,5 @@ def asked(
         training=RecommenderTraining(global_batch=batch, **training),
         stack=load_stack("meshwright").model_copy(update={"recommender": facts}),
         hardware=load_profile("datasheet-gpu"),
+        embedding=EmbeddingProfile(),
     )

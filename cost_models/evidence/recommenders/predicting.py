@@ -60,6 +60,7 @@ class RecommenderScore:
     gpu: str
     runs: int
     median_error: float
+    worst_error: float
     median_memory_error: float | None
     out_of_memory: tuple[int, int]
     """Runs that ran out of memory, and those of them that were predicted to."""
@@ -92,6 +93,7 @@ def _score(framework: str, gpu: str, group: list[RecommenderPrediction]) -> Reco
         gpu=gpu,
         runs=len(times),
         median_error=statistics.median(times) if times else 0.0,
+        worst_error=max(times, default=0.0),
         median_memory_error=statistics.median(memory) if memory else None,
         out_of_memory=(len(full), sum(not one.estimate.fits for one in full)),
     )

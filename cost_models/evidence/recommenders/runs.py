@@ -8,25 +8,24 @@ Wide & Deep    HugeCTR 2.2, whose vocabulary is that of every GPU, and OneFlow 0
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from cost_models.documents import printable
 from cost_models.errors import InputError
+from cost_models.evidence.rows.tables import parse_table, read_table
 from cost_models.files import catalog
 from cost_models.files.yaml_text import parse_yaml
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.links import Links
-from cost_models.specs.recommender.constants import EmbeddingProfile
-from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 
+_COLUMNS = ("row_id", "source_cite", "model", "framework", "gpu", "num_gpus", "global_batch", "step_time_s")
 FOLDER = files("cost_models") / "data" / "published_recommenders"
 
 
@@ -50,17 +49,19 @@ class RecommenderRun:
 
 def read_runs(path: Path | None = None) -> tuple[RecommenderRun, ...]:
     """The runs of a table in the shipped one's columns; default: the shipped one. Raises InputError."""
-    text = path.read_text(encoding="utf-8") if path else (FOLDER / "recommender_runs.csv").read_text("utf-8")
-    return tuple(_runs(csv.DictReader(text.splitlines())))
+    text = read_table(path) if path else (FOLDER / "recommender_runs.csv").read_text("utf-8")
+    place = str(path or "recommender_runs.csv")
+    rows = parse_table(text, place=place, needed=_COLUMNS, hint="the shipped table shows them all")
+    return tuple(_run(row.cells, place) for row in rows)
 
 
-def _runs(rows: Any) -> Iterator[RecommenderRun]:
-    for row in rows:
+def _run(row: Mapping[str, str], place: str) -> RecommenderRun:
+    try:
         case = _case(row)
         if case is None:
-            raise InputError(f"{row['row_id']}: nobody says how `{row['framework']}` shards `{row['model']}`")
+            raise ValueError(f"nobody says how `{row['framework']}` shards `{row['model']}`")
         framework, question, sharding = case
-        yield RecommenderRun(
+        return RecommenderRun(
             row=row["row_id"],
             framework=framework,
             gpu=question.cluster.gpu.name,
@@ -69,11 +70,15 @@ def _runs(rows: Any) -> Iterator[RecommenderRun]:
             seconds=_number(row, "step_time_s"),
             training_seconds=_number(row, "step_time_ex_eval_s"),
             memory_bytes=(megabytes := _number(row, "peak_memory_mb")) and megabytes * 2**20,
-            out_of_memory=row["oom"] == "1",
+            out_of_memory=row.get("oom") == "1",
         )
+    except KeyError as error:
+        raise InputError(f"{place}: {row['row_id']}: nothing is known of {error}") from None
+    except ValueError as error:
+        raise InputError(f"{place}: {row['row_id']}: {printable(str(error))}") from None
 
 
-def _case(row: dict[str, str]) -> tuple[str, RecommenderQuestion, str] | None:
+def _case(row: Mapping[str, str]) -> tuple[str, RecommenderQuestion, str] | None:
     """Framework, question and sharding of a row."""
     if "DCNv2" in row["model"]:
         return ("MLPerf HugeCTR", *_mlperf(row))
@@ -84,7 +89,7 @@ def _case(row: dict[str, str]) -> tuple[str, RecommenderQuestion, str] | None:
     return None
 
 
-def _mlperf(row: dict[str, str]) -> tuple[RecommenderQuestion, str]:
+def _mlperf(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
     gpus = int(row["num_gpus"])
     shardings = parse_yaml((FOLDER / "shardings.yaml").read_text("utf-8"), source="shardings.yaml").value
     training = _training(row, precision="fp16", optimizer="adagrad", dense_optimizer="adagrad")
@@ -93,11 +98,11 @@ def _mlperf(row: dict[str, str]) -> tuple[RecommenderQuestion, str]:
     return _question("dlrm-dcnv2", _GPUS[row["gpu"]], nodes, 8, training, "hugectr"), known[nodes]
 
 
-def _sok(row: dict[str, str]) -> tuple[RecommenderQuestion, str]:
-    amp = "amp" in row["precision"]
+def _sok(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
+    amp = "amp" in row.get("precision", "")
     training = _training(row, precision="fp16" if amp else "fp32", exchange_dtype="fp32")
     question = _question("dlrm", _GPUS[row["gpu"]], 1, 8, training, "sok")
-    facts: dict[str, Any] = {"unique_ids": "compress yes" in row["notes"]}
+    facts: dict[str, Any] = {"unique_ids": "compress yes" in row.get("notes", "")}
     if "(custom interact op)" not in row["source_cite"]:
         facts["interaction_passes"] = question.facts.interaction_passes + _PLAIN_INTERACTION
     return _with(question, facts), "table:0-25=row"
@@ -107,9 +112,9 @@ _PLAIN_INTERACTION = 28.0
 """Times more that TensorFlow's own operators read and write what enters the interaction: fitted to eight runs."""
 
 
-def _wide_and_deep(row: dict[str, str]) -> tuple[RecommenderQuestion, str]:
+def _wide_and_deep(row: Mapping[str, str]) -> tuple[RecommenderQuestion, str]:
     gpus, rows, hugectr = int(row["num_gpus"]), int(row["vocab_rows_total"]), "HugeCTR" in row["framework"]
-    layers = int(row["mlp_hidden_layers"] or (7 if rows >= 3_200_000 else 2))
+    layers = int(row.get("mlp_hidden_layers") or (7 if rows >= 3_200_000 else 2))
     here = min(gpus, int(row["gpus_per_node"]))
     question = _question(
         "wide-deep-2x1024",
@@ -136,7 +141,7 @@ def _wide_and_deep(row: dict[str, str]) -> tuple[RecommenderQuestion, str]:
     )
     if not hugectr and "README" in row["source_cite"]:
         question = _with(question, _README_MEMORY)
-    return _replaced(question, model, _one_adapter(question.cluster)), (
+    return replace(question, model=model, cluster=_one_adapter(question.cluster)), (
         "table:0-1=row" if gpus > 1 else "table:0-1=whole@0,0"
     )
 
@@ -163,7 +168,7 @@ def _one_adapter(cluster: ClusterSpec) -> ClusterSpec:
     return cluster.model_copy(update={"rails": 1, "links": links.model_copy(update={"inter_node": network})})
 
 
-def _training(row: dict[str, str], **fields: Any) -> RecommenderTraining:
+def _training(row: Mapping[str, str], **fields: Any) -> RecommenderTraining:
     return RecommenderTraining(global_batch=int(row["global_batch"]), **fields)
 
 
@@ -177,39 +182,13 @@ def _question(
         training=training,
         stack=catalog.load_stack(stack),
         hardware=catalog.load_profile("datasheet-gpu"),
-        embedding=_embedding(node.gpu.name),
     )
-
-
-@cache
-def _embedding(gpu: str) -> EmbeddingProfile:
-    return catalog.embedding_profile_of(gpu)
 
 
 def _with(question: RecommenderQuestion, facts: dict[str, Any]) -> RecommenderQuestion:
     stack = question.stack.model_copy(update={"recommender": question.facts.model_copy(update=facts)})
-    return RecommenderQuestion(
-        model=question.model,
-        cluster=question.cluster,
-        training=question.training,
-        stack=stack,
-        hardware=question.hardware,
-        embedding=question.embedding,
-    )
+    return replace(question, stack=stack)
 
 
-def _replaced(
-    question: RecommenderQuestion, model: RecommenderSpec, cluster: ClusterSpec
-) -> RecommenderQuestion:
-    return RecommenderQuestion(
-        model=model,
-        cluster=cluster,
-        training=question.training,
-        stack=question.stack,
-        hardware=question.hardware,
-        embedding=question.embedding,
-    )
-
-
-def _number(row: dict[str, str], name: str) -> float | None:
+def _number(row: Mapping[str, str], name: str) -> float | None:
     return float(row[name]) if row.get(name) else None

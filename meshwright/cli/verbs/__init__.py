@@ -9,6 +9,7 @@ from meshwright.cli.verbs.compare import compare
 from meshwright.cli.verbs.emulate import emulate
 from meshwright.cli.verbs.estimate import estimate
 from meshwright.cli.verbs.explain import explain
+from meshwright.cli.verbs.export import export, import_
 from meshwright.cli.verbs.forecast import forecast
 from meshwright.cli.verbs.plan import plan
 from meshwright.cli.verbs.plot import plot
@@ -28,6 +29,8 @@ VERBS = (
     plot,
     run,
     emulate,
+    export,
+    import_,
     tokens,
     calibrate,
     validate,

@@ -50,14 +50,22 @@ def catalog(
 
 
 def _list(kind: str, output: Output) -> None:
-    """A row for each entry."""
+    """A row for each entry; models of each kind in a table of their own."""
+    from itertools import groupby
+
     from meshwright.records.catalog import entries
-    from meshwright.render.tables import table
+    from meshwright.render.tables import Table, table
 
     rows = entries(kind)
-    headers = list(rows[0])
-    drawn = table(headers, [list(row.values()) for row in rows], names=headers[:1], words=headers[-1:])
-    output.answer({"schema": JSON_SCHEMA, kind: rows}, rows, drawn)
+    text: list[str | Table] = []
+    for named, run in groupby(rows, key=lambda row: row.get("kind", "")):
+        own = [{name: value for name, value in row.items() if name != "kind"} for row in run]
+        headers = list(own[0])
+        text += [*([""] if text else []), *([f"{named}s"] if named else [])]
+        text.append(
+            table(headers, [list(row.values()) for row in own], names=headers[:1], words=headers[-1:])
+        )
+    output.answer({"schema": JSON_SCHEMA, kind: rows}, rows, *text)
 
 
 def _show(kind: str, name: str, output: Output) -> None:

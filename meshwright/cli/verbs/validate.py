@@ -21,6 +21,9 @@ def validate(
     anchors: Annotated[
         int, typer.Option("--anchors", metavar="K", min=0, help="Calibrate each sweep on K of its rows.")
     ] = 0,
+    recommenders: Annotated[
+        bool, typer.Option("--recommenders", help="Runs of recommenders, in columns of their own.")
+    ] = False,
     out: Annotated[Path | None, o.out("Write a page with plots.", "FOLDER")] = None,
     json: o.Json = False,
     csv: o.Csv = None,
@@ -30,11 +33,16 @@ def validate(
     from cost_models.units import counted, grouped
     from meshwright.answers.validated import PAGE
     from meshwright.api.validate import ask
+    from meshwright.api.validate_recommenders import validate_recommenders
     from meshwright.cli.progress import progress
     from meshwright.inputs.problems import Problems
 
     output = Output(json=json, csv=csv, quiet=quiet)
     problems = Problems()
+    if recommenders:
+        _refuse({"--stack": stack, "--profile": profile, "--anchors": anchors, "-o": out})
+        output.show(validate_recommenders(*(runs or ())))
+        return
     question = problems.read(lambda: ask(runs or (), stack=stack, profile=profile, anchors=anchors))
     problems.read(lambda: check_places(("--csv", csv)))
     problems.read(lambda: _check_folder(out, PAGE))
@@ -50,6 +58,14 @@ def validate(
         output.end_interrupted(f"{done} of {rows} were predicted{left}")
     if out is not None:
         output.note(f"Wrote {out / PAGE}")
+
+
+def _refuse(given: dict[str, object]) -> None:
+    """Raise InputError where an option means nothing to runs of recommenders."""
+    from cost_models.errors import InputError
+
+    if strange := [name for name, value in given.items() if value]:
+        raise InputError(f"{', '.join(strange)} goes with runs of transformers, not with --recommenders")
 
 
 def _check_folder(folder: Path | None, page: str) -> None:

@@ -9,7 +9,10 @@ come.
     load B     copy the weights of block B to the device
     drop B     forget them there
     down B     add the gradients of block B to those on the host
-    update B   all its gradients are there: the CPU updates the block
+    update B   all its gradients are there, or go there now: the CPU updates the block
+
+Updates are in the list where each begins as soon as it can; where the norm of all gradients must be known first, they
+come after the last pass. The executor carries this list out (`executor.offload.streaming`), and traces show it.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from cost_models.schedules import Action
-from executor.offload.residency import RESIDENT, STATES, STREAMED, Residency
+from cost_models.axes.layout import Layout
+from cost_models.schedules import Action, build
+from cost_models.tiers.places import STATES, STREAMED, Residency, blocks_of_stages, residency_of_blocks
 
 
 class Use(NamedTuple):
@@ -47,6 +51,17 @@ class Turn(NamedTuple):
     after: tuple[Move, ...]
 
 
+def turns_of_rank(layout: Layout, stages: Sequence[int], microbatches: int, *, at_once: bool) -> list[Turn]:
+    """What the rank of these virtual stages does in a step, pass by pass; of a layout whose blocks are placed."""
+    actions: Sequence[Action] = one_after_the_other(microbatches)
+    if layout.pp > 1:
+        table = build(layout.schedule, layout.pp, layout.vpp, microbatches)
+        (rank,) = {int(table.rank_of_stage[stage]) for stage in stages}
+        actions = table.actions(rank)
+    lives = residency_of_blocks(layout, stages)
+    return window(uses_of(actions, blocks_of_stages(layout, stages)), lives, layout.ring, at_once=at_once)
+
+
 def uses_of(actions: Iterable[Action], blocks: Mapping[int, Sequence[int]]) -> list[Use]:
     """The passes through single blocks that a rank's actions are made of; `blocks` are those of each virtual stage."""
     uses: list[Use] = []
@@ -71,8 +86,17 @@ def one_after_the_other(microbatches: int) -> list[Action]:
 _FORWARD_THEN_BACKWARD: tuple[Literal["F", "B"], ...] = ("F", "B")
 
 
-def window(uses: Sequence[Use], lives: Mapping[int, Residency], ring: int) -> list[Turn]:
-    """Every pass of a step with what is done around it, in order."""
+def window(
+    uses: Sequence[Use], lives: Mapping[int, Residency], ring: int, *, at_once: bool = True
+) -> list[Turn]:
+    """Every pass of a step with what is done around it, in order.
+
+    Args:
+        uses: the passes of the step.
+        lives: where each block of the rank lives.
+        ring: most streamed blocks on the device at a time.
+        at_once: whether the CPU updates a block as soon as its gradients are there.
+    """
     last = {use.block: at for at, use in enumerate(uses) if use.kind == "B"}
     streamed = {block for block, where in lives.items() if where == STREAMED}
     turns: list[Turn] = []
@@ -83,12 +107,12 @@ def window(uses: Sequence[Use], lives: Mapping[int, Residency], ring: int) -> li
         loaded |= {move.block for move in before}
         after: list[Move] = []
         block, where = use.block, lives[use.block]
-        if use.kind == "B" and (where == STREAMED or (where == STATES and last[block] == at)):
+        if use.kind == "B" and block in streamed:
             after.append(Move("down", block))
         if block in streamed and block not in wanted[at + 1]:
             after.append(Move("drop", block))
             loaded.discard(block)
-        if where != RESIDENT and last[block] == at:
+        if at_once and where in (STATES, STREAMED) and last[block] == at:
             after.append(Move("update", block))
         turns.append(Turn(use, before, tuple(after)))
     return turns

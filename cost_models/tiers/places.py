@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from cost_models.axes.layout import Layout
@@ -32,14 +33,14 @@ def residencies(layout: Layout, blocks: int) -> list[Residency]:
     return lives[len(lives) - blocks :]
 
 
-def blocks_of_stages(layout: Layout, stages: list[int]) -> dict[int, list[int]]:
+def blocks_of_stages(layout: Layout, stages: Sequence[int]) -> dict[int, list[int]]:
     """Virtual stage → its blocks by their place in the model."""
     return {
         stage: list(range(sum(layout.layers[:stage]), sum(layout.layers[: stage + 1]))) for stage in stages
     }
 
 
-def residency_of_blocks(layout: Layout, stages: list[int]) -> dict[int, Residency]:
+def residency_of_blocks(layout: Layout, stages: Sequence[int]) -> dict[int, Residency]:
     """Block by its place in the model → where it lives, for the blocks of one rank's virtual stages."""
     blocks = [block for held in blocks_of_stages(layout, stages).values() for block in held]
     return dict(zip(blocks, residencies(layout, len(blocks)), strict=True))

@@ -1,0 +1,56 @@
+"""A sharding that `meshwright export --to torchrec` wrote, as the plan that TorchRec's DistributedModelParallel takes.
+
+    model = DistributedModelParallel(module, plan=read_sharding_plan("sharding.json"), sharders=..., device=...)
+
+TorchRec is imported when this is called: it is no dependency.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def read_sharding_plan(path: str | Path, *, device: str = "cuda", module: str | None = None) -> Any:
+    """The `torchrec.distributed.types.ShardingPlan`; `device` "cpu" has every shard in memory of the CPU.
+
+    `module` is the path of the tables' module in the wrapped model, where it is not the file's.
+    """
+    from torch.distributed._shard.metadata import ShardMetadata
+    from torchrec.distributed.types import (  # type: ignore[import-not-found]
+        CacheParams,
+        EmbeddingModuleShardingPlan,
+        EnumerableShardingSpec,
+        ParameterSharding,
+        ShardingPlan,
+    )
+
+    def parameter(fields: dict[str, Any]) -> Any:
+        spec, cache = fields["sharding_spec"], fields.get("cache_params")
+        return ParameterSharding(
+            sharding_type=fields["sharding_type"],
+            compute_kernel=fields["compute_kernel"],
+            ranks=fields["ranks"],
+            sharding_spec=None
+            if spec is None
+            else EnumerableShardingSpec([shard(one) for one in spec["shards"]]),
+            cache_params=None if cache is None else CacheParams(load_factor=cache["load_factor"]),
+        )
+
+    def shard(one: dict[str, Any]) -> ShardMetadata:
+        rank = one["placement"].partition("/")[0]
+        placement = one["placement"] if device == "cuda" else f"{rank}/{device}"
+        return ShardMetadata(
+            shard_offsets=one["shard_offsets"], shard_sizes=one["shard_sizes"], placement=placement
+        )
+
+    modules = json.loads(Path(path).read_text(encoding="utf-8"))["plan"]
+    return ShardingPlan(
+        plan={
+            name if module is None else module: EmbeddingModuleShardingPlan(
+                {table: parameter(fields) for table, fields in tables.items()}
+            )
+            for name, tables in modules.items()
+        }
+    )

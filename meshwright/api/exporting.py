@@ -1,0 +1,57 @@
+"""Plans as other trainers' files, and those files priced beside the best plan of the same question."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from cost_models.errors import InputError
+from cost_models.files.recommender_loading import resolve_recommender
+from cost_models.specs.recommender.model import RecommenderSpec
+from meshwright.families.recommender.imported import Imported
+from meshwright.inputs.questions import Inputs
+from planner.any_plan import AnyPlan
+from planner.exporters.exporter import Exported
+from planner.exporters.registry import exporter_named
+from planner.exporters.torchrec import import_sharding
+from planner.plan_files import load_any_plan
+from planner.search.budget import Budget
+
+
+def export(plan: str | Path | AnyPlan, to: str) -> Exported:
+    """A plan as another trainer's file.
+
+    Raises:
+        UnknownNameError: there is no such trainer.
+        InputError: the plan cannot be read, is of another kind, or has what the trainer cannot run.
+    """
+    exporter = exporter_named(to)
+    read = plan if isinstance(plan, AnyPlan) else load_any_plan(plan)
+    if (kind := type(read).model_fields["kind"].default) != exporter.plan_kind:
+        raise InputError(f"`{to}` takes {exporter.noun}, not a `{kind}`")
+    return exporter.write(read)
+
+
+def import_plan(file: str | Path, inputs: Inputs, budget: Budget | None = None) -> Imported:
+    """Price a sharding that runs today, and search for the best one of the same question.
+
+    Raises:
+        InputError: the file, or what is said beside it, is wrong.
+    """
+    from meshwright.families.recommender.asking import ask, ask_estimate
+    from meshwright.inputs.goals import Goal
+    from meshwright.inputs.limits import Limits
+    from meshwright.inputs.plan_inputs import PlanInputs
+
+    model = (
+        inputs.model if isinstance(inputs.model, RecommenderSpec) else resolve_recommender(str(inputs.model))
+    )
+    sharding, world = import_sharding(file, model)
+    if inputs.gpus not in (None, world):
+        raise InputError(f"`{file}` is for {world} GPUs, --gpus says {inputs.gpus}", hint="leave out --gpus")
+    asked = replace(inputs, gpus=world)
+    given = ask_estimate(asked, str(sharding))
+    best = ask(PlanInputs(inputs=asked, gpus=str(world), limits=Limits(), goal=Goal())).answer(
+        None, budget or Budget(time_limit=60.0, keep_on_interrupt=True)
+    )
+    return Imported(today=given.answer(), best=best, assumptions=given.assumptions)

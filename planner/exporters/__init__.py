@@ -1,0 +1,1 @@
+"""Plans in the files of other trainers, written and read."""
