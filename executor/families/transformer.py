@@ -36,6 +36,11 @@ class TransformerTraining(Training[Plan]):
     def require_trainable(self, plan: Plan, config: RunConfig, on_note: Callable[[str], None]) -> RunConfig:
         config = config.model_copy(update={"compile": config.compile or plan.stack.compiled})
         require_trainable(plan, byte_text=config.data == TEXT)
+        if config.drive is not None and not plan.layout.offload.drive:
+            raise InputError(
+                "--drive: the plan keeps nothing on a drive",
+                hint="leave it out, or plan `offload=states/drive`",
+            )
         if os.environ.get("RANK", "0") == "0":
             _require_data(plan, config.data, on_note)
             require_drive(plan, drive_folder(config), config.nodes)
