@@ -167,8 +167,16 @@ def _counted(
         hot_rows,
         _hit(accesses, option, hot_rows, cached_rows),
         cached_rows,
-        batch * (1.0 if table.pooling != 1 or hot_rows else 0.0),
+        _lengths(table, question, hot=bool(hot_rows)),
     )
+
+
+def _lengths(table: TableSpec, question: RecommenderQuestion, *, hot: bool) -> float:
+    """Numbers of ids that travel beside the ids."""
+    batch = question.training.global_batch
+    if question.facts.sends_all_lengths:
+        return batch * table.outputs
+    return batch * (1.0 if table.pooling != 1 or hot else 0.0)
 
 
 def _any(share: float, pooling: float) -> float:

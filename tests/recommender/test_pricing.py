@@ -45,6 +45,14 @@ def test_ids_and_lengths_travel_to_the_holder() -> None:
     assert price("whole", asked(TABLE, facts=facts)).shard_seconds[0, 0] == 0
 
 
+def test_lengths_of_one_id_a_sample_travel_where_a_stack_sends_all() -> None:
+    one = asked(TABLE.model_copy(update={"pooling": 1.0}))
+    every = asked(TABLE.model_copy(update={"pooling": 1.0}), facts=RecommenderStack(sends_all_lengths=True))
+    ids, lengths = (7 / 8 * B * size / NVLINK for size in (8, 4))
+    assert price("whole", one).shard_seconds[0, 0] == pytest.approx(ids)
+    assert price("whole", every).shard_seconds[0, 0] == pytest.approx(ids + lengths)
+
+
 def test_rows_on_all_gpus_travel_in_a_reduce_scatter_of_w_times_as_much() -> None:
     row = price("row")
     assert row.everywhere_seconds[0, FORWARD] == pytest.approx(7 / 8 * B * D * E / NVLINK)

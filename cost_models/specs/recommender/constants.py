@@ -58,6 +58,8 @@ class RecommenderStack(Spec):
     """Bytes of an id."""
     length_bytes: Factor = 4.0
     """Bytes of the number of ids of a sample and table, which travel beside them where that number varies."""
+    sends_all_lengths: bool = False
+    """Whether these numbers travel of every vector that samples get, also where each has one id."""
     copies_reduce: Literal["all", "touched", "least"] = "least"
     """Gradients of copied tables that are summed: of all rows (all-reduce), of the rows that were touched
     (all-gather), or whatever moves less."""
