@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
+from cost_models.files.catalog import load_recommender
 from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
+from cost_models.recommender.completing import complete_recommender
 from cost_models.specs.attention import LatentAttention
+from cost_models.specs.recommender.sharding import parse_sharding
+from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.plan import Plan, make_plan
+from planner.recommender.plan import RecommenderPlan, make_recommender_plan
 
 MODEL = TransformerSpec(
     num_layers=4, hidden_size=64, num_heads=4, vocab_size=256, max_positions=64, tied_embeddings=True
@@ -45,3 +50,10 @@ def plan_for(layout: str, model: TransformerSpec = MODEL) -> Plan:
     parsed = parse_layout(layout)
     question = complete_question(model, resolve_cluster("local", parsed.num_gpus), TRAINING)
     return make_plan(question, estimate(question, parsed))
+
+
+def sharded_plan(sharding: str, ranks: int = 2) -> RecommenderPlan:
+    """A plan that shards the tables of the demo recommender so."""
+    training = RecommenderTraining(global_batch=256, precision="fp32", optimizer="rowwise-adagrad")
+    question = complete_recommender(load_recommender("dlrm-tiny"), resolve_cluster("local", ranks), training)
+    return make_recommender_plan(question, parse_sharding(sharding, question.model.num_tables))

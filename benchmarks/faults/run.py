@@ -1,6 +1,6 @@
 """Kill ranks at random moments, and see what is lost.
 
-    python benchmarks/faults/run.py OUT [--kills 50] [--layouts "dp2 mbs2 zero1;..."] [--seed 0]
+    python benchmarks/faults/run.py OUT [--kills 50] [--layouts "dp2 mbs2 zero1;table:0-7=row;..."] [--seed 0]
 
 Each layout first trains without faults. Then it trains again and again with checkpoints while a rank drawn at random is
 ended with SIGKILL at a moment drawn at random: after some seconds, while a checkpoint is being written, or while ranks
@@ -29,15 +29,15 @@ from typing import Any
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from small import plan_for
+from small import plan_for, sharded_plan
 
 from cost_models.files.whole import write_whole
 from executor.checkpoints.folder import Folder
 from executor.faults.heartbeat import read_signs
 from executor.launch.launch import run_plan
-from executor.measure.report import RunReport
 from executor.run_config import RunConfig
 from meshwright.cli.output import as_csv
+from planner.any_plan import AnyPlan
 
 LAYOUTS = ("dp2 mbs2 zero1", "dp2 mbs2 zero3", "pp2 mbs2")
 STEPS, EVERY = 150, 10
@@ -190,15 +190,19 @@ def main() -> None:
         sys.exit(1)
 
 
-def _train(layout: str, run: Run | None, steps: int) -> RunReport:
+def _plan(layout: str) -> AnyPlan:
+    return sharded_plan(layout) if layout.startswith("table:") else plan_for(layout)
+
+
+def _train(layout: str, run: Run | None, steps: int) -> Any:
     how: dict[str, Any] = {"steps": steps, "warm_up": 0, "backend": "gloo", "learning_rate": 1e-3}
     if run is None:
-        return run_plan(plan_for(layout), RunConfig(**how))
+        return run_plan(_plan(layout), RunConfig(**how))
     killer = threading.Thread(target=run.haunt, daemon=True)
     killer.start()
     try:
         return run_plan(
-            plan_for(layout),
+            _plan(layout),
             RunConfig(
                 **how,
                 out=run.folder / "out",

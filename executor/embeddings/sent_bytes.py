@@ -8,6 +8,8 @@ Of W ranks, b samples of each, slices of D columns with P bags a sample, e bytes
     dense network    (W − 1)·⌈parameters / W⌉·4, twice: its sums are scattered, then gathered
     ids              8 of each that goes to another rank, 4 of the length of each bag there
     copies           (W − 1)·(D·e + 8) of each row that this rank's samples use, 8 for how many of each table
+
+Leaves out the sums of squares that row-wise Adagrad's column slices exchange in the update: 8 bytes a row used.
 """
 
 from __future__ import annotations
