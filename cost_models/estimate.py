@@ -143,9 +143,22 @@ class Estimate:
             return "does not fit: host"
         if not self.drive_holds and chance > 1 - SURE:
             return "does not fit: drive"
-        if 1 - SURE < chance < SURE:
+        if self.device_is_tight or (self.host_is_tight and chance > 1 - SURE):
             return "tight"
         return "fits" if chance >= SURE else "does not fit"
+
+    @property
+    def device_is_tight(self) -> bool:
+        """Whether the error of peaks leaves open that devices hold the step."""
+        return 1 - SURE < self.fits_probability < SURE
+
+    @property
+    def host_is_tight(self) -> bool:
+        """Whether hosts hold what is offloaded with no more to spare than peaks have been missed by."""
+        if self.host_limit is None or not self.host_bytes:
+            return False
+        held = fits_probability(self.host_bytes, self.host_limit, self.trust.memory_error)
+        return self.host_holds and held < SURE
 
     @property
     def fits(self) -> bool:

@@ -230,7 +230,7 @@ class Plan(AnyPlan):
         _ = self.restrictions.read
 
     def problems(self) -> list[Problem]:
-        problems = check(self.question, self.layout)
+        problems = check(self.question, self.layout, hosts=False)  # that is a verdict, as with the device
         if not self.layout.layers:
             problems.append(Problem("", "the layout does not place its blocks (`layers=`)"))
         return problems

@@ -11,6 +11,8 @@ from meshwright.plots.parts.style import Frame
 from meshwright.render.words import size_unit, time_unit
 
 _COLOURS = {"states": style.BLUE, "parked": style.GREEN, "streamed": style.VERMILION}
+_WIDTHS = {"states": 4.5, "parked": 1.5, "streamed": 1.8}
+"""Of lines: those of `states` and `parked` lie on one another in both memories, so the wider goes below."""
 _NEAR = 1.6
 """A limit this many times as large as everything drawn is told, not drawn."""
 
@@ -39,7 +41,7 @@ def window(frame: Frame, device_limit: float, host_limit: float | None, subject:
             (host, "host_bytes", host_unit, "memory of each host"),
         ):
             for name, line in lines:
-                _curve(axes, line, column, scale, _COLOURS[name])
+                _curve(axes, line, column, scale, name)
             axes.set_ylim(0, 1.2 * float(frame[column].max()) / scale or 1.0)
             axes.set_xlabel("blocks of a rank in host memory")
             axes.set_ylabel(f"{what} ({word})")
@@ -56,12 +58,15 @@ def window(frame: Frame, device_limit: float, host_limit: float | None, subject:
     return figure
 
 
-def _curve(axes: Axes, line: Frame, column: str, scale: float, colour: str) -> None:
+def _curve(axes: Axes, line: Frame, column: str, scale: float, name: str) -> None:
     """A line through all points, filled where both memories suffice."""
     x, y, fits = line["blocks"], line[column] / scale, line["fits"]
-    axes.plot(x, y, color=colour, linewidth=1.6, zorder=2)
-    axes.scatter(x[~fits], y[~fits], s=16, facecolors="white", edgecolors=colour, linewidths=1.0, zorder=3)
-    axes.scatter(x[fits], y[fits], s=18, color=colour, linewidths=0, zorder=3)
+    colour, width = _COLOURS[name], _WIDTHS[name]
+    above = 3.0 - 0.2 * width  # the wider, the lower
+    axes.plot(x, y, color=colour, linewidth=width, zorder=above)
+    hollow = axes.scatter(x[~fits], y[~fits], s=9 * width, facecolors="white", edgecolors=colour)
+    hollow.set(linewidths=1.0, zorder=above + 0.1)
+    axes.scatter(x[fits], y[fits], s=10 * width, color=colour, linewidths=0, zorder=above + 0.1)
     own = line["chosen"]
     axes.scatter(x[own], y[own], s=150, marker="*", color=style.INK, zorder=4)
 

@@ -82,13 +82,30 @@ def chunk_bounds(group: Group) -> Floats:
     stage_of_RC = schedules.stages_of_rank(group.schedule, group.pp, group.vpp)
     for sizes_S in chunk_sizes(group.num_layers, group.pp * group.vpp):
         sizes_CR = sizes_S[stage_of_RC.T]
+        fitting = np.flatnonzero(_may_fit(group, sizes_CR))
+        if not len(fitting):
+            continue
         ends_TP = blocks_recomputed(group.allowed, int(sizes_CR.sum(axis=0).max()))
         step = max(1, TABLE_ENTRIES // (len(ends_TP) * group.vpp))
-        for start in range(0, len(least_N), step):
-            some = slice(start, start + step)
+        for start in range(0, len(fitting), step):
+            some = fitting[start : start + step]
             bound = _chunk_bounds(group.rows(some), sizes_CR, ends_TP)
             least_N[some] = np.minimum(least_N[some], bound)
     return least_N
+
+
+def _may_fit(group: Group, sizes_CR: Ints) -> Bools:
+    """(N,): which layouts have room for sizes where every block leaves as little as under any policy: patterns are
+    hundreds of thousands where blocks are hundreds."""
+    x = group.costs
+    least_N = np.where(group.allowed, x.layer_activation, np.inf).min(axis=1)
+    may = np.ones(len(x), dtype=np.bool_)
+    for rank, sizes_C in enumerate(sizes_CR.T):
+        working_N = np.where(group.allowed, group.working[:, rank], np.inf).min(axis=1)
+        kept_N = least_N * (group.live[:, rank] @ sizes_C.astype(np.float64))
+        held_N = sizes_C.sum() * x.layer_static
+        may &= kept_N + working_N + held_N <= group.free_bytes[:, rank] + TOLERANCE * x.memory_limit
+    return may
 
 
 def _chunk_bounds(group: Group, sizes_CR: Ints, ends_TP: Ints) -> Floats:

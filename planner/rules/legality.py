@@ -126,9 +126,12 @@ def objections(question: Question, layout: Layout, *, hosts: bool = True) -> lis
     return [(rule, rule.sentence(question, layout)) for rule in broken]
 
 
-def check(question: Question, layout: Layout, trainer: str | None = None) -> list[Problem]:
-    """What is wrong with a layout (for a trainer), all problems at once; where it is placed, with its placement too."""
-    return [problem for problem, _ in _problems(question, layout, trainer)]
+def check(
+    question: Question, layout: Layout, trainer: str | None = None, *, hosts: bool = True
+) -> list[Problem]:
+    """What is wrong with a layout (for a trainer), all problems at once; where it is placed, with its placement too.
+    That it is more than `hosts` of known memory hold may be left to its price."""
+    return [problem for problem, _ in _problems(question, layout, trainer, hosts=hosts)]
 
 
 def require_legal(

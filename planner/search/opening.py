@@ -113,9 +113,13 @@ class Pairs:
         self._append(core, np.concatenate([self.variant[:0], *variants]), space.counts.rows(core))
 
     def halve(self, pairs: Ints) -> None:
-        """Replace some by two of half their counts each."""
+        """Replace some by halves of their counts, or smaller parts where there are few: pricing one takes as long as
+        pricing many."""
         self.is_open[pairs] = True
         own, counts = self.counts.rows(pairs).halves()
+        while len(own) < FEWEST_PARTS and not counts.is_single.all():
+            part, counts = counts.halves()
+            own = own[part]
         self._append(self.core[pairs[own]], self.variant[pairs[own]], counts)
 
     def _append(self, core: Ints, variant: Ints, counts: Boxes) -> None:
@@ -159,6 +163,8 @@ FIRST_OPENED, MOST_OPENED = 128, 20_000
 """Entries opened in one batch: few at first, twice as many each time."""
 FIRST_RELAXED, MOST_RELAXED = 4096, 65_536
 """Cores relaxed in one batch: few at first, twice as many each time."""
+FEWEST_PARTS = 256
+"""Boxes of counts priced together, where halving some leaves fewer."""
 TIES = 4 * TOLERANCE
 """Relative margin above the time to beat within which a layout may tie with the best and has to be opened."""
 TOGETHER = 50_000

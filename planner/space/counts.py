@@ -89,7 +89,7 @@ class Boxes:
         return [np.where(np.array(at_most), self.most, self.least) for at_most in ends]
 
     def halves(self) -> tuple[Ints, Boxes]:
-        """The box that each comes from, and both halves of each along its longest side."""
+        """The box that each comes from, and both halves of each along its longest side; what is single stays so."""
         every = np.arange(len(self))
         side = (self.most - self.least).argmax(axis=1)
         middle = (self.least[every, side] + self.most[every, side]) // 2

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cost_models.errors import InputError
 from cost_models.tiers.host import USABLE
-from meshwright import estimate, plan
-from planner.plan_files import plan_text
+from executor.families.transformer import require_trainable
+from meshwright import estimate, explain, plan
+from planner.plan_files import load_plan, plan_text
 
 JOB: dict[str, Any] = {"gpus": 1, "global_batch": 8, "sequence": 2048}
 FLAGS = ("--gpus", "1", "--global-batch", "8", "--sequence", "2048")
@@ -36,6 +38,27 @@ def test_a_host_too_small_is_a_verdict() -> None:
     assert not answer.estimate.fits
     assert "does not fit: 47.9 GiB too many" in repr(answer)
     assert answer.estimate.step_seconds == priced().estimate.step_seconds
+
+
+def test_a_saved_estimate_says_that_its_host_is_too_small(tmp_path: Path) -> None:
+    """As one that devices do not hold does; to run it is refused."""
+    path = tmp_path / "plan.yaml"
+    priced("128GiB").save(path)
+    told = explain(path)
+    assert "does not fit: 47.9 GiB too many" in repr(told)
+    with pytest.raises(InputError, match="GiB to the memory of each host"):
+        require_trainable(load_plan(path), byte_text=False)
+
+
+def test_a_host_may_be_tight() -> None:
+    """Where it holds what is offloaded with less to spare than peaks have been missed by."""
+    needs = priced().estimate.host_bytes / USABLE
+    close, wide = (priced(f"{share * needs / 2**30:.2f}GiB") for share in (1.001, 2.0))
+    assert close.estimate.fits
+    assert close.estimate.verdict == close.record()["estimate"]["verdict"] == "tight"
+    (line,) = [one for one in repr(close).replace("\n  ", " ").splitlines() if one.startswith("host memory")]
+    assert "tight: peaks have been missed" in line
+    assert wide.estimate.verdict == "fits"
 
 
 def test_what_offloads_nothing_does_not_speak_of_hosts() -> None:

@@ -187,8 +187,7 @@ def everything(question: Question, *, offload: bool = False) -> Everything:
     m = columns.microbatches(question.training.global_batch)
     placed: dict[int, Placed] = {}
     shapes: dict[tuple[int, ...], list[int]] = {}
-    away = [getattr(columns, f"offload_{part}") for part in ("states", "parked", "streamed")]
-    fewest = np.sum([np.where(own < EVERY, own, 0) for own in away], axis=0)
+    fewest = offloaded_by_number(columns)
     for row, shape in enumerate(zip(columns.schedule, columns.pp, columns.vpp, m, fewest, strict=True)):
         shapes.setdefault(tuple(int(value) for value in shape), []).append(row)
     for (schedule, pp, vpp, microbatches, least), own in shapes.items():
@@ -199,12 +198,23 @@ def everything(question: Question, *, offload: bool = False) -> Everything:
             allowed = tuple(runs)  # of no use to anybody: whoever asks allows other policies
         pipeline = (SCHEDULES[schedule], pp, vpp, microbatches)
         blocks_KSP = _placements(SCHEDULES[schedule], pp, vpp, question.model.num_layers, allowed)
-        rank_of_S = schedules.rank_of_stage(SCHEDULES[schedule], pp, vpp)
-        ranks = [blocks_KSP[:, rank_of_S == rank].sum(axis=(1, 2)) for rank in range(pp)]
-        blocks_KSP = blocks_KSP[np.min(ranks, axis=0) >= least]
+        blocks_KSP = with_at_least(blocks_KSP, SCHEDULES[schedule], pp, vpp, least)
         found = _price(pipeline, costs.rows(np.array(own)), blocks_KSP)
         placed |= dict(zip(own, found, strict=True))
     return Everything(question=question, columns=columns, placed=[placed[row] for row in range(len(columns))])
+
+
+def offloaded_by_number(columns: LayoutColumns) -> np.ndarray:
+    """(N,): blocks of every rank that counts move away."""
+    away = [getattr(columns, f"offload_{part}") for part in ("states", "parked", "streamed")]
+    return np.sum([np.where(own < EVERY, own, 0) for own in away], axis=0)
+
+
+def with_at_least(blocks_KSP: np.ndarray, schedule: str, pp: int, vpp: int, least: int) -> np.ndarray:
+    """Placements in which every rank has so many blocks."""
+    rank_of_S = schedules.rank_of_stage(schedule, pp, vpp)
+    ranks = [blocks_KSP[:, rank_of_S == rank].sum(axis=(1, 2)) for rank in range(pp)]
+    return blocks_KSP[np.min(ranks, axis=0) >= least]
 
 
 @cache

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import product
 
 import numpy as np
-from brute import POLICIES, Everything, _placements, everything
+from brute import POLICIES, Everything, _placements, everything, offloaded_by_number, with_at_least
 from questions import base
 
 from cost_models.axes.pipeline import SCHEDULES
@@ -66,6 +66,7 @@ class Weighed(Everything):
         allowed = tuple(one and other for one, other in zip(named, runs, strict=True))
         shape = (schedule, int(columns.pp[0]), int(columns.vpp[0]), question.model.num_layers)
         blocks_KSP = _placements(*shape, allowed if any(allowed) else tuple(runs))
+        blocks_KSP = with_at_least(blocks_KSP, *shape[:3], int(offloaded_by_number(columns)[0]))
         backward = (blocks_KSP * weighed_costs(question, columns).layer_backward[0]).sum(axis=(1, 2))
         sizes, kept = blocks_KSP.sum(axis=-1), np.zeros(len(within), dtype=np.bool_)
         _, group = np.unique(sizes, axis=0, return_inverse=True)

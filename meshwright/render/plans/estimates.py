@@ -78,9 +78,13 @@ def memory_sentence(estimate: Estimate) -> str:
     if memory.total > estimate.memory_limit:
         text += f"; does not fit: {in_unit(memory.total - estimate.memory_limit, unit)} {unit[0]} too many"
     text += f"; fits: {chance_text(estimate.fits_probability)}"
-    if estimate.verdict == "tight":
-        text += f", tight: peaks have been missed by up to {100 * estimate.trust.memory_error:.0f} %"
+    if estimate.device_is_tight:
+        text += _tight(estimate)
     return wrapped(text)
+
+
+def _tight(estimate: Estimate) -> str:
+    return f", tight: peaks have been missed by up to {100 * estimate.trust.memory_error:.0f} %"
 
 
 def host_lines(estimate: Estimate) -> list[str]:
@@ -91,7 +95,10 @@ def host_lines(estimate: Estimate) -> list[str]:
         tiers.append(("host memory", estimate.host_bytes, estimate.host_limit))
     if estimate.layout.offload.drive:
         tiers.append(("drive", estimate.drive_bytes, estimate.drive_limit))
-    return [wrapped(_tier_text(*tier)) for tier in tiers]
+    lines = [_tier_text(*tier) for tier in tiers]
+    if lines and estimate.host_is_tight:
+        lines[0] += _tight(estimate)
+    return [wrapped(line) for line in lines]
 
 
 def _tier_text(name: str, size: float, limit: float | None) -> str:
