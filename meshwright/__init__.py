@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cost_models.specs.cluster import ClusterSpec
     from cost_models.specs.hardware import HardwareProfile
     from cost_models.specs.pools import MixedCluster
+    from cost_models.specs.recommender.model import RecommenderSpec
+    from cost_models.specs.recommender.training import RecommenderTraining
     from cost_models.specs.training import TrainingSpec
     from cost_models.specs.transformer import TransformerSpec
     from executor.microbenchmarks.calibrate import calibrate
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from meshwright.api.serving import serve
     from meshwright.api.validate import validate
     from meshwright.api.verify import verify
+    from meshwright.families.recommender.answers import ShardingEstimated, ShardingPlanned
     from meshwright.plots.drawing import Drawing
     from planner.plan import Plan
     from planner.plan_files import load_plan, save_plan
@@ -95,6 +98,10 @@ _HOMES = {
     "Layout": "cost_models.axes.layout",
     "parse_layout": "cost_models.axes.layout",
     "TransformerSpec": "cost_models.specs.transformer",
+    "RecommenderSpec": "cost_models.specs.recommender.model",
+    "RecommenderTraining": "cost_models.specs.recommender.training",
+    "ShardingPlanned": "meshwright.families.recommender.answers",
+    "ShardingEstimated": "meshwright.families.recommender.answers",
     "ClusterSpec": "cost_models.specs.cluster",
     "MixedCluster": "cost_models.specs.pools",
     "TrainingSpec": "cost_models.specs.training",
@@ -132,8 +139,12 @@ __all__ = [
     "Planned",
     "Ran",
     "Ranked",
+    "RecommenderSpec",
+    "RecommenderTraining",
     "RunError",
     "ServedRecommender",
+    "ShardingEstimated",
+    "ShardingPlanned",
     "TrainingSpec",
     "TransformerSpec",
     "Validated",

@@ -8,6 +8,8 @@ from typing import cast
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.pools import MixedCluster
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from meshwright.answers.estimated import Estimated
@@ -18,9 +20,9 @@ from meshwright.inputs.questions import Inputs
 
 
 def estimate(
-    model: str | TransformerSpec,
+    model: str | TransformerSpec | RecommenderSpec,
     cluster: str | ClusterSpec | MixedCluster,
-    training: str | Path | TrainingSpec | None,
+    training: str | Path | TrainingSpec | RecommenderTraining | None,
     layout: str,
     *,
     gpus: int | None = None,
@@ -38,6 +40,8 @@ def estimate(
 
     The question is said as to `plan`; a `trainer` is one whose rules the layout must obey (`--for`), and
     `confidence` the least probability with which it must fit, `host_memory` what each host has instead.
+
+    Of a recommender the layout is a sharding, and the answer a `ShardingEstimated`.
 
     Raises:
         InputError: what was asked is wrong, or the layout cannot run.

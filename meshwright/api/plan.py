@@ -10,12 +10,15 @@ from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.operations import OperationsSpec
 from cost_models.specs.pools import MixedCluster
+from cost_models.specs.recommender.model import RecommenderSpec
+from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from meshwright.answers.planned import Planned
 from meshwright.answers.ranked import Ranked
 from meshwright.families import verbs_of_model
 from meshwright.families.options import require_options
+from meshwright.families.recommender.answers import ShardingPlanned
 from meshwright.families.verbs import PlanAnswer
 from meshwright.inputs.goals import Goal
 from meshwright.inputs.limits import Limits
@@ -37,6 +40,7 @@ class PlanOptions(TypedDict, total=False):
     fix: Sequence[str]
     forbid: Sequence[str]
     allow: Sequence[str]
+    together: Sequence[str]
     max_memory: str | None
     confidence: float | str | None
     host_memory: str | None
@@ -74,10 +78,21 @@ def plan(
 ) -> Ranked: ...
 
 
+@overload
 def plan(
-    model: str | TransformerSpec,
+    model: RecommenderSpec,
+    cluster: str | ClusterSpec,
+    training: str | Path | RecommenderTraining | None = None,
+    *,
+    price: None = None,
+    **options: Unpack[PlanOptions],
+) -> ShardingPlanned: ...
+
+
+def plan(
+    model: str | TransformerSpec | RecommenderSpec,
     cluster: str | ClusterSpec | MixedCluster | list[str] | list[ClusterSpec] | tuple[str | ClusterSpec, ...],
-    training: str | Path | TrainingSpec | None = None,
+    training: str | Path | TrainingSpec | RecommenderTraining | None = None,
     *,
     gpus: int | str | Sequence[int] | None = None,
     global_batch: int | str | None = None,
@@ -89,6 +104,7 @@ def plan(
     fix: Sequence[str] = (),
     forbid: Sequence[str] = (),
     allow: Sequence[str] = (),
+    together: Sequence[str] = (),
     max_memory: str | None = None,
     confidence: float | str | None = None,
     host_memory: str | None = None,
@@ -116,6 +132,9 @@ def plan(
     (`none`, `neutral`, `averse`: that on paper, its mean over the profile's scenarios, that of the slowest quarter of
     them). Several clusters have a price each, in their order, and one plan on each number of GPUs.
 
+    Of a recommender, also by name, it finds where each embedding table lies, and answers with a `ShardingPlanned`;
+    `fix`, `forbid` and `together` are words of shardings then, and options that mean nothing to it are refused.
+
     Raises:
         InputError: what was asked is wrong; everything that is, at once.
         InfeasibleError: nothing fits, or nothing meets the deadline.
@@ -139,7 +158,13 @@ def plan(
         clusters=cluster if isinstance(cluster, (list, tuple)) else (),
         gpus=gpus,
         goal=Goal(objective=objective, tokens=tokens, price=price, deadline=deadline, operations=operations),
-        limits=Limits(fix=tuple(fix), forbid=tuple(forbid), allow=tuple(allow), max_memory=max_memory),
+        limits=Limits(
+            fix=tuple(fix),
+            forbid=tuple(forbid),
+            allow=tuple(allow),
+            together=tuple(together),
+            max_memory=max_memory,
+        ),
         pick=pick,
         risk=risk,
     )

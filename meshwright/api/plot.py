@@ -97,6 +97,12 @@ class PlotRequest:
     """What the pictures pass over."""
 
 
+def require_kind(kind: str) -> None:
+    """Raise UnknownNameError where there is no such kind of plot."""
+    if kind not in _KINDS:
+        raise UnknownNameError("plot", kind, tuple(_KINDS), hint=f"there are {', '.join(_KINDS)}")
+
+
 def plot(
     kind: str, *files: str | Path, options: PlotOptions | None = None, budget: Budget | None = None
 ) -> Plotted:
@@ -106,8 +112,7 @@ def plot(
         InputError: a file, an option or a list of GPUs that is wrong.
         UnknownNameError: there is no such kind.
     """
-    if kind not in _KINDS:
-        raise UnknownNameError("plot", kind, tuple(_KINDS))
+    require_kind(kind)
     chosen = options or PlotOptions()
     check_options(kind, chosen)
     spending = budget or Budget(time_limit=chosen.time_limit or CURVE_SECONDS, keep_on_interrupt=True)

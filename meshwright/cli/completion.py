@@ -15,6 +15,19 @@ _PLAN = b"# A Meshwright plan"
 _ENTRIES = re.compile(r"^entries:\n(.*?)(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r"^  ([^\s#:]+):", re.MULTILINE)
 _MOST_FILES = 1000
+PLOTS = (
+    "frontier",
+    "scaling",
+    "time",
+    "memory",
+    "timeline",
+    "window",
+    "forecast",
+    "cache",
+    "topology",
+    "accuracy",
+)
+"""What `meshwright plot` draws."""
 _SCHEMAS = (
     "model",
     "recommender",
@@ -99,6 +112,11 @@ def entries(ctx: typer.Context, incomplete: str) -> list[str]:
 def gpus(incomplete: str) -> list[str]:
     """Names of GPUs."""
     return _beginning(names("gpus"), incomplete)
+
+
+def plots(incomplete: str) -> list[str]:
+    """Kinds of plots."""
+    return _beginning(iter(PLOTS), incomplete)
 
 
 def plans(incomplete: str) -> list[str]:

@@ -20,9 +20,12 @@ VERBS = (
     "explain",
     "advise",
     "verify",
+    "forecast",
     "plot",
     "run",
     "emulate",
+    "export",
+    "import",
     "tokens",
     "calibrate",
     "validate",
@@ -177,7 +180,8 @@ ERRORS = {
     ),
     "schema of what": (
         ("catalog", "schema"),
-        "error: which schema?\n\nhint: meshwright catalog schema transformer|cluster|pools|training|stack|profile\n",
+        "error: which schema?\n\nhint: meshwright catalog schema transformer|cluster|pools|recommender|training|"
+        "recommender-training|stack|profile|operations\n",
     ),
 }
 

@@ -83,3 +83,9 @@ def test_completing_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["gpt3-175b", "set()"]
+
+
+def test_all_plots_are_offered() -> None:
+    from meshwright.api import plot
+
+    assert completion.plots("") == list(plot._KINDS)

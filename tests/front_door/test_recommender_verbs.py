@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import meshwright as mw
+
 MODEL = """
 kind: recommender
 name: shop
@@ -143,3 +145,16 @@ def test_names_of_recommenders_are_suggested(meshwright) -> None:
     answer = meshwright("plan", "dlrm-dcnv3", *ASKED)
     assert answer.code == 2
     assert "did you mean `dlrm-dcnv2`?" in answer.err
+
+
+def test_python_answers_as_the_command_line_does(model: str) -> None:
+    planned = mw.plan(model, "dgx-h100", gpus=2, global_batch=8192, forbid=["copy"])
+    assert isinstance(planned, mw.ShardingPlanned)
+    assert planned.certificate.gap == 0
+    assert len(planned.to_frame()) == 4
+    job = mw.RecommenderTraining(global_batch=8192)
+    priced = mw.estimate(planned.question.model, "dgx-h100", job, str(planned.sharding), gpus=2)
+    assert isinstance(priced, mw.ShardingEstimated)
+    assert priced.estimate.step_seconds == planned.estimate.step_seconds
+    with pytest.raises(mw.InputError, match="--tokens does not go with a recommender"):
+        mw.plan(model, "dgx-h100", job, gpus=2, tokens="1T")

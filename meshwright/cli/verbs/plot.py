@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,23 +13,16 @@ from meshwright.cli.output import Output, check_places
 from meshwright.cli.printing import say
 
 
-class PlotKind(StrEnum):
-    """What can be drawn."""
-
-    FRONTIER = "frontier"
-    SCALING = "scaling"
-    TIME = "time"
-    MEMORY = "memory"
-    TIMELINE = "timeline"
-    WINDOW = "window"
-    FORECAST = "forecast"
-    CACHE = "cache"
-    TOPOLOGY = "topology"
-    ACCURACY = "accuracy"
-
-
 def plot(
-    kind: Annotated[PlotKind, typer.Argument(help="What to draw.", show_default=False)],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help=f"What to draw: {', '.join(completion.PLOTS)}.",
+            show_default=False,
+            autocompletion=completion.plots,
+        ),
+    ],
     files: Annotated[
         list[Path],
         typer.Argument(
@@ -60,7 +52,7 @@ def plot(
     """Draw a curve or a breakdown."""
     from dataclasses import replace
 
-    from meshwright.api.plot import CURVE_SECONDS, PlotOptions, check_options
+    from meshwright.api.plot import CURVE_SECONDS, PlotOptions, check_options, require_kind
     from meshwright.api.plot import plot as draw
     from meshwright.cli.progress import searching
     from meshwright.plots.parts.style import check_suffix
@@ -76,12 +68,13 @@ def plot(
         operations=operations,
         time_limit=time_limit,
     )
-    check_options(kind.value, options)
-    path = out or Path(f"{kind.value}.png")
+    require_kind(kind)
+    check_options(kind, options)
+    path = out or Path(f"{kind}.png")
     check_suffix(path)
     check_places(("-o", path), ("--csv", csv))
     with searching(output, time_limit or CURVE_SECONDS) as budget:
-        answer = draw(kind.value, *files, options=options, budget=budget)
+        answer = draw(kind, *files, options=options, budget=budget)
     output.show(replace(answer, file=path), files=[lambda: answer.drawing.save(path)])
     if not json:
         say(f"Wrote {path}")

@@ -92,13 +92,20 @@ def run(
     """Train with a plan here and set measured beside predicted."""
     from meshwright.api.run import run
     from meshwright.families import verbs_of_plan
-    from meshwright.families.options import require_verb
+    from meshwright.families.options import require_options
     from planner.plan_files import load_any_plan
 
     output = Output(json=json, csv=csv, quiet=quiet)
     loaded = load_any_plan(plan)
     verbs = verbs_of_plan(loaded)
-    require_verb(verbs, "run")
+    own: dict[str, object] = {
+        "rate_warm_up": rate_warm_up,
+        "rate_decay": rate_decay,
+        "clip": clip,
+        "compile": compile,
+    }
+    own |= {"trace": trace, "dry_run": dry_run}
+    require_options(verbs, "run", [name for name, said in own.items() if said])
     running = verbs.running(loaded)
     if dry_run:
         output.show(running.built())
