@@ -19,6 +19,7 @@ from cost_models.risk import RISKS
 from cost_models.specs.hardware import Scenarios
 from cost_models.specs.training import TrainingSpec
 from cost_models.telling import CLEAR, chance_of_gain, pair_error_of
+from meshwright.render.plans.recommendation import recommendation_sentences
 from planner.answers.classical import classical_layout
 from planner.answers.ordinary import steps
 from planner.answers.recommended import Recommendation, recommend
@@ -173,3 +174,10 @@ def test_no_layout_within_the_models_error_is_left_uncounted() -> None:
     alone = within_error(question, parse_restrictions(["tp=1", "pp=1"]), best, Budget())
     assert alone is not None
     assert alone.layouts <= near.layouts
+
+
+def test_layouts_that_differ_only_in_counts_are_told_so(told: Recommendation) -> None:
+    alike = replace(told, fastest=replace(told.fastest, axes=()))
+    words = " ".join(recommendation_sentences(alike).split())
+    assert told.is_fastest or "they differ in no axis but counts of blocks, and" in words
+    assert "differ in ," not in words

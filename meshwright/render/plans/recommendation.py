@@ -91,6 +91,10 @@ def recommended_in_plan(plan: Plan) -> str:
     )
 
 
+_COUNTS = "no axis but counts of blocks"
+"""Where two layouts recompute or offload alike, but not as many blocks."""
+
+
 def _why(told: Recommendation) -> str:
     if told.is_fastest:
         return (
@@ -99,7 +103,7 @@ def _why(told: Recommendation) -> str:
         )
     return (
         f"Recommended: the fastest of those that {told.why}. {_paper(told.risk, told.gain, told.fastest.chance)}: they"
-        f" differ in {sentence_list(told.fastest.axes)}, and this model's times of two such layouts are"
+        f" differ in {sentence_list(told.fastest.axes) or _COUNTS}, and this model's times of two such layouts are"
         f" {percent(told.pair_error * max(1, len(told.fastest.axes)) ** 0.5)} off against one another (median of timed"
         " pairs)"
     )
