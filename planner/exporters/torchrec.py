@@ -12,6 +12,7 @@ TorchRec itself has no file for plans: `executor.torchrec_plan` turns this one i
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -59,6 +60,10 @@ def export_sharding(plan: ShardedTables) -> Exported:
         for number, (_, _, placed) in enumerate(tables)
         if (what := _not_in_torchrec(placed.option))
     ]
+    names = Counter(map(_called, model.table_names))
+    problems += [
+        Problem(name, "is the name of two tables there") for name, times in names.items() if times > 1
+    ]
     if problems:
         raise InputError(
             f"TorchRec {VERSION} cannot run this sharding",
@@ -71,7 +76,7 @@ def export_sharding(plan: ShardedTables) -> Exported:
         "local_world_size": cluster.gpus_per_node,
         "plan": {
             MODULE: {
-                name: _parameter(
+                _called(name): _parameter(
                     model.classes[of].rows,
                     model.classes[of].width,
                     placed,
@@ -83,6 +88,8 @@ def export_sharding(plan: ShardedTables) -> Exported:
         },
     }
     remarks = [f"tables are those of the module `{MODULE}` of the model that is wrapped"]
+    if any("." in name for name in model.table_names):
+        remarks.append("table `a.0` is called `a_0` there, as names of modules have no dot")
     if any(placed.option.cached for _, _, placed in tables):
         remarks.append(
             "`cached` is a load factor of TorchRec's cache, which keeps rows used last, not those used most"
@@ -113,23 +120,29 @@ def import_sharding(path: str | Path, model: RecommenderSpec) -> tuple[Sharding,
     placed: list[Placed] = []
     for number, name in enumerate(model.table_names):
         table = model.classes[model.class_of_table[number]]
-        if name not in found:
+        said = name if name in found else _called(name)
+        if said not in found:
             problems.append(Problem(name, "is a table of the model, and not of the plan"))
             continue
         try:
-            placed.append(_placed(found[name], table.rows, table.width, world, local))
+            placed.append(_placed(found[said], table.rows, table.width, world, local))
         except (ValueError, KeyError, TypeError, IndexError) as error:
             what = (
                 str(error) if type(error) is ValueError else "is not written as TorchRec's ParameterSharding"
             )
             problems.append(Problem(name, what))
+    known = {*model.table_names, *map(_called, model.table_names)}
     problems += [
-        Problem(name, "is a table of the plan, and not of the model")
-        for name in found.keys() - set(model.table_names)
+        Problem(name, "is a table of the plan, and not of the model") for name in found.keys() - known
     ]
     if problems:
         raise InputError(f"`{path}` does not shard `{model.name}`", problems=problems)
     return Sharding(tuple(placed)), world
+
+
+def _called(name: str) -> str:
+    """The name of a table there: its tables are modules of torch, whose names have no dot."""
+    return name.replace(".", "_")
 
 
 def _not_in_torchrec(option: Option) -> str:

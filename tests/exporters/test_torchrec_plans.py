@@ -78,11 +78,11 @@ def test_shards_by_hand() -> None:
     """1,001 rows over 16 ranks: ⌈1001 / 16⌉ = 63 each, and 56 on the last; 7 rows: one each, then none."""
     text = export_sharding(plan_of("table:0=row table:1=column2@3,9 table:2=row table:3=copy")).text
     tables = json.loads(text)["plan"]["embedding_bag_collection"]
-    row = tables["a.0"]["sharding_spec"]["shards"]
+    row = tables["a_0"]["sharding_spec"]["shards"]
     assert [one["shard_sizes"][0] for one in row] == [63] * 15 + [56]
     assert row[9]["placement"] == "rank:9/cuda:1"
     assert [one["shard_sizes"][0] for one in tables["b"]["sharding_spec"]["shards"]] == [1] * 7 + [0] * 9
-    column = tables["a.1"]
+    column = tables["a_1"]
     assert (column["sharding_type"], column["compute_kernel"], column["ranks"]) == (
         "column_wise",
         "fused",

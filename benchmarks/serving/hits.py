@@ -1,0 +1,76 @@
+"""Measures hits of caches beside those that a plan predicts, on Zipf laws and on a recorded histogram, as CSV."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from cost_models.files.histograms import steps_of
+from cost_models.recommender.accesses import Accesses, accesses_of
+from cost_models.recommender.caching import lru_curve
+from cost_models.specs.recommender.tables import TableSpec
+from executor.serving.cache import CachedSets, HottestRows
+
+ROWS, WIDTH, BATCH = 200_000, 16, 512
+SHARES = (0.01, 0.05, 0.2)
+WARM, COUNTED = 300_000, 200_000
+CPU = torch.device("cpu")
+
+
+def replay(cache: HottestRows | CachedSets, ids: np.ndarray) -> None:
+    """All ids in batches; those before the last COUNTED fill the cache."""
+    batches = torch.from_numpy(ids).split(BATCH)
+    for place, batch in enumerate(batches):
+        if place == len(batches) - COUNTED // BATCH:
+            cache.counted = type(cache.counted)()
+        cache.look_up(batch)
+
+
+def measured(
+    name: str, ids: np.ndarray, ranked: np.ndarray, accesses: Accesses
+) -> Iterator[tuple[object, ...]]:
+    """A row for each policy and size."""
+    table = torch.randn(ROWS, WIDTH)
+    for share in SHARES:
+        held = int(share * ROWS)
+        hottest = HottestRows(table, torch.from_numpy(ranked[:held].copy()), CPU)
+        replay(hottest, ids[-COUNTED:])
+        yield name, share, "hottest", float(accesses.hits(held)), hottest.counted.hit_ratio
+        last = CachedSets(table, held, "lru", CPU)
+        replay(last, ids)
+        yield name, share, "lru", float(lru_curve(accesses).hits(held)), last.counted.kept_ratio
+        most = CachedSets(table, held, "lfu", CPU)
+        replay(most, ids)
+        yield name, share, "lfu", float(accesses.hits(held)), most.counted.kept_ratio
+
+
+def main(out: Path) -> None:
+    """Write the table."""
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    rows: list[tuple[object, ...]] = []
+    for exponent in (0.8, 0.9, 1.0, 1.1, 1.2):
+        weights = np.arange(1.0, ROWS + 1) ** -exponent
+        places = rng.permutation(ROWS)
+        ids = places[rng.choice(ROWS, WARM + COUNTED, p=weights / weights.sum())]
+        accesses = accesses_of(TableSpec(name="a", rows=ROWS, width=WIDTH, zipf=exponent))
+        rows += measured(f"zipf {exponent:g}", ids, places, accesses)
+    popularity = rng.lognormal(0.0, 2.0, ROWS)
+    log = rng.choice(ROWS, 12_000_000, p=popularity / popularity.sum())
+    counts = np.bincount(log[: -WARM - COUNTED], minlength=ROWS)
+    accesses = accesses_of(TableSpec(name="a", rows=ROWS, width=WIDTH, histogram=steps_of(counts)))
+    ranked = np.argsort(-counts, kind="stable")
+    rows += measured("recorded", log[-WARM - COUNTED :], ranked, accesses)
+    with out.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("accesses", "cached_share", "policy", "predicted_hits", "measured_hits"))
+        writer.writerows((*row[:3], f"{row[3]:.4f}", f"{row[4]:.4f}") for row in rows)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
