@@ -117,19 +117,24 @@ class ServedRecommender:
             "",
             wrapped(
                 "Latency is from ids to vectors of one batch on one GPU: reading the cache, rows from the host"
-                f"{', rows that the host reads from drives' if self.plan.question.drive_rate else ''}. "
+                f"{', rows that the host reads from drives' if self._from_drives else ''}. "
                 "Left out: the dense network, and waiting for a batch"
             ),
         )
 
+    @property
+    def _from_drives(self) -> bool:
+        return bool(self.served.drive_rows.any())
+
     def _header(self) -> str:
         question = self.plan.question
         cluster, tables = question.cluster, question.tables
+        where = "host memory and on drives" if self._from_drives else "host memory"
+        kept = "most" if question.policy == "hottest" else "last"
         said = (
             f"{question.model.name} served on {cluster.num_gpus} x {cluster.gpu.name}: "
             f"{counted(question.model.num_tables, 'table')} of {format_bytes(tables.bytes)} ({question.table_dtype}) "
-            f"in host memory, and a cache of {format_bytes(self.plan.cache_bytes)} on each GPU for the rows "
-            f"used {'most' if question.policy == 'hottest' else 'last'}"
+            f"in {where}, and a cache of {format_bytes(self.plan.cache_bytes)} on each GPU for the rows used {kept}"
         )
         return wrapped(said)
 
@@ -156,7 +161,7 @@ class ServedRecommender:
         plan = self.plan
         gap = plan.bound - plan.hits
         proof = (
-            "no choice of rows has more" if gap <= 1e-9 else f"no choice of rows has {gap:.1g} more of them"
+            "no choice of rows has more" if gap <= 1e-6 else f"no choice of rows has {gap:.1g} more of them"
         )
         size = f"A cache of {format_bytes(plan.cache_bytes)}"
         if self.asked_hits is not None:
@@ -167,13 +172,14 @@ class ServedRecommender:
         said += f"The same share of every table's rows would serve {percent(self.one_share_hits)}"
         further = [share for share in (0.5, 0.8, 0.9, 0.95, 0.99) if share > plan.hits][:2]
         if further and self.asked_hits is None:
-            needs = [f"{share:.0%} hits {format_bytes(larger.smallest(share).bytes)}" for share in further]
+            needs = [
+                f"{percent(share)} hits {format_bytes(larger.smallest(share).bytes)}" for share in further
+            ]
             said += f". More: {', '.join(needs)}"
         return said
 
     def _latencies(self) -> Table:
-        drives = self.plan.question.drive_rate is not None
-        parts = ("cache", "host", *(("drive",) if drives else ()))
+        parts = ("cache", "host", *(("drive",) if self._from_drives else ()))
         return table(
             ("batch", "latency", *parts, "rows from host", "samples/s"),
             [

@@ -38,14 +38,15 @@ def serve(
     precision: str | None = None,
     policy: str | None = None,
     zipf: float | None = None,
-    drive: str | float | None = None,
+    drive_rate: str | float | None = None,
     host_memory: str | None = None,
 ) -> ServedRecommender:
     """Plan the cache of every GPU: of a size (`8GiB`; all that is left of a GPU unless said), or the smallest with a
     share of hits (`95%`).
 
     `zipf` is the exponent of tables that say nothing of their accesses, `precision` the type of their vectors, `policy`
-    `hottest` or `lru`, `drive` what the drives of a node read where host memory does not hold all tables.
+    `hottest` or `lru`, `drive_rate` what the drives
+    of a node read where host memory does not hold all tables (the cluster's own unless said).
 
     Raises:
         InputError: what was asked is wrong; everything that is, at once.
@@ -56,7 +57,7 @@ def serve(
     found = problems.read(lambda: resolve_cluster(cluster, gpus) if isinstance(cluster, str) else cluster)
     memory = problems.read(lambda: read_host_memory(host_memory))
     size = problems.read(lambda: _amount(cache, parse_bytes, "--cache"))
-    rate = problems.read(lambda: _amount(drive, parse_bandwidth, "--drive"))
+    rate = problems.read(lambda: _amount(drive_rate, parse_bandwidth, "--drive-rate"))
     share = problems.read(lambda: _share(hits))
     batches = problems.read(lambda: _batches(batch))
     problems.read(lambda: _require_known(precision, tuple(ELEMENT_BYTES), "--precision"))
@@ -76,7 +77,7 @@ def serve(
         table_dtype=precision or "fp32",  # type: ignore[arg-type]
         policy=policy or "hottest",  # type: ignore[arg-type]
         batches=batches,
-        drive_rate=rate,
+        drive_rate=rate or (held.drive.read if held.drive else None),
     )
     plan = plan_cache(question, cache_bytes=size, hits=share)
     return ServedRecommender(plan=plan, asked_bytes=size, asked_hits=share, assumptions=silent)

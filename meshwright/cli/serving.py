@@ -21,12 +21,12 @@ class ServingFlags:
     batch: str | None = None
     policy: str | None = None
     zipf: float | None = None
-    drive: str | None = None
+    drive_rate: str | None = None
 
     def require_meant(self) -> None:
         """Raises InputError where one is said without `--serve`."""
-        names = ("cache", "hits", "batch", "policy", "zipf", "drive")
-        if given := [f"--{name}" for name in names if getattr(self, name) is not None]:
+        names = ("cache", "hits", "batch", "policy", "zipf", "drive_rate")
+        if given := ["--" + name.replace("_", "-") for name in names if getattr(self, name) is not None]:
             problems = [Problem(flag, "goes with --serve") for flag in given]
             raise InputError("flags of serving without `--serve`", problems=problems)
 
@@ -58,7 +58,7 @@ def answer_serving(
         precision=precision,
         policy=flags.policy,
         zipf=flags.zipf,
-        drive=flags.drive,
+        drive_rate=flags.drive_rate,
         host_memory=host_memory,
     )
     output.assumed(answer.assumptions)

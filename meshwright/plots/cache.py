@@ -156,4 +156,4 @@ def _finding(frame: Frame, plan: ServingPlan) -> str:
     needs = filling_order(plan.question.tables).smallest(share).bytes
     apart = frame[frame["one_share_hits"] >= share]["cache_bytes"].min()
     beside = "" if np.isnan(apart) else f", with one share of all tables {format_bytes(float(apart))}"
-    return f"{said}; {share:.0%} need {format_bytes(needs)}{beside}"
+    return f"{said}; {percent(share)} need {format_bytes(needs)}{beside}"

@@ -88,8 +88,10 @@ def export_sharding(plan: ShardedTables) -> Exported:
         },
     }
     remarks = [f"tables are those of the module `{MODULE}` of the model that is wrapped"]
-    if any("." in name for name in model.table_names):
-        remarks.append("table `a.0` is called `a_0` there, as names of modules have no dot")
+    if dotted := next((name for name in model.table_names if "." in name), ""):
+        remarks.append(
+            f"table `{dotted}` is called `{_called(dotted)}` there, as names of modules have no dot"
+        )
     if any(placed.option.cached for _, _, placed in tables):
         remarks.append(
             "`cached` is a load factor of TorchRec's cache, which keeps rows used last, not those used most"

@@ -128,7 +128,7 @@ def require_host(question: ServingQuestion) -> None:
     if question.drive_rate is None and room and needs > room:
         raise InfeasibleError(
             f"tables of {format_bytes(needs)} do not fit host memory, of which they may fill {format_bytes(room)}",
-            hint="--drive 7GB/s serves the rest from drives of that rate; or --host-memory",
+            hint="--drive-rate 7GB/s serves the rest from drives of that rate; or --host-memory",
         )
 
 

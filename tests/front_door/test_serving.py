@@ -85,7 +85,7 @@ def test_tables_beyond_host_memory_come_from_drives(model: str) -> None:
     small: dict[str, Any] = {"gpus": 1, "cache": "1GiB", "host_memory": "20GiB"}
     with pytest.raises(InfeasibleError, match="do not fit host memory"):
         mw.serve(model, "dgx-h100", **small)
-    answer = mw.serve(model, "dgx-h100", **small, drive="7GB/s")
+    answer = mw.serve(model, "dgx-h100", **small, drive_rate="7GB/s")
     assert all(one["drive_seconds"] > 0 for one in answer.batches)
     held = rows_on_host(answer.plan.question)
     tables = answer.plan.question.tables

@@ -85,8 +85,8 @@ def plan(
     zipf: Annotated[
         float | None, o.optional("--zipf", "S", "serve: of tables that do not say.", min=0, max=5)
     ] = None,
-    drive: Annotated[
-        str | None, o.optional("--drive", "RATE", "serve: a node's drives below its memory.")
+    drive_rate: Annotated[
+        str | None, o.optional("--drive-rate", "RATE", "serve: of a node's drives, below its memory.")
     ] = None,
     replay: Annotated[
         Path | None, o.optional("--replay", "PLAN", "Ask a plan file's question.", offers=completion.plans)
@@ -150,7 +150,9 @@ def plan(
         others |= {"risk": risk, "top": top, "replay": replay}
         answer_largest(largest, inputs, by, gpus, limits, others, time_limit, out, output)
         return
-    serving = ServingFlags(cache=cache, hits=hits, batch=batch, policy=policy, zipf=zipf, drive=drive)
+    serving = ServingFlags(
+        cache=cache, hits=hits, batch=batch, policy=policy, zipf=zipf, drive_rate=drive_rate
+    )
     if serve:
         others = {
             **asdict(replace(inputs, model="", cluster="", precision=None, host_memory=None)),
