@@ -117,14 +117,23 @@ def run(search: Search) -> None:
     reduced = _bound_over_options(search, scale)
     counts = _best_options(search, scale, reduced)
     search.say("placing")
-    patience = PATIENCE if len(problem.members) > FLAT_CLASSES else min(3 * PATIENCE, len(problem.unit_class))
+    few = len(problem.members) <= FLAT_CLASSES
+    patience = min(3 * PATIENCE, len(problem.unit_class)) if few else PATIENCE
+    until = time.monotonic() + search.seconds_left / (3 if few else 1)
     begin = start if counts is None else placed(problem, scale, counts)
     for placement in [begin] if search.offer(begin) else [begin, start]:
         state = State(problem, scale)
         state.load(placement)
         target = (search.bound - problem.fixed) / scale * (1 + OPTIONS_GAP)
         search.offer(
-            improve(state, rounds=ROUNDS, patience=patience, seed=0, target=target, stop=search.stopped)
+            improve(
+                state,
+                rounds=ROUNDS,
+                patience=patience,
+                seed=0,
+                target=target,
+                stop=lambda: search.stopped() or time.monotonic() > until,
+            )
         )
         if search.gap <= OPTIONS_GAP:
             break
