@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from meshwright.api.emulate import emulate
     from meshwright.api.estimate import estimate
     from meshwright.api.explain import explain, why_not
+    from meshwright.api.exporting import export, import_plan
     from meshwright.api.forecast import forecast
     from meshwright.api.largest import largest
     from meshwright.api.plan import plan
@@ -62,6 +63,8 @@ _HOMES = {
     "largest": "meshwright.api.largest",
     "Largest": "meshwright.answers.largest",
     "serve": "meshwright.api.serving",
+    "export": "meshwright.api.exporting",
+    "import_plan": "meshwright.api.exporting",
     "ServedRecommender": "meshwright.answers.served",
     "estimate": "meshwright.api.estimate",
     "forecast": "meshwright.api.forecast",
@@ -156,7 +159,9 @@ __all__ = [
     "emulate",
     "estimate",
     "explain",
+    "export",
     "forecast",
+    "import_plan",
     "largest",
     "load_plan",
     "parse_layout",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cost_models.errors import InputError
 from cost_models.files.recommender_loading import resolve_recommender
+from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.model import RecommenderSpec
 from meshwright.families.recommender.imported import Imported
 from meshwright.inputs.questions import Inputs
@@ -32,7 +33,26 @@ def export(plan: str | Path | AnyPlan, to: str) -> Exported:
     return exporter.write(read)
 
 
-def import_plan(file: str | Path, inputs: Inputs, budget: Budget | None = None) -> Imported:
+def import_plan(
+    file: str | Path,
+    model: str | RecommenderSpec,
+    cluster: str | ClusterSpec,
+    *,
+    global_batch: int | str | None = None,
+    training: str | Path | None = None,
+    stack: str | None = None,
+    time_limit: float = 60.0,
+) -> Imported:
+    """Price the sharding of TorchRec's file, for a model and a cluster, beside the best one of the same question.
+
+    Raises:
+        InputError: the file, or what is said beside it, is wrong.
+    """
+    inputs = Inputs(model=model, cluster=cluster, global_batch=global_batch, training=training, stack=stack)
+    return price_import(file, inputs, Budget(time_limit=time_limit, keep_on_interrupt=True))
+
+
+def price_import(file: str | Path, inputs: Inputs, budget: Budget | None = None) -> Imported:
     """Price a sharding that runs today, and search for the best one of the same question.
 
     Raises:

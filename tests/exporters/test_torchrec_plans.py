@@ -17,7 +17,7 @@ from cost_models.specs.recommender.model import Interaction, RecommenderSpec
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.tables import TableSpec
 from cost_models.specs.recommender.training import RecommenderTraining
-from meshwright.api.exporting import export, import_plan
+from meshwright.api.exporting import export, import_plan, price_import
 from meshwright.cli.frame import main
 from meshwright.inputs.questions import Inputs
 from planner.exporters.torchrec import export_sharding, import_sharding
@@ -137,7 +137,8 @@ def test_what_runs_today_is_priced_beside_the_best(
     path.write_text(export(today, "torchrec").text)
     model = tmp_path / "model.yaml"
     model.write_text(json.dumps(MODEL.model_dump(mode="json")))
-    answer = import_plan(path, Inputs(model=str(model), cluster="dgx-h100", global_batch=1024))
+    answer = price_import(path, Inputs(model=str(model), cluster="dgx-h100", global_batch=1024))
+    assert str(import_plan(path, MODEL, "dgx-h100", global_batch=1024).today.sharding) == str(today.sharding)
     assert answer.today.estimate.step_seconds == pytest.approx(today.prediction.step_seconds)
     assert answer.best.estimate.step_seconds <= answer.today.estimate.step_seconds
     with pytest.raises(SystemExit) as left:

@@ -53,7 +53,7 @@ def import_(
     quiet: o.Quiet = False,
 ) -> None:
     """Price what runs today, beside the best."""
-    from meshwright.api.exporting import import_plan
+    from meshwright.api.exporting import price_import
     from meshwright.cli.progress import searching
     from meshwright.inputs.questions import Inputs
 
@@ -71,7 +71,7 @@ def import_(
         host_memory=host_memory,
     )
     with searching(output, time_limit) as budget:
-        answer = import_plan(file, inputs, budget)
+        answer = price_import(file, inputs, budget)
     output.assumed(answer.assumptions)
     output.show(answer, files=[] if out is None else [lambda: answer.save(out)])
     if out is not None:
