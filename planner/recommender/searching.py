@@ -68,8 +68,10 @@ class Search:
 
     @property
     def gap(self) -> float:
-        """(value − bound) / value."""
-        return max(0.0, 1 - self.bound / self.value) if self.value > 0 and math.isfinite(self.value) else 0.0
+        """(value − bound) / value; 1 without a placement that fits."""
+        if self.best is None:
+            return 1.0
+        return max(0.0, 1 - self.bound / self.value) if self.value > 0 else 0.0
 
     def stopped(self) -> bool:
         """Whether the search has to end now."""
