@@ -19,7 +19,7 @@ from executor.fp8_support import require_fp8_gemms, require_torchao
 from executor.offload.room import drive_folder, require_drive
 from executor.run_config import RANDOM, TEXT, RunConfig
 from planner.plan import Plan
-from planner.rules.legality import require_legal
+from planner.rules.host import require_hosts
 from planner.rules.stack import require_runnable
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class TransformerTraining(Training[Plan]):
 def require_trainable(plan: Plan, *, byte_text: bool) -> None:
     """Raise InputError where the executor cannot train the plan, or hosts do not hold what it offloads."""
     require_runnable(plan.question, plan.layout)
-    require_legal(plan.question, plan.layout)
+    require_hosts(plan.question, plan.layout)
     if byte_text and plan.model.vocab_size < _BYTE_VOCABULARY:
         raise InputError(
             f"text of bytes needs a vocabulary of {_BYTE_VOCABULARY}; model `{plan.model.name}` has"

@@ -67,6 +67,15 @@ HOST_RULES = (HOST_RULE, DRIVE_RULE)
 """Asked of layouts that break no other rule: they price their shares."""
 
 
+def require_hosts(question: Question, layout: Layout) -> None:
+    """Raise InputError where memory or drives of hosts do not hold what a layout keeps there."""
+    columns = LayoutColumns.of([layout])
+    for rule in HOST_RULES:
+        if rule.broken(question, columns)[0]:
+            words = rule.sentence(question, layout)
+            raise InputError(words.what, hint=words.hint)
+
+
 def needless_drives(question: Question, x: LayoutColumns) -> Bools:
     """(N,): which layouts have on the drive what the memory of their hosts would hold.
 
