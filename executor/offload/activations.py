@@ -74,6 +74,8 @@ class _Kept:
         self._stored: dict[
             tuple[int, int], tuple[weakref.ref[torch.UntypedStorage], weakref.ref[_Stored]]
         ] = {}
+        """Where a storage is known by, while it lives: another may then have its address."""
+        self._all: list[weakref.ref[_Stored]] = []
 
     def pack(self, tensor: Tensor) -> object:
         """What autograd is to hold in the place of a tensor."""
@@ -100,8 +102,7 @@ class _Kept:
             return made
         assert isinstance(packed, _View)
         device = packed.stored.on_device()
-        empty = torch.empty(0, dtype=packed.dtype, device=device.device)
-        return empty.set_(device.untyped_storage(), packed.offset, packed.size, packed.stride)
+        return device.view(packed.dtype).as_strided(packed.size, packed.stride, packed.offset)
 
     def _packed_part(self, part: object) -> object:
         """Of a tensor that is made of others: one of these, or what says how they lie."""
@@ -117,7 +118,7 @@ class _Kept:
                 kept._bring()
 
     def _bring(self) -> None:
-        for _, stored in self._stored.values():
+        for stored in self._all:
             if (one := stored()) is not None:
                 one.begin()
 
@@ -132,18 +133,21 @@ class _Kept:
             stored = found()
             if alive() is storage and stored is not None:
                 return stored
-        stored = _Stored(self._attic, storage, tensor.device)
+        stored = _Stored(self._attic, tensor.detach())
         self._stored[key] = (weakref.ref(storage), weakref.ref(stored))
+        self._all.append(weakref.ref(stored))
         return stored
 
 
 class _Stored:
     """One storage in host memory; its buffer is free again when autograd holds no view of it any more."""
 
-    def __init__(self, attic: Attic, storage: torch.UntypedStorage, device: torch.device) -> None:
-        self._attic, self._device = attic, device
-        self._buffer = attic.take(storage.nbytes())
-        whole = torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
+    def __init__(self, attic: Attic, tensor: Tensor) -> None:
+        self._attic, self._device = attic, tensor.device
+        # by views alone: fake tensors never let go of a storage that was an argument of an operator
+        elements = tensor.untyped_storage().nbytes() // tensor.itemsize
+        whole = tensor.as_strided((elements,), (1,), 0).view(torch.uint8)
+        self._buffer = attic.take(whole.numel())
         self._down = attic.link.down(self._buffer, whole)
         self._up = HERE
         self._values: Tensor | None = None

@@ -60,6 +60,7 @@ CASES: list[Case] = [
     (MIXED, "dp2 ep2 mbs2 zero3"),
     (GPT, "cp2 mbs2 zero1"),
     (GPT, "dp4 mbs2 zero1 shard2"),
+    (GPT, "tp2 pp2 dp2 mbs1 zero1"),
 ]
 IN_EVERY_RUN = (CASES[1], CASES[3], CASES[5], CASES[7], CASES[9], CASES[11], CASES[13], CASES[16])
 
@@ -249,7 +250,9 @@ def test_pinned_memory_names_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "`ulimit -l` allows 1.0 MiB" in (raised.value.hint or "")
 
 
-@pytest.mark.parametrize("way", ["states", "streamed", "states:1/parked:1/streamed:1"])
+@pytest.mark.parametrize(
+    "way", ["states", "streamed", "states:1/parked:1/streamed:1", "activations", "streamed/activations"]
+)
 def test_a_rank_is_emulated_without_values(way: str) -> None:
     """What the host's thread does is done where fake tensors are known; bytes are those of real ones."""
     plan = plan_for(f"mbs2 offload={way}")
