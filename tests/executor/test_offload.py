@@ -60,7 +60,8 @@ CASES: list[Case] = [
     (MIXED, "dp2 ep2 mbs2 zero3"),
     (GPT, "cp2 mbs2 zero1"),
     (GPT, "dp4 mbs2 zero1 shard2"),
-    (GPT, "tp2 pp2 dp2 mbs1 zero1"),
+    (GPT, "tp2 pp2 dp2 mbs1 zero0"),
+    (LLAMA, "tp2 pp2 dp2 mbs1 zero1"),
 ]
 IN_EVERY_RUN = (CASES[1], CASES[3], CASES[5], CASES[7], CASES[9], CASES[11], CASES[13], CASES[16])
 
