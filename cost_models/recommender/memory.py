@@ -19,6 +19,7 @@ from cost_models.recommender.dense import DenseNetwork
 from cost_models.recommender.lookup import ID_BYTES, state_bytes
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns
+from cost_models.tiers.host import is_own_host
 
 Array = npt.NDArray[np.float64]
 
@@ -94,13 +95,14 @@ def _by_placement(x: OptionColumns, held: Array, copied: Array, host: Array) -> 
 
 
 def fixed_bytes(question: RecommenderQuestion) -> dict[str, float]:
-    """Device memory of every GPU that no table changes."""
+    """Device memory of every GPU that no table changes; a CPU has neither a context nor a communicator's buffers."""
     network, facts = DenseNetwork(question.model), question.facts
     samples = question.training.global_batch / question.cluster.num_gpus
     element = 4.0 if question.training.precision == "fp32" else 2.0
+    apart = not is_own_host(question.cluster)
     return {
         "dense states": network.parameters * facts.dense_state_bytes,
         "activations": samples * network.activations * element * facts.activation_bytes,
-        "workspace": facts.workspace_bytes,
-        "communicators": facts.communicator_bytes if question.cluster.num_gpus > 1 else 0.0,
+        "workspace": facts.workspace_bytes if apart else 0.0,
+        "communicators": facts.communicator_bytes if apart and question.cluster.num_gpus > 1 else 0.0,
     }

@@ -9,6 +9,7 @@ from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import Pair
 from cost_models.specs.recommender.sharding import Option
 from cost_models.specs.recommender.tables import TableSpec
+from cost_models.tiers.host import is_own_host
 
 _LEAST_WIDTH = 16
 """Elements of the narrowest column shard: rows that are shorter waste the sectors that they come in."""
@@ -39,7 +40,7 @@ def _options(question: RecommenderQuestion, table: TableSpec) -> Iterator[Option
     if cluster.num_gpus > 1:
         yield Option("copy")
         yield from (Option(base.form, base.shards, hot=hot) for base in bases for hot in hottest)
-    if cluster.host_memory:
+    if cluster.host_memory and not is_own_host(cluster):
         yield from (Option(base.form, base.shards, tier="host") for base in bases)
         yield from (
             Option(base.form, base.shards, tier="host", cached=cached) for base in bases for cached in kept

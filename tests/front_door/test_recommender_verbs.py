@@ -158,3 +158,14 @@ def test_python_answers_as_the_command_line_does(model: str) -> None:
     assert priced.estimate.step_seconds == planned.estimate.step_seconds
     with pytest.raises(mw.InputError, match="--tokens does not go with a recommender"):
         mw.plan(model, "dgx-h100", job, gpus=2, tokens="1T")
+
+
+def test_tables_of_cpus_lie_in_one_memory(meshwright) -> None:
+    asked = ("plan", "dlrm-tiny", "local", "--gpus", "2", "--global-batch", "512")
+    answer = meshwright(*asked)
+    assert "/host" not in answer.out
+    assert "of each host" not in answer.out
+    refused = meshwright(*asked, "--fix", "table:0=whole@1/host")
+    assert refused.code == 2
+    assert "its devices' memory is the host's" in refused.err
+    assert "fix it as `whole`" in refused.err

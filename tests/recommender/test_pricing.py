@@ -184,3 +184,12 @@ def test_an_estimate_adds_up_the_prices(text: str) -> None:
 def test_a_sharding_of_other_hardware_is_refused(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         estimate(asked(*TWO), parse_sharding(text, 4))
+
+
+def test_a_cpu_has_one_memory_and_no_context() -> None:
+    question = asked(TABLE, cluster="local", gpus=2)
+    assert all(option.tier == "device" for option in priced_options(question).options)
+    parts = estimate(question, parse_sharding("table:0=whole@0", 1)).device_parts
+    assert not parts["workspace"].any()
+    assert not parts["communicators"].any()
+    assert estimate(asked(TABLE), parse_sharding("table:0=whole@0", 1)).device_parts["workspace"].all()

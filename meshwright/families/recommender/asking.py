@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cost_models.errors import InputError, UnknownNameError
 from cost_models.files import catalog
@@ -15,6 +15,7 @@ from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.sharding import Sharding, parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.training import TrainingSpec
+from cost_models.tiers.host import is_own_host
 from cost_models.units import format_bytes, parse_bytes
 from meshwright.families.recommender.answers import ShardingEstimated, ShardingPlanned
 from meshwright.inputs.limits import Limits
@@ -31,6 +32,7 @@ from planner.recommender.covered import covered_options
 from planner.recommender.plan import RecommenderPlan, ShardingLimits
 from planner.recommender.planning import plan_sharding
 from planner.recommender.problem import OBJECTIVES, Objective
+from planner.recommender.restrictions import ShardingRestrictions
 from planner.search.budget import Budget
 
 
@@ -107,7 +109,7 @@ def ask(asked: PlanInputs) -> ShardingQuestion:
     limits = problems.read(lambda: _limits(asked.limits))
     objective = problems.read(lambda: _objective(asked.goal.objective))
     if question is not None and limits is not None:
-        problems.read(lambda: limits.read(question.model))
+        problems.read(lambda: _require_tiers(question, limits.read(question.model)))
     problems.require()
     assert question is not None
     assert limits is not None
@@ -226,11 +228,24 @@ def _limits(limits: Limits) -> ShardingLimits:
     )
 
 
+def _require_tiers(question: RecommenderQuestion, restrictions: ShardingRestrictions) -> None:
+    """Refuse tables in host memory where devices have no other."""
+    on_host = next((said for said in restrictions.fixed if said.option.tier == "host"), None)
+    if on_host is not None and is_own_host(question.cluster):
+        raise InputError(
+            f"`--fix table:{on_host.first}={on_host.option}` on `{question.cluster.name}`: its devices' memory is the"
+            " host's",
+            hint=f"fix it as `{replace(on_host.option, tier='device', cached=0.0)}`",
+        )
+
+
 def _assumed(inputs: Inputs, question: RecommenderQuestion) -> Iterator[str]:
     """What nobody said and prices depend on."""
     if inputs.training is None:
         training = question.training
         yield f"tables in {training.table_dtype}, updated by {training.optimizer}; --training says otherwise"
+    if is_own_host(question.cluster):
+        return
     if not question.cluster.host_memory:
         yield "no memory of hosts: nobody says how much there is (--host-memory)"
     elif inputs.host_memory is not None:

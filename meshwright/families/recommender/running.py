@@ -9,7 +9,7 @@ from typing import Any
 
 from cost_models.defaults import OWN_STACK
 from cost_models.errors import InputError
-from cost_models.units import counted, format_bytes, format_count, format_seconds
+from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from executor.measure.any_report import AnyReport
 from executor.recommender.report import RecommenderReport
 from meshwright.families.verbs import Answer, Running
@@ -148,5 +148,5 @@ class RecommenderRan:
 
 def _worded(quantity: str, value: float) -> str:
     if quantity.startswith("bytes sent"):
-        return f"{int(value):,} B".replace(",", " ")
+        return f"{grouped(int(value))} B"
     return format_bytes(value) if quantity.endswith("memory") else format_seconds(value)

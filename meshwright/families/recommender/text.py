@@ -9,6 +9,7 @@ import numpy as np
 from cost_models.recommender.estimating import RecommenderEstimate
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Placed, Sharding
+from cost_models.tiers.host import is_own_host
 from cost_models.units import counted, format_bytes, format_count, grouped
 from meshwright.render.tables import Table, table
 from meshwright.render.words import in_unit, part_label, percent, size_unit, time_unit, wrapped
@@ -40,7 +41,7 @@ def question_text(question: RecommenderQuestion, priced: RecommenderEstimate) ->
         f" {counted(model.num_tables, 'table')} of {format_bytes(size)} ({training.table_dtype},"
         f" {training.optimizer}), limit {format_bytes(priced.device_memory)} each"
     )
-    if priced.host_memory:
+    if priced.host_memory and not is_own_host(cluster):
         asked += f" and {format_bytes(priced.host_memory)} of each host"
     tables = question.embedding
     known = (
