@@ -94,13 +94,13 @@ def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, A
     fixed[STAGES.lookup] = kernel
     fixed[STAGES.forward_exchange] = start
     fixed[STAGES.backward_exchange] = start
-    fixed[STAGES.update] = kernel
-    fixed[STAGES.dense] = dense.interaction + dense.top + dense.update + host_seconds(question)
+    fixed[STAGES.update] = kernel + dense.update
+    fixed[STAGES.dense] = dense.interaction + dense.top + host_seconds(question)
     where = beside if facts.hides_weight_gradients else fixed
     where[STAGES.update if facts.hides_weight_gradients else STAGES.dense] += dense.weight_gradients
     _bottom(beside if facts.hides_bottom else fixed, dense, exchanges=facts.hides_bottom)
     where = beside if facts.hides_reduction else fixed
-    where[STAGES.update if facts.hides_reduction else STAGES.dense] += reduction_seconds(question, links)
+    where[STAGES.update] += reduction_seconds(question, links)
     return np.array([*fixed.values()]), np.array([*beside.values()])
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from cost_models.errors import InputError
 from cost_models.recommender.estimating import estimate
+from cost_models.recommender.exchange import links_of
 from cost_models.recommender.priced import STAGES, PricedOptions
-from cost_models.recommender.pricing import priced_options
+from cost_models.recommender.pricing import fixed_seconds, priced_options, reduction_seconds
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.constants import RecommenderStack
 from cost_models.specs.recommender.sharding import Option, parse_option, parse_sharding
@@ -193,3 +194,13 @@ def test_a_cpu_has_one_memory_and_no_context() -> None:
     assert not parts["workspace"].any()
     assert not parts["communicators"].any()
     assert estimate(asked(TABLE), parse_sharding("table:0=whole@0", 1)).device_parts["workspace"].all()
+
+
+def test_the_dense_network_is_summed_and_updated_in_the_update() -> None:
+    behind = asked(TABLE, facts=RecommenderStack(hides_reduction=True))
+    after = asked(TABLE, facts=RecommenderStack(hides_reduction=False))
+    (hidden, _), (shown, beside) = (fixed_seconds(one, links_of(one)) for one in (behind, after))
+    stage, dense = STAGES.index(STAGES.update), STAGES.index(STAGES.dense)
+    assert shown[stage] - hidden[stage] == pytest.approx(reduction_seconds(after, links_of(after)))
+    assert shown[dense] == hidden[dense]
+    assert beside[stage] == 0

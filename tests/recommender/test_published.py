@@ -39,6 +39,18 @@ def test_step_times_of_every_framework_stay_near_its_runs() -> None:
         assert found[key].median_error <= most, key
 
 
+def test_profiles_of_tables_say_how_far_off_their_runs_are() -> None:
+    errors: dict[str, list[float]] = {}
+    for one in predictions():
+        if one.error is not None:
+            errors.setdefault(one.run.question.embedding.name, []).append(abs(one.error))
+    assert errors.keys() == {"a100", "h100", "v100"}
+    for gpu, name in (("a100-sxm-80gb", "a100"), ("h100-sxm", "h100"), ("v100-16gb", "v100")):
+        profile = catalog.embedding_profile_of(gpu)
+        assert (profile.name, profile.validated_runs) == (name, len(errors[name]))
+        assert profile.median_error == pytest.approx(statistics.median(errors[name]), abs=5e-4)
+
+
 def test_memory_stays_near_its_runs_and_all_that_ran_out_are_caught() -> None:
     for one in scores(predictions()):
         if one.median_memory_error is not None:

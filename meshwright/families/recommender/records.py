@@ -25,6 +25,8 @@ def question_record(question: RecommenderQuestion) -> dict[str, Any]:
         "stack": question.stack.name,
         "profile": question.hardware.name,
         "embedding_profile": question.embedding.name,
+        "embedding_median_error": question.embedding.median_error,
+        "embedding_validated_runs": question.embedding.validated_runs,
     }
 
 

@@ -133,6 +133,8 @@ class RecommenderRan:
             for row in self.rows
         ]
         yield table(["", "predicted", "measured"], lines, words=("",))
+        if report.stage_seconds and len(report.ranks) > 1:
+            yield "Gradients of the dense network travel in the update."
         lookups = sum(one.lookups for one in report.ranks)
         if lookups:
             hits = sum(one.hits for one in report.ranks)

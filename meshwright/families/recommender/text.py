@@ -47,7 +47,7 @@ def question_text(question: RecommenderQuestion, priced: RecommenderEstimate) ->
     known = (
         "never compared with a run"
         if tables.median_error is None
-        else f"median error {tables.median_error:.0%} over {counted(tables.validated_runs, 'run')}"
+        else f"median error {percent(tables.median_error)} over {counted(tables.validated_runs, 'run')}"
     )
     trust = f"stack {question.stack.name}; hardware profile {question.hardware.name}, tables as {tables.name} ({known})"
     return "\n".join([wrapped(asked), wrapped(trust)])
