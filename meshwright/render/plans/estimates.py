@@ -87,9 +87,9 @@ def _tight(estimate: Estimate) -> str:
     return f", tight: peaks have been missed by up to {100 * estimate.trust.memory_error:.0f} %"
 
 
-def host_lines(estimate: Estimate) -> list[str]:
+def host_lines(estimate: Estimate, before: str = "") -> list[str]:
     """ "host memory 95.2 GiB of 128.0 GiB on each host": a line of what is offloaded, and one of what lies on the
-    drive; nothing where nothing does."""
+    drive, each with the words `before` it; nothing where nothing does."""
     tiers = []
     if any(estimate.layout.offload):
         tiers.append(("host memory", estimate.host_bytes, estimate.host_limit))
@@ -98,7 +98,7 @@ def host_lines(estimate: Estimate) -> list[str]:
     lines = [_tier_text(*tier) for tier in tiers]
     if lines and estimate.host_is_tight:
         lines[0] += _tight(estimate)
-    return [wrapped(line) for line in lines]
+    return [wrapped(before + line) for line in lines]
 
 
 def _tier_text(name: str, size: float, limit: float | None) -> str:

@@ -101,7 +101,7 @@ def answer_sentence(optimum: Optimum) -> str:
     else:
         sentence = proof_sentence(optimum)
     best = optimum.result.best
-    warnings = (*warning_lines(best), *(f"Best: {line}" for line in host_lines(best)))
+    warnings = (*warning_lines(best), *host_lines(best, before="Best: "))
     return "\n".join(text for text in (*warnings, training_sentence(optimum), sentence) if text)
 
 
