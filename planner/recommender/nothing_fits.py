@@ -88,11 +88,12 @@ def no_option_holds(priced: PricedOptions, rows: Ints, table: int, count: int) -
         would_fit=tuple(_remedies(priced, rows, device, host, free)),
     )
     whole = max((float(device[at] + host[at]) for at in _whole(priced, rows)), default=why.device_bytes)
-    places = [f"{format_bytes(why.device_bytes)} of a GPU's {format_bytes(max(free, 0.0))}"]
+    room = f"of a GPU's {format_bytes(free)}" if free > 0 else "of a GPU that the dense network fills alone"
+    places = [f"{format_bytes(why.device_bytes)} {room}"]
     if why.host_bytes > 0:
         places.append(f"{format_bytes(why.host_bytes)} of a host's {format_bytes(priced.host_memory)}")
     return ShardingDoesNotFitError(
-        f"table {table} ({format_bytes(whole)}) fits in no way to hold it",
+        f"table {table} ({format_bytes(whole)}) does not fit, however it is held",
         why,
         problems=[Problem("least", f"`{option}` needs {' and '.join(places)}")],
         hint="; or ".join(why.would_fit),

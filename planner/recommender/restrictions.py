@@ -10,7 +10,7 @@ from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.sharding import FORMS, Option, SaidOfTables, parse_words
 
 FORBIDDEN_WORDS: tuple[str, ...] = (*FORMS, "hot", "host", "cached")
-"""What can be forbidden: forms, copies of hot rows, tables in host memory, tables there with a cache."""
+"""What can be forbidden: forms, copies of hot rows, tables in host memory, those there with a cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,8 @@ class ShardingRestrictions:
         """Whether no forbidden word is said of an option."""
         said: set[str] = {option.form}
         said |= {"hot"} if option.hot else set()
-        said |= ({"cached"} if option.cached else {"host"}) if option.tier == "host" else set()
+        said |= {"host"} if option.tier == "host" else set()
+        said |= {"cached"} if option.cached else set()
         return not said & self.forbidden
 
 

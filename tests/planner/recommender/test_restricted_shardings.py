@@ -47,6 +47,13 @@ def test_tables_kept_together_lie_whole_on_one_gpu() -> None:
     assert found.certificate.gap <= 1e-6
 
 
+def test_forbidding_host_memory_forbids_what_is_cached_from_it() -> None:
+    inside, cached = Option("whole", tier="host"), Option("whole", tier="host", cached=0.1)
+    host, cache = (ShardingRestrictions(forbidden=frozenset({word})) for word in ("host", "cached"))
+    assert [host.allows(one) for one in (inside, cached, Option("row"))] == [False, False, True]
+    assert [cache.allows(one) for one in (inside, cached, Option("row"))] == [True, False, True]
+
+
 def test_forbidden_forms_are_not_used() -> None:
     used = {one.option.form for one in plan_sharding(PRICES).sharding.tables}
     assert used
