@@ -213,7 +213,7 @@ def dense_device(question: RecommenderQuestion) -> Device:
     of: Precision = "bf16" if tf32 else precision
     profile = question.hardware.model_copy(
         update={
-            "kernel_seconds": mine.kernel_seconds,
+            "kernel_seconds": question.kernel_seconds,
             "gemm_efficiency": mine.gemm_efficiency or question.hardware.gemm_efficiency,
         }
     )

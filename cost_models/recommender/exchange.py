@@ -63,12 +63,12 @@ class Links:
 
 def link_profile(question: RecommenderQuestion) -> HardwareProfile:
     """The hardware profile with what exchanges of this stack reach."""
-    mine = question.embedding
+    mine, start = question.embedding, question.embedding.collective_seconds
     return question.hardware.model_copy(
         update={
             "link_efficiency": mine.link_efficiency or question.hardware.link_efficiency,
             "network_efficiency": mine.network_efficiency or question.hardware.network_efficiency,
-            "collective_seconds": mine.collective_seconds,
+            "collective_seconds": question.hardware.collective_seconds if start is None else start,
         }
     )
 
@@ -80,8 +80,10 @@ def links_of(question: RecommenderQuestion) -> Links:
     node = group_of(cluster, cluster.gpus_per_node)
     peers = group_of(cluster, cluster.nodes, cluster.gpus_per_node)
 
+    usual = _usual_bytes(question)
+
     def rate(collective: Callable[..., Array], group: Groups, held: float = 1.0) -> Rate:
-        return _rate(collective, group, profile, held)
+        return _rate(collective, group, profile, held, usual)
 
     return Links(
         all_to_all=rate(all_to_all_seconds, everyone, cluster.num_gpus),
@@ -94,15 +96,21 @@ def links_of(question: RecommenderQuestion) -> Links:
     )
 
 
-_USUAL = 64e6
-"""Bytes of a message at which a collective's rate is taken; formulas are straight lines, measured curves nearly."""
+def _usual_bytes(question: RecommenderQuestion) -> float:
+    """Bytes of vectors that a GPU gets in a step, at which a collective's rate is taken: formulas are straight lines,
+    measured curves have a start-up that large messages do not show."""
+    samples = question.training.global_batch / question.cluster.num_gpus
+    vectors = sum(one.count * one.outputs * one.width for one in question.model.classes)
+    return samples * vectors * question.training.exchange_bytes
 
 
-def _rate(collective: Callable[..., Any], group: Groups, profile: HardwareProfile, held: float) -> Rate:
+def _rate(
+    collective: Callable[..., Any], group: Groups, profile: HardwareProfile, held: float, usual: float
+) -> Rate:
     """The straight line through the seconds of two messages, each of so many parts as ranks hold apart."""
-    near, far = (float(collective(size * held, group, profile)[0]) for size in (_USUAL, 2 * _USUAL))
-    each = (far - near) / _USUAL
-    return Rate(start=max(0.0, near - each * _USUAL), each_byte=each)
+    near, far = (float(collective(size * held, group, profile)[0]) for size in (usual, 2 * usual))
+    each = max(0.0, (far - near) / usual)
+    return Rate(start=max(0.0, near - each * usual), each_byte=each)
 
 
 def index_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
@@ -126,14 +134,15 @@ def backward_seconds(question: RecommenderQuestion, x: OptionColumns, links: Lin
 
 
 def copy_seconds(question: RecommenderQuestion, x: OptionColumns, links: Links) -> Array:
-    """(O,) of every GPU: gradients of copied rows are summed."""
+    """(O,) of every GPU: gradients of copied rows are summed, of all tables together, which share the start-up."""
     element = question.training.exchange_bytes
     every = x.hot_rows * x.whole_width * element * links.all_reduce.each_byte
     gpus = question.cluster.num_gpus
     touched = gpus * x.local_hot_distinct * (x.whole_width * element + question.facts.id_bytes)
     gathered = touched * links.all_gather.each_byte
     of = {"all": every, "touched": gathered, "least": np.minimum(every, gathered)}
-    return of[question.facts.copies_reduce]
+    starts = question.facts.copy_collectives / question.model.num_tables * links.all_gather.start
+    return of[question.facts.copies_reduce] + np.where(x.hot_rows > 0, starts, 0.0)
 
 
 def _vectors_seconds(

@@ -16,6 +16,7 @@ from cost_models.recommender.exchange import (
     index_seconds,
     links_of,
 )
+from cost_models.recommender.host import fixed_launch_seconds, launch_seconds
 from cost_models.recommender.lookup import lookup_seconds, update_seconds
 from cost_models.recommender.memory import fixed_bytes, option_bytes
 from cost_models.recommender.options import default_options
@@ -78,19 +79,22 @@ def stage_loads(question: RecommenderQuestion, x: OptionColumns, links: Links) -
     copied = np.stack(
         [zero, lookup_copied, zero, zero, copy_seconds(question, x, links), update_copied], axis=1
     )
+    launches, launches_everywhere = launch_seconds(question, x)
+    held = held + launches
     placed = (x.shards > 0)[:, None]
-    return np.where(placed, held, 0.0), copied + np.where(placed, 0.0, held)
+    return np.where(placed, held, 0.0), copied + launches_everywhere + np.where(placed, 0.0, held)
 
 
 def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, Array]:
     """(K,) seconds of each stage that no table changes, and (K,) of what runs behind it."""
-    facts, dense, kernel = question.facts, dense_seconds(question), question.embedding.kernel_seconds
+    facts, dense, kernel = question.facts, dense_seconds(question), question.kernel_seconds
     start = links.all_to_all.start
     if facts.hierarchical and question.cluster.nodes > 1:
         start = links.node_scatter.start + links.between_nodes.start
     fixed = dict.fromkeys(STAGES, 0.0)
     beside = dict.fromkeys(STAGES, 0.0)
-    fixed[STAGES.index_exchange] = start if facts.exchanges_ids and not facts.hides_ids else 0.0
+    asked = facts.exchanges_ids and not facts.hides_ids
+    fixed[STAGES.index_exchange] = facts.index_collectives * start if asked else 0.0
     fixed[STAGES.lookup] = kernel
     fixed[STAGES.forward_exchange] = start
     fixed[STAGES.backward_exchange] = start
@@ -101,7 +105,7 @@ def fixed_seconds(question: RecommenderQuestion, links: Links) -> tuple[Array, A
     _bottom(beside if facts.hides_bottom else fixed, dense, exchanges=facts.hides_bottom)
     where = beside if facts.hides_reduction else fixed
     where[STAGES.update] += reduction_seconds(question, links)
-    return np.array([*fixed.values()]), np.array([*beside.values()])
+    return np.array([*fixed.values()]) + fixed_launch_seconds(question), np.array([*beside.values()])
 
 
 def host_seconds(question: RecommenderQuestion) -> float:
@@ -122,4 +126,4 @@ def reduction_seconds(question: RecommenderQuestion, links: Links) -> float:
         return 0.0
     element = 4.0 if question.training.precision == "fp32" else 2.0
     size = DenseNetwork(question.model).parameters * element
-    return links.all_reduce.start + size * links.all_reduce.each_byte
+    return question.facts.reduction_collectives * links.all_reduce.start + size * links.all_reduce.each_byte

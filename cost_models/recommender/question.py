@@ -32,6 +32,12 @@ class RecommenderQuestion:
             object.__setattr__(self, "embedding", embedding_profile_of(self.cluster.gpu.name))
 
     @property
+    def kernel_seconds(self) -> float:
+        """Seconds that a kernel takes at least."""
+        mine = self.embedding.kernel_seconds
+        return self.hardware.kernel_seconds if mine is None else mine
+
+    @property
     def facts(self) -> RecommenderStack:
         """How the stack trains recommenders."""
         return self.stack.recommender or RecommenderStack()

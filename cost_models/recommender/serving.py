@@ -110,7 +110,7 @@ def _cache_seconds(
     rate = cluster.gpu.memory_bandwidth * constants.lookup_efficiency
     of_rows = tables.vector_bytes + constants.half_row_bytes
     moved = ids * tables.counts * (of_rows + ID_BYTES + TAG_BYTES)
-    seconds: Array = moved.sum(-1) / rate + _KERNELS * constants.kernel_seconds
+    seconds: Array = moved.sum(-1) / rate + _KERNELS * (constants.kernel_seconds or 0.0)
     return seconds
 
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from cost_models.errors import InputError
+from cost_models.files.catalog import load_profile, load_recommender, load_stack
+from cost_models.files.loading import resolve_cluster
+from cost_models.recommender.completing import complete_recommender
 from cost_models.recommender.estimating import estimate
 from cost_models.recommender.exchange import links_of
+from cost_models.recommender.host import launch_seconds
 from cost_models.recommender.priced import STAGES, PricedOptions
 from cost_models.recommender.pricing import fixed_seconds, priced_options, reduction_seconds
 from cost_models.recommender.question import RecommenderQuestion
+from cost_models.recommender.rows import option_columns
 from cost_models.specs.recommender.constants import RecommenderStack
 from cost_models.specs.recommender.sharding import Option, parse_option, parse_sharding
 from cost_models.specs.recommender.tables import TableSpec
+from cost_models.specs.recommender.training import RecommenderTraining
 from tests.recommender.asked import asked
 
 B, D, E, R, P = 8192, 128, 2, 10**6, 3.0
@@ -204,3 +211,41 @@ def test_the_dense_network_is_summed_and_updated_in_the_update() -> None:
     assert shown[stage] - hidden[stage] == pytest.approx(reduction_seconds(after, links_of(after)))
     assert shown[dense] == hidden[dense]
     assert beside[stage] == 0
+
+
+def test_exchanges_of_cpus_start_as_slowly_as_the_hardware_profile_says() -> None:
+    model, training = load_recommender("dlrm-tiny"), RecommenderTraining(global_batch=512)
+    cluster = resolve_cluster("local", 2)
+    asked_of = [
+        complete_recommender(
+            model,
+            cluster,
+            training,
+            profile=load_profile("datasheet-cpu").model_copy(update={"collective_seconds": seconds}),
+        )
+        for seconds in (3e-4, 1e-3)
+    ]
+    (quick, _), (slow, _) = (fixed_seconds(one, links_of(one)) for one in asked_of)
+    per_stage = [
+        2,
+        0,
+        1,
+        0,
+        1,
+        2,
+    ]  # ids: lengths, then values; sums of the dense network: scattered, then gathered
+    assert (slow - quick) / 7e-4 == pytest.approx(per_stage)
+
+
+def test_every_operation_of_a_table_takes_the_host_a_launch() -> None:
+    question = complete_recommender(
+        load_recommender("dlrm-tiny"), resolve_cluster("local", 2), RecommenderTraining(global_batch=2)
+    )
+    pairs = [(0, parse_option(word)) for word in ("whole", "row", "copy", "hot(0.1)+whole")]
+    shard, everywhere = launch_seconds(question, option_columns(question, pairs))
+    busy = shard.sum(axis=1) + everywhere.sum(axis=1)
+    assert (busy > 20 * question.hardware.kernel_seconds).all()
+    assert busy[0] < busy[1] < busy[3]
+    assert not shard[2].any() or not priced_options(question, pairs).shard_seconds[2].any()
+    plain = replace(question, stack=load_stack("torchrec"))
+    assert not launch_seconds(plain, option_columns(plain, pairs))[0].any()

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from cost_models.base import Factor, Name, Overhead, Spec
 from cost_models.specs.hardware import Efficiency
+from cost_models.specs.recommender.operations import HostOperations
 
 
 class EmbeddingProfile(Spec):
@@ -39,10 +40,10 @@ class EmbeddingProfile(Spec):
     """The same between nodes."""
     gemm_efficiency: Annotated[float, Efficiency] | None = None
     """Rate of the dense network's products, as a share of what the GPU sustains; None: as the hardware profile."""
-    kernel_seconds: Overhead = 4e-6
-    """Seconds that a kernel takes at least."""
-    collective_seconds: Overhead = 1.5e-5
-    """Start-up of a collective beyond the latency of its links."""
+    kernel_seconds: Overhead | None = 4e-6
+    """Seconds that a kernel takes at least; None: as the hardware profile."""
+    collective_seconds: Overhead | None = 1.5e-5
+    """Start-up of a collective beyond the latency of its links; None: as the hardware profile, and its curves."""
     median_error: float | None = Field(ge=0, allow_inf_nan=False, default=None)
     """Median relative error of step time on `validated_runs` runs; None where none were compared."""
     validated_runs: int = Field(ge=0, le=10**9, default=0)
@@ -54,6 +55,16 @@ class RecommenderStack(Spec):
 
     exchanges_ids: bool = True
     """Whether ids travel to the GPUs that hold their rows; False: every GPU reads the ids that it needs."""
+    index_collectives: Factor = 1.0
+    """Collectives in which ids travel, one after another."""
+    copy_collectives: Overhead = 0.0
+    """Collectives in which gradients of copied rows are summed, beside those of the backward exchange."""
+    reduction_collectives: Factor = 1.0
+    """Collectives in which gradients of the dense network are summed."""
+    operations: HostOperations | None = None
+    """Operations that the host launches one after another; None: few, of all tables together."""
+    cast_operations: HostOperations | None = None
+    """More of them where training is in 16 bits: casts."""
     id_bytes: Factor = 8.0
     """Bytes of an id."""
     length_bytes: Factor = 4.0
