@@ -103,6 +103,16 @@ class DenseNetwork:
         return self.joined + crossed + self.top_input + sum(out for _, out in (*self.bottom, *self.top))
 
     @property
+    def alive(self) -> float:
+        """Numbers of a sample that are alive at most where autograd frees what it has used: all that forward kept, or
+        in the backward pass of `dot` its vectors' gradient from either side, and that of the products. 0: no `dot`."""
+        if self.model.interaction.kind != "dot":
+            return 0.0
+        bottom, top = (sum(out for _, out in layers) for layers in (self.bottom, self.top))
+        kept = bottom + self.joined + self.top_input
+        return kept + max(float(top), 2.0 * self.joined + self.vectors**2)
+
+    @property
     def _dot_flops(self) -> float:
         if self.model.interaction.kind != "dot":
             return 0.0

@@ -22,6 +22,8 @@ def peak_memory(engine: RecommenderEngine, clicks: Clicks) -> dict[str, int]:
     tracker.name("dense", engine.network.parameters())
     for state in engine.dense_optimizer.state.values():
         tracker.name("dense", state.values())
+    tracker.name(REST, [clicks.dense, clicks.labels])
+    tracker.name(REST, [part for bags in clicks.ids for part in (bags.values, bags.lengths)])
     with tracker:
         engine.step(clicks)
     return {name: tracker.peak.get(name, 0) for name in PARTS}

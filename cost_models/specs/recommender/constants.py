@@ -50,6 +50,22 @@ class EmbeddingProfile(Spec):
     source: str = "Documented estimates, not fitted: expect tens of per cent of error."
 
 
+class EagerBuffers(Spec):
+    """Tensors of a step whose stages follow one another, at the stage that fills most: the dense network's backward
+    pass, or the exchange of gradients after it."""
+
+    received_bytes: Factor = 8.0
+    """Bytes for each element of the vectors of a GPU's own samples: vectors and gradients, in fp32; casts are added."""
+    sent: Factor = 1.0
+    """Messages of gradients to GPUs that hold tables of their own, as copies of these vectors."""
+    gathered: Factor = 1.0
+    """As `output_buffers`, of tables whose rows lie on all GPUs."""
+    alone: Factor = 0.5
+    """As `output_buffers`, of one GPU that sends nothing."""
+    touched_row_bytes: Factor = 8.0
+    """Bytes beside its gradient of every copied row that is touched: on a GPU, gathered from all, and added up."""
+
+
 class RecommenderStack(Spec):
     """How a training stack executes sharded tables beside a dense network."""
 
@@ -113,6 +129,9 @@ class RecommenderStack(Spec):
     """Whether rows that the device caches keep their place in host memory, too."""
     output_buffers: Factor = 1.0
     """Copies of the vectors that a GPU makes, and of those that it receives, in each pass."""
+    eager_buffers: EagerBuffers | None = None
+    """What is alive beside that where stages follow one another in eager mode; None: of received vectors as much, and
+    activations all at once."""
     gradient_row_bytes: Factor = 0.0
     """Bytes that the device holds for each element of the rows of a batch while it updates."""
     table_element_bytes: Factor = 0.0
