@@ -28,6 +28,12 @@ TOLERANCE = 1e-9
 """Relative: two step times closer than this are the same, as rounding in sums of a million durations allows."""
 
 
+def gap_of(seconds: float, bound: float) -> float:
+    """Share of a step that could still be gained; no larger than rounding it is 0."""
+    gap = (seconds - bound) / seconds
+    return gap if gap > TOLERANCE else 0.0
+
+
 def stage_sizes(num_layers: int, pp: int, vpp: int, schedule: Schedule, fewest: int = 0) -> tuple[int, int]:
     """The fewest and the most blocks of one virtual stage that the search covers, where every rank has so many at
     least; `planner.placement.chunks` says which of them go together where a schedule is not plain."""

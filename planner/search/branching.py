@@ -25,7 +25,7 @@ from planner.exact.ilp.record import Survivor, settle
 from planner.exact.ilp.solvers import SolverName
 from planner.placement.chunks import best_pattern
 from planner.placement.heuristics import good_placement
-from planner.placement.leaf import TOLERANCE, Placement
+from planner.placement.leaf import TOLERANCE, Placement, gap_of
 from planner.search.candidates import Candidates
 
 Floats = npt.NDArray[np.float64]
@@ -285,7 +285,7 @@ class BranchAndBound:
             solved=int(solved.sum()),
             undecided=int(open_rows.sum()) + closed.undecided,
             bound=bound,
-            gap=(best - bound) / best if math.isfinite(best) else 1.0,
+            gap=gap_of(best, bound) if math.isfinite(best) else 1.0,
             minimised=question.risk if scenarios else "none",
             scenarios=scenarios,
             settled=self.settled,

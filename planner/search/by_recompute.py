@@ -10,7 +10,7 @@ from cost_models.errors import InfeasibleError
 from cost_models.estimate import Estimate
 from cost_models.question import Question
 from planner.certificate import Certificate
-from planner.placement.leaf import TOLERANCE
+from planner.placement.leaf import gap_of
 from planner.search.pools import count_layouts
 from planner.search.result import SearchResult
 from planner.search.ties import by_speed
@@ -80,6 +80,5 @@ def _search_parts(
 
 
 def _with_gap(certificate: Certificate, best: Estimate) -> Certificate:
-    """The certificate with its gap to the best plan; a gap no larger than rounding is 0."""
-    gap = 1 - certificate.bound / best.compared_seconds
-    return certificate.model_copy(update={"gap": gap if gap > TOLERANCE else 0.0})
+    """The certificate with its gap to the best plan."""
+    return certificate.model_copy(update={"gap": gap_of(best.compared_seconds, certificate.bound)})

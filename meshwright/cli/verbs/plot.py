@@ -13,6 +13,16 @@ from meshwright.cli.output import Output, check_places
 from meshwright.cli.printing import say
 
 
+def _known(kind: str) -> str:
+    """The kind, where there is such a plot; told before anything else is."""
+    from cost_models.documents import printable
+    from cost_models.errors import UnknownNameError
+
+    if kind not in completion.PLOTS:
+        raise UnknownNameError("plot", printable(kind), completion.PLOTS)
+    return kind
+
+
 def plot(
     kind: Annotated[
         str,
@@ -20,6 +30,7 @@ def plot(
             metavar="KIND",
             help=f"What to draw: {', '.join(completion.PLOTS)}.",
             show_default=False,
+            callback=_known,
             autocompletion=completion.plots,
         ),
     ],
