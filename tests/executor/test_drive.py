@@ -18,6 +18,7 @@ from training import GPT, MOE, Trained, plan_for, train_weights
 from cost_models.axes.columns import LayoutColumns
 from cost_models.errors import HostError
 from cost_models.files import catalog
+from cost_models.specs.drives import DriveSpec
 from cost_models.tiers.drive import drive_step_bytes
 from executor.checkpoints.folder import Folder
 from executor.emulate.dry_run import build_without_devices
@@ -198,7 +199,14 @@ def test_room_is_taken_before_the_first_step(processes: Processes, tmp_path: Pat
 
 def test_a_drive_costs_nothing_where_nothing_has_values() -> None:
     for way in ("states/drive", "streamed/drive"):
-        plan = plan_for(f"mbs2 offload={way}")
+        plan = _on_a_drive(f"mbs2 offload={way}")
         fake, real = (emulate(plan, 0, steps=1, fake=fake) for fake in (True, False))
         assert fake.memory == real.memory
-    assert build_without_devices(plan_for("pp2 mbs2 offload=states/drive"))
+    assert build_without_devices(_on_a_drive("pp2 mbs2 offload=states/drive"))
+
+
+def _on_a_drive(layout: str) -> Plan:
+    """A plan for a cluster that says what its drives are: it is asked for room there before a rank is built."""
+    plan = plan_for(layout)
+    drive = DriveSpec.model_validate({"capacity": "1 TB", "read": "2 GB/s", "write": "1 GB/s"})
+    return plan.model_copy(update={"cluster": plan.cluster.model_copy(update={"drive": drive})})

@@ -31,6 +31,7 @@ EVERYTHING = RunConfig(
     timeout=12.5,
     nodes=2,
     rendezvous="node0:29500",
+    drive=Path("a drive"),
     warm_up=3,
     waiting_steps=0,
     measure_memory=False,
