@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -12,7 +10,6 @@ import torch.distributed as dist
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
-from cost_models.files.local import processor_name
 from cost_models.tiers.channels import channel_seconds
 from cost_models.tiers.drive import drive_step_bytes
 from executor.checkpoints.checkpointer import Checkpointer
@@ -20,12 +17,12 @@ from executor.checkpoints.transformers import TransformerState
 from executor.data.batches import Batches
 from executor.diagnostic_steps import LEFT_OUT, Diagnosis, run_diagnostic_steps
 from executor.engine import Engine
+from executor.measure.here import environment_of
 from executor.measure.memory import allocator_peak, held_on_drive, predicted_parts
 from executor.measure.out_of_memory import out_of_memory_by_part
 from executor.measure.report import (
     AllocatorPeak,
     DriveReport,
-    Environment,
     HostReport,
     PhaseReport,
     RankReport,
@@ -119,7 +116,7 @@ def _report(
         first_step=curve.first_step,
         warm_up=curve.warm_up,
         seed=engine.options.seed,
-        environment=_environment(engine.device),
+        environment=environment_of(engine.device),
         stack=_stack(engine),
         notes=(*notes, *diagnosis.notes, *[_UNCOMPILED] * engine.options.compile),
         routers=curve.routers,
@@ -173,16 +170,4 @@ def _phase(clock: StepClock, watched: Sequence[StepSpans], *, update: bool) -> P
         thread_seconds=tuple(lap.thread for lap in laps),
         waiting_seconds=typical_waits(watched, update=update),
         waiting_thread_seconds=typical_thread(watched, update=update),
-    )
-
-
-def _environment(device: torch.device) -> Environment:
-    return Environment(
-        torch=str(torch.__version__),
-        python=platform.python_version(),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        backend=dist.get_backend(),
-        world_size=dist.get_world_size(),
-        cores=os.cpu_count() or 1,
-        processor=processor_name(),
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +11,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from cost_models.files.local import processor_name
 from cost_models.recommender.priced import STAGES
 from executor.checkpoints.checkpointer import Checkpointer
 from executor.data.clicks import Clicks, MadeUpClicks
@@ -21,7 +18,8 @@ from executor.data.criteo import RecordedClicks
 from executor.embeddings.places import Places
 from executor.embeddings.sent_bytes import sent_bytes
 from executor.faults.heartbeat import Heartbeat
-from executor.measure.report import Environment, RouterReport
+from executor.measure.here import environment_of
+from executor.measure.report import RouterReport
 from executor.messages import gather_json
 from executor.recommender.engine import RecommenderEngine
 from executor.recommender.memory import held_on_host, peak_memory
@@ -145,7 +143,7 @@ def _report(plan: RecommenderPlan, run: _Run, curve: Curve, watcher: Watcher) ->
     return make_report(
         plan,
         [SharedRank.model_validate_json(text) for text, _ in told],
-        environment=_environment(engine.device),
+        environment=environment_of(engine.device),
         seed=config.seed,
         warm_up=curve.warm_up,
         first_step=curve.first_step,
@@ -184,16 +182,4 @@ def _formula(engine: RecommenderEngine, batch: Clicks) -> dict[str, int]:
         element_bytes=embeddings.exchange_dtype.itemsize,
         dense_parameters=sum(one.numel() for one in engine.network.parameters()),
         ids=[one.values for one in batch.ids],
-    )
-
-
-def _environment(device: torch.device) -> Environment:
-    return Environment(
-        torch=str(torch.__version__),
-        python=platform.python_version(),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        backend=dist.get_backend(),
-        world_size=dist.get_world_size(),
-        cores=os.cpu_count() or 1,
-        processor=processor_name(),
     )

@@ -115,8 +115,7 @@ def steps_between_checkpoints(
     counted = None if plan.objective is None else plan.objective.operations
     known = operations_of(OperationsInputs(operations=operations or counted))
     question = plan.question
-    tokens = question.training.tokens or steps * question.training.tokens_per_step
-    asked = replace(question, training=question.training.model_copy(update={"tokens": float(tokens)}))
+    asked = _to_train_on(question, question.training.tokens or steps * question.training.tokens_per_step)
     return forecast_of(job_of(asked, priced_again(plan).step_seconds), known).every, known.name
 
 

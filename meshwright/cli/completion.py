@@ -89,23 +89,7 @@ def profiles(incomplete: str) -> list[str]:
 def entries(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of the kind that `catalog` was asked for."""
     kind = str(getattr(ctx.params.get("kind"), "value", ctx.params.get("kind")))
-    known = (
-        names(kind)
-        if kind != "schema"
-        else iter(
-            (
-                "model",
-                "recommender",
-                "cluster",
-                "pools",
-                "training",
-                "recommender-training",
-                "stack",
-                "profile",
-                "operations",
-            )
-        )
-    )
+    known = iter(_SCHEMAS) if kind == "schema" else names(kind)
     return _beginning(known, incomplete)
 
 
