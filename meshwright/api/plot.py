@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -13,64 +14,21 @@ from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.files.loading import resolve_cluster
 from cost_models.question import parts_of
 from meshwright.answers.plotted import Plotted
-from meshwright.answers.ranked import Ranked
 from meshwright.api.forecast import forecast
-from meshwright.inputs.goals import Goal, objective_of
-from meshwright.plots.drawing import (
-    Drawing,
-    Tradeoff,
-    draw_frontier,
-    draw_memory,
-    draw_scaling,
-    draw_time,
-    draw_timeline,
-    draw_topology,
-    draw_window,
-)
+from meshwright.families import verbs_of_plan
+from meshwright.families.pictures import PictureRequest, PlotOptions
+from meshwright.plots.drawing import Drawing, draw_topology
 from meshwright.records import frames
 from meshwright.render.words import sentence_list
-from planner.answers.offers import Offer, offers_of, rank_offers
-from planner.answers.optimum import answered_question
-from planner.answers.pareto import POINTS
-from planner.answers.scaling import KINDS
-from planner.explaining.differing import differences
-from planner.objectives import Objective
 from planner.plan import Plan
-from planner.plan_files import load_plan
+from planner.plan_files import load_any_plan, load_plan
 from planner.repricing import priced_again
 from planner.search.budget import Budget
-from planner.search.search import search
-from planner.space.gpu_counts import parse_sizes
 from planner.space.notes import notes_of
 
-RIVALS = 5
-"""Bars of the time breakdown of a single plan."""
-RIVALS_SECONDS = 20.0
-"""Time limit of the search for them."""
 CURVE_SECONDS = 120.0
 """Time limit of all searches of a curve, unless the user says otherwise."""
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
-MOST_POINTS = 1000
-"""Points of a frontier that can be asked for by number."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlotOptions:
-    """Options of the curves that are searched for."""
-
-    gpus: str | None = None
-    """Numbers of GPUs, for `scaling` and `frontier`; one for `topology`."""
-    between: str | None = None
-    """Two objectives, for `frontier`."""
-    points: str | None = None
-    """How many of a frontier, or `all`."""
-    kind: str | None = None
-    """`strong` or `weak`, for `scaling`."""
-    tokens: str | None = None
-    price: str | None = None
-    operations: str | None = None
-    """For `forecast`: catalogue name or file."""
-    time_limit: float | None = None
 
 
 _MEANT_FOR = {
@@ -134,14 +92,23 @@ def check_options(kind: str, options: PlotOptions) -> None:
         raise InputError(f"`{kind}` takes fewer flags", problems=problems)
 
 
-def _only_plan(request: PlotRequest, kind: str) -> Plan:
-    if len(request.files) != 1:
-        raise InputError(f"`{kind}` draws one plan, not {len(request.files)}")
-    return _plan(request, request.files[0])
+def _of_plans(kind: str, request: PlotRequest) -> Drawing:
+    """A kind that families draw of their plans; each file is read once, as it may be a pipe."""
+    plans = [load_any_plan(path) for path in request.files]
+    for plan in plans:
+        notes = verbs_of_plan(plan).notes(plan)
+        request.notes.extend(note for note in notes if note not in request.notes)
+    verbs = verbs_of_plan(plans[0])
+    if kind not in verbs.pictures:
+        raise InputError(
+            f"`{kind}` is not drawn of {verbs.noun}", hint=f"{sentence_list(sorted(verbs.pictures))} are"
+        )
+    asked = PictureRequest(plans=plans, options=request.options, budget=request.budget, notes=request.notes)
+    return verbs.pictures[kind](asked)
 
 
 def _plan(request: PlotRequest, path: Path) -> Plan:
-    """Read a plan file, once as it may be a pipe, and note what its question says."""
+    """Read a transformer's plan, and note what its question says."""
     plan = load_plan(path)
     request.notes.extend(
         note for note in notes_of(plan.question, plan.restrictions.read) if note not in request.notes
@@ -149,109 +116,10 @@ def _plan(request: PlotRequest, path: Path) -> Plan:
     return plan
 
 
-def _frontier(request: PlotRequest) -> Drawing:
-    plan, options = _only_plan(request, "frontier"), request.options
-    question, chosen = plan.question, priced_again(plan)
-    if offers := offers_of(plan):
-        return _offers(offers, plan, options, request.budget)
-    asked = question if options.gpus is None else answered_question(plan)
-    names = _two_objectives(options.between)
-    tokens = options.tokens or question.training.tokens
-    aims = [
-        objective_of(Goal(objective=name, tokens=tokens, price=options.price if name == "cost" else None))
-        for name in names
-    ]
-    if aims[0][1] is not None:
-        asked = replace(asked, training=asked.training.model_copy(update={"tokens": aims[0][1]}))
-    tradeoff = Tradeoff(
-        objectives=(aims[0][0], aims[1][0]),
-        sizes=() if options.gpus is None else parse_sizes(options.gpus, asked),
-        points=_points(options.points),
-        restrictions=plan.restrictions.read,
-    )
-    return draw_frontier(asked, chosen, tradeoff, request.budget)
-
-
-def _offers(offers: tuple[Offer, ...], plan: Plan, options: PlotOptions, budget: Budget) -> Drawing:
-    """Rank the clusters that the plan was chosen from again, without its deadline."""
-    given = [name for name in ("gpus", "points", "tokens", "price") if getattr(options, name) is not None]
-    if given or options.between not in (None, "time,cost", "cost,time"):
-        flags = ["--" + name for name in given] or ["--between"]
-        raise InputError(
-            "a plan chosen from several clusters has its frontier of cost and time over all of them",
-            hint=f"leave out {sentence_list(flags)}",
-        )
-    objective = Objective(name="gpu-hours")
-    ranking = rank_offers(offers, objective, restrictions=plan.restrictions.read, budget=budget)
-    return Ranked(ranking=ranking, restrictions=plan.restrictions.read).plot()
-
-
-def _two_objectives(text: str | None) -> tuple[str, str]:
-    """ "time,memory" → its two words."""
-    words = ("time,memory" if text is None else text).split(",")
-    if len(words) != 2:
-        raise InputError(
-            f"a frontier lies between two objectives, not {len(words)}",
-            hint="write it like --between time,cost",
-        )
-    return words[0].strip(), words[1].strip()
-
-
-def _points(text: str | None) -> int | None:
-    """A number of points; None: all of them."""
-    if text is None:
-        return POINTS
-    if text == "all":
-        return None
-    if not text.isdecimal() or not 2 <= int(text) <= MOST_POINTS:
-        raise InputError(f"--points: `{text}` is neither `all` nor a number from 2 to {MOST_POINTS}")
-    return int(text)
-
-
-def _scaling(request: PlotRequest) -> Drawing:
-    question = _only_plan(request, "scaling").question
-    options = request.options
-    if options.kind not in (None, *KINDS):
-        raise InputError(
-            f"--kind: `{options.kind}` is not one of {sentence_list([f'`{one}`' for one in KINDS])}"
-        )
-    counts = None if options.gpus is None else parse_sizes(options.gpus, question)
-    kinds = KINDS if options.kind is None else (options.kind,)
-    return draw_scaling(question, counts, kinds, request.budget)
-
-
-def _time(request: PlotRequest) -> Drawing:
-    read = [_plan(request, path) for path in request.files]
-    plans = [(plan.question, priced_again(plan)) for plan in read]
-    if asked := differences([question for question, _ in plans]):
-        what = "; ".join(f"{one.what} {' / '.join(one.values)}" for one in asked)
-        request.notes.append(f"the plans answer different questions: {what}")
-    if len(plans) == 1:
-        if request.budget.on_status is not None:
-            request.budget.on_status("searching for rivals")
-        (question, own), restrictions = plans[0], read[0].restrictions.read
-        rivals = search(question, top=RIVALS, restrictions=restrictions, time_limit=RIVALS_SECONDS).estimates
-        plans += [(question, rival) for rival in rivals if rival.layout != own.layout][: RIVALS - 1]
-    return draw_time([question for question, _ in plans], [estimate for _, estimate in plans])
-
-
-def _memory(request: PlotRequest) -> Drawing:
-    plan = _only_plan(request, "memory")
-    return draw_memory(plan.question, priced_again(plan))
-
-
-def _timeline(request: PlotRequest) -> Drawing:
-    plan = _only_plan(request, "timeline")
-    return draw_timeline(plan.question, priced_again(plan))
-
-
-def _window(request: PlotRequest) -> Drawing:
-    plan = _only_plan(request, "window")
-    return draw_window(plan.question, priced_again(plan))
-
-
 def _forecast(request: PlotRequest) -> Drawing:
-    plan, options = _only_plan(request, "forecast"), request.options
+    if len(request.files) != 1:
+        raise InputError(f"`forecast` draws one plan, not {len(request.files)}")
+    plan, options = _plan(request, request.files[0]), request.options
     return forecast(plan, options.tokens, operations=options.operations).plot()
 
 
@@ -292,12 +160,8 @@ def _accuracy(request: PlotRequest) -> Drawing:
 
 
 _KINDS: dict[str, Callable[[PlotRequest], Drawing]] = {
-    "frontier": _frontier,
-    "scaling": _scaling,
-    "time": _time,
-    "memory": _memory,
-    "timeline": _timeline,
-    "window": _window,
+    **{kind: partial(_of_plans, kind) for kind in ("frontier", "scaling", "time", "memory", "sharding")},
+    **{kind: partial(_of_plans, kind) for kind in ("timeline", "window")},
     "forecast": _forecast,
     "cache": _cache,
     "topology": _topology,

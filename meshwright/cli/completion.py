@@ -20,6 +20,7 @@ PLOTS = (
     "scaling",
     "time",
     "memory",
+    "sharding",
     "timeline",
     "window",
     "forecast",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -10,8 +10,10 @@ from planner.any_plan import AnyPlan
 
 if TYPE_CHECKING:
     from executor.measure.any_report import AnyReport
+    from meshwright.families.pictures import PictureRequest
     from meshwright.inputs.plan_inputs import PlanInputs
     from meshwright.inputs.questions import Inputs
+    from meshwright.plots.drawing import Drawing
     from meshwright.render.tables import Table
     from planner.proof.checks import Check
     from planner.search.budget import Budget
@@ -116,6 +118,10 @@ class Verbs(Protocol[P]):
     @property
     def takes(self) -> Mapping[str, frozenset[str]]:
         """Verb → the options that mean something to it; a verb that is missing is not for this family."""
+
+    @property
+    def pictures(self) -> Mapping[str, Callable[[PictureRequest], Drawing]]:
+        """Kind of `plot` → what draws it of plans of this family."""
 
     def ask(self, asked: PlanInputs) -> PlanAsked:
         """Read everything that `plan` is given. Raises InputError: everything that is wrong, at once."""

@@ -9,7 +9,8 @@ import pytest
 
 from meshwright import Forecasted, InputError, estimate, forecast
 from meshwright.api.forecast import steps_between_checkpoints
-from meshwright.api.plot import PlotOptions, plot
+from meshwright.api.plot import plot
+from meshwright.families.pictures import PlotOptions
 from planner.plan_files import load_plan
 
 

@@ -63,9 +63,10 @@ def plot(
     """Draw a curve or a breakdown."""
     from dataclasses import replace
 
-    from meshwright.api.plot import CURVE_SECONDS, PlotOptions, check_options, require_kind
+    from meshwright.api.plot import CURVE_SECONDS, check_options, require_kind
     from meshwright.api.plot import plot as draw
     from meshwright.cli.progress import searching
+    from meshwright.families.pictures import PlotOptions
     from meshwright.plots.parts.style import check_suffix
 
     output = Output(json=json, csv=csv, quiet=quiet)

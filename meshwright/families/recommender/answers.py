@@ -34,6 +34,8 @@ from planner.recommender.plan import RecommenderPlan, ShardingLimits, make_recom
 if TYPE_CHECKING:
     import pandas as pd
 
+    from meshwright.plots.drawing import Drawing
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class _Priced:
@@ -90,6 +92,12 @@ class _Priced:
         import pandas as pd
 
         return pd.DataFrame(self.rows)
+
+    def plot(self, kind: str = "sharding") -> Drawing:
+        """A picture with its data: `time`, `memory` or `sharding`. Raises UnknownNameError for another kind."""
+        from meshwright.families.recommender.pictures import draw
+
+        return draw(kind, self.question, self.sharding)
 
     def next_commands(self, path: Path) -> str:
         """What to do with the plan in this file."""

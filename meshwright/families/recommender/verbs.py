@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +12,12 @@ from planner.any_plan import AnyPlan
 from planner.recommender.plan import RecommenderPlan
 
 if TYPE_CHECKING:
+    from meshwright.families.pictures import PictureRequest
     from meshwright.families.recommender.answers import ShardingExplained, ShardingsCompared
     from meshwright.families.recommender.asking import GivenSharding, ShardingQuestion
     from meshwright.inputs.plan_inputs import PlanInputs
     from meshwright.inputs.questions import Inputs
+    from meshwright.plots.drawing import Drawing
     from planner.proof.checks import Check
     from planner.search.budget import Budget
 
@@ -39,6 +41,12 @@ class RecommenderVerbs(Verbs[RecommenderPlan]):
 
     noun = "a recommender"
     takes = TAKES
+
+    @property
+    def pictures(self) -> Mapping[str, Callable[[PictureRequest], Drawing]]:
+        from meshwright.families.recommender.pictures import PICTURES
+
+        return PICTURES
 
     def ask(self, asked: PlanInputs) -> ShardingQuestion:
         from meshwright.families.recommender.asking import ask

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,14 @@ from planner.plan import Plan
 if TYPE_CHECKING:
     from meshwright.answers.compared import Compared
     from meshwright.answers.explained import Explained, NotChosen
+    from meshwright.families.pictures import PictureRequest
     from meshwright.families.transformer.clusters import ClustersQuestion
     from meshwright.families.transformer.estimating import EstimateQuestion
     from meshwright.families.transformer.planning import PlanQuestion
     from meshwright.families.transformer.running import TransformerRun
     from meshwright.inputs.plan_inputs import PlanInputs
     from meshwright.inputs.questions import Inputs
+    from meshwright.plots.drawing import Drawing
     from planner.proof.checks import Check
     from planner.search.budget import Budget
 
@@ -45,6 +47,12 @@ class TransformerVerbs(Verbs[Plan]):
 
     noun = "a transformer"
     takes = TAKES
+
+    @property
+    def pictures(self) -> Mapping[str, Callable[[PictureRequest], Drawing]]:
+        from meshwright.families.transformer.pictures import PICTURES
+
+        return PICTURES
 
     def ask(self, asked: PlanInputs) -> PlanQuestion | ClustersQuestion:
         from meshwright.families.transformer.planning import ask

@@ -1,0 +1,60 @@
+"""What is asked of a family's pictures: plans that were read, options of the curves, and the notes met on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from cost_models.errors import InputError
+from planner.any_plan import AnyPlan
+from planner.search.budget import Budget
+
+P = TypeVar("P", bound=AnyPlan)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlotOptions:
+    """Options of the curves that are searched for."""
+
+    gpus: str | None = None
+    """Numbers of GPUs, for `scaling` and `frontier`; one for `topology`."""
+    between: str | None = None
+    """Two objectives, for `frontier`."""
+    points: str | None = None
+    """How many of a frontier, or `all`."""
+    kind: str | None = None
+    """`strong` or `weak`, for `scaling`."""
+    tokens: str | None = None
+    price: str | None = None
+    operations: str | None = None
+    """For `forecast`: catalogue name or file."""
+    time_limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureRequest:
+    """Plans to draw, options, and the notes met on the way."""
+
+    plans: Sequence[AnyPlan]
+    options: PlotOptions
+    budget: Budget
+    """For the searches of a curve."""
+    notes: list[str] = field(default_factory=list)
+    """What the pictures pass over."""
+
+    def only(self, kind: str, plan_type: type[P]) -> P:
+        """The one plan. Raises InputError where there are several."""
+        if len(self.plans) != 1:
+            raise InputError(f"`{kind}` draws one plan, not {len(self.plans)}")
+        return self.all(plan_type)[0]
+
+    def all(self, plan_type: type[P]) -> list[P]:
+        """The plans. Raises InputError where one is of another family."""
+        found = [plan for plan in self.plans if isinstance(plan, plan_type)]
+        if strangers := [plan for plan in self.plans if not isinstance(plan, plan_type)]:
+            raise InputError(
+                f"plans of two kinds cannot be drawn together: `{found[0].kind}` of {found[0].model_name},"
+                f" `{strangers[0].kind}` of {strangers[0].model_name}"
+            )
+        return found

@@ -1,0 +1,71 @@
+"""Pictures of recommenders' plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from cost_models.errors import UnknownNameError
+from cost_models.recommender.estimating import estimate
+from cost_models.recommender.question import RecommenderQuestion
+from cost_models.specs.recommender.sharding import Sharding
+from cost_models.units import grouped
+from meshwright.families.pictures import PictureRequest
+from meshwright.families.recommender.text import precise
+from meshwright.plots.drawing import Drawing
+from meshwright.records.shardings import shards_frame, stages_frame, tiers_frame
+from planner.recommender.plan import RecommenderPlan
+
+
+def draw(kind: str, question: RecommenderQuestion, sharding: Sharding) -> Drawing:
+    """One kind of picture of a sharding. Raises UnknownNameError where there is no such kind."""
+    if kind not in PICTURES:
+        raise UnknownNameError("plot", kind, tuple(PICTURES), hint=f"there are {', '.join(PICTURES)}")
+    return _DRAWN[kind](question, sharding)
+
+
+def _subject(question: RecommenderQuestion, step_seconds: float) -> str:
+    cluster, training = question.cluster, question.training
+    return (
+        f"{question.model.name} on {grouped(cluster.num_gpus)} x {cluster.gpu.name},"
+        f" {grouped(training.global_batch)} samples/step ({training.precision}); step {precise(step_seconds)}"
+    )
+
+
+def _time(question: RecommenderQuestion, sharding: Sharding) -> Drawing:
+    from meshwright.plots.shardings.stages import stages
+
+    priced = estimate(question, sharding)
+    frame = stages_frame(priced)
+    return Drawing(frame=frame, figure=stages(frame, _subject(question, priced.step_seconds)))
+
+
+def _memory(question: RecommenderQuestion, sharding: Sharding) -> Drawing:
+    from meshwright.plots.shardings.tiers import tiers
+
+    priced = estimate(question, sharding)
+    frame = tiers_frame(priced)
+    return Drawing(frame=frame, figure=tiers(frame, _subject(question, priced.step_seconds)))
+
+
+def _sharding(question: RecommenderQuestion, sharding: Sharding) -> Drawing:
+    from meshwright.plots.shardings.places import places
+
+    frame = shards_frame(question, sharding)
+    step = estimate(question, sharding).step_seconds
+    return Drawing(frame=frame, figure=places(frame, _subject(question, step)))
+
+
+def _of_one_plan(kind: str, request: PictureRequest) -> Drawing:
+    plan = request.only(kind, RecommenderPlan)
+    return _DRAWN[kind](plan.question, plan.sharding)
+
+
+_DRAWN: Mapping[str, Callable[[RecommenderQuestion, Sharding], Drawing]] = {
+    "time": _time,
+    "memory": _memory,
+    "sharding": _sharding,
+}
+PICTURES: Mapping[str, Callable[[PictureRequest], Drawing]] = {
+    kind: partial(_of_one_plan, kind) for kind in _DRAWN
+}

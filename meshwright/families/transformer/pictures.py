@@ -1,0 +1,151 @@
+"""Pictures of transformers' plans, and of what they were chosen from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from cost_models.errors import InputError
+from meshwright.answers.ranked import Ranked
+from meshwright.families.pictures import PictureRequest, PlotOptions
+from meshwright.inputs.goals import Goal, objective_of
+from meshwright.plots.drawing import (
+    Drawing,
+    Tradeoff,
+    draw_frontier,
+    draw_memory,
+    draw_scaling,
+    draw_time,
+    draw_timeline,
+    draw_window,
+)
+from meshwright.render.words import sentence_list
+from planner.answers.offers import Offer, offers_of, rank_offers
+from planner.answers.optimum import answered_question
+from planner.answers.pareto import POINTS
+from planner.answers.scaling import KINDS
+from planner.explaining.differing import differences
+from planner.objectives import Objective
+from planner.plan import Plan
+from planner.repricing import priced_again
+from planner.search.budget import Budget
+from planner.search.search import search
+from planner.space.gpu_counts import parse_sizes
+
+RIVALS = 5
+"""Bars of the time breakdown of a single plan."""
+RIVALS_SECONDS = 20.0
+"""Time limit of the search for them."""
+MOST_POINTS = 1000
+"""Points of a frontier that can be asked for by number."""
+
+
+def _frontier(request: PictureRequest) -> Drawing:
+    plan, options = request.only("frontier", Plan), request.options
+    question, chosen = plan.question, priced_again(plan)
+    if offers := offers_of(plan):
+        return _offers(offers, plan, options, request.budget)
+    asked = question if options.gpus is None else answered_question(plan)
+    names = _two_objectives(options.between)
+    tokens = options.tokens or question.training.tokens
+    aims = [
+        objective_of(Goal(objective=name, tokens=tokens, price=options.price if name == "cost" else None))
+        for name in names
+    ]
+    if aims[0][1] is not None:
+        asked = replace(asked, training=asked.training.model_copy(update={"tokens": aims[0][1]}))
+    tradeoff = Tradeoff(
+        objectives=(aims[0][0], aims[1][0]),
+        sizes=() if options.gpus is None else parse_sizes(options.gpus, asked),
+        points=_points(options.points),
+        restrictions=plan.restrictions.read,
+    )
+    return draw_frontier(asked, chosen, tradeoff, request.budget)
+
+
+def _offers(offers: tuple[Offer, ...], plan: Plan, options: PlotOptions, budget: Budget) -> Drawing:
+    """Rank the clusters that the plan was chosen from again, without its deadline."""
+    given = [name for name in ("gpus", "points", "tokens", "price") if getattr(options, name) is not None]
+    if given or options.between not in (None, "time,cost", "cost,time"):
+        flags = ["--" + name for name in given] or ["--between"]
+        raise InputError(
+            "a plan chosen from several clusters has its frontier of cost and time over all of them",
+            hint=f"leave out {sentence_list(flags)}",
+        )
+    objective = Objective(name="gpu-hours")
+    ranking = rank_offers(offers, objective, restrictions=plan.restrictions.read, budget=budget)
+    return Ranked(ranking=ranking, restrictions=plan.restrictions.read).plot()
+
+
+def _two_objectives(text: str | None) -> tuple[str, str]:
+    """ "time,memory" → its two words."""
+    words = ("time,memory" if text is None else text).split(",")
+    if len(words) != 2:
+        raise InputError(
+            f"a frontier lies between two objectives, not {len(words)}",
+            hint="write it like --between time,cost",
+        )
+    return words[0].strip(), words[1].strip()
+
+
+def _points(text: str | None) -> int | None:
+    """A number of points; None: all of them."""
+    if text is None:
+        return POINTS
+    if text == "all":
+        return None
+    if not text.isdecimal() or not 2 <= int(text) <= MOST_POINTS:
+        raise InputError(f"--points: `{text}` is neither `all` nor a number from 2 to {MOST_POINTS}")
+    return int(text)
+
+
+def _scaling(request: PictureRequest) -> Drawing:
+    question = request.only("scaling", Plan).question
+    options = request.options
+    if options.kind not in (None, *KINDS):
+        raise InputError(
+            f"--kind: `{options.kind}` is not one of {sentence_list([f'`{one}`' for one in KINDS])}"
+        )
+    counts = None if options.gpus is None else parse_sizes(options.gpus, question)
+    kinds = KINDS if options.kind is None else (options.kind,)
+    return draw_scaling(question, counts, kinds, request.budget)
+
+
+def _time(request: PictureRequest) -> Drawing:
+    read = request.all(Plan)
+    plans = [(plan.question, priced_again(plan)) for plan in read]
+    if asked := differences([question for question, _ in plans]):
+        what = "; ".join(f"{one.what} {' / '.join(one.values)}" for one in asked)
+        request.notes.append(f"the plans answer different questions: {what}")
+    if len(plans) == 1:
+        if request.budget.on_status is not None:
+            request.budget.on_status("searching for rivals")
+        (question, own), restrictions = plans[0], read[0].restrictions.read
+        rivals = search(question, top=RIVALS, restrictions=restrictions, time_limit=RIVALS_SECONDS).estimates
+        plans += [(question, rival) for rival in rivals if rival.layout != own.layout][: RIVALS - 1]
+    return draw_time([question for question, _ in plans], [estimate for _, estimate in plans])
+
+
+def _memory(request: PictureRequest) -> Drawing:
+    plan = request.only("memory", Plan)
+    return draw_memory(plan.question, priced_again(plan))
+
+
+def _timeline(request: PictureRequest) -> Drawing:
+    plan = request.only("timeline", Plan)
+    return draw_timeline(plan.question, priced_again(plan))
+
+
+def _window(request: PictureRequest) -> Drawing:
+    plan = request.only("window", Plan)
+    return draw_window(plan.question, priced_again(plan))
+
+
+PICTURES: Mapping[str, Callable[[PictureRequest], Drawing]] = {
+    "frontier": _frontier,
+    "scaling": _scaling,
+    "time": _time,
+    "memory": _memory,
+    "timeline": _timeline,
+    "window": _window,
+}

@@ -1,0 +1,1 @@
+"""Pictures of shardings: stages of a step, memories, and which table lies where."""

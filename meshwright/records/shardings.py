@@ -1,0 +1,87 @@
+"""Shardings as the data frames that plots read: stages and memory of every GPU, shards of every table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cost_models.recommender.estimating import RecommenderEstimate
+from cost_models.recommender.question import RecommenderQuestion
+from cost_models.specs.recommender.sharding import Sharding
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def stages_frame(priced: RecommenderEstimate) -> pd.DataFrame:
+    """A row for each stage and GPU: `stage`, `gpu`, `start_seconds` of the stage, its `stage_seconds`, what the GPU is
+    busy with (`busy_seconds`), and whether the stage `waits` for this GPU."""
+    import pandas as pd
+
+    rows, start = [], 0.0
+    for at, (stage, seconds) in enumerate(priced.stages):
+        load = priced.loads[:, at]
+        told = load.max() > 0 and load.max() >= priced.hidden[at] and np.ptp(load) > 0
+        rows += [
+            {
+                "stage": stage,
+                "gpu": gpu,
+                "start_seconds": start,
+                "stage_seconds": seconds,
+                "busy_seconds": float(own + priced.fixed[at]),
+                "waits": bool(told and gpu == priced.busiest[at]),
+            }
+            for gpu, own in enumerate(load)
+        ]
+        start += seconds
+    return pd.DataFrame(rows)
+
+
+def tiers_frame(priced: RecommenderEstimate) -> pd.DataFrame:
+    """A row for each GPU and each host that tables fill: `tier`, `place`, bytes of each part, and `limit_bytes`."""
+    import pandas as pd
+
+    rows = [
+        {"tier": tier, "place": place}
+        | {name: float(size[place]) for name, size in parts.items()}
+        | {"limit_bytes": float(limit) or np.nan}
+        for tier, parts, limit in (
+            ("device", priced.device_parts, priced.device_memory),
+            ("host", priced.host_parts, priced.host_memory),
+        )
+        for place in range(len(next(iter(parts.values()))))
+        if tier == "device" or priced.host_bytes.max() > 0
+    ]
+    return pd.DataFrame(rows).fillna(dict.fromkeys(priced.device_parts, 0.0))
+
+
+def shards_frame(question: RecommenderQuestion, sharding: Sharding) -> pd.DataFrame:
+    """A row for each table and GPU that holds a part of it: `table`, `name`, `bytes` of the table, `held_as`, `form`,
+    `tier`, `hot`, `cached`, `gpu`, and whether the table has a `placed` shard there or lies on all GPUs alike."""
+    import pandas as pd
+
+    model, cluster = question.model, question.cluster
+    rows = []
+    for number, (name, placed) in enumerate(zip(model.table_names, sharding.tables, strict=True)):
+        one, option = model.classes[model.class_of_table[number]], placed.option
+        on = set(placed.at) if option.placed else set(range(cluster.num_gpus))
+        if option.form == "node-row":
+            each = cluster.gpus_per_node
+            on = {gpu for node in placed.at for gpu in range(node * each, (node + 1) * each)}
+        rows += [
+            {
+                "table": number,
+                "name": name,
+                "bytes": one.rows * one.width * question.training.table_bytes,
+                "held_as": str(option),
+                "form": option.form,
+                "tier": option.tier,
+                "hot": option.hot,
+                "cached": option.cached,
+                "gpu": gpu,
+                "placed": option.placed,
+            }
+            for gpu in sorted(on)
+        ]
+    return pd.DataFrame(rows)

@@ -1,0 +1,84 @@
+"""Pictures of shardings: the data is that of the plan, titles say what binds, and other families' kinds are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cost_models.recommender.estimating import estimate
+from meshwright.api.plot import plot
+from planner.plan_files import load_any_plan
+
+MODEL = """
+kind: recommender
+name: shop
+dense_features: 4
+bottom_mlp: [32, 16]
+interaction: {kind: none}
+top_mlp: [32, 1]
+tables:
+- {name: user, rows: 4000000, width: 64, pooling: 2.0}
+- {name: item, rows: 1000000, width: 64, pooling: 8.0}
+- {name: shelf, rows: 20000, width: 64, count: 2}
+"""
+LAYOUT = "table:0=column2@0,3/host table:1=hot(0.1)+whole@2 table:2=row table:3=copy"
+
+
+@pytest.fixture
+def plan(meshwright, tmp_path: Path) -> Path:
+    (tmp_path / "shop.yaml").write_text(MODEL)
+    asked = ("dgx-h100", "--gpus", "4", "--global-batch", "8K", "--layout", LAYOUT)
+    done = meshwright("estimate", str(tmp_path / "shop.yaml"), *asked, "-o", str(tmp_path / "plan.yaml"))
+    assert done.code == 0, done.err
+    return tmp_path / "plan.yaml"
+
+
+def test_stages_add_up_to_the_step_and_name_who_ends_them(plan: Path) -> None:
+    drawn = plot("time", plan).drawing
+    loaded = load_any_plan(plan)
+    priced = estimate(loaded.question, loaded.sharding)
+    frame = drawn.frame
+    assert frame[frame["gpu"] == 0]["stage_seconds"].sum() == pytest.approx(priced.step_seconds)
+    assert (frame["busy_seconds"] <= frame["stage_seconds"] * (1 + 1e-9)).all()
+    ends = frame[frame["waits"]]
+    assert len(ends) > 0
+    assert list(ends["busy_seconds"]) == pytest.approx(list(ends["stage_seconds"]))
+    assert "GPUs wait most for GPU" in drawn.title
+
+
+def test_memory_has_a_bar_for_each_gpu_and_the_host(plan: Path) -> None:
+    drawn = plot("memory", plan).drawing
+    loaded = load_any_plan(plan)
+    priced = estimate(loaded.question, loaded.sharding)
+    frame = drawn.frame
+    assert list(frame["tier"]) == ["device"] * 4 + ["host"]
+    parts = frame[list(priced.device_parts)].sum(axis=1)
+    assert parts.iloc[:4].to_numpy() == pytest.approx(priced.device_bytes)
+    assert parts.iloc[4] == pytest.approx(priced.host_bytes[0])
+    assert "host 0 is" in drawn.title
+
+
+def test_every_shard_has_its_cell(plan: Path) -> None:
+    drawn = plot("sharding", plan).drawing
+    at = drawn.frame.groupby("name")["gpu"].apply(list)
+    assert at["user"] == [0, 3]
+    assert at["item"] == [2]
+    assert at["shelf.0"] == at["shelf.1"] == [0, 1, 2, 3]
+    assert "1 table as `column2/host` has" in drawn.title
+
+
+@pytest.mark.parametrize("kind", ["time", "memory", "sharding"])
+def test_they_are_written(meshwright, plan: Path, tmp_path: Path, kind: str) -> None:
+    answer = meshwright("plot", kind, str(plan), "-o", str(tmp_path / "x.svg"))
+    assert answer.code == 0, answer.err
+    assert (tmp_path / "x.svg").read_text().startswith("<?xml")
+
+
+def test_kinds_of_another_family_are_refused_with_those_there_are(
+    meshwright, plan: Path, tmp_path: Path
+) -> None:
+    answer = meshwright("plot", "timeline", str(plan), "-o", str(tmp_path / "x.png"))
+    assert answer.code == 2
+    assert "`timeline` is not drawn of a recommender" in answer.err
+    assert "sharding" in answer.err
