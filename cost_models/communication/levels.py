@@ -45,12 +45,18 @@ def levels_of(cluster: ClusterSpec) -> tuple[Level, ...]:
     if between is None:
         return (node,)
     sharers = max(1, cluster.gpus_per_node // (cluster.rails or cluster.gpus_per_node))
+    each: int | None = None
+    farther: tuple[Level, ...] = ()
+    name = ""
+    if cluster.buildings is not None:
+        each, name = cluster.buildings.nodes * cluster.gpus_per_node, "building"
+        farther = (_level("campus", cluster.buildings.link, None, network=True, opens=False),)
     if cluster.oversubscription == 1:
-        return node, _level("network", between, None, network=True, sharers=sharers)
+        return node, _level(name or "network", between, each, network=True, sharers=sharers), *farther
     # leaves that nobody described hold one node each, so that none escapes the spine
     below = _level("leaf", between, cluster.gpus_per_node * (leaf or 1), network=True, sharers=sharers)
     spine = between.faster(1.0 / cluster.oversubscription)
-    return node, below, _level("spine", spine, None, network=True, opens=False)
+    return node, below, _level(name or "spine", spine, each, network=True, opens=False), *farther
 
 
 def _described(links: LinkLevels, gpus_per_node: int) -> tuple[Level, ...]:
@@ -89,6 +95,13 @@ def _level(
     )
 
 
+def met_levels(cluster: ClusterSpec) -> tuple[Level, ...]:
+    """The levels that the cluster's GPUs meet: those up to the first that holds all of them."""
+    levels = levels_of(cluster)
+    enough = (at for at, level in enumerate(levels) if (level.gpus or cluster.num_gpus) >= cluster.num_gpus)
+    return levels[: next(enough, len(levels) - 1) + 1]
+
+
 def only(cluster: ClusterSpec, at: int) -> ClusterSpec:
     """The cluster where only the links of one level take time, and these no latency."""
     levels = levels_of(cluster)
@@ -104,5 +117,10 @@ def only(cluster: ClusterSpec, at: int) -> ClusterSpec:
         )
         for index, level in enumerate(levels)
     )
-    update = {"links": LinkLevels.model_construct(root), "oversubscription": 1.0, "nodes_per_leaf": None}
+    update = {
+        "links": LinkLevels.model_construct(root),
+        "oversubscription": 1.0,
+        "nodes_per_leaf": None,
+        "buildings": None,
+    }
     return cluster.model_copy(update=update)

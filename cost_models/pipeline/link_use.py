@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
-from cost_models.communication.levels import Level, levels_of, only
+from cost_models.communication.levels import Level, levels_of, met_levels, only
 from cost_models.communication.pipeline import boundary_seconds
 from cost_models.communication.topology import axis_groups
 from cost_models.estimate import Estimate
 from cost_models.pipeline.placed import price_ranks
-from cost_models.question import Question
+from cost_models.question import MixedQuestion, Question
 
 AXES = ("tp", "cp", "ep", "pp", "dp")
 
@@ -33,8 +33,48 @@ class LinkUse:
     """Bytes of one GPU's share of the link."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """Which axes of a layout go over the farthest links of a network of several levels, and which stay inside."""
+
+    level: Level
+    inside: str
+    """Name of the level that they leave."""
+    uses: tuple[LinkUse, ...]
+    """The fullest first."""
+    stay: tuple[str, ...]
+    """Axes of more than one rank that do not cross."""
+
+
 def link_use(question: Question, estimate: Estimate) -> tuple[LinkUse, ...]:
     """Every level from the inside out with every axis that uses it; `question` is of one kind of GPU."""
+    return tuple(
+        one for at in range(len(levels_of(question.cluster))) for one in _use_of(question, estimate, at)
+    )
+
+
+def crossing(question: Question, estimate: Estimate) -> Crossing | None:
+    """What goes over the farthest links; None where one network joins all nodes, or the GPUs are of several kinds."""
+    if isinstance(question, MixedQuestion):
+        return None
+    levels = met_levels(question.cluster)
+    if sum(level.network for level in levels) < 2:
+        return None
+    uses = _use_of(question, estimate, len(levels) - 1)
+    across = {one.axis for one in uses}
+    columns = LayoutColumns.of([estimate.layout])
+    degrees = {axis: int(getattr(columns, axis)[0]) for axis in AXES} | {"dp": int(columns.replicas[0])}
+    return Crossing(
+        level=levels[-1],
+        inside=levels[-2].name,
+        uses=tuple(sorted(uses, key=lambda one: -one.share)),
+        stay=tuple(axis for axis in AXES if degrees[axis] > 1 and axis not in across),
+    )
+
+
+def _use_of(question: Question, estimate: Estimate, at: int) -> tuple[LinkUse, ...]:
+    """Axes that use the links of one level."""
+    level = levels_of(question.cluster)[at]
     return tuple(
         LinkUse(
             level=level,
@@ -42,7 +82,6 @@ def link_use(question: Question, estimate: Estimate) -> tuple[LinkUse, ...]:
             share=seconds / estimate.step_seconds,
             gpu_bytes=seconds * level.bandwidth,
         )
-        for at, level in enumerate(levels_of(question.cluster))
         for axis, seconds in _busy_seconds(_alone(question, at), estimate, at).items()
         if seconds > 0
     )

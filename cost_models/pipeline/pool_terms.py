@@ -198,6 +198,8 @@ def _as_large_as_all(pool: Question, question: MixedQuestion) -> Question:
     update["nodes"] = -(-question.mixed.num_gpus // cluster.gpus_per_node)
     if cluster.nodes <= (cluster.nodes_per_leaf or 0):
         update["oversubscription"] = 1.0  # no group leaves the one leaf that all nodes are under
+    if cluster.buildings is not None and cluster.nodes <= cluster.buildings.nodes:
+        update["buildings"] = None  # nor the one building
     return replace(pool, cluster=cluster.model_copy(update=update))
 
 

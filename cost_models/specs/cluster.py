@@ -10,8 +10,17 @@ from pydantic import Field, model_validator
 
 from cost_models.base import GpuCount, Name, PositiveInt, Spec
 from cost_models.specs.drives import DriveSpec
-from cost_models.specs.links import AnyLinks, LinkLevels, Rate
-from cost_models.units import MIB, Bytes, FlopRate, parse_bytes, parse_flop_rate, within
+from cost_models.specs.links import AnyLinks, BuildingsSpec, LinkLevels, Links, LinkSpec, Rate
+from cost_models.units import (
+    MIB,
+    Bytes,
+    FlopRate,
+    format_bandwidth,
+    grouped,
+    parse_bytes,
+    parse_flop_rate,
+    within,
+)
 
 Precision = Literal["bf16", "fp16", "fp32", "fp8", "fp4"]
 NARROW: tuple[Precision, ...] = ("fp8", "fp4")
@@ -116,6 +125,8 @@ class ClusterSpec(Spec):
     """Oversubscription of leaf to spine: 2.0 means half the bandwidth for a group that leaves its leaf switch."""
     nodes_per_leaf: PositiveInt | None = None
     """Nodes under one leaf switch; a group within it does not use the spine."""
+    buildings: BuildingsSpec | None = None
+    """Buildings that the nodes stand in, in order; None: all in one."""
     host_memory: Bytes | None = None
     """Memory of one host, bytes."""
     host_cores: PositiveInt | None = None
@@ -141,10 +152,43 @@ class ClusterSpec(Spec):
                 raise ValueError("; ".join(problems))
         elif self.nodes > 1 and self.links.inter_node is None:
             raise ValueError(f"{self.nodes} nodes need `links.inter_node`")
+        elif problems := list(self._unlike_buildings(self.buildings, self.links)):
+            raise ValueError("; ".join(problems))
         return self
+
+    def _unlike_buildings(self, buildings: BuildingsSpec | None, links: Links) -> Iterator[str]:
+        """What buildings contradict in the rest of the cluster."""
+        if buildings is None:
+            return
+        if odd := self.odd_buildings(self.nodes):
+            yield odd
+        if links.inter_node is None:
+            yield "`buildings` need `links.inter_node`, the network of one building"
+            return
+        if buildings.nodes % (self.nodes_per_leaf or 1):
+            yield f"`nodes_per_leaf` {self.nodes_per_leaf} does not divide a building of {buildings.nodes} nodes"
+        inside = links.inter_node.bandwidth / self.oversubscription
+        if buildings.link.bandwidth > inside:
+            yield (
+                f"`buildings.link` has more bandwidth a GPU, {format_bandwidth(buildings.link.bandwidth)}, than the "
+                f"network of a building, {format_bandwidth(inside)}, which its bytes pass"
+            )
+
+    def odd_buildings(self, nodes: int) -> str:
+        """Why so many nodes do not fill whole buildings; empty where they do, or stand in one."""
+        each = nodes if self.buildings is None else self.buildings.nodes
+        whole, rest = divmod(nodes, each)
+        if not whole or not rest:
+            return ""
+        return (
+            f"{grouped(nodes)} nodes are no whole number of buildings of {grouped(each)}; {grouped(whole * each)} or "
+            f"{grouped((whole + 1) * each)} would be"
+        )
 
     def _unlike(self, links: LinkLevels) -> Iterator[str]:
         """What levels of links contradict in the rest of the cluster."""
+        if self.buildings is not None:
+            yield "`buildings` go with `intra_node` and `inter_node`; a list of levels has a level for them"
         for name in ("rails", "nodes_per_leaf", "oversubscription"):
             if getattr(self, name) not in (None, 1.0):
                 yield f"`{name}` goes with `intra_node` and `inter_node`; levels have `sharers`, `nodes`, `bandwidth`"
@@ -160,6 +204,11 @@ class ClusterSpec(Spec):
                 count = getattr(level, what)
                 if count is not None and self.gpus_per_node % count:
                     yield f"`{what}` {count} of level `{level.name}` do not divide a node of {self.gpus_per_node} GPUs"
+
+    @property
+    def farthest_link(self) -> LinkSpec | None:
+        """The link between the GPUs that are farthest apart; None on a single node."""
+        return self.links.farthest if self.buildings is None else self.buildings.link
 
     @property
     def num_gpus(self) -> int:

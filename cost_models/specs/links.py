@@ -62,6 +62,15 @@ class Links(Spec):
         )
 
 
+class BuildingsSpec(Spec):
+    """Several buildings of one network each, and the links between them."""
+
+    nodes: GpuCount
+    """Nodes of one building."""
+    link: LinkSpec
+    """Link between buildings: what one GPU has out of its building while all GPUs of that send."""
+
+
 class LevelSpec(LinkSpec):
     """One level of links: it joins the domains of the level inside it (the innermost: GPUs) to domains of its own."""
 

@@ -62,7 +62,7 @@ class MixedCluster(Spec):
         """The link between two pools: as given, else least bandwidth and greatest latency of their networks."""
         if self.between is not None:
             return self.between
-        networks = [pool.links.farthest for pool in self.pools if pool.links.farthest is not None]
+        networks = [link for pool in self.pools if (link := pool.farthest_link) is not None]
         narrow = min(networks, key=lambda link: link.bandwidth)
         return narrow.model_copy(update={"latency": max(link.latency for link in networks)})
 

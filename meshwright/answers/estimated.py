@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_models.estimate import Estimate
+from cost_models.pipeline.link_use import crossing
 from cost_models.question import Question
 from meshwright.plots.drawing import Drawing, draw
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import estimate_record, estimate_row, question_record
 from meshwright.records.frames import estimates_frame
+from meshwright.render.links import crossing_sentence
 from meshwright.render.plans.estimates import estimate_text
 from meshwright.render.plans.explanation import explanation_text, why_not_text
 from meshwright.render.plans.host import host_sentences
@@ -110,7 +112,8 @@ class Estimated:
         )
 
     def __repr__(self) -> str:
-        return estimate_text(self.estimate, chosen=self.split_chosen)
+        far = crossing_sentence(crossing(self.question, self.estimate))
+        return "\n".join(filter(None, [estimate_text(self.estimate, chosen=self.split_chosen), far]))
 
     def _repr_html_(self) -> str:
         return f"<p>{as_html(repr(self))}</p>"

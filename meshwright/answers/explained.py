@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from cost_models.estimate import Estimate
+from cost_models.pipeline.link_use import crossing
 from cost_models.question import Question
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.estimates import breakdown_rows, estimate_record, question_record
 from meshwright.records.recommendations import tried_record
+from meshwright.render.links import crossing_sentence
 from meshwright.render.plans.explanation import explanation_text, why_not_text
 from meshwright.render.plans.host import host_sentences
 from meshwright.render.plans.ranked import placed_on_pools, question_header
@@ -89,8 +91,10 @@ class Explained:
 
     def __repr__(self) -> str:
         why = "" if self.plan is None else recommended_in_plan(self.plan)
-        nearest = tried_sentence(self.question, self.explanation.estimate)
-        return "\n".join(filter(None, [explanation_text(self.explanation), why, nearest]))
+        estimate = self.explanation.estimate
+        far = crossing_sentence(crossing(self.question, estimate))
+        nearest = tried_sentence(self.question, estimate)
+        return "\n".join(filter(None, [explanation_text(self.explanation), far, why, nearest]))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cost_models.estimate import Estimate
+from cost_models.pipeline.link_use import crossing
 from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted, format_seconds
 from meshwright.answers.explained import Explained
@@ -16,6 +17,7 @@ from meshwright.plots.drawing import Drawing, draw
 from meshwright.records.estimates import optimum_record, optimum_rows
 from meshwright.records.frames import estimates_frame
 from meshwright.records.recommendations import recommendation_record
+from meshwright.render.links import crossing_sentence
 from meshwright.render.plans.explanation import why_not_text
 from meshwright.render.plans.goals import left_out_text
 from meshwright.render.plans.ranked import (
@@ -237,4 +239,7 @@ class Planned:
     def _around_the_table(self) -> tuple[str, str]:
         """The lines above the table, with the question, and those below it, with the proof."""
         header = question_header(self.question, self.best.trust, self.best.memory_limit)
-        return header, answer_sentence(self.optimum)
+        told = self.recommendation
+        picked = self.best if told is None or self.pick == "fastest" else told.estimate
+        far = crossing_sentence(crossing(self.question, picked))
+        return header, "\n".join(filter(None, [answer_sentence(self.optimum), far]))

@@ -12,13 +12,12 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from matplotlib.textpath import TextToPath
 
 from cost_models.communication.graph import link_graph
-from cost_models.communication.levels import Level
+from cost_models.communication.levels import Level, met_levels
 from cost_models.pipeline.link_use import LinkUse
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import format_bandwidth, format_seconds, grouped
 from meshwright.plots.parts import style
 from meshwright.plots.parts.link_places import LOW, ROW, TREE, Places, domain_size, levels_below, placed
-from meshwright.records.links import met_levels
 from meshwright.render.links import share_text
 
 _WIDTH, _TITLE = 11.4, 0.75

@@ -12,6 +12,7 @@ from cost_models.axes.words import Number
 from cost_models.breakdown import Breakdown
 from cost_models.estimate import Estimate
 from cost_models.pipeline.host_windows import host_windows
+from cost_models.pipeline.link_use import crossing
 from cost_models.question import MixedQuestion, Question
 from meshwright.records import JSON_SCHEMA
 from planner.answers.optimum import Optimum
@@ -54,6 +55,7 @@ def estimate_record(estimate: Estimate, question: Question | None = None) -> dic
         **_host(estimate),
         **_channels(question, estimate),
         **({"pools": pools} if pools else {}),
+        **_crossing(question, estimate),
     }
 
 
@@ -73,6 +75,23 @@ def _channels(question: Question | None, estimate: Estimate) -> dict[str, Any]:
     """What the channels to host memory do in a step of it, and what would hide them."""
     found = None if question is None else host_windows(question, estimate)
     return {} if found is None else {"host_channels": asdict(found)}
+
+
+def _crossing(question: Question | None, estimate: Estimate) -> dict[str, Any]:
+    """Which axes go over the farthest links, where a network has several levels."""
+    found = None if question is None else crossing(question, estimate)
+    if found is None:
+        return {}
+    axes = [{"axis": one.axis, "share": one.share, "gpu_bytes": one.gpu_bytes} for one in found.uses]
+    return {
+        "crossing": {
+            "leaves": found.inside,
+            "level": found.level.name,
+            "bandwidth": found.level.bandwidth,
+            "axes": axes,
+            "stay": list(found.stay),
+        }
+    }
 
 
 def estimate_row(estimate: Estimate) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cost_models.communication.levels import Level, levels_of
+from cost_models.communication.levels import met_levels
 from cost_models.pipeline.link_use import LinkUse
 from cost_models.specs.cluster import ClusterSpec
 
@@ -38,10 +38,3 @@ def links_frame(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> p
         else:
             rows.append(row | {"axis": "", "gpu_bytes": 0.0, "share": 0.0})
     return pd.DataFrame(rows)
-
-
-def met_levels(cluster: ClusterSpec) -> tuple[Level, ...]:
-    """The levels that the cluster's GPUs meet: those up to the first that holds all of them."""
-    levels = levels_of(cluster)
-    enough = (at for at, level in enumerate(levels) if (level.gpus or cluster.num_gpus) >= cluster.num_gpus)
-    return levels[: next(enough, len(levels) - 1) + 1]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cost_models.pipeline.link_use import LinkUse
+from cost_models.communication.levels import met_levels
+from cost_models.pipeline.link_use import Crossing, LinkUse
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.units import format_bandwidth, format_seconds, grouped
-from meshwright.records.links import met_levels
 from meshwright.render.tables import table
-from meshwright.render.words import percent, sentence_list
+from meshwright.render.words import percent, sentence_list, wrapped
 
 
 def links_finding(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> str:
@@ -29,6 +29,19 @@ def links_finding(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) ->
     return (
         f"The fullest links are those of the {fullest}: busy {full} of the step, {only} of it by {most.axis}"
     )
+
+
+def crossing_sentence(found: Crossing | None) -> str:
+    """ "Between buildings (25 Gb/s a GPU) goes pp, busy 1.2 % of the step; tp and dp stay inside"."""
+    if found is None:
+        return ""
+    axes = [f"{one.axis} (busy {share_text(one.share)} of the step)" for one in found.uses]
+    between = f"From {found.inside} to {found.inside}, at {format_bandwidth(found.level.bandwidth)} a GPU"
+    if not axes:
+        return wrapped(f"{between}, nothing goes")
+    verb = "goes" if len(axes) == 1 else "go"
+    stay = f"; {sentence_list(list(found.stay))} {'stays' if len(found.stay) == 1 else 'stay'} inside"
+    return wrapped(f"{between}, {verb} {sentence_list(axes)}{stay if found.stay else ''}")
 
 
 def links_table(cluster: ClusterSpec, use: Sequence[LinkUse] | None = None) -> str:

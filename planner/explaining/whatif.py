@@ -114,6 +114,17 @@ def _inter_node(factor: float) -> Callable[[Question], Question | None]:
     return change
 
 
+def _between_buildings(factor: float) -> Callable[[Question], Question | None]:
+    def change(question: Question) -> Question | None:
+        buildings = question.cluster.buildings
+        if buildings is None or question.cluster.nodes <= buildings.nodes:
+            return None
+        farther = buildings.model_copy(update={"link": buildings.link.faster(factor)})
+        return replace(question, cluster=question.cluster.model_copy(update={"buildings": farther}))
+
+    return change
+
+
 def _between(question: MixedQuestion, factor: float) -> Question:
     link = question.mixed.link.faster(factor)
     return mixed_question(question.mixed.model_copy(update={"between": link}), question.pools)
@@ -147,6 +158,8 @@ CHANGES: dict[str, Callable[[Question], Question | None]] = {
     "+10 % intra-node bandwidth": _intra_node(1.1),
     "half inter-node bandwidth": _inter_node(0.5),
     "double inter-node bandwidth": _inter_node(2.0),
+    "half bandwidth between buildings": _between_buildings(0.5),
+    "double bandwidth between buildings": _between_buildings(2.0),
     "+25 % device memory": _memory(1.25),
     "+10 % compute efficiency": _compute(1.1),
 }

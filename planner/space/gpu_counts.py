@@ -135,7 +135,8 @@ def plain_layouts(question: Question, gpus: int) -> tuple[int, int]:
 def possible(count: int, cluster: ClusterSpec) -> bool:
     """Part of a node, or whole nodes that are connected."""
     per_node, connected = cluster.gpus_per_node, cluster.links.inter_node is not None
-    return count <= per_node or (connected and count % per_node == 0)
+    whole = connected and count % per_node == 0 and not cluster.odd_buildings(count // per_node)
+    return count <= per_node or whole
 
 
 def require_possible(cluster: ClusterSpec, counts: Sequence[int]) -> None:
@@ -145,7 +146,9 @@ def require_possible(cluster: ClusterSpec, counts: Sequence[int]) -> None:
         InputError: with those that it cannot have.
     """
     reason = (
-        "no whole number of nodes"
+        "no whole number of nodes or buildings"
+        if cluster.buildings
+        else "no whole number of nodes"
         if cluster.links.inter_node
         else "more than a node, and nodes are not connected"
     )

@@ -23,7 +23,7 @@ from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.defaults import complete_question
 from cost_models.question import Question
 from cost_models.specs.cluster import ClusterSpec, GpuSpec
-from cost_models.specs.links import Links, LinkSpec
+from cost_models.specs.links import BuildingsSpec, Links, LinkSpec
 from cost_models.specs.training import TrainingSpec
 from cost_models.specs.transformer import TransformerSpec
 from planner.space.layouts import parse_restrictions
@@ -35,6 +35,8 @@ NAMES = {"schedule": SCHEDULES, "order": ORDERS, "context": CONTEXTS}
 STACKS = ("every axis", "every axis", "meshwright", "torchtitan", "deepspeed", "megatron-core", "fsdp")
 WORLDS = ((1, 1), (2, 1), (1, 2), (3, 1), (4, 1), (2, 2), (4, 1), (2, 2), (2, 3), (4, 2), (8, 1))
 """(GPUs of a node, nodes)."""
+IN_BUILDINGS = ((1, 4, 2), (2, 2, 1), (2, 4, 2), (1, 8, 4), (1, 4, 1))
+"""(GPUs of a node, nodes, nodes of a building)."""
 
 
 def random_model(rng: np.random.Generator) -> TransformerSpec:
@@ -88,6 +90,25 @@ def cluster_of(rng: np.random.Generator, per_node: int, nodes: int) -> ClusterSp
     )
 
 
+def in_buildings(rng: np.random.Generator) -> ClusterSpec:
+    """Four to eight GPUs in two or four buildings, on a link as fast as the network or slower."""
+    per_node, nodes, each = IN_BUILDINGS[int(rng.integers(len(IN_BUILDINGS)))]
+    cluster = cluster_of(rng, per_node, nodes)
+    assert cluster.links.inter_node is not None
+    farther = cluster.links.inter_node.faster(1 / int(rng.choice([1, 4, 64])))
+    buildings = BuildingsSpec(nodes=each, link=farther.model_copy(update={"latency": 6e-5}))
+    return ClusterSpec.model_validate(dict(cluster) | {"buildings": buildings})
+
+
+@cache
+def building_base(seed: int) -> Everything:
+    """The same on a cluster of several buildings."""
+    rng = np.random.default_rng(seed)
+    while not (found := _asked(rng, in_buildings)).placed:
+        pass
+    return found
+
+
 @cache
 def base(seed: int) -> Everything:
     """One random question that has legal layouts, with its whole space by brute force."""
@@ -97,7 +118,9 @@ def base(seed: int) -> Everything:
     return found
 
 
-def _asked(rng: np.random.Generator) -> Everything:
+def _asked(
+    rng: np.random.Generator, cluster: Callable[[np.random.Generator], ClusterSpec] = random_cluster
+) -> Everything:
     policies = [policy for policy in RECOMPUTE_POLICIES if rng.random() < 0.8] or list(RECOMPUTE_POLICIES)
     training = TrainingSpec(
         global_batch=int(rng.choice([1, 2, 4, 6, 8])),
@@ -107,9 +130,7 @@ def _asked(rng: np.random.Generator) -> Everything:
     )
     stack = STACKS[int(rng.integers(len(STACKS)))]
     named = "meshwright" if stack == "every axis" else stack
-    question = without_context(
-        complete_question(random_model(rng), random_cluster(rng), training, stack=named)
-    )
+    question = without_context(complete_question(random_model(rng), cluster(rng), training, stack=named))
     return everything(every_axis(question) if stack == "every axis" else question)
 
 
