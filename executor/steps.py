@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -36,6 +37,8 @@ class Progress:
     seconds: float
     measured: bool
     """False in the warm-up."""
+    at: float
+    """When it ended, in seconds since 1970."""
 
 
 class Watcher:
@@ -51,6 +54,15 @@ class Watcher:
     def note(self, text: str) -> None:
         """Told something a person should know."""
         self.notes.append(text)
+
+    def saved(self, step: int, seconds: float) -> None:
+        """Told that training goes on after it waited so long for a save."""
+
+    def written(self, step: int, seconds: float, size: int) -> None:
+        """Told, by the thread that writes, that a checkpoint can be read, how long after that, and its bytes."""
+
+    def resumed(self, step: int, loading_seconds: float) -> None:
+        """Told where training goes on, and what finding and reading the checkpoint took."""
 
     def keep(self, report: AnyReport) -> None:
         """Keep a report that has every measured step, and lacks only what diagnostic steps will find."""
@@ -172,7 +184,7 @@ def follow_steps(
             watcher.step(_progress(step, curve, measured=step > start + curve.warm_up))
         wanted, failed = any_rank(trained.device, stop(), checkpointer is not None and checkpointer.failed())
         if checkpointer is not None:
-            _save(checkpointer, step, heart, due=wanted or step == last, failed=failed)
+            _save(checkpointer, step, watcher, due=wanted or step == last, failed=failed)
         if wanted and step < last:
             curve.stopped_at = step
             break
@@ -188,10 +200,12 @@ def _start(checkpointer: Checkpointer | None, watcher: Watcher) -> int:
     if not checkpointer.saving.resume:
         checkpointer.require_empty()
         return 0
+    began = time.monotonic()
     resumed = checkpointer.resume()
     if dist.get_rank() == 0:
         for note in resumed.notes:
             watcher.note(note)
+        watcher.resumed(resumed.step, time.monotonic() - began)
     return resumed.step
 
 
@@ -203,6 +217,7 @@ def _progress(step: int, curve: Curve, *, measured: bool) -> Progress:
         gradient_norm=curve.norms[-1],
         seconds=curve.clock.wall_seconds[-1],
         measured=measured,
+        at=time.time(),
     )
 
 
@@ -254,12 +269,17 @@ def _require_number(step: int, loss: float, norm: float, checkpointer: Checkpoin
     raise RunError(f"{what} in step {step}", problems=problems, hint=hint)
 
 
-def _save(checkpointer: Checkpointer, step: int, heart: Heartbeat, *, due: bool, failed: bool) -> None:
+def _save(checkpointer: Checkpointer, step: int, watcher: Watcher, *, due: bool, failed: bool) -> None:
     """Begin a checkpoint every `saving.every` steps; where one is `due`, make it now and wait for it."""
+    heart = watcher.heartbeat
     if failed:
         checkpointer.wait()
-    if due or step % checkpointer.saving.every == 0:
-        heart.beat(step, "save")
-        checkpointer.save(step, heart.alive)
+    if not due and step % checkpointer.saving.every:
+        return
+    heart.beat(step, "save")
+    began = time.monotonic()
+    checkpointer.save(step, heart.alive, watcher.written)
     if due:
         checkpointer.wait(heart.alive)
+    if dist.get_rank() == 0:
+        watcher.saved(step, time.monotonic() - began)

@@ -8,6 +8,7 @@ data and learning rate follow.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -99,6 +100,8 @@ class Checkpointer:
         self.saved: int | None = None
         """Step of the newest checkpoint that is on the disk."""
         self._running: tuple[int, Future[Any]] | None = None
+        self._told = threading.Event()
+        """Set once the save that runs has been told of."""
         for noisy in ("torch.distributed.checkpoint", "torch.distributed.checkpoint._dist_wrapper"):
             logging.getLogger(noisy).setLevel(logging.CRITICAL)  # failures are worded here
 
@@ -137,8 +140,17 @@ class Checkpointer:
                 hint="--resume goes on from there; or name another folder",
             )
 
-    def save(self, step: int, alive: Callable[[], None] = lambda: None) -> None:
-        """Begin to save the state after `step` steps; waits for the save before it, and raises what that raises."""
+    def save(
+        self,
+        step: int,
+        alive: Callable[[], None] = lambda: None,
+        written: Callable[[int, float, int], None] = lambda step, seconds, size: None,
+    ) -> None:
+        """Begin to save the state after `step` steps; waits for the save before it, and raises what that raises.
+
+        Rank 0 calls `written` from the thread that writes, once the checkpoint is on the disk: step, seconds since
+        training went on, bytes.
+        """
         self.wait(alive)
         writer = PieceWriter(self.folder, self._progress(step), self.saving.keep)
         contents = self.state.contents() | self._random()
@@ -151,6 +163,17 @@ class Checkpointer:
         )
         assert isinstance(future, Future)
         self._running = step, future
+        began, told = time.monotonic(), threading.Event()
+        self._told = told
+
+        def tell(done: Future[Any]) -> None:
+            try:
+                if writer.size_bytes is not None and done.exception() is None:
+                    written(step, time.monotonic() - began, writer.size_bytes)
+            finally:
+                told.set()
+
+        future.add_done_callback(tell)
 
     def failed(self) -> bool:
         """Whether the save that was begun last is known to have failed; ranks learn it at different times."""
@@ -171,6 +194,7 @@ class Checkpointer:
         while not future.done():
             alive()
             time.sleep(_POLL_SECONDS)
+        self._told.wait()
         self._running = None
         error = future.exception()
         if isinstance(error, CheckpointException):

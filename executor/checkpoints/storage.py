@@ -52,6 +52,8 @@ class PieceWriter(StorageWriter):
 
     def __init__(self, folder: Folder, progress: Progress | RecommenderProgress, keep: int) -> None:
         self.folder, self.progress, self.keep = folder, progress, keep
+        self.size_bytes: int | None = None
+        """Of all files; known on the coordinator when they are written."""
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """One writer writes one checkpoint."""
@@ -99,6 +101,7 @@ class PieceWriter(StorageWriter):
             )
         manifest = Manifest(progress=self.progress, tensors=tensors, files=tuple(files))
         write_manifest(manifest, self.folder.partial(self.progress.step))
+        self.size_bytes = sum(file.size_bytes for file in files)
         self.folder.commit(self.progress.step)
         self.folder.keep(self.keep)
 

@@ -88,6 +88,12 @@ def read_sign(folder: Path, rank: int) -> Sign:
     return _read(folder / SIGN.format(rank=rank))
 
 
+def last_sign(folder: Path) -> float | None:
+    """When a rank that trained gave its last sign, seconds since 1970; None where none got beyond its start."""
+    trained = [sign for sign in read_signs(folder).values() if sign["phase"] != PHASES[0]]
+    return max((float(str(sign["at"])) for sign in trained), default=None)
+
+
 def delete_signs(folder: Path) -> None:
     """Delete all signs, before the ranks of a new run start."""
     for path in folder.glob(SIGN.format(rank="*")):

@@ -15,7 +15,7 @@ from executor.launch.nodes import Launch, Nodes, rendezvous_file
 from executor.run_files import PROGRESS, STOP
 
 OnStep = Callable[[dict[str, Any]], None]
-"""Called with step, loss, gradient_norm, seconds and measured (False in the warm-up)."""
+"""Called with step, loss, gradient_norm, seconds, measured (False in the warm-up) and at (when it ended)."""
 OnNote = Callable[[str], None]
 """Called with what a person should know: a resume, a restart."""
 
@@ -112,5 +112,5 @@ class Follower:
             line = json.loads(text)
             if "note" in line:
                 self.on_note(line["note"])
-            else:
+            elif "step" in line:
                 self.on_step(line)

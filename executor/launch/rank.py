@@ -78,7 +78,7 @@ def _work(
     _join(backend, restarts)
     starts = largest_count(device, max(restarts, int(began))) + 1  # a node that joins later counts from 0
     require_same_job(plan, config, device)
-    watcher = _meet(out_dir, starts, owners_of_all_ranks(owner(plan, config)), device)
+    watcher = _meet(out_dir, starts, owners_of_all_ranks(owner(plan, config)), device, config)
     heartbeat = watcher.heartbeat = Heartbeat(out_dir, rank)
     heartbeat.watch(config.timeout, _Hang(out_dir, rank, config.timeout))
     result = _train(plan, config, device, watcher, out_dir, again=starts > 1)
@@ -117,7 +117,9 @@ class _Hang:
         os._exit(1)
 
 
-def _meet(out_dir: Path, starts: int, owners: frozenset[str], device: torch.device) -> FileWatcher:
+def _meet(
+    out_dir: Path, starts: int, owners: frozenset[str], device: torch.device, config: RunConfig
+) -> FileWatcher:
     """Wait for all ranks; the record of the run, continued where earlier starts of this run wrote to the folder.
 
     Otherwise rank 0 clears away what another run left there.
@@ -126,7 +128,8 @@ def _meet(out_dir: Path, starts: int, owners: frozenset[str], device: torch.devi
     first = dist.get_rank() == 0
     ours = first and starts > 1 and (own_launcher or is_owned_by(out_dir, owners))
     again = bool(largest_count(device, int(ours)))
-    watcher = FileWatcher(out_dir, again=again)
+    every = None if config.saving is None else config.saving.every
+    watcher = FileWatcher(out_dir, again=again, start=starts, every=every)
     if first:
         if not again and not own_launcher:
             clear_run_folder(out_dir)
@@ -156,5 +159,6 @@ def _train(
         if isinstance(result, Stopped):
             write_stopped(out_dir, result.step, result.saved)
         else:
+            result = watcher.with_operations(result)
             save_report(result, out_dir / REPORT)
     return result

@@ -1,14 +1,22 @@
-"""The running record of a run: a JSON line for every step and every note, kept when ranks are started again."""
+"""The running record of a run: a JSON line for every step, save, restart and note, kept when ranks are started again.
+
+What times mean, and what is made of them: `executor.measure.operations`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from executor.faults.heartbeat import last_sign
 from executor.measure.any_report import AnyReport, load_any_report, save_report
+from executor.measure.operations import operations_of_record
 from executor.run_files import PROGRESS, REPORT
 from executor.steps import Progress, Watcher
 
@@ -16,8 +24,11 @@ from executor.steps import Progress, Watcher
 class FileWatcher(Watcher):
     """Appends to `progress.jsonl`; with `again` it goes on with what an earlier start of the same run wrote."""
 
-    def __init__(self, folder: Path, *, again: bool) -> None:
+    def __init__(self, folder: Path, *, again: bool, start: int = 1, every: int | None = None) -> None:
+        """`start`: how often ranks were started, this time included; `every`: steps from save to save, if any."""
         super().__init__()
+        self._start, self._every = start, every
+        self._last_sign = last_sign(folder) if again else None
         self._path, self._report = folder / PROGRESS, folder / REPORT
         self._again = again
         self._earlier: list[dict[str, Any]] = []
@@ -34,9 +45,45 @@ class FileWatcher(Watcher):
         super().note(text)
         self._append({"note": text})
 
+    def saved(self, step: int, seconds: float) -> None:
+        """Append what training waited."""
+        self._append({"save": step, "blocked_seconds": seconds, "at": time.time()})
+
+    def written(self, step: int, seconds: float, size: int) -> None:
+        """Append what writing took."""
+        self._append({"saved": step, "flush_seconds": seconds, "bytes": size, "at": time.time()})
+
+    def resumed(self, step: int, loading_seconds: float) -> None:
+        """Append what the ranks' loss took until now; nothing where it was a person who started the run again."""
+        if not self._again:
+            return
+        now, began = time.time(), psutil.Process().create_time()
+        known = [line for line in self._earlier if "at" in line]
+        seen = max(
+            [line["at"] for line in known] + ([self._last_sign] if self._last_sign else []), default=began
+        )
+        self._append(
+            {
+                "restart": self._start,
+                "detection_seconds": max(0.0, began - seen),
+                "starting_seconds": now - loading_seconds - max(began, seen),
+                "loading_seconds": loading_seconds,
+                "resumed_step": step,
+                "steps_lost": len({line["step"] for line in self._earlier if line.get("step", 0) > step}),
+                "at": now,
+            }
+        )
+
     def keep(self, report: AnyReport) -> None:
-        """Write a report that the final one will replace."""
-        save_report(report, self._report)
+        """Write a report, the account of saves and restarts with it; the final one will replace others."""
+        save_report(self.with_operations(report), self._report)
+
+    def with_operations(self, report: AnyReport) -> AnyReport:
+        """The report with the account of saves and restarts, where there were to be any."""
+        if self._every is None:
+            return report
+        found = operations_of_record(read_progress(self._path), self._every)
+        return report.model_copy(update={"operations": found})
 
     def kept(self) -> AnyReport | None:
         """The report that an earlier start of this run wrote, complete or not; None where there is none."""

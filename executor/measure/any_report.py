@@ -8,6 +8,7 @@ from pathlib import Path
 from cost_models.base import Spec
 from cost_models.families import family_of_plan_kind, part
 from cost_models.files.whole import write_whole
+from executor.measure.operations import OperationsReport
 
 
 class AnyReport(Spec):
@@ -15,6 +16,9 @@ class AnyReport(Spec):
 
     Each family has fields of its own beside these: `notes`, sentences on what happened on the way, and `plan`.
     """
+
+    operations: OperationsReport | None = None
+    """What saves and failures took; None where nothing was saved."""
 
     def noted(self) -> tuple[str, ...]:
         """What happened on the way: where it resumed, why ranks were started again."""

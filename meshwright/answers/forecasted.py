@@ -15,6 +15,7 @@ from cost_models.units import format_count, format_days, format_seconds, grouped
 from meshwright.plots.drawing import Drawing, draw_forecast
 from meshwright.records import JSON_SCHEMA
 from meshwright.render.plans.pools import gpus_in_words
+from meshwright.render.runs.operations import PART_WORDS
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
 
@@ -23,17 +24,9 @@ if TYPE_CHECKING:
 
 _SHARES = (0.1, 0.5, 0.9)
 _DAY = 86400.0
-_PART_WORDS = {
-    "training": "training",
-    "stragglers": "slow hosts",
-    "saving": "saving",
-    "lost_work": "work done again",
-}
-_PART_WORDS |= {
-    "restarting": "restarting",
-    "waiting_for_spares": "waiting for spares",
-    "maintenance": "maintenance",
-}
+_UNITS = (("days", _DAY), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
+_WORTH = 2.0
+"""A time is told in a unit of which it has so many."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -136,7 +129,7 @@ class Forecasted:
 
     @property
     def _end(self) -> str:
-        early, middle, late = (format_days(self.ends[share]) for share in _SHARES)
+        early, middle, late = (_time(self.ends[share]) for share in _SHARES)
         energy = self.found.kilowatt_hours
         words = (
             f"Ends after {middle} (one in ten by {early}, nine in ten by {late}): goodput"
@@ -146,13 +139,16 @@ class Forecasted:
 
     @property
     def _parts(self) -> Table:
+        unit, length = next(
+            (unit, length) for unit, length in _UNITS if self.found.seconds >= _WORTH * length or length == 1
+        )
         rows = [
-            (_PART_WORDS[part], f"{seconds / _DAY:,.2f}", percent(seconds / self.found.seconds))
+            (PART_WORDS[part], f"{seconds / length:,.2f}", percent(seconds / self.found.seconds))
             for part, seconds in self.found.parts
             if seconds > 0
         ]
-        rows.append(("expected", f"{self.found.seconds / _DAY:,.2f}", percent(1.0)))
-        return table(("where time goes", "days", "share"), rows, names=("where time goes",))
+        rows.append(("expected", f"{self.found.seconds / length:,.2f}", percent(1.0)))
+        return table(("where time goes", unit, "share"), rows, names=("where time goes",))
 
     @property
     def _interval(self) -> str:
@@ -182,7 +178,7 @@ class Forecasted:
     @property
     def _sooner(self) -> Table:
         rows = [
-            (one.what, format_days(one.found.seconds), _time(self.found.seconds - one.found.seconds))
+            (one.what, _time(one.found.seconds), _time(self.found.seconds - one.found.seconds))
             for one in self.changes
         ]
         return table(("change", "ends after", "sooner by"), rows, words=("change",))

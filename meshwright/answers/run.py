@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from executor.measure.report import RunReport
 from meshwright.records import JSON_SCHEMA
+from meshwright.records.operations import operations_rows
 from meshwright.records.run_comparison import comparison
+from meshwright.render.runs.operations import operations_text
 from meshwright.render.runs.run import comparison_rows, comparison_table, run_text
 from meshwright.render.tables import Table
 
@@ -47,13 +49,22 @@ class Ran:
         return {
             "schema": JSON_SCHEMA,
             "comparison": self.rows,
+            "operations": self.operations,
             "report": self.report.model_dump(mode="json"),
         }
 
     @property
+    def operations(self) -> list[dict[str, Any]]:
+        """A row for each part of the time, of a run that saved: training, saving, work done again, restarting."""
+        return [] if self.report.operations is None else operations_rows(self.report.operations)
+
+    @property
     def text(self) -> tuple[str | Table, ...]:
         """What `meshwright run` prints."""
-        return tuple(run_text(self.report, self.steps))
+        lines = list(run_text(self.report, self.steps))
+        if self.report.operations is not None:
+            lines += operations_text(self.report.operations, self.operations)
+        return tuple(lines)
 
     def to_frame(self) -> pd.DataFrame:
         """A row per quantity: `quantity`, `predicted`, `measured`, in base units, and `noise`, the share of `measured`

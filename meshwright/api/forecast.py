@@ -15,6 +15,8 @@ from meshwright.answers.forecasted import Forecasted
 from meshwright.inputs.operations import USUAL, OperationsInputs, operations_of
 from meshwright.inputs.plans import HasPlan, plan_of
 from meshwright.inputs.problems import Problems
+from meshwright.records.operations import operations_spec
+from meshwright.records.run_comparison import read_report
 from planner.any_plan import AnyPlan
 from planner.plan import Plan
 from planner.repricing import priced_again
@@ -57,7 +59,8 @@ def forecast(
     Args:
         plan: a plan, an answer that can be written as one, or a plan file.
         tokens: to train on, e.g. "15T"; None: those of the plan's question.
-        operations: failures, restarts and storage: a catalogue name, a file or a spec; None: `llama3`.
+        operations: failures, restarts and storage: a catalogue name, a file, a spec, or the report of a run that
+            saved; None: `llama3`.
         mtbf: GPU-hours between failures in their place, e.g. "50000 h".
         restart: from the detection of a failure until the first step.
         storage: bandwidth at which checkpoints are written and read.
@@ -84,7 +87,7 @@ def ask(
     """
     problems = Problems()
     question = problems.read(lambda: _to_train_on(plan.question, tokens))
-    operations = problems.read(lambda: operations_of(inputs))
+    operations = problems.read(lambda: operations_of(_read(inputs)))
     problems.require()
     assert question is not None
     assert operations is not None
@@ -113,10 +116,23 @@ def steps_between_checkpoints(
     if not isinstance(plan, Plan):
         raise InputError("--every auto forecasts transformers only", hint="say how many steps")
     counted = None if plan.objective is None else plan.objective.operations
-    known = operations_of(OperationsInputs(operations=operations or counted))
+    known = operations_of(_read(OperationsInputs(operations=operations or counted)))
     question = plan.question
     asked = _to_train_on(question, question.training.tokens or steps * question.training.tokens_per_step)
     return forecast_of(job_of(asked, priced_again(plan).step_seconds), known).every, known.name
+
+
+def _read(inputs: OperationsInputs) -> OperationsInputs:
+    """The inputs, with what a run's report measured in the place of its name."""
+    name = inputs.operations
+    if not isinstance(name, str) or not name.endswith(".json"):
+        return inputs
+    report = read_report(Path(name))
+    if report.operations is None:
+        raise InputError(
+            f"`{name}` tells nothing of saves and restarts", hint="run it with --checkpoint and --every"
+        )
+    return replace(inputs, operations=operations_spec(report.operations, len(report.ranks), name))
 
 
 def _to_train_on(question: Question, tokens: str | float | None) -> Question:

@@ -18,6 +18,7 @@ from executor.checkpoints.folder import Folder
 from executor.faults.failures import error_fields, failure_error, what_happened, write_failure
 from executor.faults.heartbeat import Heartbeat, read_signs
 from executor.launch.launch import run_plan
+from executor.measure.operations import OperationsReport
 from executor.run_config import RunConfig
 
 STEPS = 12
@@ -61,6 +62,21 @@ def test_a_killed_rank_is_replaced_and_the_curve_is_the_same(
     assert "(start)" not in notes[0]
     assert notes[1].startswith(("resumed from", "nothing to resume"))
     assert list(report.notes) == notes
+    _require_account(report.operations, killed[0])
+
+
+def _require_account(seen: OperationsReport | None, killed: int) -> None:
+    """Its parts are the time from the first step to the last, with the restart and every save in it."""
+    assert seen is not None
+    (restart,) = seen.restarts
+    assert (seen.every, seen.steps, restart.start) == (2, STEPS, 2)
+    assert killed - restart.resumed_step <= restart.steps_lost + 1
+    assert min(restart.detection_seconds, restart.starting_seconds, restart.loading_seconds) > 0
+    assert seen.parts["restarting"] == pytest.approx(restart.seconds, rel=1e-3)
+    assert seen.parts["lost_work"] > 0
+    finished = [save for save in seen.saves if save.bytes is not None and save.flush_seconds is not None]
+    assert {save.step for save in finished} == {2, 4, 6, 8, 10, 12}
+    assert 0 < sum(save.blocked_seconds for save in seen.saves) <= seen.parts["saving"]
 
 
 def _uninterrupted(plan, folder):  # type: ignore[no-untyped-def]

@@ -14,6 +14,8 @@ from executor.measure.any_report import AnyReport
 from executor.recommender.report import RecommenderReport
 from meshwright.families.verbs import Answer, Running
 from meshwright.records import JSON_SCHEMA
+from meshwright.records.operations import operations_rows
+from meshwright.render.runs.operations import operations_text
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
 from planner.recommender.plan import RecommenderPlan
@@ -107,13 +109,22 @@ class RecommenderRan:
         return {
             "schema": JSON_SCHEMA,
             "comparison": self.rows,
+            "operations": self.operations,
             "report": self.report.model_dump(mode="json"),
         }
 
     @property
+    def operations(self) -> list[dict[str, Any]]:
+        """A row for each part of the time, of a run that saved: training, saving, work done again, restarting."""
+        return [] if self.report.operations is None else operations_rows(self.report.operations)
+
+    @property
     def text(self) -> tuple[str | Table, ...]:
         """What `meshwright run` prints."""
-        return tuple(self._text())
+        lines = list(self._text())
+        if self.report.operations is not None:
+            lines += operations_text(self.report.operations, self.operations)
+        return tuple(lines)
 
     def _text(self) -> Iterator[str | Table]:
         report = self.report
