@@ -23,6 +23,7 @@ PLOTS = (
     "sharding",
     "timeline",
     "window",
+    "far-links",
     "forecast",
     "cache",
     "topology",

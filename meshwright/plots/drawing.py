@@ -8,6 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cost_models.communication.levels import met_levels
 from cost_models.errors import InfeasibleError, InputError, UnknownNameError
 from cost_models.estimate import Estimate
 from cost_models.pipeline.link_use import link_use
@@ -223,6 +224,32 @@ def draw_forecast(question: Question, found: Forecast) -> Drawing:
     frame = forecast_frame(found)
     subject = f"{question.model.name} on {gpus_in_words(question)}, operations {found.operations.name}"
     return Drawing(frame=frame, figure=forecast(frame, found, subject))
+
+
+def draw_far_links(
+    question: Question, restrictions: Restrictions | None = None, budget: Budget | None = None
+) -> Drawing:
+    """The best layout over the bandwidth of the farthest links, with the axes that cross them.
+
+    Raises:
+        InputError: a cluster of several pools, or one whose nodes are all on one network.
+        InfeasibleError: nothing fits.
+    """
+    from meshwright.plots.far_links import far_links
+    from planner.answers.far_links import far_links_frame
+
+    _require_one_kind(question, "far-links")
+    levels = met_levels(question.cluster)
+    if sum(level.network for level in levels) < 2:
+        raise InputError(
+            f"`far-links` has nothing to draw: all nodes of `{question.cluster.name}` are on one network",
+            hint="describe `buildings`, or links level by level, in the cluster's file",
+        )
+    frame = far_links_frame(question, restrictions, budget)
+    if frame[frame["domains"] != 1].empty:
+        raise InfeasibleError(f"nothing fits on {counted(question.cluster.num_gpus, 'GPU')}")
+    figure = far_links(frame, levels[-1].bandwidth, levels[-2].name, _subject(question))
+    return Drawing(frame=frame, figure=figure)
 
 
 def draw_topology(

@@ -12,6 +12,7 @@ from meshwright.inputs.goals import Goal, objective_of
 from meshwright.plots.drawing import (
     Drawing,
     Tradeoff,
+    draw_far_links,
     draw_frontier,
     draw_memory,
     draw_scaling,
@@ -136,6 +137,11 @@ def _timeline(request: PictureRequest) -> Drawing:
     return draw_timeline(plan.question, priced_again(plan))
 
 
+def _far_links(request: PictureRequest) -> Drawing:
+    plan = request.only("far-links", Plan)
+    return draw_far_links(plan.question, plan.restrictions.read, request.budget)
+
+
 def _window(request: PictureRequest) -> Drawing:
     plan = request.only("window", Plan)
     return draw_window(plan.question, priced_again(plan))
@@ -148,4 +154,5 @@ PICTURES: Mapping[str, Callable[[PictureRequest], Drawing]] = {
     "memory": _memory,
     "timeline": _timeline,
     "window": _window,
+    "far-links": _far_links,
 }

@@ -1,0 +1,45 @@
+"""`plot far-links`: the best layout over the bandwidth between buildings, beside one building."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import meshwright as mw
+from cost_models.errors import InputError
+from cost_models.files.catalog import load_cluster
+from cost_models.specs.links import BuildingsSpec, LinkSpec
+from meshwright.api.plot import plot
+
+TRAINING = mw.TrainingSpec(global_batch=64, sequence_length=2048)
+
+
+def test_more_bandwidth_between_buildings_is_never_slower(tmp_path: Path) -> None:
+    link = LinkSpec(kind="ethernet", bandwidth="25 Gb/s", latency="60 us")
+    update = {"nodes": 4, "buildings": BuildingsSpec(nodes=2, link=link)}
+    cluster = load_cluster("dgx-h100").model_copy(update=update)
+    planned = mw.plan("llama3-8b", cluster, TRAINING)
+    assert "From building to building, at 3.125 GB/s a GPU," in repr(planned)
+    assert "half bandwidth between buildings" in planned.explain()
+    crossing = planned.record()["plans"][0]["crossing"]
+    assert crossing["level"] == "campus"
+    assert {one["axis"] for one in crossing["axes"]}.isdisjoint(crossing["stay"])
+    planned.save(tmp_path / "plan.yaml")
+    drawn = plot("far-links", tmp_path / "plan.yaml").drawing
+    frame = drawn.frame
+    assert sorted(frame["domains"].unique()) == [1, 2, 4]
+    alone = float(frame[frame["domains"] == 1]["step_seconds"].iloc[0])
+    for _, line in frame[frame["domains"] > 1].groupby("domains"):
+        seconds = line.sort_values("bandwidth")["step_seconds"].tolist()
+        assert seconds == sorted(seconds, reverse=True)
+        assert seconds[-1] >= alone * (1 - 1e-9)
+    assert (frame["gap"] == 0).all()
+    assert "4 buildings at 25 Gb/s a GPU" in drawn.title
+    drawn.save(tmp_path / "far.png")
+
+
+def test_one_network_has_no_far_links(tmp_path: Path) -> None:
+    mw.plan("llama3-8b", "dgx-h100", TRAINING, gpus=16).save(tmp_path / "plan.yaml")
+    with pytest.raises(InputError, match="all nodes of `dgx-h100` are on one network"):
+        plot("far-links", tmp_path / "plan.yaml")
