@@ -46,6 +46,8 @@ class RecommenderEstimate:
     """Part → (W,) bytes of it."""
     host_bytes: Array
     """(N,) host memory that tables fill."""
+    rank_host_bytes: Array
+    """(W,) of it what each GPU's process keeps."""
     host_parts: dict[str, Array]
     """Part → (N,) bytes of it."""
     device_memory: float
@@ -102,21 +104,16 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
     shard_seconds, everywhere_seconds = stage_loads(question, x, links)
     size = option_bytes(question, x)
 
-    def on_gpus(shard: Array, everywhere: Array) -> Array:
+    def on_gpus(shard: Array, everywhere: Array, holders: Array | float = 1.0) -> Array:
         total: Array = np.tile(counts @ everywhere, (gpus, 1))
-        np.add.at(total, held_on, shard[held_rows])
-        return total
-
-    def on_hosts(shard: Array, everywhere: Array) -> Array:
-        total: Array = np.tile(counts @ everywhere, (nodes, 1))
-        np.add.at(
-            total, held_on // per_node, shard[held_rows] / _holders(sharding, table_rows, per_node)[:, None]
-        )
+        np.add.at(total, held_on, shard[held_rows] / holders)
         return total
 
     loads = on_gpus(shard_seconds, everywhere_seconds)
     device = on_gpus(size.shard, size.everywhere)
-    host = on_hosts(size.shard_host, size.everywhere_host)
+    holders = _holders(sharding, table_rows, per_node)[:, None]
+    rank_host = on_gpus(size.shard_host, size.everywhere_host / per_node, holders)
+    host = rank_host.reshape(nodes, per_node, -1).sum(axis=1)
     fixed, beside = fixed_seconds(question, links)
     stages = np.maximum(loads.max(axis=0), beside) + fixed
     alike = fixed_bytes(question)
@@ -131,6 +128,7 @@ def estimate(question: RecommenderQuestion, sharding: Sharding) -> RecommenderEs
         device_parts={name: device[:, at] for at, name in enumerate(PARTS)}
         | {name: np.full(gpus, each) for name, each in alike.items()},
         host_bytes=host.sum(axis=1),
+        rank_host_bytes=rank_host.sum(axis=1),
         host_parts={name: host[:, at] for at, name in enumerate(PARTS)},
         device_memory=cluster.gpu.memory * (1 - (cluster.memory_reserve or 0.0)),
         host_memory=cluster.host_memory or 0.0,

@@ -38,8 +38,7 @@ class Clicks:
 
     def to(self, device: torch.device) -> Clicks:
         """The same on a device."""
-        ids = [Bags(one.values.to(device), one.lengths.to(device)) for one in self.ids]
-        return Clicks(self.dense.to(device), ids, self.labels.to(device))
+        return Clicks(self.dense.to(device), [one.to(device) for one in self.ids], self.labels.to(device))
 
 
 class MadeUpClicks:

@@ -33,6 +33,10 @@ class Bags:
         bags = torch.arange(len(self.lengths), device=self.values.device)
         return bags.repeat_interleave(self.lengths, output_size=len(self.values))
 
+    def to(self, device: torch.device) -> Bags:
+        """The same on a device."""
+        return Bags(self.values.to(device), self.lengths.to(device))
+
     def split(self, ways: int) -> list[Bags]:
         """Value v goes to part v mod `ways` as v div `ways`; every part has all bags, in their order."""
         if ways == 1:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.sharding import Sharding
+from cost_models.specs.recommender.tables import TableSpec
 from cost_models.specs.recommender.training import RecommenderTraining
 from executor.embeddings import columns, copies, nodes, rows, whole
 from executor.embeddings.bags import Bags, RowGradients, row_gradients
@@ -59,6 +60,7 @@ class Embeddings:
         device: torch.device,
         *,
         seed: int,
+        peers: type[Peers] = Peers,
     ) -> None:
         self.model, self.device, self.places = model, device, places
         self.tables = [model.classes[index] for index in model.class_of_table]
@@ -70,11 +72,12 @@ class Embeddings:
         self.steps = 0
         """Updates that were made."""
         self.sent, self.link = Sent(), HostLink(device)
-        self.peers = Peers(self.sent)
+        self.peers = peers(self.sent)
         self.slices = all_slices(self.tables, sharding, places)
         placed = [one for one in self.slices if one.rank is not None]
         self.router = Router(self.peers, placed, self.samples)
-        self._copies = [one for one in self.slices if one.rank is None]
+        self.copies = [one for one in self.slices if one.rank is None]
+        self.copy_exchange = copies.Exchange(self.peers, self.exchange_dtype)
         self._whole = self._of("whole", "column")
         self._columns = self._of("column")
         self._rows = self._of("row")
@@ -82,7 +85,7 @@ class Embeddings:
         self._whole_exchange = whole.Exchange(self.peers, self._whole, self.samples, empty)
         self._row_exchange = rows.Exchange(self.peers, self._rows, self.samples)
         self._node_exchange = (
-            nodes.Exchange(*_node_peers(self.sent, places), self._nodes, self.samples, empty)
+            nodes.Exchange(*_node_peers(peers, self.sent, places), self._nodes, self.samples, empty)
             if self._nodes
             else None
         )
@@ -106,7 +109,7 @@ class Embeddings:
         """Ids of this rank's samples, by table, go where their rows are."""
         self._step = _Step()
         parts = self._parts(ids)
-        self._step.bags = {one: parts[one.table, one.first] for one in self._copies}
+        self._step.bags = {one: parts[one.table, one.first] for one in self.copies}
         self._step.bags |= self.router.exchange(parts)
 
     def lookup(self) -> None:
@@ -124,7 +127,7 @@ class Embeddings:
             came |= self._row_exchange.forward(vectors)
         if self._node_exchange is not None:
             came |= self._node_exchange.forward(vectors)
-        came |= {one: vectors[one] for one in self._copies}
+        came |= {one: vectors[one] for one in self.copies}
         self._step.vectors = {}
         return [self._output(table, came) for table in range(len(self.tables))]
 
@@ -143,8 +146,8 @@ class Embeddings:
             self._step.gradients |= self._row_exchange.backward(every)
         if self._node_exchange is not None:
             self._step.gradients |= self._node_exchange.backward(every)
-        mine = {one: row_gradients(self._step.bags[one], every[one].float()) for one in self._copies}
-        self._step.summed = copies.summed(self.peers, mine, self.exchange_dtype)
+        mine = {one: row_gradients(self._step.bags[one], every[one].float()) for one in self.copies}
+        self._step.summed = self.copy_exchange.summed(mine)
 
     def update(self, rate: float) -> None:
         """Gradients of each row are added up, and the rows that the batch used are updated."""
@@ -168,14 +171,9 @@ class Embeddings:
             if key in parts:
                 continue
             table, bags = self.tables[one.table], ids[one.table]
-            if table.combiner == "concat":
-                bags = bags.concatenated(one.bags)
-            elif table.combiner == "mean":
+            if table.combiner == "mean":
                 self._step.lengths[one.table] = bags.lengths.clamp(min=1)
-            if one.rows < table.rows:
-                inside = (bags.values >= one.first) & (bags.values < one.first + one.rows)
-                bags = bags.where(inside).moved(one.first)
-            parts[key] = bags
+            parts[key] = ids_of_part(one, table, bags)
         return parts
 
     def _output(self, table: int, came: dict[Slice, Tensor]) -> Tensor:
@@ -205,12 +203,22 @@ class Embeddings:
         return {one: (total / self.tables[one.table].width).float() for one, total in sums.items()}
 
 
+def ids_of_part(one: Slice, table: TableSpec, bags: Bags) -> Bags:
+    """Of the ids of a table's samples those of the part that a slice is of, as row numbers in it."""
+    if table.combiner == "concat":
+        bags = bags.concatenated(one.bags)
+    if one.rows == table.rows:
+        return bags
+    inside = (bags.values >= one.first) & (bags.values < one.first + one.rows)
+    return bags.where(inside).moved(one.first)
+
+
 def exchange_dtype(training: RecommenderTraining) -> torch.dtype:
     """Type of what ranks exchange: that of the dense network's products unless the training says otherwise."""
     return DTYPES[training.exchange_dtype or ("fp32" if training.precision == "fp32" else "bf16")]
 
 
-def _node_peers(sent: Sent, places: Places) -> tuple[Peers, Peers]:
+def _node_peers(peers: type[Peers], sent: Sent, places: Places) -> tuple[Peers, Peers]:
     """(the ranks of this node, the ranks at this one's place in all nodes)."""
     inside, across = None, None
     for node in range(places.nodes):
@@ -221,4 +229,4 @@ def _node_peers(sent: Sent, places: Places) -> tuple[Peers, Peers]:
         members = list(range(place, places.ranks, places.per_node))
         group = dist.new_group(members)
         across = group if dist.get_rank() in members else across
-    return Peers(sent, inside), Peers(sent, across)
+    return peers(sent, inside), peers(sent, across)

@@ -3,8 +3,7 @@ and each rank adds them up."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from operator import mul
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -20,34 +19,39 @@ def slices(table: Slice, placed: Placed, places: Places) -> list[Slice]:
     return [table]
 
 
-def summed(peers: Peers, mine: Mapping[Slice, RowGradients], dtype: torch.dtype) -> dict[Slice, RowGradients]:
-    """Gradients of the rows that this rank's samples use → of those that any rank's samples use, added in the order of
-    ranks. Rows and gradients of all tables are gathered together, gradients as `dtype`."""
-    if peers.size == 1 or not mine:
-        return dict(mine)
-    counts = torch.tensor(
-        [len(one.rows) for one in mine.values()], device=next(iter(mine.values())).rows.device
-    )
-    of_ranks = peers.all_gather(counts).tolist()
-    rows = peers.all_gather_uneven(
-        torch.cat([one.rows for one in mine.values()]), [sum(counts) for counts in of_ranks]
-    )
-    widths = [one.width for one in mine]
-    values = peers.all_gather_uneven(
-        torch.cat([one.values.to(dtype).view(-1) for one in mine.values()]),
-        [sum(map(mul, counts, widths)) for counts in of_ranks],
-    )
-    rows_of = [cut(came, counts) for came, counts in zip(rows, of_ranks, strict=True)]
-    values_of = [
-        cut(came, list(map(mul, counts, widths))) for came, counts in zip(values, of_ranks, strict=True)
-    ]
-    return {
-        one: _added(
-            torch.cat([of[place] for of in rows_of]),
-            torch.cat([of[place].view(-1, one.width) for of in values_of]).float(),
+class Exchange:
+    """Gradients of copied rows on their way to all ranks, those of all tables together."""
+
+    def __init__(self, peers: Peers, dtype: torch.dtype) -> None:
+        """Gradients travel as `dtype`."""
+        self.peers, self.dtype = peers, dtype
+
+    def summed(self, mine: Mapping[Slice, RowGradients]) -> dict[Slice, RowGradients]:
+        """Gradients of the rows that this rank's samples use → of those that any rank's samples use, added in the order
+        of ranks."""
+        if self.peers.size == 1 or not mine:
+            return dict(mine)
+        rows_of = self.rows_of_ranks([one.rows for one in mine.values()])
+        widths = [one.width for one in mine]
+        sizes = [[len(rows) * width for rows, width in zip(of, widths, strict=True)] for of in rows_of]
+        values = self.peers.all_gather_uneven(
+            torch.cat([one.values.to(self.dtype).view(-1) for one in mine.values()]), list(map(sum, sizes))
         )
-        for place, one in enumerate(mine)
-    }
+        values_of = [cut(came, of) for came, of in zip(values, sizes, strict=True)]
+        return {
+            one: _added(
+                torch.cat([of[place] for of in rows_of]),
+                torch.cat([of[place].view(-1, one.width) for of in values_of]).float(),
+            )
+            for place, one in enumerate(mine)
+        }
+
+    def rows_of_ranks(self, mine: Sequence[Tensor]) -> list[Sequence[Tensor]]:
+        """By rank, then by slice: the rows that its samples use."""
+        counts = torch.tensor([len(rows) for rows in mine], device=mine[0].device)
+        of_ranks = self.peers.all_gather(counts).tolist()
+        rows = self.peers.all_gather_uneven(torch.cat(list(mine)), list(map(sum, of_ranks)))
+        return [cut(came, of) for came, of in zip(rows, of_ranks, strict=True)]
 
 
 def _added(rows: Tensor, values: Tensor) -> RowGradients:

@@ -52,7 +52,7 @@ class Peers:
         sizes = [one.numel() for one in sends]
         self.sent.add((sum(sizes) - sizes[self.rank]) * sends[0].element_size())
         came = sends[0].new_empty(sum(counts))
-        dist.all_to_all_single(came, torch.cat(list(sends)), list(counts), sizes, group=self.group)
+        self._all_to_all(came, torch.cat(list(sends)), counts, sizes)
         return list(torch.split(came, list(counts)))
 
     def reduce_scatter(self, parts: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class Peers:
             return parts[0]
         mine = parts.new_empty(parts.shape[1])
         self.sent.add((self.size - 1) * mine.numel() * mine.element_size())
-        dist.reduce_scatter_tensor(mine, parts.contiguous().view(-1), group=self.group)
+        self._reduce_scatter(mine, parts.contiguous().view(-1))
         return mine
 
     def all_gather(self, mine: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class Peers:
             return mine.expand(self.size, *mine.shape)
         everyone = mine.new_empty(self.size * mine.numel())
         self.sent.add((self.size - 1) * mine.numel() * mine.element_size())
-        dist.all_gather_into_tensor(everyone, mine.contiguous(), group=self.group)
+        self._all_gather(everyone, mine.contiguous())
         return everyone.view(self.size, -1)
 
     def all_gather_uneven(self, mine: Tensor, counts: Sequence[int]) -> list[Tensor]:
@@ -88,6 +88,16 @@ class Peers:
         padded = torch.nn.functional.pad(values, (0, share * self.size - values.numel()))
         parts = self.all_to_all(torch.split(padded, share), [share] * self.size)
         return self.all_gather(_added(parts)).flatten()[: values.numel()]
+
+    def _all_to_all(self, came: Tensor, sent: Tensor, counts: Sequence[int], sizes: Sequence[int]) -> None:
+        """Fill `came`, of each rank `counts[r]` elements; `sent` has `sizes[r]` for each."""
+        dist.all_to_all_single(came, sent, list(counts), list(sizes), group=self.group)
+
+    def _reduce_scatter(self, mine: Tensor, parts: Tensor) -> None:
+        dist.reduce_scatter_tensor(mine, parts, group=self.group)
+
+    def _all_gather(self, everyone: Tensor, mine: Tensor) -> None:
+        dist.all_gather_into_tensor(everyone, mine, group=self.group)
 
 
 def _added(parts: Sequence[Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Runs one rank of a plan in this process, without the others: compute and memory are real, neighbours are not.
+"""Runs one rank of a transformer's plan alone in this process: compute and memory are real, neighbours are not.
 
 The process group is a fake one that sends nothing: gathers repeat what this rank has, sums keep its part, and what a
 pipeline neighbour would send is noise. Operators, shapes, buffers and their lives are those of the real rank; time
@@ -8,31 +8,33 @@ device is needed.
 
 from __future__ import annotations
 
-import os
 import statistics
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from warnings import catch_warnings, simplefilter
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from cost_models.base import Spec
 from cost_models.defaults import OWN_STACK
-from cost_models.errors import HostError, InputError, RunError
+from cost_models.errors import RunError
 from cost_models.files.catalog import load_stack
 from cost_models.files.whole import write_whole
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.placed import rank_seconds
-from cost_models.units import format_bytes
+from executor.emulate.alone import (
+    NO_DEVICE,
+    alone,
+    as_planned,
+    device_for,
+    name_of,
+    require_memory,
+    require_rank,
+)
 from executor.emulate.fake_tensors import spread_evenly, without_values
 from executor.engine import Engine
-from executor.families.transformer import require_trainable
+from executor.families.transformer import TransformerTraining, require_trainable
 from executor.faults.failures import memory_failure
 from executor.fp8_support import require_fp8_gemms, require_torchao
 from executor.measure.memory import allocator_peak, measure_memory, predicted_parts
@@ -44,7 +46,6 @@ from executor.timing import StepClock
 from planner.plan import LayoutText, Plan, Prediction
 
 EMULATION_SCHEMA = 1
-NO_DEVICE = "none"
 _WORK = {"forward_backward": ("compute", "recompute", "host"), "update": ("optimizer",)}
 """Phases of a step, and the predicted parts in which this rank computes."""
 
@@ -124,16 +125,18 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
     """
     require_trainable(plan, byte_text=False)
     ranks = plan.layout.num_gpus
-    if not 0 <= rank < ranks:
-        raise InputError(f"the plan has no rank {rank}", hint=f"its {ranks} ranks go from 0 to {ranks - 1}")
+    require_rank(rank, ranks)
     stage = pipeline_rank(plan.layout, rank)
-    device = torch.device("cpu") if fake else _device(plan)
+    device = torch.device("cpu") if fake else device_for(plan.gpu)
     require_torchao(plan, "plan")
     if not fake:
         require_fp8_gemms(plan, "plan", on_gpu=device.type == "cuda")
-        _require_memory(plan, rank, stage, device)
+        needs = sum(predicted_parts(plan.prediction.rank_memory[stage]).values())
+        require_memory(
+            f"rank {rank} (stage {stage})", needs, device, "--fake measures its memory without a device"
+        )
     try:
-        with _alone(rank, ranks), out_of_memory_by_part(device) as held:
+        with alone(rank, ranks), out_of_memory_by_part(device) as held:
             if fake:
                 memory, seconds = _sizes(plan, device), {}
             else:
@@ -142,25 +145,26 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
                 seconds = _timed(engine, steps)
                 memory = measure_memory(engine, *_tokens(plan))
     except OutOfMemoryError as error:
-        predicted = predicted_parts(plan.prediction.rank_memory[stage])
-        failure = {"rank": rank, "stage": stage, "predicted": predicted, "allocated": error.parts}
-        raise memory_failure(failure) from error
+        of_rank = TransformerTraining().of_rank(plan, rank)
+        raise memory_failure({"rank": rank, "allocated": error.parts, **of_rank}) from error
     except (AssertionError, RuntimeError, ValueError) as error:
         raise RunError(f"rank {rank} cannot be emulated: {error}") from error
+    finally:
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # it remembers meshes whose groups are gone
     parts = rank_seconds(plan.question, plan.layout)[stage]
     return EmulationReport(
         model=plan.model.name,
         layout=plan.layout,
         rank=rank,
         pipeline_rank=stage,
-        device=NO_DEVICE if fake else _name(device),
+        device=NO_DEVICE if fake else name_of(device),
         torch=str(torch.__version__),
         memory=memory,
         predicted_memory=predicted_parts(plan.prediction.rank_memory[stage]),
         memory_as_run=_as_run(plan, stage, device),
         allocator_peak=allocator_peak(device),
         seconds=seconds,
-        on_planned_device=not fake and (device.type == "cpu") == (plan.question.cluster.gpu.kind == "cpu"),
+        on_planned_device=not fake and as_planned(device, plan.gpu),
         predicted_seconds={phase: sum(parts[name] for name in names) for phase, names in _WORK.items()},
         predicted=plan.prediction,
     )
@@ -179,22 +183,6 @@ def _as_run(plan: Plan, stage: int, device: torch.device) -> dict[str, float]:
 def save_emulation(report: EmulationReport, path: Path) -> None:
     """Write JSON, whole or not at all."""
     write_whole(path, report.model_dump_json(indent=1) + "\n")
-
-
-@contextmanager
-def _alone(rank: int, ranks: int) -> Iterator[None]:
-    """Make this process one rank of a group that sends nothing, on one thread as every worker has."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
-    try:
-        with catch_warnings():
-            simplefilter("ignore", FutureWarning)  # of collectives that newer releases name otherwise
-            yield
-    finally:
-        dist.destroy_process_group()
-        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]  # it remembers meshes whose groups are gone
-        torch.set_num_threads(threads)
 
 
 def _timed(engine: Engine, steps: int) -> dict[str, tuple[float, ...]]:
@@ -225,35 +213,3 @@ def _tokens(plan: Plan) -> tuple[Tensor, Tensor]:
     shape = (training.global_batch // plan.layout.dp, training.sequence_length)
     drawn = torch.randint(0, plan.model.vocab_size, (2, *shape))
     return drawn[0], drawn[1]
-
-
-def _device(plan: Plan) -> torch.device:
-    if plan.question.cluster.gpu.kind != "cpu" and torch.cuda.is_available():
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
-
-
-def _name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-
-
-def _require_memory(plan: Plan, rank: int, stage: int, device: torch.device) -> None:
-    """Raise HostError, with what is missing, where the rank should not fit."""
-    needs = sum(predicted_parts(plan.prediction.rank_memory[stage]).values())
-    free = _free_bytes(device)
-    if needs > free:
-        raise HostError(
-            f"rank {rank} (stage {stage}) should need {format_bytes(needs)}; this {_name(device)} has"
-            f" {format_bytes(free)} free: {format_bytes(needs - free)} are missing",
-            hint="--fake measures its memory without a device",
-        )
-
-
-def _free_bytes(device: torch.device) -> float:
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        sizes = dict(line.split(":", 1) for line in meminfo.read_text("utf-8").splitlines())
-        return 1024.0 * int(sizes["MemAvailable"].split()[0])
-    return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

@@ -14,6 +14,7 @@ from cost_models.specs.recommender.training import RecommenderTraining
 from executor.data.clicks import Clicks
 from executor.embeddings.bags import cut
 from executor.embeddings.collection import Embeddings
+from executor.embeddings.exchanges import Peers
 from executor.embeddings.places import Places
 from executor.models.recommender import DenseNetwork, click_loss, initialise_dense
 
@@ -40,10 +41,11 @@ class RecommenderEngine:
         *,
         seed: int = 0,
         shares: int = 1,
+        peers: type[Peers] = Peers,
     ) -> None:
         self.model, self.sharding, self.training, self.places = model, sharding, training, places
         self.device, self.shares = device, shares
-        self.embeddings = Embeddings(model, sharding, training, places, device, seed=seed)
+        self.embeddings = Embeddings(model, sharding, training, places, device, seed=seed, peers=peers)
         self.network = DenseNetwork(model).to(device)
         initialise_dense(self.network, seed)
         self.dense_optimizer = _make(training.dense_optimizer, self.network)
@@ -122,11 +124,23 @@ class RecommenderEngine:
 
     def update(self) -> float:
         """Stage 6: rows are updated, the dense network's gradients added up and it, too; the norm of these."""
+        self.update_rows()
+        return self.update_dense(self.sum_gradients())
+
+    def update_rows(self) -> None:
+        """The tables' part of the update."""
         with self.embeddings.sent.stage("update"):
             self.embeddings.update(self.rate)
-            parameters = list(self.network.parameters())
-            mine = torch.cat([_gradient(one).view(-1) for one in parameters])
-            flat = self.embeddings.peers.sum_in_order(mine)
+
+    def sum_gradients(self) -> Tensor:
+        """Gradients of the dense network, of all ranks."""
+        with self.embeddings.sent.stage("update"):
+            mine = torch.cat([_gradient(one).view(-1) for one in self.network.parameters()])
+            return self.embeddings.peers.sum_in_order(mine)
+
+    def update_dense(self, flat: Tensor) -> float:
+        """The dense network's part of the update, by gradients of all ranks; their norm."""
+        parameters = list(self.network.parameters())
         for one, part in zip(parameters, cut(flat, [one.numel() for one in parameters]), strict=True):
             one.grad = part.view_as(one)
         self.dense_optimizer.step()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from meshwright.answers.emulated import Emulated
-from meshwright.inputs.plans import HasPlan, plan_of
-from planner.plan import Plan
+from meshwright.families import verbs_of_plan
+from meshwright.families.options import require_options
+from meshwright.inputs.plans import HasPlan, any_plan_of
+from planner.any_plan import AnyPlan
 
 
 def emulate(
-    plan: Plan | HasPlan | str | Path, rank: int = 0, *, steps: int = 3, fake: bool = False
+    plan: AnyPlan | HasPlan | str | Path, rank: int = 0, *, steps: int = 3, fake: bool = False
 ) -> Emulated:
     """Run one rank of a plan for any number of GPUs: its memory by part, and its compute where there is a device.
 
@@ -21,7 +24,7 @@ def emulate(
         HostError: the device has too little memory.
         RunError: the rank failed or ran out of memory.
     """
-    from executor.emulate.one_rank import emulate as run_alone
-
-    loaded = plan_of(plan)
-    return Emulated(plan=loaded, report=run_alone(loaded, rank, steps=steps, fake=fake))
+    loaded = any_plan_of(plan)
+    verbs = verbs_of_plan(loaded)
+    require_options(verbs, "emulate", ["fake"] if fake else [])
+    return cast(Emulated, verbs.running(loaded).alone(rank, steps=steps, fake=fake))

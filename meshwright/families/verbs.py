@@ -36,6 +36,13 @@ class Answer(Protocol):
         """The JSON document."""
 
 
+class SavedAnswer(Answer, Protocol):
+    """An answer that can be kept."""
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON."""
+
+
 class PlanAnswer(Answer, Protocol):
     """The best plans, of which one can be saved."""
 
@@ -106,6 +113,15 @@ class Running(Protocol):
 
     def built(self) -> Answer:
         """What ranks hold, built without their devices."""
+
+    def alone(self, rank: int, *, steps: int, fake: bool) -> SavedAnswer:
+        """What one rank does without the others; `fake`: memory only, and no device.
+
+        Raises:
+            InputError: the plan cannot be trained, or has no such rank.
+            HostError: the device has too little memory.
+            RunError: the rank failed or ran out of memory.
+        """
 
 
 class Verbs(Protocol[P]):

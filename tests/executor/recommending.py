@@ -141,3 +141,23 @@ def save_and_resume(
     checkpointer.save(first + steps)
     checkpointer.wait()
     return losses, whole_tables(engine), list(resumed.notes if resumed else ())
+
+
+def peak_among_others(plan: Any) -> tuple[dict[str, int], int]:
+    """(bytes on the device by part at the peak of the quietest of three steps, bytes of host memory) of this rank:
+    gloo's thread may let go of a message late."""
+    import torch.distributed as dist
+
+    from executor.data.clicks import MadeUpClicks
+    from executor.embeddings.places import Places
+    from executor.recommender.engine import RecommenderEngine
+    from executor.recommender.memory import held_on_host, peak_memory
+
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    places = Places(ranks, plan.cluster.gpus_per_node)
+    engine = RecommenderEngine(plan.model, plan.sharding, plan.training, places, torch.device("cpu"))
+    engine.set_rate(0.01)
+    clicks = MadeUpClicks(plan.model, plan.training.global_batch, seed=0)
+    engine.step(clicks.slice(0, rank, ranks))
+    peaks = [peak_memory(engine, clicks.slice(step, rank, ranks)) for step in (1, 2, 3)]
+    return min(peaks, key=lambda one: sum(one.values())), held_on_host(engine)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cost_models.defaults import OWN_STACK
 from cost_models.errors import InputError
@@ -19,6 +19,9 @@ from meshwright.render.runs.operations import operations_text
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, wrapped
 from planner.recommender.plan import RecommenderPlan
+
+if TYPE_CHECKING:
+    from meshwright.families.recommender.emulated import ShardEmulated
 
 NOT_TENSORS = ("workspace", "communicators")
 """Predicted parts that no tensor holds."""
@@ -54,6 +57,12 @@ class RecommenderRun(Running):
 
     def built(self) -> Answer:
         raise InputError("a dry run of a recommender builds nothing", hint="leave out --dry-run")
+
+    def alone(self, rank: int, *, steps: int, fake: bool) -> ShardEmulated:
+        from executor.emulate.recommender import emulate
+        from meshwright.families.recommender.emulated import ShardEmulated
+
+        return ShardEmulated(plan=self.plan, report=emulate(self.plan, rank, steps=steps))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

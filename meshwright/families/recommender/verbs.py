@@ -30,6 +30,7 @@ TAKES: Mapping[str, frozenset[str]] = {
     "explain": frozenset(),
     "verify": frozenset(),
     "run": frozenset({"rate_decay", "rate_warm_up"}),
+    "emulate": frozenset({"rank", "steps"}),
 }
 
 _DRIFT = 1e-6

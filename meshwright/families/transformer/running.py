@@ -11,6 +11,7 @@ from executor.measure.any_report import AnyReport
 from executor.measure.observed_run import tells_of_its_device
 from executor.measure.report import RunReport
 from meshwright.answers.built import Built
+from meshwright.answers.emulated import Emulated
 from meshwright.answers.run import Ran
 from meshwright.families.verbs import Running
 from meshwright.records.run_comparison import comparison
@@ -43,3 +44,8 @@ class TransformerRun(Running):
         from executor.emulate.dry_run import build_without_devices
 
         return Built(plan=self.plan, ranks=build_without_devices(self.plan))
+
+    def alone(self, rank: int, *, steps: int, fake: bool) -> Emulated:
+        from executor.emulate.one_rank import emulate
+
+        return Emulated(plan=self.plan, report=emulate(self.plan, rank, steps=steps, fake=fake))

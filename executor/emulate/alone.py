@@ -1,0 +1,82 @@
+"""This process as one rank of many that are not there: its process group sends nothing, its device is what is here.
+
+Gathers repeat what this rank has and sums keep its part, so any number of ranks fits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from warnings import catch_warnings, simplefilter
+
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from cost_models.errors import HostError, InputError
+from cost_models.specs.cluster import GpuSpec
+from cost_models.units import format_bytes
+
+NO_DEVICE = "none"
+
+
+def require_rank(rank: int, ranks: int) -> None:
+    """Raise InputError where a plan has no such rank."""
+    if not 0 <= rank < ranks:
+        raise InputError(f"the plan has no rank {rank}", hint=f"its {ranks} ranks go from 0 to {ranks - 1}")
+
+
+@contextmanager
+def alone(rank: int, ranks: int) -> Iterator[None]:
+    """Make this process one rank of a group that sends nothing, on one thread as every worker has."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=ranks)
+    try:
+        with catch_warnings():
+            simplefilter("ignore", FutureWarning)  # of collectives that newer releases name otherwise
+            yield
+    finally:
+        dist.destroy_process_group()
+        torch.set_num_threads(threads)
+
+
+def device_for(gpu: GpuSpec) -> torch.device:
+    """A GPU where the plan is for GPUs and there is one, else a CPU."""
+    if gpu.kind != "cpu" and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def name_of(device: torch.device) -> str:
+    """`cpu`, or the name of the GPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def as_planned(device: torch.device, gpu: GpuSpec) -> bool:
+    """Whether it is no CPU in the place of the plan's GPU."""
+    return (device.type == "cpu") == (gpu.kind == "cpu")
+
+
+def require_memory(who: str, needs: float, device: torch.device, hint: str) -> None:
+    """Raise HostError, with what is missing, where a rank should not fit."""
+    free = free_bytes(device)
+    if needs > free:
+        raise HostError(
+            f"{who} should need {format_bytes(needs)}; this {name_of(device)} has"
+            f" {format_bytes(free)} free: {format_bytes(needs - free)} are missing",
+            hint=hint,
+        )
+
+
+def free_bytes(device: torch.device) -> float:
+    """Bytes of its memory that nobody has."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        sizes = dict(line.split(":", 1) for line in meminfo.read_text("utf-8").splitlines())
+        return 1024.0 * int(sizes["MemAvailable"].split()[0])
+    return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

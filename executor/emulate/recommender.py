@@ -1,0 +1,249 @@
+"""Runs one rank of a recommender's plan in this process, without the others: its tables and shards, its samples.
+
+Ids that other ranks would ask for are drawn as they would draw them, vectors and gradients that they would send are
+noise (`executor.emulate.known_exchanges`). So lookups, updates, the dense network and memory are real; time spent on
+exchanges is the model's.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from cost_models.base import Spec
+from cost_models.defaults import OWN_STACK
+from cost_models.errors import InputError, RunError
+from cost_models.files.catalog import load_stack
+from cost_models.files.whole import write_whole
+from cost_models.recommender.estimating import RecommenderEstimate, estimate
+from cost_models.recommender.exchange import links_of
+from cost_models.recommender.priced import STAGES
+from cost_models.recommender.pricing import reduction_seconds
+from executor.data.clicks import MadeUpClicks
+from executor.embeddings.places import Places
+from executor.emulate.alone import alone, as_planned, device_for, name_of, require_memory, require_rank
+from executor.emulate.known_exchanges import AbsentPeers, OtherRanks
+from executor.families.recommender import RecommenderTraining
+from executor.recommender.engine import RecommenderEngine
+from executor.recommender.memory import held_on_host, peak_memory
+from executor.run_config import RunConfig
+from executor.timing import StepClock
+from planner.recommender.plan import RecommenderPlan, ShardingPrediction
+
+NOT_TENSORS = ("workspace", "communicators")
+"""Predicted parts of device memory that no tensor holds."""
+COMPUTED = (STAGES.lookup, STAGES.dense, STAGES.update)
+"""Stages in which a rank does not wait for others, but for the sums of the dense network's gradients."""
+_TABLES, _STATES = ("weights", "hash tables"), ("optimizer",)
+HOST = "host memory"
+
+
+class ShardEmulation(Spec):
+    """What one rank of a recommender's plan did alone, beside what was predicted of it."""
+
+    schema_version: int = 1
+    model: str
+    sharding: str
+    rank: int
+    ranks: int
+    device: str
+    """`cpu`, or the name of the GPU."""
+    torch: str
+    memory: dict[str, int]
+    """Bytes at this rank's peak: tables, optimizer states of their rows, all else on the device; host memory."""
+    predicted_memory: dict[str, float]
+    """The same as the plan has it: under its stack, on its GPU."""
+    memory_as_run: dict[str, float]
+    """The same as the model has it for what was followed: the executor on the kind of device it ran on."""
+    seconds: dict[str, tuple[float, ...]]
+    """Of each measured step by stage: on a CPU the training thread's CPU time, on a GPU time by its own clock."""
+    predicted_seconds: dict[str, float]
+    """The same stages as the plan has them for this rank, without sums over ranks."""
+    on_planned_device: bool
+    """Not a CPU in the place of the plan's GPU."""
+    step_seconds: float | None
+    """A step in which this rank computes as it did and all else is as predicted; None on another kind of device."""
+    predicted: ShardingPrediction
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of the device."""
+        return sum(size for part, size in self.memory.items() if part != HOST)
+
+    @property
+    def runs_otherwise(self) -> bool:
+        """Whether what ran keeps other tensors than the plan's stack on the plan's GPU would."""
+        return any(abs(size - self.predicted_memory[part]) >= 1 for part, size in self.memory_as_run.items())
+
+    @property
+    def compute_seconds(self) -> dict[str, float]:
+        """Median of each stage."""
+        return {stage: statistics.median(seconds) for stage, seconds in self.seconds.items()}
+
+
+def emulate(plan: RecommenderPlan, rank: int, *, steps: int = 3) -> ShardEmulation:
+    """Run one rank of a plan for any number of GPUs; call it where no process group exists.
+
+    Trains one step of warm-up, `steps` whose stages are timed and one whose storages are followed, on made-up samples:
+    on a GPU where the plan is for GPUs and there is one, else on one CPU thread.
+
+    Raises:
+        InputError: the plan cannot be trained, or has no such rank.
+        HostError: the device has less memory than the plan predicts for the rank.
+        RunError: the rank ran out of memory, or cannot be built as the plan says.
+    """
+    RecommenderTraining().require_trainable(plan, RunConfig(), lambda note: None)
+    require_rank(rank, plan.num_ranks)
+    device = device_for(plan.gpu)
+    as_run = _as_run(plan, device)
+    needs = _parts(as_run, rank)
+    on_host = needs.pop(HOST)
+    hint = "plan for more GPUs, or emulate it where there is more"
+    if device.type == "cpu":
+        require_memory(f"rank {rank}", sum(needs.values()) + on_host, device, hint)
+    else:
+        require_memory(f"rank {rank}", sum(needs.values()), device, hint)
+        require_memory(f"rank {rank}, beside its GPU,", on_host, torch.device("cpu"), hint)
+    try:
+        with alone(rank, plan.num_ranks):
+            memory, seconds = _followed(plan, device, steps)
+    except InputError:
+        raise
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise RunError(f"rank {rank} cannot be emulated: {error}") from error
+    priced = estimate(plan.question, plan.sharding)
+    here = as_planned(device, plan.gpu)
+    return ShardEmulation(
+        model=plan.model.name,
+        sharding=plan.layout,
+        rank=rank,
+        ranks=plan.num_ranks,
+        device=name_of(device),
+        torch=str(torch.__version__),
+        memory=memory,
+        predicted_memory=_parts(priced, rank),
+        memory_as_run=_parts(as_run, rank),
+        seconds=seconds,
+        predicted_seconds=_compute(plan, priced, rank),
+        on_planned_device=here,
+        step_seconds=_step_seconds(plan, priced, rank, seconds) if here else None,
+        predicted=plan.prediction,
+    )
+
+
+def save_emulation(report: ShardEmulation, path: Path) -> None:
+    """Write JSON, whole or not at all."""
+    write_whole(path, report.model_dump_json(indent=1) + "\n")
+
+
+def _followed(
+    plan: RecommenderPlan, device: torch.device, steps: int
+) -> tuple[dict[str, int], dict[str, tuple[float, ...]]]:
+    """(bytes by part at the peak of a step, seconds of each measured step by stage)."""
+    places = Places(plan.num_ranks, plan.cluster.gpus_per_node)
+    engine = RecommenderEngine(plan.model, plan.sharding, plan.training, places, device, peers=AbsentPeers)
+    engine.set_rate(RunConfig().learning_rate)
+    clicks = MadeUpClicks(plan.model, plan.training.global_batch, seed=0)
+    others, rank = OtherRanks(engine.embeddings, clicks), engine.embeddings.peers.rank
+    seconds: dict[str, list[float]] = {stage: [] for stage in COMPUTED}
+    for step in range(1 + steps):
+        others.draw(step)
+        lookup, dense, *update = _laps(engine, clicks, step, rank)
+        if step:
+            for stage, lap in zip(COMPUTED, (lookup, dense, sum(update)), strict=True):
+                seconds[stage].append(lap)
+    others.draw(1 + steps)
+    peak = peak_memory(engine, clicks.slice(1 + steps, rank, plan.num_ranks).to(device))
+    memory = {"tables": peak["tables"], "optimizer": peak["optimizer"]}
+    memory["rest"] = sum(peak.values()) - sum(memory.values())
+    return memory | {HOST: held_on_host(engine)}, {stage: tuple(each) for stage, each in seconds.items()}
+
+
+def _laps(engine: RecommenderEngine, clicks: MadeUpClicks, step: int, rank: int) -> list[float]:
+    """Seconds of one step: lookup, dense network, update of rows, update of the dense network."""
+    mine = clicks.slice(step, rank, engine.places.ranks).to(engine.device)
+    clock, gradients = StepClock(engine.device), torch.empty(0)
+
+    def index_exchange() -> float:
+        engine.index_exchange(mine)
+        return 0.0
+
+    def lookup() -> float:
+        engine.lookup()
+        return 0.0
+
+    def forward_exchange() -> float:
+        engine.forward_exchange()
+        return 0.0
+
+    def backward_exchange() -> float:
+        engine.backward_exchange()
+        return 0.0
+
+    def update_rows() -> float:
+        engine.update_rows()
+        return 0.0
+
+    def sum_gradients() -> float:
+        nonlocal gradients
+        gradients = engine.sum_gradients()
+        return 0.0
+
+    def update_dense() -> float:
+        return engine.update_dense(gradients)
+
+    clock.time(
+        index_exchange,
+        lookup,
+        forward_exchange,
+        engine.dense,
+        backward_exchange,
+        update_rows,
+        sum_gradients,
+        update_dense,
+    )
+    laps = [lap.thread if engine.device.type == "cpu" else lap.wall for lap in clock.steps[0]]
+    return [laps[1], laps[3], laps[5], laps[7]]
+
+
+def _as_run(plan: RecommenderPlan, device: torch.device) -> RecommenderEstimate:
+    """The cost model's estimate of our own executor on this kind of device."""
+    asked, cluster = plan.question, plan.cluster
+    if device.type == "cpu":
+        cluster = cluster.model_copy(update={"gpu": cluster.gpu.model_copy(update={"kind": "cpu"})})
+    stack = asked.stack if asked.stack.name == OWN_STACK else load_stack(OWN_STACK)
+    return estimate(replace(asked, cluster=cluster, stack=stack), plan.sharding)
+
+
+def _parts(priced: RecommenderEstimate, rank: int) -> dict[str, float]:
+    """Bytes of a rank by part, as memory is measured."""
+    size = {name: float(each[rank]) for name, each in priced.device_parts.items() if name not in NOT_TENSORS}
+    tables, states = (sum(size[name] for name in names) for names in (_TABLES, _STATES))
+    return {
+        "tables": tables,
+        "optimizer": states,
+        "rest": sum(size.values()) - tables - states,
+        HOST: float(priced.rank_host_bytes[rank]),
+    }
+
+
+def _compute(plan: RecommenderPlan, priced: RecommenderEstimate, rank: int) -> dict[str, float]:
+    """Seconds that a rank computes, by stage."""
+    seconds = {stage: float(priced.loads[rank, at] + priced.fixed[at]) for at, stage in enumerate(STAGES)}
+    if not plan.question.facts.hides_reduction:
+        seconds[STAGES.update] -= reduction_seconds(plan.question, links_of(plan.question))
+    return {stage: seconds[stage] for stage in COMPUTED}
+
+
+def _step_seconds(
+    plan: RecommenderPlan, priced: RecommenderEstimate, rank: int, seconds: dict[str, tuple[float, ...]]
+) -> float:
+    """Every stage as long as its busiest rank, of which this one's compute is what was measured."""
+    loads, said = priced.loads.copy(), _compute(plan, priced, rank)
+    for stage in COMPUTED:
+        loads[rank, STAGES.index(stage)] += statistics.median(seconds[stage]) - said[stage]
+    return float((np.maximum(loads.max(axis=0), priced.hidden) + priced.fixed).sum())
