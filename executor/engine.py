@@ -60,7 +60,9 @@ class Engine:
         self.offloading = self._offloading()
         self.parts = [self._part(stage) for stage in self._my_stages()]
         self.tied = TiedGradients(layout, self.mesh, self.parts, tied=model.tied_embeddings)
-        self.optimizer = Optimizer(plan, self.parts, self.mesh, self.experts, options, self.offloading)
+        self.optimizer = Optimizer(
+            plan, self.parts, self.mesh, self.experts, options, self.tied, self.offloading
+        )
         if self.offloading is not None:
             self.offloading.connect(self.parts, self.passes)
         self.pipeline: PipelineStep | None = None

@@ -6,6 +6,7 @@ counted in order of rank and cut into runs of `shard` ranks, as `cost_models.com
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -82,6 +83,27 @@ def make_context_group(layout: Layout) -> dist.ProcessGroup | None:
     mine: dist.ProcessGroup
     mine, _ = dist.new_subgroups_by_enumeration(groups)  # type: ignore[no-untyped-call]
     return mine
+
+
+@with_values
+def make_group_over(layout: Layout, axes: Sequence[str]) -> dist.ProcessGroup | None:
+    """The ranks whose places among the parameters (`MESH_AXES`) differ in these axes alone; None where one rank is all.
+
+    Every rank of the job must call it. Waiting for them counts as data-parallel (`executor.timing`).
+    """
+    places = parameter_places(layout)
+    others = [at for at, axis in enumerate(MESH_AXES) if axis not in axes]
+    groups = places.permute([*others, *(at for at in range(places.dim()) if at not in others)])
+    groups = groups.flatten(len(others)).flatten(0, len(others) - 1)
+    if groups.shape[-1] == 1:
+        return None
+    rank, found = dist.get_rank(), None
+    for (
+        members
+    ) in groups.sort().values.tolist():  # creating a group is collective, so all ranks create all of them
+        group = dist.new_group(members, group_desc="dp")
+        found = group if rank in members else found
+    return found
 
 
 EXPERT_AXES = ("pp", "copy", "shard", "ep", "etp")

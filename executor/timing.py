@@ -85,7 +85,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     On a CPU that is the time its thread spends issuing collectives and waiting for them. On a GPU it is the time its
     compute stream stands still for them, so communication that compute hides does not count there either.
-    Groups on no axis (tied embeddings tie the ends of the pipeline) count as `pp`.
+    Groups on no axis (tied embeddings tie the ends of the pipeline) count as `pp`, unless described as `dp`.
     """
 
     def __init__(
@@ -167,7 +167,8 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(argument, str) and argument in self._axes:
                 return self._axes[argument]
             if isinstance(argument, torch.ScriptObject) and "ProcessGroup" in str(argument._type()):
-                return self._axes.get(dist.ProcessGroup.unbox(argument).group_name, "pp")
+                group = dist.ProcessGroup.unbox(argument)
+                return self._axes.get(group.group_name, "dp" if group.group_desc == "dp" else "pp")
         first = arguments[0] if arguments else None
         return self._results.get(first.data_ptr(), "") if isinstance(first, Tensor) else ""
 

@@ -111,6 +111,14 @@ def _nothing_for_drive(question: Question, layout: Layout) -> Words:
     )
 
 
+def _lamb_on_host(question: Question, layout: Layout) -> Words:
+    what = "`optimizer: lamb` scales a parameter by the norm of all of it, which its ranks add up before they change it"
+    return Words(
+        f"{what}; the CPU updates blocks one after another as their gradients come",
+        "use `offload=parked`, whose states the device updates, or `optimizer: adamw`",
+    )
+
+
 def _cpu_updates(columns: LayoutColumns) -> Bools:
     """(N,): whether some block's states are the CPU's to update."""
     some: Bools = np.any([getattr(columns, f"offload_{part}") > 0 for part in UPDATED_BY_CPU], axis=0)
@@ -203,6 +211,11 @@ OFFLOAD = Axis(
             name="the drive takes all states that it takes",
             broken=lambda q, x: (x.offload_drive > 0) & (x.offload_drive < EVERY),
             sentence=_drive_in_part,
+        ),
+        Rule(
+            name="LAMB updates on the device",
+            broken=lambda q, x: _cpu_updates(x) & (q.training.optimizer == "lamb"),
+            sentence=_lamb_on_host,
         ),
         Rule(
             name="the drive is for states that the CPU updates",

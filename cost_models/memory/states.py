@@ -20,7 +20,7 @@ from cost_models.specs.training import STATE_BYTES
 
 Array = npt.NDArray[np.float64]
 
-MOMENTS = {"adamw": 2, "sgd": 0}
+MOMENTS = {"adamw": 2, "lamb": 2, "sgd": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

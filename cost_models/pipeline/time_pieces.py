@@ -14,6 +14,7 @@ from cost_models.communication.data import DataSeconds, data_seconds, exposed, n
 from cost_models.communication.expert import expert_seconds
 from cost_models.communication.tensor import TensorSeconds, tensor_seconds
 from cost_models.communication.topology import MeshGroups, axis_groups
+from cost_models.communication.whole_norms import norms_seconds
 from cost_models.compute.block import BlockSeconds, block_seconds
 from cost_models.compute.device import Device, device_of
 from cost_models.compute.ends import EndSeconds, end_seconds
@@ -33,6 +34,8 @@ class Links:
     """Its experts over the ranks that hold the same."""
     embedding: DataSeconds
     head: DataSeconds
+    norms: Array
+    """Seconds in which LAMB adds up its norms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +141,7 @@ def _links_of_each(question: Question, columns: LayoutColumns, data_parallel: bo
     mesh = MeshGroups(tp=groups.tp, cp=groups.cp, pp=groups.pp, ep=groups.ep, etp=groups.etp)
     if not data_parallel:
         none = no_seconds(len(columns))
-        return Links(groups=mesh, block=none, embedding=none, head=none)
+        return Links(groups=mesh, block=none, embedding=none, head=none, norms=np.zeros(len(columns)))
     counts = parameters(question.model, columns.tp, ep=columns.ep, etp=columns.etp)
     head = head_parameters(question, columns, counts)
     held = counts.block * question.model.num_layers / columns.pp + counts.embedding + head
@@ -156,6 +159,7 @@ def _links_of_each(question: Question, columns: LayoutColumns, data_parallel: bo
         block=block,
         embedding=seconds(counts.embedding, 1.0),
         head=seconds(head, 1.0),
+        norms=norms_seconds(question, columns, groups),
     )
 
 

@@ -91,9 +91,19 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
         "head_optimizer": term(head * each, links.head.step_gather, pieces.ends.head_forward),
         "rank_optimizer": {
             "optimizer": on_device.rank + pieces.device.profile.kernel_seconds,
+            **_norms(pieces),
             **_waits_for_host(pieces),
         },
     }
+
+
+def _norms(pieces: Pieces) -> Term:
+    """LAMB's all-reduce of norms: over tensor ranks alone where nothing else splits a parameter."""
+    seconds, columns = pieces.links.norms, pieces.columns
+    if not seconds.any():
+        return {}
+    alone = (columns.zero == 0) & (not pieces.question.model.has_experts)
+    return {"tp_comm": np.where(alone, seconds, 0.0), "dp_comm": np.where(alone, 0.0, seconds)}
 
 
 _UPDATED_ON_DEVICE = ("resident", "parked")
@@ -170,7 +180,10 @@ def _touched_bytes(question: Question, columns: LayoutColumns, *, experts: bool)
     gradient = STATE_BYTES[gradient_dtype(question)]
     buffered = question.stack.gradient_buffer & (columns.zero <= 1)
     passes = 2 + np.where(copies > 1, 2, 0) + np.where(buffered, sharded, 0)
-    unfused = question.stack.unfused_update_bytes / sharded
+    besides = question.stack.unfused_update_bytes
+    if question.training.optimizer == "lamb":
+        besides += question.stack.lamb_update_bytes
+    unfused = besides / sharded
     touched: Array = passes * gradient / sharded + 2 * states.optimizer + 2 * states.updated + unfused
     return touched
 

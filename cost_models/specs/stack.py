@@ -213,6 +213,9 @@ class StackSpec(Spec):
     unfused_update_bytes: Factor = 0.0
     """Bytes per parameter of its shard that an update moves beyond reading states and gradients and writing states,
     where it runs operator by operator; 0 for a fused one."""
+    lamb_update_bytes: Factor = 20.0
+    """Bytes per parameter of its shard that LAMB moves beyond a fused AdamW: its way is written (4), weight and way are
+    read for their norms (8) and again for the update (8), as in Apex's FusedLAMB (csrc/multi_tensor_lamb.cu)."""
     gather_copies: Factor = 0.0
     """Flat copies of a rank's weights that ZeRO-1 holds for a moment while it gathers those it updated."""
     reducer_buckets: bool = False

@@ -12,6 +12,7 @@ from cost_models.specs.cluster import NARROW, Precision
 from cost_models.units import LARGEST
 
 StateDtype = Literal["fp32", "bf16"]
+OptimizerName = Literal["adamw", "sgd", "lamb"]
 STATE_BYTES: dict[StateDtype, float] = {"fp32": 4.0, "bf16": 2.0}
 _ELEMENT_BYTES: dict[Precision, float] = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 2.0, "fp4": 2.0}
 _OPERAND_BYTES: dict[Precision, float] = {"fp8": 1.0, "fp4": 0.5 + 1 / 16}
@@ -28,7 +29,8 @@ class TrainingSpec(Spec):
     """Tokens per sequence, s."""
     precision: Precision = "bf16"
     """Type of weights and activations in GEMMs."""
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: OptimizerName = "adamw"
+    """`lamb` has Adam's moments; each parameter goes a way in proportion to its own norm (You et al. 2020)."""
     gradient_dtype: StateDtype | None = None
     """Type in which gradients are accumulated and reduced; None: as the software stack does."""
     state_dtype: StateDtype = "fp32"

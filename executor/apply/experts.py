@@ -87,6 +87,11 @@ class ExpertParameters:
         """Whether it belongs to a routed expert."""
         return id(parameter) in self._held
 
+    def splits(self, parameter: Tensor) -> int:
+        """Over how many ranks it is split, whatever ZeRO does: those with other experts, and those that share one."""
+        parts = 1 if id(parameter) in self._whole else dist.get_world_size(self._parts)
+        return dist.get_world_size(self._experts) * parts
+
     def square_sum(self, gradients: Sequence[tuple[nn.Parameter, Tensor]], *, sharded: bool) -> Tensor:
         """The sum of squares of the gradients of all experts of the stage, each element once, on all its ranks.
 

@@ -13,7 +13,9 @@ from torch.distributed.tensor import DTensor
 
 from executor.apply.experts import Copies, ExpertParameters
 from executor.apply.flat_parameters import FlatParameters
+from executor.apply.lamb import Lamb, connect
 from executor.apply.local import local, settle_gradient
+from executor.apply.tied import TiedGradients
 from executor.models.transformer import Transformer
 from executor.offload.offloading import Offloading
 from executor.offload.shards import ShardedBlock
@@ -34,6 +36,7 @@ class Optimizer:
         mesh: DeviceMesh,
         experts: DeviceMesh | None,
         options: EngineOptions,
+        tied: TiedGradients,
         offloading: Offloading | None = None,
     ) -> None:
         self.mesh, self.options, self.plan = mesh, options, plan
@@ -47,13 +50,15 @@ class Optimizer:
         groups: dict[int | None, list[nn.Parameter]] = {None: []}
         for parameter in self.parameters:
             groups.setdefault(blocks.get(id(parameter)), []).append(parameter)
+        self._name = "sgd" if options.sgd else plan.training.optimizer
         if plan.layout.zero <= 1:
-            self.flats = [
-                flat for block, group in groups.items() for flat in self._flat(group, block, offloading)
-            ]
+            made = {block: self._flat(group, block, offloading) for block, group in groups.items()}
+            self.flats = [flat for flats in made.values() for flat in flats]
             self._on_device: list[torch.optim.Optimizer] = []
+            self._resident = [flat.optimizer for flat in made[None]]
         else:
             self._on_device = [self._make(kind) for kind in _by_kind(groups.pop(None))]
+            self._resident = self._on_device
             for block, group in groups.items():
                 assert offloading is not None
                 assert block is not None
@@ -70,6 +75,8 @@ class Optimizer:
             for part in parts
             if part.head is not None and plan.model.tied_embeddings and plan.layout.pp > 1
         }
+
+        self._whole_norms = connect(self, tied) if self._name == "lamb" else None
 
     def gradient(self, parameter: Tensor) -> Tensor | None:
         """The gradient that this rank has accumulated for a parameter, as a plain tensor."""
@@ -107,12 +114,23 @@ class Optimizer:
         updating: Sequence[FlatParameters | ShardedBlock] = [*self.flats, *self.sharded]
         for one in updating:
             one.begin_update()
+        if self._whole_norms is not None:  # blocks that are not on the device find theirs when they are
+            self._whole_norms.find([one for one in self._resident if isinstance(one, Lamb)], tied=True)
         for optimizer in self._on_device:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         for one in updating:
             one.finish_update()
         return norm
+
+    def splits(self, parameter: nn.Parameter) -> int:
+        """Over how many ranks of its stage an update finds a parameter split."""
+        if self.experts is not None and self.experts.holds(parameter):
+            shard = dist.get_world_size(self.experts.copies.shard) if self.plan.layout.zero else 1
+            return self.experts.splits(parameter) * shard
+        tensor = self.plan.layout.tp if self._over_tp[id(parameter)] else 1
+        over_replicas = self.flats[0].shards > 1 if self.flats else self._over_replicas[id(parameter)]
+        return tensor * (self.plan.layout.shard_group if over_replicas else 1)
 
     def spread(self) -> None:
         """Bring what was loaded where optimizers update it to wherever else it is."""
@@ -161,8 +179,10 @@ class Optimizer:
 
     def _make(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         rate = self.options.rate.peak
-        if self.options.sgd or self.plan.training.optimizer == "sgd":
+        if self._name == "sgd":
             return torch.optim.SGD(parameters, lr=rate, foreach=False)
+        if self._name == "lamb":
+            return Lamb(parameters, rate=rate, betas=_BETAS, decay=_WEIGHT_DECAY)
         return torch.optim.AdamW(parameters, lr=rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY, fused=True)
 
     def _norm(self) -> float:

@@ -1,7 +1,7 @@
 """The part of the training state that this rank holds, under names that no layout changes.
 
     weights.NAME       fp32: the master copy where weights are 16 bits wide
-    exp_avg.NAME       AdamW's first moment      exp_avg_sq.NAME  its second
+    exp_avg.NAME       first moment of AdamW and LAMB      exp_avg_sq.NAME  its second
     step.NAME          how often the optimizer updated the parameter
     random.PLACE.RANK  a generator's state; of use to the same layout only
 
@@ -21,12 +21,14 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from executor.apply.lamb import Lamb
 from executor.apply.local import local
 from executor.checkpoints.boxes import Box, boxes_of_range
 from executor.engine import Engine
 
 _MOMENTS: dict[type[torch.optim.Optimizer], tuple[str, ...]] = {
     torch.optim.AdamW: ("exp_avg", "exp_avg_sq"),
+    Lamb: ("exp_avg", "exp_avg_sq"),
     torch.optim.SGD: (),
 }
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")

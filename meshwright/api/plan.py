@@ -35,6 +35,7 @@ class PlanOptions(TypedDict, total=False):
     sequence: int | str | None
     precision: str | Sequence[str] | None
     dropout: float | None
+    optimizer: str | None
     stack: str | None
     profile: str | HardwareProfile | None
     fix: Sequence[str]
@@ -99,6 +100,7 @@ def plan(
     sequence: int | str | None = None,
     precision: str | Sequence[str] | None = None,
     dropout: float | None = None,
+    optimizer: str | None = None,
     stack: str | None = None,
     profile: str | HardwareProfile | None = None,
     fix: Sequence[str] = (),
@@ -123,7 +125,8 @@ def plan(
     """Find the best layouts of a model on a cluster, with the proof; of several clusters rank their best plans.
 
     Names and paths mean what they mean on the command line; `time_limit` is in seconds. The training job is a file,
-    a `TrainingSpec`, or said by `global_batch`, `sequence`, `precision` and `dropout`, which replace its fields.
+    a `TrainingSpec`, or said by `global_batch`, `sequence`, `precision`, `dropout` and `optimizer`, which replace its
+    fields.
     Several `gpus`, as a list or written like `64..1024`, are a choice, and so are several precisions (`bf16,fp8`);
     `objective`, `tokens`, `price`, `deadline` and `operations` (failures that count) say what the best is. A `trainer`
     is one whose rules the plan obeys (`--for`), `allow` opens what a search leaves alone (`offload`), and `confidence`
@@ -146,6 +149,7 @@ def plan(
         sequence=sequence,
         precision=in_words(precision),
         dropout=dropout,
+        optimizer=optimizer,
         training=training,
         stack=stack,
         profile=profile,

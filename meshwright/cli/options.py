@@ -82,6 +82,7 @@ Dropout = Annotated[
     float | None,
     optional("--dropout", "SHARE", "Of hidden activations that are dropped; else as usual with the stack."),
 ]
+Optimizer = Annotated[str | None, optional("--optimizer", "NAME", "adamw (default), lamb or sgd.")]
 Training = Annotated[Path | None, optional("--training", "FILE", "Training YAML; flags override it.")]
 Stack = Annotated[
     str | None,

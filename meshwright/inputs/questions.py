@@ -45,6 +45,7 @@ class Inputs:
     precision: str | None = None
     """One, or several between commas."""
     dropout: float | None = None
+    optimizer: str | None = None
     training: str | Path | TrainingSpec | RecommenderTraining | None = None
     """A file or a job, of which the amounts above replace fields."""
     stack: str | None = None
@@ -216,6 +217,7 @@ def _training(inputs: Inputs) -> TrainingSpec:
         "sequence_length": inputs.sequence,
         "precision": inputs.precision,
         "dropout": inputs.dropout,
+        "optimizer": inputs.optimizer,
     }
     job = inputs.training
     if isinstance(job, RecommenderTraining):

@@ -58,6 +58,7 @@ def _refused(plan, folder, resume, how):  # type: ignore[no-untyped-def]
         ("dp4 mbs2 zero1 shard2", GPT, {}),
         ("cp2 dp2 mbs2 zero1", GPT, {"dropout": 0.1}),
         ("dp4 ep2 mbs2 zero3", MOE, {}),
+        ("tp2 dp2 mbs2 zero1", GPT, {"optimizer": "lamb"}),
         ("tp2 dp2 ep2 sp mbs2 zero1", SHARED | LATENT, {}),
     ],
 )
@@ -228,6 +229,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(processes: Processes, tmp_path
     [
         (GPT | {"num_layers": 2}, {}, {}, "the model differs in `num_layers`"),
         (GPT, {"global_batch": 16}, {}, "`global_batch` was 8, the plan has 16"),
+        (GPT, {"optimizer": "lamb"}, {}, "`optimizer` was sgd, the plan has lamb"),
         (GPT, {}, {"seed": 1}, "the seed was 0, now it is 1"),
     ],
 )
@@ -239,7 +241,8 @@ def test_another_runs_checkpoint_is_refused(
     processes: Processes,
     tmp_path: Path,  # type: ignore[type-arg]
 ) -> None:
-    processes.run(1, _fresh, plan_for("mbs2"), tmp_path)
+    saved = {"optimizer": "sgd"} if "optimizer" in training else {}
+    processes.run(1, _fresh, plan_for("mbs2", **saved), tmp_path)
     other = plan_for("mbs2", model, **training)
     kind, message = processes.run(1, _refused, other, tmp_path, True, how)[0]
     assert kind == "InputError"

@@ -81,7 +81,7 @@ def questions(draw: st.DrawFn) -> Question:
         sequence_length=_one_of(draw, 64, 256, 1024, 4096),
         precision=_one_of(draw, *(known for known in ("bf16", "fp16", "fp32") if known in cluster.gpu.peak)),
         dropout=_one_of(draw, 0.0, 0.1),
-        optimizer=_one_of(draw, "adamw", "sgd"),
+        optimizer=_one_of(draw, "adamw", "sgd", "lamb"),
     )
     return complete_question(draw(models()), cluster, training, stack=_one_of(draw, *STACKS))
 

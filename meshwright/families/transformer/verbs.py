@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from planner.proof.checks import Check
     from planner.search.budget import Budget
 
-_JOB = frozenset({"gpus", "global_batch", "sequence", "precision", "dropout", "training", "stack", "profile"})
+_JOB = frozenset(
+    {"gpus", "global_batch", "sequence", "precision", "dropout", "training", "optimizer", "stack", "profile"}
+)
 _FITTING = frozenset({"confidence", "host_memory", "trainer"})
 _LIMITS = frozenset({"fix", "forbid", "allow", "max_memory"})
 _GOAL = frozenset({"objective", "tokens", "price", "deadline", "operations", "pick", "risk"})

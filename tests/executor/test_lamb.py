@@ -1,0 +1,176 @@
+"""LAMB trains the same under every layout as twenty lines do on whole parameters in one process."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from covering import in_every_run
+from processes import Processes
+from training import GPT, MOE, Trained, plan_for, question_for, stray, train_weights
+
+from cost_models.axes.layout import parse_layout
+from executor.rate import Rate
+from planner.plan import Plan
+from planner.rules.legality import check
+
+STEPS = 4
+RATE = Rate(peak=2e-2)
+TOLERANCE = 1e-5
+WAY_TOLERANCE = 1e-3
+WITHOUT_GRADIENT = "key.bias"
+"""It adds as much to every score of a row; what rounding leaves of its gradient has a direction all the same."""
+LAMB = {"optimizer": "lamb"}
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt": GPT,
+    "untied": GPT | {"tied_embeddings": False},
+    "mixture": MOE,
+    "biased mixture": MOE | {"gated_mlp": False, "activation": "gelu", "mlp_bias": True},
+}
+
+CASES = in_every_run(
+    [
+        ("gpt", "mbs2"),
+        ("gpt", "tp2 mbs4"),
+        ("gpt", "pp2 mbs2"),
+        ("gpt", "dp2 mbs2 zero0"),
+        ("gpt", "dp2 mbs2 zero1"),
+        ("gpt", "dp2 mbs2 zero2"),
+        ("gpt", "dp2 mbs2 zero3"),
+        ("gpt", "tp2 pp2 sp mbs2"),
+        ("gpt", "tp2 dp2 mbs2 zero1"),
+        ("gpt", "tp2 dp2 mbs2 zero3"),
+        ("gpt", "pp2 dp2 mbs1 zero1 schedule=zbv"),
+        ("gpt", "pp2 dp2 mbs1 zero2"),
+        ("gpt", "dp4 mbs1 zero1 shard2"),
+        ("gpt", "dp4 mbs1 zero3 shard2"),
+        ("untied", "cp2 dp2 mbs1 zero2 context=ring"),
+        ("mixture", "dp2 ep2 mbs2 zero0"),
+        ("mixture", "dp2 ep2 mbs2 zero1"),
+        ("mixture", "dp2 ep2 mbs2 zero2"),
+        ("mixture", "dp2 ep2 mbs2 zero3"),
+        ("mixture", "dp4 ep2 mbs1 zero1 shard2"),
+        ("biased mixture", "tp2 mbs2"),
+        ("biased mixture", "tp2 sp mbs2 etp1"),
+        ("biased mixture", "tp2 dp2 ep2 mbs2 zero2"),
+        ("gpt", "tp2 mbs2 recompute=full offload=parked"),
+        ("gpt", "dp2 mbs2 zero1 offload=parked:2/activations"),
+        ("mixture", "dp2 ep2 mbs2 zero3 offload=parked"),
+    ]
+)
+
+
+def by_reference(plan: Plan, steps: int) -> Trained:
+    """You et al. 2020, algorithm 2, on the gradients of one process."""
+    from executor.data.batches import Batches
+    from executor.engine import Engine
+    from executor.run_config import EngineOptions
+
+    engine = Engine(plan, torch.device("cpu"), EngineOptions())
+    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
+    named = {name: x for part in engine.parts for name, x in part.named_parameters()}
+    before = {name: x.detach().double().numpy().copy() for name, x in named.items()}
+    moments = {name: (torch.zeros_like(x), torch.zeros_like(x)) for name, x in named.items()}
+    curve = []
+    for t in range(1, steps + 1):
+        value = engine.forward_backward(*batches.slice(t - 1, 0, 1))
+        gradients = {name: engine.optimizer.gradient(x) for name, x in named.items()}
+        curve.append((value, float(torch.cat([g.flatten().double() for g in gradients.values()]).norm())))
+        with torch.no_grad():
+            for name, x in named.items():
+                g, (m, v) = gradients[name], moments[name]
+                m.mul_(0.9).add_(0.1 * g)
+                v.mul_(0.95).add_(0.05 * g * g)
+                r = (m / (1 - 0.9**t)) / ((v / (1 - 0.95**t)).sqrt() + 1e-6) + 0.1 * x
+                ratio = x.norm() / r.norm() if x.norm() > 0 and r.norm() > 0 else 1.0
+                x.sub_(RATE.peak * ratio * r)
+                g.zero_()
+    return curve, {name: x.detach().double().numpy() - before[name] for name, x in named.items()}
+
+
+def local_norms(plan: Plan) -> Trained:
+    """LAMB as one writes it first: nobody adds up what the ranks have."""
+    with mock.patch.object(dist, "all_reduce", _as_it_was(dist.all_reduce)):
+        return train_weights(plan, STEPS, False, RATE)
+
+
+def _as_it_was(all_reduce: Any) -> Any:
+    def only_others(tensor: torch.Tensor, *how: Any, **which: Any) -> Any:
+        if tensor.dim() == 2 and tensor.shape[1] == 2 and tensor.shape[0] > 4:  # squares of x and r
+            return None
+        return all_reduce(tensor, *how, **which)
+
+    return only_others
+
+
+def judged(way: dict[str, Any]) -> dict[str, Any]:
+    return {name: gone for name, gone in way.items() if not name.endswith(WITHOUT_GRADIENT)}
+
+
+@pytest.fixture(scope="module")
+def references(processes: Processes) -> dict[str, Trained]:
+    return {
+        name: processes.run(1, by_reference, plan_for("mbs8", model, **LAMB), STEPS)[0]
+        for name, model in MODELS.items()
+    }
+
+
+@pytest.mark.parametrize(("name", "layout"), CASES, ids=[f"{name} {layout}" for name, layout in CASES])
+def test_every_layout_trains_as_the_reference(
+    name: str, layout: str, processes: Processes, references: dict[str, Trained]
+) -> None:
+    """Losses, gradient norms and the way of every parameter, on every rank."""
+    plan = plan_for(layout, MODELS[name], **LAMB)
+    expected, way = references[name]
+    for curve, own in processes.run(plan.layout.num_gpus, train_weights, plan, STEPS, False, RATE):
+        assert curve == [pytest.approx(pair, rel=TOLERANCE) for pair in expected]
+        assert stray(judged(own), way) < (WAY_TOLERANCE, "")
+
+
+@pytest.mark.parametrize("layout", ["tp2 mbs4", "dp2 mbs2 zero1", "dp2 mbs2 zero3"])
+def test_norms_of_what_a_rank_holds_train_another_model(
+    layout: str, processes: Processes, references: dict[str, Trained]
+) -> None:
+    """The trap: it trains, its loss falls, and it is the optimizer of nobody's paper."""
+    curve, own = processes.run(2, local_norms, plan_for(layout, GPT, **LAMB))[0]
+    assert curve[-1][0] < curve[0][0]
+    assert stray(judged(own), references["gpt"][1]) > (10 * WAY_TOLERANCE, "")
+
+
+@pytest.mark.parametrize("where", ["states", "streamed:1"])
+def test_what_the_cpu_updates_is_refused(where: str) -> None:
+    layout = parse_layout(f"dp2 mbs2 zero1 offload={where}")
+    (problem,) = check(question_for(GPT, 2, **LAMB), layout)
+    assert "the CPU updates blocks one after another" in problem.what
+    assert not check(question_for(GPT, 2), layout)
+
+
+def test_the_reference_learns(references: dict[str, Trained]) -> None:
+    for curve, _ in references.values():
+        assert curve[-1][0] < curve[0][0] - 0.02
+
+
+def axes_waited_for(plan: Plan) -> set[str]:
+    """What waiting in an update counts as."""
+    from executor.data.batches import Batches
+    from executor.engine import Engine
+    from executor.run_config import EngineOptions
+    from executor.timing import Waits
+
+    engine = Engine(plan, torch.device("cpu"), EngineOptions())
+    batch = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
+    engine.forward_backward(*batch.slice(0, engine.place.dp, plan.layout.dp))
+    waits = Waits(engine.mesh, engine.device, engine.context_group, engine.experts)
+    with waits.watching():
+        engine.optimizer.step()
+    return {wait.axis for wait in waits.take()}
+
+
+@pytest.mark.parametrize(("layout", "axes"), [("tp2 mbs4", {"tp"}), ("dp2 mbs2 zero1", {"dp"})])
+def test_waiting_for_norms_counts_where_it_is_priced(
+    layout: str, axes: set[str], processes: Processes
+) -> None:
+    assert processes.run(2, axes_waited_for, plan_for(layout, GPT, **LAMB))[0] == axes
