@@ -19,18 +19,19 @@ from planner.plan_files import load_any_plan
 from planner.search.budget import Budget
 
 
-def export(plan: str | Path | AnyPlan, to: str) -> Exported:
-    """A plan as another trainer's file.
+def export(plan: str | Path | AnyPlan, to: str, *, partly: bool = False) -> Exported:
+    """A plan as another trainer's file; what that has no words for is left out if a part of the plan is enough.
 
     Raises:
         UnknownNameError: there is no such trainer.
         InputError: the plan cannot be read, is of another kind, or has what the trainer cannot run.
+        InfeasibleError: the trainer refuses the layout, or has no words for some of the plan.
     """
     exporter = exporter_named(to)
     read = plan if isinstance(plan, AnyPlan) else load_any_plan(plan)
     if (kind := type(read).model_fields["kind"].default) != exporter.plan_kind:
         raise InputError(f"`{to}` takes {exporter.noun}, not a `{kind}`")
-    return exporter.write(read)
+    return exporter.write(read, "plan.yaml" if isinstance(plan, AnyPlan) else str(plan), partly)
 
 
 def import_plan(

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from planner.exporters.words import Translation
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
@@ -13,7 +15,9 @@ class Exported:
 
     text: str
     remarks: tuple[str, ...] = ()
-    """What the trainer has other words for, and how to use the file."""
+    """What the trainer has other words for, what it has none for, and how to use the file."""
+    fields: tuple[Translation, ...] = ()
+    """Every field of the plan with the trainer's words for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,5 +29,6 @@ class Exporter:
     """`kind` of the plan files that it takes."""
     noun: str
     """What those plans are: "shardings of recommenders"."""
-    write: Callable[[Any], Exported]
-    """A plan as the trainer's file; raises InputError for what the trainer cannot run, all of it at once."""
+    write: Callable[[Any, str, bool], Exported]
+    """A plan, under the name of its file, as the trainer's file. Raises InputError for what the trainer cannot run, and
+    unless a part of the plan is enough (True) InfeasibleError for what it has no words for; all of it at once."""

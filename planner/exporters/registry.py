@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from cost_models.errors import UnknownNameError
-from planner.exporters import torchrec
+from planner.exporters import megatron, torchrec
 from planner.exporters.exporter import Exporter
 
 EXPORTERS: dict[str, Exporter] = {
+    "megatron": megatron.TARGET.exporter,
     "torchrec": torchrec.EXPORTER,
 }
 
@@ -14,5 +15,6 @@ EXPORTERS: dict[str, Exporter] = {
 def exporter_named(name: str) -> Exporter:
     """An exporter. Raises UnknownNameError."""
     if name not in EXPORTERS:
-        raise UnknownNameError("trainer to export to", name, tuple(EXPORTERS))
+        known = tuple(EXPORTERS)
+        raise UnknownNameError("trainer to export to", name, known, hint=f"there are {', '.join(known)}")
     return EXPORTERS[name]

@@ -51,8 +51,8 @@ class ShardedTables(Protocol):
     def sharding(self) -> Sharding: ...
 
 
-def export_sharding(plan: ShardedTables) -> Exported:
-    """The file. Raises InputError for tables that TorchRec cannot shard so; all of them at once."""
+def export_sharding(plan: ShardedTables, name: str = "", partly: bool = False) -> Exported:
+    """The file, never in part. Raises InputError for tables that TorchRec cannot shard so; all of them at once."""
     model, cluster = plan.model, plan.cluster
     tables = list(zip(model.table_names, model.class_of_table, plan.sharding.tables, strict=True))
     problems = [

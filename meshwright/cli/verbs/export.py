@@ -10,28 +10,40 @@ import typer
 from meshwright.cli import options as o
 from meshwright.cli.output import Output, check_places
 
+_TRAINERS = "megatron or torchrec"
+
 
 def export(
     plan: o.PlanFile,
-    to: Annotated[str, typer.Option("--to", metavar="TRAINER", help="torchrec.", show_default=False)],
+    to: Annotated[str, typer.Option("--to", metavar="TRAINER", help=f"{_TRAINERS}.", show_default=False)],
+    partly: Annotated[
+        bool, typer.Option("--partly", help="Leave out what the trainer has no words for, and name it.")
+    ] = False,
     out: Annotated[Path | None, o.out("Default: print it.")] = None,
+    json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
     """Write a plan as another trainer's file."""
     from cost_models.files.whole import write_whole
     from meshwright.api.exporting import export as write
-    from meshwright.cli.printing import say
 
-    output = Output(json=False, csv=None, quiet=quiet)
+    output = Output(json=json, csv=None, quiet=quiet)
     check_places(("-o", out))
-    exported = write(plan, to)
+    exported = write(plan, to, partly=partly)
+    fields = [one.record() for one in exported.fields]
+    record = {
+        "kind": "export",
+        "to": to,
+        "file": exported.text,
+        "fields": fields,
+        "remarks": exported.remarks,
+    }
     if out is None:
-        say(exported.text.rstrip())
+        output.answer(record, fields, exported.text.rstrip())
     else:
-        write_whole(out, exported.text)
+        output.answer(record, fields, files=[lambda: write_whole(out, exported.text)])
         output.note(f"Wrote {out}")
-    for remark in exported.remarks:
-        output.note(f"note: {remark}")
+    output.remark(exported.remarks)
 
 
 def import_(

@@ -1,0 +1,50 @@
+"""Every exporter of transformer plans with the parser that reads its files back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.exporters import compare
+from benchmarks.exporters.draw import DENSE, MIXTURES
+from cost_models.question import Question
+from planner.exporters import megatron
+from planner.exporters.transformer import Target
+from planner.exporters.words import Asked, Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """A target, and how what its parser makes of a file is compared with the plan."""
+
+    target: Target
+    stack: str
+    """Catalogue name of the stack whose plans are drawn."""
+    models: tuple[str, ...]
+    peer: str = ""
+    """Name of the parser (`peers`); empty: it has none that runs here."""
+    case: Callable[[Asked, Settings], dict[str, Any]] = lambda asked, settings: {}
+    read: Callable[[Mapping[str, Any], Question], dict[str, Any]] = lambda values, question: {}
+    unread: tuple[str, ...] = ()
+    """What the file has no place for, of `compare.planned`."""
+
+
+def _megatron(asked: Asked, settings: Settings) -> dict[str, Any]:
+    return {
+        "arguments": [*megatron.arguments(settings), "--lr", "1e-4", "--mock-data"],
+        "world": asked.layout.num_gpus,
+        "environment": megatron.environment(asked, settings),
+    }
+
+
+TARGETS: dict[str, Read] = {
+    "megatron": Read(
+        target=megatron.TARGET,
+        stack="megatron-core",
+        models=DENSE + MIXTURES,
+        peer="megatron",
+        case=_megatron,
+        read=compare.megatron,
+    ),
+}
