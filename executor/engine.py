@@ -16,6 +16,7 @@ from cost_models.axes.offload import NOWHERE
 from cost_models.operators.chunked_loss import loss_chunk
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.schedules import stages_of_rank
+from executor.apply.behind_compute import DataBehindCompute
 from executor.apply.compiled import compile_blocks
 from executor.apply.context.attention import make_sequence, share_sequence, take_tokens
 from executor.apply.data import share_data, share_experts, synchronise_only_when
@@ -60,8 +61,9 @@ class Engine:
         self.offloading = self._offloading()
         self.parts = [self._part(stage) for stage in self._my_stages()]
         self.tied = TiedGradients(layout, self.mesh, self.parts, tied=model.tied_embeddings)
+        self.behind = self._behind_compute()
         self.optimizer = Optimizer(
-            plan, self.parts, self.mesh, self.experts, options, self.tied, self.offloading
+            plan, self.parts, self.mesh, self.experts, options, self.tied, self.offloading, self.behind
         )
         if self.offloading is not None:
             self.offloading.connect(self.parts, self.passes)
@@ -215,6 +217,14 @@ class Engine:
         microbatches = layout.microbatches(self.plan.training.global_batch)
         drive = self.options.drive
         return Offloading(layout, self._my_stages(), self.device, self.dtype, microbatches, drive)
+
+    def _behind_compute(self) -> DataBehindCompute | None:
+        """What has data-parallel communication run behind compute; None where the layout does not ask for it."""
+        layout = self.layout
+        if "dp" not in (layout.overlap or ()):
+            return None
+        microbatches = layout.microbatches(self.plan.training.global_batch)
+        return DataBehindCompute(layout, microbatches, self.parts, self.mesh, self.experts, self.tied.copies)
 
     def _dropout_seed(self) -> int:
         """Ranks that hold the same activations must drop the same ones: tensor ranks without sequence parallelism."""

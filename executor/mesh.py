@@ -106,6 +106,21 @@ def make_group_over(layout: Layout, axes: Sequence[str]) -> dist.ProcessGroup | 
     return found
 
 
+@with_values
+def group_beside(mesh: DeviceMesh, axis: str) -> dist.ProcessGroup:
+    """Another group of replicas along an axis of a mesh, whose collectives go on beside those of the mesh's own.
+
+    Every rank of the job must call it. Waiting for them counts as data-parallel, too.
+    """
+    assert mesh.mesh_dim_names is not None
+    dim = mesh.mesh_dim_names.index(axis)
+    mine: dist.ProcessGroup
+    mine, _ = dist.new_subgroups_by_enumeration(  # type: ignore[no-untyped-call]
+        mesh.mesh.movedim(dim, -1).reshape(-1, mesh.size(dim)).tolist(), group_desc="dp"
+    )
+    return mine
+
+
 EXPERT_AXES = ("pp", "copy", "shard", "ep", "etp")
 """Axes of the experts' parameters: `copy` times `shard` ranks hold the same experts, ZeRO shards over the second."""
 

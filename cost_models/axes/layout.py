@@ -15,6 +15,7 @@ from cost_models.axes.data import DP, MBS, SHARD, ZERO, ZERO_STAGES
 from cost_models.axes.expert import EP, ETP
 from cost_models.axes.offload import NOWHERE, OFFLOAD, RING, USUAL_RING, Offload
 from cost_models.axes.order import DEFAULT_ORDER, ORDER, Order
+from cost_models.axes.overlap import OVERLAP, Overlap
 from cost_models.axes.pipeline import PP, SCHEDULE, VPP, Schedule
 from cost_models.axes.placement import LAYERS, POOLS
 from cost_models.axes.recompute import RECOMPUTE, StageRecompute
@@ -67,6 +68,8 @@ class Layout(Spec):
     """Blocks of every rank whose states, weights or activations live in host memory."""
     ring: Annotated[PositiveInt, RING] = USUAL_RING
     """Blocks whose streamed weights are on the device at a time, buffers that are being filled among them."""
+    overlap: Annotated[tuple[Overlap, ...] | None, OVERLAP] = None
+    """Axes whose communication runs behind compute; None: as the software stack always does it."""
     layers: Annotated[tuple[int, ...], LAYERS] = ()
     """Blocks of each virtual stage in model order (pp × vpp entries), or empty: not placed yet."""
     pools: Annotated[tuple[Annotated[str, Field(pattern=POOL_NAME)], ...], POOLS] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, ClassVar
@@ -145,6 +146,54 @@ class Choice(Word):
     @property
     def every(self) -> range:
         return range(len(self.names))
+
+
+@dataclass(frozen=True, slots=True)
+class _Said(Switch):
+    """Whether one of some names is said; `UNSAID` where the layout says none of them, nor `none`."""
+
+    @property
+    def simplest(self) -> int:
+        return UNSAID
+
+    @property
+    def every(self) -> range:
+        return range(UNSAID, 2)
+
+
+NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Subset(Word):
+    """`overlap=tp,dp`: some of some names, or `none` of them, a column each. Unsaid is the software stack's choice."""
+
+    names: tuple[str, ...]
+
+    def read(self, rest: str) -> tuple[str, ...] | None:
+        text = Word.read(self, rest)
+        if text is None:
+            return None
+        said = [] if text == NONE else text.split(",")
+        for name in said:
+            if name not in self.names:
+                raise ValueError(f"`{printable(name)}` is none of {', '.join(self.names)}, {NONE}")
+        return tuple(name for name in self.names if name in said)
+
+    def write(self, name: str, value: Any) -> str:
+        return f"{name}={','.join(value) or NONE}"
+
+    def columns(self, name: str) -> dict[str, tuple[Callable[[Any], int], Word]]:
+        return {f"{name}_{one}": (partial(_is_said, one), _Said()) for one in self.names}
+
+    def value(self, *numbers: int) -> tuple[str, ...] | None:
+        if all(number == UNSAID for number in numbers):
+            return None
+        return tuple(name for name, number in zip(self.names, numbers, strict=True) if number == 1)
+
+
+def _is_said(name: str, value: tuple[str, ...] | None) -> int:
+    return UNSAID if value is None else int(name in value)
 
 
 EVERY = 10**6

@@ -27,6 +27,7 @@ from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.training import STATE_BYTES
 
 Array = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +106,15 @@ def no_seconds(rows: int) -> DataSeconds:
     return DataSeconds(**{field.name: none for field in fields(DataSeconds)})
 
 
-def exposed(communication: Array, window: Array, profile: HardwareProfile, *, overlapped: bool) -> Array:
-    """What is left of `communication` when it runs behind `window` seconds of compute.
+def exposed(
+    communication: Array, window: Array, profile: HardwareProfile, *, overlapped: bool | Bools
+) -> Array:
+    """What is left of `communication` when it runs behind `window` seconds of compute, where it is `overlapped`.
 
     Both together take max(C, M) + κ min(C, M): while they overlap each slows the other down.
     """
-    if not overlapped:
+    if not np.any(overlapped):
         return communication
     contended = profile.overlap_slowdown * np.minimum(communication, window)
-    return np.maximum(0.0, communication - window) + contended
+    left = np.maximum(0.0, communication - window) + contended
+    return left if np.all(overlapped) else np.where(overlapped, left, communication)

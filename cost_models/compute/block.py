@@ -52,8 +52,9 @@ class BlockSeconds:
     core_forward: Array
     """The attention core's part: what context-parallel communication can hide behind."""
     core_backward: Array
+    matrices_forward: Array
+    """Matrix products: what tensor-parallel communication can hide behind."""
     matrices_backward: Array
-    """Backward matrix products: what tensor-parallel communication can hide behind."""
     column_weight: Array
     """The products of `weight` that are of column-parallel matrices."""
 
@@ -90,6 +91,7 @@ def _block_seconds(
         recomputed=_recomputed(question, columns, device, forward, attention_forward),
         core_forward=attention_forward,
         core_backward=attention_backward,
+        matrices_forward=matrix_forward,
         matrices_backward=matrix_backward,
         column_weight=column_weight,
     )

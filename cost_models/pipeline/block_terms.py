@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.axes.overlap import said
 from cost_models.communication.data import exposed
 from cost_models.memory.activations import activation_bytes
 from cost_models.pipeline.time_parts import Term, total
@@ -24,11 +25,25 @@ def _has_streams(pieces: Pieces) -> bool:
     return pieces.question.cluster.gpu.kind != "cpu"
 
 
-def _tensor_shown(question: Question) -> float:
-    """Share of tensor-parallel communication that products do not hide."""
+def _tensor_shown(pieces: Pieces, sent: Array, window: Array) -> Array:
+    """Like `sent`: the part of tensor-parallel communication that `window` seconds of products do not hide.
+
+    A layout that names it has it hidden behind products in as many chunks as there are ranks, of which one never is:
+    the first that is gathered comes before its product, the last that is scattered after it. Where no layout says, it
+    is the stack's share.
+    """
+    question, columns = pieces.question, pieces.columns
     stack = question.stack
     hides = question.training.precision in stack.overlaps_tensor_parallel_in
-    return 1.0 - stack.overlap_tensor_parallel if hides else 1.0
+    always = (1.0 - stack.overlap_tensor_parallel if hides else 1.0) * sent
+    if not said(columns).any():
+        return always
+    unsaid, named, tp = (
+        one.reshape(-1, *[1] * (sent.ndim - 1))
+        for one in (~said(columns), columns.overlap_tp == 1, columns.tp)
+    )
+    chunked = np.maximum(exposed(sent, window, question.hardware, overlapped=hides), sent / tp)
+    return np.where(unsaid, always, np.where(named, chunked, sent))
 
 
 def layer_forward(pieces: Pieces) -> Term:
@@ -37,17 +52,17 @@ def layer_forward(pieces: Pieces) -> Term:
     data, experts, experts_shown = pieces.links.block, pieces.experts, pieces.experts_shown
     profile = pieces.question.hardware
     gather = exposed(data.forward_gather, pieces.forward_window, profile, overlapped=_has_streams(pieces))
-    shown = _tensor_shown(pieces.question)
+    tensor_shown = _tensor_shown(pieces, tensor.block_forward, block.matrices_forward)
     exchanged = context.forward + experts_shown
-    device_seconds = block.forward + shown * tensor.block_forward + exchanged + gather
+    device_seconds = block.forward + tensor_shown + exchanged + gather
     return {
         "compute": block.forward,
-        "tp_comm": shown * tensor.block_forward,
+        "tp_comm": tensor_shown,
         "cp_comm": context.forward,
         "ep_comm": experts_shown,
         "dp_comm": gather,
         "host": np.maximum(_host(pieces, device_seconds, passes=1.0), _first_of_experts(pieces)),
-        "tp_hidden": (1 - shown) * tensor.block_forward,
+        "tp_hidden": tensor.block_forward - tensor_shown,
         "cp_hidden": context.forward_hidden,
         "ep_hidden": experts - experts_shown,
         "dp_hidden": data.forward_gather - gather,
@@ -61,14 +76,15 @@ def layer_backward(pieces: Pieces) -> Term:
     data = pieces.links.block
     recompute = block.recomputed
     repeated = tensor.block_recomputed
-    shown = _tensor_shown(question)
     regather = pieces.regather
     communicated = data.backward_gather + data.backward_reduce
     data_exposed = exposed(
         communicated, pieces.backward_window, question.hardware, overlapped=_has_streams(pieces)
     )
     waited_for = tensor.block_backward + pieces.summed
-    tensor_exposed = shown * (waited_for[:, None] + repeated) + regather[:, None]
+    products = np.maximum(0.0, block.matrices_backward - tensor.block_regather - tensor.block_summed)
+    window = products[:, None] + np.where(repeated > 0, block.matrices_forward[:, None], 0.0)
+    tensor_exposed = _tensor_shown(pieces, waited_for[:, None] + repeated, window) + regather[:, None]
     experts_again = float(question.stack.selective_drops == "experts")
     attends_again = np.array([0.0, 1.0 - experts_again, 1.0])  # the other policies run the core once more
     context_exposed = context.backward[:, None] + context.forward[:, None] * attends_again

@@ -21,6 +21,8 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.layout import Layout
+from cost_models.axes.overlap import overlaps
+from cost_models.axes.rule import Bools
 from cost_models.communication.pipeline import boundary_seconds
 from cost_models.communication.topology import AxisGroups, axis_groups, pairs_over
 from cost_models.errors import InputError
@@ -55,8 +57,8 @@ class PoolTerms:
     """(K, K, N) seconds to add the gradients of a tied matrix between two pools."""
     slowdown: Array
     """(K, N): see `time_terms.jitter`."""
-    blocking: bool
-    """Whether a sender waits for its transfer."""
+    blocking: Bools
+    """(N,): whether a sender waits for its transfer."""
 
 
 def pool_terms(question: MixedQuestion, columns: LayoutColumns) -> PoolTerms:
@@ -80,7 +82,7 @@ def pool_terms(question: MixedQuestion, columns: LayoutColumns) -> PoolTerms:
         transfers=transfers,
         tied=tied,
         slowdown=np.stack([jitter(pool, columns) for pool in whole]),
-        blocking=not question.stack.overlap_pipeline_sends,
+        blocking=~overlaps(columns, "pp", always=question.stack.overlap_pipeline_sends),
     )
 
 
@@ -169,18 +171,18 @@ def _handed_on(terms: PoolTerms, rows: Ints, pool_R: Ints) -> dict[str, tuple[Ar
     tied_n, slower_n = terms.tied[first, last, rows], np.maximum(*terms.slowdown[[first, last]][:, rows])
     tied = tuple(np.broadcast_to(one, (ranks, len(rows))) for one in (tied_n, slower_n))
     added = {"embedding_sync": (tied[0], tied[1]), "head_sync": (tied[0], tied[1])}
-    if terms.blocking:
-        onward = np.minimum(np.arange(ranks), ranks - 2)
-        back = np.maximum(np.arange(ranks) - 1, 0)
-        return {
-            **added,
-            "stage_forward": (delay_Bn[onward], slower_Bn[onward]),
-            "stage_backward": (delay_Bn[back], slower_Bn[back]),
-        }
+    waits_n = terms.blocking[rows]
+    onward = np.minimum(np.arange(ranks), ranks - 2)
+    back = np.maximum(np.arange(ranks) - 1, 0)
     slowest_n = np.argmax(delay_Bn * (1 + slower_Bn), axis=0)
     everywhere = np.broadcast_to(slowest_n, (ranks, len(rows)))
     p2p = tuple(np.take_along_axis(one, everywhere, axis=0) for one in (delay_Bn, slower_Bn))
-    return {**added, "p2p": (p2p[0], p2p[1])}
+    return {
+        **added,
+        "stage_forward": (np.where(waits_n, delay_Bn[onward], 0.0), slower_Bn[onward]),
+        "stage_backward": (np.where(waits_n, delay_Bn[back], 0.0), slower_Bn[back]),
+        "p2p": (np.where(waits_n, 0.0, p2p[0]), p2p[1]),
+    }
 
 
 def _as_large_as_all(pool: Question, question: MixedQuestion) -> Question:

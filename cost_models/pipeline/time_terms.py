@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.overlap import overlaps
 from cost_models.communication.pipeline import boundary_seconds
 from cost_models.pipeline.axis_terms import axis_seconds
 from cost_models.pipeline.block_terms import halves, launch_seconds, layer_backward, layer_forward
@@ -55,11 +56,11 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
     ends, tensor = pieces.ends, pieces.tensor
     whole_or_input, weight = halves(pieces, layer_backward(pieces))
     hands_on = boundary_seconds(question, columns, groups)
-    blocking = not question.stack.overlap_pipeline_sends
+    sends_on = overlaps(columns, "pp", always=question.stack.overlap_pipeline_sends)
     action_host = np.where(columns.pp > 1, question.hardware.action_host_seconds, 0.0)
     on_cpu = question.cluster.gpu.kind == "cpu"
     end = {"host": _END_OF_A_BLOCK * launch_seconds(pieces)} if on_cpu else {}
-    stage = {"pp_comm": hands_on if blocking else pieces.none, "host": action_host}
+    stage = {"pp_comm": np.where(sends_on, 0.0, hands_on), "host": action_host}
     terms = {
         "layer_forward": layer_forward(pieces),
         "layer_backward": whole_or_input,
@@ -78,7 +79,7 @@ def time_terms(question: Question, columns: LayoutColumns, *, data_parallel: boo
         "layer_weight": weight,
         "head_weight": {"compute": ends.head_weight},
         "stage_weight": {"host": np.where(always_split(columns), action_host, 0.0)},
-        "p2p": {"pp_comm": pieces.none if blocking else hands_on},
+        "p2p": {"pp_comm": np.where(sends_on, hands_on, 0.0)},
         **sync(pieces),
         **optimizer(pieces),
         "step_overhead": {"host": np.full(len(columns), question.hardware.step_seconds)},

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.offload import offloads
+from cost_models.axes.overlap import overlaps
 from cost_models.communication.collectives import point_to_point_seconds
 from cost_models.communication.data import exposed
 from cost_models.communication.topology import Groups
@@ -37,28 +38,60 @@ Array = npt.NDArray[np.float64]
 
 def sync(pieces: Pieces) -> dict[str, Term]:
     """Gradients still to be reduced after the last backward of a rank."""
-    stack, columns, links = pieces.question.stack, pieces.columns, pieces.links
-    at_once = np.isin(columns.zero, stack.overlaps_gradient_reduce_at)
-
-    def left(reduce: Array, window: Array) -> Array:
-        overlapped = stack.overlap_gradient_reduce
-        return np.where(
-            at_once, exposed(reduce, window, pieces.question.hardware, overlapped=overlapped), reduce
-        )
-
-    layer = links.block.step_reduce
-    layer_shown = left(layer, or_launches(pieces, pieces.backward_window, passes=MOST_PASSES))
+    columns, links = pieces.columns, pieces.links
+    layer, layer_shown = links.block.step_reduce, layer_reduce_shown(pieces)
     embedding, head = links.embedding.step_reduce, links.head.step_reduce
-    head_shown = left(head, pieces.ends.head_backward)
+    head_shown = _reduce_shown(pieces, head, pieces.ends.head_backward)
     tied = tied_reduce_seconds(pieces.question, pieces.columns, links.groups.pp)
+    kept = _never_hidden(pieces)
     return {
-        "layer_sync": {"dp_comm": layer_shown, "dp_hidden": layer - layer_shown},
+        "layer_sync": {"dp_comm": layer_shown + kept, "dp_hidden": layer - layer_shown - kept},
         "embedding_sync": {"dp_comm": embedding, "pp_comm": tied},
         "head_sync": {"dp_comm": head_shown, "dp_hidden": head - head_shown, "pp_comm": tied},
         "rank_sync": {
             "dp_comm": np.where(columns.replicas > 1, pieces.question.hardware.collective_seconds, 0.0)
         },
     }
+
+
+def layer_reduce_shown(pieces: Pieces) -> Array:
+    """(N,) seconds that a rank waits at its step's end for the gradients of each block."""
+    window = or_launches(pieces, pieces.backward_window, passes=MOST_PASSES)
+    return _reduce_shown(pieces, pieces.links.block.step_reduce, window)
+
+
+def _reduce_shown(pieces: Pieces, reduce: Array, window: Array) -> Array:
+    stack, columns = pieces.question.stack, pieces.columns
+    at_once = np.isin(columns.zero, stack.overlaps_gradient_reduce_at)
+    hides = at_once & overlaps(columns, "dp", always=stack.overlap_gradient_reduce)
+    return exposed(reduce, window, pieces.question.hardware, overlapped=hides)
+
+
+def _gather_shown(pieces: Pieces, gather: Array, window: Array) -> Array:
+    hides = overlaps(pieces.columns, "dp", always=pieces.question.stack.overlap_parameter_gather)
+    return exposed(gather, window, pieces.question.hardware, overlapped=hides)
+
+
+def _never_hidden(pieces: Pieces) -> Array:
+    """(N,) seconds of a block beyond what is in sight, where the layout says that data parallelism overlaps.
+
+    Nothing runs any more behind which the last part could be reduced, nor yet where the first is gathered. Those are
+    chunks of the model, half of which is hidden behind the loading of data, so that 1/(2·vpp) of all stays (Jiang et
+    al. 2024, section 3.2), or a block of all that a rank has.
+    """
+    columns, block = pieces.columns, pieces.links.block
+    stays = columns.overlap_dp == 1
+    if not stays.any():
+        return pieces.none
+    of_blocks = np.minimum(1.0, columns.pp / pieces.question.model.num_layers)
+    share = of_blocks if pieces.question.stack.overlaps_by_block else 1 / (2 * columns.vpp)
+    shown = layer_reduce_shown(pieces) + _gather_shown(pieces, block.step_gather, _layer_forward(pieces))
+    kept = np.maximum(0.0, share * (block.step_reduce + block.step_gather) - shown)
+    return np.where(stays, kept, 0.0)
+
+
+def _layer_forward(pieces: Pieces) -> Array:
+    return or_launches(pieces, pieces.forward_window, passes=1.0)
 
 
 def optimizer(pieces: Pieces) -> dict[str, Term]:
@@ -74,11 +107,9 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
     on_device = _updated_on_device(pieces, columns)
     if pieces.question.stack.offloads_ends:
         each = np.where(rest_is(columns, "states") | rest_is(columns, "streamed"), 0.0, each)
-    forward = or_launches(pieces, pieces.forward_window, passes=1.0)
-    overlapped = pieces.question.stack.overlap_parameter_gather
 
     def term(update: Array, gather: Array, window: Array) -> Term:
-        shown = exposed(gather, window, pieces.question.hardware, overlapped=overlapped)
+        shown = _gather_shown(pieces, gather, window)
         return {
             "optimizer": update,
             "dp_comm": shown,
@@ -86,7 +117,7 @@ def optimizer(pieces: Pieces) -> dict[str, Term]:
         }
 
     return {
-        "layer_optimizer": term(on_device.layer, links.block.step_gather, forward),
+        "layer_optimizer": term(on_device.layer, links.block.step_gather, _layer_forward(pieces)),
         "embedding_optimizer": term(counts.embedding * each, links.embedding.step_gather, pieces.none),
         "head_optimizer": term(head * each, links.head.step_gather, pieces.ends.head_forward),
         "rank_optimizer": {

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from cost_models.axes.context import Context
 from cost_models.axes.order import DEFAULT_ORDER, Order
+from cost_models.axes.overlap import Overlap
 from cost_models.axes.pipeline import Schedule
 from cost_models.axes.recompute import Recompute
 from cost_models.base import Factor, LargeInt, Name, Overhead, PositiveInt, Share, Spec
@@ -107,6 +108,11 @@ class StackSpec(Spec):
     """Share of tensor-parallel communication hidden inside GEMMs."""
     overlaps_tensor_parallel_in: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "fp8", "fp4")
     """Precisions of products that can hide it."""
+    overlaps: tuple[Overlap, ...] = ()
+    """What a layout's `overlap` may ask for, beside what the stack always overlaps."""
+    overlaps_by_block: bool = False
+    """Whether `overlap=dp` reduces and gathers block by block, so that one is not hidden; False: chunk by chunk of the
+    model, as MegaScale does, where 1/(2·vpp) of it all is not."""
     reduces_behind_weight_products: bool = False
     """Whether sequence parallelism scatters the gradients of a column-parallel input behind the products towards that
     matrix's weights."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from executor.apply.behind_compute import DataBehindCompute
 from executor.apply.experts import Copies, ExpertParameters
 from executor.apply.flat_parameters import FlatParameters
 from executor.apply.lamb import Lamb, connect
@@ -38,6 +39,7 @@ class Optimizer:
         options: EngineOptions,
         tied: TiedGradients,
         offloading: Offloading | None = None,
+        behind: DataBehindCompute | None = None,
     ) -> None:
         self.mesh, self.options, self.plan = mesh, options, plan
         self.parameters = _unique(parts)
@@ -46,8 +48,10 @@ class Optimizer:
         self.sharded: list[ShardedBlock] = []
         """Under ZeRO-2 and 3, blocks that are not wholly on the device."""
         self._order = {id(parameter): place for place, parameter in enumerate(self.parameters)}
-        blocks = {} if offloading is None else offloading.blocks(parts)
-        groups: dict[int | None, list[nn.Parameter]] = {None: []}
+        self.behind = behind
+        blocks: Mapping[int, int | str] = {} if behind is None else behind.buckets
+        blocks = blocks if offloading is None else offloading.blocks(parts)
+        groups: dict[int | str | None, list[nn.Parameter]] = {None: []}
         for parameter in self.parameters:
             groups.setdefault(blocks.get(id(parameter)), []).append(parameter)
         self._name = "sgd" if options.sgd else plan.training.optimizer
@@ -55,13 +59,15 @@ class Optimizer:
             made = {block: self._flat(group, block, offloading) for block, group in groups.items()}
             self.flats = [flat for flats in made.values() for flat in flats]
             self._on_device: list[torch.optim.Optimizer] = []
-            self._resident = [flat.optimizer for flat in made[None]]
+            self._resident = [flat.optimizer for flat in (made[None] if behind is None else self.flats)]
+            if behind is not None:
+                behind.connect()
         else:
             self._on_device = [self._make(kind) for kind in _by_kind(groups.pop(None))]
             self._resident = self._on_device
             for block, group in groups.items():
                 assert offloading is not None
-                assert block is not None
+                assert isinstance(block, int)
                 self.sharded += [offloading.shards(block, kind, self._make) for kind in _by_kind(group)]
         updating: Sequence[FlatParameters | ShardedBlock] = [*self.flats, *self.sharded]
         self.optimizers = [*self._on_device, *(one.optimizer for one in updating)]
@@ -106,8 +112,12 @@ class Optimizer:
 
     def step(self) -> float:
         """Update every parameter; returns the norm of the whole model's gradient before clipping."""
+        if self.behind is not None:
+            self.behind.finish()
         for flat in self.flats:
             flat.reduce()
+        if self.behind is not None:
+            self.behind.settle()
         norm = self._norm()
         if self.options.clip is not None and norm > self.options.clip:
             self._scale(self.options.clip / norm)
@@ -148,11 +158,11 @@ class Optimizer:
                 yield parameter, updated, block.optimizer
 
     def _flat(
-        self, parameters: Sequence[nn.Parameter], block: int | None, offloading: Offloading | None
+        self, parameters: Sequence[nn.Parameter], block: int | str | None, offloading: Offloading | None
     ) -> list[FlatParameters]:
         """One buffer over the ranks that hold the same parameters; another over those that hold the same experts.
 
-        Of one block that is not wholly on the device, or of all others.
+        Of one block that is not wholly on the device or is reduced by itself, or of all others.
         """
         routed = self.experts
         of_experts = [] if routed is None else [one for one in parameters if routed.holds(one)]
@@ -167,10 +177,13 @@ class Optimizer:
                 "mean_over": self.plan.layout.replicas,
                 "make": self._make,
             }
-            if block is None:
+            if self.behind is not None:
+                made.append(self.behind.flat(group, copies, routed=group is of_experts, **how))
+            elif block is None:
                 made.append(FlatParameters(group, copies.shard, copies.groups, **how))
             else:
                 assert offloading is not None
+                assert isinstance(block, int)
                 at_once = self.options.clip is None
                 made.append(
                     offloading.flat(block, group, copies.shard, copies.groups, at_once=at_once, **how)

@@ -8,6 +8,8 @@ Blocks are named by their place in the whole model, so a parameter has one name 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
@@ -19,6 +21,10 @@ from executor.models.experts import ExpertPlace, MoE
 from executor.models.feed_forward import FeedForward
 from executor.models.latent import LatentAttention
 from executor.models.sequence import Sequence, WholeSequence
+
+
+def _nothing(child: str) -> None:
+    """All weights are there."""
 
 
 def make_norm(spec: TransformerSpec) -> nn.Module:
@@ -145,6 +151,9 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.loss_chunk = loss_chunk
+        self.before: Callable[[str], None] = _nothing
+        """Told of the embedding, each block (`blocks.3`) and the head before it computes, so that its weights arrive.
+        """
         count = spec.num_layers if count is None else count
         place = experts or ExpertPlace()
         self.embedding = Embedding(spec, vocabulary, dropout) if has_embedding else None
@@ -166,11 +175,14 @@ class Transformer(nn.Module):
         The last stage makes of targets their mean loss, `loss_chunk` tokens at a time; others have no use for them.
         """
         if self.embedding is not None:
+            self.before("embedding")
             x = self.embedding(x)
-        for block in self.blocks.values():
+        for layer, block in self.blocks.items():
+            self.before(f"blocks.{layer}")
             x = block(x)
         if self.norm is None or self.head is None:
             return x
+        self.before("head")
         x = self.norm(x)
         if self.logit_scale != 1.0:
             x = x * self.logit_scale

@@ -141,6 +141,8 @@ def _whole(engine: Engine) -> dict[str, Floats]:
     streamed = [flat for flat in engine.optimizer.flats if isinstance(flat, StreamedBlock)]
     for flat in streamed:
         flat.load()
+    if engine.behind is not None:
+        engine.behind.arrive()
     for part in engine.parts:
         for name, parameter in part.named_parameters():
             whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter

@@ -21,9 +21,10 @@ from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.context import CONTEXTS, USUAL_CONTEXT
 from cost_models.axes.offload import USUAL_RING, Offload
 from cost_models.axes.order import ORDERS
+from cost_models.axes.overlap import OVERLAPS
 from cost_models.axes.pipeline import SCHEDULES, goes_with
 from cost_models.axes.recompute import RECOMPUTE_POLICIES, allowed_recompute
-from cost_models.axes.words import EVERY
+from cost_models.axes.words import EVERY, UNSAID
 from cost_models.pipeline.costs import stage_costs
 from cost_models.pipeline.stage_costs import StageCosts
 from cost_models.question import Question
@@ -43,10 +44,11 @@ def divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
-def every_layout(question: Question, *, offload: bool = False) -> LayoutColumns:
+def every_layout(question: Question, *, offload: bool = False, overlap: bool = False) -> LayoutColumns:
     """All that break no rule and whose placements the search covers; those that mean the same once.
 
-    With `offload` every count of blocks whose states leave the device, of every rank the same.
+    With `offload` every count of blocks whose states leave the device, of every rank the same; with `overlap` every
+    choice of axes whose communication runs behind compute.
     """
     model, batch = question.model, question.training.global_batch
     meshes = list(product(divisors(question.cluster.num_gpus), repeat=4))
@@ -70,16 +72,33 @@ def every_layout(question: Question, *, offload: bool = False) -> LayoutColumns:
             _seatings({"cp": cp, "dp": dp, "pp": pp}),
             _ways(question, cp),
             _residencies(question, pp) if offload else [(0,) * len(Offload._fields)],
+            _overlaps(tp, pp, dp * cp) if overlap else [_UNSAID],
         )
         rows += [
-            (*inside, vpp, schedule, ep, etp, mbs, zero, shard, sp, order, context, *away, USUAL_RING)
-            for (vpp, schedule), (ep, etp), mbs, (zero, shard), sp, order, context, away in block
+            (
+                *inside,
+                vpp,
+                schedule,
+                ep,
+                etp,
+                mbs,
+                zero,
+                shard,
+                sp,
+                order,
+                context,
+                *away,
+                USUAL_RING,
+                *behind,
+            )
+            for (vpp, schedule), (ep, etp), mbs, (zero, shard), sp, order, context, away, behind in block
         ]
     names = (
         *("tp", "pp", "cp", "dp", "vpp", "schedule", "ep", "etp"),
         *("mbs", "zero", "shard", "sp", "order", "context"),
         *(f"offload_{part}" for part in Offload._fields),
         "ring",
+        *(f"overlap_{axis}" for axis in OVERLAPS),
     )
     table = np.array(rows, dtype=np.int64).reshape(-1, len(names))
     columns = LayoutColumns(**{name: table[:, index].copy() for index, name in enumerate(names)})
@@ -134,6 +153,14 @@ def _residencies(question: Question, pp: int) -> list[tuple[int, ...]]:
     return found
 
 
+_UNSAID = (UNSAID,) * len(OVERLAPS)
+
+
+def _overlaps(*ranks: int) -> list[tuple[int, ...]]:
+    """Nothing said, and each choice of the axes of several ranks."""
+    return [_UNSAID, *product(*([0, 1] if one > 1 else [0] for one in ranks))]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
     """Every placement of one layout: (K,) each."""
@@ -180,9 +207,9 @@ class Everything:
         return sorted(found.values()), covered
 
 
-def everything(question: Question, *, offload: bool = False) -> Everything:
+def everything(question: Question, *, offload: bool = False, overlap: bool = False) -> Everything:
     """Price the whole space of a small question."""
-    columns = every_layout(question, offload=offload)
+    columns = every_layout(question, offload=offload, overlap=overlap)
     costs = stage_costs(question, columns)
     m = columns.microbatches(question.training.global_batch)
     placed: dict[int, Placed] = {}

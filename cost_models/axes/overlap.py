@@ -1,0 +1,130 @@
+"""Which communication runs behind compute: `overlap=tp,pp,dp`, or `none`; unsaid, what the software stack always does.
+
+tp  collectives inside the products around them, chunk by chunk
+pp  a stage's results leave while it goes on
+dp  gradients are reduced as they are complete, updated weights gathered as the next forward pass goes on
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from cost_models.axes.axis import Axis, Ints, Mesh
+from cost_models.axes.rule import Bools, Rule, Words, either
+from cost_models.axes.words import UNSAID, Subset
+
+if TYPE_CHECKING:
+    from cost_models.axes.columns import LayoutColumns
+    from cost_models.axes.layout import Layout
+    from cost_models.question import Question
+    from cost_models.specs.stack import StackSpec
+
+Overlap = Literal["tp", "pp", "dp"]
+OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
+"""Axes whose communication may run behind compute."""
+
+
+def said(columns: LayoutColumns) -> Bools:
+    """(N,): which layouts say what overlaps."""
+    found: Bools = np.any([getattr(columns, f"overlap_{axis}") != UNSAID for axis in OVERLAPS], axis=0)
+    return found
+
+
+def overlaps(columns: LayoutColumns, axis: Overlap, *, always: bool) -> Bools:
+    """(N,): whose communication over an axis runs behind compute; `always` says it of layouts that do not."""
+    column: Ints = getattr(columns, f"overlap_{axis}")
+    behind: Bools = np.where(column == UNSAID, always, column == 1)
+    return behind
+
+
+def overlapped_by(stack: StackSpec) -> tuple[Overlap, ...]:
+    """The axes whose communication a software stack can run behind compute."""
+    always: dict[Overlap, bool] = {
+        "tp": stack.overlap_tensor_parallel > 0,
+        "pp": stack.overlap_pipeline_sends,
+        "dp": stack.overlap_gradient_reduce or stack.overlap_parameter_gather,
+    }
+    return tuple(axis for axis in OVERLAPS if always[axis] or axis in stack.overlaps)
+
+
+def _lacking(question: Question, x: LayoutColumns) -> Bools:
+    has = overlapped_by(question.stack)
+    wanted = [getattr(x, f"overlap_{axis}") == 1 for axis in OVERLAPS if axis not in has]
+    lacking: Bools = np.any([np.zeros(len(x), dtype=np.bool_), *wanted], axis=0)
+    return lacking
+
+
+def _stack_lacks(question: Question, layout: Layout) -> Words:
+    stack, has = question.stack, overlapped_by(question.stack)
+    lacks = [axis for axis in layout.overlap or () if axis not in has]
+    hint = f"it can with {either([f'`overlap={axis}`' for axis in has])}" if has else "leave out `overlap`"
+    return Words(
+        f"software stack `{stack.name}` cannot run {' and '.join(lacks)} communication behind compute",
+        f"{hint}; `--stack` names another",
+    )
+
+
+def _reduces_later(question: Question, x: LayoutColumns) -> Bools:
+    later: Bools = (x.overlap_dp == 1) & ~np.isin(x.zero, question.stack.overlaps_gradient_reduce_at)
+    return later
+
+
+def _stages(question: Question, layout: Layout) -> Words:
+    stages = either([f"`zero{stage}`" for stage in question.stack.overlaps_gradient_reduce_at])
+    return Words(
+        f"software stack `{question.stack.name}` has `overlap=dp` under {stages} only",
+        f"use {stages}, or leave `dp` out",
+    )
+
+
+def _needs_parts(question: Question, layout: Layout) -> Words:
+    return Words(
+        "`overlap=tp` hides gathers and scatters of parts of a sequence, and without `sp` there are none",
+        "write `sp`",
+    )
+
+
+def _meaningful(layout: Layout) -> tuple[Overlap, ...] | None:
+    """Without axes of one rank; of one rank alone there is nothing to say."""
+    if layout.overlap is None:
+        return None
+    ranks = {"tp": layout.tp, "pp": layout.pp, "dp": layout.replicas}
+    if max(ranks.values()) == 1:
+        return None
+    kept = tuple(axis for axis in layout.overlap if ranks[axis] > 1)
+    return layout.overlap if kept == layout.overlap else kept
+
+
+def _tried(question: Question, mesh: Mesh) -> list[tuple[int, ...]]:
+    """What the stack always does, and all that it can besides."""
+    ranks = {"tp": mesh.tp, "pp": mesh.pp, "dp": mesh.dp * mesh.cp}
+    has = [axis in overlapped_by(question.stack) and ranks[axis] > 1 for axis in OVERLAPS]
+    if not any(has):
+        return [(UNSAID,) * len(OVERLAPS)]
+    return [(UNSAID,) * len(OVERLAPS), *product(*([0, 1] if one else [0] for one in has))]
+
+
+OVERLAP = Axis(
+    word=Subset(OVERLAPS),
+    settled=_meaningful,
+    rules=(
+        Rule(
+            name="tensor overlap splits the sequence",
+            broken=lambda q, x: (x.overlap_tp == 1) & (x.sp == 0),
+            sentence=_needs_parts,
+        ),
+    ),
+    stack_rules=(
+        Rule(name="the stack overlaps this", broken=_lacking, sentence=_stack_lacks),
+        Rule(
+            name="the stack overlaps under this ZeRO stage",
+            broken=_reduces_later,
+            sentence=_stages,
+        ),
+    ),
+    values=_tried,
+    closed=True,
+)

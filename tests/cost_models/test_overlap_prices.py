@@ -1,0 +1,92 @@
+"""What `overlap=` is priced at: what outlasts the compute it runs behind, and what nothing ever hides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.layout import parse_layout
+from cost_models.defaults import complete_question
+from cost_models.files import catalog
+from cost_models.files.loading import resolve_cluster
+from cost_models.pipeline.time_terms import TimeTerms, time_terms
+from cost_models.question import Question
+from cost_models.specs.training import TrainingSpec
+
+
+def asked(**facts: Any) -> Question:
+    """GPT-2 on two nodes whose stack overlaps nothing unless told, and all that it is told to."""
+    training = TrainingSpec(global_batch=64, sequence_length=1024)
+    cluster = resolve_cluster("dgx-a100-80gb", 16)
+    question = complete_question(catalog.load_model("gpt2-small"), cluster, training, stack="megatron-2021")
+    stack = question.stack.model_copy(update={"overlaps": ("tp", "pp", "dp"), **facts})
+    return replace(question, stack=stack)
+
+
+def priced(question: Question, *words: str) -> TimeTerms:
+    return time_terms(question, LayoutColumns.of([parse_layout(one) for one in words]))
+
+
+def data(terms: TimeTerms, kind: str = "dp_comm") -> np.ndarray:
+    """(N,) seconds of a block's data-parallel communication once a step."""
+    return np.asarray(terms.layer_sync[kind] + terms.layer_optimizer[kind])
+
+
+@pytest.mark.parametrize("rest", ["pp2 dp8 zero0", "pp2 vpp2 dp8 zero1", "tp2 sp dp8 mbs2 zero1"])
+@pytest.mark.parametrize("by_block", [False, True])
+def test_what_is_named_hides_and_nothing_is_lost(rest: str, by_block: bool) -> None:
+    terms = priced(asked(overlaps_by_block=by_block), f"{rest} overlap=none", f"{rest} overlap=dp")
+    none, named = data(terms)
+    sent = data(terms) + data(terms, "dp_hidden")
+    assert 0 < named < none
+    np.testing.assert_allclose(sent, none)
+
+
+@pytest.mark.parametrize("vpp", [1, 2, 3])
+def test_the_first_and_the_last_chunk_are_never_hidden(vpp: int) -> None:
+    """1/(2·vpp) of all stays, or one block's share of what a rank has, however much compute there is to hide behind."""
+    hardware = {"overlap_slowdown": 0.0}
+    for by_block, stays in ((False, 1 / (2 * vpp)), (True, 2 / 12)):
+        question = asked(overlaps_by_block=by_block)
+        question = replace(question, hardware=question.hardware.model_copy(update=hardware))
+        terms = priced(question, f"pp2 vpp{vpp} dp8 mbs8 zero1 overlap=dp")
+        whole = data(terms) + data(terms, "dp_hidden")
+        np.testing.assert_allclose(data(terms) / whole, stays)
+
+
+def test_where_no_layout_says_it_is_as_the_stack_has_it() -> None:
+    always = asked(overlap_gradient_reduce=True, overlap_parameter_gather=True, overlap_tensor_parallel=0.5)
+    words = "tp2 sp pp2 dp4 zero1"
+    unsaid, none = priced(always, words), priced(always, f"{words} overlap=none")
+    both = priced(always, words, f"{words} overlap=none")
+    for term in ("layer_forward", "layer_sync", "stage_forward", "p2p"):
+        for part, seconds in getattr(unsaid, term).items():
+            np.testing.assert_array_equal(
+                getattr(both, term)[part], [seconds[0], getattr(none, term)[part][0]]
+            )
+    assert unsaid.layer_forward["tp_comm"] == pytest.approx(0.5 * none.layer_forward["tp_comm"])
+    assert none.layer_sync["dp_hidden"] == 0
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_products_hide_all_chunks_but_one(tp: int) -> None:
+    """Behind products that take longer than what is sent; what is sent is the same."""
+    question = asked()
+    question = replace(question, hardware=question.hardware.model_copy(update={"overlap_slowdown": 0.0}))
+    large = f"tp{tp} sp dp{16 // tp} mbs4"
+    terms = priced(question, f"{large} overlap=none", f"{large} overlap=tp")
+    for term in (terms.layer_forward, terms.layer_backward):
+        shown, hidden = term["tp_comm"], term["tp_hidden"]
+        np.testing.assert_allclose((shown + hidden)[0], (shown + hidden)[1])
+        assert (shown[1] < shown[0]).all()
+        assert (shown[1] >= shown[0] / tp * (1 - 1e-9)).all()
+
+
+def test_a_sender_waits_unless_its_sends_go_on() -> None:
+    none, named = priced(asked(), "pp2 dp8 overlap=none"), priced(asked(), "pp2 dp8 overlap=pp")
+    assert none.stage_forward["pp_comm"] == named.p2p["pp_comm"] > 0
+    assert none.p2p["pp_comm"] == named.stage_forward["pp_comm"] == 0

@@ -1,0 +1,88 @@
+"""`overlap=` trains as without it: on two ranks to the last bit, on more to 1e-6.
+
+Where a rank has a share of the gradients their norm is added up share by share, and shares are other ones: norms, and
+what is clipped by them, agree to rounding alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from effort import some_of
+from processes import Processes
+from training import GPT, LLAMA, MOE, plan_for, train_weights
+
+STEPS = 4
+TOLERANCE = 1e-6
+CLIP = 0.1
+"""Less than any of the norms."""
+UNTIED = GPT | {"tied_embeddings": False}
+
+CASES: list[tuple[dict[str, Any], str]] = [
+    (GPT, "dp2 mbs2 zero0"),
+    (GPT, "dp2 mbs2 zero1"),
+    (LLAMA, "dp2 mbs1 zero0 recompute=full"),
+    (LLAMA, "dp2 mbs1 zero1 recompute=selective"),
+    (GPT, "dp2 mbs2 zero1 shard1"),
+    (GPT, "dp4 mbs1 zero1 shard2"),
+    (LLAMA, "tp2 dp2 sp mbs2 zero1"),
+    (UNTIED, "tp2 dp2 mbs2 zero0 recompute=full"),
+    (GPT, "pp2 dp2 mbs1 zero0"),
+    (LLAMA, "pp2 dp2 mbs1 zero1 recompute=full"),
+    (GPT, "pp2 vpp2 dp2 mbs1 zero1"),
+    (LLAMA, "pp2 dp2 mbs1 zero1 schedule=zero-bubble"),
+    (GPT, "pp2 dp2 mbs1 zero0 schedule=zbv"),
+    (UNTIED, "tp2 pp2 dp2 mbs1 zero1 sp"),
+    (MOE, "dp2 ep2 mbs2 zero1"),
+    (MOE, "dp4 ep2 mbs1 zero0"),
+    (GPT, "cp2 mbs2 zero1"),
+]
+SOME = [CASES[place] for place in (0, 3, 6, 11, 14)]
+
+
+@pytest.mark.parametrize(("model", "layout"), some_of(CASES, *SOME), ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize("clip", [None, CLIP])
+def test_gradients_reduced_behind_compute_train_alike(
+    model: dict[str, Any], layout: str, clip: float | None, processes: Processes
+) -> None:
+    """Losses and norms of every step, and how far every parameter went with the plan's own optimizer."""
+    plans = [plan_for(words, model) for words in (layout, f"{layout} overlap=dp")]
+    ranks = plans[0].layout.num_gpus
+    one, other = (processes.run(ranks, train_weights, plan, STEPS, False, None, clip) for plan in plans)
+    for (curve, way), (own_curve, own_way) in zip(one, other, strict=True):
+        for (value, norm), (own_value, own_norm) in zip(curve, own_curve, strict=True):
+            assert own_norm == pytest.approx(norm, rel=TOLERANCE)
+            assert own_value == (
+                value if ranks == 2 and clip is None else pytest.approx(value, rel=TOLERANCE)
+            )
+        for name, gone in way.items():
+            exact = ranks == 2 and clip is None
+            assert abs(own_way[name] - gone).max() <= (0 if exact else TOLERANCE), name
+
+
+def begun_before_the_backward_pass_ends(plan: Any) -> tuple[int, int]:
+    """How many reductions had been started when forward and backward were done, of how many."""
+    import torch
+
+    from executor.data.batches import Batches
+    from executor.engine import Engine
+    from executor.run_config import EngineOptions
+
+    engine = Engine(plan, torch.device("cpu"), EngineOptions())
+    batches = Batches(plan.training, vocabulary=plan.model.vocab_size, seed=0)
+    engine.forward_backward(*batches.slice(0, engine.place.dp, plan.layout.dp))
+    assert engine.behind is not None
+    begun = engine.behind.reducing
+    engine.update()
+    return begun, len(engine.optimizer.flats)
+
+
+WHOLE = ["dp2 mbs1 zero1", "pp2 dp2 mbs1 zero0", "pp2 dp2 mbs1 zero1 schedule=zbv"]
+
+
+@pytest.mark.parametrize("layout", some_of(WHOLE, WHOLE[2]))
+def test_every_reduction_has_begun_when_the_backward_pass_ends(layout: str, processes: Processes) -> None:
+    plan = plan_for(f"{layout} overlap=dp", UNTIED)
+    for begun, flats in processes.run(plan.layout.num_gpus, begun_before_the_backward_pass_ends, plan):
+        assert begun == flats > 1
