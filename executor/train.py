@@ -134,7 +134,7 @@ def _host(plan: Plan, curve: Curve, peak_bytes: int) -> HostReport:
         up_bytes=tuple(step.up_bytes for step in curve.host),
         copy_seconds=tuple(step.copy_seconds for step in curve.host),
         update_seconds=tuple(step.update_seconds for step in curve.host),
-        predicted_copy_seconds=float((channels.down + channels.up + channels.back)[0]),
+        predicted_copy_seconds=float(channels.copies[0]),
         predicted_update_seconds=float(channels.update[0]),
     )
 

@@ -107,7 +107,7 @@ def predicted(plan: Plan) -> dict[str, float]:
     seconds = channel_seconds(plan.question, LayoutColumns.of([plan.layout]))
     return {
         "update_s": float(seconds.update[0]),
-        "copies_s": float((seconds.down + seconds.up + seconds.back)[0]),
+        "copies_s": float(seconds.copies[0]),
         "device_bytes": sum(predicted_parts(plan.prediction.rank_memory[0]).values()),
         "host_bytes": plan.prediction.host_bytes or 0.0,
     }

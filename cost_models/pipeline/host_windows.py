@@ -2,13 +2,15 @@
 how many tokens on nothing of it is seen.
 
 With F FLOP/s reached by a block's passes, a link of BW bytes/s and u seconds of the CPU for a parameter, weights of e
-bytes hide behind the forward passes from (e / 2) · F / BW tokens of a microbatch on, and the CPU's update behind all
-passes from u · F / 6 tokens of a step on: neither depends on the model. Here both are as priced: F is what this
-block reaches, of the passes the share ω of the profile hides something, and only what is offloaded is updated there.
+bytes hide behind the forward passes from (e / 2) · F / BW tokens of a microbatch on. The CPU's update, which waits for
+the gradients of the last microbatch, hides behind the passes of that from u · F / 6 tokens on. Neither depends on the
+model. Here both are as priced: F is what this block reaches, of the passes the share ω of the profile hides something,
+and only what is offloaded is updated there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,21 +22,18 @@ from cost_models.estimate import Estimate
 from cost_models.operators.parameters import parameters
 from cost_models.pipeline.time_pieces import pieces_of
 from cost_models.question import Question
-from cost_models.tiers.channels import channel_seconds, exposed_seconds, link_rate
+from cost_models.tiers.channels import (
+    CHANNELS,
+    Channel,
+    ChannelSeconds,
+    channel_seconds,
+    left_in_sight,
+    link_rate,
+)
 from cost_models.tiers.residency import held
 from cost_models.tiers.traffic import weight_traffic
 
-Binding = Literal[
-    "host link down",
-    "host link up",
-    "CPU update",
-    "drive read",
-    "drive write",
-    "host memory",
-    "drive",
-    "device memory",
-    "nothing",
-]
+Binding = Channel | Literal["host memory", "drive", "device memory", "nothing"]
 WORTH_NAMING = 0.01
 """Share of a step from which what is waited for binds."""
 FULL = 0.97
@@ -47,13 +46,15 @@ class HostWindows:
 
     down: float
     up: float
-    """Each with what comes back after the update."""
+    """Each with what is moved after the update."""
     update: float
     read: float
     """From the drive; 0 where nothing lies there."""
     write: float
     hidden: float
     """What of the passes can hide any of it."""
+    late_hidden: float
+    """What of those of the last microbatch can, for updates wait for its gradients."""
     exposed: float
     """What is waited for."""
     binding: Binding
@@ -69,10 +70,8 @@ class HostWindows:
     microbatch_tokens: float
     """How many it has."""
     update_tokens: float | None
-    """Tokens of a step on a rank from which the CPU's update hides; None where the stack updates after the passes, or
-    the CPU updates nothing."""
-    step_tokens: float
-    """How many it has."""
+    """Tokens of a microbatch on a rank from which the CPU's update hides; None where the stack updates after the
+    passes, or the CPU updates nothing."""
 
 
 def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
@@ -88,34 +87,27 @@ def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
     passes = blocks * batches * (block.forward + block.backward)
     hidden = question.hardware.host_overlap * float(passes[0])
     channels = channel_seconds(question, columns)
-    down, up, back, update, read, write = (
-        float(getattr(channels, name)[0]) for name in ("down", "up", "back", "update", "read", "write")
-    )
-    together = float(channels.of_update(overlaps=question.stack.drive.overlaps)[0])
-    exposed = float(exposed_seconds(question, columns, passes)[0])
+    down, up, update = channels.down + channels.park, channels.up + channels.back, channels.update
+    late = float(channels.of_late_update(overlaps=question.stack.drive.overlaps)[0])
+
+    def seen(own: ChannelSeconds) -> float:
+        return float(left_in_sight(question, own, passes, np.array([batches]))[0])
+
+    exposed = seen(channels)
     streamed = float(held(columns, "streamed", np.array([blocks]))[0])
     tokens = _tokens(question, layout)
     transfer = _transfer(question, columns, batches) if streamed else None
-    hides = question.stack.overlaps_host and update > 0 and hidden > 0
+    hides = question.stack.overlaps_host and late > 0 and hidden > 0
     return HostWindows(
-        down=down + back,
-        up=up + back,
-        update=update,
-        read=read,
-        write=write,
+        down=float(down[0]),
+        up=float(up[0]),
+        update=float(update[0]),
+        read=float(channels.read[0]),
+        write=float(channels.write[0]),
         hidden=hidden,
+        late_hidden=hidden / batches,
         exposed=exposed,
-        binding=_binding(
-            estimate,
-            exposed,
-            {
-                "host link down": down + back,
-                "host link up": up + back,
-                "CPU update": update,
-                "drive read": read,
-                "drive write": write,
-            },
-        ),
+        binding=_binding(estimate, channels, seen),
         transfer=transfer,
         forward=forward,
         ring=None
@@ -123,8 +115,7 @@ def host_windows(question: Question, estimate: Estimate) -> HostWindows | None:
         else smallest_ring(forward, transfer, int(streamed), int(blocks - streamed)),
         forward_tokens=None if transfer is None else tokens * transfer / forward,
         microbatch_tokens=tokens,
-        update_tokens=tokens * batches * together / hidden if hides else None,
-        step_tokens=tokens * batches,
+        update_tokens=tokens * batches * late / hidden if hides else None,
     )
 
 
@@ -159,11 +150,12 @@ def _tokens(question: Question, layout: Layout) -> float:
     return layout.mbs * question.training.sequence_length / layout.cp
 
 
-def _binding(estimate: Estimate, exposed: float, busy: dict[Binding, float]) -> Binding:
-    if exposed > WORTH_NAMING * estimate.step_seconds:
-        if (drive := busy["drive read"] + busy["drive write"]) > max(busy.values()):
-            return "drive read" if 2 * busy["drive read"] >= drive else "drive write"
-        return max(busy, key=lambda name: busy[name])
+def _binding(
+    estimate: Estimate, channels: ChannelSeconds, seen: Callable[[ChannelSeconds], float]
+) -> Binding:
+    """The channel whose being slower would cost most; where little is seen of any the tier that is full."""
+    if seen(channels) > WORTH_NAMING * estimate.step_seconds:
+        return max(CHANNELS, key=lambda name: seen(channels.slower(name, 1.1)))
     tiers: list[tuple[Binding, float, float | None]] = [
         ("host memory", estimate.host_bytes, estimate.host_limit),
         ("drive", estimate.drive_bytes, estimate.drive_limit),

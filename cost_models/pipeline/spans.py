@@ -2,6 +2,7 @@
 
     passes      as the schedule's timeline has them
     sync        gradients reduced after the rank's last pass
+    offload     what of its moves to and from host memory the passes do not hide (`cost_models.pipeline.moves`)
     optimizer   the update, once the last rank is so far
     overhead    of the whole step, once the last rank has updated
 
@@ -30,7 +31,7 @@ class PredictedSpan(NamedTuple):
 
     rank: int
     kind: str
-    """Of a pass as in the action table; else `sync`, `optimizer`, `overhead`."""
+    """Of a pass as in the action table; else `sync`, `offload`, `optimizer`, `overhead`."""
     stage: int
     """Virtual stage of a pass, else -1."""
     microbatch: int
@@ -86,13 +87,17 @@ def predicted_spans(question: Question, layout: Layout) -> tuple[PredictedSpan, 
         if kind != IDLE
     ]
     sync_R, optimizer_R = pipeline.once_a_step("sync", blocks), pipeline.once_a_step("optimizer", blocks)
+    waits_R = np.broadcast_to(ranks.times.rank_optimizer.get("offload", np.zeros(1)), optimizer_R.shape)
     last_R = passes.end[:, -1]
     updating = float(np.max(last_R + sync_R))
     updated = updating + float(np.max(optimizer_R))
-    for rank, (last, sync, optimizer) in enumerate(zip(last_R, sync_R, optimizer_R, strict=True)):
+    for rank, (last, sync, waits, optimizer) in enumerate(
+        zip(last_R, sync_R, waits_R, optimizer_R, strict=True)
+    ):
         for kind, start, seconds in (
             ("sync", float(last), float(sync)),
-            ("optimizer", updating, float(optimizer)),
+            ("offload", updating, float(waits)),
+            ("optimizer", updating + float(waits), float(optimizer - waits)),
             ("overhead", updated, pipeline.overhead),
         ):
             spans.append(PredictedSpan(rank, kind, -1, -1, start, start + seconds))

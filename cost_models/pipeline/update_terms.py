@@ -153,7 +153,8 @@ def least_rank_optimizer(question: Question, corners: Sequence[LayoutColumns]) -
     pieces = pieces_of(question, corners[0], data_parallel=True)
     on_device = reduce(np.minimum, [_updated_on_device(pieces, own).rank for own in corners])
     channels = ChannelSeconds.least([channel_seconds(question, own) for own in corners])
-    waits = left_in_sight(question, channels, _passes(pieces))
+    microbatches = corners[0].microbatches(question.training.global_batch)
+    waits = left_in_sight(question, channels, _passes(pieces), microbatches)
     seconds: Array = on_device + pieces.device.profile.kernel_seconds + waits
     return seconds * (1 + jitter(question, corners[0]))
 

@@ -3,17 +3,22 @@
     down      gradients, as `tiers.traffic` counts them
     up        weights of streamed blocks for every pass, and gradients that the device adds to
     update    the CPU's optimizer step of every parameter that it owns: u seconds a parameter of the whole host
-    back      updated weights of blocks with `states`; parked states on their way up and down
+    back      updated weights of blocks with `states`, and parked states, on their way up
+    park      parked states on their way down
     read      states on the drive, for their update
     write     the same, updated
 
-    exposed = max(0, max(down + back, up + back, U) − ω · passes)      where updates run behind the passes
-            = max(0, max(down, up) − ω · passes) + U + back            where they come after them
-            = down + up + back + max(0, U − ω · passes)                on a CPU, which makes its copies itself
+    exposed = max(max(down, up, U) − ω · passes, late, back, park)     where updates run behind the passes
+            = max(0, max(down, up) − ω · passes) + U + back + park     where they come after them
+            = all copies + max(0, U − ω · passes, late)                on a CPU, which makes its copies itself
     U       = max(update, read + write)     where chunks are read and written beside the update of others
             = update + read + write         where they are not
+    late    = max(down₁, U₁) + (1 − 1 / m) · max(down, up, ω · passes) − ω · passes       of m microbatches
 
-A drive reads or writes: its times add up.
+A drive reads or writes: its times add up. A block is updated once its last gradient is there, so updates (U₁: U without
+the additions of gradients of earlier microbatches) and the last microbatch's gradients (down₁) begin when the passes of
+the others are over, and what the link carried for them. What comes back or is parked does so after all passes, both
+ways at once.
 
 `passes` are the forward and backward passes of an even share of the blocks, without what is recomputed: a layout's own,
 whatever its placement. u = 28 B / (memory bandwidth · share) is the traffic of Adam (Ren et al. 2021, ZeRO-Offload,
@@ -26,11 +31,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.columns import Ints, LayoutColumns
 from cost_models.axes.offload import RESIDENCIES
 from cost_models.memory.states import state_bytes
 from cost_models.question import Question
@@ -40,6 +46,15 @@ from cost_models.tiers.residency import held, parameters_by_residency
 from cost_models.tiers.traffic import ADDED_BYTES, gradient_traffic, stays_in_ring, weight_traffic
 
 Array = npt.NDArray[np.float64]
+Channel = Literal["host link down", "host link up", "CPU update", "drive read", "drive write"]
+CHANNELS: dict[Channel, tuple[str, ...]] = {
+    "host link down": ("down", "late_down", "park"),
+    "host link up": ("up", "back"),
+    "CPU update": ("update", "late_update"),
+    "drive read": ("read",),
+    "drive write": ("write",),
+}
+"""What of `ChannelSeconds` each is busy with."""
 
 ADAM_BYTES = 28.0
 """Bytes of host memory that the update of a parameter in fp32 moves."""
@@ -62,18 +77,39 @@ class ChannelSeconds:
     up: Array
     update: Array
     back: Array
+    park: Array
+    late_down: Array
+    """What of `down` waits for the last microbatch."""
+    late_update: Array
+    """The same of `update`."""
     read: Array = field(default_factory=_nothing)
     write: Array = field(default_factory=_nothing)
 
     def of_update(self, *, overlaps: bool) -> Array:
         """(N,) of the CPU's update with what it takes from the drive and back: beside one another, or in turn."""
+        return self._with_drive(self.update, overlaps=overlaps)
+
+    def of_late_update(self, *, overlaps: bool) -> Array:
+        """(N,) the same of what waits for the last microbatch."""
+        return self._with_drive(self.late_update, overlaps=overlaps)
+
+    @property
+    def copies(self) -> Array:
+        """(N,) of all that goes either way."""
+        return self.down + self.up + self.back + self.park
+
+    def _with_drive(self, update: Array, *, overlaps: bool) -> Array:
         drive = self.read + self.write
-        return np.maximum(self.update, drive) if overlaps else self.update + drive
+        return np.maximum(update, drive) if overlaps else update + drive
 
     def longest(self, *, overlaps: bool) -> Array:
         """(N,) of the busiest one."""
-        link: Array = np.maximum(self.down, self.up) + self.back
+        link: Array = np.maximum(self.down + self.park, self.up + self.back)
         return np.maximum(link, self.of_update(overlaps=overlaps))
+
+    def slower(self, channel: Channel, times: float) -> ChannelSeconds:
+        """The same with one channel so many times slower."""
+        return replace(self, **{name: times * getattr(self, name) for name in CHANNELS[channel]})
 
     @classmethod
     def least(cls, some: Sequence[ChannelSeconds]) -> ChannelSeconds:
@@ -118,18 +154,36 @@ def _ranks_here(question: Question, columns: LayoutColumns) -> Array:
 
 def channel_seconds(question: Question, columns: LayoutColumns) -> ChannelSeconds:
     """What the blocks of a rank, spread evenly, move and have updated."""
-    each = [
-        _of_parameters(question, columns, parameters_of, experts=experts)
-        for experts, parameters_of in parameters_by_residency(question, columns)
-    ]
-    names = [own.name for own in fields(ChannelSeconds)]
-    total = ChannelSeconds(**{name: sum((getattr(one, name) for one in each), _nothing()) for name in names})
+    total = _of_blocks(question, columns, RESIDENCIES)
     drive = question.cluster.drive
     if drive is None or not columns.offload_drive.any():
         return total
     read, written = drive_step_bytes(question, columns)
     here = _ranks_here(question, columns)
     return replace(total, read=here * read / drive.read, write=here * written / drive.write)
+
+
+def seconds_by_residency(question: Question, columns: LayoutColumns) -> dict[str, ChannelSeconds]:
+    """What of them is of blocks with each residency; those of the drive belong to all that the CPU updates."""
+    return {part: _of_blocks(question, columns, (part,)) for part in RESIDENCIES}
+
+
+def _of_blocks(question: Question, columns: LayoutColumns, residencies: Sequence[str]) -> ChannelSeconds:
+    """Of a rank's blocks with one of these residencies, but for the drive."""
+    each = [
+        _of_parameters(
+            question,
+            columns,
+            {
+                part: own if part in residencies else np.zeros(len(columns))
+                for part, own in parameters_of.items()
+            },
+            experts=experts,
+        )
+        for experts, parameters_of in parameters_by_residency(question, columns)
+    ]
+    names = [own.name for own in fields(ChannelSeconds)]
+    return ChannelSeconds(**{name: sum((getattr(one, name) for one in each), _nothing()) for name in names})
 
 
 def _of_parameters(
@@ -153,17 +207,24 @@ def _of_parameters(
         + streamed * of_streamed.up
         + streamed * comes * weight_traffic(question, columns, experts=experts)
     )
-    back = states * training.element_bytes / shard + 2 * parked * optimizer
+    back = states * training.element_bytes / shard + parked * optimizer
     sums = states * of_states.sums + streamed * of_streamed.sums
     link = link_rate(question, columns)
     sharers = 1.0 if is_own_host(question.cluster) else _ranks_here(question, columns)
+    each = update_seconds(question) * sharers
+    updated = (states + streamed) / shard
+    last = states * of_states.last_sum + streamed * of_streamed.last_sum
     return ChannelSeconds(
         down=down / link,
         up=up / link,
         back=back / link,
-        update=((states + streamed) / shard + sums * ADDED_BYTES / ADAM_BYTES)
-        * update_seconds(question)
-        * sharers,
+        park=parked * optimizer / link,
+        update=(updated + sums * ADDED_BYTES / ADAM_BYTES) * each,
+        late_down=(
+            states * of_states.down / of_states.trips + streamed * of_streamed.down / of_streamed.trips
+        )
+        / link,
+        late_update=(updated + last * ADDED_BYTES / ADAM_BYTES) * each,
     )
 
 
@@ -174,19 +235,23 @@ def busiest_seconds(question: Question, columns: LayoutColumns) -> Array:
 
 def exposed_seconds(question: Question, columns: LayoutColumns, passes: Array) -> Array:
     """(N,) seconds by which the channels outlast what they run behind: (N,) seconds of a rank's passes in a step."""
-    return left_in_sight(question, channel_seconds(question, columns), passes)
+    microbatches = columns.microbatches(question.training.global_batch)
+    return left_in_sight(question, channel_seconds(question, columns), passes, microbatches)
 
 
-def left_in_sight(question: Question, channels: ChannelSeconds, passes: Array) -> Array:
+def left_in_sight(
+    question: Question, channels: ChannelSeconds, passes: Array, microbatches: Array | Ints
+) -> Array:
     """The same of known channels: it rises with each of them."""
-    beside = question.stack.drive.overlaps
-    hidden = question.hardware.host_overlap * passes
-    if is_own_host(question.cluster):
-        copies = channels.down + channels.up + channels.back
-        return copies + np.maximum(
-            0.0, channels.of_update(overlaps=beside) - hidden * question.stack.overlaps_host
-        )
+    beside, overlap = question.stack.drive.overlaps, question.hardware.host_overlap * passes
+    own, hidden = is_own_host(question.cluster), overlap * question.stack.overlaps_host
+    update, none = channels.of_update(overlaps=beside), np.zeros_like(passes)
+    streaming = none if own else np.maximum(channels.down, channels.up)
+    late = np.maximum(none if own else channels.late_down, channels.of_late_update(overlaps=beside))
+    begun = np.maximum(streaming, hidden) * (1 - 1 / microbatches)
+    behind = reduce(np.maximum, [none, streaming - hidden, update - hidden, late + begun - hidden])
+    if own:
+        return channels.copies + behind
     if question.stack.overlaps_host:
-        return np.maximum(0.0, channels.longest(overlaps=beside) - hidden)
-    streaming = np.maximum(0.0, np.maximum(channels.down, channels.up) - hidden)
-    return streaming + channels.of_update(overlaps=beside) + channels.back
+        return reduce(np.maximum, [behind, channels.back, channels.park])
+    return np.maximum(0.0, streaming - overlap) + update + channels.back + channels.park

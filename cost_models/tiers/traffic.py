@@ -39,6 +39,13 @@ class GradientTraffic:
     up: Array
     sums: Array
     """Times that the CPU adds a gradient to what was there."""
+    trips: Array
+    """Times that it goes down."""
+
+    @property
+    def last_sum(self) -> Array:
+        """Of `sums` what the last trip adds."""
+        return self.sums / np.maximum(self.trips - 1, 1)
 
 
 def gradient_traffic(
@@ -54,13 +61,16 @@ def gradient_traffic(
     in_full = updates_parameters(question, columns, experts=experts) | (question.training.precision == "fp32")
     size = np.where(in_full, FP32, STATE_BYTES[gradient_dtype(question)])
     if not stack.sums_gradients_on_device:
-        return GradientTraffic(down=trips * size / shard, up=np.zeros(len(columns)), sums=(trips - 1) / shard)
+        return GradientTraffic(
+            down=trips * size / shard, up=np.zeros(len(columns)), sums=(trips - 1) / shard, trips=trips
+        )
     at_once = (columns.zero < 3) & (trips == 1)
     fetched = np.where(columns.zero == 3, trips, trips - 1)
     return GradientTraffic(
         down=(np.where(at_once, 0, trips * size) + FP32) / shard,
         up=fetched * size / shard,
         sums=np.zeros(len(columns)),
+        trips=trips,
     )
 
 

@@ -51,7 +51,9 @@ class Turn(NamedTuple):
     after: tuple[Move, ...]
 
 
-def turns_of_rank(layout: Layout, stages: Sequence[int], microbatches: int, *, at_once: bool) -> list[Turn]:
+def turns_of_rank(
+    layout: Layout, stages: Sequence[int], microbatches: int, *, at_once: bool, keeps: bool = True
+) -> list[Turn]:
     """What the rank of these virtual stages does in a step, pass by pass; of a layout whose blocks are placed."""
     actions: Sequence[Action] = one_after_the_other(microbatches)
     if layout.pp > 1:
@@ -59,7 +61,8 @@ def turns_of_rank(layout: Layout, stages: Sequence[int], microbatches: int, *, a
         (rank,) = {int(table.rank_of_stage[stage]) for stage in stages}
         actions = table.actions(rank)
     lives = residency_of_blocks(layout, stages)
-    return window(uses_of(actions, blocks_of_stages(layout, stages)), lives, layout.ring, at_once=at_once)
+    uses = uses_of(actions, blocks_of_stages(layout, stages))
+    return window(uses, lives, layout.ring, at_once=at_once, keeps=keeps)
 
 
 def uses_of(actions: Iterable[Action], blocks: Mapping[int, Sequence[int]]) -> list[Use]:
@@ -87,7 +90,12 @@ _FORWARD_THEN_BACKWARD: tuple[Literal["F", "B"], ...] = ("F", "B")
 
 
 def window(
-    uses: Sequence[Use], lives: Mapping[int, Residency], ring: int, *, at_once: bool = True
+    uses: Sequence[Use],
+    lives: Mapping[int, Residency],
+    ring: int,
+    *,
+    at_once: bool = True,
+    keeps: bool = True,
 ) -> list[Turn]:
     """Every pass of a step with what is done around it, in order.
 
@@ -96,6 +104,7 @@ def window(
         lives: where each block of the rank lives.
         ring: most streamed blocks on the device at a time.
         at_once: whether the CPU updates a block as soon as its gradients are there.
+        keeps: whether a block stays that is among the next; else it leaves after each pass and comes again.
     """
     last = {use.block: at for at, use in enumerate(uses) if use.kind == "B"}
     streamed = {block for block, where in lives.items() if where == STREAMED}
@@ -109,7 +118,7 @@ def window(
         block, where = use.block, lives[use.block]
         if use.kind == "B" and block in streamed:
             after.append(Move("down", block))
-        if block in streamed and block not in wanted[at + 1]:
+        if block in streamed and not (keeps and block in wanted[at + 1]):
             after.append(Move("drop", block))
             loaded.discard(block)
         if at_once and where in (STATES, STREAMED) and last[block] == at:

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from cost_models.units import format_seconds
-from meshwright.plots.parts import style, ticks
+from meshwright.plots.parts import lanes, style, ticks
+from meshwright.plots.parts.lanes import Rows
 from meshwright.plots.parts.pools import PoolSpan, mark_along_y
 from meshwright.plots.parts.style import Frame
 from meshwright.render.words import percent, time_unit
@@ -37,6 +38,7 @@ _PASSES = {
 """Name and colour of each kind of pass."""
 _ONCE = {
     "sync": ("dp comm", style.VERMILION),
+    "offload": ("waits for the host", style.NAVY),
     "optimizer": ("optimizer", style.INK),
     "overhead": ("host", style.PALE),
 }
@@ -59,20 +61,25 @@ def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan
     """Forwards and backwards on every pipeline rank; chunks of one rank are lighter shades.
 
     Args:
-        frame: a row per action with `rank`, `kind` (F, B, or its halves I and W; after them sync, optimizer and
-            overhead), `chunk`, `microbatch`, `start_seconds`, `end_seconds`.
+        frame: a row per action with `rank`, `kind` (F, B, or its halves I and W; after them sync, offload, optimizer
+            and overhead), `chunk`, `microbatch`, `start_seconds`, `end_seconds`; rows with a `lane` are moves to and
+            from host memory, drawn in lanes below their rank.
         ranks: pipeline ranks.
         subject: which plan.
         pools: with several pools, which ranks lie in which.
     """
     whole = _Window("the whole step", 0.0, float(frame["end_seconds"].max()))
+    frame, moves = _apart(frame)
+    rows = Rows(ranks, [] if moves is None else list(dict.fromkeys(moves["lane"])))
     details = _details(frame, whole)
     unit = time_unit(whole.end)
-    row_inches = max(0.12, min(0.42, 5.0 / ranks))
+    row_inches = max(0.12, min(0.42, 5.0 / rows.height))
     numbers = ranks <= _MAX_NUMBERED_RANKS
     with style.drawing():
         heights = (
-            [0.5 + 0.5 * ranks * row_inches, 0.4 + ranks * row_inches] if details else [ranks * row_inches]
+            [0.5 + 0.5 * rows.height * row_inches, 0.4 + rows.height * row_inches]
+            if details
+            else [rows.height * row_inches]
         )
         figure = style.new_figure(_WIDTH_INCHES, 2.4 + sum(heights) + 0.5 * len(details[:1]))
         shares = _SHARES if len(details) > 1 else (1.0,)
@@ -85,20 +92,31 @@ def timeline(frame: Frame, ranks: int, subject: str, *, pools: Sequence[PoolSpan
             for axes, window, share in zip(below, details, shares, strict=False)
         ]
         for axes, window, share, numbered in charts:
-            written = _draw(
-                axes, frame, ranks, window, unit, points=_chart_points(share) if numbered else 0.0
-            )
+            written = _draw(axes, frame, rows, window, unit, points=_chart_points(share) if numbered else 0.0)
+            if moves is not None:
+                lanes.draw_moves(axes, moves, rows, window.start, window.end, unit[1])
             _name(axes, window, numbered=written, side="left" if axes in below else "right")
             mark_along_y(axes, pools, named=axes in (above, *below[-1:]))
         for axes in (above, *below[:1]):
             axes.set_ylabel("pipeline rank")
         for axes in below[1:]:
-            axes.tick_params(labelleft=False)
+            axes.tick_params(labelleft=False, which="both")
         for window in details:
             _outline(above, window, unit)
-        _legend(figure, set(frame["kind"]), int(frame["chunk"].max()) + 1, idle=ranks > 1)
-        style.put_title(figure, _finding(frame, ranks, whole.end), subject)
+        moved = [] if moves is None else lanes.entries(moves)
+        _legend(figure, set(frame["kind"]), int(frame["chunk"].max()) + 1, moved, idle=ranks > 1)
+        finding = _finding(frame, ranks, whole.end)
+        if moves is not None:
+            finding += f"; {_busiest(moves, whole.end)}"
+        style.put_title(figure, finding, subject)
     return figure
+
+
+def _apart(frame: Frame) -> tuple[Frame, Frame | None]:
+    """What ranks do themselves, and the moves beside that."""
+    if "lane" not in frame:
+        return frame, None
+    return frame[frame["lane"] == ""], frame[frame["lane"] != ""]
 
 
 def _details(frame: Frame, whole: _Window) -> list[_Window]:
@@ -121,7 +139,7 @@ def _details(frame: Frame, whole: _Window) -> list[_Window]:
 
 
 def _draw(
-    axes: Axes, frame: Frame, ranks: int, window: _Window, unit: tuple[str, float], *, points: float
+    axes: Axes, frame: Frame, rows: Rows, window: _Window, unit: tuple[str, float], *, points: float
 ) -> bool:
     """Bars in that unit, the microbatch in those wide enough; says whether in most. `points` wide; 0: no numbers."""
     name, scale = unit
@@ -131,22 +149,24 @@ def _draw(
     for action in shown.itertuples():
         start = max(action.start_seconds, window.start) / scale
         end = min(action.end_seconds, window.end) / scale
-        low, high = action.rank - _BAR / 2, action.rank + _BAR / 2
+        middle = rows.of_rank(action.rank)
+        low, high = middle - _BAR / 2, middle + _BAR / 2
         corners.append([(start, low), (end, low), (end, high), (start, high)])
         colours.append(_shade(action.kind, action.chunk, chunks))
     bars = PolyCollection(corners, facecolors=colours, rasterized=len(corners) > _MANY_BARS)
     bars.set(edgecolor="white" if points else "face", linewidth=0.4 if points else 0.2)
     axes.add_collection(bars)
     axes.set_xlim(window.start / scale, window.end / scale)
-    axes.set_ylim(ranks - 0.4, -0.6)
-    axes.set_yticks(range(0, ranks, -(-ranks // _MAX_NUMBERED_RANKS)))
+    rows.name(axes, _MAX_NUMBERED_RANKS)
     axes.set_xlabel(f"time ({name})")
     ticks.linear(axes.xaxis)
     axes.grid(False)
-    return _number(axes, shown, window, chunks, scale, points) if points else False
+    return _number(axes, shown, rows, window, chunks, scale, points) if points else False
 
 
-def _number(axes: Axes, shown: Frame, window: _Window, chunks: int, scale: float, points: float) -> bool:
+def _number(
+    axes: Axes, shown: Frame, rows: Rows, window: _Window, chunks: int, scale: float, points: float
+) -> bool:
     """Write the microbatch into each whole pass wide enough for its digits; says whether most are."""
     passes = shown[shown["kind"].isin(list(_PASSES))]
     per_second = points / (window.end - window.start)
@@ -162,7 +182,13 @@ def _number(axes: Axes, shown: Frame, window: _Window, chunks: int, scale: float
         light = _KINDS[action.kind][1] not in style.DARK or (chunks > 1 and action.chunk > (chunks - 1) / 2)
         ink = style.INK if light else "white"
         axes.text(
-            middle, action.rank, text, ha="center", va="center_baseline", size=_NUMBER_POINTS, color=ink
+            middle,
+            rows.of_rank(action.rank),
+            text,
+            ha="center",
+            va="center_baseline",
+            size=_NUMBER_POINTS,
+            color=ink,
         )
     return written > len(passes) / 2
 
@@ -211,7 +237,7 @@ def _shade(kind: str, chunk: int, chunks: int) -> tuple[float, float, float]:
     return (red + (1 - red) * light, green + (1 - green) * light, blue + (1 - blue) * light)
 
 
-def _legend(figure: Figure, kinds: set[str], chunks: int, *, idle: bool) -> None:
+def _legend(figure: Figure, kinds: set[str], chunks: int, moved: Sequence[Patch] = (), *, idle: bool) -> None:
     def name(kind: str, chunk: int) -> str:
         return f"{_KINDS[kind][0]}{f', chunk {chunk}' if chunks > 1 else ''}"
 
@@ -226,6 +252,7 @@ def _legend(figure: Figure, kinds: set[str], chunks: int, *, idle: bool) -> None
         Patch(facecolor=colour, label=words) for kind, (words, colour) in _ONCE.items() if kind in kinds
     ]
     handles += [Patch(facecolor="white", edgecolor=style.PALE, label="idle")] if idle else []
+    handles += moved
     figure.legend(
         handles=handles,
         loc="outside lower center",
@@ -245,3 +272,10 @@ def _finding(frame: Frame, ranks: int, step_seconds: float) -> str:
         return f"Forward takes {percent(forward)} of the step, backward {percent(backward)}, the rest {percent(rest)}"
     idle = 1 - float(seconds.sum()) / (ranks * float(passes["end_seconds"].max()))
     return f"Pipeline ranks are idle {percent(idle)} of the time between first forward and last backward"
+
+
+def _busiest(moves: Frame, step_seconds: float) -> str:
+    """Which lane is busy longest, and for how much of the step."""
+    busy = (moves["end_seconds"] - moves["start_seconds"]).groupby([moves["rank"], moves["lane"]]).sum()
+    (_, lane), seconds = busy.idxmax(), float(busy.max())
+    return f"the {lane} is busy for {percent(seconds / step_seconds)}"

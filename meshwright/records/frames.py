@@ -17,6 +17,7 @@ from cost_models.errors import InputError, Problem
 from cost_models.estimate import Estimate
 from cost_models.evidence.rows.tables import parse_table, read_table
 from cost_models.pipeline.estimating import estimate as price
+from cost_models.pipeline.moves import LANE_NAMES, predicted_moves
 from cost_models.pipeline.spans import pass_spans, predicted_spans
 from cost_models.question import Question
 from cost_models.schedules import KINDS
@@ -104,7 +105,9 @@ def window_frame(question: Question, estimate: Estimate) -> pd.DataFrame:
 def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:
     """A row per action of a placed layout: `rank`, `kind`, `chunk`, `microbatch`, `start_seconds`, `end_seconds`.
 
-    After the passes of a rank what it does once a step: sync, optimizer and overhead, which have no chunk (-1).
+    After the passes of a rank what it does once a step, which has no chunk (-1): sync, offload, optimizer, overhead.
+    A layout with blocks in host memory has their moves after that, with `lane` and `block`; in other rows that is ""
+    and -1.
     """
     import pandas as pd
 
@@ -125,12 +128,25 @@ def timeline_frame(question: Question, layout: Layout) -> pd.DataFrame:
         for span in predicted_spans(question, layout)
         if span.stage < 0
     ]
-    return pd.concat(
+    frame = pd.concat(
         [frame[frame["kind"] != ""], pd.DataFrame(once, columns=frame.columns)]
         if once
         else [frame[frame["kind"] != ""]],
         ignore_index=True,
     )
+    moves = predicted_moves(question, layout)
+    if not moves:
+        return frame
+    moved = pd.DataFrame(
+        [
+            (move.rank, move.what, -1, -1, move.start, move.end, LANE_NAMES[move.lane], move.block)
+            for lane in LANE_NAMES
+            for move in moves
+            if move.lane == lane
+        ],
+        columns=[*frame.columns, "lane", "block"],
+    )
+    return pd.concat([frame.assign(lane="", block=-1), moved], ignore_index=True)
 
 
 def accuracy_frame(paths: Sequence[Path]) -> pd.DataFrame:

@@ -81,7 +81,7 @@ def test_ranks_that_are_cpus_update_apart_and_copy_as_measured(ranks: int) -> No
 def test_a_cpu_waits_for_its_own_copies() -> None:
     question, columns = asked("dp1 mbs4 offload=streamed", profile("datasheet-cpu", is_cpu=True))
     seconds = channel_seconds(question, columns)
-    copies = seconds.down + seconds.up + seconds.back
+    copies = seconds.copies
     assert exposed_seconds(question, columns, np.array([1e9])) == pytest.approx(copies)
     assert exposed_seconds(question, columns, np.zeros(1)) == pytest.approx(copies + seconds.update)
 

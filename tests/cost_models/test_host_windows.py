@@ -83,7 +83,7 @@ def test_the_update_breaks_even_where_its_time_is_the_passes() -> None:
     assert now.update_tokens is not None
     passes = now.hidden / question.hardware.host_overlap
     blocks = 40 * (4 * 5120**2 + 3 * 5120 * 13824)
-    rate = 6 * blocks * now.step_tokens / passes
+    rate = 6 * blocks * now.microbatch_tokens / passes
     by_rule = update_seconds(question) * rate / 6 / question.hardware.host_overlap
     assert now.update_tokens == pytest.approx(by_rule, rel=0.02)
 
@@ -91,9 +91,13 @@ def test_the_update_breaks_even_where_its_time_is_the_passes() -> None:
 def test_what_binds_is_what_is_waited_for() -> None:
     assert windows(asked()).binding in ("host link up", "host link down")
     long = asked(8192)
-    assert windows(long, "mbs1 zero0 recompute=full offload=streamed").binding == "nothing"
+    assert windows(long, "mbs4 zero0 recompute=full offload=streamed").binding == "nothing"
+    # all passes would hide the updates, but they wait for the last microbatch's
+    one = windows(long, "mbs1 zero0 recompute=full offload=streamed")
+    assert one.late_hidden == pytest.approx(one.hidden / 8)
+    assert (one.binding, one.update < one.hidden) == ("CPU update", True)
     slow = replace(long, hardware=long.hardware.model_copy(update={"host_update_seconds": 5e-9}))
-    assert windows(slow, "mbs1 zero0 recompute=full offload=streamed").binding == "CPU update"
+    assert windows(slow, "mbs4 zero0 recompute=full offload=streamed").binding == "CPU update"
 
 
 def test_a_stack_that_updates_afterwards_hides_nothing() -> None:

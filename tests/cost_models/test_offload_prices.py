@@ -104,7 +104,7 @@ def test_a_step_on_the_cpu_by_hand() -> None:
 def test_a_host_that_works_behind_the_passes() -> None:
     """What outlasts a share of them is waited for: max(0, (n - w) U - omega n g), with STRONGHOLD's letters."""
     question = asked(gpus=1, stack="stronghold")
-    columns = columns_of(Layout(offload=Offload(streamed=40)))
+    columns = columns_of(Layout(mbs=BATCH, offload=Offload(streamed=40)))
     channels, share = channel_seconds(question, columns), question.hardware.host_overlap
     longest = channels.longest(overlaps=question.stack.drive.overlaps)[0]
     passes = np.array([0.4 * longest / share])

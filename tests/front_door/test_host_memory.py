@@ -63,7 +63,7 @@ def test_a_host_may_be_tight() -> None:
 
 def test_a_plan_on_a_tight_host_fits_the_terminal() -> None:
     answer = plan(
-        "llama2-13b", "hgx-h200", allow=["offload"], stack="meshwright", host_memory="128GiB", top=1, **JOB
+        "llama2-13b", "hgx-h200", allow=["offload"], stack="meshwright", host_memory="125GiB", top=1, **JOB
     )
     text = "\n".join(map(str, answer.text))
     assert "Best: host memory" in text

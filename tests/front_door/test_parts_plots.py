@@ -39,6 +39,27 @@ def test_long_timelines_are_shown_whole_and_in_part(pp: int, microbatches: int, 
     assert outlined == names[1:]
 
 
+def test_moves_lie_in_lanes_below_their_rank() -> None:
+    """Of an offloaded step of a pipeline: ranks as ever, and each lane of each rank by its name."""
+    passes = timeline_points("1f1b", 2, 1, 4).assign(lane="", block=-1)
+    end = float(passes["end_seconds"].max())
+    names = ["host link down", "host link up", "CPU update"]
+    moves = [
+        (rank, what, -1, -1, 0.0, 2 * end, lane, 7)
+        for rank in (0, 1)
+        for lane, what in zip(names, ("gradients", "weights", "update"), strict=True)
+    ]
+    whole = pd.concat([passes, pd.DataFrame(moves, columns=passes.columns)], ignore_index=True)
+    figure = timeline(whole, 2, "subject")
+    chart = figure.axes[0]
+    assert [label.get_text() for label in chart.get_yticklabels(minor=True)] == 2 * names
+    assert [label.get_text() for label in chart.get_yticklabels()] == ["0", "1"]
+    places = [*chart.get_yticks(), *chart.get_yticks(minor=True)]
+    assert len(set(places)) == 8
+    assert chart.get_xlim()[1] == pytest.approx(2 * end)
+    assert "busy for" in figure.get_suptitle()
+
+
 def test_a_steady_state_shows_forwards_and_backwards_in_turns() -> None:
     frame = timeline_points("1f1b", 8, 1, 96)
     steady = timeline(frame, 8, "subject").axes[2]

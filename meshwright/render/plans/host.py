@@ -24,7 +24,10 @@ def _channels(found: HostWindows) -> str:
     update = f"CPU update {format_seconds(found.update)}"
     if found.read or found.write:
         update += f", drive read {format_seconds(found.read)}, write {format_seconds(found.write)}"
-    return f"host: {busy}, {update} a step; the passes can hide {format_seconds(found.hidden)}; {waits}"
+    hides = f"the passes can hide {format_seconds(found.hidden)}"
+    if found.late_hidden < found.hidden:
+        hides += f", of updates {format_seconds(found.late_hidden)}"
+    return f"host: {busy}, {update} a step; {hides}; {waits}"
 
 
 def _binds(found: HostWindows) -> str:
@@ -55,9 +58,9 @@ def _update(found: HostWindows) -> str:
         return ""
     if found.update_tokens is None:
         return "This stack updates after the passes, so nothing hides the CPU's update."
-    verb = "hides" if found.update_tokens <= found.step_tokens else "would hide"
+    verb = "hides" if found.update_tokens <= found.microbatch_tokens else "would hide"
     drive = " with what it takes from the drive" if found.read else ""
     return (
-        f"The CPU's update{drive} {verb} from {grouped(round(found.update_tokens))} tokens a step and rank on"
-        f" (now {grouped(round(found.step_tokens))})."
+        f"The CPU's update{drive} {verb} from {grouped(round(found.update_tokens))} tokens a microbatch on"
+        f" (now {grouped(round(found.microbatch_tokens))})."
     )
