@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cost_models.errors import UnknownNameError
 from cost_models.evidence.validation.chances import chance_ranges
 from cost_models.evidence.validation.choices import ChoiceScore, choice_scores
+from cost_models.evidence.validation.figures import Figures
 from cost_models.evidence.validation.predicting import Prediction
 from cost_models.evidence.validation.scores import SourceScore, score
 from cost_models.files.whole import write_whole
@@ -43,6 +44,8 @@ class Validated:
     """One for each row, in order; what could not be predicted says why."""
     anchors: int = 0
     """Rows of each sweep that calibrated its others."""
+    figures: tuple[Figures, ...] = ()
+    """What papers state beside the shipped tables, predicted; none of tables of one's own."""
     interrupted: bool = False
     """Ctrl-C left rows without a prediction."""
 
@@ -98,6 +101,7 @@ class Validated:
             "rows": [prediction_record(one) for one in self.predictions],
             "sources": [source_record(one) for one in self.sources],
             "choices": [choice_record(one) for one in self.choices],
+            "figures": [asdict(one) for one in self.figures],
             "chances": [asdict(one) for one in chance_ranges(self.predictions)],
         }
 
@@ -109,9 +113,10 @@ class Validated:
     def save_page(self, folder: Path) -> None:
         """Write a page of it all, `accuracy.md`, with its plots into a folder."""
         (folder / PREDICTED_PLOT).parent.mkdir(parents=True, exist_ok=True)
-        write_whole(
-            folder / PAGE, accuracy_page(self.predictions, self.sources, self.choices, anchors=self.anchors)
+        page = accuracy_page(
+            self.predictions, self.sources, self.choices, anchors=self.anchors, figures=self.figures
         )
+        write_whole(folder / PAGE, page)
         if not residual_frame(self.predictions).empty:
             self.plot("accuracy").save(folder / PREDICTED_PLOT)
             self.plot("errors").save(folder / AXES_PLOT)

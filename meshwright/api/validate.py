@@ -10,6 +10,7 @@ from pathlib import Path
 from cost_models.evidence.calibration.anchors import anchor
 from cost_models.evidence.rows.row import Row, read_rows
 from cost_models.evidence.rows.shipped import shipped_rows
+from cost_models.evidence.validation.figures import published_figures
 from cost_models.evidence.validation.predicting import Prediction, predict
 from cost_models.files import catalog
 from cost_models.specs.hardware import HardwareProfile
@@ -44,6 +45,8 @@ class ValidateQuestion:
     stack: str | None
     profile: HardwareProfile | None
     anchors: int
+    shipped: bool = False
+    """Whether they are the shipped tables."""
 
     def answer(
         self, *, on_status: Callable[[str], None] | None = None, keep_on_interrupt: bool = False
@@ -63,7 +66,8 @@ class ValidateQuestion:
         anchored = anchor(
             found, self.anchors, on_sweep=lambda done, of: say(f"calibrating  {done}/{of} sweeps")
         )
-        return Validated(predictions=anchored, anchors=self.anchors)
+        figures = published_figures() if self.shipped and self.stack is None and self.profile is None else ()
+        return Validated(predictions=anchored, anchors=self.anchors, figures=figures)
 
 
 def ask(
@@ -84,7 +88,7 @@ def ask(
     constants = problems.read(lambda: catalog.load_profile(profile) if isinstance(profile, str) else profile)
     problems.require()
     rows = tuple(row for table in tables for row in table or ())
-    return ValidateQuestion(rows=rows, stack=stack, profile=constants, anchors=anchors)
+    return ValidateQuestion(rows=rows, stack=stack, profile=constants, anchors=anchors, shipped=not runs)
 
 
 def _silent(_: str) -> None:

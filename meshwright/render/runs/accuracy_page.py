@@ -11,6 +11,7 @@ from cost_models.documents import printable
 from cost_models.evidence.rows.source_notes import source_notes
 from cost_models.evidence.validation.chances import chance_ranges
 from cost_models.evidence.validation.choices import ChoiceScore
+from cost_models.evidence.validation.figures import Figures
 from cost_models.evidence.validation.predicting import Prediction
 from cost_models.evidence.validation.scores import (
     SourceScore,
@@ -18,6 +19,7 @@ from cost_models.evidence.validation.scores import (
     step_error,
 )
 from cost_models.units import format_seconds
+from meshwright.render.runs.published_figures import figures_section
 from meshwright.render.runs.validation import (
     CHANCE_HEADERS,
     CHOICE_HEADERS,
@@ -51,9 +53,10 @@ def accuracy_page(
     choices: Sequence[ChoiceScore],
     *,
     anchors: int,
+    figures: Sequence[Figures] = (),
 ) -> str:
     """The page as Markdown; its plots are beside it."""
-    return "\n".join(_lines(predictions, sources, choices, anchors)).rstrip() + "\n"
+    return "\n".join(_lines(predictions, sources, choices, anchors, figures)).rstrip() + "\n"
 
 
 def _lines(
@@ -61,6 +64,7 @@ def _lines(
     sources: Sequence[SourceScore],
     choices: Sequence[ChoiceScore],
     anchors: int,
+    figures: Sequence[Figures],
 ) -> Iterator[str]:
     yield "# Accuracy"
     yield ""
@@ -92,6 +96,7 @@ def _lines(
     if any(one.row.flag("oom") for one in predictions):
         yield from ("", "Of the runs that were said to fit with so much chance, how many ran:", "")
         yield from _table(CHANCE_HEADERS, [chance_cells(one) for one in chance_ranges(predictions)])
+    yield from figures_section(figures)
     yield from _anchored(sources)
     yield from _sweeps(sources)
     if any(step_error(one) is not None for one in predictions):
