@@ -179,6 +179,7 @@ LAYOUT: Mapping[str, Translate] = {
     "recompute": _recompute,
     "offload": _offload,
     "ring": _ring,
+    "overlap": nothing,  # said with what the stack overlaps where no layout says
     "layers": _layers,
     "pools": _pools,
 }

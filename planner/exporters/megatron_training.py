@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cost_models.axes.overlap import Overlap
 from planner.exporters.megatron_model import nothing
 from planner.exporters.words import NOTHING, Asked, Translate, Word, lacks, otherwise, says
 
@@ -102,18 +103,28 @@ def _attention(own: str) -> Translate:
     return word
 
 
+def _overlaps(asked: Asked, axis: Overlap, *, always: bool) -> bool:
+    """Whether communication over an axis runs behind compute: the layout says it, else the stack does it always."""
+    return always if asked.layout.overlap is None else axis in asked.layout.overlap
+
+
 def _overlap_tensor(asked: Asked) -> Word:
     layout, stack = asked.layout, asked.stack
-    wanted = (
-        stack.overlap_tensor_parallel > 0 and asked.training.precision in stack.overlaps_tensor_parallel_in
-    )
+    wanted = _overlaps(asked, "tp", always=stack.overlap_tensor_parallel > 0)
+    wanted = wanted and asked.training.precision in stack.overlaps_tensor_parallel_in
     return says(tp_comm_overlap=True) if wanted and layout.tp > 1 and layout.sp else NOTHING
 
 
+def _overlap_reduce(asked: Asked) -> Word:
+    wanted = _overlaps(asked, "dp", always=asked.stack.overlap_gradient_reduce)
+    return says(overlap_grad_reduce=True) if wanted else NOTHING
+
+
 def _overlap_gather(asked: Asked) -> Word:
-    if not asked.stack.overlap_parameter_gather or asked.layout.zero == 0:
+    wanted = _overlaps(asked, "dp", always=asked.stack.overlap_parameter_gather)
+    if not wanted or asked.layout.zero == 0:
         return NOTHING
-    if not asked.stack.overlap_gradient_reduce:
+    if not _overlaps(asked, "dp", always=asked.stack.overlap_gradient_reduce):
         return lacks("it gathers parameters behind compute only where it reduces gradients so")
     return says(overlap_param_gather=True)
 
@@ -151,9 +162,7 @@ def stack_words(own_attention: str) -> dict[str, Translate]:
             NOTHING if asked.stack.fused_gradient_accumulation else says(gradient_accumulation_fusion=False)
         ),
         "master_remainders": _remainders,
-        "overlap_gradient_reduce": lambda asked: (
-            says(overlap_grad_reduce=True) if asked.stack.overlap_gradient_reduce else NOTHING
-        ),
+        "overlap_gradient_reduce": _overlap_reduce,
         "overlap_parameter_gather": _overlap_gather,
         "overlap_tensor_parallel": _overlap_tensor,
         "context_parallel": nothing,  # said with the layout's `context`
@@ -166,7 +175,7 @@ def stack_words(own_attention: str) -> dict[str, Translate]:
         ),
         "overlap_pipeline_sends": lambda asked: (
             NOTHING
-            if asked.stack.overlap_pipeline_sends or asked.layout.vpp == 1
+            if _overlaps(asked, "pp", always=asked.stack.overlap_pipeline_sends) or asked.layout.vpp == 1
             else says(overlap_p2p_comm=False)
         ),
         "deterministic": lambda asked: (

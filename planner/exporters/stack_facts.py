@@ -17,6 +17,7 @@ ABOUT_STACKS = frozenset(
         "expert_tensor_parallel",
         "hybrid_shard",
         "residencies",
+        "overlaps",
         # what its users do unless they say; a plan says it
         "usual_zero_stage",
         "usual_recompute",
@@ -63,6 +64,7 @@ FACTS = frozenset(
         "master_remainders",
         "overlap_gradient_reduce",
         "overlaps_gradient_reduce_at",
+        "overlaps_by_block",
         "overlap_parameter_gather",
         "overlap_tensor_parallel",
         "overlaps_tensor_parallel_in",

@@ -135,6 +135,20 @@ def test_json_has_every_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert verdicts["training.optimizer"] == "otherwise"
 
 
+def test_what_a_layout_says_of_overlap_is_said_instead_of_what_the_stack_always_does() -> None:
+    words = "tp2 pp2 vpp2 dp2 mbs1 zero1 sp layers=8*4"
+    said = ("overlap_grad_reduce", "overlap_param_gather", "overlap_p2p_comm", "tp_comm_overlap")
+    expected = {
+        "": (True, True, None, True),
+        "none": (None, None, False, None),
+        "tp,pp": (None, None, None, True),
+    }
+    for overlap, values in expected.items():
+        own = f"{words} overlap={overlap}" if overlap else words
+        settings = settings_of(export(plan_of("megatron", own), "megatron").fields)
+        assert tuple(settings.get(name) for name in said) == values
+
+
 def test_uneven_stages_are_a_layout_of_the_pipeline() -> None:
     text = export(plan_of("megatron", "pp2 vpp2 dp1 mbs1 layers=7,9,9,7"), "megatron").text
     assert f"--pipeline-model-parallel-layout '{'E' + 't' * 7}|{'t' * 9}|{'t' * 9}|{'t' * 7 + 'L'}'" in text
