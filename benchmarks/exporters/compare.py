@@ -71,3 +71,54 @@ def _megatron_layers(values: dict[str, Any], question: Question) -> list[int]:
         return [stage.count("t") for stage in said.split("|")]
     stages = values["pipeline_model_parallel_size"] * (values["virtual_pipeline_model_parallel_size"] or 1)
     return [values["num_layers"] // stages] * stages
+
+
+def torchtitan(values: dict[str, Any], question: Question) -> dict[str, Any]:
+    """Of torchtitan's `ConfigManager`."""
+    mesh = {name.removeprefix("parallelism."): value for name, value in values.items()}
+    pp, stages = mesh["pipeline_parallel_degree"], mesh["module_fqns_per_model_part"]
+    replicate, shard = mesh["data_parallel_replicate_degree"], mesh["data_parallel_shard_degree"]
+    cp, dp = mesh["context_parallel_degree"], replicate * shard
+    local, batch = values["training.local_batch_size"], values["training.global_batch_size"]
+    mbs = mesh["pipeline_parallel_microbatch_size"] if pp > 1 else local
+    reshard = mesh["fsdp_reshard_after_forward"]
+    is_sharded = shard * cp > 1 or reshard != "default"
+    return {
+        "tp": mesh["tensor_parallel_degree"],
+        "pp": pp,
+        "vpp": len(stages) // pp if pp > 1 else 1,
+        "cp": cp,
+        "dp": dp,
+        "ep": mesh["expert_parallel_degree"],
+        "etp": 1 if mesh["expert_parallel_degree"] > 1 else mesh["tensor_parallel_degree"],
+        "mbs": mbs,
+        "batch": batch,
+        "microbatches": batch // (mbs * dp),
+        "sequence": values["training.seq_len"],
+        "zero": (2 if reshard == "never" else 3) if is_sharded else 0,
+        "shard": shard * cp if is_sharded else dp * cp,
+        "sp": mesh["enable_sequence_parallel"],
+        "recompute": {None: "none", "FullAC": "full", "SelectiveAC": "selective"}[
+            values["activation_checkpoint"]
+        ],
+        "layers": [sum(name.startswith("layers.") for name in stage) for stage in stages or []]
+        or [values["layers"]],
+    }
+
+
+def deepspeed(values: dict[str, Any], question: Question) -> dict[str, Any]:
+    """Of `DeepSpeedConfig`; the model, and with it the length of sequences, is the program's."""
+    stages = values["pipeline.stages"]
+    tp = values["tensor_parallel.autotp_size"] or 1
+    return {
+        "tp": tp,
+        "pp": 1 if stages == "auto" else stages,
+        "vpp": 1,
+        "cp": values["sequence_parallel_size"],
+        "dp": values["world_size"],
+        "ep": values["expert_parallel.autoep_size"] if values["expert_parallel.enabled"] else 1,
+        "mbs": values["train_micro_batch_size_per_gpu"],
+        "batch": values["train_batch_size"],
+        "microbatches": values["gradient_accumulation_steps"],
+        "zero": values["zero_optimization.stage"],
+    }

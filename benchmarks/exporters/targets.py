@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.exporters import compare
 from benchmarks.exporters.draw import DENSE, MIXTURES
 from cost_models.question import Question
-from planner.exporters import megatron
+from planner.exporters import deepspeed, megatron, torchtitan
 from planner.exporters.transformer import Target
 from planner.exporters.words import Asked, Settings
 
@@ -38,6 +38,13 @@ def _megatron(asked: Asked, settings: Settings) -> dict[str, Any]:
     }
 
 
+def _text(target: Target) -> Callable[[Asked, Settings], dict[str, Any]]:
+    return lambda asked, settings: {
+        "text": target.text(asked, settings, "plan.yaml"),
+        "world": asked.layout.num_gpus,
+    }
+
+
 TARGETS: dict[str, Read] = {
     "megatron": Read(
         target=megatron.TARGET,
@@ -46,5 +53,22 @@ TARGETS: dict[str, Read] = {
         peer="megatron",
         case=_megatron,
         read=compare.megatron,
+    ),
+    "torchtitan": Read(
+        target=torchtitan.TARGET,
+        stack="torchtitan",
+        models=("llama3.1-8b", "qwen3-8b", "llama3.1-70b", "qwen3-30b-a3b", "deepseek-v3", "llama3.2-1b"),
+        peer="torchtitan",
+        case=_text(torchtitan.TARGET),
+        read=compare.torchtitan,
+    ),
+    "deepspeed": Read(
+        target=deepspeed.TARGET,
+        stack="deepspeed",
+        models=DENSE + MIXTURES,
+        peer="deepspeed",
+        case=_text(deepspeed.TARGET),
+        read=compare.deepspeed,
+        unread=("etp", "sequence", "shard", "sp", "recompute", "layers"),
     ),
 }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from cost_models.errors import UnknownNameError
-from planner.exporters import megatron, torchrec
+from planner.exporters import deepspeed, megatron, torchrec, torchtitan
 from planner.exporters.exporter import Exporter
 
 EXPORTERS: dict[str, Exporter] = {
     "megatron": megatron.TARGET.exporter,
+    "torchtitan": torchtitan.TARGET.exporter,
+    "deepspeed": deepspeed.TARGET.exporter,
     "torchrec": torchrec.EXPORTER,
 }
 

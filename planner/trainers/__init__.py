@@ -10,11 +10,12 @@ from cost_models.axes.recompute import policies_in
 from cost_models.axes.rule import Bools, Words
 from cost_models.errors import UnknownNameError
 from cost_models.question import Question
+from planner.trainers.deepspeed import DEEPSPEED
 from planner.trainers.megatron import MEGATRON
 from planner.trainers.torchtitan import TORCHTITAN
 from planner.trainers.trainer import Trainer as Trainer
 
-TRAINERS: dict[str, Trainer] = {"megatron": MEGATRON, "torchtitan": TORCHTITAN}
+TRAINERS: dict[str, Trainer] = {"megatron": MEGATRON, "torchtitan": TORCHTITAN, "deepspeed": DEEPSPEED}
 
 
 def trainer_named(name: str) -> Trainer:
