@@ -40,6 +40,7 @@ _MEANT_FOR = {
     "operations": ("forecast",),
     "price": ("frontier",),
     "time_limit": ("scaling", "frontier", "far-links"),
+    "allow": ("ladder",),
 }
 
 
@@ -86,7 +87,7 @@ def check_options(kind: str, options: PlotOptions) -> None:
             f"is for {sentence_list([f'`{one}`' for one in kinds])}, not `{kind}`",
         )
         for name, kinds in _MEANT_FOR.items()
-        if getattr(options, name) is not None and kind not in kinds
+        if getattr(options, name) not in (None, ()) and kind not in kinds
     ]
     if problems:
         raise InputError(f"`{kind}` takes fewer flags", problems=problems)
@@ -161,7 +162,7 @@ def _accuracy(request: PlotRequest) -> Drawing:
 
 _KINDS: dict[str, Callable[[PlotRequest], Drawing]] = {
     **{kind: partial(_of_plans, kind) for kind in ("frontier", "scaling", "time", "memory", "sharding")},
-    **{kind: partial(_of_plans, kind) for kind in ("timeline", "window", "far-links")},
+    **{kind: partial(_of_plans, kind) for kind in ("timeline", "window", "far-links", "ladder")},
     "forecast": _forecast,
     "cache": _cache,
     "topology": _topology,

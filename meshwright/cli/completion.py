@@ -24,6 +24,7 @@ PLOTS = (
     "timeline",
     "window",
     "far-links",
+    "ladder",
     "forecast",
     "cache",
     "topology",

@@ -30,6 +30,8 @@ class PlotOptions:
     operations: str | None = None
     """For `forecast`: catalogue name or file."""
     time_limit: float | None = None
+    allow: tuple[str, ...] = ()
+    """For `ladder`: what may change of the training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -226,6 +226,20 @@ def draw_forecast(question: Question, found: Forecast) -> Drawing:
     return Drawing(frame=frame, figure=forecast(frame, found, subject))
 
 
+def draw_ladder(question: Question, estimate: Estimate, allow: Sequence[str] = ()) -> Drawing:
+    """What each technique adds to a plan's MFU, from a bare trainer up.
+
+    Raises:
+        InputError: a cluster of several pools, or words of `allow` that mean nothing here.
+    """
+    from meshwright.plots.ladder import ladder
+    from planner.answers.ladder import ladder_frame
+
+    _require_one_kind(question, "ladder")
+    frame = ladder_frame(question, estimate, allow)
+    return Drawing(frame=frame, figure=ladder(frame, _subject(question, estimate)))
+
+
 def draw_far_links(
     question: Question, restrictions: Restrictions | None = None, budget: Budget | None = None
 ) -> Drawing:

@@ -52,6 +52,9 @@ def plot(
     tokens: o.Tokens = None,
     price: o.Price = None,
     operations: o.Operations = None,
+    allow: Annotated[
+        list[str] | None, o.optional("--allow", "WORD", "ladder: parallel-block, window=N, batch=N.")
+    ] = None,
     time_limit: Annotated[
         float | None, o.optional("--time-limit", "SECONDS", "Of all searches; 120.", min=0.001)
     ] = None,
@@ -79,6 +82,7 @@ def plot(
         price=price,
         operations=operations,
         time_limit=time_limit,
+        allow=tuple(allow or ()),
     )
     require_kind(kind)
     check_options(kind, options)

@@ -14,6 +14,7 @@ from meshwright.plots.drawing import (
     Tradeoff,
     draw_far_links,
     draw_frontier,
+    draw_ladder,
     draw_memory,
     draw_scaling,
     draw_time,
@@ -137,6 +138,12 @@ def _timeline(request: PictureRequest) -> Drawing:
     return draw_timeline(plan.question, priced_again(plan))
 
 
+def _ladder(request: PictureRequest) -> Drawing:
+    plan = request.only("ladder", Plan)
+    words = [word for text in request.options.allow for word in text.split(",")]
+    return draw_ladder(plan.question, priced_again(plan), words)
+
+
 def _far_links(request: PictureRequest) -> Drawing:
     plan = request.only("far-links", Plan)
     return draw_far_links(plan.question, plan.restrictions.read, request.budget)
@@ -155,4 +162,5 @@ PICTURES: Mapping[str, Callable[[PictureRequest], Drawing]] = {
     "timeline": _timeline,
     "window": _window,
     "far-links": _far_links,
+    "ladder": _ladder,
 }
