@@ -122,3 +122,43 @@ def deepspeed(values: dict[str, Any], question: Question) -> dict[str, Any]:
         "microbatches": values["gradient_accumulation_steps"],
         "zero": values["zero_optimization.stage"],
     }
+
+
+def nemo(values: dict[str, Any], question: Question) -> dict[str, Any]:
+    """Of a recipe of Megatron Bridge."""
+    of_model = {
+        name.removeprefix("model."): value for name, value in values.items() if name.startswith("model.")
+    }
+    gpus = question.cluster.num_gpus
+    tp, pp = of_model["tensor_model_parallel_size"], of_model["pipeline_model_parallel_size"]
+    cp = of_model["context_parallel_size"]
+    dp = gpus // (tp * pp * cp)
+    mbs, batch = values["train.micro_batch_size"], values["train.global_batch_size"]
+    recompute = {
+        name: of_model.get(name)
+        for name in ("recompute_granularity", "recompute_method", "recompute_num_layers")
+    }
+    stages = {
+        "pipeline_model_parallel_layout": of_model.get("pipeline_model_parallel_layout"),
+        "virtual_pipeline_model_parallel_size": of_model.get("virtual_pipeline_model_parallel_size"),
+        "pipeline_model_parallel_size": pp,
+        "num_layers": of_model["num_layers"],
+    }
+    return {
+        "tp": tp,
+        "pp": pp,
+        "vpp": stages["virtual_pipeline_model_parallel_size"] or 1,
+        "cp": cp,
+        "dp": dp,
+        "ep": of_model.get("expert_model_parallel_size", 1),
+        "etp": of_model.get("expert_tensor_parallel_size", tp),
+        "mbs": mbs,
+        "batch": batch,
+        "microbatches": batch // (mbs * dp),
+        "sequence": of_model["seq_length"],
+        "zero": int(values.get("ddp.use_distributed_optimizer", False)),
+        "shard": dp * cp // values.get("ddp.num_distributed_optimizer_instances", 1),
+        "sp": of_model.get("sequence_parallel", False),
+        "recompute": _megatron_recompute(recompute),
+        "layers": _megatron_layers(stages, question),
+    }

@@ -12,8 +12,16 @@ from typing import Any
 HERE = Path(__file__).parent
 MEGATRON = "MESHWRIGHT_MEGATRON"
 """Environment variable: a checkout of NVIDIA/Megatron-LM."""
+BRIDGE = "MESHWRIGHT_BRIDGE"
+"""Environment variable: a checkout of NVIDIA-NeMo/Megatron-Bridge."""
 PYTHON = "MESHWRIGHT_PEERS_PYTHON"
 """Environment variable: an interpreter that has the trainers' packages, where this one has not."""
+
+
+_CHECKOUTS = {
+    "megatron": {MEGATRON: "megatron/training"},
+    "nemo": {BRIDGE: "src/megatron/bridge", MEGATRON: "megatron/training"},
+}
 
 
 def python() -> str:
@@ -23,11 +31,9 @@ def python() -> str:
 
 def lacking(target: str) -> str:
     """Why a target's parser cannot be asked here; empty: it can."""
-    if (
-        target == "megatron"
-        and not Path(os.environ.get(MEGATRON, "/nowhere"), "megatron", "training").is_dir()
-    ):
-        return f"{MEGATRON} names no checkout of Megatron-LM"
+    for name, folder in _CHECKOUTS.get(target, {}).items():
+        if not Path(os.environ.get(name, "/nowhere"), folder).is_dir():
+            return f"{name} names no checkout with {folder}"
     if target in ("torchtitan", "deepspeed"):
         found = subprocess.run(
             [python(), "-c", f"import importlib.metadata as m; m.version({target!r})"], capture_output=True
@@ -39,7 +45,7 @@ def lacking(target: str) -> str:
 
 def read_back(target: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the target's parser makes of each case: {"values": ..} or {"refused": why}."""
-    checkout = [os.environ[MEGATRON]] if target == "megatron" else []
+    checkout = [os.environ[name] for name in _CHECKOUTS.get(target, {})]
     done = subprocess.run(
         [python(), str(HERE / f"read_{target}.py"), *checkout],
         input=json.dumps(cases),

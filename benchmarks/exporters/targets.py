@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.exporters import compare
 from benchmarks.exporters.draw import DENSE, MIXTURES
 from cost_models.question import Question
-from planner.exporters import deepspeed, megatron, torchtitan
+from planner.exporters import deepspeed, megatron, nemo, torchtitan
 from planner.exporters.transformer import Target
 from planner.exporters.words import Asked, Settings
 
@@ -26,6 +26,8 @@ class Read:
     """Name of the parser (`peers`); empty: it has none that runs here."""
     case: Callable[[Asked, Settings], dict[str, Any]] = lambda asked, settings: {}
     read: Callable[[Mapping[str, Any], Question], dict[str, Any]] = lambda values, question: {}
+    same_names: bool = True
+    """Whether the parser calls settings as the exporter does."""
     unread: tuple[str, ...] = ()
     """What the file has no place for, of `compare.planned`."""
 
@@ -61,6 +63,15 @@ TARGETS: dict[str, Read] = {
         peer="torchtitan",
         case=_text(torchtitan.TARGET),
         read=compare.torchtitan,
+    ),
+    "nemo": Read(
+        target=nemo.TARGET,
+        stack="nemo",
+        models=DENSE + MIXTURES,
+        peer="nemo",
+        case=_text(nemo.TARGET),
+        read=compare.nemo,
+        same_names=False,
     ),
     "deepspeed": Read(
         target=deepspeed.TARGET,

@@ -103,7 +103,9 @@ Allow = Annotated[
 Together = Annotated[
     list[str] | None, optional("--together", "TABLE,TABLE", "Recommenders: tables that lie on one GPU.")
 ]
-For = Annotated[str | None, optional("--for", "TRAINER", "Obey its rules: megatron or torchtitan.")]
+For = Annotated[
+    str | None, optional("--for", "TRAINER", "Obey its rules: megatron, torchtitan, deepspeed or nemo.")
+]
 MaxMemory = Annotated[str | None, optional("--max-memory", "SIZE", "Device memory to fill, e.g. 70GiB.")]
 HostMemory = Annotated[
     str | None, optional("--host-memory", "SIZE", "Of each host, e.g. 128GiB; default the cluster's.")

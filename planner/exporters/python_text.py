@@ -41,15 +41,28 @@ def assign(path: str, what: Any) -> ast.stmt:
     return ast.Assign([target], value(what))
 
 
-def module(about: str, imports: Mapping[str, Iterable[str]], function: str, body: list[ast.stmt]) -> str:
-    """A module of one function without arguments: its text, imports from each module, and the function's lines."""
+def when_started(what: ast.expr) -> ast.stmt:
+    """`if __name__ == "__main__": what`."""
+    test = ast.Compare(name("__name__"), [ast.Eq()], [value("__main__")])
+    return ast.If(test, [ast.Expr(what)], [])
+
+
+def module(
+    about: str,
+    imports: Mapping[str, Iterable[str]],
+    function: str,
+    body: list[ast.stmt],
+    last: Iterable[ast.stmt] = (),
+) -> str:
+    """A module of one function without arguments: what it is, imports from each module, the function's lines, and
+    what follows it."""
     lines: list[ast.stmt] = [ast.Expr(ast.Constant(about))]
     lines += [
-        ast.ImportFrom(source, [ast.alias(one) for one in sorted(names)], 0)
+        ast.ImportFrom(source, [ast.alias(one) for one in sorted(set(names))], 0)
         for source, names in sorted(imports.items())
     ]
     no_arguments = ast.arguments([], [], None, [], [], None, [])
-    lines.append(ast.FunctionDef(function, no_arguments, body, [], None))
+    lines += [ast.FunctionDef(function, no_arguments, body, [], None), *last]
     tree = ast.fix_missing_locations(ast.Module(lines, []))
     return ast.unparse(tree) + "\n"
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from cost_models.errors import UnknownNameError
-from planner.exporters import deepspeed, megatron, torchrec, torchtitan
+from planner.exporters import deepspeed, megatron, nemo, own_executor, torchrec, torchtitan
 from planner.exporters.exporter import Exporter
 
 EXPORTERS: dict[str, Exporter] = {
     "megatron": megatron.TARGET.exporter,
     "torchtitan": torchtitan.TARGET.exporter,
     "deepspeed": deepspeed.TARGET.exporter,
+    "nemo": nemo.TARGET.exporter,
+    "torchrun": own_executor.TORCHRUN,
+    "slurm": own_executor.SLURM,
     "torchrec": torchrec.EXPORTER,
 }
 

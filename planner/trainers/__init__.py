@@ -11,11 +11,16 @@ from cost_models.axes.rule import Bools, Words
 from cost_models.errors import UnknownNameError
 from cost_models.question import Question
 from planner.trainers.deepspeed import DEEPSPEED
-from planner.trainers.megatron import MEGATRON
+from planner.trainers.megatron import MEGATRON, NEMO
 from planner.trainers.torchtitan import TORCHTITAN
 from planner.trainers.trainer import Trainer as Trainer
 
-TRAINERS: dict[str, Trainer] = {"megatron": MEGATRON, "torchtitan": TORCHTITAN, "deepspeed": DEEPSPEED}
+TRAINERS: dict[str, Trainer] = {
+    "megatron": MEGATRON,
+    "torchtitan": TORCHTITAN,
+    "deepspeed": DEEPSPEED,
+    "nemo": NEMO,
+}
 
 
 def trainer_named(name: str) -> Trainer:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from cost_models.axes.columns import LayoutColumns
@@ -105,4 +107,11 @@ MEGATRON = Trainer(
         "NVIDIA/Megatron-LM, August 2026: megatron/training/arguments.py, megatron/core/parallel_state.py, "
         "transformer/transformer_config.py, transformer/moe/moe_layer.py, pipeline_parallel/schedules.py"
     ),
+)
+
+NEMO = replace(
+    MEGATRON,
+    name="NeMo",
+    stack="nemo",
+    source=f"Megatron Bridge runs Megatron Core: {MEGATRON.source}",
 )

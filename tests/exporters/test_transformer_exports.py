@@ -48,12 +48,16 @@ def run(*words: str) -> None:
 USUAL = {
     "megatron": "tp2 pp2 dp2 mbs1 zero1 sp layers=16*2",
     "torchtitan": "tp2 pp2 dp2 mbs1 zero3 sp layers=16*2",
+    "nemo": "tp2 pp2 dp2 mbs1 zero1 sp layers=16*2",
     "deepspeed": "tp2 pp2 dp2 mbs1 zero1 layers=16*2",
 }
 
 
 def test_every_exporter_of_transformers_is_tested() -> None:
-    assert set(TARGETS) == {name for name, one in EXPORTERS.items() if one.plan_kind == "plan"} == set(USUAL)
+    assert {*TARGETS, "torchrun", "slurm"} == {
+        name for name, one in EXPORTERS.items() if one.plan_kind == "plan"
+    }
+    assert set(TARGETS) == set(USUAL)
 
 
 def test_a_field_of_a_stack_is_a_fact_or_says_nothing_of_a_run() -> None:
@@ -116,7 +120,7 @@ def test_the_trainers_own_parser_reads_the_plan(name: str) -> None:
         assert one.read(answer["values"], asked) == {
             key: value for key, value in compare.planned(asked, layout).items() if key not in one.unread
         }, str(layout)
-        for key, value in settings.items():
+        for key, value in settings.items() if one.same_names else ():
             said = answer["values"].get(key, "nothing")
             assert said == (list(value) if isinstance(value, tuple) else value), (key, str(layout))
 
@@ -192,3 +196,22 @@ def test_names_cannot_leave_their_place(tmp_path: Path) -> None:
 def test_shardings_and_transformers_have_exporters_of_their_own() -> None:
     with pytest.raises(InputError, match="`torchrec` takes shardings of recommenders, not a `plan`"):
         export(plan_of("megatron", USUAL["megatron"]), "torchrec")
+
+
+@pytest.mark.parametrize("name", ["torchrun", "slurm"])
+def test_the_own_executor_is_started_with_the_plan(name: str, tmp_path: Path) -> None:
+    plan = plan_of("megatron", "tp8 pp2 dp1 mbs1 zero1 sp layers=16*2")
+    exported = EXPORTERS[name].write(plan, "my plan.yaml", False)
+    (tmp_path / "run.sh").write_text(exported.text, encoding="utf-8")
+    assert subprocess.run(["bash", "-n", str(tmp_path / "run.sh")], check=False).returncode == 0
+    assert "meshwright run 'my plan.yaml'" in exported.text
+    assert ("--nnodes" if name == "torchrun" else "#SBATCH --nodes=2") in exported.text
+    assert "prices are of `megatron-core`" in exported.remarks[0]
+
+
+@pytest.mark.parametrize("name", ["torchrun", "slurm"])
+def test_what_the_own_executor_cannot_run_is_not_started(name: str) -> None:
+    plan = plan_of("megatron", USUAL["megatron"])
+    narrow = plan.model_copy(update={"training": plan.training.model_copy(update={"precision": "fp16"})})
+    with pytest.raises(InfeasibleError, match="the executor trains in fp32, bf16 or fp8, not in fp16"):
+        EXPORTERS[name].write(narrow, "plan.yaml", False)

@@ -82,6 +82,13 @@ REFUSED = [
 ]
 
 
+REFUSED += [
+    ("nemo", text, what.removeprefix("Megatron"), model)
+    for trainer, text, what, model in REFUSED
+    if trainer == "megatron"
+]
+
+
 @pytest.mark.parametrize(("trainer", "text", "what", "model"), REFUSED)
 def test_a_rule_refuses_in_its_words(trainer: str, text: str, what: str, model: dict[str, bool]) -> None:
     (words,) = refusals(trainer, asked(trainer, **model), parse_layout(text))

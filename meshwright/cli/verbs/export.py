@@ -10,7 +10,7 @@ import typer
 from meshwright.cli import options as o
 from meshwright.cli.output import Output, check_places
 
-_TRAINERS = "megatron, torchtitan, deepspeed or torchrec"
+_TRAINERS = "megatron, torchtitan, deepspeed, nemo, torchrun, slurm or torchrec"
 
 
 def export(
