@@ -3,7 +3,7 @@
     lookup     Σ ids · row bytes + vectors written + ids read
     update     Σ ids · (sort bytes + gradient) + distinct rows, or all · (weight and states, read and written)
 
-    share of bandwidth = efficiency · row / (row + half_row_bytes)
+    share of bandwidth = efficiency · row / (row + half_row_bytes), or as measured (`table_rates`)
 
 Rows that a batch meets again come from the last-level cache as far as it holds the rows that the batch meets. Rows in
 host memory come over the link to it, read in place (CUDA's unified addressing), the share that is cached from HBM.
@@ -18,10 +18,11 @@ import numpy.typing as npt
 
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns
+from cost_models.recommender.table_rates import change_bytes, efficiency, lookup_bytes, sum_bytes
 
 Array = npt.NDArray[np.float64]
 
-ID_BYTES = 8.0
+ID_BYTES, _FP32 = 8.0, 4.0
 
 
 def state_bytes(question: RecommenderQuestion, width: npt.ArrayLike) -> Array:
@@ -40,21 +41,20 @@ def lookup_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Arr
     """(O,) of a GPU that holds (part of) a shard, and of every GPU for the copied rows."""
     gpus = question.cluster.num_gpus
     ids, bags = x.ids / x.sharers, np.where(x.form == "row", x.outputs, x.bags)
-    shard = _read_seconds(question, x, ids, x.distinct / x.sharers, x.hit)
-    shard = shard + _streamed_seconds(question, bags * _sent(question, x) * x.width * _exchange(question))
-    copied = _read_seconds(question, x, x.hot_ids / gpus, x.local_hot_distinct, np.ones(len(x)), whole=True)
-    copied = copied + _streamed_seconds(question, x.hot_bags / gpus * x.whole_width * _exchange(question))
+    shard = _read_seconds(question, x.width, ids, bags * _sent(question, x), x.distinct / x.sharers, x.hit)
+    copied = _read_seconds(
+        question, x.whole_width, x.hot_ids / gpus, x.hot_bags / gpus, x.local_hot_distinct, np.ones(len(x))
+    )
     return shard, copied
 
 
 def update_seconds(question: RecommenderQuestion, x: OptionColumns) -> tuple[Array, Array]:
     """(O,) of a GPU that holds (part of) a shard, and of every GPU for the copied rows."""
-    copied = np.where(
-        x.hot_rows > 0, _update(question, x.hot_ids / question.cluster.num_gpus, x.whole_width), 0.0
-    )
+    mine = x.hot_ids / question.cluster.num_gpus, x.local_hot_distinct
+    copied = np.where(x.hot_rows > 0, _update(question, *mine, x.whole_width), 0.0)
     copied = copied + _change(question, x.hot_distinct, x.hot_rows, x.whole_width)
     ids, distinct, rows = (each / x.sharers for each in (x.ids, x.distinct, x.cold_rows))
-    shard = _update(question, ids, x.width) + x.hit * _change(question, distinct, rows, x.width)
+    shard = _update(question, ids, distinct, x.width) + x.hit * _change(question, distinct, rows, x.width)
     changed = rows if question.facts.updates_whole_tables else distinct
     over_link = (1 - x.hit) * changed * 2 * _kept_bytes(question, x.width) / host_rate(question)
     return shard + over_link, copied
@@ -69,25 +69,25 @@ def host_rate(question: RecommenderQuestion) -> float:
 
 
 def _read_seconds(
-    question: RecommenderQuestion,
-    x: OptionColumns,
-    ids: Array,
-    distinct: Array,
-    hit: Array,
-    *,
-    whole: bool = False,
+    question: RecommenderQuestion, width: Array, ids: Array, bags: Array, distinct: Array, hit: Array
 ) -> Array:
-    """Of reading a row for each id, and the ids."""
-    gpu, constants = question.cluster.gpu, question.embedding
-    row_bytes = (x.whole_width if whole else x.width) * question.training.table_bytes
-    rate = gpu.memory_bandwidth * constants.lookup_efficiency * _share(question, row_bytes)
+    """Of reading a row for each id, the ids, and writing vectors of samples."""
+    gpu, constants, measured = question.cluster.gpu, question.embedding, question.hardware.tables
+    row_bytes, written = width * question.training.table_bytes, bags * width * _exchange(question)
     met = np.minimum(distinct, ids)
     held = np.minimum(1.0, (gpu.l2_cache or 0.0) / np.maximum(met * row_bytes, 1.0))
     again = held * (ids - met)
-    device = (ids - again + again / constants.cache_speedup) * row_bytes / rate
+    on_cpu = measured is not None and gpu.kind == "cpu"  # whose measured rows came from its caches already
+    read = ids - again + again / (1.0 if on_cpu else constants.cache_speedup)
     host = ids * row_bytes / host_rate(question)
-    seconds = hit * device + np.where(hit < 1, (1 - hit) * host, 0.0)
-    return np.asarray(seconds + _streamed_seconds(question, ids * ID_BYTES))
+    over_link = np.where(hit < 1, (1 - hit) * host, 0.0)
+    if measured is not None:
+        pooling = ids / np.maximum(bags, 1e-9)
+        share = efficiency(measured.lookup, row_bytes, pooling)
+        return lookup_bytes(hit * read, row_bytes, written) / (gpu.memory_bandwidth * share) + over_link
+    rate = gpu.memory_bandwidth * constants.lookup_efficiency * _share(question, row_bytes)
+    device = hit * read * row_bytes / rate
+    return np.asarray(device + over_link + _streamed_seconds(question, ids * ID_BYTES + written))
 
 
 def _sent(question: RecommenderQuestion, x: OptionColumns) -> Array:
@@ -97,21 +97,28 @@ def _sent(question: RecommenderQuestion, x: OptionColumns) -> Array:
     return np.where(x.sharers > 1, np.minimum(1.0, x.ids / x.sharers / np.maximum(x.outputs, 1.0)), 1.0)
 
 
-def _update(question: RecommenderQuestion, ids: Array, width: Array) -> Array:
-    """Of sorting ids and reading the gradient of each."""
+def _update(question: RecommenderQuestion, ids: Array, distinct: Array, width: Array) -> Array:
+    """Of sorting ids and adding up the gradients of each row."""
+    measured, gradient = question.hardware.tables, width * _exchange(question)
+    if measured is not None:
+        rate = question.cluster.gpu.memory_bandwidth * efficiency(measured.sums, width * _FP32)
+        return sum_bytes(ids, gradient, distinct, width) / rate
     sort = _streamed_seconds(question, ids * question.embedding.sort_bytes)
-    gradient = width * _exchange(question)
     return sort + ids * gradient / (_update_rate(question) * _share(question, gradient))
 
 
 def _change(question: RecommenderQuestion, distinct: Array, rows: Array, width: Array) -> Array:
     """Of reading and writing the rows that a batch meets, with their states; or all in order, where all are."""
+    kept, measured = _kept_bytes(question, width), question.hardware.tables
     if question.facts.updates_whole_tables:
-        return rows * 2 * _kept_bytes(question, width) / _update_rate(question)
+        return rows * 2 * kept / _update_rate(question)
     row_bytes = width * question.training.table_bytes
-    return (
-        distinct * 2 * _kept_bytes(question, width) / (_update_rate(question) * _share(question, row_bytes))
-    )
+    points = () if measured is None else measured.changes.get(question.training.optimizer, ())
+    if points:
+        return change_bytes(distinct, kept) / (
+            question.cluster.gpu.memory_bandwidth * efficiency(points, row_bytes)
+        )
+    return distinct * 2 * kept / (_update_rate(question) * _share(question, row_bytes))
 
 
 def _kept_bytes(question: RecommenderQuestion, width: Array) -> Array:

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from cost_models.base import MAX_GPUS, GpuCount, Name, Overhead, PositiveInt, Share, Spec
 from cost_models.specs.cluster import Peak
 from cost_models.specs.links import Rate
+from cost_models.specs.table_rates import TableRates
 
 Efficiency = Field(ge=1e-6, le=1.5, allow_inf_nan=False)
 """A share of a rate, as fits find it: from next to nothing to above 1, where a datasheet says too little."""
@@ -256,6 +257,9 @@ class HardwareProfile(Spec):
     """Measured element-wise operators; where one is measured, it replaces bytes / bandwidth."""
     attention: tuple[AttentionCurve, ...] = ()
     """Measured attention cores; where there are any, they replace the two efficiencies."""
+    tables: TableRates | None = None
+    """Measured lookups and updates of embedding rows; where there are any, they replace the shares of the tables'
+    profile."""
     measured_peak: Peak | None = None
     """Best matrix rate measured on one device, which replaces the peak where there is no datasheet (a CPU)."""
     measured_bandwidth: Rate | None = None

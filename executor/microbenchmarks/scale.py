@@ -45,6 +45,14 @@ class Scale:
     """Of one copy between device and host."""
     overlapped_side: int
     """Rows, columns and inner dimension of the products that updates run beside."""
+    table_bytes: int
+    """Of an embedding table: beyond all caches."""
+    table_widths: tuple[int, ...]
+    """Elements of its rows, fp32; each divides the table."""
+    poolings: tuple[float, ...]
+    """Rows of a vector; below 1: one in so many."""
+    table_ids: int
+    """Ids looked up at once."""
     messages: tuple[int, ...]
     """Bytes of the full tensor of collectives."""
     rounds: int
@@ -96,6 +104,10 @@ def cpu_scale(*, quick: bool) -> Scale:
         block_parameters=2**20,
         copied_bytes=2**22,
         overlapped_side=128,
+        table_bytes=2**26,
+        table_widths=(4, 16, 128) if quick else (1, 4, 16, 128),
+        poolings=(0.125, 1.0, 16.0),
+        table_ids=2**13 if quick else 2**14,
         messages=_octaves(2**10, 2**22 if quick else 2**25, 4 if quick else 2),
         rounds=4,
     )
@@ -123,6 +135,10 @@ def cuda_scale(precision: Precision, *, quick: bool) -> Scale:
         block_parameters=2**23 if quick else 2**24,
         copied_bytes=2**28,
         overlapped_side=4096,
+        table_bytes=2**32,
+        table_widths=(16, 128) if quick else (1, 4, 16, 32, 64, 128, 256),
+        poolings=(0.125, 1.0, 16.0) if quick else (0.125, 1.0, 4.0, 16.0, 64.0),
+        table_ids=2**20 if quick else 2**22,
         messages=_octaves(2**12, 2**28, 4 if quick else 2),
         rounds=1,
     )

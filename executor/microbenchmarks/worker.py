@@ -26,6 +26,7 @@ from executor.microbenchmarks.offload import offload
 from executor.microbenchmarks.operators import element_wise, memory, optimizer
 from executor.microbenchmarks.scale import Scale, cpu_scale, cuda_scale
 from executor.microbenchmarks.stopwatch import Stopwatch
+from executor.microbenchmarks.tables import tables
 
 _QUICK_BUDGET_SECONDS, _BUDGET_SECONDS = 0.02, 0.04
 _TOUCHED_BYTES = 2**28
@@ -45,6 +46,7 @@ def measure(watch: Stopwatch, scale: Scale, *, on_progress: Callable[[str], None
         "optimizer": lambda: optimizer(watch, scale),
         "host": lambda: host_overhead(watch, engines),
         "offload": lambda: offload(watch, scale),
+        "embedding tables": lambda: tables(watch, scale),
     }
     if world > 1:
         families["collectives"] = lambda: collectives(watch, scale)

@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
-Kind = Literal["matrix", "attention", "operator", "memory", "optimizer", "host", "offload", "collective"]
+Kind = Literal[
+    "matrix", "attention", "operator", "memory", "optimizer", "host", "offload", "collective", "table"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +22,7 @@ class Measurement:
     and FLOPs of one causal head · operator () and elements · memory () and bytes read + written · optimizer (tensors,)
     and parameters · host (tokens, hidden size, heads) and blocks · offload (threads,) and parameters of an update,
     (ranks,) and bytes of a copy, (threads,) and blocks of what overlaps · collective (group size,) and bytes of the
-    tensor.
+    tensor · table (row bytes, ids, bags, rows met) and bytes moved.
     """
 
     kind: Kind

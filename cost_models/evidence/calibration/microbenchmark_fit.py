@@ -8,6 +8,7 @@
     host             GPU: a tiny block's seconds to launch; CPU: its seconds beyond those of its operators
     collectives      a curve over message bytes for each group size
     offload          see `offload_fit`
+    tables           see `table_fit`
 
 Rows of processes that measured side by side are averaged. What is not measured (network, jitter) stays as in
 the base.
@@ -40,6 +41,7 @@ from cost_models.evidence.calibration.host_fit import (
 from cost_models.evidence.calibration.measurements import Measurement, merge, select
 from cost_models.evidence.calibration.offload_fit import host_constants
 from cost_models.evidence.calibration.robust import relative_errors, relative_least_squares
+from cost_models.evidence.calibration.table_fit import table_rates
 from cost_models.specs.cluster import AttentionKernel, ClusterSpec, GpuSpec, KernelShare, Precision
 from cost_models.specs.hardware import HardwareProfile
 
@@ -134,6 +136,7 @@ def fit_microbenchmarks(
         "operators": operator_curves(rows),
         "attention": attention_curves(rows),
         "collectives": collective_curves(rows),
+        "tables": table_rates(rows, bandwidth, source),
         **host_constants(
             rows, ranks=1 + max(row.rank for row in measurements), is_cpu=cluster.gpu.kind == "cpu"
         ),
