@@ -134,6 +134,8 @@ class TransformerShape(Spec):
     """The vocabulary is padded to a multiple of this × tp (Megatron: 128)."""
     left_out: Annotated[tuple[str, ...], LISTED] = ()
     """What the model's blocks do besides, a few words each: not priced, and the executor trains no such model."""
+    changed: Annotated[tuple[str, ...], LISTED] = ()
+    """What `--allow` changed of the model that has this name, in its words (`cost_models.specs.changes`)."""
     source: str = ""
     """Where the shape was read."""
 

@@ -14,6 +14,7 @@ from meshwright.records.recommendations import tried_record
 from meshwright.render.links import crossing_sentence
 from meshwright.render.plans.explanation import explanation_text, why_not_text
 from meshwright.render.plans.host import host_sentences
+from meshwright.render.plans.mathematics import count_sentence, flops_counted
 from meshwright.render.plans.ranked import placed_on_pools, question_header
 from meshwright.render.plans.recommendation import recommended_in_plan, tried_sentence
 from meshwright.render.tables import Table
@@ -52,6 +53,7 @@ class Explained:
             "question": question_record(self.question),
             "plan": estimate_record(self.explanation.estimate, self.question),
             "searched": self.explanation.origin.searched,
+            "flops_per_token": flops_counted(self.question, self.explanation.estimate.layout.tp),
             "tried": tried_record(self.question, self.explanation.estimate.layout),
             "recommendation": None if told is None else told.model_dump(mode="json"),
             "binds": {
@@ -94,7 +96,8 @@ class Explained:
         estimate = self.explanation.estimate
         far = crossing_sentence(crossing(self.question, estimate))
         nearest = tried_sentence(self.question, estimate)
-        return "\n".join(filter(None, [explanation_text(self.explanation), far, why, nearest]))
+        counted = count_sentence(self.question, estimate.layout.tp)
+        return "\n".join(filter(None, [explanation_text(self.explanation), counted, far, why, nearest]))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -20,6 +20,7 @@ from meshwright.records.recommendations import recommendation_record
 from meshwright.render.links import crossing_sentence
 from meshwright.render.plans.explanation import why_not_text
 from meshwright.render.plans.goals import left_out_text
+from meshwright.render.plans.mathematics import changes_worth, worth_sentence
 from meshwright.render.plans.ranked import (
     answer_sentence,
     optimum_cells,
@@ -172,6 +173,8 @@ class Planned:
         """The JSON document."""
         record = optimum_record(self.optimum, self.assumptions, self.notes)
         told = self.recommendation
+        if worth := changes_worth(self.question, self._picked):
+            record |= {"step_seconds_without": worth}
         return record | (
             {}
             if told is None
@@ -236,10 +239,15 @@ class Planned:
         headers, rows = optimum_cells(self.optimum)
         return pd.DataFrame(rows, columns=list(headers))
 
+    @property
+    def _picked(self) -> Estimate:
+        """The layout that is saved as the plan."""
+        told = self.recommendation
+        return self.best if told is None or self.pick == "fastest" else told.estimate
+
     def _around_the_table(self) -> tuple[str, str]:
         """The lines above the table, with the question, and those below it, with the proof."""
         header = question_header(self.question, self.best.trust, self.best.memory_limit)
-        told = self.recommendation
-        picked = self.best if told is None or self.pick == "fastest" else told.estimate
-        far = crossing_sentence(crossing(self.question, picked))
-        return header, "\n".join(filter(None, [answer_sentence(self.optimum), far]))
+        far = crossing_sentence(crossing(self.question, self._picked))
+        worth = worth_sentence(self.question, self._picked)
+        return header, "\n".join(filter(None, [answer_sentence(self.optimum), worth, far]))

@@ -16,6 +16,7 @@ from cost_models.files import catalog
 from cost_models.files.loading import LoadedModel, resolve_cluster, resolve_model, resolve_training
 from cost_models.files.names import known_cluster, known_model
 from cost_models.question import Question
+from cost_models.specs.changes import changed
 from cost_models.specs.cluster import LEAST_MEMORY, ClusterSpec, Precision
 from cost_models.specs.hardware import HardwareProfile
 from cost_models.specs.pools import MixedCluster
@@ -56,6 +57,8 @@ class Inputs:
     """Least probability of fitting, as a share or as `95%`."""
     host_memory: str | None = None
     """Memory of each host in place of the cluster's."""
+    changes: tuple[str, ...] = ()
+    """What `--allow` changes of the model and the job (`cost_models.specs.changes`)."""
 
 
 def question_of(inputs: Inputs) -> tuple[Question, tuple[str, ...]]:
@@ -82,8 +85,9 @@ def question_of(inputs: Inputs) -> tuple[Question, tuple[str, ...]]:
     assert training is not None
     assert confidence is not None
     cluster = with_host_memory(cluster, host_memory)
+    spec, training = changed(model.spec, training, inputs.changes)
     stack = inputs.stack or (trainer_named(inputs.trainer).stack if inputs.trainer else None)
-    question = complete_question(model.spec, cluster, training, stack=stack, profile=inputs.profile)
+    question = complete_question(spec, cluster, training, stack=stack, profile=inputs.profile)
     question = replace(question, confidence=confidence)
     return question, (*model.assumptions, *_read_as(inputs, training), *assumed_dropout(training, question))
 

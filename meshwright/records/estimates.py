@@ -14,6 +14,7 @@ from cost_models.estimate import Estimate
 from cost_models.pipeline.host_windows import host_windows
 from cost_models.pipeline.link_use import crossing
 from cost_models.question import MixedQuestion, Question
+from cost_models.specs.changes import changes_of
 from meshwright.records import JSON_SCHEMA
 from planner.answers.optimum import Optimum
 
@@ -181,6 +182,8 @@ def question_record(question: Question) -> dict[str, Any]:
         "sequence_length": question.training.sequence_length,
         "precision": question.training.precision,
         "dropout": question.dropout,
+        "optimizer": question.training.optimizer,
+        "changed": list(changes_of(question.model, question.training)),
         "stack": question.stack.name,
         "confidence": question.confidence,
         "profile": None if mixed else question.hardware.name,

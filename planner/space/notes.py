@@ -1,5 +1,5 @@
 """What a question says that its answer passes over in silence: lengths that divide badly or that the model cannot read,
-and a memory limit that limits nothing."""
+windows and a memory limit that limit nothing."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def notes_of(question: Question, restrictions: Restrictions | None = None) -> tu
     found = [
         _learned_positions(question),
         _sequence(question),
+        _windows(question),
         _memory(question, limit),
         _risk(question),
         _offload(question) if restrictions is not None and "offload" in restrictions.allowed else "",
@@ -64,6 +65,13 @@ def _sequence(question: Question) -> str:
     if fp8:
         what += " and" * bool(apart) + " make gradients in fp8 slow, which sum whole sixteens"
     return f"{what}; {grouped(better)} tokens do better"
+
+
+def _windows(question: Question) -> str:
+    window, length = question.model.attention_window, question.training.sequence_length
+    if window is None or window < length:
+        return ""
+    return f"windows of {grouped(window)} tokens hide nothing of sequences of {grouped(length)}"
 
 
 def _risk(question: Question) -> str:

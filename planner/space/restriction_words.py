@@ -13,12 +13,15 @@ from cost_models.axes.layout import AXES as LAYOUT_AXES
 from cost_models.axes.recompute import RECOMPUTE_POLICIES
 from cost_models.axes.words import Number, Switch
 from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.specs.changes import WORDS
 from planner.space.restrictions import AXES, CLOSED, Restrictions, names_of
 from planner.trainers import trainer_named
 
 MOST_WORDS = 1000
 """Of `--fix` and `--forbid` together."""
 
+_OPENS = (*CLOSED, *WORDS)
+"""What `--allow` takes, the axes of layouts and what changes the mathematics."""
 _PARTS = [name for name in COLUMNS if "_" in name]
 _WORD = re.compile(rf"({'|'.join([*_PARTS, '[a-z]+'])})(<=|>=|<|>|=)?(.*)$", re.ASCII)
 _NUMBER = re.compile(r"\d{1,12}$", re.ASCII)
@@ -91,7 +94,7 @@ def parse_restrictions(
         if COLUMNS[axis].axis.must_be_chosen
     )
     problems.extend(
-        Problem(f"--allow {name}", f"is none of {', '.join(CLOSED)}{did_you_mean(name, CLOSED)}")
+        Problem(f"--allow {name}", f"is none of {', '.join(_OPENS)}{did_you_mean(name, _OPENS)}")
         for name in allow
         if name not in CLOSED
     )

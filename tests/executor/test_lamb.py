@@ -38,6 +38,7 @@ CASES = in_every_run(
         ("gpt", "pp2 mbs2"),
         ("gpt", "dp2 mbs2 zero0"),
         ("gpt", "dp2 mbs2 zero1"),
+        ("gpt", "dp2 mbs2 zero1 overlap=dp"),
         ("gpt", "dp2 mbs2 zero2"),
         ("gpt", "dp2 mbs2 zero3"),
         ("gpt", "tp2 pp2 sp mbs2"),

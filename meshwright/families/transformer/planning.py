@@ -96,7 +96,7 @@ def ask(asked: PlanInputs) -> PlanQuestion | ClustersQuestion:
     Raises:
         InputError: something is missing or wrong; everything that is, at once.
     """
-    inputs, goal = asked.inputs, asked.goal
+    inputs, goal = replace(asked.inputs, changes=asked.limits.changes), asked.goal
     problems = Problems()
     read: Sequence[PlanQuestion | ClustersQuestion | None]
     if asked.clusters:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cost_models.pipeline.estimating import trust_of
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.render.plans.goals import value_text
+from meshwright.render.plans.mathematics import changes_sentence
 from meshwright.render.tables import Table, table
 from meshwright.render.words import money, percent, sentence_list, wrapped
 from planner.answers.offers import OfferAnswer, Ranking
@@ -24,7 +25,8 @@ def offers_header(ranking: Ranking) -> str:
         wrapped(
             f"{question.model.name} on {names}, {format_count(training.tokens_per_step)} tokens/step"
             f" ({grouped(training.global_batch)} x {grouped(training.sequence_length)}, {training.precision}){tokens}"
-        )
+        ),
+        *filter(None, [changes_sentence(question)]),
     ]
     for offer in ranking.offers:
         price = f", {money(offer.price)} a GPU-hour" if offer.price is not None else ""

@@ -10,6 +10,7 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.units import counted, format_bytes, format_count, format_seconds, grouped
 from meshwright.render.plans.estimates import host_lines, warning_lines
 from meshwright.render.plans.goals import proof_sentence, training_sentence, value_text
+from meshwright.render.plans.mathematics import changes_sentence
 from meshwright.render.plans.pools import gpus_in_words, pools_table
 from meshwright.render.tables import Table, table
 from meshwright.render.words import part_label, percent, sentence_list, wrapped
@@ -18,7 +19,7 @@ from planner.certificate import Certificate
 
 
 def question_header(question: Question, trust: Trust, memory_limit: float, *, subject: str = "") -> str:
-    """Two sentences: what was asked (of the model, or of another subject), and how far the prices may be believed."""
+    """What was asked (of the model, or of another subject), what was changed, how far prices may be believed."""
     cluster, training = question.cluster, question.training
     mixed = isinstance(question, MixedQuestion)
     nodes = f" ({counted(cluster.nodes, 'node')})" if cluster.nodes > 1 and not mixed else ""
@@ -35,7 +36,8 @@ def question_header(question: Question, trust: Trust, memory_limit: float, *, su
     if isinstance(question, MixedQuestion):
         names = sentence_list([pool.hardware.name for pool in question.pools])
         profile = f"hardware profiles {names}; the least known is {trust}"
-    return "\n".join([wrapped(asked), wrapped(f"stack {question.stack.name}; {profile}")])
+    lines = [wrapped(asked), changes_sentence(question), wrapped(f"stack {question.stack.name}; {profile}")]
+    return "\n".join(filter(None, lines))
 
 
 HEADERS = ("#", "layout", "step", "MFU", "tok/s/GPU", "peak mem", "bound by")

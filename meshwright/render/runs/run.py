@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from cost_models.defaults import OWN_COMPILED, OWN_STACK
 from cost_models.units import counted, format_bytes, format_count, format_seconds
 from meshwright.records.run_comparison import ComparedQuantity, comparison
+from meshwright.render.plans.mathematics import changes_sentence
 from meshwright.render.tables import Table, table
 from meshwright.render.words import percent, sentence_list, wrapped
 from planner.plan import Plan, Prediction
@@ -42,6 +43,8 @@ def run_text(report: RunReport, steps: int) -> Iterator[str | Table]:
         f"{report.model}, {report.layout}, {counted(steps, 'step')} on {environment.device} "
         f"({environment.backend}); steps vary by {percent(report.step_spread)}"
     )
+    if report.plan is not None and (changed := changes_sentence(report.plan.question)):
+        yield changed
     yield ""
     yield comparison_table(comparison(report))
     if report.routers:

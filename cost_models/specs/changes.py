@@ -1,0 +1,101 @@
+"""What `--allow` opens of the mathematics: parallel blocks, windows, LAMB. Another loss curve, so never unasked for.
+
+    parallel-block   attention and MLP read one norm side by side (Wang & Komatsuzaki 2021; MegaScale, section 3.1)
+    window=N         a query attends to N tokens, itself included (Beltagy et al. 2020)
+    lamb             You et al. 2020: for batches that Adam does not bear
+
+A changed model says what was changed, in these words, wherever it goes: plans, checkpoints and reports hold it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from cost_models.errors import InputError, Problem, did_you_mean
+from cost_models.specs.training import TrainingSpec
+from cost_models.specs.transformer import TransformerSpec
+from cost_models.units import grouped
+
+WORDS = ("parallel-block", "window=N", "lamb")
+"""As people write them, in the order in which they are told."""
+_WINDOW = re.compile(r"window=(\d{1,12})$", re.ASCII)
+
+
+def is_change(word: str) -> bool:
+    """Whether a word of `--allow` means the mathematics, rightly written or not."""
+    return word.partition("=")[0] in {known.partition("=")[0] for known in WORDS}
+
+
+def changed(
+    model: TransformerSpec, training: TrainingSpec, words: Sequence[str]
+) -> tuple[TransformerSpec, TrainingSpec]:
+    """The model and the job with what the words of `--allow` open.
+
+    Raises:
+        InputError: words that cannot be read, or that change nothing of this model and this job; all of them at once.
+    """
+    problems = [
+        Problem(f"--allow {word}", what)
+        for word in words
+        if (what := _complaint(model, training, word, words))
+    ]
+    if problems:
+        raise InputError("what is allowed cannot be had", problems=problems)
+    fields: dict[str, Any] = {}
+    for word in dict.fromkeys(words):
+        if word == "parallel-block":
+            fields |= {"parallel_block": True}
+        elif found := _WINDOW.match(word):
+            fields |= {"attention_window": int(found[1])}
+        else:
+            training = training.model_copy(update={"optimizer": "lamb"})
+    if not fields:
+        return model, training
+    told = tuple(word for word in dict.fromkeys(words) if word != "lamb")
+    try:
+        spec = TransformerSpec.model_validate(model.model_dump() | fields | {"changed": told})
+    except ValidationError as error:
+        said = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise InputError(f"--allow {','.join(told)}: {said}") from None
+    return spec, training
+
+
+def changes_of(model: TransformerSpec, training: TrainingSpec) -> tuple[str, ...]:
+    """What is changed, in the words of `--allow`."""
+    return (*model.changed, *(["lamb"] if training.optimizer == "lamb" else []))
+
+
+def without(
+    model: TransformerSpec, training: TrainingSpec, word: str
+) -> tuple[TransformerSpec, TrainingSpec]:
+    """A changed model and job with one of its changes undone."""
+    if word == "lamb":
+        return model, training.model_copy(update={"optimizer": "adamw"})
+    undone: dict[str, Any] = (
+        {"parallel_block": False} if word == "parallel-block" else {"attention_window": None}
+    )
+    rest = tuple(one for one in model.changed if one != word)
+    return model.model_copy(update=undone | {"changed": rest}), training
+
+
+def _complaint(model: TransformerSpec, training: TrainingSpec, word: str, words: Sequence[str]) -> str:
+    """Why a word cannot be taken; empty where it can."""
+    length = training.sequence_length
+    if word == "lamb":
+        return "is what the job says already" * (training.optimizer == "lamb")
+    if word == "parallel-block":
+        return f"`{model.name}` has parallel blocks already" * model.parallel_block
+    found = _WINDOW.match(word)
+    if found is None or int(found[1]) == 0:
+        return f"is none of {', '.join(WORDS)}{did_you_mean(word, WORDS)}; a window is written `window=1024`"
+    if sum(one.startswith("window") for one in dict.fromkeys(words)) > 1:
+        return "there are several windows"
+    if model.attention_window is not None:
+        return f"`{model.name}` has windows of {grouped(model.attention_window)} tokens of its own"
+    if int(found[1]) >= length:
+        return f"hides nothing of sequences of {grouped(length)} tokens"
+    return ""
