@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from meshwright.answers.compared import Compared
     from meshwright.answers.emulated import Emulated
     from meshwright.answers.estimated import Estimated
+    from meshwright.answers.examined import Examined
     from meshwright.answers.explained import Explained, NotChosen
     from meshwright.answers.fitted import Fitted
     from meshwright.answers.forecasted import Forecasted
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from meshwright.api.advise import advise
     from meshwright.api.calibrate import calibrate_from_run, calibrate_from_runs
     from meshwright.api.compare import compare
+    from meshwright.api.doctor import doctor
     from meshwright.api.emulate import emulate
     from meshwright.api.estimate import estimate
     from meshwright.api.explain import explain, why_not
@@ -67,6 +69,8 @@ _HOMES = {
     "import_plan": "meshwright.api.exporting",
     "ServedRecommender": "meshwright.answers.served",
     "estimate": "meshwright.api.estimate",
+    "doctor": "meshwright.api.doctor",
+    "Examined": "meshwright.answers.examined",
     "forecast": "meshwright.api.forecast",
     "Forecasted": "meshwright.answers.forecasted",
     "verify": "meshwright.api.verify",
@@ -126,6 +130,7 @@ __all__ = [
     "Emulated",
     "Estimate",
     "Estimated",
+    "Examined",
     "Explained",
     "Fitted",
     "Forecasted",
@@ -156,6 +161,7 @@ __all__ = [
     "calibrate_from_run",
     "calibrate_from_runs",
     "compare",
+    "doctor",
     "emulate",
     "estimate",
     "explain",

@@ -26,9 +26,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from killing import ranks_here
 from small import plan_for, sharded_plan
 
 from cost_models.files.whole import write_whole
@@ -126,7 +125,7 @@ class Run:
             time.sleep(0.001)
 
     def _kill(self, moment: str) -> None:
-        ranks = _ranks()
+        ranks = ranks_here()
         if not ranks or self.ended.is_set():
             return
         rank, process = self.rng.choice(sorted(ranks.items()))
@@ -147,18 +146,6 @@ class Run:
         self._killed_at = time.monotonic()
         self.kills.append(kill)
         process.send_signal(signal.SIGKILL)
-
-
-def _ranks() -> dict[int, psutil.Process]:
-    """Rank → its process, of those that this one's torchrun started."""
-    found = {}
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if "executor.launch.worker" in process.cmdline() and "RANK" in (environment := process.environ()):
-                found[int(environment["RANK"])] = process
-        except psutil.Error:
-            continue
-    return found
 
 
 def main() -> None:

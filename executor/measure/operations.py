@@ -72,6 +72,11 @@ class OperationsReport(Spec):
         return sum(self.parts.values())
 
     @property
+    def failures(self) -> int:
+        """How often the ranks were lost: a start that fails again has no restart of its own."""
+        return self.restarts[-1].start - 1 if self.restarts else 0
+
+    @property
     def goodput(self) -> float:
         """Share of these seconds in which steps were trained that were kept."""
         return self.parts["training"] / self.wall_seconds if self.wall_seconds else 1.0
@@ -92,6 +97,26 @@ class OperationsReport(Spec):
             flush=_mean(flushes),
             size=_mean(sizes),
         )
+
+    @property
+    def mean_restart(self) -> MeanRestart:
+        """What a restart takes in which no rank is lost again: of one in which some were, only the end counts."""
+        starts = [1, *(one.start for one in self.restarts)]
+        whole = [one for one, before in zip(self.restarts, starts, strict=False) if one.start == before + 1]
+        return MeanRestart(
+            detection=_mean([one.detection_seconds for one in whole]),
+            starting=_mean([one.starting_seconds for one in self.restarts]),
+            loading=_mean([one.loading_seconds for one in self.restarts]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MeanRestart:
+    """A restart on average, in seconds."""
+
+    detection: float
+    starting: float
+    loading: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from cost_models.errors import InputError
 from cost_models.reliability.segments import Segment
 from cost_models.specs.operations import OperationsSpec
 from cost_models.units import counted
-from executor.measure.operations import PARTS, OperationsReport, RestartReport
+from executor.measure.operations import PARTS, OperationsReport
 
 _LONGEST_BETWEEN = 3.6e12
 """Seconds between failures of operations in which none was seen: the longest that a file may say."""
@@ -32,12 +31,11 @@ def operations_rows(seen: OperationsReport) -> list[dict[str, Any]]:
 
 def segment_of(seen: OperationsReport) -> Segment:
     """The segment of a forecast with the run's own step, mean save, mean restart and time between failures."""
-    save, failures = seen.mean_save, len(seen.restarts)
-    restart = sum(one.seconds for one in seen.restarts) / failures if failures else 0.0
+    save, restart, failures = seen.mean_save, seen.mean_restart, seen.failures
     return Segment(
         work=seen.every * seen.step_seconds,
         saving=save.blocked,
-        restart=restart,
+        restart=restart.detection + restart.starting + restart.loading,
         between=seen.wall_seconds / failures if failures else math.inf,
         lag=save.flush,
     )
@@ -68,23 +66,18 @@ def operations_spec(seen: OperationsReport, gpus: int, name: str) -> OperationsS
         raise InputError(
             f"`{name}` tells of no checkpoint that was written", hint="--checkpoint saves, --every how often"
         )
-    save, failures = seen.mean_save, len(seen.restarts)
-
-    def mean(of: Callable[[RestartReport], float]) -> float:
-        return sum(map(of, seen.restarts)) / failures if failures else 0.0
-
-    loading = mean(lambda one: one.loading_seconds) or save.flush
+    save, restart, one = seen.mean_save, seen.mean_restart, segment_of(seen)
     return OperationsSpec.model_validate(
         {
             "name": "measured",
-            "mtbf": _seconds(seen.wall_seconds * gpus / failures if failures else _LONGEST_BETWEEN),
-            "detection": _seconds(mean(lambda one: one.detection_seconds)),
-            "restart": _seconds(mean(lambda one: one.starting_seconds)),
+            "mtbf": _seconds(min(one.between * gpus, _LONGEST_BETWEEN)),
+            "detection": _seconds(restart.detection),
+            "restart": _seconds(restart.starting),
             "storage_write": _rate(save.size / save.flush),
-            "storage_read": _rate(save.size / loading),
+            "storage_read": _rate(save.size / (restart.loading or save.flush)),
             "pause": save.blocked,  # with the copy to host memory in it
             "host_copy": _rate(_FASTEST),
-            "source": f"{name}: {counted(len(seen.saves), 'save')}, {counted(failures, 'restart')}",
+            "source": f"{name}: {counted(len(seen.saves), 'save')}, {counted(seen.failures, 'failure')}",
         }
     )
 

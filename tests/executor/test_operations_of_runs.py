@@ -77,9 +77,19 @@ def test_parts_stand_beside_those_of_a_forecast() -> None:
     assert sum(shares.values()) == pytest.approx(1.0)
     assert [row["part"] for row in operations_rows(seen)] == list(seen.parts)
     text = "\n".join(str(part) for part in operations_text(seen, operations_rows(seen)))
-    for words in ("work done again", "training waits 500.0 ms", "1 restart: 1.00 s until"):
+    for words in ("work done again", "training waits 500.0 ms", "1 failure: 1.00 s until"):
         assert words in text
     assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_a_restart_in_which_ranks_are_lost_again_is_two_failures() -> None:
+    """What the first of two starts took is no restart's typical detection."""
+    again = KILLED[6] | {"restart": 4, "detection_seconds": 9.0, "starting_seconds": 2.0, "at": 130.0}
+    seen = operations_of_record([*KILLED[:9], again, step(5, 131.0)], every=2)
+    assert seen is not None
+    assert seen.failures == 3
+    assert seen.mean_restart.detection == 1.0
+    assert seen.mean_restart.starting == 3.0
 
 
 def test_without_a_failure_only_saves_take_time() -> None:

@@ -22,6 +22,7 @@ VERBS = (
     "verify",
     "forecast",
     "plot",
+    "doctor",
     "run",
     "emulate",
     "export",

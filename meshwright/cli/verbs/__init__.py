@@ -6,6 +6,7 @@ from meshwright.cli.verbs.advise import advise
 from meshwright.cli.verbs.calibrate import calibrate
 from meshwright.cli.verbs.catalog import catalog
 from meshwright.cli.verbs.compare import compare
+from meshwright.cli.verbs.doctor import doctor
 from meshwright.cli.verbs.emulate import emulate
 from meshwright.cli.verbs.estimate import estimate
 from meshwright.cli.verbs.explain import explain
@@ -27,6 +28,7 @@ VERBS = (
     verify,
     forecast,
     plot,
+    doctor,
     run,
     emulate,
     export,

@@ -53,17 +53,9 @@ def _saves(seen: OperationsReport) -> str:
 
 
 def _restarts(seen: OperationsReport) -> str:
-    found = seen.restarts
-    detection, starting, loading = (
-        format_seconds(fmean(times))
-        for times in (
-            [one.detection_seconds for one in found],
-            [one.starting_seconds for one in found],
-            [one.loading_seconds for one in found],
-        )
-    )
+    mean, lost = seen.mean_restart, fmean(one.steps_lost for one in seen.restarts)
     return (
-        f"{counted(len(found), 'restart')}: {detection} until ranks were started again, {starting} to start,"
-        f" {loading} to load, {fmean(one.steps_lost for one in found):.1f} steps lost"
-        f" (means); the forecast is of these means, failures at random"
+        f"{counted(seen.failures, 'failure')}: {format_seconds(mean.detection)} until ranks were started again,"
+        f" {format_seconds(mean.starting)} to start, {format_seconds(mean.loading)} to load, {lost:.1f} steps lost"
+        " (means); the forecast is of these means, failures at random"
     )

@@ -1,0 +1,255 @@
+"""Who is slower than the others, beyond noise: the judgement of an examination.
+
+A device or pair is slow where its time is more than a tenth and more than three noise widths above the median of its
+kind: devices of one name, pairs within a node or between nodes. The noise is the largest of three: how far passes of
+its kind are from one another, how far its own are, and how far ordinary ones of its kind are. A rank all of whose pairs
+are slow is named in their place.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from executor.doctor.readings import (
+    LATENCY,
+    LAUNCH,
+    OF_PAIRS,
+    OF_RANKS,
+    Examination,
+    HostFacts,
+    Reading,
+    noise_of,
+)
+
+LEAST = 0.1
+"""Slower by less than this share is not told: nobody would change a node for it."""
+NOISE_WIDTHS = 3.0
+ALL = "all ranks"
+BETWEEN = " between nodes"
+"""Added to a check of a pair on two hosts."""
+_NEAR_HALF = 1.4826
+"""Deviations of a normal distribution by the distance within which half of it is."""
+_FEWEST_PAIRS = 2
+"""Slow pairs of a rank from which on it is the rank that is slow, where it has no other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that is not as it should be."""
+
+    who: str
+    """ "rank 2 (gpu17)", "ranks 0-3", "all ranks"."""
+    ranks: tuple[int, ...]
+    """Empty: all of them."""
+    check: str
+    share: float
+    """How much slower or less: 0.3 is 30 %."""
+    than: str
+    """ "the median", "the plan assumes"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One check over all processes."""
+
+    check: str
+    typical: float
+    """Work in a second, of the median; seconds of a check of calls; bytes, Hz, cores of facts."""
+    worst: float
+    worst_of: str
+    noise: float | None
+    """None of what is a fact."""
+    assumed: float | None = None
+    """The same as the plan assumes it; None where it says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What to know before the job starts."""
+
+    checks: tuple[Judged, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumptions:
+    """What a plan's prediction counts on."""
+
+    seconds: Mapping[str, float]
+    """Check → seconds of what it does."""
+    bytes_needed: float
+    """Memory of the fullest rank."""
+    known: bool
+    """Its constants are of this device rather than a datasheet's: slower than these is a finding."""
+
+
+def judge(seen: Examination, plan: Assumptions | None = None) -> Judgement:
+    """Judge everything that was measured."""
+    checks: list[Judged] = []
+    findings: list[Finding] = []
+    for check, readings in _by_check(seen).items():
+        slow = _slow(readings, seen.hosts)
+        alone = len(readings[0].ranks) == 1
+        findings += _of_ranks(slow, seen) if alone else _of_pairs(check, readings, slow, seen)
+        assumed = None if plan is None else plan.seconds.get(check)
+        noise = noise_of(readings)
+        checks.append(_judged(check, readings, noise, assumed, seen))
+        if plan is not None and assumed is not None and plan.known:
+            typical = _median([reading.least for reading in readings])
+            share = typical / assumed - 1
+            if share > max(LEAST, NOISE_WIDTHS * noise):
+                findings.append(Finding(who=ALL, ranks=(), check=check, share=share, than="the plan assumes"))
+    for name, values in _facts(seen.hosts).items():
+        typical = statistics.median_high(values)
+        checks.append(_fact(name, values, typical, plan, seen))
+        findings += [
+            Finding(
+                who=_who((rank,), seen),
+                ranks=(rank,),
+                check=name,
+                share=1 - value / typical,
+                than="the median",
+            )
+            for rank, value in enumerate(values)
+            if value < (1 - LEAST) * typical
+        ]
+    if plan is not None:
+        findings += [
+            Finding(
+                who=_who((one.rank,), seen),
+                ranks=(one.rank,),
+                check="free memory",
+                share=1 - one.free_bytes / plan.bytes_needed,
+                than="the plan needs",
+            )
+            for one in seen.hosts
+            if one.free_bytes < plan.bytes_needed
+        ]
+    return Judgement(checks=tuple(checks), findings=tuple(findings))
+
+
+def _median(values: Sequence[float]) -> float:
+    """The lower of the middle two: of two processes the faster one is the measure."""
+    return statistics.median_low(values)
+
+
+def _slow(readings: Sequence[Reading], hosts: Sequence[HostFacts]) -> list[tuple[Reading, float]]:
+    """The slow ones of one check, and by what share of the median of their kind."""
+    kinds: dict[tuple[str, ...], list[Reading]] = {}
+    for reading in readings:
+        kinds.setdefault(_kind(reading, hosts), []).append(reading)
+    found = []
+    for alike in kinds.values():
+        median = _median([reading.least for reading in alike])
+        noise = max(noise_of(alike), _spread([reading.least / median for reading in alike]))
+        for reading in alike:
+            share = reading.least / median - 1
+            if share > max(LEAST, NOISE_WIDTHS * noise, NOISE_WIDTHS * reading.noise):
+                found.append((reading, share))
+    return found
+
+
+def _spread(shares: Sequence[float]) -> float:
+    """How far ordinary ones are from one another, as a deviation: of 1 half of them are nearer than this times 0.67."""
+    return _median([abs(share - 1) for share in shares]) * _NEAR_HALF
+
+
+def _by_check(seen: Examination) -> dict[str, list[Reading]]:
+    """Check → its readings; those of pairs on two hosts are checks of their own."""
+    found: dict[str, list[Reading]] = {}
+    for check in (*OF_RANKS, *OF_PAIRS):
+        for reading in seen.of(check):
+            apart = len({seen.hosts[rank].host for rank in reading.ranks}) > 1
+            found.setdefault(check + BETWEEN if apart else check, []).append(reading)
+    return found
+
+
+def _kind(reading: Reading, hosts: Sequence[HostFacts]) -> tuple[str, ...]:
+    """What it may be compared with: the same devices."""
+    return tuple(sorted(hosts[rank].device for rank in reading.ranks))
+
+
+def _of_ranks(slow: Sequence[tuple[Reading, float]], seen: Examination) -> Iterator[Finding]:
+    for reading, share in slow:
+        yield Finding(
+            who=_who(reading.ranks, seen),
+            ranks=reading.ranks,
+            check=reading.check,
+            share=share,
+            than="the median",
+        )
+
+
+def _of_pairs(
+    check: str, readings: Sequence[Reading], slow: Sequence[tuple[Reading, float]], seen: Examination
+) -> Iterator[Finding]:
+    """Ranks all of whose pairs are slow, then slow pairs that these do not explain."""
+    shares = {reading.ranks: share for reading, share in slow}
+    members = sorted({rank for pair in shares for rank in pair})
+    named = []
+    for rank in members:
+        pairs = [reading.ranks for reading in readings if rank in reading.ranks]
+        if len(pairs) >= _FEWEST_PAIRS and all(pair in shares for pair in pairs):
+            named.append(rank)
+            least = min(shares[pair] for pair in pairs)
+            yield Finding(who=_who((rank,), seen), ranks=(rank,), check=check, share=least, than="the median")
+    for pair, share in shares.items():
+        if not set(pair) & set(named):
+            yield Finding(who=_who(pair, seen), ranks=pair, check=check, share=share, than="the median")
+
+
+def _who(ranks: Sequence[int], seen: Examination) -> str:
+    hosts = list(dict.fromkeys(seen.hosts[rank].host for rank in ranks))
+    names = "-".join(map(str, ranks))
+    return f"rank{'s' * (len(ranks) > 1)} {names} ({', '.join(hosts)})"
+
+
+def _judged(
+    check: str, readings: Sequence[Reading], noise: float, assumed: float | None, seen: Examination
+) -> Judged:
+    worst = max(readings, key=lambda reading: reading.least)
+    typical = _median([reading.least for reading in readings])
+    return Judged(
+        check=check,
+        typical=_rate(check, worst.work, typical),
+        worst=_rate(check, worst.work, worst.least),
+        worst_of=_who(worst.ranks, seen),
+        noise=noise,
+        assumed=None if assumed is None else _rate(check, worst.work, assumed),
+    )
+
+
+def _rate(check: str, work: float, seconds: float) -> float:
+    """What is told of it: seconds of a call or a small message, else work in a second."""
+    return seconds / work if check.startswith((LAUNCH, LATENCY)) else work / seconds
+
+
+def _facts(hosts: Sequence[HostFacts]) -> dict[str, list[float]]:
+    """Name → a value of each rank, of which more is better."""
+    facts: dict[str, list[float]] = {"free memory": [float(one.free_bytes) for one in hosts]}
+    clocks = [one.clock for one in hosts if one.clock is not None]
+    if len(clocks) == len(hosts):
+        facts["clock"] = clocks
+    return facts | {"cores": [float(one.cores) for one in hosts]}
+
+
+def _fact(
+    name: str, values: Sequence[float], typical: float, plan: Assumptions | None, seen: Examination
+) -> Judged:
+    rank = min(range(len(values)), key=lambda at: values[at])
+    needed = plan.bytes_needed if plan is not None and name == "free memory" else None
+    return Judged(
+        check=name,
+        typical=typical,
+        worst=values[rank],
+        worst_of=_who((rank,), seen),
+        noise=None,
+        assumed=needed,
+    )

@@ -1,0 +1,182 @@
+"""Measures one rank among all: products, memory, launches, and its links with partners that change.
+
+On a CPU the clock of what a process does alone is its thread's own, of every pass the least counts, and where something
+looks slow there are more passes: what else runs on the machine does not pass for slowness.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from executor.doctor.judging import judge
+from executor.doctor.pairs import Pairs, batched, rounds_of_pairs
+from executor.doctor.readings import (
+    LATENCY,
+    LAUNCH,
+    LINK,
+    MATMUL,
+    MEMORY,
+    Examination,
+    HostFacts,
+    Reading,
+)
+from executor.doctor.sizes import Sizes, sizes_of
+from executor.messages import gather_json
+from executor.microbenchmarks.stopwatch import Stopwatch
+
+Call = Callable[[], object]
+Wrap = Callable[[str, tuple[int, ...], Call], Call]
+"""Check, ranks it is of, what it times → what is timed in its place."""
+Times = dict[tuple[str, tuple[int, ...]], list[float]]
+"""Check and ranks → the least time of each pass."""
+Alone = dict[tuple[str, tuple[int, ...]], tuple[Call, str]]
+"""Check and this rank → what is timed, and by which clock of a stopwatch."""
+_LOOKS = 3
+"""What looks slow is measured again, so often: passes add up, and their least."""
+
+
+def as_it_is(check: str, ranks: tuple[int, ...], call: Call) -> Call:
+    """Time the call itself."""
+    return call
+
+
+def examine_here(device: torch.device, wrap: Wrap = as_it_is) -> Examination:
+    """Measure this rank of the process group, and gather what all of them found; every rank calls it."""
+    began = time.monotonic()
+    sizes = sizes_of(device.type)
+    alone = _alone(device, sizes, wrap)
+    watch = Stopwatch(device=device, budget_seconds=sizes.budget_seconds)
+    seconds: Times = {}
+    for _ in range(_LOOKS):
+        for _ in range(sizes.passes):
+            _one_pass(watch, sizes, alone, wrap, seconds)
+        seen = _gathered(device, sizes, seconds, time.monotonic() - began)
+        if judge(seen).passed:
+            break
+    return seen
+
+
+def _one_pass(watch: Stopwatch, sizes: Sizes, alone: Alone, wrap: Wrap, seconds: Times) -> None:
+    """Add the least time of every check of this rank, and of the pairs that it is the first of."""
+    dist.barrier()
+    for (check, ranks), (call, clock) in alone.items():
+        seconds.setdefault((check, ranks), []).append(getattr(watch, clock)(call).quiet)
+    for pairs in rounds_of_pairs(dist.get_world_size()):
+        for some in batched(pairs, sizes.pairs_at_once):
+            dist.barrier()
+            for check, ranks, least in _with_partner(watch, sizes, some, wrap):
+                seconds.setdefault((check, ranks), []).append(least)
+
+
+def _gathered(device: torch.device, sizes: Sizes, seconds: Times, took: float) -> Examination:
+    """What all ranks have found, on each of them."""
+    work = {
+        MATMUL: 2.0 * sizes.side**3,
+        MEMORY: 2.0 * sizes.copied_bytes,
+        LAUNCH: float(sizes.launches),
+        LINK: float(sizes.large_bytes),
+        LATENCY: 1.0,
+    }
+    mine = [
+        Reading(check=check, ranks=ranks, seconds=tuple(found), work=work[check])
+        for (check, ranks), found in seconds.items()
+    ]
+    told: list[Any] = gather_json(
+        {
+            "host": _facts(device).model_dump_json(),
+            "readings": [reading.model_dump_json() for reading in mine],
+            "took": took,
+        }
+    )
+    return Examination(
+        backend=dist.get_backend(),
+        hosts=tuple(HostFacts.model_validate_json(one["host"]) for one in told),
+        readings=tuple(Reading.model_validate_json(text) for one in told for text in one["readings"]),
+        seconds=max(one["took"] for one in told),
+    )
+
+
+def _alone(device: torch.device, sizes: Sizes, wrap: Wrap) -> Alone:
+    rank = (dist.get_rank(),)
+    side = (sizes.side, sizes.side)
+    left, right = (torch.randn(side, device=device).to(sizes.dtype) for _ in range(2))
+    out = torch.empty(side, device=device, dtype=sizes.dtype)
+    source = torch.ones(sizes.copied_bytes // 4, device=device)
+    target = torch.zeros_like(source)
+    tiny = torch.zeros(16, device=device)
+
+    def launch() -> None:
+        for _ in range(sizes.launches):
+            tiny.add_(1.0)
+
+    calls: dict[str, tuple[Call, str]] = {
+        MATMUL: (partial(torch.mm, left, right, out=out), "compute"),
+        MEMORY: (partial(target.copy_, source), "compute"),
+        LAUNCH: (launch, "host"),
+    }
+    return {(check, rank): (wrap(check, rank, call), clock) for check, (call, clock) in calls.items()}
+
+
+def _with_partner(
+    watch: Stopwatch, sizes: Sizes, pairs: Pairs, wrap: Wrap
+) -> list[tuple[str, tuple[int, ...], float]]:
+    """Messages there and back with this round's partner, seconds of one way; told by the first of the two."""
+    rank = dist.get_rank()
+    found: list[tuple[str, tuple[int, ...], float]] = []
+    for pair in pairs:
+        if rank not in pair:
+            continue
+        for check, size, repeats in (
+            (LATENCY, sizes.small_bytes, sizes.small_repeats),
+            (LINK, sizes.large_bytes, sizes.large_repeats),
+        ):
+            message = torch.ones(size // 4, device=watch.device)
+            call = wrap(check, pair, partial(_there_and_back, message, pair))
+            least = watch.elapsed(call, repeats).quiet / 2
+            if rank == pair[0]:
+                found.append((check, pair, least))
+    return found
+
+
+def _there_and_back(message: torch.Tensor, pair: tuple[int, int]) -> None:
+    first, second = pair
+    if dist.get_rank() == first:
+        dist.send(message, second)
+        dist.recv(message, second)
+    else:
+        dist.recv(message, first)
+        dist.send(message, first)
+
+
+def _facts(device: torch.device) -> HostFacts:
+    on_gpu = device.type == "cuda"
+    sharing = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
+    free = torch.cuda.mem_get_info(device)[0] if on_gpu else psutil.virtual_memory().available // sharing
+    return HostFacts(
+        rank=dist.get_rank(),
+        host=socket.gethostname(),
+        device=torch.cuda.get_device_name(device) if on_gpu else "cpu",
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        free_bytes=int(free),
+        clock=_clock(device),
+        load=os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
+    )
+
+
+def _clock(device: torch.device) -> float | None:
+    """Hz of a GPU, where its library is there to ask; nobody says what a core of a virtual machine runs at."""
+    if device.type != "cuda":
+        return None
+    try:
+        return 1e6 * torch.cuda.clock_rate(device)
+    except (ImportError, RuntimeError):
+        return None
