@@ -241,6 +241,8 @@ class HardwareProfile(Spec):
     host_update_seconds: float | None = Field(default=None, ge=0.0, le=1e-3, allow_inf_nan=False)
     """Seconds in which a whole host updates one parameter, and on a CPU, which is its own host, one rank; None: as its
     memory's bandwidth says."""
+    host_call_seconds: Overhead = 0.0
+    """Seconds that the host's update of a block takes whatever its size: the way through the framework to it."""
     host_rates: HostRates | None = None
     """Measured updates and copies; None: copies are as fast as the link to host memory."""
     step_seconds: Overhead = 0.0

@@ -2,7 +2,8 @@
 
     down      gradients, as `tiers.traffic` counts them
     up        weights of streamed blocks for every pass, and gradients that the device adds to
-    update    the CPU's optimizer step of every parameter that it owns: u seconds a parameter of the whole host
+    update    the CPU's optimizer step of every parameter that it owns: u seconds a parameter of the whole host, and so
+              much for each block
     back      updated weights of blocks with `states`, and parked states, on their way up
     park      parked states on their way down
     read      states on the drive, for their update
@@ -37,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.axes.columns import Ints, LayoutColumns
-from cost_models.axes.offload import RESIDENCIES
+from cost_models.axes.offload import RESIDENCIES, UPDATED_BY_CPU
 from cost_models.memory.states import state_bytes
 from cost_models.question import Question
 from cost_models.tiers.drive import drive_step_bytes
@@ -183,7 +184,17 @@ def _of_blocks(question: Question, columns: LayoutColumns, residencies: Sequence
         for experts, parameters_of in parameters_by_residency(question, columns)
     ]
     names = [own.name for own in fields(ChannelSeconds)]
-    return ChannelSeconds(**{name: sum((getattr(one, name) for one in each), _nothing()) for name in names})
+    total = ChannelSeconds(**{name: sum((getattr(one, name) for one in each), _nothing()) for name in names})
+    calls = _calls(question, columns, residencies)
+    return replace(total, update=total.update + calls, late_update=total.late_update + calls)
+
+
+def _calls(question: Question, columns: LayoutColumns, residencies: Sequence[str]) -> Array:
+    """(N,) seconds of a rank's updates whatever their sizes: one of each block, and one of its experts."""
+    blocks, each = question.model.num_layers / columns.pp, question.hardware.host_call_seconds
+    updated = [held(columns, part, blocks) for part in UPDATED_BY_CPU if part in residencies]
+    seconds: Array = sum(updated, _nothing()) * each * (1 + question.model.has_experts)
+    return seconds
 
 
 def _of_parameters(

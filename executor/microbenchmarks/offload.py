@@ -7,6 +7,7 @@ after the other itself. Both are measured on several processes at once, which sh
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +26,11 @@ _REPEATS = 4
 """Of each round; fixed, so that processes stay side by side."""
 _BLOCKS = 8
 """Updates that follow the backward passes of as many blocks."""
+_ASIDE_SECONDS = 0.03
+"""Between two updates: the interpreter's way through a fused AdamW takes 25 us where it was just gone, and ten times
+that after other work."""
+_SMALLEST = 16
+"""Parameters of an update that takes no longer than being called does."""
 _BACKWARD = 2
 """Products of a block's backward pass, for one of its forward pass."""
 
@@ -38,9 +44,10 @@ def offload(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
 
 
 def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
-    """One block after the other, so that none is in a cache; with 1, 2, 4, … threads, up to a rank's."""
+    """One block after the other, so that none is in a cache; with 1, 2, 4, … threads, up to a rank's. Then blocks of
+    next to nothing, each after other work."""
     most = threads_for_updates(watch.device, dist.get_world_size())
-    update = in_turn([partial(_update, block) for block in _blocks(scale)])
+    update = in_turn([partial(_update, block) for block in _blocks(scale.block_parameters)])
     for threads in sorted({1, most, *(2**power for power in range(1, most.bit_length()) if 2**power < most)}):
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
@@ -48,6 +55,8 @@ def _updates(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
         one = watch.on_host(update, own_clock=threads == 1)
         torch.set_num_threads(before)
         yield _row("update", (threads,), float(scale.block_parameters), one)
+    smallest = in_turn([partial(_update, block) for block in _blocks(_SMALLEST)])
+    yield _row("call", (1,), _SMALLEST, watch.on_host(smallest, own_clock=True, aside=_something_else))
 
 
 def _copies(watch: Stopwatch, scale: Scale, link: HostLink) -> Iterator[Measurement]:
@@ -104,7 +113,7 @@ class _Passes:
 
 def _overlap(watch: Stopwatch, scale: Scale) -> Iterator[Measurement]:
     """Passes alone, updates alone, which take twice as long, and each block's in a thread beside what follows."""
-    blocks = _blocks(scale)
+    blocks = _blocks(scale.block_parameters)
     threads = threads_for_updates(watch.device, dist.get_world_size())
     updates = [partial(_update, block) for block in blocks]
     with ThreadPoolExecutor(1, "host-update", lambda: torch.set_num_threads(threads)) as pool:
@@ -142,11 +151,18 @@ def _as_long_as(watch: Stopwatch, scale: Scale, seconds: float) -> _Passes:
     return _Passes(left, right, out, products)
 
 
-def _blocks(scale: Scale) -> list[torch.optim.Optimizer]:
-    """The optimizers of some blocks, each of one flat buffer."""
+def _something_else() -> None:
+    """Products for a while, as passes have them."""
+    left, end = torch.ones(256, 256), time.perf_counter() + _ASIDE_SECONDS
+    while time.perf_counter() < end:
+        torch.mm(left, left)
+
+
+def _blocks(size: int) -> list[torch.optim.Optimizer]:
+    """The optimizers of some blocks of so many parameters, each of one flat buffer."""
     made: list[torch.optim.Optimizer] = []
     for _ in range(_BLOCKS):
-        flat = torch.nn.Parameter(torch.zeros(scale.block_parameters))
+        flat = torch.nn.Parameter(torch.zeros(size))
         flat.grad = torch.ones_like(flat)
         made.append(torch.optim.AdamW([flat], fused=True))
     return made

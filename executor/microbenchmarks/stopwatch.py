@@ -59,10 +59,17 @@ class Stopwatch:
         self.settle()
         return timing
 
-    def on_host(self, call: Callable[[], object], *, own_clock: bool) -> Timing:
-        """Time of what the host does or waits for: on a CPU by the thread's own clock where nobody else has a part."""
+    def on_host(
+        self, call: Callable[[], object], *, own_clock: bool, aside: Callable[[], object] | None = None
+    ) -> Timing:
+        """Time of what the host does or waits for: on a CPU by the thread's own clock where nobody else has a part.
+
+        `aside` is done before every repetition, and takes its share of the budget: what else there is in a step, after
+        which caches hold neither what `call` computes with nor its instructions.
+        """
         own = own_clock and self.device.type != "cuda"
-        return self._clock(self._settled(call), time.thread_time if own else time.perf_counter)
+        clock = time.thread_time if own else time.perf_counter
+        return self._clock(self._settled(call), clock, aside=aside)
 
     def _settled(self, call: Callable[[], object]) -> Callable[[], object]:
         def settled() -> None:
@@ -93,15 +100,23 @@ class Stopwatch:
             torch.cuda.synchronize(self.device)
 
     def _clock(
-        self, call: Callable[[], object], clock: Callable[[], float], repeats: int | None = None
+        self,
+        call: Callable[[], object],
+        clock: Callable[[], float],
+        repeats: int | None = None,
+        aside: Callable[[], object] | None = None,
     ) -> Timing:
         call()
         start = time.perf_counter()
+        if aside is not None:
+            aside()
         call()
         once = time.perf_counter() - start
         times = []
         for _ in range(repeats or self._repeats(once)):
             self.settle()
+            if aside is not None:
+                aside()
             begin = clock()
             call()
             times.append(clock() - begin)

@@ -74,6 +74,11 @@ def _of_the_host(profile: HardwareProfile) -> list[tuple[str, float, str]]:
         return []
     rows = [
         ("host_update_seconds", update, f"{update * 1e9:.3g} ns a parameter"),
+        (
+            "host_call_seconds",
+            profile.host_call_seconds,
+            f"{format_seconds(profile.host_call_seconds)} a block",
+        ),
         ("host_overlap", profile.host_overlap, percent(profile.host_overlap)),
     ]
     rows += [

@@ -34,6 +34,7 @@ def row(name: str, of: int, size: float, seconds: float) -> Measurement:
 ROWS = [
     row("update", 1, 1e6, 2e-3),
     row("update", 4, 1e6, 6e-4),
+    row("call", 1, 16, 4e-4),
     *(
         row(way, ranks, 1e6, 1e-4 * ranks * times)
         for ranks in (1, 2)
@@ -64,6 +65,7 @@ def test_a_gpus_host_is_shared_and_a_cpu_is_its_own() -> None:
     gpu, cpu = profile("datasheet-gpu", is_cpu=False), profile("datasheet-cpu", is_cpu=True)
     assert gpu.host_update_seconds == pytest.approx(3e-10)
     assert cpu.host_update_seconds == pytest.approx(2e-9)
+    assert gpu.host_call_seconds == cpu.host_call_seconds == pytest.approx(4e-4)
     assert gpu.host_overlap == cpu.host_overlap == pytest.approx(0.5)
 
 
@@ -74,7 +76,8 @@ def test_ranks_that_are_cpus_update_apart_and_copy_as_measured(ranks: int) -> No
     seconds = channel_seconds(question, columns)
     micro = 8 // ranks // 4
     added = (micro - 1) * 12 / 28
-    assert seconds.update[0] == pytest.approx((1 + added) * blocks * 2e-9, rel=1e-6)
+    calls = question.model.num_layers * 4e-4  # one for each block
+    assert seconds.update[0] == pytest.approx((1 + added) * blocks * 2e-9 + calls, rel=1e-6)
     assert seconds.down[0] == pytest.approx(micro * 4 * blocks / (1e10 / ranks), rel=1e-6)
 
 
@@ -96,5 +99,6 @@ def test_what_was_measured_of_a_host_is_shown() -> None:
         for one in MeasuredProfile(profile=profile("datasheet-gpu", is_cpu=False), file=Path("x")).rows
     }
     assert shown["host_update_seconds"] == "0.3 ns a parameter"
+    assert shown["host_call_seconds"] == "400 us a block"
     assert shown["update, 4 threads a rank"] == "0.6 ns a parameter"
     assert shown["pinned copy each way, 2 ranks at once"] == "2.5 GB/s"

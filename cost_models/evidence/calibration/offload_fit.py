@@ -2,6 +2,7 @@
 
 update     seconds of a parameter with the threads that the executor gives a rank, over the ranks of the host, which
            updated at once; on a CPU, which is its own host, of one rank
+call       seconds of an update of next to nothing, after other work
 overlap    (passes + updates − together) / passes, where updates outlast passes
 """
 
@@ -32,9 +33,15 @@ def host_constants(rows: Sequence[Measurement], *, ranks: int, is_cpu: bool) -> 
     chosen = updates[0] if is_cpu else updates[-1]
     return {
         "host_update_seconds": chosen.seconds if is_cpu else rounded(chosen.seconds / ranks),
+        "host_call_seconds": rounded(_call(rows)),
         "host_overlap": rounded(_overlap(rows)),
         "host_rates": HostRates(updates=updates, copies=_copies(rows)),
     }
+
+
+def _call(rows: Sequence[Measurement]) -> float:
+    measured = select(rows, "offload", "call")
+    return measured[0].seconds if measured else 0.0
 
 
 def _overlap(rows: Sequence[Measurement]) -> float:
