@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -16,8 +17,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from cost_models.pipeline.moves import Lane
 from executor.mesh import Place
 from executor.messages import gather_json
+from executor.offload.link import Carried
+from executor.offload.offloading import Offloading
 from executor.passes import Pass, Passes
 from executor.timing import AXES, Mark, Wait, Waits, finish, lap_between, mark_on
 
@@ -43,6 +47,16 @@ class WaitSpan(NamedTuple):
     """CPU time that the training thread spent on it nevertheless."""
 
 
+class CarriedSpan(NamedTuple):
+    """One copy between device and host memory, or one update there; seconds from the common start."""
+
+    lane: Lane
+    block: int
+    """-1: of no block in particular."""
+    start: float
+    end: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSpans:
     """One recorded step of one rank; seconds from the common start."""
@@ -52,6 +66,8 @@ class StepSpans:
     work: tuple[WorkSpan, ...]
     waits: tuple[WaitSpan, ...]
     """The waits of both phases, in order."""
+    carried: tuple[CarriedSpan, ...] = ()
+    """Of a layout with blocks in host memory."""
     update_start: float
     """The end of forward and backward."""
     end: float
@@ -74,6 +90,7 @@ class Recordable(Protocol):
     experts: DeviceMesh | None
     place: Place
     passes: Passes
+    offloading: Offloading | None
 
     def forward_backward(self, inputs_BS: Tensor, targets_BS: Tensor) -> float:
         """The first phase."""
@@ -91,14 +108,19 @@ def record_steps(engine: Recordable, batches: Sequence[tuple[Tensor, Tensor]]) -
         finish(engine.device)
         dist.barrier()
         origin = mark_on(engine.device)
-        with waits.watching():
+        with waits.watching(), _carried(engine.offloading) as carried:
             engine.forward_backward(inputs_BS, targets_BS)
             middle = mark_on(engine.device)
             engine.update()
             end = mark_on(engine.device)
         seen, engine.passes.kept = engine.passes.kept, None
-        steps.append(_spans(engine.place, origin, middle, end, seen, waits.take()))
+        steps.append(_spans(engine.place, origin, middle, end, seen, waits.take(), carried))
     return steps
+
+
+def _carried(offloading: Offloading | None) -> AbstractContextManager[list[Carried]]:
+    """What goes to and from host memory inside, once that is over."""
+    return nullcontext([]) if offloading is None else offloading.link.recording()
 
 
 def typical_waits(steps: Sequence[StepSpans], *, update: bool) -> dict[str, float]:
@@ -135,11 +157,20 @@ def _step_of(told: dict[str, Any]) -> StepSpans:
     """The step that another rank sent as JSON."""
     work = tuple(WorkSpan(*one) for one in told["work"])
     waits = tuple(WaitSpan(*one) for one in told["waits"])
-    return StepSpans(**{**told, "place": Place(**told["place"]), "work": work, "waits": waits})
+    carried = tuple(CarriedSpan(*one) for one in told["carried"])
+    return StepSpans(
+        **{**told, "place": Place(**told["place"]), "work": work, "waits": waits, "carried": carried}
+    )
 
 
 def _spans(
-    place: Place, origin: Mark, middle: Mark, end: Mark, passes: Sequence[Pass], waits: Sequence[Wait]
+    place: Place,
+    origin: Mark,
+    middle: Mark,
+    end: Mark,
+    passes: Sequence[Pass],
+    waits: Sequence[Wait],
+    carried: Sequence[Carried],
 ) -> StepSpans:
     def when(mark: Mark) -> float:
         return lap_between(origin, mark).wall
@@ -153,6 +184,9 @@ def _spans(
         waits=tuple(
             WaitSpan(one.axis, when(one.start), when(one.end), lap_between(one.start, one.end).thread)
             for one in waits
+        ),
+        carried=tuple(
+            CarriedSpan(one.lane, one.block, max(0.0, when(one.start)), when(one.end)) for one in carried
         ),
         update_start=when(middle),
         end=when(end),

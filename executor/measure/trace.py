@@ -1,7 +1,8 @@
 """A Chrome trace of one step, predicted and measured under one another on every rank (Perfetto, chrome://tracing).
 
 A process of the trace is a rank of the run; its lanes are the predicted step of its pipeline rank, the passes it ran
-and its update, and what it waited for meanwhile. All start at zero.
+and its update, and what it waited for meanwhile. Where blocks live in host memory, lanes of the link and the CPU
+follow, each as predicted and as measured. All start at zero.
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.files.whole import write_whole
+from cost_models.pipeline.moves import LANE_NAMES, Lane, MoveSpan, predicted_moves
 from cost_models.pipeline.spans import PredictedSpan, predicted_spans
-from executor.measure.step_spans import StepSpans
+from executor.measure.step_spans import CarriedSpan, StepSpans
 from planner.plan import Plan
 
-LANES = ("predicted", "measured", "waits for others")
+LANES = (
+    "predicted",
+    "measured",
+    "waits for others",
+    *(f"{name}, {said}" for name in LANE_NAMES.values() for said in ("predicted", "measured")),
+)
 """By thread id."""
-_PREDICTED, _MEASURED, _WAITS = range(len(LANES))
+_PREDICTED, _MEASURED, _WAITS, *_ = range(len(LANES))
 _MICROSECONDS = 1e6
 _NAMES = {"F": "forward", "B": "backward", "I": "backward input", "W": "backward weights"}
 _COLOURS = {
@@ -34,12 +41,16 @@ Event = dict[str, Any]
 def chrome_trace(plan: Plan, steps: Sequence[StepSpans]) -> dict[str, Any]:
     """The document: complete events in microseconds, names of ranks and lanes, arrows from sender to receiver."""
     predicted = predicted_spans(plan.question, plan.layout)
+    moves = predicted_moves(plan.question, plan.layout)
     events: list[Event] = []
     numbers = count(1)
     for step in sorted(steps, key=lambda step: step.rank):
-        events += _names(step)
         events += [_predicted(step.rank, span) for span in predicted if span.rank == step.place.pp]
         events += _measured(step)
+        events += [_moved(step.rank, move) for move in moves if move.rank == step.place.pp]
+        events += [_carried(step.rank, one) for one in step.carried]
+        lanes = {event["tid"] for event in events if event["pid"] == step.rank}
+        events += _names(step, sorted(lanes | {_WAITS}))
     for lane in (_PREDICTED, _MEASURED):
         events += _arrows(
             [event for event in events if event["ph"] == "X" and event["tid"] == lane], steps, numbers
@@ -61,13 +72,13 @@ def save_trace(trace: dict[str, Any], path: Path) -> None:
     write_whole(path, json.dumps(trace, allow_nan=False))
 
 
-def _names(step: StepSpans) -> Iterable[Event]:
+def _names(step: StepSpans, lanes: Sequence[int]) -> Iterable[Event]:
     place = step.place
     where = f"rank {step.rank} (pp {place.pp}, dp {place.dp}, cp {place.cp}, tp {place.tp})"
     yield {"ph": "M", "name": "process_name", "pid": step.rank, "args": {"name": where}}
     yield {"ph": "M", "name": "process_sort_index", "pid": step.rank, "args": {"sort_index": step.rank}}
-    for lane, name in enumerate(LANES):
-        yield {"ph": "M", "name": "thread_name", "pid": step.rank, "tid": lane, "args": {"name": name}}
+    for lane in lanes:
+        yield {"ph": "M", "name": "thread_name", "pid": step.rank, "tid": lane, "args": {"name": LANES[lane]}}
         yield {
             "ph": "M",
             "name": "thread_sort_index",
@@ -79,6 +90,22 @@ def _names(step: StepSpans) -> Iterable[Event]:
 
 def _predicted(rank: int, span: PredictedSpan) -> Event:
     return _span(rank, _PREDICTED, span.kind, span.stage, span.microbatch, span.start, span.end)
+
+
+def _moved(rank: int, move: MoveSpan) -> Event:
+    """A predicted move, in its lane."""
+    return _span(rank, _lane(move.lane), f"{move.what} {move.block}", -1, -1, move.start, move.end)
+
+
+def _carried(rank: int, one: CarriedSpan) -> Event:
+    """A measured one, in the lane below."""
+    name = f"block {one.block}" if one.block >= 0 else "other"
+    return _span(rank, _lane(one.lane) + 1, name, -1, -1, one.start, one.end)
+
+
+def _lane(lane: Lane) -> int:
+    """The thread id of a lane as predicted; as measured it is the next."""
+    return _WAITS + 1 + 2 * list(LANE_NAMES).index(lane)
 
 
 def _measured(step: StepSpans) -> Iterable[Event]:

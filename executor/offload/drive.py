@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from cost_models.errors import HostError
 from cost_models.units import format_bytes
 from executor.offload.link import HostLink
+from executor.timing import mark_on
 
 CHUNK = 4 * 2**20
 """Numbers of each kind that are read at a time, at most, and chunks of the largest tensor at least, so that there is
@@ -153,7 +154,7 @@ class Drive:
 
     def _move(self, call: Callable[[int, list[memoryview], int], int], start: int, what: memoryview) -> None:
         assert self._file is not None
-        began = time.perf_counter()
+        began, start_mark = time.perf_counter(), mark_on(self.link.memory)
         done = 0
         while done < len(what):
             try:
@@ -164,6 +165,7 @@ class Drive:
                 raise DriveError(errno.EIO, "the file has become shorter", str(self.folder))
             done += moved
         self.link.traffic.drive_seconds += time.perf_counter() - began
+        self.link.record("drive", start_mark, mark_on(self.link.memory))
 
     def _opened(self) -> int:
         if self._file is None:

@@ -8,19 +8,24 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from cost_models.errors import HostError, Problem
+from cost_models.pipeline.moves import Lane
 from cost_models.units import format_bytes
+from executor.timing import Mark, mark_on
 
 _Told = TypeVar("_Told")
+_HERE = torch.device("cpu")
 
 
 class Arrival:
@@ -44,6 +49,16 @@ HERE = Arrival(None)
 """What has arrived already."""
 
 
+class Carried(NamedTuple):
+    """One copy, or one thing that the host's thread did."""
+
+    lane: Lane
+    block: int
+    """-1: of no block in particular."""
+    start: Mark
+    end: Mark
+
+
 @dataclass(slots=True)
 class Traffic:
     """What a link and the drive carried and the CPU updated since it was last asked."""
@@ -61,14 +76,23 @@ class Traffic:
     timed: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _Books:
+    """What a link keeps account of."""
+
+    held: list[Tensor] = field(default_factory=list)
+    traffic: Traffic = field(default_factory=Traffic)
+    carried: list[Carried] | None = None
+    """None: no recording is on."""
+
+
 class HostLink:
     """The way of one device to host memory and back, the memory there, and the thread that computes there."""
 
     def __init__(self, device: torch.device, threads: int) -> None:
         self.device = device
-        self.held: list[Tensor] = []
-        """Every buffer in host memory."""
-        self.traffic = Traffic()
+        self._block = -1
+        self._books = _Books()
         self.memory = torch.device("meta" if device.type == "meta" else "cpu")
         """Where buffers are: with a device without memory in none either."""
         self._pinned = device.type == "cuda"
@@ -76,6 +100,32 @@ class HostLink:
         self._down, self._up = _stream(device), _stream(device)
         # operators use several threads each, so that the last block's update is not left to one
         self._worker = ThreadPoolExecutor(1, "host-update", lambda: _use_threads(threads))
+
+    def of(self, block: int) -> HostLink:
+        """The same link, whose recordings say that what it carries is of this block."""
+        own = copy(self)
+        own._block = block
+        return own
+
+    @property
+    def held(self) -> list[Tensor]:
+        """Every buffer in host memory."""
+        return self._books.held
+
+    @property
+    def traffic(self) -> Traffic:
+        """What there was since it was last taken."""
+        return self._books.traffic
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Carried]]:
+        """Everything that is carried or done inside the block, once that is over."""
+        carried: list[Carried] = []
+        self._books.carried = carried
+        try:
+            yield carried
+        finally:
+            self._books.carried = None
 
     def buffer(self, elements: int, dtype: torch.dtype, *, pinned: bool = True) -> Tensor:
         """Zeros in host memory. Raises HostError where there is not enough of it, or not that much may be pinned."""
@@ -89,12 +139,12 @@ class HostLink:
 
     def give_back(self, buffer: Tensor) -> None:
         """Take note that a buffer is used no more."""
-        self.held = [one for one in self.held if one is not buffer]
+        self._books.held = [one for one in self.held if one is not buffer]
 
     def down(self, to_host: Tensor, from_device: Tensor) -> Arrival:
         """Copy to host memory, after what was computed so far."""
         self.traffic.down_bytes += to_host.nbytes
-        return self._copy(to_host, from_device, self._down)
+        return self._copy(to_host, from_device, self._down, "down")
 
     def up(self, to_device: Tensor, from_host: Tensor, after: Arrival | None = None) -> Arrival:
         """Copy from host memory, after what was computed so far; nothing may write there before it has arrived.
@@ -105,7 +155,7 @@ class HostLink:
             with torch.cuda.stream(self._up):
                 after.before_computing()
         self.traffic.up_bytes += to_device.nbytes
-        return self._copy(to_device, from_host, self._up)
+        return self._copy(to_device, from_host, self._up, "up")
 
     def on_host(self, what: Callable[[], _Told]) -> Future[_Told]:
         """Have the host's thread do something, after all that it was given before.
@@ -120,26 +170,33 @@ class HostLink:
 
     def taken(self) -> Traffic:
         """What there was since this was last asked."""
-        traffic, self.traffic = self.traffic, Traffic()
+        traffic, self._books.traffic = self.traffic, Traffic()
         for start, end in traffic.timed:
             end.synchronize()
             traffic.copy_seconds += start.elapsed_time(end) / 1e3
         return traffic
 
     def _timed_update(self, what: Callable[[], _Told]) -> _Told:
-        start = self._clock()
+        start, began = self._clock(), mark_on(_HERE)
         try:
             with torch.no_grad():
                 return what()
         finally:
             self.traffic.update_seconds += self._clock() - start
+            self.record("update", began, mark_on(_HERE))
 
-    def _copy(self, target: Tensor, source: Tensor, stream: torch.cuda.Stream | None) -> Arrival:
+    def record(self, lane: Lane, start: Mark, end: Mark) -> None:
+        """Note what a lane did, where a recording is on."""
+        if self._books.carried is not None:
+            self._books.carried.append(Carried(lane, self._block, start, end))
+
+    def _copy(self, target: Tensor, source: Tensor, stream: torch.cuda.Stream | None, lane: Lane) -> Arrival:
         with torch.no_grad():
             if stream is None:
-                start = self._clock()
+                start, began = self._clock(), mark_on(_HERE)
                 target.copy_(source)
                 self.traffic.copy_seconds += self._clock() - start
+                self.record(lane, began, mark_on(_HERE))
                 return HERE
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
@@ -150,6 +207,7 @@ class HostLink:
             device_side = target if target.is_cuda else source
             device_side.record_stream(stream)
             self.traffic.timed.append((start_event, end_event))
+            self.record(lane, (0.0, 0.0, 0.0, start_event), (0.0, 0.0, 0.0, end_event))
             return Arrival(end_event)
 
     def _no_room(self, wanted: int, error: BaseException, *, pinned: bool) -> HostError:

@@ -99,11 +99,11 @@ class Offloading:
         self._at_once = at_once
         lives = self.lives[block]
         if lives == PARKED:
-            parked = ParkedStates(parameters, *where, link=self.link, **how)
+            parked = ParkedStates(parameters, *where, link=self.link.of(block), **how)
             self._parkings.append(parked.parking)
             return parked
         host = HostPart(
-            link=self.link,
+            link=self.link.of(block),
             at_once=at_once,
             incoming=self._incoming,
             outgoing=self._outgoing,
@@ -116,7 +116,7 @@ class Offloading:
 
     def shards(self, block: int, parameters: Sequence[nn.Parameter], make: Make) -> ShardedBlock:
         """The update of a block's parameters of one kind."""
-        sharded = ShardedBlock(parameters, self.lives[block], make, self.link, self.drive)
+        sharded = ShardedBlock(parameters, self.lives[block], make, self.link.of(block), self.drive)
         if sharded.parking is not None:
             self._parkings.append(sharded.parking)
         self.sharded.append(sharded)

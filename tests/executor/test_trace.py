@@ -144,3 +144,28 @@ def test_trace_of_a_run(layout: str, tmp_path: Path, processes: Processes) -> No
 def passes(lane: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
     """Kind, stage and microbatch of a lane's passes, in order."""
     return [tuple(event["args"].values()) for event in lane if "args" in event]
+
+
+def test_trace_of_blocks_in_host_memory(tmp_path: Path, processes: Processes) -> None:
+    """What the window's list of moves predicts, and what the link and the host's thread did."""
+    plan = plan_for("mbs4 offload=states:1/streamed:1")
+    path = tmp_path / "trace.json"
+    processes.run(1, traced, plan, path)
+    events = json.loads(path.read_text("utf-8"))["traceEvents"]
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    lanes: dict[str, list[str]] = {}
+    for event in events:
+        if event["ph"] == "X":
+            lanes.setdefault(names[event["tid"]], []).append(event["name"])
+    streamed, stays = plan.layout.layers[0] - 1, plan.layout.layers[0] - 2
+    # gradients of a streamed block go down for each of two microbatches, others' once
+    assert sorted(lanes["host link down, predicted"]) == sorted(
+        [f"gradients {streamed}"] * 2 + [f"gradients {stays}"]
+    )
+    assert sorted(lanes["host link down, measured"]) == sorted([f"block {streamed}"] * 2 + [f"block {stays}"])
+    assert len(lanes["host link up, predicted"]) == len(lanes["host link up, measured"])
+    assert sorted(lanes["CPU update, predicted"]) == sorted(
+        [f"add {streamed}", f"update {streamed}", f"update {stays}"]
+    )
+    assert sorted(lanes["CPU update, measured"]) == sorted([f"block {streamed}"] * 2 + [f"block {stays}"])
+    assert "drive, predicted" not in lanes
