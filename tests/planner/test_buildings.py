@@ -24,7 +24,7 @@ from planner.search.opening import Pairs
 from planner.space.layouts import Restrictions, legal_space
 
 BASES = number(6, 48)
-QUERIES = number(40, 600)
+QUERIES = number(15, 600)
 
 
 def campus(buildings: int, link: str = "25 Gb/s", nodes: int = 32) -> Question:
