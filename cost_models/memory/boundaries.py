@@ -29,7 +29,8 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
     """One buffer each way, or what a stack that retains them accumulates over the step's microbatches.
 
     `torch.distributed.pipelining` keeps the received gradient of every microbatch until the step ends; with several
-    chunks a rank also what it sent, both ways, so a stage holds three tensors a microbatch (the first two). Where every
+    chunks a rank, or sends that nothing waits for (`overlap=pp`), also what it sent, both ways, so a stage holds three
+    tensors a microbatch (the first two). Where every
     backward pass is split its inputs stay too: four a microbatch, two on the first stage and on the last. A microbatch
     that is live has no gradients yet; there are never more of these than the step has.
     """
@@ -44,7 +45,7 @@ def boundary_bytes(question: Question, columns: LayoutColumns) -> BoundaryBytes:
     microbatches = columns.microbatches(question.training.global_batch)
     held = tensor * microbatches
     waiting = 2 * tensor * np.minimum((columns.vpp - 1) * columns.pp + 1, columns.vpp * microbatches)
-    chunked, split = columns.vpp > 1, always_split(columns)
+    chunked, split = (columns.vpp > 1) | (columns.overlap_pp == 1), always_split(columns)
     every = np.where(chunked, 3 * columns.vpp * held - waiting, held)
     # inputs are counted with them, and fewer have gradients
     live = tensor * (3 * columns.vpp - 2) * np.minimum(columns.pp, microbatches)

@@ -40,9 +40,12 @@ def _stage_costs(question: Question, columns: LayoutColumns) -> StageCosts:
 def as_priced(question: Question, columns: LayoutColumns) -> LayoutColumns:
     """The same with as few different rows as there are different prices of their stages.
 
-    Chunks and schedules make the pipeline; of the coefficients of one stage few know of them.
+    Chunks and schedules make the pipeline; of the coefficients of one stage few know of them: a chunk is the part that
+    `overlap=dp` cannot hide.
     """
-    vpp = columns.vpp if question.stack.retains_boundary_tensors else np.ones_like(columns.vpp)
+    vpp = columns.vpp
+    if not question.stack.retains_boundary_tensors:
+        vpp = np.where(columns.overlap_dp == 1, vpp, 1)
     return replace(columns, vpp=vpp, schedule=_PRICED_AS[columns.schedule])
 
 

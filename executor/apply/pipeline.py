@@ -11,9 +11,14 @@ from torch import Tensor
 from torch.distributed import pipelining
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
+from torch.distributed.pipelining.schedules import (
+    PipelineScheduleMulti,
+    PipelineScheduleSingle,
+    _Action,
+    _PipelineScheduleRuntime,
+)
 
-from cost_models.schedules import schedule_named
+from cost_models.schedules import ActionTable, build, schedule_named
 from executor.apply.emulated_stage import emulated_stage
 from executor.apply.local import local
 from executor.models.transformer import Transformer
@@ -117,7 +122,30 @@ def make_pipeline(
         for part, stage in zip(parts, stages, strict=True)
     ]
     engine = getattr(pipelining, schedule_named(layout.schedule).engine)
-    several = issubclass(engine, PipelineScheduleMulti)
-    schedule = engine([*made] if several else made[0], microbatches, loss_fn=loss, scale_grads=False)
+    how: dict[str, Any] = {"loss_fn": loss, "scale_grads": False}
+    schedule: PipelineScheduleMulti | PipelineScheduleSingle
+    if issubclass(engine, PipelineScheduleMulti):
+        schedule = engine([*made], microbatches, **how)
+    elif "pp" in (layout.overlap or ()):
+        schedule = _posting_ahead(made, build(layout.schedule, layout.pp, layout.vpp, microbatches), **how)
+    else:
+        schedule = engine(made[0], microbatches, **how)
     first, last = 0 in stages, layout.num_stages - 1 in stages
     return PipelineStep(schedule, first=first, last=last, loss_inside=loss_inside)
+
+
+def _posting_ahead(
+    stages: Sequence[PipelineStage], table: ActionTable, **how: Any
+) -> _PipelineScheduleRuntime:
+    """A schedule of one stage a rank whose sends and receives are posted before the action that comes next.
+
+    torch runs these by loops that wait for what they send and for what they are sent at once. All others it runs off
+    tables, where only what an action needs is waited for; so does this.
+    """
+    schedule = _PipelineScheduleRuntime([*stages], table.microbatches, **how)
+    actions: dict[int, list[_Action | None]] = {
+        rank: [_Action.from_str(f"{one.stage}{one.kind}{one.microbatch}") for one in table.actions(rank)]
+        for rank in range(table.pp)
+    }
+    schedule._prepare_schedule_with_comms(actions)
+    return schedule

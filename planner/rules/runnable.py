@@ -8,10 +8,11 @@ import numpy.typing as npt
 from cost_models.axes.columns import LayoutColumns
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import offloads
+from cost_models.axes.overlap import OVERLAPS
 from cost_models.axes.rule import Bools, Rule, Words, either
 from cost_models.operators.block import block_operators
 from cost_models.question import MixedQuestion, Question
-from cost_models.schedules import SPLIT_BACKWARD, is_scheduled
+from cost_models.schedules import PLAIN, SPLIT_BACKWARD, is_scheduled
 from cost_models.specs.training import TrainingSpec
 
 Array = npt.NDArray[np.float64]
@@ -82,6 +83,19 @@ def _sides(question: Question, x: LayoutColumns) -> list[Array]:
         width / (x.tp if gemm.split == "columns" else whole) for gemm in dense for width in gemm.outputs
     ]
     return [*inputs, *outputs, tokens]
+
+
+def _sends_ahead(question: Question, layout: Layout) -> Words:
+    what = f"PyTorch runs `schedule={layout.schedule}` off a table, which posts sends ahead"
+    named = ",".join(axis for axis in OVERLAPS if axis == "pp" or axis in (layout.overlap or ()))
+    return Words(f"{what} whatever a layout says", f"write `overlap={named}`, or leave `overlap` out")
+
+
+def _offload_overlap(question: Question, layout: Layout) -> Words:
+    return Words(
+        "the executor reduces gradients of blocks in host memory as they come down, not behind compute",
+        "leave out `offload`, or `overlap=dp`",
+    )
 
 
 def _fp8(question: Question, x: LayoutColumns) -> Bools:
@@ -165,6 +179,16 @@ RUNNABLE: tuple[Rule, ...] = (
         name="offload runs backward passes whole",
         broken=lambda q, x: offloads(x) & is_scheduled(x, SPLIT_BACKWARD),
         sentence=_split_offload,
+    ),
+    Rule(
+        name="schedules off tables send ahead",
+        broken=lambda q, x: (x.overlap_pp == 0) & (x.pp > 1) & ~is_scheduled(x, PLAIN),
+        sentence=_sends_ahead,
+    ),
+    Rule(
+        name="blocks in host memory have buffers of their own",
+        broken=lambda q, x: (x.overlap_dp == 1) & offloads(x),
+        sentence=_offload_overlap,
     ),
     Rule(
         name="experts in fp8",

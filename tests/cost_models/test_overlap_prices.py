@@ -13,6 +13,8 @@ from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.files import catalog
 from cost_models.files.loading import resolve_cluster
+from cost_models.pipeline.costs import stage_costs
+from cost_models.pipeline.time_parts import total
 from cost_models.pipeline.time_terms import TimeTerms, time_terms
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
@@ -90,3 +92,11 @@ def test_a_sender_waits_unless_its_sends_go_on() -> None:
     none, named = priced(asked(), "pp2 dp8 overlap=none"), priced(asked(), "pp2 dp8 overlap=pp")
     assert none.stage_forward["pp_comm"] == named.p2p["pp_comm"] > 0
     assert none.p2p["pp_comm"] == named.stage_forward["pp_comm"] == 0
+
+
+def test_layouts_that_differ_in_chunks_alone_are_priced_apart() -> None:
+    """Prices are worked out once for rows that are alike, and these are not."""
+    words = [f"pp2 vpp{vpp} dp8 mbs8 zero1 overlap=dp" for vpp in (1, 2, 3)]
+    costs = stage_costs(asked(), LayoutColumns.of([parse_layout(one) for one in words]))
+    np.testing.assert_allclose(costs.layer_sync, total(priced(asked(), *words).layer_sync))
+    assert (np.diff(costs.layer_sync) < 0).all()

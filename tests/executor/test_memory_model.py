@@ -57,6 +57,8 @@ CASES = in_every_run(
         ("gpt", "tp2 mbs2"),
         ("gpt", "tp2 sp mbs2"),
         ("gpt", "pp2 vpp2 mbs2"),
+        ("gpt", "pp2 mbs2 overlap=pp"),
+        ("gpt", "dp2 mbs2 zero1 overlap=dp"),
         ("gpt", "pp2 mbs2 schedule=zero-bubble"),
         ("llama", "pp2 mbs2 schedule=zero-bubble"),
         ("gpt", "tp2 sp pp2 mbs2 schedule=zero-bubble"),

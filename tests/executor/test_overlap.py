@@ -36,6 +36,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     (UNTIED, "tp2 pp2 dp2 mbs1 zero1 sp"),
     (MOE, "dp2 ep2 mbs2 zero1"),
     (MOE, "dp4 ep2 mbs1 zero0"),
+    (UNTIED, "pp2 dp2 mbs1 zero1"),
     (GPT, "cp2 mbs2 zero1"),
 ]
 SOME = [CASES[place] for place in (0, 3, 6, 11, 14)]
@@ -47,7 +48,7 @@ def test_gradients_reduced_behind_compute_train_alike(
     model: dict[str, Any], layout: str, clip: float | None, processes: Processes
 ) -> None:
     """Losses and norms of every step, and how far every parameter went with the plan's own optimizer."""
-    plans = [plan_for(words, model) for words in (layout, f"{layout} overlap=dp")]
+    plans = [plan_for(words, model) for words in (layout, f"{layout} overlap=pp,dp")]
     ranks = plans[0].layout.num_gpus
     one, other = (processes.run(ranks, train_weights, plan, STEPS, False, None, clip) for plan in plans)
     for (curve, way), (own_curve, own_way) in zip(one, other, strict=True):
@@ -59,6 +60,30 @@ def test_gradients_reduced_behind_compute_train_alike(
         for name, gone in way.items():
             exact = ranks == 2 and clip is None
             assert abs(own_way[name] - gone).max() <= (0 if exact else TOLERANCE), name
+
+
+AHEAD: list[tuple[dict[str, Any], str]] = [
+    (GPT, "pp2 mbs1"),
+    (LLAMA, "pp2 mbs2 schedule=gpipe recompute=full"),
+    (GPT, "pp4 mbs1"),
+    (UNTIED, "tp2 pp2 mbs2 sp"),
+    (GPT, "pp2 dp2 mbs1 zero3"),
+    (GPT, "pp2 dp2 mbs1 zero1"),
+]
+
+
+@pytest.mark.parametrize(("model", "layout"), some_of(AHEAD, AHEAD[0], AHEAD[2], AHEAD[5]))
+def test_stages_that_send_ahead_train_alike_to_the_last_bit(
+    model: dict[str, Any], layout: str, processes: Processes
+) -> None:
+    """Who waits for a tensor when changes nothing of it."""
+    plans = [plan_for(words, model) for words in (layout, f"{layout} overlap=pp")]
+    one, other = (
+        processes.run(plan.layout.num_gpus, train_weights, plan, STEPS, False, None, CLIP) for plan in plans
+    )
+    for (curve, way), (own_curve, own_way) in zip(one, other, strict=True):
+        assert own_curve == curve
+        assert all((own_way[name] == gone).all() for name, gone in way.items())
 
 
 def begun_before_the_backward_pass_ends(plan: Any) -> tuple[int, int]:

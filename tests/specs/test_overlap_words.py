@@ -53,13 +53,15 @@ def asked(stack: str) -> Question:
     ("stack", "words", "said"),
     [
         ("meshwright", "dp4 zero2 overlap=dp", "has `overlap=dp` under `zero0` or `zero1` only"),
+        ("meshwright", "pp2 vpp2 dp2 overlap=dp", "`schedule=interleaved` off a table"),
+        ("meshwright", "dp4 zero1 overlap=dp offload=states", "of blocks in host memory"),
         ("megatron-2021", "dp4 overlap=dp", "cannot run dp communication behind compute"),
         ("megatron-core", "tp4 overlap=tp", "without `sp` there are none"),
     ],
 )
 def test_rules_name_what_a_stack_has_not(stack: str, words: str, said: str) -> None:
     (problem,) = check(asked(stack), parse_layout(words))
-    assert said in problem.what
+    assert said in problem.what, problem.hint
 
 
 def test_stacks_have_what_they_always_overlap_and_what_their_file_says() -> None:
