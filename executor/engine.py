@@ -16,6 +16,7 @@ from cost_models.axes.offload import NOWHERE
 from cost_models.operators.chunked_loss import loss_chunk
 from cost_models.operators.parameters import padded_vocabulary
 from cost_models.schedules import stages_of_rank
+from executor.apply.async_tensor import options_inside_products
 from executor.apply.behind_compute import DataBehindCompute
 from executor.apply.compiled import compile_blocks
 from executor.apply.context.attention import make_sequence, share_sequence, take_tokens
@@ -201,7 +202,10 @@ class Engine:
         if self.offloading is not None:
             self.offloading.apply(part)
         if self.options.compile:
-            compile_blocks(part, split=layout.tp > 1)
+            inside = None
+            if "tp" in (layout.overlap or ()):
+                inside = options_inside_products(self.mesh["tp"].get_group(), self.device)
+            compile_blocks(part, split=layout.tp > 1, options=inside)
         streamed = () if self.offloading is None else self.offloading.streamed(part)
         if layout.zero >= 2 and self.experts is not None:
             share_experts(part, self.experts, layout.zero, self.dtype, layout.replicas, streamed)

@@ -7,6 +7,7 @@ get among its tensors, which it refuses. So there nothing is read before it has 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,8 +23,9 @@ from executor.models.sequence import WholeSequence
 from executor.models.transformer import Block, Transformer
 
 
-def compile_blocks(model: Transformer, *, split: bool) -> None:
-    """Compile every block of the slice when it is first called; `split` says that tensor ranks share it.
+def compile_blocks(model: Transformer, *, split: bool, options: Mapping[str, Any] | None = None) -> None:
+    """Compile every block of the slice when it is first called; `split` says that tensor ranks share it, `options` go
+    to inductor.
 
     What recomputes does so inside the graph, which then knows that it does; over tensor ranks around it, where a piece
     must find its graph again: none has a mask that is made in one call and kept for the next.
@@ -32,7 +34,7 @@ def compile_blocks(model: Transformer, *, split: bool) -> None:
         model.embedding.register_forward_hook(_wait)
     for block in model.blocks.values():
         for piece in _unbroken(_inside(block)) if split else [block]:
-            piece.compile(fullgraph=split)
+            piece.compile(fullgraph=split, **({"options": dict(options)} if options else {}))
 
 
 def _unbroken(block: Block) -> list[nn.Module]:

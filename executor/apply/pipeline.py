@@ -142,7 +142,7 @@ def _posting_ahead(
     torch runs these by loops that wait for what they send and for what they are sent at once. All others it runs off
     tables, where only what an action needs is waited for; so does this.
     """
-    schedule = _PipelineScheduleRuntime([*stages], table.microbatches, **how)
+    schedule = _PipelineScheduleRuntime([*stages], table.microbatches, **how)  # type: ignore[no-untyped-call]
     actions: dict[int, list[_Action | None]] = {
         rank: [_Action.from_str(f"{one.stage}{one.kind}{one.microbatch}") for one in table.actions(rank)]
         for rank in range(table.pp)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cost_models.axes.offload import NOWHERE
 from cost_models.defaults import OWN_COMPILED
-from cost_models.errors import InputError
+from cost_models.errors import HostError, InputError
 from cost_models.files.catalog import load_stack
 from cost_models.schedules import SPLIT_BACKWARD
 from executor.data.tokens import open_tokens, require_a_sequence, require_whole
@@ -52,6 +52,11 @@ class TransformerTraining(Training[Plan]):
     def require_devices(self, plan: Plan, name: str, *, on_gpu: bool) -> None:
         require_torchao(plan, name)
         require_fp8_gemms(plan, name, on_gpu=on_gpu)
+        if "tp" in (plan.layout.overlap or ()) and not on_gpu:
+            raise HostError(
+                f"{name} has `overlap=tp`, which sends through the symmetric memory of GPUs",
+                hint="leave `tp` out",
+            )
 
     def train(
         self,

@@ -91,6 +91,14 @@ def _sends_ahead(question: Question, layout: Layout) -> Words:
     return Words(f"{what} whatever a layout says", f"write `overlap={named}`, or leave `overlap` out")
 
 
+def _no_symmetric_memory(question: Question, layout: Layout) -> Words:
+    return Words(
+        "`overlap=tp` sends through the symmetric memory of GPUs (torch.distributed._symmetric_memory), and"
+        f" `{question.cluster.name}` has none",
+        "leave `tp` out of `overlap`",
+    )
+
+
 def _offload_overlap(question: Question, layout: Layout) -> Words:
     return Words(
         "the executor reduces gradients of blocks in host memory as they come down, not behind compute",
@@ -179,6 +187,11 @@ RUNNABLE: tuple[Rule, ...] = (
         name="offload runs backward passes whole",
         broken=lambda q, x: offloads(x) & is_scheduled(x, SPLIT_BACKWARD),
         sentence=_split_offload,
+    ),
+    Rule(
+        name="symmetric memory is of GPUs",
+        broken=lambda q, x: (x.overlap_tp == 1) & (q.cluster.gpu.kind == "cpu"),
+        sentence=_no_symmetric_memory,
     ),
     Rule(
         name="schedules off tables send ahead",

@@ -15,6 +15,7 @@ from cost_models.files.loading import resolve_cluster
 from cost_models.question import Question
 from cost_models.specs.training import TrainingSpec
 from planner.rules.legality import check
+from planner.rules.stack import require_runnable
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,7 @@ def asked(stack: str) -> Question:
     [
         ("meshwright", "dp4 zero2 overlap=dp", "has `overlap=dp` under `zero0` or `zero1` only"),
         ("meshwright", "pp2 vpp2 dp2 overlap=dp", "`schedule=interleaved` off a table"),
+        ("meshwright", "tp2 sp dp2 overlap=tp", "cannot run tp communication behind compute"),
         ("meshwright", "dp4 zero1 overlap=dp offload=states", "of blocks in host memory"),
         ("megatron-2021", "dp4 overlap=dp", "cannot run dp communication behind compute"),
         ("megatron-core", "tp4 overlap=tp", "without `sp` there are none"),
@@ -70,3 +72,13 @@ def test_stacks_have_what_they_always_overlap_and_what_their_file_says() -> None
     bare = asked("megatron-2021")
     asking = replace(bare, stack=bare.stack.model_copy(update={"overlaps": ("dp",)}))
     assert not check(asking, parse_layout("dp4 overlap=dp"))
+
+
+def test_tensors_overlap_on_gpus_alone() -> None:
+    on_gpus = asked("meshwright-compiled")
+    layout = parse_layout("tp4 sp overlap=tp")
+    assert not check(on_gpus, layout)
+    (problem,) = check(replace(on_gpus, cluster=resolve_cluster("local", 4)), layout)
+    assert "symmetric memory of GPUs" in problem.what
+    with pytest.raises(InputError, match="cannot run tp communication"):
+        require_runnable(asked("megatron-core"), layout)  # whose plans run on the uncompiled executor
