@@ -125,13 +125,13 @@ def _repriced(
     for other in np.flatnonzero(priced.table_class == priced.table_class[row]).tolist():
         if other == row:
             continue
-        tried = _put(priced, other, left, device, host)
+        tried = put(priced, other, left, device, host)
         if tried is not None and (best[1] is None or tried[1] < best[1]):
             best = Placed(priced.options[other], tried[0]), tried[1]
     return _step(priced, left), *best
 
 
-def _put(
+def put(
     priced: PricedOptions, row: int, load: Array, device: Array, host: Array
 ) -> tuple[tuple[int, ...], float] | None:
     """Places of a table in an option, each shard where it lengthens the step least; None where it does not fit."""

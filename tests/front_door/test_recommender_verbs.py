@@ -64,6 +64,20 @@ def test_a_plan_file_is_explained_verified_and_asked_again(meshwright, plan: str
     assert again.read_bytes() == Path(plan).read_bytes()
 
 
+def test_why_not_prices_a_table_held_otherwise(meshwright, plan: str) -> None:
+    told = " ".join(meshwright("explain", plan, "--why-not", "table:0=row").out.split())
+    assert "user is held as" in told
+    assert "Held so, all others where they are: step " in told
+    assert "It fits: " in told
+    assert "All others placed anew around it: " in told
+    refused = meshwright("explain", plan, "--why-not", "table:0=column7")
+    assert refused.code == 0
+    assert "user has 64 columns, which 7 slices do not divide" in " ".join(refused.out.split())
+    document = json.loads(meshwright("explain", plan, "--why-not", "table:0=row", "--json").out)
+    assert document["placed_anew"]["step_seconds"] >= document["plan"]["step_seconds"] * (1 - 1e-9)
+    assert meshwright("explain", plan, "--why-not", "table:9=row").code == 2
+
+
 def test_a_changed_prediction_is_found(meshwright, plan: str) -> None:
     before, said, after = Path(plan).read_text().partition("prediction:\n  step_seconds: ")
     Path(plan).write_text(f"{before}{said}0.5\n{after.partition(chr(10))[2]}")

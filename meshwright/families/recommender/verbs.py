@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from meshwright.families.pictures import PictureRequest
     from meshwright.families.recommender.answers import ShardingExplained, ShardingsCompared
     from meshwright.families.recommender.asking import GivenSharding, ShardingQuestion
+    from meshwright.families.recommender.why_not import ShardingNotChosen
     from meshwright.inputs.plan_inputs import PlanInputs
     from meshwright.inputs.questions import Inputs
     from meshwright.plots.drawing import Drawing
@@ -27,7 +28,7 @@ TAKES: Mapping[str, frozenset[str]] = {
     "plan": _JOB | {"fix", "forbid", "together", "max_memory", "objective"},
     "estimate": _JOB,
     "compare": frozenset(),
-    "explain": frozenset(),
+    "explain": frozenset({"why_not"}),
     "verify": frozenset(),
     "run": frozenset({"rate_decay", "rate_warm_up"}),
     "emulate": frozenset({"rank", "steps"}),
@@ -98,8 +99,10 @@ class RecommenderVerbs(Verbs[RecommenderPlan]):
             stages=binding_stages(prices, rows_of(prices, plan.sharding), plan.sharding),
         )
 
-    def why_not(self, plan: RecommenderPlan, layout: str) -> ShardingsCompared:
-        return self.compare(plan, [layout], None)
+    def why_not(self, plan: RecommenderPlan, layout: str) -> ShardingNotChosen:
+        from meshwright.families.recommender.why_not import why_not
+
+        return why_not(plan, layout)
 
     def compare(
         self, first: RecommenderPlan, others: Sequence[str | Path | AnyPlan], trainer: str | None
