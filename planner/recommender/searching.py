@@ -38,6 +38,11 @@ ROUNDS = 300
 """Most rounds of local search."""
 PATIENCE = 12
 """Rounds without a better placement after which it ends; with few distinct tables, thrice as many or one a unit."""
+SEEDS = 4
+"""Local searches where few distinct tables leave a gap of more than SMALL_GAP."""
+SMALL_GAP = 5e-3
+EFFORT = 0.0
+"""Share of the solver's time for heuristics, where local search has found a placement."""
 
 Progress = Callable[[float, float, str], None]
 """Called with (best objective, proven bound, what is done now)."""
@@ -119,32 +124,41 @@ def run(search: Search) -> None:
     reduced = _bound_over_options(search, scale)
     counts = _best_options(search, scale, reduced)
     search.say("placing")
-    few = len(problem.members) <= FLAT_CLASSES
-    patience = min(3 * PATIENCE, len(problem.unit_class)) if few else PATIENCE
-    until = time.monotonic() + search.seconds_left / (3 if few else 1)
     begin = start if counts is None else placed(problem, scale, counts)
-    for placement in [begin] if search.offer(begin) else [begin, start]:
-        state = State(problem, scale)
-        state.load(placement)
-        target = (search.bound - problem.fixed) / scale * (1 + OPTIONS_GAP)
-        search.offer(
-            improve(
-                state,
-                rounds=ROUNDS,
-                patience=patience,
-                seed=0,
-                target=target,
-                stop=lambda: search.stopped() or time.monotonic() > until,
-            )
-        )
-        if search.gap <= OPTIONS_GAP:
-            break
+    _improved(search, scale, reduced, [begin] if search.offer(begin) else [begin, start])
     if search.gap > PROVEN and not search.stopped():
         _over_places(search, reduced)
     if search.best is None:
         if search.interrupt.pressed:
             raise KeyboardInterrupt
         raise RunError("no sharding that fits was found in time", hint="allow more with --time-limit")
+
+
+def _improved(search: Search, scale: float, reduced: _Reduced, starts: list[Placement]) -> None:
+    """Local search from placements; with few distinct tables again with other seeds, while the gap is large."""
+    problem = search.problem
+    few = len(problem.members) <= FLAT_CLASSES
+    patience = min(3 * PATIENCE, len(problem.unit_class)) if few else PATIENCE
+    until = time.monotonic() + search.seconds_left / (3 if few else 1)
+    tries = [
+        *((start, 0) for start in starts),
+        *((starts[0], seed) for seed in range(1, SEEDS if few else 1)),
+    ]
+    for start, seed in tries:
+        if search.gap <= (OPTIONS_GAP if seed == 0 else SMALL_GAP) or time.monotonic() > until:
+            break
+        state = State(problem, scale)
+        state.load(start)
+        state.keep_to(reduced.rows(search.value))
+        found = improve(
+            state,
+            rounds=ROUNDS,
+            patience=patience,
+            seed=seed,
+            target=(search.bound - problem.fixed) / scale * (1 + OPTIONS_GAP),
+            stop=lambda: search.stopped() or time.monotonic() > until,
+        )
+        search.offer(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +242,7 @@ def _over_places(search: Search, reduced: _Reduced) -> None:
         gap=FLAT_GAP,
         interrupt=search.interrupt,
         watch=watch,
+        effort=0.05 if search.best is None else EFFORT,
     )
     if solved.verdict == "infeasible":
         if search.best is None:

@@ -38,6 +38,12 @@ class State:
             [problem.everywhere_load / scale, problem.everywhere_full[:, None]], axis=1
         )
         self.beside = problem.beside / scale
+        self.node_of_gpu = problem.node_of_gpu
+        self.first_gpus: Ints = np.arange(0, problem.gpus, problem.gpus_per_node)
+        self.hosts = bool(
+            problem.shard_host.any() or problem.everywhere_host.any() or problem.base_host.any()
+        )
+        """Whether anything lies in host memory."""
         self.row: Ints = np.full(len(problem.unit_class), -1, dtype=np.int64)
         self.places: list[tuple[int, ...]] = [()] * len(self.row)
         self.rows = [problem.rows_of(one) for one in range(len(problem.members))]
@@ -50,6 +56,11 @@ class State:
         use = use_of(self.problem, placement)
         self.use = np.concatenate([use.load / self.scale, use.full[:, None]], axis=1)
         self.host = use.host
+
+    def keep_to(self, rows: Ints) -> None:
+        """Place units in these rows alone from now on; those of a class that has none of them, in any of its own."""
+        kept = [own[np.isin(own, rows)] for own in self.rows]
+        self.rows = [few if len(few) else own for few, own in zip(kept, self.rows, strict=True)]
 
     @property
     def placement(self) -> Placement:
@@ -80,8 +91,9 @@ class State:
         self.host += sign * self.problem.everywhere_host[row]
         for place in places:
             self.use[gpus_of(self.problem, row, place)] += sign * self.shard[row]
-            node = place if self.problem.on_nodes[row] else place // self.problem.gpus_per_node
-            self.host[node] += sign * self.problem.shard_host[row]
+            if self.hosts:
+                node = place if self.problem.on_nodes[row] else place // self.problem.gpus_per_node
+                self.host[node] += sign * self.problem.shard_host[row]
         self.row[unit], self.places[unit] = (row, places) if sign > 0 else (-1, ())
 
     def remove(self, unit: int) -> tuple[int, tuple[int, ...]]:
@@ -96,42 +108,44 @@ class State:
         rows = self.rows[problem.unit_class[unit]] if only is None else only
         use = self.use + self.everywhere[rows][:, None]
         host = self.host + problem.everywhere_host[rows][:, None]
-        places: list[list[int]] = [[] for _ in range(len(rows))]
         shards = problem.shards[rows]
-        for nth in range(int(shards.max(initial=0))):
-            for on_nodes in (False, True):
-                active = np.flatnonzero((shards > nth) & (problem.on_nodes[rows] == on_nodes))
+        most = int(shards.max(initial=0))
+        places: Ints = np.full((len(rows), most), -1, dtype=np.int64)
+        on_nodes = problem.on_nodes[rows]
+        for nth in range(most):
+            for nodes in (False, True):
+                active = np.flatnonzero((shards > nth) & (on_nodes == nodes))
                 if len(active):
-                    self._put(rows, active, use, host, places, on_nodes)
+                    self._put(rows[active], active, use, host, places, nth, on_nodes=nodes)
         scores = self._scores(use, host)
         best = int(np.argmin(scores))
-        return Insertion(float(scores[best]), int(rows[best]), tuple(places[best]))
+        return Insertion(float(scores[best]), int(rows[best]), tuple(places[best, : shards[best]].tolist()))
 
     def _put(
-        self, rows: Ints, active: Ints, use: Array, host: Array, places: list[list[int]], on_nodes: bool
+        self, own: Ints, active: Ints, use: Array, host: Array, places: Ints, nth: int, *, on_nodes: bool
     ) -> None:
-        """Put one shard of each of the active rows where it adds least; `use` and `host` change."""
+        """Put the nth shard of the active rows where it adds least; `use`, `host` and `places` change."""
         problem = self.problem
-        own = rows[active]
         shard, shard_host = self.shard[own], problem.shard_host[own]
-        node = problem.node_of_gpu
+        node = self.node_of_gpu
         now = use[active]
         if on_nodes:
-            firsts = np.arange(0, problem.gpus, problem.gpus_per_node)
-            now = np.maximum.reduceat(now, firsts, axis=1)
+            now = np.maximum.reduceat(now, self.first_gpus, axis=1)
             node = np.arange(problem.nodes)
-        after = now + shard[:, None]
         longest = np.maximum(use[active, :, :-1].max(axis=1), self.beside)
-        stages = np.maximum(after[..., :-1], longest[:, None]).sum(axis=-1)
-        over = np.maximum(after[..., -1] - 1, 0) + np.maximum(
-            host[active][:, node] + shard_host[:, None] - 1, 0
-        )
-        even = (now * shard[:, None]).sum(axis=-1) * (2 * EVEN / problem.gpus)
+        stages = np.maximum(now[..., :-1] + shard[:, None, :-1], longest[:, None]).sum(axis=-1)
+        even = np.matmul(now, shard[..., None])[..., 0] * (2 * EVEN / problem.gpus)
+        over = np.maximum(now[..., -1] + shard[:, -1:] - 1, 0)
+        if self.hosts:
+            over += np.maximum(host[active][:, node] + shard_host[:, None] - 1, 0)
         cost = stages + OVERFULL * over + even
-        for nth, at in enumerate(active.tolist()):
-            cost[nth, places[at]] = np.inf  # slices of a table lie apart
+        each = np.arange(len(active))
+        cost[each[:, None], places[active, :nth]] = np.inf  # slices of a table lie apart
         chosen = np.argmin(cost, axis=1)
-        for at, row, place in zip(active.tolist(), own.tolist(), chosen.tolist(), strict=True):
-            use[at, gpus_of(problem, row, place)] += self.shard[row]
-            host[at, node[place]] += problem.shard_host[row]
-            places[at].append(place)
+        places[active, nth] = chosen
+        host[active, node[chosen]] += shard_host
+        if not on_nodes:
+            use[active, chosen] += shard
+            return
+        for at, place, loads in zip(active.tolist(), chosen.tolist(), shard, strict=True):
+            use[at, place * problem.gpus_per_node : (place + 1) * problem.gpus_per_node] += loads

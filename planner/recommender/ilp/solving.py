@@ -43,13 +43,15 @@ def solve(
     gap: float = 0.0,
     interrupt: Interrupt | None = None,
     watch: Watch | None = None,
+    effort: float = 0.05,
 ) -> Solved:
-    """Minimise; `bound` is the solver's own where it gives one, else −infinity."""
+    """Minimise; `bound` is the solver's own where it gives one, else −infinity. `effort` is HiGHS' share of time for
+    heuristics."""
     stop = interrupt or Interrupt()
     limit = max(seconds, 0.01) if math.isfinite(seconds) else None
     if solver == "highs":
         with interruptible(stop):
-            problem.solve(_highs(limit, gap, stop, watch))
+            problem.solve(_highs(limit, gap, stop, watch, effort))
         info = problem.solverModel.getInfo()
         integer = any(one.cat == pulp.LpInteger for one in problem.variables())
         bound = float(info.mip_dual_bound) if integer else -math.inf
@@ -70,7 +72,9 @@ def solve(
     return Solved(verdict="stopped", bound=bound, found=found)
 
 
-def _highs(limit: float | None, gap: float, stop: Interrupt, watch: Watch | None) -> pulp.LpSolver:
+def _highs(
+    limit: float | None, gap: float, stop: Interrupt, watch: Watch | None, effort: float
+) -> pulp.LpSolver:
     import highspy
 
     def on_callback(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
@@ -90,6 +94,7 @@ def _highs(limit: float | None, gap: float, stop: Interrupt, watch: Watch | None
         callbacksToActivate=[kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt],
         primal_feasibility_tolerance=ROUNDING,
         mip_feasibility_tolerance=ROUNDING,
+        mip_heuristic_effort=effort,
     )
 
 
