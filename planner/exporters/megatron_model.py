@@ -206,6 +206,7 @@ MODEL: Mapping[str, Translate] = {
     "kind": nothing,
     "name": nothing,
     "source": nothing,
+    "changed": nothing,  # the other fields say what
     "num_layers": lambda asked: says(num_layers=asked.model.num_layers),
     "hidden_size": lambda asked: says(hidden_size=asked.model.hidden_size),
     "num_heads": lambda asked: says(num_attention_heads=asked.model.num_heads),

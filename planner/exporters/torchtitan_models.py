@@ -55,7 +55,7 @@ _SHAPE = (
 )
 """What tells models apart."""
 _ELSEWHERE = frozenset(
-    {"kind", "name", "source", "max_positions", "left_out", "load_balance", "vocab_multiple"}
+    {"kind", "name", "source", "changed", "max_positions", "left_out", "load_balance", "vocab_multiple"}
 )
 
 
@@ -134,6 +134,7 @@ MODEL: Mapping[str, Translate] = {
     "kind": lambda asked: NOTHING,
     "name": _name,
     "source": lambda asked: NOTHING,
+    "changed": lambda asked: NOTHING,  # the other fields say what
     "max_positions": lambda asked: NOTHING,  # its caches are as long as the sequence
     "rotary": _rotary,
     "left_out": _left_out,

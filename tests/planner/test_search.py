@@ -31,6 +31,7 @@ from planner.space.layouts import parse_restrictions
 QUESTIONS = [
     {"gpus": 4, "memory": "1 GiB"},
     {"gpus": 4, "memory": "220 MiB"},
+    {"gpus": 4, "memory": "220 MiB", "optimizer": "lamb"},
     {"gpus": 8, "memory": "150 MiB", "global_batch": 16},
     {"gpus": 2, "memory": "400 MiB", "sequence_length": 512},
     {"gpus": 1, "memory": "8 GiB"},
