@@ -147,7 +147,7 @@ def dense_seconds(question: RecommenderQuestion) -> DenseSeconds:
     )
     dot = _dot_seconds(network, samples, device)
     copies = _stream(facts.interaction_passes * samples * network.joined, device)
-    states = network.parameters * facts.dense_state_bytes
+    states = dense_state_bytes(question)
     return DenseSeconds(
         bottom_forward=bottom.forward,
         bottom_backward=bottom.inputs + bottom.weights,
@@ -204,6 +204,12 @@ def _product(m: float, n: float, k: float, device: Device, *, over_rows: bool = 
 def _stream(elements: float, device: Device) -> float:
     """Of reading or writing so many activations."""
     return device.profile.kernel_seconds + elements * device.element_bytes / device.memory_rate
+
+
+def dense_state_bytes(question: RecommenderQuestion) -> float:
+    """Weights and gradients of the dense network, as the stack keeps them, and the states of its optimizer."""
+    each = question.facts.dense_state_bytes + question.training.dense_state_bytes
+    return DenseNetwork(question.model).parameters * each
 
 
 def dense_device(question: RecommenderQuestion) -> Device:

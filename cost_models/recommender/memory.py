@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.recommender.dense import DenseNetwork
+from cost_models.recommender.dense import DenseNetwork, dense_state_bytes
 from cost_models.recommender.lookup import ID_BYTES, state_bytes
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns
@@ -156,7 +156,7 @@ def fixed_bytes(question: RecommenderQuestion) -> dict[str, float]:
         more = _exchanged_bytes(question, facts.eager_buffers)
         activations = inputs + max(0.0, _alive_bytes(question) - more)
     return {
-        "dense states": network.parameters * facts.dense_state_bytes,
+        "dense states": dense_state_bytes(question),
         "activations": activations,
         "workspace": facts.workspace_bytes if apart else 0.0,
         "communicators": facts.communicator_bytes if apart and question.cluster.num_gpus > 1 else 0.0,

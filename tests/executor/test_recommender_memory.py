@@ -10,9 +10,12 @@ from processes import Processes
 from cost_models.files.catalog import load_recommender
 from cost_models.files.loading import resolve_cluster
 from cost_models.recommender.completing import complete_recommender
+from cost_models.recommender.dense import dense_state_bytes
 from cost_models.recommender.estimating import estimate
 from cost_models.specs.recommender.sharding import parse_sharding
 from cost_models.specs.recommender.training import RecommenderTraining
+from executor.models.recommender import DenseNetwork
+from executor.recommender.engine import _make
 
 CASES = [  # precision: in bf16 the exchange of gradients fills most, in fp32 the dense network
     (2, "bf16", "table:0-7=whole@0,1,0,1,0,1,0,1"),
@@ -21,6 +24,24 @@ CASES = [  # precision: in bf16 the exchange of gradients fills most, in fp32 th
     (1, "bf16", "table:0-7=whole@0,0,0,0,0,0,0,0"),
     (1, "fp32", "table:0-7=whole@0,0,0,0,0,0,0,0"),
 ]
+
+
+@pytest.mark.parametrize(("optimizer", "states"), [("sgd", 0.0), ("adagrad", 4.0), ("adam", 8.0)])
+def test_the_dense_network_holds_its_optimizers_states(optimizer: str, states: float) -> None:
+    """Weights and what the optimizer made of them in a step, as torch has them; numbers of steps apart."""
+    from torch import nn
+
+    training = RecommenderTraining(global_batch=64, precision="fp32", dense_optimizer=optimizer)
+    question = complete_recommender(load_recommender("dlrm-tiny"), resolve_cluster("local", 1), training)
+    network = DenseNetwork(question.model)
+    for parameter in network.parameters():
+        parameter.grad = nn.Parameter(parameter.detach().clone())
+    made = _make(optimizer, network)
+    made.step()
+    parameters = sum(one.numel() for one in network.parameters())
+    held = sum(one.nbytes for state in made.state.values() for one in state.values() if one.dim())
+    assert held == states * parameters
+    assert dense_state_bytes(question) == (8 + states) * parameters
 
 
 @pytest.mark.parametrize(("ranks", "precision", "layout"), CASES)

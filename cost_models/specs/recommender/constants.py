@@ -141,8 +141,8 @@ class RecommenderStack(Spec):
     hash_load: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the entries of a hash table that are filled when all rows are there."""
     dense_state_bytes: Factor = 12.0
-    """Bytes for each parameter of the dense network: weight, gradient and what the optimizer or mixed precision adds,
-    with SGD."""
+    """Bytes for each parameter of the dense network: weight, gradient and what mixed precision adds. States of its
+    optimizer are counted beside it."""
     activation_bytes: Factor = 2.0
     """Tensors of a dense layer's output that live until the backward pass, in elements: the output, its gradient."""
     workspace_bytes: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 1.0e9

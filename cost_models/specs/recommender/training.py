@@ -41,6 +41,11 @@ class RecommenderTraining(Spec):
         return ELEMENT_BYTES[self.exchange_dtype or dense]
 
     @property
+    def dense_state_bytes(self) -> float:
+        """Of each parameter of the dense network what its optimizer keeps: nothing, a sum of squares, two moments."""
+        return {"sgd": 0.0, "adagrad": 4.0, "adam": 8.0}[self.dense_optimizer]
+
+    @property
     def table_bytes(self) -> float:
         """Bytes of an element of a table."""
         return ELEMENT_BYTES[self.table_dtype]
