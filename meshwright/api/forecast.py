@@ -102,21 +102,26 @@ def ask(
 
 
 def steps_between_checkpoints(
-    plan: AnyPlan, steps: int, operations: str | OperationsSpec | None = None
+    plan: AnyPlan, steps: int, operations: str | OperationsSpec | None = None, *, restarts: int | None = None
 ) -> tuple[int, str]:
     """The best number of steps from one checkpoint to the next, and the operations that it is best for.
 
     They are those given, else those that the plan counts, else `llama3`. A plan that says nothing of tokens trains for
-    `steps`.
+    `steps`. `restarts`: how often the run starts lost ranks again; None: as often as it takes.
 
     Raises:
-        InputError: a plan that is no transformer's, or operations that cannot be read.
+        InputError: a plan that is no transformer's, operations that cannot be read, or neither spares nor restarts.
         InfeasibleError: the job never ends.
     """
     if not isinstance(plan, Plan):
         raise InputError("--every auto forecasts transformers only", hint="say how many steps")
     counted = None if plan.objective is None else plan.objective.operations
     known = operations_of(_read(OperationsInputs(operations=operations or counted)))
+    if known.spares == 0 and restarts == 0:
+        raise InputError(
+            f"the first failure ends the run: `{known.name}` has no spare node, and nothing starts the run again",
+            hint="--restarts 3, or a spare; without either save by hand: --every 100",
+        )
     question = plan.question
     asked = _to_train_on(question, question.training.tokens or steps * question.training.tokens_per_step)
     return forecast_of(job_of(asked, priced_again(plan).step_seconds), known).every, known.name

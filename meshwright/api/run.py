@@ -55,7 +55,9 @@ def run(
     name = name or (Path(plan).name if isinstance(plan, (str, Path)) else None)
     loaded = any_plan_of(plan)
     if flags.get("every") == AUTO:
-        every, known = steps_between_checkpoints(loaded, flags.get("steps", RunConfig().steps), operations)
+        every, known = steps_between_checkpoints(
+            loaded, flags.get("steps", RunConfig().steps), operations, restarts=flags.get("restarts")
+        )
         flags["every"] = every
         if on_note is not None:
             on_note(f"Saving every {counted(every, 'step')}, as is best with operations {known}")
