@@ -214,6 +214,8 @@ class StackSpec(Spec):
     sums_gradients_on_device: bool = False
     """Whether gradients in host memory come up for those of another microbatch to be added, and go down once more in
     fp32 for the update; False: the CPU adds what comes down."""
+    norms_on_host: bool = False
+    """Whether under ZeRO-0 and 1 the CPU takes the norm of the gradients of streamed blocks with their update."""
     overlaps_host: bool = False
     """Whether transfers and CPU updates run behind forward and backward passes; False: after them."""
     unfused_update_bytes: Factor = 0.0

@@ -59,6 +59,8 @@ CHANNELS: dict[Channel, tuple[str, ...]] = {
 
 ADAM_BYTES = 28.0
 """Bytes of host memory that the update of a parameter in fp32 moves."""
+NORM_BYTES = 4.0
+"""That the norm of a gradient in fp32 reads."""
 ADAM_BANDWIDTH = 0.43
 """Share of a host's memory bandwidth that it reaches: 0.257 ns a parameter on a DGX-2, whose two sockets have 256 GB/s
 (Ren et al. 2021, table 4: 2.57 s for 10 B parameters)."""
@@ -223,7 +225,8 @@ def _of_parameters(
     link = link_rate(question, columns)
     sharers = 1.0 if is_own_host(question.cluster) else _ranks_here(question, columns)
     each = update_seconds(question) * sharers
-    updated = (states + streamed) / shard
+    norms = question.stack.norms_on_host & (columns.zero < 2)
+    updated = (states + streamed * (1 + norms * NORM_BYTES / ADAM_BYTES)) / shard
     last = states * of_states.last_sum + streamed * of_streamed.last_sum
     return ChannelSeconds(
         down=down / link,
