@@ -27,6 +27,7 @@ from cost_models.question import MixedQuestion, Question
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.transformer import TransformerSpec
+from planner.answers.larger_hosts import larger_hosts
 from planner.search.budget import Budget
 from planner.space.gpu_counts import on_whole_nodes, plain_layouts, possible, resized
 from planner.space.layouts import parse_restrictions
@@ -155,12 +156,14 @@ class _Remedies:
             yield from self._first(iter([("without --fix, --forbid and --max-memory", self.question, free)]))
 
     def _opened(self) -> Iterator[Alternative]:
-        """What the search leaves alone unless it is allowed: the host's memory."""
+        """What the search leaves alone unless it is allowed, the host's memory; where it is, hosts with more."""
         closed = [name for name in CLOSED if name not in self.limits.allowed]
         opened = ((f"--allow {name}", self.limits.allowed | {name}) for name in closed)
         yield from self._first(
             (words, self.question, replace(self.limits, allowed=allowed)) for words, allowed in opened
         )
+        hosts = () if "offload" in closed else larger_hosts(self.question, self.state_bytes)
+        yield from islice(self._first((words, changed, None) for words, changed in hosts), 1)
 
     def _other_training(self) -> Iterator[Alternative]:
         """Recomputing more, 16-bit products, and optimizer states in 16 bits."""

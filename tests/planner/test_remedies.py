@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 from small import MODEL, small_cluster, small_question
 
+from cost_models.defaults import complete_question
 from cost_models.errors import Alternative, DoesNotFitError, InfeasibleError
 from cost_models.files import catalog
 from cost_models.question import Question
+from cost_models.specs.training import TrainingSpec
 from planner.answers import remedies
+from planner.answers.larger_hosts import larger_hosts
 from planner.answers.remedies import remedies_told
 from planner.search.search import search
 from planner.space.gpu_counts import resized
@@ -98,3 +101,25 @@ def test_a_recompute_policy_that_was_left_out_is_offered() -> None:
     lean = full.training.model_copy(update={"recompute": ("none",)})
     assert fits(full)
     assert "recompute: full in --training FILE" in offered(replace(full, training=lean))
+
+
+def test_a_host_smaller_than_the_states_says_how_large_one_must_be() -> None:
+    cluster = small_cluster(1, "200 MiB").model_copy(update={"host_memory": float(2**30)})
+    question = replace(small_question(1, memory="200 MiB"), cluster=cluster)
+    states = 600 * 2**30  # a model of such size, where everything but one block is on the host
+    words = [change for change, _ in larger_hosts(question, states)]
+    assert words == [f"--host-memory {2**power}GiB" for power in (10, 11, 12, 13)]
+    assert all(changed.cluster.host_memory > 600 * 2**30 for _, changed in larger_hosts(question, states))
+    assert next(iter(larger_hosts(question, 0.0)))[0] == "--host-memory 2GiB"  # more than it has
+
+
+def test_larger_hosts_are_offered_where_they_may_be_used() -> None:
+    stack = catalog.load_stack("meshwright")
+    job = TrainingSpec(global_batch=8, sequence_length=2048)
+    cluster = catalog.load_cluster("hgx-h200").model_copy(update={"gpus_per_node": 1, "host_memory": 2.0**33})
+    question = complete_question(catalog.load_model("llama2-13b"), cluster, job, stack=stack)
+    limits = Restrictions(allowed=frozenset({"offload"}))
+    tried = remedies._Remedies(question=question, whole=question, limits=limits, state_bytes=2.3e11)
+    (found,) = tried._opened()
+    assert found.change == "--host-memory 128GiB"
+    assert "offload=" in found.layout
