@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from cost_models.breakdown import Breakdown
 from cost_models.errors import InputError
-from cost_models.recommender.dense import DenseNetwork, dense_device
-from cost_models.recommender.exchange import links_of
-from cost_models.recommender.memory import PARTS, fixed_bytes, option_bytes
 from cost_models.recommender.priced import STAGES
-from cost_models.recommender.pricing import fixed_seconds, stage_loads
+from cost_models.recommender.prices.dense import DenseNetwork, dense_device
+from cost_models.recommender.prices.exchange import links_of
+from cost_models.recommender.prices.memory import PARTS, fixed_bytes, option_bytes
+from cost_models.recommender.prices.pricing import fixed_seconds, stage_loads
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import option_columns
 from cost_models.specs.recommender.sharding import Sharding

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_models.recommender.caching import TAG_BYTES, CachedTables
-from cost_models.recommender.lookup import ID_BYTES
+from cost_models.recommender.prices.lookup import ID_BYTES
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.constants import EmbeddingProfile
 

@@ -6,7 +6,8 @@ exchanges    collectives that count what they send
 holding      a slice's rows and optimizer states, on the device and in host memory
 updating     optimizers of the rows that a batch uses
 routing      ids on their way to the ranks that hold their rows
-whole, columns, rows, nodes, copies, hybrid, host     what each way to shard a table does
+ways         what each way to shard a table does: whole, columns, rows, nodes, copies, hybrid
+host         rows in host memory
 collection   all tables of a model, stage by stage
 
 Shape legend: B samples of all ranks, b of this one, T tables, D width, N ids, U rows that a batch uses.

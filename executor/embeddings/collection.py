@@ -18,7 +18,6 @@ from cost_models.specs.recommender.model import RecommenderSpec
 from cost_models.specs.recommender.sharding import Sharding
 from cost_models.specs.recommender.tables import TableSpec
 from cost_models.specs.recommender.training import RecommenderTraining
-from executor.embeddings import columns, copies, nodes, rows, whole
 from executor.embeddings.bags import Bags, RowGradients, row_gradients
 from executor.embeddings.exchanges import Peers, Sent
 from executor.embeddings.holding import Holding
@@ -27,6 +26,7 @@ from executor.embeddings.places import Places, Slice
 from executor.embeddings.routing import Router
 from executor.embeddings.slicing import all_slices
 from executor.embeddings.updating import RowOptimizer
+from executor.embeddings.ways import columns, copies, nodes, rows, whole
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 

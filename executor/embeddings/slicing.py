@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from cost_models.errors import InputError, Problem
 from cost_models.specs.recommender.sharding import Placed, Sharding
 from cost_models.specs.recommender.tables import TableSpec
-from executor.embeddings import columns, copies, hybrid, nodes, rows, whole
 from executor.embeddings.host import device_share
 from executor.embeddings.places import Places, Slice
+from executor.embeddings.ways import columns, copies, hybrid, nodes, rows, whole
 
 _WAYS = {
     "whole": whole.slices,

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from executor.data.clicks import MadeUpClicks
-from executor.embeddings import copies
 from executor.embeddings.bags import Bags
 from executor.embeddings.collection import Embeddings, ids_of_part
 from executor.embeddings.exchanges import Peers
 from executor.embeddings.places import Slice
 from executor.embeddings.routing import Parts, Router
+from executor.embeddings.ways import copies
 
 _SCALE = 0.02
 """Noise lies between 0 and this: sums of squares are among what ranks send."""

@@ -20,9 +20,9 @@ from cost_models.errors import InputError, RunError
 from cost_models.files.catalog import load_stack
 from cost_models.files.whole import write_whole
 from cost_models.recommender.estimating import RecommenderEstimate, estimate
-from cost_models.recommender.exchange import links_of
 from cost_models.recommender.priced import STAGES
-from cost_models.recommender.pricing import reduction_seconds
+from cost_models.recommender.prices.exchange import links_of
+from cost_models.recommender.prices.pricing import reduction_seconds
 from executor.data.clicks import MadeUpClicks
 from executor.embeddings.places import Places
 from executor.emulate.alone import alone, as_planned, device_for, name_of, require_memory, require_rank

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 from cost_models.base import Spec
 from cost_models.families import family_of_plan_kind, part
@@ -23,6 +25,19 @@ class AnyReport(Spec):
     def noted(self) -> tuple[str, ...]:
         """What happened on the way: where it resumed, why ranks were started again."""
         raise NotImplementedError
+
+
+class Clocked(Protocol):
+    """A rank that measured its steps."""
+
+    @property
+    def wall_seconds(self) -> tuple[float, ...]:
+        """Of each measured step."""
+
+
+def seconds_of_steps(ranks: Iterable[Clocked]) -> tuple[float, ...]:
+    """Seconds of each measured step, which ends when its slowest rank does."""
+    return tuple(max(seconds) for seconds in zip(*(rank.wall_seconds for rank in ranks), strict=True))
 
 
 def save_report(report: AnyReport, path: Path) -> None:

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from cost_models.base import Spec
 from cost_models.operators.flops import model_flops, recomputed_flops, utilisation
-from executor.measure.any_report import AnyReport
+from executor.measure.any_report import AnyReport, seconds_of_steps
 from planner.plan import LayoutText, Plan, Prediction
 
 REPORT_SCHEMA = 1
@@ -214,9 +214,7 @@ class RunReport(AnyReport):
     @property
     def all_step_seconds(self) -> tuple[float, ...]:
         """Seconds of each measured step, which ends when its slowest rank does."""
-        return tuple(
-            max(seconds) for seconds in zip(*(rank.wall_seconds for rank in self.ranks), strict=True)
-        )
+        return seconds_of_steps(self.ranks)
 
     @property
     def step_noise(self) -> float:
@@ -253,7 +251,7 @@ def make_report(
     routers: tuple[RouterReport, ...] = (),
 ) -> RunReport:
     """Put the ranks' measurements together."""
-    steps = [max(seconds) for seconds in zip(*(rank.wall_seconds for rank in ranks), strict=True)]
+    steps = seconds_of_steps(ranks)
     median = statistics.median(steps)
     useful = model_flops(plan.model, plan.training, plan.layout.tp)
     spent = useful + recomputed_flops(plan.model, plan.training, plan.layout)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from cost_models.base import Spec
-from executor.measure.any_report import AnyReport
+from executor.measure.any_report import AnyReport, seconds_of_steps
 from executor.measure.report import Environment, Watched
 from planner.recommender.plan import RecommenderPlan
 
@@ -87,7 +87,7 @@ def make_report(
     notes: Sequence[str],
 ) -> RecommenderReport:
     """Put the ranks' measurements together."""
-    steps = [max(seconds) for seconds in zip(*(one.wall_seconds for one in ranks), strict=True)]
+    steps = seconds_of_steps(ranks)
     median = statistics.median(steps)
     names = ranks[0].stage_seconds
     return RecommenderReport(

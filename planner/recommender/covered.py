@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cost_models.recommender.options import default_options
 from cost_models.recommender.priced import PricedOptions
-from cost_models.recommender.pricing import priced_options
+from cost_models.recommender.prices.pricing import priced_options
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.specs.recommender.sharding import Sharding
 from planner.recommender.restrictions import ShardingRestrictions

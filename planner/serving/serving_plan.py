@@ -16,7 +16,7 @@ from cost_models.files.parsing import check_kind, validate
 from cost_models.files.reading import read_document
 from cost_models.files.whole import write_whole
 from cost_models.recommender.caching import CachedTables, Policy, cached_tables
-from cost_models.recommender.dense import DenseNetwork
+from cost_models.recommender.prices.dense import DenseNetwork
 from cost_models.recommender.serving import Served, served
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.constants import EmbeddingProfile

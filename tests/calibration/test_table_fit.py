@@ -14,10 +14,10 @@ from cost_models.evidence.calibration.table_fit import moved_bytes, table_rates
 from cost_models.files.catalog import load_profile, load_recommender
 from cost_models.files.loading import resolve_cluster
 from cost_models.recommender.completing import complete_recommender
-from cost_models.recommender.lookup import lookup_seconds, update_seconds
+from cost_models.recommender.prices.lookup import lookup_seconds, update_seconds
+from cost_models.recommender.prices.table_rates import efficiency
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import option_columns
-from cost_models.recommender.table_rates import efficiency
 from cost_models.specs.recommender.sharding import Option
 from cost_models.specs.recommender.training import RecommenderTraining
 from cost_models.specs.table_rates import TablePoint, TableRates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.recommender.hugectr import hugectr_options
+from cost_models.recommender.planners.hugectr import hugectr_options
 from cost_models.recommender.priced import STAGES
 from cost_models.specs.recommender.sharding import parse_option
 from cost_models.specs.recommender.tables import TableSpec

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cost_models.evidence.calibration.curve_fits import rounded
 from cost_models.evidence.calibration.measurements import Measurement, select
-from cost_models.recommender.table_rates import change_bytes, lookup_bytes, sum_bytes
+from cost_models.recommender.prices.table_rates import change_bytes, lookup_bytes, sum_bytes
 from cost_models.specs.table_rates import TablePoint, TableRates
 
 LOOKUP, SUMS, CHANGE = "lookup", "sums", "change."

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cost_models.evidence.recommenders.runs import RecommenderRun
-from cost_models.recommender.dense import dense_seconds
 from cost_models.recommender.estimating import RecommenderEstimate, estimate
 from cost_models.recommender.priced import STAGES
+from cost_models.recommender.prices.dense import dense_seconds
 
 EVALUATED = 89_137_319 / (4_195_197_692 / 20)
 """Samples evaluated for each that MLPerf trains on (HugeCTR 25.03, samples/dlrm/train.py)."""

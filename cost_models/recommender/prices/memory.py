@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.recommender.dense import DenseNetwork, dense_state_bytes
-from cost_models.recommender.lookup import ID_BYTES, state_bytes
+from cost_models.recommender.prices.dense import DenseNetwork, dense_state_bytes
+from cost_models.recommender.prices.lookup import ID_BYTES, state_bytes
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns
 from cost_models.specs.recommender.constants import EagerBuffers

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.recommender.dense import DenseNetwork, DenseSeconds, dense_seconds
-from cost_models.recommender.exchange import (
+from cost_models.recommender.options import default_options
+from cost_models.recommender.priced import STAGES, PricedOptions
+from cost_models.recommender.prices.dense import DenseNetwork, DenseSeconds, dense_seconds
+from cost_models.recommender.prices.exchange import (
     Links,
     backward_seconds,
     copy_seconds,
@@ -16,11 +18,9 @@ from cost_models.recommender.exchange import (
     index_seconds,
     links_of,
 )
-from cost_models.recommender.host import fixed_launch_seconds, launch_seconds
-from cost_models.recommender.lookup import lookup_seconds, update_seconds
-from cost_models.recommender.memory import fixed_bytes, option_bytes
-from cost_models.recommender.options import default_options
-from cost_models.recommender.priced import STAGES, PricedOptions
+from cost_models.recommender.prices.host import fixed_launch_seconds, launch_seconds
+from cost_models.recommender.prices.lookup import lookup_seconds, update_seconds
+from cost_models.recommender.prices.memory import fixed_bytes, option_bytes
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns, Pair, option_columns
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cost_models.recommender.dense import DenseNetwork
 from cost_models.recommender.priced import STAGES
+from cost_models.recommender.prices.dense import DenseNetwork
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns
 

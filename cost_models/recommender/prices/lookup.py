@@ -16,9 +16,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from cost_models.recommender.prices.table_rates import change_bytes, efficiency, lookup_bytes, sum_bytes
 from cost_models.recommender.question import RecommenderQuestion
 from cost_models.recommender.rows import OptionColumns
-from cost_models.recommender.table_rates import change_bytes, efficiency, lookup_bytes, sum_bytes
 
 Array = npt.NDArray[np.float64]
 
