@@ -58,7 +58,7 @@ def test_compare_of_one_question_names_nothing(meshwright, plan_file: Path) -> N
 def test_explain(meshwright, plan_file: Path) -> None:
     answer = meshwright("explain", str(plan_file))
     assert answer.code == 0
-    for beginning in ("layout ", "step ", "memory ", "Binds: ", r"If only \("):
+    for beginning in ("layout ", "step ", "memory ", "Binds: ", r"If only \(", "MFU counts "):
         assert re.search(f"^{beginning}", answer.out, re.MULTILINE), beginning
     assert max(len(line.rstrip()) for line in answer.out.splitlines()) <= 80
     document = json.loads(meshwright("explain", str(plan_file), "--json").out)
@@ -67,6 +67,7 @@ def test_explain(meshwright, plan_file: Path) -> None:
         "question",
         "plan",
         "searched",
+        "flops_per_token",
         "tried",
         "recommendation",
         "binds",
