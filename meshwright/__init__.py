@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from meshwright.answers.largest import Largest
     from meshwright.answers.planned import Planned
     from meshwright.answers.ranked import Ranked
+    from meshwright.answers.reported import Reported
     from meshwright.answers.run import Ran
     from meshwright.answers.served import ServedRecommender
     from meshwright.answers.validated import Validated
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from meshwright.api.forecast import forecast
     from meshwright.api.largest import largest
     from meshwright.api.plan import plan
+    from meshwright.api.report import report
     from meshwright.api.run import run
     from meshwright.api.serving import serve
     from meshwright.api.validate import validate
@@ -77,6 +79,8 @@ _HOMES = {
     "Check": "planner.proof.verifying",
     "advise": "meshwright.api.advise",
     "Advised": "meshwright.answers.advised",
+    "report": "meshwright.api.report",
+    "Reported": "meshwright.answers.reported",
     "run": "meshwright.api.run",
     "validate": "meshwright.api.validate",
     "calibrate": "executor.microbenchmarks.calibrate",
@@ -149,6 +153,7 @@ __all__ = [
     "Ranked",
     "RecommenderSpec",
     "RecommenderTraining",
+    "Reported",
     "RunError",
     "ServedRecommender",
     "ShardingEstimated",
@@ -172,6 +177,7 @@ __all__ = [
     "load_plan",
     "parse_layout",
     "plan",
+    "report",
     "run",
     "save_plan",
     "serve",

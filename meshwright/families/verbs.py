@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -10,9 +10,11 @@ from planner.any_plan import AnyPlan
 
 if TYPE_CHECKING:
     from executor.measure.any_report import AnyReport
+    from meshwright.families.chapters import PageRequest
     from meshwright.families.pictures import PictureRequest
     from meshwright.inputs.plan_inputs import PlanInputs
     from meshwright.inputs.questions import Inputs
+    from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawing import Drawing
     from meshwright.render.tables import Table
     from planner.proof.checks import Check
@@ -108,6 +110,9 @@ class Running(Protocol):
     def answer(self, report: AnyReport, steps: int) -> Answer:
         """Predicted beside measured."""
 
+    def told_again(self, report: AnyReport) -> Answer:
+        """Predicted beside measured, of a report that was kept."""
+
     def next_step(self, report: AnyReport, path: Path) -> str:
         """What to do with the report in this file."""
 
@@ -159,6 +164,9 @@ class Verbs(Protocol[P]):
 
     def explain(self, plan: P) -> Answer:
         """What binds a plan, its rivals, and what would change it."""
+
+    def chapters(self, plan: P, request: PageRequest) -> Iterator[Chapter]:
+        """What a page tells of a plan: the answer, why, pictures, how far to trust it."""
 
     def why_not(self, plan: P, layout: str) -> Answer:
         """Why a layout is not the plan."""

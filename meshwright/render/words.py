@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from cost_models.breakdown import Breakdown
 from cost_models.units import format_count, grouped
@@ -14,6 +16,8 @@ LINE_WIDTH = 80
 _LEAST_WIDTH = 20
 _LONGEST_LINE = 120
 """Beyond it the eye loses the next line, however wide the terminal; tables take all of it."""
+_BROKEN = ContextVar("broken", default=True)
+"""Whether sentences are broken into lines."""
 NEGLIGIBLE_SHARE = 0.0005
 """A part below this share of its total is left out of sentences."""
 _TIME_SCALES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6))
@@ -83,6 +87,21 @@ def parts_sentence(breakdown: Breakdown, unit: tuple[str, float], *, hidden: Bre
     return " + ".join(words)
 
 
+@contextmanager
+def lines_of_any_length() -> Iterator[None]:
+    """While it lasts, sentences are not broken into lines: for pages, which break them as they are shown."""
+    token = _BROKEN.set(False)
+    try:
+        yield
+    finally:
+        _BROKEN.reset(token)
+
+
+def with_units_kept(text: str) -> str:
+    """The text with spaces at which no line may end between numbers and their units."""
+    return _WORD.sub(lambda word: word[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
+
+
 def line_width() -> int:
     """Characters of a line of the terminal (or `COLUMNS`); 80 where stdout is none."""
     return max(shutil.get_terminal_size((LINE_WIDTH, 0)).columns, _LEAST_WIDTH)
@@ -94,6 +113,8 @@ def wrapped(text: str, *, indent: str = "  ") -> str:
     Lines end at spaces but not before a unit; a word longer than a line, such as a placement, ends after one of its
     commas.
     """
+    if not _BROKEN.get():
+        return text
     return "\n".join(lines_of(text, min(line_width(), _LONGEST_LINE), indent=indent))
 
 

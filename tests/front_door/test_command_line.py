@@ -22,6 +22,7 @@ VERBS = (
     "verify",
     "forecast",
     "plot",
+    "report",
     "doctor",
     "run",
     "emulate",

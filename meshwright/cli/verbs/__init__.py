@@ -14,6 +14,7 @@ from meshwright.cli.verbs.export import export, import_
 from meshwright.cli.verbs.forecast import forecast
 from meshwright.cli.verbs.plan import plan
 from meshwright.cli.verbs.plot import plot
+from meshwright.cli.verbs.report import report
 from meshwright.cli.verbs.run import run
 from meshwright.cli.verbs.tokens import tokens
 from meshwright.cli.verbs.validate import validate
@@ -28,6 +29,7 @@ VERBS = (
     verify,
     forecast,
     plot,
+    report,
     doctor,
     run,
     emulate,

@@ -52,6 +52,10 @@ class RecommenderRun(Running):
         assert isinstance(report, RecommenderReport)
         return RecommenderRan(report=report, steps=steps)
 
+    def told_again(self, report: AnyReport) -> RecommenderRan:
+        assert isinstance(report, RecommenderReport)
+        return self.answer(report, len(report.losses))
+
     def next_step(self, report: AnyReport, path: Path) -> str:
         return "Next: more --steps, or --fix tables otherwise and compare"
 

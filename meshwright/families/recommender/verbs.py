@@ -12,12 +12,14 @@ from planner.any_plan import AnyPlan
 from planner.recommender.plan import RecommenderPlan
 
 if TYPE_CHECKING:
+    from meshwright.families.chapters import PageRequest
     from meshwright.families.pictures import PictureRequest
     from meshwright.families.recommender.answers import ShardingExplained, ShardingsCompared
     from meshwright.families.recommender.asking import GivenSharding, ShardingQuestion
     from meshwright.families.recommender.why_not import ShardingNotChosen
     from meshwright.inputs.plan_inputs import PlanInputs
     from meshwright.inputs.questions import Inputs
+    from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawing import Drawing
     from planner.proof.checks import Check
     from planner.search.budget import Budget
@@ -30,6 +32,7 @@ TAKES: Mapping[str, frozenset[str]] = {
     "compare": frozenset(),
     "explain": frozenset({"why_not"}),
     "verify": frozenset(),
+    "report": frozenset(),
     "run": frozenset({"rate_decay", "rate_warm_up"}),
     "emulate": frozenset({"rank", "steps"}),
 }
@@ -98,6 +101,11 @@ class RecommenderVerbs(Verbs[RecommenderPlan]):
             estimate=estimate(plan.question, plan.sharding),
             stages=binding_stages(prices, rows_of(prices, plan.sharding), plan.sharding),
         )
+
+    def chapters(self, plan: RecommenderPlan, request: PageRequest) -> Iterator[Chapter]:
+        from meshwright.families.recommender.chapters import chapters
+
+        return chapters(plan, request, self.explain(plan).text)
 
     def why_not(self, plan: RecommenderPlan, layout: str) -> ShardingNotChosen:
         from meshwright.families.recommender.why_not import why_not

@@ -36,6 +36,10 @@ class TransformerRun(Running):
         assert isinstance(report, RunReport)
         return Ran(report=report, steps=steps)
 
+    def told_again(self, report: AnyReport) -> Ran:
+        assert isinstance(report, RunReport)
+        return self.answer(report, len(report.losses))
+
     def next_step(self, report: AnyReport, path: Path) -> str:
         assert isinstance(report, RunReport)
         return next_step(comparison(report) if tells_of_its_device(report) else (), path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from planner.plan import Plan
 if TYPE_CHECKING:
     from meshwright.answers.compared import Compared
     from meshwright.answers.explained import Explained, NotChosen
+    from meshwright.families.chapters import PageRequest
     from meshwright.families.pictures import PictureRequest
     from meshwright.families.transformer.clusters import ClustersQuestion
     from meshwright.families.transformer.estimating import EstimateQuestion
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from meshwright.families.transformer.running import TransformerRun
     from meshwright.inputs.plan_inputs import PlanInputs
     from meshwright.inputs.questions import Inputs
+    from meshwright.pages.chapters import Chapter
     from meshwright.plots.drawing import Drawing
     from planner.proof.checks import Check
     from planner.search.budget import Budget
@@ -39,6 +41,7 @@ TAKES: Mapping[str, frozenset[str]] = {
     "explain": frozenset({"why_not"}),
     "advise": frozenset({"layout"}),
     "verify": _NONE,
+    "report": frozenset({"tokens", "operations"}),
     "run": frozenset({"compile", "clip", "rate_decay", "rate_warm_up", "trace", "dry_run"}),
     "emulate": frozenset({"rank", "fake", "steps"}),
 }
@@ -90,6 +93,11 @@ class TransformerVerbs(Verbs[Plan]):
         from meshwright.families.transformer.explaining import explain
 
         return explain(plan)
+
+    def chapters(self, plan: Plan, request: PageRequest) -> Iterator[Chapter]:
+        from meshwright.families.transformer.chapters import chapters
+
+        return chapters(plan, request)
 
     def why_not(self, plan: Plan, layout: str) -> NotChosen:
         from meshwright.families.transformer.explaining import why_not

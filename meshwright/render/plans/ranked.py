@@ -115,9 +115,10 @@ def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:
     )
     seconds = format_seconds(certificate.seconds)
     if certificate.gap <= 0:
+        took = f", {seconds}" if certificate.seconds else ""  # plan files hold no durations
         return wrapped(
-            f"Proved optimal under the model{_minimised_words(certificate, best_seconds)}: {done}, gap 0 %,"
-            f" {seconds}{_settled_words(certificate)}"
+            f"Proved optimal under the model{_minimised_words(certificate, best_seconds)}: {done}, gap 0 %"
+            f"{took}{_settled_words(certificate)}"
         )
     proven = (
         f"proven within {percent(certificate.gap)} of optimal"
@@ -125,7 +126,8 @@ def certificate_sentence(certificate: Certificate, best_seconds: float) -> str:
         else "nothing proven yet"
     )
     best = f"best {format_seconds(best_seconds)}, {proven}"
-    return wrapped(f"Stopped after {seconds}: {best} ({done})")
+    after = f" after {seconds}" if certificate.seconds else ""
+    return wrapped(f"Stopped{after}: {best} ({done})")
 
 
 def _minimised_words(certificate: Certificate, best_seconds: float) -> str:

@@ -1,0 +1,57 @@
+"""What a page about a plan is made with, and chapters that are a picture each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cost_models.errors import InfeasibleError
+from meshwright.families.pictures import PictureRequest, PlotOptions
+from meshwright.pages.chapters import Chapter, Picture
+from meshwright.plots.drawing import Drawing
+from planner.any_plan import AnyPlan
+from planner.search.budget import Budget
+
+USUAL_NAME = "plan.yaml"
+_POINTS = "8"
+"""Of a frontier: each is a search."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRequest:
+    """How the plan is called, the time for searches, and the notes met on the way."""
+
+    name: str = USUAL_NAME
+    """The plan's file, as commands on the page name it."""
+    budget: Budget = field(default_factory=Budget)
+    """For the searches of the page."""
+    notes: list[str] = field(default_factory=list)
+    """What the page passes over."""
+
+    def tell(self, doing: str) -> None:
+        """Say what is being made now."""
+        if self.budget.on_status is not None:
+            self.budget.on_status(doing)
+
+
+def pictures(
+    plan: AnyPlan,
+    request: PageRequest,
+    wanted: Sequence[tuple[str, str]],
+    drawers: Mapping[str, Callable[[PictureRequest], Drawing]],
+) -> Iterator[Chapter]:
+    """A chapter for each (title, kind of plot); one that cannot be drawn says why."""
+    for title, kind in wanted:
+        request.tell(f"drawing {kind}")
+        options = PlotOptions(points=_POINTS) if kind == "frontier" else PlotOptions()
+        asked = PictureRequest(
+            plans=[plan], options=options, budget=replace(request.budget), notes=request.notes
+        )
+        try:
+            drawing = drawers[kind](asked)
+        except InfeasibleError as error:
+            yield Chapter(title=title, blocks=[f"Not drawn: {error}"])
+        else:
+            command = f"meshwright plot {kind} {request.name}"
+            table = [drawing.table] if drawing.table else []
+            yield Chapter(title=title, blocks=[*table, Picture(drawing=drawing, command=command)])

@@ -1,0 +1,114 @@
+"""Chapters of a page about a transformer's plan: the answer, why, what would change it, pictures, its trust."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from cost_models.estimate import Estimate
+from cost_models.pipeline.link_use import crossing
+from cost_models.units import format_bytes, format_count, format_seconds, grouped
+from meshwright.answers.explained import Explained
+from meshwright.families.chapters import PageRequest, pictures
+from meshwright.families.transformer.explaining import explain
+from meshwright.families.transformer.pictures import PICTURES
+from meshwright.pages.chapters import Chapter, Fact
+from meshwright.render.links import crossing_sentence
+from meshwright.render.plans.estimates import chance_text
+from meshwright.render.plans.explanation import explanation_text, unplaced
+from meshwright.render.plans.host import host_sentences
+from meshwright.render.plans.ranked import certificate_sentence, placed_on_pools, question_header
+from meshwright.render.plans.recommendation import recommended_in_plan, tried_sentence
+from meshwright.render.tables import Table, table
+from meshwright.render.words import change, percent
+from planner.explaining.whatif import same_degrees
+from planner.plan import Plan
+
+_PICTURES = (
+    ("Beside its rivals", "time"),
+    ("All layouts", "frontier"),
+    ("Memory", "memory"),
+    ("One step", "timeline"),
+)
+
+
+def chapters(plan: Plan, request: PageRequest) -> Iterator[Chapter]:
+    """The chapters in their order."""
+    request.tell("explaining")
+    explained = explain(plan)
+    estimate = explained.explanation.estimate
+    request.notes.extend(explained.notes)
+    yield Chapter(title="The answer", blocks=[*_answer(plan, estimate)])
+    yield Chapter(title="Why this layout", blocks=[*_why(plan, explained)])
+    yield from _changes(explained)
+    yield from pictures(plan, request, _PICTURES, PICTURES)
+    if any(plan.layout.offload):
+        yield from pictures(plan, request, (("The window over host memory", "window"),), PICTURES)
+    yield Chapter(title="How far to trust it", blocks=[*_trust(plan, estimate)])
+
+
+def _answer(plan: Plan, estimate: Estimate) -> Iterator[str | tuple[Fact, ...]]:
+    yield question_header(plan.question, estimate.trust, estimate.memory_limit)
+    per_gpu = estimate.tokens_per_second / estimate.layout.num_gpus
+    peak = f"{format_bytes(estimate.peak_bytes)} of {format_bytes(estimate.memory_limit)}"
+    yield (
+        Fact(name="layout", value=estimate.layout.brief),
+        Fact(name="step", value=format_seconds(estimate.step_seconds)),
+        Fact(name="MFU", value=percent(estimate.mfu)),
+        Fact(
+            name="tokens/s",
+            value=f"{format_count(estimate.tokens_per_second)} ({grouped(round(per_gpu))} a GPU)",
+        ),
+        Fact(name="peak memory", value=peak),
+        Fact(name="fits", value=chance_text(estimate.fits_probability)),
+    )
+    if plan.certificate is None:
+        yield "This layout was given, not searched for: nothing is claimed of others."
+    else:
+        yield certificate_sentence(plan.certificate, estimate.compared_seconds)
+    yield recommended_in_plan(plan)
+
+
+def _why(plan: Plan, explained: Explained) -> Iterator[str | Table]:
+    """What the step and the memory are made of, what binds, and what it wins by."""
+    estimate = explained.explanation.estimate
+    yield explanation_text(replace(explained.explanation, sensitivities=()))  # those have a chapter
+    yield crossing_sentence(crossing(plan.question, estimate))
+    yield from host_sentences(plan.question, estimate)
+    yield from placed_on_pools(plan.question, estimate)
+
+
+def _changes(explained: Explained) -> Iterator[Chapter]:
+    """What a change of the hardware would do to the step, held and planned again."""
+    found = explained.explanation
+    if not found.sensitivities:
+        return
+    own = found.estimate
+    rows = []
+    for one in found.sensitivities:
+        anew = one.best is not one.held
+        best = "the same"
+        if anew:
+            best = (
+                "blocks placed anew"
+                if same_degrees(one.best.layout, own.layout)
+                else unplaced(one.best.layout)
+            )
+        held = format_seconds(one.held.step_seconds) if one.held.fits else "does not fit"
+        gain = change(own.step_seconds, one.best.step_seconds)
+        rows.append((one.change, held, format_seconds(one.best.step_seconds), gain, best))
+    headers = ("if only", "this layout", "planned again", "change", "its layout")
+    yield Chapter(
+        title="What would change it", blocks=[table(headers, rows, words=("if only", "its layout"))]
+    )
+
+
+def _trust(plan: Plan, estimate: Estimate) -> Iterator[str | Table]:
+    yield f"Hardware profile {estimate.trust}"
+    if nearest := tried_sentence(plan.question, estimate):
+        yield nearest
+    if plan.certificate is not None:
+        yield (
+            "The proof is exact under the cost model: no other layout of the space searched is faster by it. "
+            "How far the model itself is off is what the error above says."
+        )

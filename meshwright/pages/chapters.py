@@ -1,0 +1,67 @@
+"""Chapters of a page: a heading, and below it sentences, tables, pictures and files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from meshwright.plots.drawing import Drawing
+from meshwright.render.tables import Table
+from meshwright.render.words import with_units_kept
+
+Words = tuple[str, tuple[str, ...]]
+"""A sentence, and the items of the list below it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A figure with its name, as in "step: 17.88 s"."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A drawing, and the command that draws it again."""
+
+    drawing: Drawing
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The text of a file, to copy."""
+
+    text: str
+
+
+Block = str | Table | Picture | Listing | tuple[Fact, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chapter:
+    """A heading and what stands below it."""
+
+    title: str
+    blocks: Sequence[Block]
+
+    @property
+    def name(self) -> str:
+        """The anchor of its heading."""
+        return "-".join(self.title.lower().split())
+
+
+def paragraphs(text: str) -> Iterator[Words]:
+    """Sentences of a text of the command line, one a line; indented lines are items of the sentence above them."""
+    sentence: str | None = None
+    items: list[str] = []
+    for line in filter(str.strip, with_units_kept(text).splitlines()):
+        if line.startswith(" "):
+            items.append(line.strip())
+            continue
+        if sentence is not None or items:
+            yield sentence or "", tuple(items)
+        sentence, items = line, []
+    if sentence is not None or items:
+        yield sentence or "", tuple(items)

@@ -1,0 +1,89 @@
+"""Chapters as one HTML file: style, pictures and data inside, no script, nothing that is fetched from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from io import BytesIO
+from typing import TYPE_CHECKING
+
+from meshwright.pages.chapters import Chapter, Listing, Picture, paragraphs
+from meshwright.plots.parts.style import write
+from meshwright.render.tables import Table
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from matplotlib.figure import Figure
+
+_LARGEST_DRAWING = 150_000
+"""Bytes of an SVG; a picture of more (clouds of thousands of points) becomes a PNG."""
+_LARGEST_DATA = 60_000
+"""Bytes of a picture's data that go into the page; of more the command that prints them is told."""
+_PNG_DOTS_PER_INCH = 110.0
+_PROLOG = re.compile(r"\A.*?(?=<svg)|<metadata>.*?</metadata>|<!--.*?-->", re.DOTALL)
+_NAMES_OF_GROUPS = re.compile(r'(<g) id="[^"]*"')
+_SIZE = re.compile(r'(<svg[^>]*?) width="[^"]*"| height="[^"]*pt"')
+
+
+def page(title: str, chapters: Sequence[Chapter], *, foot: str) -> str:
+    """The whole file; everything that users named is escaped."""
+    template = _environment().get_template("page.html.j2")
+    style = (files("meshwright.pages") / "page.css").read_text(encoding="utf-8")
+    return template.render(title=title, chapters=chapters, foot=foot, style=style)
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("meshwright.pages", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.tests["table"] = lambda block: isinstance(block, Table)
+    environment.tests["picture"] = lambda block: isinstance(block, Picture)
+    environment.tests["listing"] = lambda block: isinstance(block, Listing)
+    environment.filters |= {"paragraphs": paragraphs, "image": _image, "data": _data, "rows": _rows}
+    return environment
+
+
+def _rows(table: Table) -> list[tuple[str, ...]]:
+    return list(zip(*(column.cells for column in table.columns), strict=True))
+
+
+def _image(picture: Picture) -> str:
+    """The picture as markup: SVG whose letters are text, or a PNG where that would be large."""
+    from markupsafe import Markup
+
+    figure, title = picture.drawing.figure, picture.drawing.title
+    drawn = _svg(figure)
+    if len(drawn) <= _LARGEST_DRAWING:
+        return Markup('<div role="img" aria-label="{}">{}</div>').format(title, Markup(drawn))
+    stream = BytesIO()
+    write(figure, stream, "png", _PNG_DOTS_PER_INCH)
+    return Markup('<img alt="{}" src="data:image/png;base64,{}">').format(title, _base64(stream.getvalue()))
+
+
+def _svg(figure: Figure) -> str:
+    """The figure as the element of a page; matplotlib escapes its texts."""
+    import matplotlib as mpl
+
+    stream = BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "meshwright"}):
+        write(figure, stream, "svg", _PNG_DOTS_PER_INCH)
+    text = _PROLOG.sub("", stream.getvalue().decode())
+    return _SIZE.sub(r"\1", _NAMES_OF_GROUPS.sub(r"\1", text))
+
+
+def _data(picture: Picture) -> str | None:
+    """What is drawn as the address of a CSV file; None where it is too much for a page."""
+    written = picture.drawing.frame.to_csv(index=False).encode()
+    return None if len(written) > _LARGEST_DATA else f"data:text/csv;base64,{_base64(written)}"
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
