@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from meshwright.api.run import run
     from meshwright.api.serving import serve
     from meshwright.api.validate import validate
+    from meshwright.api.validate_recommenders import validate_recommenders
     from meshwright.api.verify import verify
     from meshwright.families.recommender.answers import ShardingEstimated, ShardingPlanned
     from meshwright.plots.drawing import Drawing
@@ -83,6 +84,7 @@ _HOMES = {
     "Reported": "meshwright.answers.reported",
     "run": "meshwright.api.run",
     "validate": "meshwright.api.validate",
+    "validate_recommenders": "meshwright.api.validate_recommenders",
     "calibrate": "executor.microbenchmarks.calibrate",
     "calibrate_from_run": "meshwright.api.calibrate",
     "calibrate_from_runs": "meshwright.api.calibrate",
@@ -182,6 +184,7 @@ __all__ = [
     "save_plan",
     "serve",
     "validate",
+    "validate_recommenders",
     "verify",
     "why_not",
 ]

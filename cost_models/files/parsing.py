@@ -13,6 +13,7 @@ from cost_models.base import Spec
 from cost_models.complaints import complaints
 from cost_models.documents import Document, printable
 from cost_models.errors import InputError, MeshwrightError, Problem
+from cost_models.families import FAMILIES
 from cost_models.files.reading import read_document
 from cost_models.files.yaml_text import parse_yaml
 from cost_models.units import counted
@@ -72,7 +73,21 @@ def check_kind(document: Document, spec_type: type[Spec]) -> None:
         raise InputError(f"`{document.source}` holds no `field: value` pairs")
     given = document.value.get("kind", wanted)
     if wanted is not None and given != wanted:
-        raise InputError(f"`{document.source}` is a `{printable(str(given))}`; a `{wanted}` is needed here")
+        raise InputError(
+            f"`{document.source}` is a `{printable(str(given))}`; a `{wanted}` is needed here",
+            hint=_hint_of_kind(document.source, given, wanted),
+        )
+
+
+def _hint_of_kind(source: str, given: object, wanted: str) -> str:
+    """What to do where a model is of another kind than was read for."""
+    if wanted not in FAMILIES:
+        return ""
+    if given not in FAMILIES:
+        return f"kinds of models: {', '.join(FAMILIES)}"
+    return (
+        "" if Path(source).is_file() else "a pipe can be read once: write the model to a file and name that"
+    )
 
 
 def input_error(source: str, problems: list[Problem], more: int = 0) -> InputError:

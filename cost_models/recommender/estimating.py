@@ -166,14 +166,17 @@ def _check(question: RecommenderQuestion, sharding: Sharding) -> None:
             f"the sharding has {len(sharding.tables)} tables, `{question.model.name}` has {tables}"
         )
     for number, placed in enumerate(sharding.tables):
+        name = question.model.table_names[number]
         node = placed.option.form == "node-row"
         limit = cluster.nodes if node else cluster.num_gpus
         for at in placed.at:
             if at >= limit:
                 what = "node" if node else "GPU"
-                raise InputError(f"table:{number} lies on {what} {at}, and there are {limit}, counted from 0")
+                raise InputError(
+                    f"table:{number} (`{name}`) lies on {what} {at}, and there are {limit}, counted from 0"
+                )
         width = question.model.classes[question.model.class_of_table[number]].width
         if placed.option.form == "column" and width % placed.option.shards:
             raise InputError(
-                f"table:{number} has {width} columns, which {placed.option.shards} slices do not divide"
+                f"table:{number} (`{name}`) has {width} columns, which {placed.option.shards} slices do not divide"
             )

@@ -77,3 +77,9 @@ class PricedOptions:
     """Bytes of a node's host memory that may be filled; 0 where nobody knows."""
     gpus: int
     gpus_per_node: int
+    table_names: tuple[str, ...] = ()
+    """(T,) names of the tables; () where nobody says."""
+
+    def name_of(self, table: int) -> str:
+        """A table as refusals call it: "table 5 (`c5`)"."""
+        return f"table {table} (`{self.table_names[table]}`)" if self.table_names else f"table {table}"

@@ -39,6 +39,7 @@ def import_plan(
     model: str | RecommenderSpec,
     cluster: str | ClusterSpec,
     *,
+    gpus: int | None = None,
     global_batch: int | str | None = None,
     training: str | Path | None = None,
     stack: str | None = None,
@@ -46,10 +47,14 @@ def import_plan(
 ) -> Imported:
     """Price the sharding of TorchRec's file, for a model and a cluster, beside the best one of the same question.
 
+    `gpus`, where it is said, must be as many as the file is for.
+
     Raises:
         InputError: the file, or what is said beside it, is wrong.
     """
-    inputs = Inputs(model=model, cluster=cluster, global_batch=global_batch, training=training, stack=stack)
+    inputs = Inputs(
+        model=model, cluster=cluster, gpus=gpus, global_batch=global_batch, training=training, stack=stack
+    )
     return price_import(file, inputs, Budget(time_limit=time_limit, keep_on_interrupt=True))
 
 

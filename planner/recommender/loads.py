@@ -81,6 +81,6 @@ def rows_of(priced: PricedOptions, sharding: Sharding) -> tuple[int, ...]:
     for table, (one, placed) in enumerate(zip(table_class, sharding.tables, strict=True)):
         row = row_of.get((one, placed.option))
         if row is None:
-            raise InputError(f"table {table} cannot be held as `{placed.option}`: it has no price")
+            raise InputError(f"{priced.name_of(table)} cannot be held as `{placed.option}`: it has no price")
         found.append(row)
     return tuple(found)

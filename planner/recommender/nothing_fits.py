@@ -62,9 +62,9 @@ class ShardingDoesNotFitError(DoesNotFitError):
         self.why = why
 
 
-def nothing_left(tables: Sequence[int]) -> InputError:
+def nothing_left(priced: PricedOptions, tables: Sequence[int]) -> InputError:
     """The error to raise where restrictions leave a table without an option."""
-    return InputError(f"restrictions leave no way to hold table {tables[0]}")
+    return InputError(f"restrictions leave no way to hold {priced.name_of(tables[0])}")
 
 
 def no_option_holds(priced: PricedOptions, rows: Ints, table: int, count: int) -> ShardingDoesNotFitError:
@@ -93,7 +93,7 @@ def no_option_holds(priced: PricedOptions, rows: Ints, table: int, count: int) -
     if why.host_bytes > 0:
         places.append(f"{format_bytes(why.host_bytes)} of a host's {format_bytes(priced.host_memory)}")
     return ShardingDoesNotFitError(
-        f"table {table} ({format_bytes(whole)}) does not fit, however it is held",
+        f"{priced.name_of(table)}, {format_bytes(whole)}, does not fit, however it is held",
         why,
         problems=[Problem("least", f"`{option}` needs {' and '.join(places)}")],
         hint="; or ".join(why.would_fit),
@@ -111,10 +111,12 @@ def no_room_for_all(problem: PosedProblem) -> ShardingDoesNotFitError:
     least_bytes = least * priced.device_memory - priced.fixed_bytes * priced.gpus
     gpus = math.ceil(least_bytes / free) if free > 0 else 0
     why = TablesTooLarge(least_bytes=least_bytes, held_bytes=free * priced.gpus, least_gpus=gpus)
+    apart = "" if all(option.tier == "device" for option in priced.options) else " or lie in host memory"
     if gpus > priced.gpus:
-        hint = f"they need {counted(gpus, 'GPU')} of this size or more; or let tables lie in host memory"
+        hint = f"they need {counted(gpus, 'GPU')} of this size or more"
+        hint += "; or let tables lie in host memory" if apart else ""
     else:
-        hint = "use more GPUs; or let large tables be split or lie in host memory"
+        hint = f"use more GPUs; or let large tables be split{apart}"
     return ShardingDoesNotFitError(
         f"the tables do not fit {counted(priced.gpus, 'GPU')} together",
         why,

@@ -75,7 +75,7 @@ def pose(priced: PricedOptions, objective: Objective, restrictions: ShardingRest
     for (one, fixed), units in _alike(table_class, said, restrictions).items():
         mine = np.flatnonzero((priced.table_class == one) & allowed) if fixed < 0 else np.array([fixed])
         if not len(mine):
-            raise nothing_left(units[0])
+            raise nothing_left(priced, units[0])
         fitting = rows.kept(mine).fitting(*least)
         if not len(fitting.picks):
             raise no_option_holds(priced, mine, units[0][0], len(units))
@@ -129,20 +129,24 @@ def _said(
     found: dict[int, tuple[int, tuple[int, ...]]] = {}
     for one in restrictions.fixed:
         if not restrictions.allows(one.option):
-            raise InputError(f"`{one.option}` is fixed for table {one.first} and also forbidden")
+            raise InputError(f"`{one.option}` is fixed for {priced.name_of(one.first)} and also forbidden")
         for nth, table in enumerate(range(one.first, one.last + 1)):
             if table in found:
-                raise InputError(f"table {table} is fixed twice")
+                raise InputError(f"{priced.name_of(table)} is fixed twice")
             rows = np.flatnonzero(priced.table_class == table_class[table]).tolist()
             row = next((row for row in rows if priced.options[row] == one.option), None)
             if row is None:
                 known = ", ".join(str(priced.options[row]) for row in rows)
-                raise InputError(f"table {table} cannot be held as `{one.option}`", hint=f"it can as {known}")
+                raise InputError(
+                    f"{priced.name_of(table)} cannot be held as `{one.option}`", hint=f"it can as {known}"
+                )
             shards = int(priced.shards[row])
             at = one.at[nth * shards : (nth + 1) * shards] if one.at else ()
             found[table] = row, _checked(priced, table, row, at)
     if both := [table for group in restrictions.together for table in group if table in found]:
-        raise InputError(f"table {both[0]} is fixed and also kept together with others: say one of the two")
+        raise InputError(
+            f"{priced.name_of(both[0])} is fixed and also kept together with others: say one of the two"
+        )
     return found
 
 
@@ -152,7 +156,9 @@ def _checked(priced: PricedOptions, table: int, row: int, at: tuple[int, ...]) -
     there = nodes if on_nodes else priced.gpus
     if wrong := [place for place in at if place >= there]:
         what = "node" if on_nodes else "GPU"
-        raise InputError(f"table {table} is fixed on {what} {wrong[0]}, and there are 0 to {there - 1}")
+        raise InputError(
+            f"{priced.name_of(table)} is fixed on {what} {wrong[0]}, and there are 0 to {there - 1}"
+        )
     return at
 
 
@@ -201,10 +207,10 @@ def _whole(
     for table in group:
         own = rows.kept(np.flatnonzero(whole & (priced.table_class == table_class[table]))).best
         if not len(own.picks):
-            raise nothing_left(group)
+            raise nothing_left(priced, group)
         so_far = own if so_far is None else _joined(priced, so_far, own).fitting(*least).best
         if not len(so_far.picks):
-            raise InputError(f"tables {', '.join(map(str, group))} do not fit on one GPU together")
+            raise InputError(f"{', '.join(map(priced.name_of, group))} do not fit on one GPU together")
     assert so_far is not None
     return so_far
 

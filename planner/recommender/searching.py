@@ -228,7 +228,7 @@ def _over_places(search: Search, reduced: _Reduced) -> None:
     search.flat = True
     search.say("proving")
     scale = search.value if search.best is not None else _worst(problem)
-    program = PlacesProgram(left, scale, ordered=search.solver == "cbc")
+    program = PlacesProgram(left, scale, ordered=search.solver == "cbc", first=_largest(search))
 
     def watch(_: float, bound: float) -> None:
         if math.isfinite(bound):
@@ -254,6 +254,17 @@ def _over_places(search: Search, reduced: _Reduced) -> None:
         search.offer(Placement(kept[found.row], found.places))
     search.prove(solved.bound * scale + problem.fixed)
     search.left_open = search.left_open or solved.verdict == "stopped"
+
+
+def _largest(search: Search) -> int | None:
+    """The class of one unit whose shards do most in the best placement."""
+    problem, best = search.problem, search.best
+    if best is None:
+        return None
+    single = problem.counts[problem.unit_class] == 1
+    work = problem.shard_load[best.row].sum(axis=1) * problem.shards[best.row] * single
+    unit = int(np.argmax(work))
+    return int(problem.unit_class[unit]) if work[unit] > 0 else None
 
 
 def _worst(problem: Problem) -> float:

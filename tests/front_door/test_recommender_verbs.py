@@ -152,7 +152,27 @@ def test_a_table_that_fits_nowhere_exits_with_one(meshwright, tmp_path: Path) ->
     (tmp_path / "big.yaml").write_text(MODEL.replace("rows: 4000000", "rows: 40000000000"))
     answer = meshwright("plan", str(tmp_path / "big.yaml"), *ASKED)
     assert answer.code == 1
-    assert "table 0" in answer.err
+    assert "table 0 (`user`), 9.3 TiB, does not fit" in " ".join(answer.err.split())
+
+
+def test_a_model_of_an_unknown_kind_is_told_the_kinds(meshwright, tmp_path: Path) -> None:
+    (tmp_path / "odd.yaml").write_text(MODEL.replace("kind: recommender", "kind: recomender"))
+    answer = meshwright("plan", str(tmp_path / "odd.yaml"), *ASKED)
+    assert answer.code == 2
+    assert "kinds of models: transformer, recommender" in answer.err
+
+
+def test_tables_that_cpus_cannot_hold_are_not_sent_to_host_memory(meshwright, tmp_path: Path) -> None:
+    (tmp_path / "big.yaml").write_text(MODEL.replace("rows: 4000000", "rows: 4000000, count: 100000"))
+    words = ("local", "--gpus", "2", "--global-batch", "8K", "--precision", "fp32")
+    answer = meshwright("plan", str(tmp_path / "big.yaml"), *words)
+    assert "host memory" not in answer.err
+
+
+def test_refusals_name_tables(meshwright, model: str) -> None:
+    answer = meshwright("plan", model, *ASKED, "--fix", "table:1=column5")
+    assert answer.code == 2
+    assert "table 1 (`item`) cannot be held as `column5`" in answer.err
 
 
 def test_names_of_recommenders_are_suggested(meshwright) -> None:

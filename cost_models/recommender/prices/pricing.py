@@ -57,6 +57,7 @@ def priced_options(question: RecommenderQuestion, options: Sequence[Pair] | None
         host_memory=cluster.host_memory or 0.0,
         gpus=cluster.num_gpus,
         gpus_per_node=cluster.gpus_per_node,
+        table_names=question.model.table_names,
     )
 
 

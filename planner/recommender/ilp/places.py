@@ -22,7 +22,7 @@ from planner.recommender.problem import Placement, Problem
 class PlacesProgram(OptionsProgram):
     """The program over options and places, kept to what is no worse than `scale` seconds."""
 
-    def __init__(self, problem: Problem, scale: float, *, ordered: bool) -> None:
+    def __init__(self, problem: Problem, scale: float, *, ordered: bool, first: int | None = None) -> None:
         super().__init__(problem, scale, shards=False)
         self.placed = np.flatnonzero(problem.shards > 0).tolist()
         self.y = {row: self._y(row) for row in self.placed}
@@ -35,8 +35,8 @@ class PlacesProgram(OptionsProgram):
         self.every_host_within_its_memory()
         if ordered:
             self.alike_gpus_in_order_of_load()
-        else:
-            self.one_unit_lies_first()
+        elif first is not None:
+            self.lies_first(first)
 
     def _y(self, row: int) -> list[pulp.LpVariable]:
         of = self.of
@@ -106,25 +106,15 @@ class PlacesProgram(OptionsProgram):
         if len({len(own) for own in gpus}) == 1:
             self._in_order([[int(gpu) for gpu in own] for own in gpus], "node", on_nodes=True)
 
-    def one_unit_lies_first(self) -> None:
-        """y[r, p] = x[r] for the first places, of the unit with the largest shards: alike GPUs have no names."""
+    def lies_first(self, one: int) -> None:
+        """y[r, p] = x[r] for the first places, of a class of one unit: alike GPUs have no names."""
         of = self.of
         if of.nodes_matter or not (of.base_load == of.base_load[0]).all() or np.ptp(of.base_full) > 0:
             return
-        single = [one for one, count in enumerate(self.counts.tolist()) if count == 1]
-        sizes = {one: self._least_shard(one) for one in single}
-        if not sizes:
-            return
-        for row in of.rows_of(max(sizes, key=lambda one: sizes[one])).tolist():
+        for row in of.rows_of(one).tolist():
             for place, y in enumerate(self.y.get(row, [])):
                 first = place < int(of.shards[row])
                 self.problem += (y - self.x[row] if first else y) == 0, f"first_{row}_{place}"
-
-    def _least_shard(self, one: int) -> float:
-        """Seconds and memory of a shard of a unit in the row where they are least, all places taken together."""
-        rows = self.of.rows_of(one)
-        work = (self.shard[rows].sum(axis=1) + self.of.shard_full[rows]) * self.of.shards[rows]
-        return float(work.min())
 
     def _in_order(self, groups: list[list[int]], name: str, *, on_nodes: bool) -> None:
         """Each group has no less to do than the next, where both start alike."""
