@@ -74,20 +74,18 @@ def check_kind(document: Document, spec_type: type[Spec]) -> None:
     given = document.value.get("kind", wanted)
     if wanted is not None and given != wanted:
         raise InputError(
-            f"`{document.source}` is a `{printable(str(given))}`; a `{wanted}` is needed here",
-            hint=_hint_of_kind(document.source, given, wanted),
+            f"`{document.source}` is a `{printable(str(given))}`; a `{wanted}` is needed here"
+            f"{_more_of_kind(document.source, given, wanted)}"
         )
 
 
-def _hint_of_kind(source: str, given: object, wanted: str) -> str:
-    """What to do where a model is of another kind than was read for."""
+def _more_of_kind(source: str, given: object, wanted: str) -> str:
+    """What else to know where a model is of another kind than was read for."""
     if wanted not in FAMILIES:
         return ""
     if given not in FAMILIES:
-        return f"kinds of models: {', '.join(FAMILIES)}"
-    return (
-        "" if Path(source).is_file() else "a pipe can be read once: write the model to a file and name that"
-    )
+        return f" (kinds of models: {', '.join(FAMILIES)})"
+    return "" if Path(source).is_file() else " (a pipe is read once: write the model to a file)"
 
 
 def input_error(source: str, problems: list[Problem], more: int = 0) -> InputError:

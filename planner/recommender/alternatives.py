@@ -53,7 +53,7 @@ def alternative(
         raise InputError("`--why-not` is empty", hint="write it like `table:5=row`")
     said = {table: (one, nth) for one in words for nth, table in enumerate(range(one.first, one.last + 1))}
     for table, (one, _) in said.items():
-        if reason := _refusal(question, table, one.option):
+        if reason := refusal(question, table, one.option):
             return Alternative(words=words, sharding=None, refused=reason)
     held = dict(enumerate(sharding.tables))
     given = {table: _given(one, nth) for table, (one, nth) in said.items()}
@@ -80,7 +80,7 @@ def _given(said: SaidOfTables, nth: int) -> Placed | None:
     return Placed(said.option, said.at[nth * shards : (nth + 1) * shards])
 
 
-def _refusal(question: RecommenderQuestion, table: int, option: Option) -> str:
+def refusal(question: RecommenderQuestion, table: int, option: Option) -> str:
     """The rule that an option of a table breaks; nothing where it is legal."""
     model, cluster = question.model, question.cluster
     width = model.classes[model.class_of_table[table]].width

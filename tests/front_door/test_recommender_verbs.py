@@ -172,7 +172,9 @@ def test_tables_that_cpus_cannot_hold_are_not_sent_to_host_memory(meshwright, tm
 def test_refusals_name_tables(meshwright, model: str) -> None:
     answer = meshwright("plan", model, *ASKED, "--fix", "table:1=column5")
     assert answer.code == 2
-    assert "table 1 (`item`) cannot be held as `column5`" in answer.err
+    assert "item has 64 columns, which 5 slices do not divide; 2 do" in " ".join(answer.err.split())
+    answer = meshwright("plan", model, *ASKED, "--fix", "table:1=row", "--fix", "table:1=copy")
+    assert "table 1 (`item`) is fixed twice" in answer.err
 
 
 def test_names_of_recommenders_are_suggested(meshwright) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from cost_models.errors import InputError, UnknownNameError
+from cost_models.errors import InputError, Problem, UnknownNameError
 from cost_models.files import catalog
 from cost_models.files.recommender_loading import resolve_recommender, resolve_recommender_training
 from cost_models.recommender.completing import complete_recommender
@@ -28,12 +28,16 @@ from meshwright.inputs.questions import (
     require_nouns,
     with_host_memory,
 )
+from planner.recommender.alternatives import refusal
 from planner.recommender.covered import covered_options
 from planner.recommender.plan import RecommenderPlan, ShardingLimits
 from planner.recommender.planning import plan_sharding
 from planner.recommender.problem import OBJECTIVES, Objective
 from planner.recommender.restrictions import ShardingRestrictions
 from planner.search.budget import Budget
+
+MOST_PROBLEMS = 5
+"""Tables that are named of those that cannot be held as said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +233,7 @@ def _limits(limits: Limits) -> ShardingLimits:
 
 
 def _require_tiers(question: RecommenderQuestion, restrictions: ShardingRestrictions) -> None:
-    """Refuse tables in host memory where devices have no other."""
+    """Refuse tables in host memory where devices have no other, and splits that no rule allows."""
     on_host = next((said for said in restrictions.fixed if said.option.tier == "host"), None)
     if on_host is not None and is_own_host(question.cluster):
         raise InputError(
@@ -237,6 +241,14 @@ def _require_tiers(question: RecommenderQuestion, restrictions: ShardingRestrict
             " host's",
             hint=f"fix it as `{replace(on_host.option, tier='device', cached=0.0)}`",
         )
+    problems = [
+        Problem(f"--fix table:{table}={said.option}", reason)
+        for said in restrictions.fixed
+        for table in range(said.first, said.last + 1)
+        if (reason := refusal(question, table, said.option))
+    ]
+    if problems:
+        raise InputError("tables cannot be held so", problems=problems[:MOST_PROBLEMS])
 
 
 def _assumed(inputs: Inputs, question: RecommenderQuestion) -> Iterator[str]:
