@@ -22,6 +22,8 @@ class Read:
     stack: str
     """Catalogue name of the stack whose plans are drawn."""
     models: tuple[str, ...]
+    read_by: str = ""
+    """The parser, as people write it."""
     peer: str = ""
     """Name of the parser (`peers`); empty: it has none that runs here."""
     case: Callable[[Asked, Settings], dict[str, Any]] = lambda asked, settings: {}
@@ -53,6 +55,7 @@ TARGETS: dict[str, Read] = {
         stack="megatron-core",
         models=DENSE + MIXTURES,
         peer="megatron",
+        read_by="`validate_args` and `TransformerConfig`, core 0.20",
         case=_megatron,
         read=compare.megatron,
     ),
@@ -61,6 +64,7 @@ TARGETS: dict[str, Read] = {
         stack="torchtitan",
         models=("llama3.1-8b", "qwen3-8b", "llama3.1-70b", "qwen3-30b-a3b", "deepseek-v3", "llama3.2-1b"),
         peer="torchtitan",
+        read_by="`ConfigManager`, `ParallelDims` of 0.3.0",
         case=_text(torchtitan.TARGET),
         read=compare.torchtitan,
     ),
@@ -69,6 +73,7 @@ TARGETS: dict[str, Read] = {
         stack="nemo",
         models=DENSE + MIXTURES,
         peer="nemo",
+        read_by="fields of Bridge's classes, not run",
         case=_text(nemo.TARGET),
         read=compare.nemo,
         same_names=False,
@@ -78,6 +83,7 @@ TARGETS: dict[str, Read] = {
         stack="deepspeed",
         models=DENSE + MIXTURES,
         peer="deepspeed",
+        read_by="`DeepSpeedConfig` of 0.19.8",
         case=_text(deepspeed.TARGET),
         read=compare.deepspeed,
         unread=("etp", "sequence", "shard", "sp", "recompute", "layers"),

@@ -17,6 +17,13 @@ def several_nodes(asked: Asked) -> str:
     return ", NODE_RANK and MASTER_ADDR on every node" if asked.question.cluster.nodes > 1 else ""
 
 
+def torchrun_by_hand(asked: Asked) -> str:
+    """How a person starts a module with torchrun."""
+    cluster = asked.question.cluster
+    nodes = f"--nnodes {cluster.nodes} --node-rank .. --master-addr .. " if cluster.nodes > 1 else ""
+    return f"torchrun {nodes}--nproc-per-node {cluster.gpus_per_node}"
+
+
 def torchrun_words(asked: Asked) -> list[str]:
     """Lines that set `LAUNCH` to torchrun's own arguments; where there are several nodes they say who they are."""
     cluster = asked.question.cluster

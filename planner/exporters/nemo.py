@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from planner.exporters import python_text as py
-from planner.exporters.launching import several_nodes
+from planner.exporters.launching import torchrun_by_hand
 from planner.exporters.megatron_core import core_words
 from planner.exporters.transformer import Target
 from planner.exporters.words import NOTHING, Asked, Settings, Word, lacks, otherwise
@@ -139,12 +139,9 @@ def _text(asked: Asked, settings: Settings, name: str) -> str:
 
 
 def _usage(asked: Asked, name: str) -> tuple[str, ...]:
-    cluster = asked.question.cluster
-    nodes = f"--nnodes {cluster.nodes} " if cluster.nodes > 1 else ""
     return (
         "data (here mock), tokenizer, learning rate and checkpoints are yours: change `config` at its end",
-        f"run it as recipe.py{several_nodes(asked)}: torchrun {nodes}--nproc-per-node {cluster.gpus_per_node} "
-        "recipe.py",
+        f"run it as recipe.py: {torchrun_by_hand(asked)} recipe.py",
     )
 
 

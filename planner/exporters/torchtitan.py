@@ -13,7 +13,7 @@ from cost_models.axes.recompute import policies_in
 from cost_models.axes.words import EVERY
 from cost_models.schedules.registry import schedule_named
 from planner.exporters import python_text as py
-from planner.exporters.launching import several_nodes
+from planner.exporters.launching import torchrun_by_hand
 from planner.exporters.torchtitan_models import MODEL
 from planner.exporters.transformer import Target
 from planner.exporters.words import NOTHING, Asked, Settings, Translate, Word, lacks, otherwise, says
@@ -261,12 +261,9 @@ def _text(asked: Asked, settings: Settings, name: str) -> str:
 
 
 def _usage(asked: Asked, name: str) -> tuple[str, ...]:
-    cluster = asked.question.cluster
-    nodes = f"--nnodes {cluster.nodes} " if cluster.nodes > 1 else ""
     return (
-        f"data, tokenizer, learning rate ({_RATE:g} here) and checkpoints are yours, as arguments behind these:",
-        f"run it as recipe.py{several_nodes(asked)}: torchrun {nodes}--nproc-per-node {cluster.gpus_per_node} "
-        f"-m torchtitan.train --module recipe --config {FUNCTION}",
+        f"data, tokenizer, learning rate ({_RATE:g} here) and checkpoints are yours, as arguments at its end",
+        f"run it as recipe.py: {torchrun_by_hand(asked)} -m torchtitan.train --module recipe --config {FUNCTION}",
     )
 
 
