@@ -99,6 +99,7 @@ FACTS = frozenset(
         "drive",
         "offloads_ends",
         "offloads_gradients",
+        "norms_on_host",
         "host_buffers",
         "staging_buffers",
         "streamed_gradient_buffers",
