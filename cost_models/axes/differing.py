@@ -30,4 +30,6 @@ def axis_value(name: str, layout: Layout) -> str:
     if name == "schedule" and layout.schedule == ("interleaved" if layout.vpp > 1 else "1f1b"):
         return USUAL  # what follows from vpp is no other axis
     value = getattr(layout, name)
+    if name == "overlap" and value is not None:
+        return ",".join(value) or "none"
     return USUAL if value is None else str(value)

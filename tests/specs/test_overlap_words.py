@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cost_models.axes.columns import LayoutColumns
+from cost_models.axes.differing import axis_value
 from cost_models.axes.layout import parse_layout
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
@@ -36,6 +37,14 @@ def test_words_are_read_written_and_kept_in_columns(
     assert layout.overlap == wanted
     assert str(layout) == written
     assert LayoutColumns.of([layout]).layout(0) == layout
+
+
+def test_its_value_is_told_as_it_is_written() -> None:
+    values = [
+        axis_value("overlap", parse_layout(f"pp2 dp2 {words}"))
+        for words in ("", "overlap=dp,pp", "overlap=none")
+    ]
+    assert values == ["usual", "pp,dp", "none"]
 
 
 def test_words_that_are_none_are_told() -> None:
