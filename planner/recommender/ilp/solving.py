@@ -43,15 +43,13 @@ def solve(
     gap: float = 0.0,
     interrupt: Interrupt | None = None,
     watch: Watch | None = None,
-    effort: float = 0.05,
 ) -> Solved:
-    """Minimise; `bound` is the solver's own where it gives one, else −infinity. `effort` is HiGHS' share of time for
-    heuristics."""
+    """Minimise; `bound` is the solver's own where it gives one, else −infinity."""
     stop = interrupt or Interrupt()
     limit = max(seconds, 0.01) if math.isfinite(seconds) else None
     if solver == "highs":
         with interruptible(stop):
-            problem.solve(_highs(limit, gap, stop, watch, effort))
+            problem.solve(_highs(limit, gap, stop, watch))
         info = problem.solverModel.getInfo()
         integer = any(one.cat == pulp.LpInteger for one in problem.variables())
         bound = float(info.mip_dual_bound) if integer else -math.inf
@@ -72,9 +70,7 @@ def solve(
     return Solved(verdict="stopped", bound=bound, found=found)
 
 
-def _highs(
-    limit: float | None, gap: float, stop: Interrupt, watch: Watch | None, effort: float
-) -> pulp.LpSolver:
+def _highs(limit: float | None, gap: float, stop: Interrupt, watch: Watch | None) -> pulp.LpSolver:
     import highspy
 
     def on_callback(kind: Any, message: str, out: Any, into: Any, data: Any) -> None:
@@ -94,7 +90,6 @@ def _highs(
         callbacksToActivate=[kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt],
         primal_feasibility_tolerance=ROUNDING,
         mip_feasibility_tolerance=ROUNDING,
-        mip_heuristic_effort=effort,
     )
 
 
