@@ -41,8 +41,6 @@ PATIENCE = 12
 SEEDS = 4
 """Local searches where few distinct tables leave a gap of more than SMALL_GAP."""
 SMALL_GAP = 5e-3
-EFFORT = 0.0
-"""Share of the solver's time for heuristics, where local search has found a placement."""
 
 Progress = Callable[[float, float, str], None]
 """Called with (best objective, proven bound, what is done now)."""
@@ -242,7 +240,6 @@ def _over_places(search: Search, reduced: _Reduced) -> None:
         gap=FLAT_GAP,
         interrupt=search.interrupt,
         watch=watch,
-        effort=0.05 if search.best is None else EFFORT,
     )
     if solved.verdict == "infeasible":
         if search.best is None:
