@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from small import plan_for
+from small_plans import plan_for
 
 from cost_models.files.whole import write_whole
 from executor.faults.heartbeat import read_sign, read_signs

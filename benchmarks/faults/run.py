@@ -28,7 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from killing import ranks_here
-from small import plan_for, sharded_plan
+from small_plans import plan_for, sharded_plan
 
 from cost_models.files.whole import write_whole
 from executor.checkpoints.folder import Folder

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from small import MODEL, plan_for
+from small_plans import MODEL, plan_for
 
 from cost_models.files.whole import write_whole
 from cost_models.reliability.forecast import best_steps

@@ -35,7 +35,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from killing import ranks_here
-from small import MODEL, plan_for
+from small_plans import MODEL, plan_for
 
 from cost_models.errors import StoppedError
 from cost_models.files.whole import write_whole

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from small import MIXTURE, MODEL, plan_for
+from small_plans import MIXTURE, MODEL, plan_for
 
 from cost_models.files.whole import write_whole
 from cost_models.specs.transformer import TransformerSpec

@@ -22,7 +22,7 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield
     for name in set(sys.modules) - known:
-        if name in ("counted", "small"):
+        if name in ("counted", "small_plans"):
             del sys.modules[name]
 
 
