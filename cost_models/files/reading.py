@@ -25,6 +25,17 @@ def read_document(path: str | Path, *, most_bytes: int = MAX_BYTES) -> Document:
         InputError: missing, a folder, unreadable, too large, not text, not valid YAML or JSON.
     """
     name = str(path)
+    text = read_text(path, most_bytes=most_bytes)
+    return parse_json(text, source=name) if name.endswith(".json") else parse_yaml(text, source=name)
+
+
+def read_text(path: str | Path, *, most_bytes: int = MAX_BYTES) -> str:
+    """Read a text file.
+
+    Raises:
+        InputError: missing, a folder, unreadable, too large, not text.
+    """
+    name = str(path)
     try:
         with Path(path).open("rb") as file:
             raw = file.read(most_bytes + 1)
@@ -39,10 +50,9 @@ def read_document(path: str | Path, *, most_bytes: int = MAX_BYTES) -> Document:
             f"`{name}` is larger than {most_bytes // int(MB)} MB; it is not an input of this tool"
         )
     try:
-        text = raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"`{name}` is not a text file (byte {error.start} is not UTF-8)") from None
-    return parse_json(text, source=name) if name.endswith(".json") else parse_yaml(text, source=name)
 
 
 def parse_json(text: str, *, source: str) -> Document:

@@ -1,20 +1,24 @@
-"""Plans as other trainers' files, and those files priced beside the best plan of the same question."""
+"""Plans as other trainers' files, and what those trainers run today priced."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import overload
 
 from cost_models.errors import InputError
 from cost_models.files.recommender_loading import resolve_recommender
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.model import RecommenderSpec
+from meshwright.answers.estimated import Estimated
 from meshwright.families.recommender.imported import Imported
+from meshwright.families.transformer.importing import ask_import
 from meshwright.inputs.questions import Inputs
 from planner.any_plan import AnyPlan
 from planner.exporters.exporter import Exported
 from planner.exporters.registry import exporter_named
 from planner.exporters.torchrec import import_sharding
+from planner.importers.registry import reader_of
 from planner.plan_files import load_any_plan
 from planner.search.budget import Budget
 
@@ -34,8 +38,23 @@ def export(plan: str | Path | AnyPlan, to: str, *, partly: bool = False) -> Expo
     return exporter.write(read, "plan.yaml" if isinstance(plan, AnyPlan) else str(plan), partly)
 
 
+@overload
 def import_plan(
-    file: str | Path,
+    source: str | Path,
+    model: None,
+    cluster: str | ClusterSpec,
+    *,
+    gpus: int | None = None,
+    also: str = "",
+    stack: str | None = None,
+    profile: str | None = None,
+    trainer: str | None = None,
+) -> Estimated: ...
+
+
+@overload
+def import_plan(
+    source: str | Path,
     model: str | RecommenderSpec,
     cluster: str | ClusterSpec,
     *,
@@ -43,19 +62,50 @@ def import_plan(
     global_batch: int | str | None = None,
     training: str | Path | None = None,
     stack: str | None = None,
+    trainer: str | None = None,
     time_limit: float = 60.0,
-) -> Imported:
-    """Price the sharding of TorchRec's file, for a model and a cluster, beside the best one of the same question.
+) -> Imported: ...
 
-    `gpus`, where it is said, must be as many as the file is for.
+
+def import_plan(
+    source: str | Path,
+    model: str | RecommenderSpec | None,
+    cluster: str | ClusterSpec,
+    *,
+    gpus: int | None = None,
+    global_batch: int | str | None = None,
+    also: str = "",
+    training: str | Path | None = None,
+    stack: str | None = None,
+    profile: str | None = None,
+    trainer: str | None = None,
+    time_limit: float = 60.0,
+) -> Imported | Estimated:
+    """Price what runs today.
+
+    Without a model, `source` is a command line that starts Megatron-LM or a script that holds it, never run: the answer
+    is the estimate of what it says, with every assumption; `also` are further arguments. With a recommender, it is
+    TorchRec's sharding plan, priced beside the best one of the same question. `gpus`, where it is said, must be as many
+    as the source is for. `trainer` says whose it is where neither name nor words tell.
 
     Raises:
-        InputError: the file, or what is said beside it, is wrong.
+        InputError: the source, or what is said beside it, is wrong.
     """
+    kind = reader_of(str(source), trainer)
+    if kind == "torchrec" and model is None:
+        raise InputError("TorchRec's plan has no model", hint="name it: `import plan.json MODEL CLUSTER`")
     inputs = Inputs(
-        model=model, cluster=cluster, gpus=gpus, global_batch=global_batch, training=training, stack=stack
+        model=model or "",
+        cluster=cluster,
+        gpus=gpus,
+        global_batch=global_batch,
+        training=training,
+        stack=stack,
+        profile=profile,
     )
-    return price_import(file, inputs, Budget(time_limit=time_limit, keep_on_interrupt=True))
+    if kind == "megatron":
+        return ask_import(source, inputs, also).answer()
+    return price_import(source, inputs, Budget(time_limit=time_limit, keep_on_interrupt=True))
 
 
 def price_import(file: str | Path, inputs: Inputs, budget: Budget | None = None) -> Imported:

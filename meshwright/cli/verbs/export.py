@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from meshwright.cli import completion
 from meshwright.cli import options as o
 from meshwright.cli.output import Output, check_places
+
+if TYPE_CHECKING:
+    from meshwright.inputs.questions import Inputs
 
 _TRAINERS = "megatron, torchtitan, deepspeed, nemo, torchrun, slurm or torchrec"
 
@@ -47,11 +51,29 @@ def export(
 
 
 def import_(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="TorchRec's sharding plan.", show_default=False)
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="Command line or script that starts Megatron-LM; TorchRec's sharding plan.",
+            show_default=False,
+        ),
     ],
-    model: o.Model,
-    cluster: o.Cluster,
+    nouns: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODEL] CLUSTER",
+            help="Where it runs; before it the model, where the source has none.",
+            autocompletion=completion.clusters,
+            show_default=False,
+        ),
+    ],
+    trainer: Annotated[
+        str | None, o.optional("--from", "TRAINER", "Whose it is: megatron or torchrec; else as it looks.")
+    ] = None,
+    also: Annotated[
+        str | None, o.optional("--also", "WORDS", "Arguments that the command leaves out.")
+    ] = None,
     gpus: o.Gpus = None,
     global_batch: o.GlobalBatch = None,
     precision: o.Precision = None,
@@ -64,16 +86,19 @@ def import_(
     json: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Price what runs today, beside the best."""
-    from meshwright.api.exporting import price_import
-    from meshwright.cli.progress import searching
+    """Price what runs today."""
+    from cost_models.errors import InputError
     from meshwright.inputs.questions import Inputs
+    from planner.importers.registry import reader_of
 
     output = Output(json=json, csv=None, quiet=quiet)
     check_places(("-o", out))
+    kind = reader_of(source, trainer)
+    if len(nouns) > 2:
+        raise InputError(f"{len(nouns)} words behind the source", hint="it takes MODEL CLUSTER, or CLUSTER")
     inputs = Inputs(
-        model=model,
-        cluster=cluster,
+        model=nouns[0] if len(nouns) == 2 else "",
+        cluster=nouns[-1],
         gpus=gpus,
         global_batch=global_batch,
         precision=precision,
@@ -82,8 +107,39 @@ def import_(
         profile=profile,
         host_memory=host_memory,
     )
+    if kind == "megatron":
+        _import_command(source, inputs, also, out, output)
+    elif also is not None:
+        raise InputError("--also: TorchRec's plan takes no arguments", hint="leave it out")
+    else:
+        _import_sharding(source, inputs, time_limit, out, output)
+
+
+def _import_command(source: str, inputs: Inputs, also: str | None, out: Path | None, output: Output) -> None:
+    from meshwright.families.transformer.importing import ask_import
+
+    question = ask_import(source, inputs, also or "")
+    output.assumed(question.assumptions)
+    output.remark(question.notes)
+    answer = question.answer()
+    output.show(answer, files=[] if out is None else [lambda: answer.save(out)])
+    if out is not None:
+        output.note(f"Wrote {out}. Next: {answer.next_commands(out)}")
+    if not answer.fits:
+        raise typer.Exit(1)
+
+
+def _import_sharding(
+    source: str, inputs: Inputs, time_limit: float, out: Path | None, output: Output
+) -> None:
+    from cost_models.errors import InputError
+    from meshwright.api.exporting import price_import
+    from meshwright.cli.progress import searching
+
+    if not inputs.model:
+        raise InputError("TorchRec's plan has no model", hint="name it: `import plan.json MODEL CLUSTER`")
     with searching(output, time_limit) as budget:
-        answer = price_import(file, inputs, budget)
+        answer = price_import(source, inputs, budget)
     output.assumed(answer.assumptions)
     output.show(answer, files=[] if out is None else [lambda: answer.save(out)])
     if out is not None:

@@ -1,0 +1,1 @@
+"""Commands and files of other trainers, read without running them: one reader a module."""

@@ -1,0 +1,41 @@
+"""Whose file or command is to be imported: said, or told by its name and its words."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from cost_models.errors import InputError, UnknownNameError
+
+READERS = ("megatron", "torchrec")
+_SUFFIXES = {
+    ".json": "torchrec",
+    ".sh": "megatron",
+    ".bash": "megatron",
+    ".slurm": "megatron",
+    ".sbatch": "megatron",
+}
+
+
+def reader_of(source: str, said: str | None = None) -> str:
+    """The reader of a file, or of a command line.
+
+    Raises:
+        UnknownNameError: there is no such reader.
+        InputError: neither its name nor its words tell.
+    """
+    known = ", ".join(READERS)
+    if said is not None:
+        if said not in READERS:
+            raise UnknownNameError("trainer to import from", said, READERS, hint=f"there are {known}")
+        return said
+    if is_command(source):
+        return "megatron"
+    suffix = PurePath(source).suffix
+    if suffix not in _SUFFIXES:
+        raise InputError(f"`{source}` does not tell whose it is", hint=f"--from says it: {known}")
+    return _SUFFIXES[suffix]
+
+
+def is_command(source: str) -> bool:
+    """Whether it is a command line itself, not the name of a file."""
+    return "\n" in source or " --" in source or source.startswith("--")

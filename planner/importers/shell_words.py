@@ -1,0 +1,163 @@
+"""The words of a bash text, never run: quotes, comments, continued lines, arrays, and where the shell would fill in."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cost_models.errors import InputError
+
+OPEN, CLOSE = "\ue000", "\ue001"
+"""Around what the shell would have filled in and the text does not say."""
+_NAME = re.compile(r"\w+|[@*#?$!-]", re.ASCII)
+_PAIRS = {"(": ")", "{": "}"}
+
+
+class Piece(NamedTuple):
+    """A part of a word."""
+
+    text: str
+    quoted: bool
+    expands: bool = False
+    """Whether the shell puts something else here: `$X`, `${X}`, `$(..)`, backticks."""
+
+
+@dataclass(slots=True)
+class Word:
+    """One word, or an array of words behind `NAME=`."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    array: list[Word] | None = None
+
+    @property
+    def start(self) -> str:
+        """Its text up to the first quote or expansion."""
+        first = self.pieces[0] if self.pieces else Piece("", False)
+        return "" if first.expands or first.quoted else first.text
+
+
+class _Reader:
+    """Reads a text from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+
+    def peek(self, ahead: int = 0) -> str:
+        """A character to come; empty at the end."""
+        return self.text[self.at + ahead : self.at + ahead + 1]
+
+    def until(self, end: str) -> str:
+        """What comes before a mark, which is passed over. Raises InputError where it never comes."""
+        stop = self.text.find(end, self.at)
+        if stop < 0:
+            raise InputError(f"a `{end}` is missing", hint="paste the whole command")
+        found, self.at = self.text[self.at : stop], stop + len(end)
+        return found
+
+    def commands(self, closing: str = "") -> list[list[Word]]:
+        """Commands up to the end, or up to the bracket that closes an array."""
+        found: list[list[Word]] = [[]]
+        dropped = False  # the word behind `>` is a file
+        while char := self.peek():
+            if char in " \t":
+                self.at += 1
+            elif self.text.startswith(("\\\n", "\\\r\n"), self.at):
+                self.at = self.text.index("\n", self.at) + 1
+            elif char == "#":
+                end = self.text.find("\n", self.at)
+                self.at = len(self.text) if end < 0 else end
+            elif char == closing:
+                self.at += 1
+                return found
+            elif char in "<>" or (char == "&" and self.peek(1) == ">"):
+                while self.peek() in ("<", ">", "&"):
+                    self.at += 1
+                dropped = True
+            elif char in ";&|()\n\r":
+                self.at += 1
+                if not closing:
+                    found.append([])
+            else:
+                word = self.word()
+                if not dropped:
+                    found[-1].append(word)
+                dropped = False
+        if closing:
+            raise InputError(f"a `{closing}` is missing", hint="paste the whole command")
+        return found
+
+    def word(self) -> Word:
+        """One word."""
+        word = Word()
+        while (char := self.peek()) and char not in " \t\r\n;&|()<>":
+            if char == "'":
+                self.at += 1
+                word.pieces.append(Piece(self.until("'"), True))
+            elif char == '"':
+                self.at += 1
+                self._double(word)
+            elif char == "\\":
+                self.at += 2
+                if (one := self.text[self.at - 1 : self.at]) not in ("\n", ""):
+                    word.pieces.append(Piece(one, True))
+            elif char in "$`":
+                word.pieces.append(self._expansion(quoted=False))
+            elif char == OPEN:
+                word.pieces.append(Piece(self.until(CLOSE) + CLOSE, True))
+            else:
+                start = self.at
+                while (one := self.peek()) and one not in " \t\r\n;&|()<>'\"\\$`" + OPEN:
+                    self.at += 1
+                word.pieces.append(Piece(self.text[start : self.at], False))
+                if word.pieces[-1].text.endswith("=") and self.peek() == "(" and len(word.pieces) == 1:
+                    self.at += 1
+                    word.array = [one for each in self.commands(")") for one in each]
+                    break
+        return word
+
+    def _double(self, word: Word) -> None:
+        text, first = "", len(word.pieces)
+        while (char := self.peek()) != '"':
+            if not char:
+                raise InputError('a `"` is missing', hint="paste the whole command")
+            if char in "$`":
+                word.pieces += [*([Piece(text, True)] if text else []), self._expansion(quoted=True)]
+                text = ""
+                continue
+            if char == "\\" and self.peek(1) in ("$", "`", '"', "\\", "\n"):
+                self.at += 1
+                char = self.peek().replace("\n", "")
+            text += char
+            self.at += 1
+        self.at += 1
+        if text or len(word.pieces) == first:  # `"$@"` may be no word at all
+            word.pieces.append(Piece(text, True))
+
+    def _expansion(self, *, quoted: bool) -> Piece:
+        start = self.at
+        if self.peek() == "`":
+            self.at += 1
+            self.until("`")
+            return Piece(self.text[start : self.at], quoted, True)
+        if (closing := _PAIRS.get(opening := self.peek(1))) is not None:
+            self.at += 1
+            depth = 0
+            while True:
+                char = self.peek()
+                if not char:
+                    raise InputError(f"a `{closing}` is missing", hint="paste the whole command")
+                depth += (char == opening) - (char == closing)
+                self.at += 1
+                if not depth:
+                    return Piece(self.text[start : self.at], quoted, True)
+        if name := _NAME.match(self.text, self.at + 1):
+            self.at = name.end()
+            return Piece(self.text[start : self.at], quoted, True)
+        self.at += 1
+        return Piece("$", quoted)
+
+
+def split(text: str) -> list[list[Word]]:
+    """The commands of a bash text, each a list of words. Raises InputError where a quote or bracket never closes."""
+    return [words for words in _Reader(text).commands() if words]
