@@ -28,8 +28,9 @@ class Launch:
 
     @property
     def tokenizer(self) -> str | None:
-        """`--tokenizer-type`, where it is said."""
-        return _value(self.arguments, ("--tokenizer-type",))
+        """`--tokenizer-type`; that of GPT-2 where there is no word but its file of merges."""
+        usual = "GPT2BPETokenizer" if _value(self.arguments, ("--merge-file",)) else None
+        return _value(self.arguments, ("--tokenizer-type",)) or usual
 
 
 def launch_of(text: str, also: str = "") -> Launch:
@@ -99,7 +100,10 @@ def world_size(launch: Launch, gpus: int | None) -> int:
         return gpus
     said = per_node * (nodes or 1)
     if gpus is not None and gpus != said:
-        raise InputError(f"the command starts on {said} GPUs, --gpus says {gpus}", hint="leave out --gpus")
+        raise InputError(
+            f"the command starts on {said} GPUs, --gpus says {gpus}",
+            hint="leave out --gpus, or write the number of nodes into the command",
+        )
     return said
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cost_models.errors import InputError, Problem
-from planner.importers.shell import is_known, plain
+from planner.importers.shell import is_known, may_hold_arguments, plain
 
 _KINDS = {
     name: kind
@@ -80,7 +80,7 @@ _OTHER_NAMES = {
 }
 _SAYS_NOTHING = re.compile(
     r"""--(?:no-)?(?:
-    lr|min-lr|weight-decay|clip-grad|adam|sgd-momentum|init-method|seed|start-weight|end-weight|
+    lr|min-lr|decoupled|weight-decay|clip-grad|adam|sgd-momentum|init-method|seed|start-weight|end-weight|
     data|split|train-data|valid|test-data|per-split|mock-data|tokenizer|vocab-file|merge-file|num-workers|
     reset-|eod-mask|create-attention-mask|mmap|dataloader|
     save|load|ckpt|async-save|use-dist-ckpt|dist-ckpt|auto-detect-ckpt|finetune|override-opt|use-checkpoint-opt|
@@ -182,6 +182,12 @@ def _take(said: Arguments, flag: str, values: list[str]) -> None:
     else:
         if not _SAYS_NOTHING.match(flag):
             said.unread[flag] = words
+        first = len(values) if "data-path" in flag else 1
+        for one in values:
+            if "[@]" in one or (one in values[first:] and may_hold_arguments(one)):
+                said.problems.append(
+                    Problem(f"`{plain(one)}`", "only the shell knows which arguments it holds")
+                )
         return
     if unknown := [one for one in values if not is_known(one)]:
         what = f"only the shell knows what `{plain(unknown[0])}` is"

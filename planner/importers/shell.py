@@ -31,6 +31,8 @@ _BEFORE = (
     "-a",
     "-x",
 )
+_UNKNOWN = [f"{OPEN}{CLOSE}"]
+"""Value of a name that is assigned where only a shell knows whether."""
 _MOST_TEXT = 1_000_000
 _DEEPEST = 4
 
@@ -74,16 +76,18 @@ class _Script:
 
     def _assign(self, name: str, more: bool, start: str, word: Word) -> None:
         if self.depth > 0:
-            self.known[name] = [f"{OPEN}${name}{CLOSE}"]
+            self.known[name] = _UNKNOWN
             return
         if word.array is not None:
             values = [one for each in word.array for one in self._said(each)]
-            self.known[name] = (self.known.get(name, []) if more else []) + values
+            before = self.known.get(name, []) if more else []
+            self.known[name] = _UNKNOWN if before == _UNKNOWN else before + values
         else:
             rest = [Piece(start, True), *word.pieces[1:]]
             quoted = Word([Piece(one.text, True, one.expands) for one in rest])
             text = " ".join(self._said(quoted))
-            self.known[name] = ["".join(self.known.get(name, [])) + text if more else text]
+            before = self.known.get(name, []) if more else []
+            self.known[name] = _UNKNOWN if before == _UNKNOWN else ["".join(before) + text]
         if sum(map(len, self.known[name])) > _MOST_TEXT:
             raise InputError(f"`{name}` grows beyond {_MOST_TEXT:,} characters")
 
@@ -115,10 +119,10 @@ class _Script:
         if found is None or (found[3] is None and text.startswith("${") and not text.endswith("}")):
             return [f"{OPEN}{text}{CLOSE}"], False
         name, elements, how, default = found.groups()
-        if name in self.known:
+        if name in self.known and self.known[name] != _UNKNOWN:
             return (self.known[name], True) if elements else (self.known[name][:1], False)
         default = (default or "").removesuffix("}")
-        if how in (":-", "-", ":=", "=") and not re.search(r"[$`]", default):
+        if name not in self.known and how in (":-", "-", ":=", "=") and not re.search(r"[$`]", default):
             self.assumptions[f"`{name}` is not set, so that it is `{default}`"] = None
             return [default.strip("\"'")], False
         return [f"{OPEN}{text}{CLOSE}"], False
@@ -135,6 +139,11 @@ def commands_of(text: str) -> tuple[list[Command], tuple[str, ...]]:
     script = _Script()
     script.read(text.translate({ord(OPEN): None, ord(CLOSE): None}))
     return script.commands, tuple(script.assumptions)
+
+
+def may_hold_arguments(word: str) -> bool:
+    """Whether it is nothing but what the shell would put in, so that it may be several words."""
+    return word.startswith(OPEN) and word.endswith(CLOSE)
 
 
 def is_known(word: str) -> bool:

@@ -12,6 +12,7 @@ import meshwright as mw
 from benchmarks.exporters.draw import DENSE, MIXTURES, draw
 from cost_models.defaults import complete_question
 from cost_models.errors import InputError
+from cost_models.files.loading import resolve_cluster
 from cost_models.pipeline.estimating import estimate
 from meshwright.api.exporting import export
 from meshwright.cli.frame import main
@@ -56,18 +57,18 @@ def test_what_was_exported_comes_back() -> None:
         assert export(make_plan(back, after), "megatron").text.replace("imported", asked.model.name) == text
 
 
-SC21 = {  # examples/academic_paper_scripts/sc21 of Megatron-LM: run_table_1.sh, CONFIG.sh
-    "1.7B": (24, 2304, 24, 1, 1, 16, 512, 4, ""),
-    "18B": (40, 6144, 48, 8, 1, 8, 1024, 32, ""),
-    "76B": (60, 10240, 80, 8, 4, 2, 1792, 128, "5"),
-    "530B": (105, 20480, 128, 8, 35, 1, 2520, 315, "1"),
+SC21 = {  # examples/academic_paper_scripts/sc21 of Megatron-LM (run_table_1.sh, CONFIG.sh), and the paper's TFLOP/s
+    "1.7B": (24, 2304, 24, 1, 1, 16, 512, 4, "", 137),
+    "18B": (40, 6144, 48, 8, 1, 8, 1024, 32, "", 135),
+    "76B": (60, 10240, 80, 8, 4, 2, 1792, 128, "5", 140),
+    "530B": (105, 20480, 128, 8, 35, 1, 2520, 315, "1", 163),
 }
 
 
 @pytest.mark.parametrize("size", SC21)
 def test_a_published_script_is_read(size: str) -> None:
     """Figures of SC21's runs, put together as its scripts do: strings in strings, a shell in srun."""
-    layers, hidden, heads, tp, pp, mbs, batch, nodes, each = SC21[size]
+    layers, hidden, heads, tp, pp, mbs, batch, nodes, each, teraflops = SC21[size]
     text = f"""
         #!/bin/bash
 #SBATCH --nodes={nodes} --ntasks-per-node=8
@@ -93,6 +94,11 @@ def test_a_published_script_is_read(size: str) -> None:
         "layernorm",
     )
     assert any("dropout 0.1" in one for one in reading.assumptions)
+    cluster = resolve_cluster("dgx-a100-80gb", nodes * 8)
+    question = complete_question(reading.model, cluster, reading.training, stack=reading.stack)
+    ends = 1 + 2048 / (6 * hidden) + 51200 / (16 * layers * hidden)  # Narayanan et al. 2021, equation 3
+    measured = 96 * batch * 2048 * layers * hidden**2 * ends / (nodes * 8 * teraflops * 1e12)
+    assert estimate(question, reading.layout).step_seconds == pytest.approx(measured, rel=0.08)
 
 
 def test_what_is_not_said_is_as_megatron_has_it() -> None:
@@ -147,6 +153,9 @@ def test_contradictions_are_both_named(more: str, named: tuple[str, ...]) -> Non
         COMMAND.replace("--num-layers 32", "--num-layers $(cat layers)"),
         f"if true; then LAYERS=32; fi\n{COMMAND.replace('32', '$LAYERS', 1)}",
         COMMAND.replace("pretrain_gpt.py", "pretrain_gpt.py $EXTRA"),
+        COMMAND + " --bf16 $EXTRA",
+        COMMAND + " --lr 0.1 $EXTRA",
+        f"A=(--lr 0.1)\nif $X; then A+=(--fp16); fi\n{COMMAND} --log-throughput ${{A[@]}}",
     ],
 )
 def test_what_only_a_shell_knows_is_refused_with_what_to_paste(text: str) -> None:
@@ -170,6 +179,12 @@ def test_literal_words_of_a_script_are_put_in() -> None:
     assert "`BATCH` is not set, so that it is `64`" in reading.assumptions
 
 
+def test_words_of_gpt2_are_known_by_their_files() -> None:
+    reading = read(COMMAND.replace("--vocab-size 50304", "--vocab-file v.json --merge-file $MERGES"))
+    assert reading.model.vocab_size == 50257
+    assert "50,257 words, those of GPT-2's tokenizer" in reading.assumptions
+
+
 def test_nothing_is_run(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     read(f"touch {mark}; X=$(touch {mark}) {COMMAND} --save `touch {mark}`")
@@ -184,6 +199,7 @@ def test_nothing_is_run(tmp_path: Path) -> None:
         (f"{COMMAND}\n{COMMAND} --swiglu", "2 different commands"),
         ("torchrun pretrain_bert.py --num-layers 2", "`pretrain_bert.py` is not read here"),
         (f"python pretrain_gpt.py {SHAPE}", "--gpus says it"),
+        (COMMAND.replace("--vocab-size 50304", "--tokenizer-type Llama2Tokenizer"), "--also"),
         ("A=" + "x" * 1000 + "\n" + "A=$A$A\n" * 30 + COMMAND, "grows beyond"),
     ],
 )
