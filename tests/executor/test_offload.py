@@ -98,12 +98,16 @@ def require_same(found: Trained, expected: Trained, *, norm_error: float = 0.0, 
             assert way == pytest.approx(expected[1][name], rel=1e-4, abs=1e-8), name
 
 
+EVERY = [(*case, clip) for case in CASES for clip in (None, 0.5)]
+ONCE = [(*case, (None, 0.5)[place % 2]) for place, case in enumerate(IN_EVERY_RUN)]
+"""Each layout of every run, with and without clipping by turns."""
+
+
 @pytest.mark.parametrize(
-    ("model", "layout"),
-    some_of(CASES, *IN_EVERY_RUN),
-    ids=[case[1] for case in some_of(CASES, *IN_EVERY_RUN)],
+    ("model", "layout", "clip"),
+    some_of(EVERY, *ONCE),
+    ids=[f"{layout}-{clip}" for _, layout, clip in some_of(EVERY, *ONCE)],
 )
-@pytest.mark.parametrize("clip", [None, 0.5])
 def test_the_same_bits_wherever_blocks_live(
     model: dict[str, Any], layout: str, clip: float | None, processes: Processes
 ) -> None:

@@ -12,14 +12,14 @@ from cost_models.files.catalog import load_cluster
 from cost_models.specs.links import BuildingsSpec, LinkSpec
 from meshwright.api.plot import plot
 
-TRAINING = mw.TrainingSpec(global_batch=64, sequence_length=2048)
+TRAINING = mw.TrainingSpec(global_batch=64, sequence_length=1024)
 
 
 def test_more_bandwidth_between_buildings_is_never_slower(tmp_path: Path) -> None:
     link = LinkSpec(kind="ethernet", bandwidth="25 Gb/s", latency="60 us")
     update = {"nodes": 4, "buildings": BuildingsSpec(nodes=2, link=link)}
     cluster = load_cluster("dgx-h100").model_copy(update=update)
-    planned = mw.plan("llama3-8b", cluster, TRAINING)
+    planned = mw.plan("gpt2-small", cluster, TRAINING)
     assert "From building to building, at 3.125 GB/s a GPU," in repr(planned)
     assert "half bandwidth between buildings" in planned.explain()
     crossing = planned.record()["plans"][0]["crossing"]
