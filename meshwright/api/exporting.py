@@ -12,7 +12,7 @@ from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.recommender.model import RecommenderSpec
 from meshwright.answers.estimated import Estimated
 from meshwright.families.recommender.imported import Imported
-from meshwright.families.transformer.importing import ask_import
+from meshwright.families.transformer.importing import ask_import, ask_import_config
 from meshwright.inputs.questions import Inputs
 from planner.any_plan import AnyPlan
 from planner.exporters.exporter import Exported
@@ -55,7 +55,7 @@ def import_plan(
 @overload
 def import_plan(
     source: str | Path,
-    model: str | RecommenderSpec,
+    model: RecommenderSpec,
     cluster: str | ClusterSpec,
     *,
     gpus: int | None = None,
@@ -67,6 +67,23 @@ def import_plan(
 ) -> Imported: ...
 
 
+@overload
+def import_plan(
+    source: str | Path,
+    model: str,
+    cluster: str | ClusterSpec,
+    *,
+    gpus: int | None = None,
+    global_batch: int | str | None = None,
+    sequence: int | str | None = None,
+    training: str | Path | None = None,
+    stack: str | None = None,
+    profile: str | None = None,
+    trainer: str | None = None,
+    time_limit: float = 60.0,
+) -> Imported | Estimated: ...
+
+
 def import_plan(
     source: str | Path,
     model: str | RecommenderSpec | None,
@@ -74,6 +91,7 @@ def import_plan(
     *,
     gpus: int | None = None,
     global_batch: int | str | None = None,
+    sequence: int | str | None = None,
     also: str = "",
     training: str | Path | None = None,
     stack: str | None = None,
@@ -84,9 +102,10 @@ def import_plan(
     """Price what runs today.
 
     Without a model, `source` is a command line that starts Megatron-LM or a script that holds it, never run: the answer
-    is the estimate of what it says, with every assumption; `also` are further arguments. With a recommender, it is
-    TorchRec's sharding plan, priced beside the best one of the same question. `gpus`, where it is said, must be as many
-    as the source is for. `trainer` says whose it is where neither name nor words tell.
+    is the estimate of what it says, with every assumption; `also` are further arguments. With a transformer, it is
+    DeepSpeed's JSON, and `gpus` and `sequence` are to be said. With a recommender, it is TorchRec's sharding plan,
+    priced beside the best one of the same question. `gpus`, where it is said, must be as many as the source is for.
+    `trainer` says whose it is where neither name nor words tell.
 
     Raises:
         InputError: the source, or what is said beside it, is wrong.
@@ -99,10 +118,13 @@ def import_plan(
         cluster=cluster,
         gpus=gpus,
         global_batch=global_batch,
+        sequence=sequence,
         training=training,
         stack=stack,
         profile=profile,
     )
+    if kind == "deepspeed":
+        return ask_import_config(source, inputs).answer()
     if kind == "megatron":
         return ask_import(source, inputs, also).answer()
     return price_import(source, inputs, Budget(time_limit=time_limit, keep_on_interrupt=True))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cost_models.errors import InputError, Problem
+from cost_models.units import LARGEST
 from planner.importers.shell import is_known, may_hold_arguments, plain
 
 _KINDS = {
@@ -99,6 +100,7 @@ _EXCLUDE = (
     ("train_iters", "train_samples"),
     ("fp8", "fp4"),
 )
+_MOST_BLOCKS = 100_000
 _PATTERN_PART = re.compile(r"\(?\[([01](?:,[01])*)\]\)?(?:\*(\d{1,4}))?", re.ASCII)
 
 
@@ -210,11 +212,14 @@ def _value(name: str, values: list[str]) -> Any:
         return tuple(values) if kind == "list" else text
     if kind == "pattern":
         return _pattern(text)
+    wanted = "whole number" if kind == "whole" else "number"
     try:
-        return int(text) if kind == "whole" else float(text)
+        value = int(text) if kind == "whole" else float(text)
     except ValueError:
-        wanted = "whole number" if kind == "whole" else "number"
         raise ValueError(f"`{text}` is no {wanted}") from None
+    if not abs(value) <= LARGEST:
+        raise ValueError(f"`{text[:40]}` is no {wanted} that counts anything")
+    return value
 
 
 def _pattern(text: str) -> Any:
@@ -232,6 +237,6 @@ def _pattern(text: str) -> Any:
         if match is None or not times.isdecimal():
             raise ValueError(f"`{text}` is no pattern like `[0]*3+[1]*58`")
         found += [int(one) for one in match[1].split(",")] * int(match[2] or 1)
-    if len(found) * int(times) > 100_000:
-        raise ValueError(f"`{text}` names more blocks than any model has")
+        if len(found) * int(times[:9]) > _MOST_BLOCKS:
+            raise ValueError(f"`{text[:40]}` names more blocks than any model has")
     return tuple(found) * int(times)

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cost_models.base import MAX_LAYERS
 from cost_models.complaints import spec_error
 from cost_models.errors import InputError, Problem
 from cost_models.specs.transformer import TransformerSpec
@@ -162,6 +163,8 @@ def _windows(said: Arguments) -> dict[str, Any]:
 def _layers(said: Arguments, pattern: Any, *, last: bool) -> tuple[int, ...]:
     """A pattern of 0 and 1 over all blocks; of a number, every so-manieth, the last of each round or the first."""
     count = said.get("num_layers") or 0
+    if count > MAX_LAYERS:
+        raise InputError(f"`--num-layers {count}` are more blocks than any model has")
     if isinstance(pattern, int):
         every = max(1, pattern)
         return tuple(int((at + 1) % every == 0 if last else at % every == 0) for at in range(count))

@@ -32,6 +32,8 @@ def stages_of(said: Arguments, blocks: int, pp: int) -> tuple[int, tuple[int, ..
         return len(layers) // pp, layers
     first, last = (said.get(f"decoder_{one}_pipeline_num_layers") for one in ("first", "last"))
     vpp = _chunks(said, blocks, pp)
+    if pp * vpp > MAX_STAGES:
+        raise InputError(f"{pp * vpp:,} stages are more than any model has blocks for")
     counts_first = bool(said.get("account_for_embedding_in_pipeline_split"))
     counts_last = bool(said.get("account_for_loss_in_pipeline_split"))
     if first is None and last is None:

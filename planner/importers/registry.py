@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from cost_models.errors import InputError, UnknownNameError
+from cost_models.files.reading import read_document
+from planner.importers.deepspeed import MARKS
 
-READERS = ("megatron", "torchrec")
+READERS = ("megatron", "deepspeed", "torchrec")
 _SUFFIXES = {
     ".json": "torchrec",
     ".sh": "megatron",
@@ -33,7 +35,14 @@ def reader_of(source: str, said: str | None = None) -> str:
     suffix = PurePath(source).suffix
     if suffix not in _SUFFIXES:
         raise InputError(f"`{source}` does not tell whose it is", hint=f"--from says it: {known}")
-    return _SUFFIXES[suffix]
+    return "deepspeed" if suffix == ".json" and _is_deepspeed(source) else _SUFFIXES[suffix]
+
+
+def _is_deepspeed(source: str) -> bool:
+    try:
+        return bool(MARKS & set(read_document(source).value))
+    except (InputError, TypeError):  # its reader says what is wrong
+        return False
 
 
 def is_command(source: str) -> bool:

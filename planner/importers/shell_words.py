@@ -79,7 +79,7 @@ class _Reader:
                 if not closing:
                     found.append([])
             else:
-                word = self.word()
+                word = self.word(arrays=not closing)
                 if not dropped:
                     found[-1].append(word)
                 dropped = False
@@ -87,8 +87,8 @@ class _Reader:
             raise InputError(f"a `{closing}` is missing", hint="paste the whole command")
         return found
 
-    def word(self) -> Word:
-        """One word."""
+    def word(self, *, arrays: bool) -> Word:
+        """One word; with arrays, `NAME=(..)` is one."""
         word = Word()
         while (char := self.peek()) and char not in " \t\r\n;&|()<>":
             if char == "'":
@@ -110,7 +110,8 @@ class _Reader:
                 while (one := self.peek()) and one not in " \t\r\n;&|()<>'\"\\$`" + OPEN:
                     self.at += 1
                 word.pieces.append(Piece(self.text[start : self.at], False))
-                if word.pieces[-1].text.endswith("=") and self.peek() == "(" and len(word.pieces) == 1:
+                opens = self.peek() == "(" and word.pieces[-1].text.endswith("=")
+                if arrays and opens and len(word.pieces) == 1:
                     self.at += 1
                     word.array = [one for each in self.commands(")") for one in each]
                     break

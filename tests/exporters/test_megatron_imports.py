@@ -207,6 +207,23 @@ def test_texts_that_are_no_launch(text: str, says: str) -> None:
     assert says in refused(text)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        "--optimizer-cpu-offload --optimizer-offload-fraction nan",
+        "--rotary-percent inf --position-embedding-type rope",
+        f"--ffn-hidden-size {'9' * 400}",
+        f"--num-experts 8 --moe-layer-freq {'[1]*9999+' * 1000}[1]",
+        f"--pipeline-model-parallel-layout {'(' * 500}t{')*9999' * 500}",
+        f"A={'A=(' * 5000}",
+        "--num-query-groups -1 --group-query-attention",
+    ],
+)
+def test_hostile_values_are_refused(more: str) -> None:
+    with pytest.raises(InputError):
+        read(f"{COMMAND} {more}" if more.startswith("-") else f"{more}\n")
+
+
 def test_whose_it_is() -> None:
     assert [reader_of(one) for one in ("run.sh", "plan.json", COMMAND)] == [
         "megatron",
@@ -215,7 +232,7 @@ def test_whose_it_is() -> None:
     ]
     assert reader_of("launcher", "megatron") == "megatron"
     for source, said in (("launcher", None), ("run.sh", "jax")):
-        with pytest.raises(InputError, match="megatron, torchrec"):
+        with pytest.raises(InputError, match="megatron, deepspeed, torchrec"):
             reader_of(source, said)
 
 

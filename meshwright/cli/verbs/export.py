@@ -55,7 +55,7 @@ def import_(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="Command line or script that starts Megatron-LM; TorchRec's sharding plan.",
+            help="Command line or script of Megatron-LM; DeepSpeed's JSON; TorchRec's sharding plan.",
             show_default=False,
         ),
     ],
@@ -69,13 +69,14 @@ def import_(
         ),
     ],
     trainer: Annotated[
-        str | None, o.optional("--from", "TRAINER", "Whose it is: megatron or torchrec; else as it looks.")
+        str | None, o.optional("--from", "TRAINER", "megatron, deepspeed or torchrec; else as it looks.")
     ] = None,
     also: Annotated[
         str | None, o.optional("--also", "WORDS", "Arguments that the command leaves out.")
     ] = None,
     gpus: o.Gpus = None,
     global_batch: o.GlobalBatch = None,
+    sequence: o.Sequence = None,
     precision: o.Precision = None,
     training: o.Training = None,
     stack: o.Stack = None,
@@ -101,24 +102,31 @@ def import_(
         cluster=nouns[-1],
         gpus=gpus,
         global_batch=global_batch,
+        sequence=sequence,
         precision=precision,
         training=training,
         stack=stack,
         profile=profile,
         host_memory=host_memory,
     )
-    if kind == "megatron":
-        _import_command(source, inputs, also, out, output)
-    elif also is not None:
-        raise InputError("--also: TorchRec's plan takes no arguments", hint="leave it out")
+    if also is not None and kind != "megatron":
+        raise InputError("--also: a file of settings takes no arguments", hint="leave it out")
+    if sequence is not None and kind == "torchrec":
+        raise InputError("--sequence: a recommender has no sequences", hint="leave it out")
+    if kind != "torchrec":
+        _import_training(kind, source, inputs, also, out, output)
     else:
         _import_sharding(source, inputs, time_limit, out, output)
 
 
-def _import_command(source: str, inputs: Inputs, also: str | None, out: Path | None, output: Output) -> None:
-    from meshwright.families.transformer.importing import ask_import
+def _import_training(
+    kind: str, source: str, inputs: Inputs, also: str | None, out: Path | None, output: Output
+) -> None:
+    from meshwright.families.transformer.importing import ask_import, ask_import_config
 
-    question = ask_import(source, inputs, also or "")
+    question = (
+        ask_import_config(source, inputs) if kind == "deepspeed" else ask_import(source, inputs, also or "")
+    )
     output.assumed(question.assumptions)
     output.remark(question.notes)
     answer = question.answer()

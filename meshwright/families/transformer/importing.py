@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from cost_models.defaults import complete_question
+from cost_models.defaults import assumed_dropout, complete_question
 from cost_models.errors import InputError, Problem
-from cost_models.files.reading import read_text
+from cost_models.files.amounts import read_sequence
+from cost_models.files.loading import LoadedModel, resolve_model
+from cost_models.files.reading import read_document, read_text
 from cost_models.question import Question
 from cost_models.specs.pools import MixedCluster
+from cost_models.specs.recommender.model import RecommenderSpec
 from meshwright.families.transformer.estimating import EstimateQuestion
 from meshwright.inputs.questions import Inputs, cluster_of, read_host_memory, with_host_memory
+from planner.importers.deepspeed import read_deepspeed
 from planner.importers.launches import launch_of
 from planner.importers.megatron import read_megatron
+from planner.importers.reading import Reading
 from planner.importers.registry import is_command
 
 _SAID = {
     "model": "MODEL",
     "global_batch": "--global-batch",
+    "sequence": "--sequence",
     "precision": "--precision",
     "training": "--training",
 }
@@ -30,16 +37,50 @@ def ask_import(source: str | Path, inputs: Inputs, also: str = "") -> EstimateQu
     Raises:
         InputError: the command cannot be read, contradicts itself or what is said beside it.
     """
-    if twice := [words for name, words in _SAID.items() if getattr(inputs, name)]:
-        problems = [Problem(one, "the command says it") for one in twice]
-        raise InputError("said beside a command that says it", problems=problems, hint="leave it out")
+    _require_unsaid(inputs, tuple(_SAID), "command")
     text = str(source) if is_command(str(source)) else read_text(Path(source))
     reading = read_megatron(launch_of(text, also), gpus=inputs.gpus, stack=inputs.stack)
+    return _asked(reading, inputs)
+
+
+def ask_import_config(source: str | Path, inputs: Inputs) -> EstimateQuestion:
+    """Read DeepSpeed's JSON for the model that is named.
+
+    Raises:
+        InputError: the file cannot be read or contradicts itself; what it does not have is not said.
+    """
+    _require_unsaid(inputs, ("global_batch", "precision", "training"), "file")
+    if not inputs.model or inputs.sequence is None or inputs.gpus is None:
+        said = {"MODEL": inputs.model, "--sequence": inputs.sequence, "--gpus": inputs.gpus}
+        problems = [Problem(name, "missing") for name, value in said.items() if not value]
+        raise InputError("DeepSpeed's file does not say all", problems=problems)
+    document = read_document(source).value
+    if not isinstance(document, dict):
+        raise InputError(f"`{source}` is no file of DeepSpeed")
+    assert not isinstance(inputs.model, RecommenderSpec), "DeepSpeed's file is of a transformer"
+    named = inputs.model
+    model = resolve_model(named) if isinstance(named, str) else LoadedModel(spec=named)
+    try:
+        length = int(read_sequence(inputs.sequence))
+    except ValueError as error:
+        raise InputError(f"--sequence: {error}") from None
+    reading = read_deepspeed(document, model.spec, gpus=inputs.gpus, sequence=length, stack=inputs.stack)
+    return _asked(replace(reading, assumptions=(*model.assumptions, *reading.assumptions)), inputs)
+
+
+def _require_unsaid(inputs: Inputs, names: tuple[str, ...], what: str) -> None:
+    if twice := [_SAID[name] for name in names if getattr(inputs, name)]:
+        problems = [Problem(one, f"the {what} says it") for one in twice]
+        raise InputError(f"said beside a {what} that says it", problems=problems, hint="leave it out")
+
+
+def _asked(reading: Reading, inputs: Inputs) -> EstimateQuestion:
     cluster = cluster_of(inputs.cluster, reading.layout.num_gpus)
     if isinstance(cluster, MixedCluster):
-        raise InputError("Megatron-LM trains on one kind of GPU, and the cluster has several pools")
+        raise InputError("the trainer runs on one kind of GPU, and the cluster has several pools")
     cluster = with_host_memory(cluster, read_host_memory(inputs.host_memory))
     question: Question = complete_question(
         reading.model, cluster, reading.training, stack=reading.stack, profile=inputs.profile
     )
-    return EstimateQuestion(question=question, layout=reading.layout, assumptions=reading.assumptions)
+    assumptions = (*reading.assumptions, *assumed_dropout(reading.training, question))
+    return EstimateQuestion(question=question, layout=reading.layout, assumptions=assumptions)
