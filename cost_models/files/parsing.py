@@ -83,7 +83,7 @@ def _more_of_kind(source: str, given: object, wanted: str) -> str:
     """What else to know where a model is of another kind than was read for."""
     if wanted not in FAMILIES:
         return ""
-    if given not in FAMILIES:
+    if not isinstance(given, str) or given not in FAMILIES:
         return f" (kinds of models: {', '.join(FAMILIES)})"
     return "" if Path(source).is_file() else " (a pipe is read once: write the model to a file)"
 

@@ -75,7 +75,9 @@ def _require_account(seen: OperationsReport | None, killed: int) -> None:
     assert seen.parts["restarting"] == pytest.approx(restart.seconds, rel=1e-3)
     assert seen.parts["lost_work"] > 0
     finished = [save for save in seen.saves if save.bytes is not None and save.flush_seconds is not None]
-    assert {save.step for save in finished} == {2, 4, 6, 8, 10, 12}
+    every = {2, 4, 6, 8, 10, 12}
+    # the rank may die between a write and its account
+    assert every - {restart.resumed_step} <= {save.step for save in finished} <= every
     assert 0 < sum(save.blocked_seconds for save in seen.saves) <= seen.parts["saving"]
 
 

@@ -7,7 +7,7 @@ that is fastest at mean costs; elsewhere all.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import product
 
 import numpy as np
@@ -55,6 +55,11 @@ class Weighed(Everything):
                 found[allowed, kind, limit] = float(seconds[within].min())
         return sorted(found.values()), covered
 
+    @cached_property
+    def _layer_backward(self) -> np.ndarray:
+        """Of every layout, as `StageCosts.layer_backward`, at mean costs."""
+        return weighed_costs(self.question, self.columns).layer_backward
+
     def _fastest_mixes(self, row: int, within: np.ndarray) -> np.ndarray:
         """(K,): of the placements within, those whose mixes are the fastest at mean costs for their sizes."""
         columns, question = self.columns.rows(slice(row, row + 1)), self.question
@@ -67,7 +72,7 @@ class Weighed(Everything):
         shape = (schedule, int(columns.pp[0]), int(columns.vpp[0]), question.model.num_layers)
         blocks_KSP = _placements(*shape, allowed if any(allowed) else tuple(runs))
         blocks_KSP = with_at_least(blocks_KSP, *shape[:3], int(offloaded_by_number(columns)[0]))
-        backward = (blocks_KSP * weighed_costs(question, columns).layer_backward[0]).sum(axis=(1, 2))
+        backward = (blocks_KSP * self._layer_backward[row]).sum(axis=(1, 2))
         sizes, kept = blocks_KSP.sum(axis=-1), np.zeros(len(within), dtype=np.bool_)
         _, group = np.unique(sizes, axis=0, return_inverse=True)
         for one in np.unique(group[within]).tolist():
