@@ -15,8 +15,11 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from cost_models.defaults import OWN_STACK
 from cost_models.errors import HostError, InputError
-from cost_models.specs.cluster import GpuSpec
+from cost_models.files.catalog import load_stack
+from cost_models.specs.cluster import ClusterSpec, GpuSpec
+from cost_models.specs.stack import StackSpec
 from cost_models.units import format_bytes
 
 NO_DEVICE = "none"
@@ -58,6 +61,15 @@ def name_of(device: torch.device) -> str:
 def as_planned(device: torch.device, gpu: GpuSpec) -> bool:
     """Whether it is no CPU in the place of the plan's GPU."""
     return (device.type == "cpu") == (gpu.kind == "cpu")
+
+
+def as_run_here(
+    cluster: ClusterSpec, stack: StackSpec, device: torch.device
+) -> tuple[ClusterSpec, StackSpec]:
+    """A question's cluster and stack as they are for what runs: our own executor, on this kind of device."""
+    if device.type == "cpu":
+        cluster = cluster.model_copy(update={"gpu": cluster.gpu.model_copy(update={"kind": "cpu"})})
+    return cluster, stack if stack.name == OWN_STACK else load_stack(OWN_STACK)
 
 
 def require_memory(who: str, needs: float, device: torch.device, hint: str) -> None:

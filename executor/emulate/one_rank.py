@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from cost_models.base import Spec
-from cost_models.defaults import OWN_STACK
 from cost_models.errors import RunError
-from cost_models.files.catalog import load_stack
-from cost_models.files.whole import write_whole
 from cost_models.pipeline.estimating import estimate
 from cost_models.pipeline.placed import rank_seconds
 from executor.emulate.alone import (
     NO_DEVICE,
     alone,
     as_planned,
+    as_run_here,
     device_for,
     name_of,
     require_memory,
@@ -172,17 +169,10 @@ def emulate(plan: Plan, rank: int, *, steps: int = 3, fake: bool = False) -> Emu
 
 def _as_run(plan: Plan, stage: int, device: torch.device) -> dict[str, float]:
     """The cost model's memory of a rank of our own executor in eager mode, as memory is measured."""
-    asked, cluster = plan.question, plan.question.cluster
-    if device.type == "cpu":
-        cluster = cluster.model_copy(update={"gpu": cluster.gpu.model_copy(update={"kind": "cpu"})})
-    stack = asked.stack if asked.stack.name == OWN_STACK else load_stack(OWN_STACK)
+    asked = plan.question
+    cluster, stack = as_run_here(asked.cluster, asked.stack, device)
     priced = estimate(replace(asked, cluster=cluster, stack=stack), plan.layout)
     return predicted_parts(priced.rank_memory[stage].as_dict())
-
-
-def save_emulation(report: EmulationReport, path: Path) -> None:
-    """Write JSON, whole or not at all."""
-    write_whole(path, report.model_dump_json(indent=1) + "\n")
 
 
 def _timed(engine: Engine, steps: int) -> dict[str, tuple[float, ...]]:

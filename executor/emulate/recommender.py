@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from cost_models.base import Spec
-from cost_models.defaults import OWN_STACK
 from cost_models.errors import InputError, RunError
-from cost_models.files.catalog import load_stack
-from cost_models.files.whole import write_whole
 from cost_models.recommender.estimating import RecommenderEstimate, estimate
 from cost_models.recommender.priced import STAGES
 from cost_models.recommender.prices.exchange import links_of
 from cost_models.recommender.prices.pricing import reduction_seconds
 from executor.data.clicks import MadeUpClicks
 from executor.embeddings.places import Places
-from executor.emulate.alone import alone, as_planned, device_for, name_of, require_memory, require_rank
+from executor.emulate.alone import (
+    alone,
+    as_planned,
+    as_run_here,
+    device_for,
+    name_of,
+    require_memory,
+    require_rank,
+)
 from executor.emulate.known_exchanges import AbsentPeers, OtherRanks
 from executor.families.recommender import RecommenderTraining
 from executor.recommender.engine import RecommenderEngine
@@ -135,11 +139,6 @@ def emulate(plan: RecommenderPlan, rank: int, *, steps: int = 3) -> ShardEmulati
     )
 
 
-def save_emulation(report: ShardEmulation, path: Path) -> None:
-    """Write JSON, whole or not at all."""
-    write_whole(path, report.model_dump_json(indent=1) + "\n")
-
-
 def _followed(
     plan: RecommenderPlan, device: torch.device, steps: int
 ) -> tuple[dict[str, int], dict[str, tuple[float, ...]]]:
@@ -212,10 +211,8 @@ def _laps(engine: RecommenderEngine, clicks: MadeUpClicks, step: int, rank: int)
 
 def _as_run(plan: RecommenderPlan, device: torch.device) -> RecommenderEstimate:
     """The cost model's estimate of our own executor on this kind of device."""
-    asked, cluster = plan.question, plan.cluster
-    if device.type == "cpu":
-        cluster = cluster.model_copy(update={"gpu": cluster.gpu.model_copy(update={"kind": "cpu"})})
-    stack = asked.stack if asked.stack.name == OWN_STACK else load_stack(OWN_STACK)
+    asked = plan.question
+    cluster, stack = as_run_here(asked.cluster, asked.stack, device)
     return estimate(replace(asked, cluster=cluster, stack=stack), plan.sharding)
 
 

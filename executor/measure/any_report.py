@@ -40,7 +40,7 @@ def seconds_of_steps(ranks: Iterable[Clocked]) -> tuple[float, ...]:
     return tuple(max(seconds) for seconds in zip(*(rank.wall_seconds for rank in ranks), strict=True))
 
 
-def save_report(report: AnyReport, path: Path) -> None:
+def save_report(report: Spec, path: Path) -> None:
     """Write JSON, whole or not at all."""
     write_whole(path, report.model_dump_json(indent=1) + "\n")
 

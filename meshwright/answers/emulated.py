@@ -52,9 +52,9 @@ class Emulated:
 
     def save(self, path: str | Path) -> None:
         """Write the report as JSON."""
-        from executor.emulate.one_rank import save_emulation
+        from executor.measure.any_report import save_report
 
-        save_emulation(self.report, Path(path))
+        save_report(self.report, Path(path))
 
     def __repr__(self) -> str:
         return "\n".join(map(str, self.text))

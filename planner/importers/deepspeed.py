@@ -10,12 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
-
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import Offload
 from cost_models.axes.words import EVERY
-from cost_models.complaints import spec_error
 from cost_models.documents import printable
 from cost_models.errors import InputError, Problem
 from cost_models.files.catalog import load_stack
@@ -141,10 +138,7 @@ def _layout(said: _Said, model: TransformerSpec, gpus: int, assumed: list[str]) 
         fields["etp"] = etp
     if not model.num_layers % pp:
         fields["layers"] = (model.num_layers // pp,) * pp
-    try:
-        return Layout.model_validate(fields)
-    except ValidationError as error:
-        raise spec_error(error, Layout) from None
+    return Layout(**fields)
 
 
 def _batches(said: _Said, dp: int) -> tuple[int, int, int]:
@@ -218,10 +212,7 @@ def _training(
         "gradient_dtype": None if gradients == stack.gradient_dtype else gradients,
         "state_dtype": "bf16" if narrow_states else "fp32",
     }
-    try:
-        return TrainingSpec.model_validate(fields)
-    except ValidationError as error:
-        raise spec_error(error, TrainingSpec) from None
+    return TrainingSpec(**fields)
 
 
 def _facts(said: _Said, layout: Layout, stack: StackSpec) -> dict[str, Any]:

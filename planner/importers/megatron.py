@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ValidationError
-
 from cost_models.axes.layout import Layout
 from cost_models.axes.offload import Offload
 from cost_models.axes.words import EVERY
-from cost_models.complaints import spec_error
 from cost_models.errors import InputError
 from cost_models.files.catalog import load_stack
 from cost_models.specs.stack import StackSpec
@@ -96,10 +93,7 @@ def _layout(
             raise InputError(f"`--cp-comm-type {kind}` is not known here")
         if _CONTEXT[kind] != stack.context_parallel:
             fields["context"] = _CONTEXT[kind]
-    try:
-        return Layout.model_validate(fields)
-    except ValidationError as error:
-        raise spec_error(error, Layout) from None
+    return Layout(**fields)
 
 
 def _splits_sequence(said: Arguments, tp: int, assumed: list[str]) -> bool:
@@ -160,10 +154,7 @@ def _training(
     }
     if said.get("exp_avg_dtype") in ("bf16", "fp16"):
         fields["moment_dtype"] = "bf16"
-    try:
-        return TrainingSpec.model_validate(fields)
-    except ValidationError as error:
-        raise spec_error(error, TrainingSpec) from None
+    return TrainingSpec(**fields)
 
 
 def _precision(said: Arguments, assumed: list[str]) -> str:
@@ -201,33 +192,27 @@ def _stack(
     """The software stack with what the arguments switch; unless it was named, what they leave out is off."""
     inside = load_stack(STACK).overlap_tensor_parallel
     offloads = said.get("optimizer_cpu_offload", False)
-    facts: dict[str, Any] = {
-        "overlap_gradient_reduce": said.get("overlap_grad_reduce"),
-        "overlap_parameter_gather": said.get("overlap_param_gather"),
-        "overlap_tensor_parallel": inside * said.get("tp_comm_overlap", False),
-        "master_remainders": bool(said.get("use_precision_aware_optimizer") and not offloads),
-        "deterministic": said.get("deterministic_mode"),
-        "overlaps_host": said.get("overlap_cpu_optimizer_d2h_h2d"),
+    precise = bool(said.get("use_precision_aware_optimizer") and not offloads)
+    switches: dict[str, tuple[str, Any]] = {
+        "overlap_grad_reduce": ("overlap_gradient_reduce", bool(said.get("overlap_grad_reduce"))),
+        "overlap_param_gather": ("overlap_parameter_gather", bool(said.get("overlap_param_gather"))),
+        "tp_comm_overlap": ("overlap_tensor_parallel", inside * said.get("tp_comm_overlap", False)),
+        "use_precision_aware_optimizer": ("master_remainders", precise),
+        "deterministic_mode": ("deterministic", bool(said.get("deterministic_mode"))),
+        "overlap_cpu_optimizer_d2h_h2d": (
+            "overlaps_host",
+            bool(said.get("overlap_cpu_optimizer_d2h_h2d")),
+        ),
     }
-    asked = (
-        "overlap_grad_reduce",
-        "overlap_param_gather",
-        "tp_comm_overlap",
-        "use_precision_aware_optimizer",
-    )
-    names = (*asked, "deterministic_mode", "overlap_cpu_optimizer_d2h_h2d")
-    changes = {
-        fact: bool(value) if value is None else value
-        for (fact, value), name in zip(facts.items(), names, strict=True)
-        if said.has(name) or not stack_named
+    changes: dict[str, Any] = {
+        fact: value for name, (fact, value) in switches.items() if said.has(name) or not stack_named
     }
     if said.has("make_vocab_size_divisible_by") or not stack_named:
         changes["pads_vocabulary"] = said.get("make_vocab_size_divisible_by", _PADDING) == _PADDING
     if said.has("padded_vocab_size"):
         changes["pads_vocabulary"] = False
-    for fusion, fact in (("gradient_accumulation_fusion", "fused_gradient_accumulation"),):
-        if said.has(fusion):
-            changes[fact] = said.get(fusion)
+    if said.has("gradient_accumulation_fusion"):
+        changes["fused_gradient_accumulation"] = said.get("gradient_accumulation_fusion")
     if any(said.get(f"bias_{part}_fusion") is False for part in ("gelu", "swiglu", "dropout")):
         changes["fused_elementwise"] = False
     if said.get("overlap_p2p_comm") is False:

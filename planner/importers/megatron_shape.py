@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ValidationError
-
 from cost_models.base import MAX_LAYERS
-from cost_models.complaints import spec_error
 from cost_models.errors import InputError, Problem
 from cost_models.specs.transformer import TransformerSpec
 from planner.importers.megatron_arguments import Arguments
@@ -58,10 +55,7 @@ def shape_of(said: Arguments, padding: int, assumed: list[str], tokenizer: str |
         **_windows(said),
         **_experts(said),
     }
-    try:
-        return TransformerSpec.model_validate(fields)
-    except ValidationError as error:
-        raise spec_error(error, TransformerSpec) from None
+    return TransformerSpec(**fields)
 
 
 def _vocabulary(

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from cost_models.errors import InputError
 from cost_models.evidence.calibration.saving import save_profile
 from cost_models.files import catalog
-from executor.emulate.one_rank import EmulationReport, save_emulation
+from executor.emulate.one_rank import EmulationReport
 from executor.faults.stopping import write_stopped
 from executor.measure.any_report import save_report
 from executor.measure.report import RunReport
@@ -32,7 +32,7 @@ RESULTS: dict[str, Callable[[Path], object]] = {
     "plan.yaml": lambda path: save_plan(Plan.model_construct(certificate=None), path),
     "profile.yaml": lambda path: save_profile(catalog.load_profile("datasheet-gpu"), path),
     "run-report.json": lambda path: save_report(RunReport.model_construct(), path),
-    "emulation.json": lambda path: save_emulation(EmulationReport.model_construct(), path),
+    "emulation.json": lambda path: save_report(EmulationReport.model_construct(), path),
     "trace.json": lambda path: save_trace({"traceEvents": []}, path),
     STOPPED: lambda path: write_stopped(path.parent, 12, 10),
     "rows.csv": lambda path: Output(csv=path).answer({}, [{"label": "a", "seconds": 1.0}]),

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cost_models.units import format_bytes, format_seconds
-from executor.emulate.recommender import HOST, ShardEmulation, save_emulation
+from executor.emulate.recommender import HOST, ShardEmulation
+from executor.measure.any_report import save_report
 from meshwright.records import JSON_SCHEMA
 from meshwright.records.run_comparison import ComparedQuantity
 from meshwright.render.runs.run import error_text
@@ -63,7 +64,7 @@ class ShardEmulated:
 
     def save(self, path: str | Path) -> None:
         """Write the report as JSON."""
-        save_emulation(self.report, Path(path))
+        save_report(self.report, Path(path))
 
     def _text(self) -> Iterator[str | Table]:
         report, plan = self.report, self.plan

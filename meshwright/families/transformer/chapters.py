@@ -15,13 +15,12 @@ from meshwright.families.transformer.pictures import PICTURES
 from meshwright.pages.chapters import Chapter, Fact
 from meshwright.render.links import crossing_sentence
 from meshwright.render.plans.estimates import chance_text
-from meshwright.render.plans.explanation import explanation_text, unplaced
+from meshwright.render.plans.explanation import explanation_text, layout_planned_again
 from meshwright.render.plans.host import host_sentences
 from meshwright.render.plans.ranked import certificate_sentence, placed_on_pools, question_header
 from meshwright.render.plans.recommendation import recommended_in_plan, tried_sentence
 from meshwright.render.tables import Table, table
 from meshwright.render.words import change, percent
-from planner.explaining.whatif import same_degrees
 from planner.plan import Plan
 
 _PICTURES = (
@@ -86,14 +85,7 @@ def _changes(explained: Explained) -> Iterator[Chapter]:
     own = found.estimate
     rows = []
     for one in found.sensitivities:
-        anew = one.best is not one.held
-        best = "the same"
-        if anew:
-            best = (
-                "blocks placed anew"
-                if same_degrees(one.best.layout, own.layout)
-                else unplaced(one.best.layout)
-            )
+        best = "the same" if one.best is one.held else layout_planned_again(one)
         held = format_seconds(one.held.step_seconds) if one.held.fits else "does not fit"
         gain = change(own.step_seconds, one.best.step_seconds)
         rows.append((one.change, held, format_seconds(one.best.step_seconds), gain, best))

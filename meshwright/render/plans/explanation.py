@@ -199,7 +199,12 @@ def _if_only(estimate: Estimate, sensitivity: Sensitivity) -> str:
     if held.fits != estimate.fits:
         said += ", and fits" if held.fits else ", but does not fit"
     if best is not held:
-        anew = "blocks placed anew" if same_degrees(best.layout, held.layout) else unplaced(best.layout)
         gain = change(estimate.step_seconds, best.step_seconds)
-        said += f"; planned again {format_seconds(best.step_seconds)} ({gain}), {anew}"
+        said += f"; planned again {format_seconds(best.step_seconds)} ({gain}), {layout_planned_again(sensitivity)}"
     return said
+
+
+def layout_planned_again(sensitivity: Sensitivity) -> str:
+    """What planning again would change a layout to."""
+    held, best = sensitivity.held.layout, sensitivity.best.layout
+    return "blocks placed anew" if same_degrees(best, held) else unplaced(best)
