@@ -28,6 +28,7 @@ from cost_models.files.reading import is_file, read_document
 from cost_models.files.recommender_files import is_foreign_recommender
 from cost_models.files.schema import json_schema
 from cost_models.hugging_face.config import read_config
+from cost_models.hugging_face.dropout import Dropout, dropout_of
 from cost_models.hugging_face.windows import in_turns
 from cost_models.specs.cluster import ClusterSpec
 from cost_models.specs.pools import MAX_POOLS, MixedCluster
@@ -62,6 +63,8 @@ class LoadedModel:
     spec: TransformerSpec
     assumptions: tuple[str, ...] = ()
     """Assumed facts that the file does not say, and simplifications of its prices, in words."""
+    dropout: Dropout | None = None
+    """What its config says of training, which is no part of its shape."""
 
 
 def resolve_model(text: str) -> LoadedModel:
@@ -84,7 +87,8 @@ def resolve_model(text: str) -> LoadedModel:
     document = read_document(path)
     if isinstance(document.value, dict) and "kind" not in document.value and path.suffix == ".json":
         fields, assumptions = read_config(document)
-        return _loaded(validate(fields, TransformerSpec), assumptions)
+        loaded = _loaded(validate(fields, TransformerSpec), assumptions)
+        return replace(loaded, dropout=dropout_of(document.value))
     return _loaded(validate(document, TransformerSpec))
 
 

@@ -45,7 +45,8 @@ class StackSpec(Spec):
     usually_splits_sequence: bool = False
     """Whether its users split the sequence where they split tensors (`sp`), unless they say otherwise."""
     usual_dropout: bool = False
-    """Whether its recipes drop hidden activations unless they say otherwise (GPT-era trainers: 0.1)."""
+    """Whether its recipes drop hidden activations unless they say otherwise (GPT-era trainers: 0.1). Of Megatron Core
+    those that are in use switch its default of 0.1 off (examples/llama, examples/mixtral: `--hidden-dropout 0.0`)."""
     places_blocks: Literal["evenly", "in-turn", "by-compute"] = "evenly"
     """How blocks go on stages where nobody says: as evenly as they divide, stages full in turn so that the last has
     fewer, or up to equal shares of the matrix products of blocks and head."""

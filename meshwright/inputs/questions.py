@@ -87,9 +87,11 @@ def question_of(inputs: Inputs) -> tuple[Question, tuple[str, ...]]:
     cluster = with_host_memory(cluster, host_memory)
     spec, training = changed(model.spec, training, inputs.changes)
     stack = inputs.stack or (trainer_named(inputs.trainer).stack if inputs.trainer else None)
+    training, dropped = with_dropout_of(model, training)
     question = complete_question(spec, cluster, training, stack=stack, profile=inputs.profile)
     question = replace(question, confidence=confidence)
-    return question, (*model.assumptions, *_read_as(inputs, training), *assumed_dropout(training, question))
+    said = (*model.assumptions, *_read_as(inputs, training), *dropped, *assumed_dropout(training, question))
+    return question, said
 
 
 def questions_of(inputs: Inputs) -> tuple[tuple[Question, ...], tuple[str, ...]]:
@@ -107,6 +109,15 @@ def questions_of(inputs: Inputs) -> tuple[tuple[Question, ...], tuple[str, ...]]
     assert found is not None
     question, assumptions = found
     return (questions_by_precision(question, precisions) if precisions else (question,)), assumptions
+
+
+def with_dropout_of(model: LoadedModel, training: TrainingSpec) -> tuple[TrainingSpec, tuple[str, ...]]:
+    """The training job with the dropout of the model's config where it says none itself, and that in words."""
+    if training.dropout is not None or model.dropout is None:
+        return training, ()
+    share, key = model.dropout
+    words = f"dropout {share:g}, as `{key}` of the model's config says; --dropout says another"
+    return training.model_copy(update={"dropout": share}), (words,)
 
 
 def cluster_of(

@@ -311,6 +311,28 @@ def test_dropout_is_as_usual_with_the_stack_unless_said(meshwright, flags, dropo
         assert (usual in answer.err) == assumed
 
 
+def test_dropout_of_a_config_comes_before_the_stacks(meshwright, tmp_path) -> None:
+    """A config says what its model drops; a flag says another; a stack's habit is for models that say nothing."""
+    sizes = {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 256, "n_positions": 1024}
+    file = tmp_path / "config.json"
+    for said, flags, dropout in (
+        ({"resid_pdrop": 0.2}, (), 0.2),
+        ({"resid_pdrop": 0}, ("--stack", "megatron-2021"), 0.0),
+        ({"resid_pdrop": 0.2}, ("--dropout", "0.1"), 0.1),
+        ({}, ("--stack", "megatron-2021"), 0.1),
+    ):
+        file.write_text(json.dumps({"model_type": "gpt2", **sizes, **said}))
+        answer = meshwright(
+            "estimate", str(file), *ASKED[1:], "--layout", "dp8", "--sequence", "1024", *flags, "--json"
+        )
+        assert json.loads(answer.out)["question"]["dropout"] == dropout
+        told = f"assumed: dropout {dropout:g}, as `resid_pdrop` of the model's config says"
+        assert (told in answer.err) == (bool(said) and "--dropout" not in flags)
+    file.write_text(json.dumps({"model_type": "gpt2", **sizes, "resid_pdrop": 1.5}))
+    answer = meshwright("estimate", str(file), *ASKED[1:], "--layout", "dp8")
+    assert (answer.code, "`resid_pdrop: 1.5` is no probability" in answer.err) == (2, True)
+
+
 def test_dropout_keeps_masks_and_takes_time(meshwright) -> None:
     def price(*flags: str) -> dict[str, float]:
         answer = meshwright(

@@ -14,7 +14,13 @@ from cost_models.question import Question
 from cost_models.specs.pools import MixedCluster
 from cost_models.specs.recommender.model import RecommenderSpec
 from meshwright.families.transformer.estimating import EstimateQuestion
-from meshwright.inputs.questions import Inputs, cluster_of, read_host_memory, with_host_memory
+from meshwright.inputs.questions import (
+    Inputs,
+    cluster_of,
+    read_host_memory,
+    with_dropout_of,
+    with_host_memory,
+)
 from planner.importers.deepspeed import read_deepspeed
 from planner.importers.launches import launch_of
 from planner.importers.megatron import read_megatron
@@ -65,7 +71,9 @@ def ask_import_config(source: str | Path, inputs: Inputs) -> EstimateQuestion:
     except ValueError as error:
         raise InputError(f"--sequence: {error}") from None
     reading = read_deepspeed(document, model.spec, gpus=inputs.gpus, sequence=length, stack=inputs.stack)
-    return _asked(replace(reading, assumptions=(*model.assumptions, *reading.assumptions)), inputs)
+    training, dropped = with_dropout_of(model, reading.training)
+    assumptions = (*model.assumptions, *reading.assumptions, *dropped)
+    return _asked(replace(reading, training=training, assumptions=assumptions), inputs)
 
 
 def _require_unsaid(inputs: Inputs, names: tuple[str, ...], what: str) -> None:
