@@ -6,6 +6,9 @@ A step runs through stages, each a barrier: it lasts as long as the GPU that has
 
     T_k  = max(max_g Σ_tables load_kg, beside_k)        beside_k: what the stage hides, as the bottom network
     step = Σ_k (T_k + fixed_k)                          fixed_k: latencies and what all GPUs do alike
+
+A GPU's memory holds something else at every moment of a step; each of these moments must fit, so each is a sum over
+what is placed, and the peak is the fullest of them.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ STAGES = Stages()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedOptions:
-    """Every option of every class of tables, a row each: O rows, K stages.
+    """Every option of every class of tables, a row each: O rows, K stages, M moments of memory.
 
     A shard of a placed option loads the GPU (of `node-row` every GPU of the node) that it lies on; the rest of an
     option, as the copied rows of `hot`, loads every GPU alike.
@@ -55,9 +58,9 @@ class PricedOptions:
     everywhere_seconds: Array
     """(O, K) load of a table on every GPU."""
     shard_bytes: Array
-    """(O,) device memory of a shard on each GPU that holds it."""
+    """(O, M) device memory of a shard on each GPU that holds it, at each moment of a step that may be the fullest."""
     everywhere_bytes: Array
-    """(O,) device memory of a table on every GPU."""
+    """(O, M) device memory of a table on every GPU."""
     shard_host_bytes: Array
     """(O,) host memory of a shard, in the node that holds it."""
     everywhere_host_bytes: Array
@@ -68,8 +71,8 @@ class PricedOptions:
     """(K,) seconds of each stage that no table changes."""
     beside: Array
     """(K,) seconds of what each stage hides: it lasts at least as long."""
-    fixed_bytes: float
-    """Device memory of every GPU that no table changes: dense network, its states, the reserve's complement is
+    fixed_bytes: Array
+    """(M,) device memory of every GPU that no table changes: dense network, its states, the reserve's complement is
     `device_memory`."""
     device_memory: float
     """Bytes of a GPU that may be filled."""

@@ -50,7 +50,8 @@ def _added_up(
     """Loads in exact fractions, GPU by GPU: memory holds them and the objective is the one that is claimed."""
     stages = len(priced.fixed)
     loads = [[Fraction(0)] * stages for _ in range(priced.gpus)]
-    device = [Fraction(float(priced.fixed_bytes))] * priced.gpus
+    moments = range(len(priced.fixed_bytes))
+    device = [[Fraction(float(size)) for size in priced.fixed_bytes] for _ in range(priced.gpus)]
     host = [Fraction(0)] * -(-priced.gpus // priced.gpus_per_node)
     for row, placed in zip(rows, sharding.tables, strict=True):
         for gpu in range(priced.gpus):
@@ -59,14 +60,16 @@ def _added_up(
             for k in range(stages):
                 loads[gpu][k] += Fraction(float(priced.everywhere_seconds[row, k]))
                 loads[gpu][k] += shards * Fraction(float(priced.shard_seconds[row, k]))
-            device[gpu] += Fraction(float(priced.everywhere_bytes[row]))
-            device[gpu] += shards * Fraction(float(priced.shard_bytes[row]))
+            for m in moments:
+                device[gpu][m] += Fraction(float(priced.everywhere_bytes[row, m]))
+                device[gpu][m] += shards * Fraction(float(priced.shard_bytes[row, m]))
         for node in range(len(host)):
             on_node = placed.option.form == "node-row"
             shards = sum((place if on_node else place // priced.gpus_per_node) == node for place in placed.at)
             host[node] += Fraction(float(priced.everywhere_host_bytes[row]))
             host[node] += shards * Fraction(float(priced.shard_host_bytes[row]))
-    for name, filled, limit in (("GPU", device, priced.device_memory), ("host", host, priced.host_memory)):
+    peaks = list(map(max, device))
+    for name, filled, limit in (("GPU", peaks, priced.device_memory), ("host", host, priced.host_memory)):
         if (most := float(max(filled))) > limit * (1 + CLOSE):
             return Check("loads", False, f"a {name} would hold {most:.6g} bytes of {limit:.6g}")
     if certificate.objective == "torchrec":

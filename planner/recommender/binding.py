@@ -148,7 +148,7 @@ def put(
         after = load + priced.shard_seconds[row]
         longest = np.maximum(load.max(axis=0), priced.beside)
         step = np.maximum(after, longest).sum(axis=1)
-        room = device + priced.shard_bytes[row] <= priced.device_memory * FULL
+        room = (device + priced.shard_bytes[row] <= priced.device_memory * FULL).all(axis=1)
         room &= (host[node] + priced.shard_host_bytes[row]) <= priced.host_memory * FULL
         step = np.where(room, step + 1e-6 * after.sum(axis=1), np.inf)
         if on_nodes:

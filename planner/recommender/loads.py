@@ -23,7 +23,7 @@ class Loads:
     fixed: float
     """Seconds that no table changes."""
     device_bytes: Array
-    """(G,)"""
+    """(G, M) of each GPU at each moment."""
     host_bytes: Array
     """(N,)"""
 
@@ -43,7 +43,7 @@ def loads_of(priced: PricedOptions, rows: Sequence[int], places: Sequence[tuple[
     per_node = priced.gpus_per_node
     nodes = -(-priced.gpus // per_node)
     load = np.zeros((priced.gpus, len(priced.fixed)))
-    device = np.full(priced.gpus, float(priced.fixed_bytes))
+    device = np.tile(priced.fixed_bytes, (priced.gpus, 1))
     host = np.zeros(nodes)
     for row, at in zip(rows, places, strict=True):
         load += priced.everywhere_seconds[row]

@@ -39,7 +39,7 @@ def improve(
     idle = 0
     best, best_score = state.placement, state.score
     for nth in range(rounds):
-        met = float(state.stage_seconds.sum()) <= target and state.use[:, -1].max() <= 1
+        met = float(state.stage_seconds.sum()) <= target and state.full.max() <= 1
         if met or idle > patience or stop():
             break
         if nth:
@@ -63,10 +63,11 @@ def _descend(state: State, random: np.random.Generator, stop: Callable[[], bool]
 
 def _busiest(state: State) -> list[int]:
     """GPUs that end stages, of the longest first, and one that is overfull."""
-    longest = state.use[:, :-1].argmax(axis=0)
+    longest = state.use[:, state.loads].argmax(axis=0)
     by_length = np.argsort(-state.stage_seconds, kind="stable")
     ends = [int(longest[k]) for k in by_length.tolist() if state.use[longest[k], k] > state.beside[k]]
-    full = [int(state.use[:, -1].argmax())] if state.use[:, -1].max() > 1 else []
+    filled = state.full
+    full = [int(filled.argmax())] if filled.max() > 1 else []
     return list(dict.fromkeys(full + ends))
 
 
@@ -115,11 +116,11 @@ def _swap(state: State, gpu: int, held: list[int], random: np.random.Generator) 
         mine = [mine[at] for at in random.permutation(len(mine))[:TRIED].tolist()]
     there = np.array([place for _, place in others])
     out, into = state.shard[state.row[mine]], state.shard[state.row[[unit for unit, _ in others]]]
-    delta = into - out[:, None]  # (mine, others, K + 1)
+    delta = into - out[:, None]  # (mine, others, K + M)
     here, away = state.use[gpu] + delta, state.use[there] - delta
     longest = np.maximum(_longest_elsewhere(state, gpu)[there], state.beside)
-    stages = np.maximum(np.maximum(here[..., :-1], away[..., :-1]), longest).sum(axis=-1)
-    over = np.maximum(here[..., -1] - 1, 0) + np.maximum(away[..., -1] - 1, 0)
+    stages = np.maximum(np.maximum(here, away)[..., state.loads], longest).sum(axis=-1)
+    over = state.over(here) + state.over(away)
     itself = np.array(mine)[:, None] == [unit for unit, _ in others]
     order = np.argsort((stages + OVERFULL * over + OVERFULL * itself).ravel(), kind="stable")[:3]
     before = state.score
@@ -153,7 +154,7 @@ def _moved(places: tuple[int, ...], old: int, new: int) -> tuple[int, ...]:
 
 def _longest_elsewhere(state: State, gpu: int) -> Array:
     """(G, K) longest load of each stage among GPUs other than `gpu` and the one of the row."""
-    loads = state.use[:, :-1].copy()
+    loads = state.use[:, state.loads].copy()
     loads[gpu] = -np.inf
     order = np.argsort(-loads, axis=0, kind="stable")
     columns = np.arange(loads.shape[1])

@@ -69,8 +69,8 @@ def nothing_left(priced: PricedOptions, tables: Sequence[int]) -> InputError:
 
 def no_option_holds(priced: PricedOptions, rows: Ints, table: int, count: int) -> ShardingDoesNotFitError:
     """The error to raise where none of the rows of `priced` holds a table."""
-    free = priced.device_memory - priced.fixed_bytes
-    device = priced.everywhere_bytes[rows] + np.where(priced.shards[rows] > 0, priced.shard_bytes[rows], 0.0)
+    free = _free(priced)
+    device = _worst_moment(priced, rows)
     host = priced.everywhere_host_bytes[rows] + np.where(
         priced.shards[rows] > 0, priced.shard_host_bytes[rows], 0.0
     )
@@ -103,12 +103,16 @@ def no_option_holds(priced: PricedOptions, rows: Ints, table: int, count: int) -
 def no_room_for_all(problem: PosedProblem) -> ShardingDoesNotFitError:
     """The error to raise where tables fit one by one and not together."""
     priced = problem.priced
-    needed = problem.everywhere_full * problem.gpus + problem.shard_full * problem.shards * problem.span
-    least = float(problem.base_full.sum()) + sum(
-        count * float(needed[problem.rows_of(one)].min()) for one, count in enumerate(problem.counts.tolist())
+    needed = (
+        problem.everywhere_full * problem.gpus + problem.shard_full * (problem.shards * problem.span)[:, None]
     )
-    free = priced.device_memory - priced.fixed_bytes
-    least_bytes = least * priced.device_memory - priced.fixed_bytes * priced.gpus
+    least = problem.base_full.sum(axis=0)
+    for one, count in enumerate(problem.counts.tolist()):
+        least = least + count * needed[problem.rows_of(one)].min(axis=0)
+    moment = int(least.argmax())
+    fixed = float(priced.fixed_bytes[moment])
+    free = priced.device_memory - fixed
+    least_bytes = float(least[moment]) * priced.device_memory - fixed * priced.gpus
     gpus = math.ceil(least_bytes / free) if free > 0 else 0
     why = TablesTooLarge(least_bytes=least_bytes, held_bytes=free * priced.gpus, least_gpus=gpus)
     apart = "" if all(option.tier == "device" for option in priced.options) else " or lie in host memory"
@@ -127,6 +131,19 @@ def no_room_for_all(problem: PosedProblem) -> ShardingDoesNotFitError:
     )
 
 
+def _free(priced: PricedOptions) -> float:
+    """What a GPU has for tables beside all else, at the moment when that is least."""
+    return float(priced.device_memory - priced.fixed_bytes.max())
+
+
+def _worst_moment(priced: PricedOptions, rows: Ints) -> Array:
+    """(rows,) bytes that a table needs of a GPU's `_free`, at the moment when least is left."""
+    shard = np.where(priced.shards[rows][:, None] > 0, priced.shard_bytes[rows], 0.0)
+    needed = priced.everywhere_bytes[rows] + shard + priced.fixed_bytes - priced.fixed_bytes.max()
+    worst: Array = needed.max(axis=1)
+    return worst
+
+
 def _whole(priced: PricedOptions, rows: Ints) -> list[int]:
     return [at for at, row in enumerate(rows.tolist()) if priced.options[row].form == "whole"]
 
@@ -142,7 +159,7 @@ def _remedies(priced: PricedOptions, rows: Ints, device: Array, host: Array, fre
     on_device = [at for at, option in enumerate(forms) if option.tier == "device"]
     if on_device:
         least = min(float(device[at]) for at in on_device)
-        words.append(f"{format_bytes(least + priced.fixed_bytes)} a GPU would do")
+        words.append(f"{format_bytes(least + float(priced.fixed_bytes.max()))} a GPU would do")
     rows_split = [at for at in on_device if forms[at].form == "row"]
     if rows_split and free > 0:
         gpus = math.ceil(priced.gpus * float(device[rows_split[0]]) / free)

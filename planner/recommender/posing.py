@@ -22,15 +22,17 @@ Unit = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """Ways to hold a unit; resources are loads of the stages, device memory and host memory as shares."""
+    """Ways to hold a unit; resources are loads of K stages, and shares of device memory at M moments and of hosts."""
 
     picks: tuple[tuple[int, ...], ...]
     shards: Ints
     on_nodes: Ints
     shard: Array
-    """(R, K + 2)"""
+    """(R, K + M + 1)"""
     everywhere: Array
-    """(R, K + 2)"""
+    """(R, K + M + 1)"""
+    moments: slice
+    """Which resources are device memory; loads come before, host memory last."""
     places: Ints
     """(R,) GPUs, or nodes: as many shards of a table may lie apart."""
 
@@ -42,6 +44,7 @@ class _Rows:
             on_nodes=self.on_nodes[which],
             shard=self.shard[which],
             everywhere=self.everywhere[which],
+            moments=self.moments,
             places=self.places[which],
         )
 
@@ -50,10 +53,13 @@ class _Rows:
         """Rows that none of the others replaces."""
         return self.kept(undominated(self.shards, self.on_nodes, self.shard, self.everywhere))
 
-    def fitting(self, full: float, host: float) -> _Rows:
-        """Rows that fit on a GPU of a node where so much is filled already."""
-        needed = self.everywhere[:, -2:] + np.where(self.shards[:, None] > 0, self.shard[:, -2:], 0.0)
-        fits = (full + needed[:, 0] <= FULL) & (host + needed[:, 1] <= FULL)
+    def fitting(self, filled: Array) -> _Rows:
+        """Rows that fit on a GPU of a node where so much of (M + 1) memories is filled already."""
+        memories = slice(self.moments.start, None)
+        needed = self.everywhere[:, memories] + np.where(
+            self.shards[:, None] > 0, self.shard[:, memories], 0.0
+        )
+        fits = (filled + needed <= FULL).all(axis=1)
         return self.kept(np.flatnonzero(fits & (self.shards <= self.places)))
 
 
@@ -70,20 +76,20 @@ def pose(priced: PricedOptions, objective: Objective, restrictions: ShardingRest
     allowed = np.array([restrictions.allows(option) for option in priced.options])
     said = _said(priced, table_class, restrictions)
     base = _base(priced, rows, said)
-    least = float(base[:, -2].min()), float(base[:, -1].min())
+    least = base[:, rows.moments.start :].min(axis=0)
     built: list[tuple[list[Unit], _Rows]] = []
     for (one, fixed), units in _alike(table_class, said, restrictions).items():
         mine = np.flatnonzero((priced.table_class == one) & allowed) if fixed < 0 else np.array([fixed])
         if not len(mine):
             raise nothing_left(priced, units[0])
-        fitting = rows.kept(mine).fitting(*least)
+        fitting = rows.kept(mine).fitting(least)
         if not len(fitting.picks):
             raise no_option_holds(priced, mine, units[0][0], len(units))
         built.append((units, fitting.best))
     built += [
         ([group], _whole(priced, rows, table_class, allowed, group, least)) for group in restrictions.together
     ]
-    return _problem(priced, objective, built, said, base)
+    return _problem(priced, objective, built, said, base, rows.moments)
 
 
 def limited(priced: PricedOptions, restrictions: ShardingRestrictions) -> PricedOptions:
@@ -102,9 +108,10 @@ def _rows(priced: PricedOptions, objective: Objective) -> _Rows:
 
     def resources(seconds: Array, device: Array, host: Array) -> Array:
         loads = seconds if objective == "step" else seconds.sum(axis=1, keepdims=True)
-        shares = [_share(device, priced.device_memory), _share(host, priced.host_memory)]
-        return np.concatenate([loads, np.stack(shares, axis=1)], axis=1)
+        shares = [_share(device, priced.device_memory), _share(host, priced.host_memory)[:, None]]
+        return np.concatenate([loads, *shares], axis=1)
 
+    stages = priced.shard_seconds.shape[1] if objective == "step" else 1
     return _Rows(
         picks=tuple((row,) for row in range(len(priced.options))),
         shards=priced.shards,
@@ -113,6 +120,7 @@ def _rows(priced: PricedOptions, objective: Objective) -> _Rows:
         everywhere=resources(
             priced.everywhere_seconds, priced.everywhere_bytes, priced.everywhere_host_bytes
         ),
+        moments=slice(stages, stages + priced.shard_bytes.shape[1]),
         places=np.where(on_nodes, -(-priced.gpus // priced.gpus_per_node), priced.gpus),
     )
 
@@ -163,10 +171,10 @@ def _checked(priced: PricedOptions, table: int, row: int, at: tuple[int, ...]) -
 
 
 def _base(priced: PricedOptions, rows: _Rows, said: dict[int, tuple[int, tuple[int, ...]]]) -> Array:
-    """(G, K + 2) loads and shares filled before any unit is placed; host shares are those of the GPU's node."""
+    """(G, K + M + 1) loads and shares filled before any unit is placed; host shares are those of the GPU's node."""
     per_node = priced.gpus_per_node
     base = np.zeros((priced.gpus, rows.shard.shape[1]))
-    base[:, -2] = _share(np.array(priced.fixed_bytes), priced.device_memory)
+    base[:, rows.moments] = _share(priced.fixed_bytes, priced.device_memory)
     for row, at in said.values():
         if not at:
             continue
@@ -199,7 +207,7 @@ def _whole(
     table_class: Ints,
     allowed: Ints,
     group: Unit,
-    least: tuple[float, float],
+    least: Array,
 ) -> _Rows:
     """Ways to hold tables whole on one GPU: an option of each, put together table by table."""
     whole = np.array([option.form == "whole" for option in priced.options]) & allowed.astype(bool)
@@ -208,7 +216,7 @@ def _whole(
         own = rows.kept(np.flatnonzero(whole & (priced.table_class == table_class[table]))).best
         if not len(own.picks):
             raise nothing_left(priced, group)
-        so_far = own if so_far is None else _joined(priced, so_far, own).fitting(*least).best
+        so_far = own if so_far is None else _joined(priced, so_far, own).fitting(least).best
         if not len(so_far.picks):
             raise InputError(f"{', '.join(map(priced.name_of, group))} do not fit on one GPU together")
     assert so_far is not None
@@ -227,6 +235,7 @@ def _joined(priced: PricedOptions, left: _Rows, right: _Rows) -> _Rows:
         on_nodes=np.zeros(len(pairs), dtype=np.int64),
         shard=left.shard[a] + right.shard[b],
         everywhere=left.everywhere[a] + right.everywhere[b],
+        moments=left.moments,
         places=left.places[a],
     )
 
@@ -243,12 +252,14 @@ def _problem(
     built: list[tuple[list[Unit], _Rows]],
     said: dict[int, tuple[int, tuple[int, ...]]],
     base: Array,
+    moments: slice,
 ) -> Problem:
     step = objective == "step"
     lengths = [len(rows.picks) for _, rows in built]
     shard = np.concatenate([rows.shard for _, rows in built] or [np.zeros((0, base.shape[1]))])
     everywhere = np.concatenate([rows.everywhere for _, rows in built] or [np.zeros((0, base.shape[1]))])
     none: Ints = np.zeros(0, dtype=np.int64)
+    loads = slice(moments.start)
     return Problem(
         priced=priced,
         objective=objective,
@@ -258,14 +269,14 @@ def _problem(
         picks=tuple(pick for _, rows in built for pick in rows.picks),
         shards=np.concatenate([none, *(rows.shards for _, rows in built)]),
         on_nodes=np.concatenate([none, *(rows.on_nodes for _, rows in built)]).astype(bool),
-        shard_load=shard[:, :-2],
-        everywhere_load=everywhere[:, :-2],
-        shard_full=shard[:, -2],
-        everywhere_full=everywhere[:, -2],
+        shard_load=shard[:, loads],
+        everywhere_load=everywhere[:, loads],
+        shard_full=shard[:, moments],
+        everywhere_full=everywhere[:, moments],
         shard_host=shard[:, -1],
         everywhere_host=everywhere[:, -1],
-        base_load=base[:, :-2],
-        base_full=base[:, -2],
+        base_load=base[:, loads],
+        base_full=base[:, moments],
         base_host=base[:: priced.gpus_per_node, -1],
         given={table: one for table, one in said.items() if one[1]},
         beside=priced.beside if step else np.zeros(1),

@@ -2,7 +2,9 @@
 
     U units (a table, or tables that must share a GPU), in C classes of alike ones
     R rows: the ways to hold a unit of a class                              G GPUs in N nodes, K stages
-    minimise  Σ_k max(max_g load_gk, beside_k) + fixed      within device memory of each GPU, host memory of each node
+    M moments of a step at which a GPU's memory may be fullest
+    minimise  Σ_k max(max_g load_gk, beside_k) + fixed      within device memory of each GPU at each moment,
+                                                        host memory of each node
 
 TorchRec's objective is the same with one stage: a GPU's load is the sum over stages, and nothing stands beside it.
 """
@@ -50,9 +52,9 @@ class Problem:
     everywhere_load: Array
     """(R, K)"""
     shard_full: Array
-    """(R,) share of the device memory limit that a shard fills."""
+    """(R, M) share of the device memory limit that a shard fills."""
     everywhere_full: Array
-    """(R,)"""
+    """(R, M)"""
     shard_host: Array
     """(R,) share of a node's host memory limit."""
     everywhere_host: Array
@@ -60,7 +62,7 @@ class Problem:
     base_load: Array
     """(G, K) loads of tables whose places are given."""
     base_full: Array
-    """(G,) share of device memory filled before any unit."""
+    """(G, M) share of device memory filled before any unit."""
     base_host: Array
     """(N,)"""
     given: dict[int, tuple[int, tuple[int, ...]]]
@@ -166,7 +168,7 @@ class Use:
     load: Array
     """(G, K)"""
     full: Array
-    """(G,) share of the device memory limit."""
+    """(G, M) share of the device memory limit."""
     host: Array
     """(N,) share of the host memory limit."""
 
@@ -180,7 +182,7 @@ def use_of(problem: Problem, placement: Placement) -> Use:
     """What a placement loads and fills, summed from its units."""
     row = placement.row
     load = problem.base_load + problem.everywhere_load[row].sum(axis=0)
-    full = problem.base_full + problem.everywhere_full[row].sum()
+    full = problem.base_full + problem.everywhere_full[row].sum(axis=0)
     host = problem.base_host + problem.everywhere_host[row].sum()
     for one, places in zip(row.tolist(), placement.places, strict=True):
         for place in places:

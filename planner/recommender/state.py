@@ -1,6 +1,7 @@
 """A placement that grows and shrinks by units, with what every GPU holds kept beside it.
 
-Quantities of a GPU are its K loads and the share of its memory that is filled, K + 1 numbers; hosts keep a share each.
+Quantities of a GPU are its K loads and the share of its memory that each of M moments fills, K + M numbers; hosts keep
+a share each.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ class State:
         self.problem = problem
         self.scale = scale
         """Seconds of an objective of about the right size."""
-        self.shard = np.concatenate([problem.shard_load / scale, problem.shard_full[:, None]], axis=1)
-        self.everywhere = np.concatenate(
-            [problem.everywhere_load / scale, problem.everywhere_full[:, None]], axis=1
-        )
+        self.shard = np.concatenate([problem.shard_load / scale, problem.shard_full], axis=1)
+        self.everywhere = np.concatenate([problem.everywhere_load / scale, problem.everywhere_full], axis=1)
+        self.loads = slice(problem.base_load.shape[1])
+        """Which numbers of a GPU are its loads."""
+        self.moments = slice(problem.base_load.shape[1], None)
+        """Which are shares of its memory."""
         self.beside = problem.beside / scale
         self.node_of_gpu = problem.node_of_gpu
         self.first_gpus: Ints = np.arange(0, problem.gpus, problem.gpus_per_node)
@@ -47,14 +50,14 @@ class State:
         self.row: Ints = np.full(len(problem.unit_class), -1, dtype=np.int64)
         self.places: list[tuple[int, ...]] = [()] * len(self.row)
         self.rows = [problem.rows_of(one) for one in range(len(problem.members))]
-        self.use = np.concatenate([problem.base_load / scale, problem.base_full[:, None]], axis=1)
+        self.use = np.concatenate([problem.base_load / scale, problem.base_full], axis=1)
         self.host = problem.base_host.copy()
 
     def load(self, placement: Placement) -> None:
         """Take over a placement of all units, its sums taken afresh."""
         self.row, self.places = placement.row.copy(), list(placement.places)
         use = use_of(self.problem, placement)
-        self.use = np.concatenate([use.load / self.scale, use.full[:, None]], axis=1)
+        self.use = np.concatenate([use.load / self.scale, use.full], axis=1)
         self.host = use.host
 
     def keep_to(self, rows: Ints) -> None:
@@ -75,13 +78,24 @@ class State:
     @property
     def stage_seconds(self) -> Array:
         """(K,) length of each stage, in `scale`."""
-        lengths: Array = np.maximum(self.use[:, :-1].max(axis=0), self.beside)
+        lengths: Array = np.maximum(self.use[:, self.loads].max(axis=0), self.beside)
         return lengths
 
+    @property
+    def full(self) -> Array:
+        """(G,) share of each GPU's memory that is filled at its fullest moment."""
+        filled: Array = self.use[:, self.moments].max(axis=1)
+        return filled
+
+    def over(self, use: Array) -> Array:
+        """(..., K + M) numbers of GPUs → (...) share by which their fullest moment is too full."""
+        more: Array = np.maximum(use[..., self.moments].max(axis=-1) - 1, 0)
+        return more
+
     def _scores(self, use: Array, host: Array) -> Array:
-        """(n,) scores of n uses (n, G, K + 1) and hosts (n, N)."""
-        stages = np.maximum(use[..., :-1].max(axis=-2), self.beside).sum(axis=-1)
-        over = np.maximum(use[..., -1] - 1, 0).sum(axis=-1) + np.maximum(host - 1, 0).sum(axis=-1)
+        """(n,) scores of n uses (n, G, K + M) and hosts (n, N)."""
+        stages = np.maximum(use[..., self.loads].max(axis=-2), self.beside).sum(axis=-1)
+        over = self.over(use).sum(axis=-1) + np.maximum(host - 1, 0).sum(axis=-1)
         scores: Array = stages + OVERFULL * over + EVEN * np.square(use).mean(axis=-2).sum(axis=-1)
         return scores
 
@@ -132,10 +146,11 @@ class State:
         if on_nodes:
             now = np.maximum.reduceat(now, self.first_gpus, axis=1)
             node = np.arange(problem.nodes)
-        longest = np.maximum(use[active, :, :-1].max(axis=1), self.beside)
-        stages = np.maximum(now[..., :-1] + shard[:, None, :-1], longest[:, None]).sum(axis=-1)
+        longest = np.maximum(use[active, :, self.loads].max(axis=1), self.beside)
+        after = now + shard[:, None]
+        stages = np.maximum(after[..., self.loads], longest[:, None]).sum(axis=-1)
         even = np.matmul(now, shard[..., None])[..., 0] * (2 * EVEN / problem.gpus)
-        over = np.maximum(now[..., -1] + shard[:, -1:] - 1, 0)
+        over = self.over(after)
         if self.hosts:
             over += np.maximum(host[active][:, node] + shard_host[:, None] - 1, 0)
         cost = stages + OVERFULL * over + even

@@ -156,7 +156,8 @@ def test_an_estimate_adds_up_the_prices(text: str) -> None:
     question = asked(*TWO, nodes=2)
     sharding = parse_sharding(text, 4)
     found = estimate(question, sharding)
-    loads, size = np.zeros((16, len(STAGES))), np.zeros(16)
+    prices = priced_options(question, [(0, Option("whole"))])
+    loads, size = np.zeros((16, len(STAGES))), np.zeros((16, len(prices.fixed_bytes)))
     hosts = np.zeros(2)
     for which, placed in zip((0, 1, 1, 1), sharding.tables, strict=True):
         one = priced_options(question, [(which, placed.option)])
@@ -169,9 +170,8 @@ def test_an_estimate_adds_up_the_prices(text: str) -> None:
             for gpu in holders:
                 loads[gpu] += one.shard_seconds[0]
                 size[gpu] += one.shard_bytes[0]
-    prices = priced_options(question, [(0, Option("whole"))])
     assert found.loads == pytest.approx(loads)
-    assert found.device_bytes == pytest.approx(size + prices.fixed_bytes)
+    assert found.device_bytes == pytest.approx((size + prices.fixed_bytes).max(axis=1))
     assert found.host_bytes == pytest.approx(hosts)
     stages = np.maximum(loads.max(axis=0), prices.beside) + prices.fixed
     assert found.step_seconds == pytest.approx(stages.sum())

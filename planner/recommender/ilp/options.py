@@ -136,11 +136,12 @@ class OptionsProgram:
         return z
 
     def memory_holds_the_mean(self) -> None:
-        """The mean of GPUs, and of hosts, is no fuller than their limit."""
+        """The mean of GPUs at each moment, and of hosts, is no fuller than their limit."""
         of = self.of
-        on_a_gpu = of.shard_full * of.shards * of.span / of.gpus
-        self.problem += self.sum(on_a_gpu + of.everywhere_full) <= 1 - float(of.base_full.mean()), "device"
-        self.problem += self.sum(of.everywhere_full) <= 1 - float(of.base_full.max()), "device_there"
+        on_a_gpu = of.shard_full * (of.shards * of.span / of.gpus)[:, None]
+        for m, (base, everywhere) in enumerate(zip(of.base_full.T, of.everywhere_full.T, strict=True)):
+            self.problem += self.sum(on_a_gpu[:, m] + everywhere) <= 1 - float(base.mean()), f"device_{m}"
+            self.problem += self.sum(everywhere) <= 1 - float(base.max()), f"device_there_{m}"
         on_a_host = of.shard_host * of.shards / of.nodes
         if (on_a_host + of.everywhere_host).any():
             self.problem += self.sum(on_a_host + of.everywhere_host) <= 1 - float(of.base_host.mean()), "host"
@@ -148,19 +149,17 @@ class OptionsProgram:
     def large_shards_lie_apart(self) -> None:
         """Σ_r u(size of a shard of r) x[r] ≤ G, for functions u whose sum over what fits one GPU is at most 1."""
         of = self.of
-        least = sum(
-            count * float(of.everywhere_full[of.rows_of(one)].min())
-            for one, count in enumerate(self.counts.tolist())
-        )
-        room = 1 - float(of.base_full.min()) - least
-        if room <= 0:
-            return
-        size = np.where(of.shards > 0, of.shard_full / room, 0.0)
-        for k in DUAL_FEASIBLE:
-            share = _dual_feasible(size, k)
-            if share.any():
-                row = self.sum(share * of.shards * of.span) <= of.gpus
-                self.problem += row, f"apart_{k}"
+        least = np.zeros(of.base_full.shape[1])
+        for one, count in enumerate(self.counts.tolist()):
+            least = least + count * of.everywhere_full[of.rows_of(one)].min(axis=0)
+        room = 1 - of.base_full.min(axis=0) - least
+        for m in np.flatnonzero(room > 0).tolist():
+            size = np.where(of.shards > 0, of.shard_full[:, m] / room[m], 0.0)
+            for k in DUAL_FEASIBLE:
+                share = _dual_feasible(size, k)
+                if share.any():
+                    row = self.sum(share * of.shards * of.span) <= of.gpus
+                    self.problem += row, f"large_{m}_{k}"
 
     def row_counts(self) -> Ints:
         """(R,) x in the solver's solution."""

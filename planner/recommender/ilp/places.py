@@ -26,7 +26,7 @@ class PlacesProgram(OptionsProgram):
         super().__init__(problem, scale, shards=False)
         self.placed = np.flatnonzero(problem.shards > 0).tolist()
         self.y = {row: self._y(row) for row in self.placed}
-        self.F = weighted(zip(self.x, problem.everywhere_full.tolist(), strict=True))
+        self.F = [self.sum(everywhere) for everywhere in problem.everywhere_full.T]
         self.nothing_slower(scale)
         self.every_shard_has_a_place()
         self.slices_lie_apart()
@@ -73,10 +73,13 @@ class PlacesProgram(OptionsProgram):
                 self.problem += load <= -float(self.base[gpu, k]), f"load_{gpu}_{k}"
 
     def every_gpu_within_its_memory(self) -> None:
-        """What lies there + what copies fill + Σ_r size[r] y[r, g] ≤ 1."""
-        for gpu in range(self.of.gpus):
-            filled = weighted((y, float(self.of.shard_full[row])) for row, y in self._at(gpu))
-            self.problem += filled + self.F <= 1 - float(self.of.base_full[gpu]), f"memory_{gpu}"
+        """What lies there + what copies fill + Σ_r size[r, m] y[r, g] ≤ 1, at each moment m."""
+        of = self.of
+        for gpu in range(of.gpus):
+            at = self._at(gpu)
+            for m, everywhere in enumerate(self.F):
+                filled = weighted((y, float(of.shard_full[row, m])) for row, y in at)
+                self.problem += filled + everywhere <= 1 - float(of.base_full[gpu, m]), f"memory_{gpu}_{m}"
 
     def every_host_within_its_memory(self) -> None:
         """As for GPUs, over what a node's shards keep in its host."""
@@ -109,7 +112,11 @@ class PlacesProgram(OptionsProgram):
     def lies_first(self, one: int) -> None:
         """y[r, p] = x[r] for the first places, of a class of one unit: alike GPUs have no names."""
         of = self.of
-        if of.nodes_matter or not (of.base_load == of.base_load[0]).all() or np.ptp(of.base_full) > 0:
+        if (
+            of.nodes_matter
+            or not (of.base_load == of.base_load[0]).all()
+            or np.ptp(of.base_full, axis=0).any()
+        ):
             return
         for row in of.rows_of(one).tolist():
             for place, y in enumerate(self.y.get(row, [])):
@@ -120,9 +127,7 @@ class PlacesProgram(OptionsProgram):
         """Each group has no less to do than the next, where both start alike."""
         of = self.of
         work = self.shard.sum(axis=1)
-        before = np.concatenate(
-            [self.base, of.base_full[:, None], of.base_host[of.node_of_gpu][:, None]], axis=1
-        )
+        before = np.concatenate([self.base, of.base_full, of.base_host[of.node_of_gpu][:, None]], axis=1)
         rows = [row for row in self.placed if on_nodes or not of.on_nodes[row]]
         for nth, (one, other) in enumerate(pairwise(groups)):
             if not (before[one] == before[other]).all():

@@ -23,7 +23,9 @@ OPTIONS = (
 
 
 def random_prices(seed: int, *, tables: int = 4, gpus: int | None = None) -> PricedOptions:
-    """Prices without a pattern: tables of very different sizes, GPUs that barely hold them, half of them in nodes."""
+    """Prices without a pattern: tables of very different sizes, GPUs that barely hold them, half of them in nodes.
+
+    Up to three moments fill memory, each in its own way: shards most, or copies."""
     random = np.random.default_rng(seed)
     gpus = gpus or int(random.integers(2, 5))
     per_node = 2 if gpus % 2 == 0 and gpus > 2 and random.random() < 0.5 else gpus
@@ -51,20 +53,24 @@ def random_prices(seed: int, *, tables: int = 4, gpus: int | None = None) -> Pri
     whole_bytes = size * 1e9
     total = float((counts * size.reshape(classes, -1)[:, 0]).sum()) * 1e9
     device = total / gpus * random.uniform(0.9, 3.0)
+    shard = whole_bytes * split * (shards > 0) * np.where(hosted, 0.01, 1.0)
+    moments = int(np.random.default_rng(seed).integers(1, 4))
+    more = np.random.default_rng(seed + 1)
     return PricedOptions(
         options=tuple(options),
         table_class=np.repeat(np.arange(classes), len(menu)),
         shards=shards,
         shard_seconds=factor * (split * (shards > 0) * (1 + 2 * hosted))[:, None],
         everywhere_seconds=factor * alike[:, None],
-        shard_bytes=whole_bytes * split * (shards > 0) * np.where(hosted, 0.01, 1.0),
-        everywhere_bytes=whole_bytes * copied * (1 - hosted),
+        shard_bytes=shard[:, None] * _varied(more, rows, moments, 0.5, 1.0),
+        everywhere_bytes=(whole_bytes * copied * (1 - hosted))[:, None]
+        * _varied(more, rows, moments, 0.5, 1.5),
         shard_host_bytes=whole_bytes * hosted,
         everywhere_host_bytes=np.zeros(rows),
         counts=counts,
         fixed=random.uniform(0, 1e-4, STAGES),
         beside=random.uniform(0, 1e-3, STAGES) * (random.random(STAGES) < 0.3),
-        fixed_bytes=0.05 * device,
+        fixed_bytes=0.05 * device * _varied(more, 1, moments, 0.5, 1.5)[0],
         device_memory=1.05 * device,
         host_memory=float(random.choice([0.0, total * 0.3, total])),
         gpus=gpus,
@@ -72,17 +78,24 @@ def random_prices(seed: int, *, tables: int = 4, gpus: int | None = None) -> Pri
     )
 
 
+def _varied(random: np.random.Generator, rows: int, moments: int, least: float, most: float) -> Array:
+    """(rows, moments) factors: the first moment's are 1."""
+    factors: Array = random.uniform(least, most, (rows, moments))
+    factors[:, 0] = 1.0
+    return factors
+
+
 def least_of_all(priced: PricedOptions, objective: str) -> float:
     """The least objective over all shardings, each added up; infinite where none fits."""
     load = np.zeros((1, priced.gpus, STAGES))
-    device = np.full((1, priced.gpus), priced.fixed_bytes)
+    device = np.tile(priced.fixed_bytes, (1, priced.gpus, 1))
     host = np.zeros((1, -(-priced.gpus // priced.gpus_per_node)))
     for one in np.repeat(np.arange(len(priced.counts)), priced.counts).tolist():
         ways = [_way(priced, row, at) for row, at in _ways(priced, one)]
         load = _crossed(load, np.stack([way.load for way in ways]))
         device = _crossed(device, np.stack([way.device_bytes - priced.fixed_bytes for way in ways]))
         host = _crossed(host, np.stack([way.host_bytes for way in ways]))
-        fits = (device <= priced.device_memory * (1 + 1e-9)).all(axis=1)
+        fits = (device <= priced.device_memory * (1 + 1e-9)).all(axis=(1, 2))
         fits &= (host <= priced.host_memory * (1 + 1e-9)).all(axis=1)
         load, device, host = load[fits], device[fits], host[fits]
     if not len(load):

@@ -20,7 +20,7 @@ from planner.recommender.posing import pose
 from planner.recommender.problem import OBJECTIVES, Objective
 from planner.recommender.restrictions import ShardingRestrictions
 
-HARD = 33
+HARD = 267
 """A question in which only the program over places finds what fits."""
 
 

@@ -104,7 +104,7 @@ def test_a_table_that_fits_nowhere_is_named_with_what_would_hold_it() -> None:
     with pytest.raises(ShardingDoesNotFitError) as caught:
         plan_sharding(
             replace(PRICES, host_memory=0.0),
-            restrictions=ShardingRestrictions(max_memory=PRICES.fixed_bytes + 0.5 * least),
+            restrictions=ShardingRestrictions(max_memory=float(PRICES.fixed_bytes.max()) + 0.5 * least),
         )
     why = caught.value.why
     assert isinstance(why, TableTooLarge)
@@ -122,15 +122,15 @@ def test_tables_that_do_not_fit_together_say_how_much_they_need() -> None:
         options=tuple(Option("whole") for _ in row),
         table_class=np.arange(len(row)),
         shards=np.ones(len(row), dtype=np.int64),
-        shard_bytes=np.full(len(row), 1e9),
-        everywhere_bytes=np.zeros(len(row)),
+        shard_bytes=np.full((len(row), 1), 1e9),
+        everywhere_bytes=np.zeros((len(row), 1)),
         shard_host_bytes=np.zeros(len(row)),
         everywhere_host_bytes=np.zeros(len(row)),
         shard_seconds=PRICES.shard_seconds[row],
         everywhere_seconds=PRICES.everywhere_seconds[row],
         gpus=2,
         gpus_per_node=2,
-        fixed_bytes=0.0,
+        fixed_bytes=np.zeros(1),
         device_memory=1.9e9,
     )
     with pytest.raises(ShardingDoesNotFitError) as caught:
